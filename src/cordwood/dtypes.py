@@ -1,0 +1,127 @@
+"""The one table of dtypes: names, sizes, and what safetensors calls them.
+
+Sizes are bytes per element in memory, which is also how elements lie in files. Types under
+eight bits take one byte an element, in its low bits. This table needs neither numpy nor
+ml_dtypes; `to_numpy` imports them when asked.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["DTYPES", "DType", "is_storable", "itemsize", "name_of", "to_numpy"]
+
+
+class DType(NamedTuple):
+    """One row."""
+
+    name: str
+    itemsize: int
+    safetensors: str | None = None  # its code there, where the bytes are the same
+    source: str = "numpy"  # the package that defines it
+
+
+_ROWS = (
+    DType("bool", 1, "BOOL"),
+    DType("int8", 1, "I8"),
+    DType("int16", 2, "I16"),
+    DType("int32", 4, "I32"),
+    DType("int64", 8, "I64"),
+    DType("uint8", 1, "U8"),
+    DType("uint16", 2, "U16"),
+    DType("uint32", 4, "U32"),
+    DType("uint64", 8, "U64"),
+    DType("float16", 2, "F16"),
+    DType("float32", 4, "F32"),
+    DType("float64", 8, "F64"),
+    DType("float128", 16),
+    DType("complex64", 8, "C64"),
+    DType("complex128", 16),
+    DType("complex256", 32),
+    DType("bfloat16", 2, "BF16", "ml_dtypes"),
+    DType("int1", 1, None, "ml_dtypes"),
+    DType("int2", 1, None, "ml_dtypes"),
+    DType("int4", 1, None, "ml_dtypes"),
+    DType("uint1", 1, None, "ml_dtypes"),
+    DType("uint2", 1, None, "ml_dtypes"),
+    DType("uint4", 1, None, "ml_dtypes"),
+    DType("float4_e2m1fn", 1, None, "ml_dtypes"),
+    DType("float6_e2m3fn", 1, None, "ml_dtypes"),
+    DType("float6_e3m2fn", 1, None, "ml_dtypes"),
+    DType("float8_e3m4", 1, None, "ml_dtypes"),
+    DType("float8_e4m3", 1, None, "ml_dtypes"),
+    DType("float8_e4m3b11fnuz", 1, None, "ml_dtypes"),
+    DType("float8_e4m3fn", 1, "F8_E4M3", "ml_dtypes"),
+    DType("float8_e4m3fnuz", 1, "F8_E4M3FNUZ", "ml_dtypes"),
+    DType("float8_e5m2", 1, "F8_E5M2", "ml_dtypes"),
+    DType("float8_e5m2fnuz", 1, "F8_E5M2FNUZ", "ml_dtypes"),
+    DType("float8_e8m0fnu", 1, "F8_E8M0", "ml_dtypes"),
+)
+DTYPES = {row.name: row for row in _ROWS}
+
+# numpy's name of a time type carries its unit: datetime64[ns], timedelta64[25s], datetime64.
+_TIME = re.compile(r"(datetime64|timedelta64)(\[[0-9]*[A-Za-zμ]+\])?")
+
+
+def is_storable(name: str) -> bool:
+    """Whether `name` is in the table or is one of numpy's time types."""
+    return name in DTYPES or _TIME.fullmatch(name) is not None
+
+
+def itemsize(name: str) -> int:
+    """Bytes per element. Raises ValueError for a name that is not storable."""
+    row = DTYPES.get(name)
+    if row is not None:
+        return row.itemsize
+    if _TIME.fullmatch(name):
+        return 8
+    raise ValueError(f"unknown dtype {name!r}")
+
+
+@functools.cache
+def to_numpy(name: str) -> np.dtype:
+    """The native-endian numpy dtype called `name`.
+
+    Raises ValueError for a name that is not storable, or that this platform's numpy lacks
+    (float128 off x86 Linux, say).
+    """
+    import numpy as np
+
+    row = DTYPES.get(name)
+    if row is None and not _TIME.fullmatch(name):
+        raise ValueError(f"unknown dtype {name!r}")
+    if row is not None and row.source == "ml_dtypes":
+        import ml_dtypes
+
+        scalar = getattr(ml_dtypes, name, None)
+        if scalar is None:
+            raise ValueError(f"dtype {name!r} needs a newer ml_dtypes")
+        return np.dtype(scalar)
+    try:
+        return np.dtype(name)
+    except TypeError as e:
+        raise ValueError(f"dtype {name!r} does not exist on this platform") from e
+
+
+def name_of(dtype: np.dtype) -> str:
+    """The table's name of a numpy dtype, whatever its byte order.
+
+    Raises TypeError for strings, bytes, void, structured, object and zero-size dtypes.
+    """
+    name = _names(dtype)
+    if name is None:
+        raise TypeError(f"dtype {dtype} cannot be stored: only numbers, bools and times can")
+    return name
+
+
+@functools.cache
+def _names(dtype: np.dtype) -> str | None:
+    name = str(dtype.name)
+    if dtype.hasobject or dtype.names is not None or dtype.itemsize == 0:
+        return None
+    return name if is_storable(name) else None

@@ -1,0 +1,51 @@
+"""What can go wrong. Each class also inherits the builtin that a caller would catch."""
+
+from __future__ import annotations
+
+__all__ = [
+    "CordwoodError",
+    "CorruptionError",
+    "FormatError",
+    "LimitError",
+    "MismatchError",
+    "NotACheckpointError",
+    "TruncatedError",
+    "UnsupportedFormatError",
+    "UnsupportedLeafError",
+]
+
+
+class CordwoodError(Exception):
+    """The base of every error that cordwood raises on its own account."""
+
+
+class FormatError(CordwoodError, ValueError):
+    """A file or buffer is not what its format says; the message names the byte offset."""
+
+
+class TruncatedError(FormatError, EOFError):
+    """A file ends before what it promises."""
+
+
+class LimitError(FormatError):
+    """A count, depth or length passes a named limit."""
+
+
+class CorruptionError(CordwoodError, ValueError):
+    """Stored bytes do not match the digest that was saved with them."""
+
+
+class MismatchError(CordwoodError, ValueError):
+    """What is stored does not fit the tree asked for; the message lists every difference."""
+
+
+class UnsupportedLeafError(CordwoodError, TypeError):
+    """A tree holds something that the format cannot carry; the message names its key path."""
+
+
+class UnsupportedFormatError(CordwoodError, ValueError):
+    """No reader or writer is known for a path, or it only reads."""
+
+
+class NotACheckpointError(CordwoodError, FileExistsError):
+    """`save` was asked to replace something that is not a checkpoint."""

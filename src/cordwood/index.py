@@ -1,0 +1,132 @@
+"""The waist: what a checkpoint holds, as plain values.
+
+A format's `scan` makes an `Index`; planners, `verify`, `open` and every other tool work on
+it alone. These are named tuples and not dataclasses because a scan of 20,000 leaves makes
+60,000 of them, and a frozen dataclass costs four times as much to make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from cordwood.keypath import KeyPath
+from cordwood.tree.structure import Structure
+
+__all__ = [
+    "Box",
+    "Digests",
+    "Encoding",
+    "Index",
+    "Inline",
+    "Leaf",
+    "LeafKind",
+    "Naming",
+    "Piece",
+    "Pieces",
+    "Source",
+    "Span",
+]
+
+LeafKind: TypeAlias = Literal[
+    "jax",  # a jax.Array
+    "numpy",  # a numpy.ndarray, 0-d included
+    "numpy_scalar",  # a numpy.generic
+    "prng_key",  # a typed jax PRNG key array; the stored array is its uint32 key data
+    "bool",
+    "int",
+    "float",
+    "complex",
+    "str",
+    "bytes",
+    "none",  # None as a value of its own, where the format stores it as one (msgpack)
+    "opaque",  # a value that only its own format understands (an unknown msgpack extension)
+]
+
+Encoding: TypeAlias = Literal[
+    "raw",  # elements as they lie in little-endian memory, one after another
+    "swapped",  # big-endian elements
+    "packed4",  # two 4-bit elements a byte, the low bits first
+    "packed6",  # four 6-bit elements in three bytes, the low bits first
+]
+
+Naming: TypeAlias = Literal[
+    "exact",  # leaves carry the key paths that the saved tree had
+    "strings",  # every key was turned into a string ('0' for a list's first element)
+    "dotted",  # a leaf's whole name is one '.'-joined string
+]
+
+
+class Digests(NamedTuple):
+    """xxh3-128 digests of consecutive blocks of one source."""
+
+    start: int  # the offset of the first block, in bytes; blocks run from it to the source's end
+    block_bytes: int
+    values: bytes  # 16 bytes a block, one after another; the last block may be short
+
+
+class Source(NamedTuple):
+    """A file (or object, or buffer) that holds pieces of leaves."""
+
+    name: str
+    size_bytes: int
+    digests: Digests | None = None
+
+
+class Span(NamedTuple):
+    """Elements start to stop (half-open) of a leaf in C order."""
+
+    start: int
+    stop: int
+
+
+class Box(NamedTuple):
+    """An n-dimensional box of a leaf, half-open on each axis, stored in C order."""
+
+    starts: tuple[int, ...]
+    stops: tuple[int, ...]
+
+
+class Piece(NamedTuple):
+    """Where a part of a leaf lies raw."""
+
+    where: Span | Box
+    source: int  # position in Index.sources
+    offset: int  # in bytes, from the start of the source
+    length: int  # in bytes
+
+
+class Pieces(NamedTuple):
+    """A leaf stored as byte ranges."""
+
+    pieces: tuple[Piece, ...]
+    encoding: Encoding = "raw"
+
+
+class Inline(NamedTuple):
+    """A small value that the scan already holds."""
+
+    value: Any
+
+
+class Leaf(NamedTuple):
+    """One leaf: what it is and where its bytes are."""
+
+    key_path: KeyPath
+    kind: LeafKind
+    shape: tuple[int, ...]
+    dtype: str  # a name of cordwood.dtypes; "" for an inline value
+    storage: Pieces | Inline
+    weak_type: bool = False
+    prng_impl: str | None = None  # of a prng_key, such as "threefry2x32"
+
+
+class Index(NamedTuple):
+    """Everything a checkpoint holds, without its bulk bytes."""
+
+    format: str
+    structure: Structure  # one leaf slot for each of `leaves`, in order
+    leaves: tuple[Leaf, ...]
+    sources: tuple[Source, ...]
+    naming: Naming = "exact"
+    metadata: Mapping[str, str] = {}  # noqa: RUF012  (the user's own; never mutated)
