@@ -3,13 +3,27 @@
 A path is a tuple of keys. A `str` is a string key of a dict or a field of a named tuple,
 dataclass or other node; an `int` is a position in a list or tuple; a dict key that is
 neither is wrapped: `DictKey(1)`.
+
+The string form of a path joins its keys with '/':
+
+    params/dense/kernel     string keys and fields
+    layers/0/bias           a position in a list or tuple
+    layers/'0'/bias         a string key that reads like a position (or is empty, or begins
+                            with a quote or a parenthesis)
+    table/(3)/(None)        other dict keys, as Python literals
+    a%2Fb                   '/', '%', control characters and lone surrogates, percent-encoded
+
+It is injective: `parse_path(format_path(path)) == path` for every path.
 """
 
 from __future__ import annotations
 
+import ast
+import math
+import re
 from typing import Any, NamedTuple, TypeAlias
 
-__all__ = ["DictKey", "Key", "KeyPath"]
+__all__ = ["DictKey", "Key", "KeyPath", "format_path", "is_dict_key", "parse_path"]
 
 
 class DictKey(NamedTuple):
@@ -20,3 +34,76 @@ class DictKey(NamedTuple):
 
 Key: TypeAlias = str | int | DictKey
 KeyPath: TypeAlias = tuple[Key, ...]
+
+_POSITION = re.compile(r"[0-9]+")
+_QUOTED = re.compile(r"['(]|[0-9]+\Z|\Z")  # what a bare string key may not look like
+_ESCAPED = re.compile("[/%\x00-\x1f\x7f\ud800-\udfff]")
+_ESCAPES = re.compile(r"(?:%[0-9A-F]{2})+")
+
+
+def is_dict_key(value: object) -> bool:
+    """Whether a dict key other than a string can be stored and comes back as it was."""
+    if type(value) is tuple:
+        return all(type(item) is str or is_dict_key(item) for item in value)
+    if type(value) is float:
+        return math.isfinite(value)
+    return value is None or type(value) in (bool, int, bytes)
+
+
+def format_path(path: KeyPath) -> str:
+    """The string form of a key path; '' for the root.
+
+    >>> format_path(("layers", 0, "w/b", "0", DictKey(3)))
+    "layers/0/w%2Fb/'0'/(3)"
+    """
+    return "/".join([_format_key(key) for key in path])
+
+
+def _format_key(key: Key) -> str:
+    if isinstance(key, str):
+        text = _ESCAPED.sub(_escape, key)
+        return f"'{text}'" if _QUOTED.match(text) else text
+    if isinstance(key, DictKey):
+        return _ESCAPED.sub(_escape, f"({key.value!r})")
+    return str(key)
+
+
+def _escape(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogatepass"))
+
+
+def _unescape(match: re.Match[str]) -> str:
+    return bytes.fromhex(match[0].replace("%", "")).decode("utf-8", "surrogatepass")
+
+
+def parse_path(text: str) -> KeyPath:
+    """The key path that `format_path` wrote as `text`.
+
+    Raises:
+        ValueError: `text` is not such a string; the message names the key at fault.
+    """
+    return tuple(_parse_key(part, text) for part in text.split("/")) if text else ()
+
+
+def _parse_key(part: str, text: str) -> Key:
+    if _POSITION.fullmatch(part):
+        return int(part)
+    try:
+        key = _ESCAPES.sub(_unescape, part)
+    except UnicodeDecodeError as e:
+        raise ValueError(f"key path {text!r}: {part!r} is not percent-encoded UTF-8") from e
+    if part.startswith("'"):
+        if len(part) < 2 or not part.endswith("'"):
+            raise ValueError(f"key path {text!r}: {part!r} lacks its closing quote")
+        return key[1:-1]
+    if part.startswith("("):
+        try:
+            value = ast.literal_eval(key)
+        except (ValueError, SyntaxError, MemoryError, RecursionError) as e:
+            raise ValueError(f"key path {text!r}: {part!r} is not a Python literal") from e
+        if isinstance(value, str) or not is_dict_key(value):
+            raise ValueError(f"key path {text!r}: {part!r} cannot be a dict key here")
+        return DictKey(value)
+    if not part:
+        raise ValueError(f"key path {text!r} has an empty key; an empty string key is written ''")
+    return key
