@@ -1,0 +1,200 @@
+"""Trees taken apart and put together again, natively and without recursion.
+
+dict, list, tuple, named tuple, OrderedDict, defaultdict and None are walked here; any other
+type that is registered with jax as a pytree node is taken apart by its registration, one
+level at a time. jax is never imported for this: a type can only be registered where it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from cordwood.errors import LimitError, UnsupportedLeafError
+from cordwood.keypath import DictKey, Key, KeyPath, format_path, is_dict_key
+from cordwood.tree.structure import LEAF, Node, Structure
+
+__all__ = ["MAX_DEPTH", "Flat", "build", "flatten", "unflatten"]
+
+MAX_DEPTH = 1000
+
+Builder: TypeAlias = Callable[[list[Any]], Any]
+
+
+class Flat(NamedTuple):
+    """A tree taken apart."""
+
+    structure: Structure
+    paths: tuple[KeyPath, ...]  # of the leaves, in the order of the structure
+    leaves: tuple[Any, ...]
+    builders: tuple[Builder | None, ...]  # one for each node; None for a leaf
+
+
+class _Parts(NamedTuple):
+    node: Node
+    keys: Sequence[Key]
+    children: Sequence[Any]
+    builder: Builder
+
+
+def flatten(tree: Any) -> Flat:
+    """Take a tree apart into structure, key paths and leaves.
+
+    Dicts keep their insertion order. Nothing is said here about what a leaf may be.
+
+    Raises:
+        UnsupportedLeafError: a dict has a key that could not come back as it was.
+        LimitError: the tree nests deeper than MAX_DEPTH.
+    """
+    nodes: list[Node] = []
+    builders: list[Builder | None] = []
+    paths: list[KeyPath] = []
+    leaves: list[Any] = []
+    stack: list[tuple[KeyPath, Any]] = [((), tree)]
+    while stack:
+        path, value = stack.pop()
+        parts = _take_apart(value, path)
+        if parts is None:
+            nodes.append(LEAF)
+            builders.append(None)
+            paths.append(path)
+            leaves.append(value)
+            continue
+        nodes.append(parts.node)
+        builders.append(parts.builder)
+        if len(path) >= MAX_DEPTH and parts.children:
+            raise LimitError(
+                f"the tree nests deeper than {MAX_DEPTH} levels "
+                f"(at {format_path(path)[:80]}...); a container may hold itself"
+            )
+        stack.extend(
+            [
+                ((*path, key), child)
+                for key, child in zip(reversed(parts.keys), reversed(parts.children), strict=True)
+            ]
+        )
+    return Flat(tuple(nodes), tuple(paths), tuple(leaves), tuple(builders))
+
+
+def unflatten(flat: Flat, leaves: Sequence[Any]) -> Any:
+    """The tree that `flat` came from, of the same types, with other leaves."""
+    return _assemble(flat.structure, flat.builders, leaves)
+
+
+def build(structure: Structure, leaves: Sequence[Any]) -> Any:
+    """A tree of plain dicts, lists, tuples and None from a stored structure.
+
+    Named tuples and other nodes become dicts of their fields.
+    """
+    return _assemble(structure, [_plain_builder(node) for node in structure], leaves)
+
+
+def _assemble(
+    structure: Structure, builders: Iterable[Builder | None], leaves: Sequence[Any]
+) -> Any:
+    # Pre-order backwards: when a node comes up, its children are on top of the stack,
+    # the first one uppermost.
+    stack: list[Any] = []
+    remaining = list(leaves)
+    for node, builder in zip(reversed(structure), reversed(list(builders)), strict=True):
+        if builder is None:
+            stack.append(remaining.pop())
+        elif node.size:
+            children = stack[: -node.size - 1 : -1]
+            del stack[-node.size :]
+            stack.append(builder(children))
+        else:
+            stack.append(builder([]))
+    (tree,) = stack
+    return tree
+
+
+def _plain_builder(node: Node) -> Builder | None:
+    if node.kind == "leaf":
+        return None
+    if node.kind == "none":
+        return _build_none
+    if node.kind == "list":
+        return list
+    if node.kind == "tuple":
+        return tuple
+    keys = [key.value if isinstance(key, DictKey) else key for key in node.keys]
+    return lambda children: dict(zip(keys, children, strict=True))
+
+
+def _build_none(_children: list[Any]) -> None:
+    return None
+
+
+def _take_apart(value: Any, path: KeyPath) -> _Parts | None:
+    """One level of a node; None for a leaf."""
+    kind = type(value)
+    if kind is dict or kind is OrderedDict or kind is defaultdict:
+        return _dict_parts(value, path)
+    if kind is list or kind is tuple:
+        node = Node("list" if kind is list else "tuple", len(value))
+        return _Parts(node, range(len(value)), value, kind)
+    if value is None:
+        return _Parts(Node("none"), (), (), _build_none)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        fields = tuple(value._fields)
+        node = Node("namedtuple", len(fields), fields, kind.__qualname__)
+        return _Parts(node, fields, value, kind._make)
+    if kind.__module__ == "numpy" or kind in (bool, int, float, complex, str, bytes):
+        return None
+    return _registered_parts(value)
+
+
+def _dict_parts(value: dict[Any, Any], path: KeyPath) -> _Parts:
+    kind = type(value)
+    keys = tuple(key if type(key) is str else _wrap(key, path) for key in value)
+    own_keys = tuple(value)
+    if isinstance(value, defaultdict):
+        factory = value.default_factory
+
+        def rebuild(children: list[Any]) -> Any:
+            return defaultdict(factory, zip(own_keys, children, strict=True))
+    else:
+
+        def rebuild(children: list[Any]) -> Any:
+            return kind(zip(own_keys, children, strict=True))
+
+    node = Node("dict", len(keys), keys, "" if kind is dict else kind.__name__)
+    return _Parts(node, keys, list(value.values()), rebuild)
+
+
+def _wrap(key: Any, path: KeyPath) -> DictKey:
+    if is_dict_key(key):
+        return DictKey(key)
+    raise UnsupportedLeafError(
+        f"{format_path(path) or 'the root'}: dict key {key!r} is of type "
+        f"{type(key).__module__}.{type(key).__qualname__}; only str, int, bool, finite float, "
+        "None, bytes and tuples of these can be stored; convert the key"
+    )
+
+
+def _registered_parts(value: Any) -> _Parts | None:
+    tree_util = getattr(sys.modules.get("jax"), "tree_util", None)
+    if tree_util is None:
+        return None
+    pairs, treedef = tree_util.tree_flatten_with_path(value, is_leaf=lambda x: x is not value)
+    if len(pairs) == 1 and pairs[0][0] == ():
+        return None
+    keys: Sequence[Any] = [_key_of(path[0]) for path, _ in pairs]
+    if len(set(keys)) < len(keys):  # a registration that gives two children one key
+        keys = [DictKey(position) for position in range(len(pairs))]
+    node = Node("object", len(keys), tuple(keys), type(value).__qualname__)
+    return _Parts(node, keys, [child for _, child in pairs], treedef.unflatten)
+
+
+def _key_of(entry: Any) -> str | DictKey:
+    """The key that a jax key path entry stands for, whichever class it is of."""
+    for attribute in ("key", "name", "idx"):
+        if hasattr(entry, attribute):
+            key = getattr(entry, attribute)
+            if isinstance(key, str):
+                return str(key)
+            return DictKey(key) if is_dict_key(key) else str(key)
+    return str(entry)

@@ -1,0 +1,180 @@
+"""Leaves: what each one is, and its elements as a numpy array on the host."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from typing import Any
+
+import numpy as np
+
+from cordwood import dtypes
+from cordwood.errors import UnsupportedLeafError
+from cordwood.index import LeafKind, LeafSpec
+from cordwood.keypath import KeyPath, format_path
+
+__all__ = ["ARRAY_KINDS", "describe", "host_array", "is_jax_array"]
+
+ARRAY_KINDS: frozenset[LeafKind] = frozenset({"jax", "numpy", "numpy_scalar", "prng_key"})
+
+_PYTHON_KINDS: dict[type, LeafKind] = {
+    bool: "bool",
+    int: "int",
+    float: "float",
+    complex: "complex",
+    str: "str",
+    bytes: "bytes",
+}
+
+
+def is_jax_array(leaf: object) -> bool:
+    """Whether `leaf` is a jax.Array, without importing jax to find out."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(leaf, jax.Array)
+
+
+def describe(path: KeyPath, leaf: Any, *, abstract: bool = False) -> LeafSpec:
+    """What a leaf is.
+
+    Args:
+        path: its key path, for the error and for the result.
+        leaf: an array, scalar, str, bytes or PRNG key array.
+        abstract: whether a jax.ShapeDtypeStruct will do (for a `like`), which counts as a
+            jax array, and whether the data may be out of reach.
+
+    Raises:
+        UnsupportedLeafError: it cannot be stored; the message names its key path and what
+            to do.
+    """
+    kind = _PYTHON_KINDS.get(type(leaf))
+    if kind is not None:
+        return LeafSpec(path, kind, (), "", value=leaf)
+    if type(leaf) is np.ndarray or type(leaf) is np.memmap:
+        return LeafSpec(path, "numpy", leaf.shape, _dtype_name(path, leaf.dtype))
+    if isinstance(leaf, np.generic):
+        return LeafSpec(path, "numpy_scalar", (), _dtype_name(path, leaf.dtype))
+    jax = sys.modules.get("jax")
+    if jax is not None:
+        if isinstance(leaf, jax.Array):
+            return _describe_jax(path, leaf, jax, abstract)
+        if abstract and isinstance(leaf, jax.ShapeDtypeStruct):
+            return _describe_jax_type(path, leaf, jax)
+    raise UnsupportedLeafError(f"{_name(path)}: {_why_not(leaf)}")
+
+
+def _name(path: KeyPath) -> str:
+    return format_path(path) or "the tree itself"
+
+
+def _dtype_name(path: KeyPath, dtype: np.dtype[Any]) -> str:
+    try:
+        return dtypes.name_of(dtype)
+    except TypeError as e:
+        advice = {
+            "U": "store a str, or numbers",
+            "S": "store a bytes object, or a uint8 array",
+            "T": "store a str, or numbers",
+            "O": "store the objects as leaves of their own",
+        }.get(dtype.kind, "store each field as an array of its own")
+        raise UnsupportedLeafError(
+            f"{_name(path)}: an array of dtype {dtype} cannot be stored; {advice}"
+        ) from e
+
+
+def _describe_jax(path: KeyPath, leaf: Any, jax: Any, abstract: bool) -> LeafSpec:
+    if isinstance(leaf, jax.core.Tracer):
+        raise UnsupportedLeafError(
+            f"{_name(path)}: a tracer has no value; save outside of jit, grad and vmap"
+        )
+    if not abstract:
+        if leaf.is_deleted():
+            raise UnsupportedLeafError(
+                f"{_name(path)}: the array was deleted or donated; save before the step that "
+                "donates it, or save what the step returned"
+            )
+        if not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+            raise UnsupportedLeafError(
+                f"{_name(path)}: shards of this array live on other processes; one file is "
+                "written by one process"
+            )
+    return _describe_jax_type(path, leaf, jax)
+
+
+def _describe_jax_type(path: KeyPath, leaf: Any, jax: Any) -> LeafSpec:
+    """Of anything with a jax shape, dtype and weak_type."""
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        impl, key_shape = _prng_impl(leaf, jax)
+        return LeafSpec(path, "prng_key", (*leaf.shape, *key_shape), "uint32", prng_impl=impl)
+    weak_type = bool(getattr(leaf, "weak_type", False))
+    return LeafSpec(path, "jax", tuple(leaf.shape), _dtype_name(path, leaf.dtype), weak_type)
+
+
+def _prng_impl(leaf: Any, jax: Any) -> tuple[str, tuple[int, ...]]:
+    data = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), leaf.dtype))
+    if isinstance(leaf, jax.Array):
+        return str(jax.random.key_impl(leaf)), data.shape
+    name = str(leaf.dtype)  # key<fry>: an abstract key tells its implementation by its tag alone
+    for impl in ("threefry2x32", "rbg", "unsafe_rbg"):
+        if str(jax.eval_shape(lambda impl=impl: jax.random.key(0, impl=impl)).dtype) == name:
+            return impl, data.shape
+    return name, data.shape
+
+
+def _why_not(leaf: Any) -> str:
+    kind = type(leaf)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if isinstance(leaf, enum.Enum):
+        return f"an enum ({leaf!r}) cannot be stored; store its .value or .name"
+    if isinstance(leaf, np.dtype) or (isinstance(leaf, type) and issubclass(leaf, np.generic)):
+        return f"a dtype ({leaf!r}) cannot be stored; store its name, str(dtype)"
+    if isinstance(leaf, np.ma.MaskedArray):
+        return "a masked array cannot be stored; store its .data and .mask"
+    if isinstance(leaf, np.ndarray):
+        return f"an array of subclass {name} cannot be stored; convert it with numpy.asarray"
+    if isinstance(leaf, (bytearray, memoryview)):
+        return f"a {kind.__name__} cannot be stored; convert it with bytes()"
+    if kind.__name__ == "ShapeDtypeStruct":
+        return "a ShapeDtypeStruct has no value to store"
+    if isinstance(leaf, (set, frozenset)):
+        return f"a {kind.__name__} cannot be stored; store a sorted list"
+    if callable(leaf):
+        return f"a function or class ({leaf!r}) cannot be stored; keep it out of the tree"
+    base = next((b for b in _PYTHON_KINDS if isinstance(leaf, b)), None)
+    if base is not None:
+        return f"{name} is a subclass of {base.__name__}; convert it with {base.__name__}()"
+    return (
+        f"a value of type {name} cannot be stored; register it as a pytree node "
+        "(jax.tree_util.register_dataclass, flax.struct.dataclass) or convert it to arrays"
+    )
+
+
+def host_array(leaf: Any) -> np.ndarray[Any, Any]:
+    """The elements of an array leaf, as a view of its memory wherever there is one.
+
+    numpy arrays are returned as they are. Of a jax.Array on one CPU device the result is a
+    view that pins the buffer: drop it soon. Nothing stays cached on the caller's array.
+    """
+    if not is_jax_array(leaf):
+        return np.asarray(leaf)
+    import jax
+
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return np.asarray(jax.random.key_data(leaf))
+    shards = [shard for shard in leaf.addressable_shards if shard.replica_id == 0]
+    if leaf.is_fully_replicated:
+        shards = leaf.addressable_shards[:1]
+    if len(shards) == 1:
+        return _shard_array(shards[0].data)
+    whole = np.empty(leaf.shape, leaf.dtype)
+    for shard in shards:
+        whole[shard.index] = _shard_array(shard.data)
+    return whole
+
+
+def _shard_array(data: Any) -> np.ndarray[Any, Any]:
+    if data.dtype.itemsize == 1 and data.dtype.kind == "V":
+        # numpy's form of a sub-byte array is a copy, which jax would keep on the array.
+        import jax
+
+        data = jax.numpy.array(data, copy=True)
+    return np.asarray(data)
