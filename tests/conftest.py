@@ -1,0 +1,24 @@
+"""Set before anything imports jax: eight virtual CPU devices, and no accelerator."""
+
+from __future__ import annotations
+
+import os
+
+DEVICES = 8
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+_flags = os.environ.get("XLA_FLAGS", "")
+if "xla_force_host_platform_device_count" not in _flags:
+    os.environ["XLA_FLAGS"] = f"{_flags} --xla_force_host_platform_device_count={DEVICES}".strip()
+
+from hypothesis import HealthCheck, settings  # noqa: E402
+
+# Slow shared machines must not fail a property that holds: examples are counted, not timed.
+settings.register_profile(
+    "cordwood",
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.register_profile("quick", settings.get_profile("cordwood"), max_examples=20)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "cordwood"))
