@@ -9,6 +9,7 @@ __all__ = [
     "LimitError",
     "MismatchError",
     "NotACheckpointError",
+    "StorageError",
     "TruncatedError",
     "UnsupportedFormatError",
     "UnsupportedLeafError",
@@ -49,3 +50,7 @@ class UnsupportedFormatError(CordwoodError, ValueError):
 
 class NotACheckpointError(CordwoodError, FileExistsError):
     """`save` was asked to replace something that is not a checkpoint."""
+
+
+class StorageError(CordwoodError, OSError):
+    """A disk failed or is full; `errno` and `filename` say what, the message what was being done."""

@@ -1,0 +1,240 @@
+"""Put a file in place at once and for good, or not at all.
+
+The new bytes go to a temporary sibling under an exclusive lock; then fsync, rename over the
+destination, fsync of the directory. Until the rename the old file is whole; after the last
+fsync the new one outlives a power cut. A save that was killed leaves its temporary behind,
+unlocked: the next save of the same name removes it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from cordwood.engine import system
+from cordwood.errors import NotACheckpointError, StorageError
+
+__all__ = ["Temporary", "atomic_file", "stale_temporaries"]
+
+_NAME_MAX = 255  # bytes in a file name on Linux file systems
+_RANDOM_BYTES = 8
+_NO_LOCKS = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK)
+
+
+class Temporary:
+    """A file being written. `doing` says what, for the message of an error."""
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self.fd = fd
+        self.doing = "writing"
+
+    def write(self, data: memoryview, offset: int, *, fd: int | None = None) -> None:
+        """All of `data` at `offset`, however many calls it takes."""
+        target = self.fd if fd is None else fd
+        calls = system.current()
+        while len(data):
+            count = calls.pwrite(target, data, offset)
+            if count <= 0:
+                raise OSError(errno.EIO, "the file takes no more bytes")
+            data, offset = data[count:], offset + count
+
+
+@contextmanager
+def atomic_file(path: str | os.PathLike[str]) -> Iterator[Temporary]:
+    """Write a temporary inside the block; on leaving it, it durably becomes `path`.
+
+    The block states the size it expects by returning normally only when all bytes are written.
+    On any exception the temporary is removed and what was at `path` stays.
+
+    Raises:
+        IsADirectoryError: `path` is a directory.
+        NotACheckpointError: `path` is a pipe, socket or device.
+        StorageError: the disk failed or is full (errno kept); or the builtin subclass of OSError
+            that belongs to the errno (PermissionError, say).
+    """
+    asked = os.fspath(path)
+    target = _resolve(asked)
+    folder, name = os.path.split(target)
+    made: list[str] = []
+    temporary: Temporary | None = None
+    in_place = False
+    doing = "creating its directory"
+    calls = system.current()
+    try:
+        _make_ancestors(folder, made)
+        doing = "removing what a killed save left"
+        _remove_stale(folder, name)
+        doing = "creating a temporary file beside it"
+        temporary = _create(folder, name)
+        yield temporary
+        doing = temporary.doing = "flushing it to the disk"
+        # Never retried: after a failed fsync the kernel may have dropped the pages and call
+        # them clean, so a second fsync would succeed without the data.
+        calls.fsync(temporary.fd)
+        doing = temporary.doing = "renaming it into place"
+        calls.replace(temporary.path, target)
+        in_place = True
+        doing = temporary.doing = "flushing its directory to the disk"
+        _sync_directory(folder)
+    except OSError as e:
+        _abandon(temporary, made, in_place=in_place)
+        if temporary is not None:
+            doing = temporary.doing
+        if isinstance(e, StorageError) or e.errno is None:
+            raise
+        raise _storage_error(e, asked, doing, in_place=in_place) from e
+    except BaseException:
+        _abandon(temporary, made, in_place=in_place)
+        raise
+    finally:
+        if temporary is not None:
+            calls.close(temporary.fd)
+
+
+def stale_temporaries(path: str | os.PathLike[str]) -> list[str]:
+    """Temporaries beside `path` that saves of it made, alive or killed."""
+    folder, name = os.path.split(_resolve(os.fspath(path)))
+    pattern = _temporary_pattern(name)
+    with suppress(FileNotFoundError):
+        return [os.path.join(folder, n) for n in sorted(os.listdir(folder)) if pattern.fullmatch(n)]
+    return []
+
+
+def _resolve(path: str) -> str:
+    """The absolute path behind any symlinks; refuses what a rename must not replace."""
+    if path.endswith(os.sep):
+        raise IsADirectoryError(errno.EISDIR, "expected the path of a file to save", path)
+    target = os.path.realpath(path)
+    try:
+        found = os.lstat(target)
+    except (FileNotFoundError, NotADirectoryError):
+        return target
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(
+            errno.EISDIR, "expected the path of a file to save, found a directory", path
+        )
+    if stat.S_ISLNK(found.st_mode):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+    if not stat.S_ISREG(found.st_mode):
+        raise NotACheckpointError(
+            errno.EEXIST, "will not replace a pipe, socket or device with a file", path
+        )
+    return target
+
+
+def _make_ancestors(folder: str, made: list[str]) -> None:
+    missing: list[str] = []
+    while not os.path.isdir(folder):
+        missing.append(folder)
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            break
+        folder = parent
+    for each in reversed(missing):
+        try:
+            system.current().mkdir(each)
+            made.append(each)
+        except FileExistsError:
+            if not os.path.isdir(each):
+                raise
+        _sync_directory(os.path.dirname(each))  # also where another process just made it
+
+
+def _sync_directory(folder: str) -> None:
+    calls = system.current()
+    fd = calls.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        calls.fsync(fd)
+    finally:
+        calls.close(fd)
+
+
+def _temporary_stem(name: str) -> str:
+    """What the names of all temporaries of `name` begin with."""
+    stem = f".{name}.cordwood-"
+    if len(os.fsencode(stem)) + 2 * _RANDOM_BYTES + len(".tmp") <= _NAME_MAX:
+        return stem
+    short = hashlib.blake2b(os.fsencode(name), digest_size=16).hexdigest()
+    return f".{short}.cordwood-"
+
+
+def _temporary_pattern(name: str) -> re.Pattern[str]:
+    return re.compile(re.escape(_temporary_stem(name)) + f"[0-9a-f]{{{2 * _RANDOM_BYTES}}}\\.tmp")
+
+
+def _create(folder: str, name: str) -> Temporary:
+    calls = system.current()
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    while True:
+        path = os.path.join(
+            folder, f"{_temporary_stem(name)}{secrets.token_hex(_RANDOM_BYTES)}.tmp"
+        )
+        fd = calls.open(path, flags, 0o666)
+        try:
+            try:
+                calls.flock(fd, fcntl.LOCK_EX)
+            except OSError as e:
+                if e.errno not in _NO_LOCKS:  # a file system without locks: nobody can take it
+                    raise
+            # Between open and flock another save may have taken it for a killed one's.
+            if os.fstat(fd).st_nlink:
+                return Temporary(path, fd)
+        except BaseException:
+            _unlink_quietly(path)
+            calls.close(fd)
+            raise
+        calls.close(fd)
+
+
+def _remove_stale(folder: str, name: str) -> None:
+    calls = system.current()
+    pattern = _temporary_pattern(name)
+    for entry in os.listdir(folder):
+        if not pattern.fullmatch(entry):
+            continue
+        path = os.path.join(folder, entry)
+        try:
+            fd = calls.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            continue  # renamed meanwhile, or another user's
+        try:
+            calls.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            calls.unlink(path)
+        except OSError:
+            pass  # a live save's, or no locks here: not ours to remove
+        finally:
+            calls.close(fd)
+
+
+def _abandon(temporary: Temporary | None, made: list[str], *, in_place: bool) -> None:
+    if in_place:
+        return
+    if temporary is not None:
+        _unlink_quietly(temporary.path)
+    for folder in reversed(made):
+        with suppress(OSError):  # not empty: someone else uses it
+            system.current().rmdir(folder)
+
+
+def _unlink_quietly(path: str) -> None:
+    with suppress(OSError):  # the next save tries again
+        system.current().unlink(path)
+
+
+def _storage_error(error: OSError, path: str, doing: str, *, in_place: bool) -> OSError:
+    if in_place:
+        then = "the new file is in place and whole, but a power cut may still undo it; save again"
+    else:
+        then = "what was there before is untouched"
+    assert error.errno is not None
+    message = f"{os.strerror(error.errno)} while {doing}; {then}"
+    mapped = OSError(error.errno, message, path)  # PermissionError and so on
+    return mapped if type(mapped) is not OSError else StorageError(error.errno, message, path)

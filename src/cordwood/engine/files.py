@@ -1,0 +1,188 @@
+"""Files to read from: on a local disk, or in memory."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import stat
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+import numpy as np
+
+from cordwood.errors import TruncatedError
+
+__all__ = ["LocalFile", "MemoryFile", "ReadableFile"]
+
+_SMALL_COPY_BYTES = 64 << 10
+_IOV_MAX = 1024  # Linux; the most buffers one preadv takes
+
+
+class ReadableFile(Protocol):
+    """Bytes that can be read at any offset, from any thread."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Exactly `length` bytes, or TruncatedError."""
+        ...
+
+    def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
+        """Fill the byte views, one after another, with the bytes from `offset` on."""
+        ...
+
+    def map(self) -> memoryview:
+        """The whole file, read-only, without copying. Valid as long as any view of it lives."""
+        ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class _Closing:
+    def close(self) -> None:
+        """Nothing to do, unless a file says otherwise."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class LocalFile(_Closing):
+    """A regular file, opened for reading. Its size is read once, when it is opened.
+
+    Raises FileNotFoundError, IsADirectoryError, and OSError for pipes, sockets and devices.
+    """
+
+    name: str
+    size_bytes: int
+    _fd: int = -1
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.name = os.fspath(path)
+        self._map: memoryview | None = None
+        # O_NONBLOCK: opening a FIFO must not wait for a writer.
+        fd = os.open(self.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            found = os.fstat(fd)
+            if stat.S_ISDIR(found.st_mode):
+                code = errno.EISDIR
+                raise IsADirectoryError(code, "expected a file, found a directory", self.name)
+            if not stat.S_ISREG(found.st_mode):
+                what = "expected a regular file, found a pipe, socket or device"
+                raise OSError(errno.EINVAL, what, self.name)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+        self.size_bytes = found.st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        data = os.pread(self._fd, length, offset)
+        if len(data) == length:
+            return data
+        whole = bytearray(length)
+        self.read_into(offset, [memoryview(whole)])
+        return bytes(whole)
+
+    def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
+        total = sum(map(len, views))
+        if offset + total > self.size_bytes:
+            raise _truncated(self.name, offset, total, max(0, self.size_bytes - offset))
+        first, done = 0, 0
+        while done < total:
+            batch = views[first : first + _IOV_MAX]
+            count = os.preadv(self._fd, batch, offset + done)
+            if count == 0:  # it shrank since it was opened
+                raise _truncated(self.name, offset, total, done)
+            done += count
+            for view in batch:
+                if count < len(view):
+                    break
+                count -= len(view)
+                first += 1
+            if count:
+                views = [views[first][count:], *views[first + 1 :]]
+                first = 0
+
+    def map(self) -> memoryview:
+        if self._map is None:
+            if self.size_bytes == 0:  # mmap refuses empty files
+                self._map = memoryview(b"")
+            else:
+                whole = mmap.mmap(self._fd, self.size_bytes, access=mmap.ACCESS_READ)
+                self._map = memoryview(whole)
+        return self._map
+
+    def close(self) -> None:
+        """Close the descriptor. Views from `map` stay valid."""
+        fd, self._fd = self._fd, -1
+        self._map = None
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class MemoryFile(_Closing):
+    """A buffer read as a file; nothing is copied until it is read."""
+
+    name: str
+    size_bytes: int
+
+    def __init__(self, buffer: bytes | bytearray | memoryview, name: str = "<bytes>") -> None:
+        self.name = name
+        self._view = memoryview(buffer).cast("B").toreadonly()
+        self.size_bytes = len(self._view)
+
+    def read(self, offset: int, length: int) -> bytes:
+        self._require(offset, length)
+        return bytes(self._view[offset : offset + length])
+
+    def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
+        self._require(offset, sum(map(len, views)))
+        for view in views:
+            part = self._view[offset : offset + len(view)]
+            if len(view) < _SMALL_COPY_BYTES:
+                view[:] = part
+            else:  # numpy lets other threads run meanwhile
+                np.copyto(np.frombuffer(view, np.uint8), np.frombuffer(part, np.uint8))
+            offset += len(view)
+
+    def map(self) -> memoryview:
+        return self._view
+
+    def _require(self, offset: int, length: int) -> None:
+        if offset < 0 or length < 0:
+            raise ValueError(f"{self.name}: cannot read {length} bytes at offset {offset}")
+        if offset + length > self.size_bytes:
+            raise _truncated(self.name, offset, length, max(0, self.size_bytes - offset))
+
+
+def _truncated(name: str, offset: int, expected: int, found: int) -> TruncatedError:
+    return TruncatedError(
+        f"{name}: expected {expected} bytes at offset {offset}, found {found}: "
+        "the file is shorter than what it promises; copy or save it again"
+    )

@@ -1,0 +1,256 @@
+"""Execute load plans: allocate the buffers, read into them from several threads, hash.
+
+The unit of reading is a range of the file, not a leaf: a digest block rarely begins or ends
+where a leaf does, and neighbours in a file lie in different buffers. The thread that reads a
+unit scatters it over the buffers it belongs to and hashes its blocks while they are in cache.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cordwood.engine.digest import check_coverage
+from cordwood.engine.files import ReadableFile
+from cordwood.engine.parallel import default_threads, run_tasks
+from cordwood.engine.verify import check_blocks
+from cordwood.errors import TruncatedError
+from cordwood.index import Digests
+from cordwood.plan.load import LoadPlan, Move
+
+__all__ = ["ALIGNMENT", "allocate", "execute_load"]
+
+ALIGNMENT = 64  # what lets jax.device_put on a CPU alias a buffer
+_UNIT_BYTES = 4 << 20
+_GAP_BYTES = 64 << 10  # a smaller gap between moves is cheaper to read than to skip
+_SMALL_MOVE_BYTES = 16 << 10  # below this on average, one read and many copies beat a long iovec
+_BYTES_PER_THREAD = 4 << 20
+
+
+class _Layer(NamedTuple):
+    """Moves out of one source that do not overlap there, merged where they adjoin."""
+
+    source: int
+    starts: list[int]  # file offsets, ascending
+    stops: list[int]
+    buffers: list[int]
+    positions: list[int]
+
+
+class _Unit(NamedTuple):
+    """Bytes [start, stop) of a source, read by one thread."""
+
+    layer: _Layer
+    start: int
+    stop: int
+    first: int  # the moves that it meets
+    last: int
+    digests: Digests | None  # the unit is made of whole blocks of these
+
+
+def execute_load(
+    plan: LoadPlan,
+    files: Sequence[ReadableFile],
+    *,
+    digests: Sequence[Digests | None],
+    verify: bool,
+) -> list[np.ndarray]:
+    """Allocate the plan's buffers and fill them from `files`.
+
+    Args:
+        plan: what goes where; a move's source is a position in `files`.
+        files: the sources, open.
+        digests: of each file, or None where it has none.
+        verify: check all blocks that the moves touch, reading them whole.
+
+    Returns:
+        One 1-d uint8 array for each buffer, its address a multiple of 64, owned by the caller.
+
+    Raises:
+        TruncatedError: a move reaches past the end of its file.
+        CorruptionError: a block does not match its digest; file and byte range are named.
+    """
+    buffers = [allocate(size) for size in plan.buffers]
+    layers = _layers(plan, files)
+    units: list[_Unit] = []
+    for layer in layers:
+        known = digests[layer.source] if verify else None
+        file = files[layer.source]
+        if known is not None:
+            check_coverage(file.name, file.size_bytes, known)
+        units += _units(layer, file.size_bytes, known)
+    views = [memoryview(buffer) for buffer in buffers]
+    total = sum(unit.stop - unit.start for unit in units)
+
+    def make_worker() -> Callable[[int], None]:
+        scratch = _Scratch()
+        return lambda task: _read_unit(units[task], files, views, scratch)
+
+    threads = min(default_threads(), 1 + total // _BYTES_PER_THREAD)
+    run_tasks(len(units), threads=threads, make_worker=make_worker)
+    return buffers
+
+
+def allocate(size_bytes: int) -> np.ndarray:
+    """Uninitialised bytes at a multiple of 64.
+
+    np.empty, and not mmap or bytearray: numpy asks for huge pages, which makes filling fresh
+    memory about four times faster.
+    """
+    whole = np.empty(size_bytes + ALIGNMENT, np.uint8)
+    skip = -whole.ctypes.data % ALIGNMENT
+    return whole[skip : skip + size_bytes]
+
+
+class _Scratch:
+    """A thread's memory for bytes that no buffer wants, or that go to many places."""
+
+    def __init__(self) -> None:
+        self._view = memoryview(b"")
+
+    def of(self, size_bytes: int) -> memoryview:
+        if len(self._view) < size_bytes:
+            self._view = memoryview(np.empty(size_bytes, np.uint8))
+        return self._view[:size_bytes]
+
+
+def _layers(plan: LoadPlan, files: Sequence[ReadableFile]) -> list[_Layer]:
+    """Check every move, merge neighbours, and part moves that overlap in their file."""
+    sizes = plan.buffers
+    layers: list[_Layer] = []
+    todo: Sequence[Move] = plan.moves
+    while todo:
+        overlapping: list[Move] = []
+        layer = _Layer(-1, [], [], [], [])
+        end = file_size = 0
+        starts, stops, buffers, positions = layer[1:]
+        last_buffer = last_position = -1  # where a move that adjoins the last one would go
+        for move in todo:
+            source, offset, length, buffer, position = move
+            if length == 0:
+                continue
+            if source != layer.source:
+                if starts:
+                    layers.append(layer)
+                layer = _Layer(source, [], [], [], [])
+                starts, stops, buffers, positions = layer[1:]
+                end, last_buffer, file_size = 0, -1, files[source].size_bytes
+            stop = offset + length
+            if offset < end:
+                overlapping.append(move)
+                continue
+            if stop > file_size:
+                raise TruncatedError(
+                    f"{files[source].name}: expected {length} bytes at offset {offset}, but the "
+                    f"file ends at {file_size}; copy or save it again"
+                )
+            if length < 0 or position < 0 or position + length > sizes[buffer]:
+                raise ValueError(f"{move} does not fit its buffer of {sizes[buffer]} bytes")
+            if offset == end and buffer == last_buffer and position == last_position:
+                stops[-1] = stop
+            else:
+                starts.append(offset)
+                stops.append(stop)
+                buffers.append(buffer)
+                positions.append(position)
+            end, last_buffer, last_position = stop, buffer, position + length
+        if starts:
+            layers.append(layer)
+        if len(overlapping) == len(todo):
+            raise ValueError(f"a move begins before its file does: {todo[0]}")
+        todo = overlapping
+    return layers
+
+
+def _units(layer: _Layer, size_bytes: int, digests: Digests | None) -> list[_Unit]:
+    """Cut what a layer needs into units of about 4 MiB, of whole blocks where there are digests."""
+    units: list[_Unit] = []
+    starts, stops = layer.starts, layer.stops
+
+    def cut(start: int, stop: int, step: int, known: Digests | None) -> None:
+        for at in range(start, stop, step):
+            to = min(at + step, stop)
+            first, last = bisect_right(stops, at), bisect_left(starts, to)
+            units.append(_Unit(layer, at, to, first, last, known))
+
+    run_start = run_stop = -1
+    floor = digests.start if digests is not None else size_bytes
+    block = digests.block_bytes if digests is not None else 1
+    step = max(block, _UNIT_BYTES // block * block)
+
+    def finish() -> None:
+        if run_start < 0:
+            return
+        if digests is None or run_start < floor:  # bytes that no block covers
+            cut(run_start, min(run_stop, floor), _UNIT_BYTES, None)
+        if digests is not None and run_stop > floor:
+            cut(max(run_start, floor), run_stop, step, digests)
+
+    for start, stop in zip(starts, stops, strict=True):
+        if digests is not None:
+            if start > floor:
+                start -= (start - floor) % block
+            if stop > floor:
+                stop = min(stop + (floor - stop) % block, size_bytes)
+        if run_start >= 0 and start <= run_stop + (_GAP_BYTES if digests is None else 0):
+            run_stop = max(run_stop, stop)
+            continue
+        finish()
+        run_start, run_stop = start, stop
+    finish()
+    return units
+
+
+def _read_unit(
+    unit: _Unit, files: Sequence[ReadableFile], buffers: list[memoryview], scratch: _Scratch
+) -> None:
+    layer, start, stop, first, last, digests = unit
+    file = files[layer.source]
+    size = stop - start
+    parts: list[memoryview]
+    if size < (last - first) * _SMALL_MOVE_BYTES:
+        whole = scratch.of(size)
+        file.read_into(start, [whole])
+        for i in range(first, last):
+            a, b = layer.starts[i], layer.stops[i]
+            at = layer.positions[i]
+            if a < start:
+                a, at = start, at + start - a
+            b = min(b, stop)
+            buffers[layer.buffers[i]][at : at + b - a] = whole[a - start : b - start]
+        parts = [whole]
+    else:
+        parts = _scattered(unit, buffers, scratch)
+        file.read_into(start, parts)
+    if digests is not None:
+        check_blocks(file.name, start, parts, digests)
+
+
+def _scattered(unit: _Unit, buffers: list[memoryview], scratch: _Scratch) -> list[memoryview]:
+    """Where the unit's bytes go, in the order of the file; gaps go to scratch."""
+    layer, start, stop, first, last, _ = unit
+    parts: list[memoryview] = []
+    spare = scratch.of(0)
+    if (
+        first == last
+        or layer.starts[first] > start
+        or layer.stops[last - 1] < stop
+        or (last - first > 1)
+    ):
+        spare = scratch.of(stop - start)
+    here = start
+    for i in range(first, last):
+        a, b = layer.starts[i], min(layer.stops[i], stop)
+        at = layer.positions[i]
+        if a < here:
+            a, at = here, at + here - a
+        if a > here:
+            parts.append(spare[here - start : a - start])
+        parts.append(buffers[layer.buffers[i]][at : at + b - a])
+        here = b
+    if here < stop:
+        parts.append(spare[here - start : stop - start])
+    return parts

@@ -1,0 +1,124 @@
+"""Check stored bytes against their digests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from cordwood.engine.digest import (
+    DIGEST_BYTES,
+    check_coverage,
+    digest_of,
+    digest_of_parts,
+)
+from cordwood.engine.files import ReadableFile
+from cordwood.engine.parallel import default_threads, run_tasks
+from cordwood.errors import CorruptionError
+from cordwood.index import Digests
+
+__all__ = ["bad_blocks", "check_blocks", "check_file", "check_ranges"]
+
+_UNIT_BYTES = 4 << 20
+
+
+def check_file(file: ReadableFile, digests: Digests) -> list[tuple[int, int]]:
+    """Read a whole file; the byte ranges, block by block, that do not match.
+
+    Raises CorruptionError where the digests are not for a file of this size.
+    """
+    check_coverage(file.name, file.size_bytes, digests)
+    ranges = _unit_ranges([(digests.start, file.size_bytes)], digests.block_bytes)
+    bad: list[tuple[int, int]] = []
+
+    def make_worker() -> Callable[[int], None]:
+        buffer = memoryview(np.empty(max(_UNIT_BYTES, digests.block_bytes), np.uint8))
+
+        def work(task: int) -> None:
+            start, stop = ranges[task]
+            part = buffer[: stop - start]
+            file.read_into(start, [part])
+            bad.extend(bad_blocks(start, [part], digests))
+
+        return work
+
+    run_tasks(len(ranges), threads=default_threads(), make_worker=make_worker)
+    return sorted(bad)
+
+
+def check_ranges(
+    whole: memoryview, digests: Digests, ranges: Iterable[tuple[int, int]], *, name: str
+) -> None:
+    """Check the blocks of a mapped file that meet the byte ranges; nothing is copied.
+
+    Raises CorruptionError naming the file and the first block that differs.
+    """
+    check_coverage(name, len(whole), digests)
+    block = digests.block_bytes
+    merged: list[tuple[int, int]] = []
+    for a, b in sorted(ranges):
+        a, b = max(a, digests.start), min(b, len(whole))
+        if a >= b:
+            continue
+        a -= (a - digests.start) % block
+        b = min(b + (digests.start - b) % block, len(whole))
+        if merged and a <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(b, merged[-1][1]))
+        else:
+            merged.append((a, b))
+    units = _unit_ranges(merged, block)
+
+    def work(task: int) -> None:
+        start, stop = units[task]
+        check_blocks(name, start, [whole[start:stop]], digests)
+
+    threads = default_threads() if len(units) > 1 else 1
+    run_tasks(len(units), threads=threads, make_worker=lambda: work)
+
+
+def _unit_ranges(ranges: Sequence[tuple[int, int]], block: int) -> list[tuple[int, int]]:
+    step = max(block, _UNIT_BYTES // block * block)
+    return [(at, min(at + step, b)) for a, b in ranges for at in range(a, b, step)]
+
+
+def check_blocks(name: str, start: int, parts: Sequence[memoryview], digests: Digests) -> None:
+    """Require that `parts`, whole blocks from file offset `start` on, match their digests."""
+    bad = bad_blocks(start, parts, digests)
+    if bad:
+        a, b = bad[0]
+        raise CorruptionError(
+            f"{name}: bytes {a} to {b} do not match the digest that was saved with them: the "
+            "file is damaged; load another copy, or verify() to list every damaged block"
+        )
+
+
+def bad_blocks(start: int, parts: Sequence[memoryview], digests: Digests) -> list[tuple[int, int]]:
+    """The byte ranges of the blocks among `parts` whose digests differ."""
+    block = digests.block_bytes
+    number = (start - digests.start) // block
+    bad: list[tuple[int, int]] = []
+    pending: list[memoryview] = []
+    room, at = block, start
+
+    def close_block() -> None:
+        nonlocal number, at
+        size = block - room
+        found = digest_of(pending[0]) if len(pending) == 1 else digest_of_parts(pending)
+        if found != digests.values[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES]:
+            bad.append((at, at + size))
+        number, at = number + 1, at + size
+
+    for part in parts:
+        a = 0
+        while a < len(part):
+            piece = part[a : a + room]
+            pending.append(piece)
+            a += len(piece)
+            room -= len(piece)
+            if room == 0:
+                close_block()
+                pending.clear()
+                room = block
+    if pending:
+        close_block()
+    return bad
