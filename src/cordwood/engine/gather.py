@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from cordwood.plan.save import LeafBytes, Literal, Segment
+from cordwood.plan.save import LeafBytes, Segment
 
 __all__ = ["LeafStore", "copy_bytes"]
 
@@ -29,7 +29,7 @@ class LeafStore:
         self._left: dict[int, int] = {}  # bytes of each leaf that are still to be written
         self._held: dict[int, np.ndarray] = {}
         for segment in segments:
-            if type(segment) is LeafBytes:
+            if isinstance(segment, LeafBytes):
                 leaf, start, stop = segment
                 self._left[leaf] = self._left.get(leaf, 0) + stop - start
 
@@ -39,30 +39,28 @@ class LeafStore:
         segments = self._segments
         while at < size:
             item = segments[segment]
-            if type(item) is Literal:
-                data = (
-                    item.data[skip : skip + size - at]
-                    if skip or len(item.data) > size - at
-                    else item.data
-                )
-                count = len(data)
-                buffer[at : at + count] = data
-            else:
-                assert type(item) is LeafBytes
+            if isinstance(item, LeafBytes):
                 leaf, start, stop = item
                 start += skip
                 count = min(stop - start, size - at)
                 if count:
-                    array = self._take(leaf)
-                    try:
-                        copy_bytes(array, start, buffer[at : at + count])
-                    except ValueError as e:
-                        raise ValueError(f"leaf {leaf}: {e}") from e
-                    del array
-                    self._release(leaf, count)
+                    self._copy(leaf, start, buffer[at : at + count])
+            else:
+                data = memoryview(item.data)[skip : skip + size - at]
+                count = len(data)
+                buffer[at : at + count] = data
             at += count
             segment += 1
             skip = 0
+
+    def _copy(self, leaf: int, start: int, target: memoryview) -> None:
+        array = self._take(leaf)
+        try:
+            copy_bytes(array, start, target)
+        except ValueError as e:
+            raise ValueError(f"leaf {leaf}: {e}") from e
+        del array
+        self._release(leaf, len(target))
 
     def _take(self, leaf: int) -> np.ndarray:
         with self._lock:

@@ -47,7 +47,7 @@ def run_tasks(
             worker = make_worker()
             while (task := take()) is not None:
                 worker(task)
-        except BaseException as e:  # handed to the caller below, whatever it is
+        except BaseException as e:  # noqa: BLE001  (handed to the caller below)
             fail(e)
 
     helpers: list[threading.Thread] = []

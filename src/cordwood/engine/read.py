@@ -82,7 +82,7 @@ def execute_load(
         if known is not None:
             check_coverage(file.name, file.size_bytes, known)
         units += _units(layer, file.size_bytes, known)
-    views = [memoryview(buffer) for buffer in buffers]
+    views = [buffer.data for buffer in buffers]
     total = sum(unit.stop - unit.start for unit in units)
 
     def make_worker() -> Callable[[int], None]:
@@ -113,7 +113,7 @@ class _Scratch:
 
     def of(self, size_bytes: int) -> memoryview:
         if len(self._view) < size_bytes:
-            self._view = memoryview(np.empty(size_bytes, np.uint8))
+            self._view = np.empty(size_bytes, np.uint8).data
         return self._view[:size_bytes]
 
 

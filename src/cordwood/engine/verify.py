@@ -32,7 +32,7 @@ def check_file(file: ReadableFile, digests: Digests) -> list[tuple[int, int]]:
     bad: list[tuple[int, int]] = []
 
     def make_worker() -> Callable[[int], None]:
-        buffer = memoryview(np.empty(max(_UNIT_BYTES, digests.block_bytes), np.uint8))
+        buffer = np.empty(max(_UNIT_BYTES, digests.block_bytes), np.uint8).data
 
         def work(task: int) -> None:
             start, stop = ranges[task]

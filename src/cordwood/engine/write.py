@@ -25,7 +25,7 @@ from cordwood.engine.digest import BLOCK_BYTES, DIGEST_BYTES, block_count, diges
 from cordwood.engine.gather import LeafStore
 from cordwood.engine.parallel import run_tasks
 from cordwood.index import Digests
-from cordwood.plan.save import FilePlan, Literal
+from cordwood.plan.save import FilePlan, LeafBytes
 
 __all__ = ["write_file", "write_stream"]
 
@@ -54,7 +54,7 @@ def write_file(
     disagree with each other or with the leaves.
     """
     lengths = [
-        len(segment.data) if type(segment) is Literal else segment.stop - segment.start
+        segment.stop - segment.start if isinstance(segment, LeafBytes) else len(segment.data)
         for segment in plan.segments
     ]
     ends = list(accumulate(lengths, initial=plan.header_bytes))
