@@ -1,0 +1,118 @@
+"""cordwood stores JAX pytrees: exactly, durably, verified.
+
+Names are imported when they are first used, so that `import cordwood` costs nothing and
+trees of numpy arrays are saved and loaded without jax.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "cordwood.api.checkpoint": ("Checkpoint", "StoredLeaf", "open"),
+    "cordwood.api.load": ("load",),
+    "cordwood.api.save": ("save",),
+    "cordwood.api.verify": ("Verification", "verify"),
+    "cordwood.errors": (
+        "CordwoodError",
+        "CorruptionError",
+        "FormatError",
+        "LimitError",
+        "MismatchError",
+        "NotACheckpointError",
+        "TruncatedError",
+        "UnsupportedFormatError",
+        "UnsupportedLeafError",
+    ),
+    "cordwood.keypath": ("DictKey", "format_path", "parse_path"),
+    "cordwood.msgpack": (
+        "compress_bytes",
+        "decompress_bytes",
+        "from_bytes",
+        "from_compressed_bytes",
+        "get_serialization_info",
+        "load_from_file",
+        "msgpack_restore",
+        "msgpack_serialize",
+        "save_to_file",
+        "to_buffers",
+        "to_bytes",
+        "to_compressed_bytes",
+        "validate_serializable",
+    ),
+    "cordwood.tree.leaf_key_paths": ("leaf_key_paths",),
+    "cordwood.tree.state_dict": (
+        "current_path",
+        "from_state_dict",
+        "is_serializable",
+        "register_serialization_state",
+        "to_state_dict",
+    ),
+}
+_MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
+_SUBMODULES = ("compat", "msgpack", "testing")
+
+__all__ = sorted(_MODULE_OF)  # noqa: PLE0605
+
+if TYPE_CHECKING:
+    from cordwood import compat as compat
+    from cordwood import msgpack as msgpack
+    from cordwood import testing as testing
+    from cordwood.api.checkpoint import Checkpoint as Checkpoint
+    from cordwood.api.checkpoint import StoredLeaf as StoredLeaf
+    from cordwood.api.checkpoint import open as open
+    from cordwood.api.load import load as load
+    from cordwood.api.save import save as save
+    from cordwood.api.verify import Verification as Verification
+    from cordwood.api.verify import verify as verify
+    from cordwood.errors import CordwoodError as CordwoodError
+    from cordwood.errors import CorruptionError as CorruptionError
+    from cordwood.errors import FormatError as FormatError
+    from cordwood.errors import LimitError as LimitError
+    from cordwood.errors import MismatchError as MismatchError
+    from cordwood.errors import NotACheckpointError as NotACheckpointError
+    from cordwood.errors import TruncatedError as TruncatedError
+    from cordwood.errors import UnsupportedFormatError as UnsupportedFormatError
+    from cordwood.errors import UnsupportedLeafError as UnsupportedLeafError
+    from cordwood.keypath import DictKey as DictKey
+    from cordwood.keypath import format_path as format_path
+    from cordwood.keypath import parse_path as parse_path
+    from cordwood.msgpack import compress_bytes as compress_bytes
+    from cordwood.msgpack import decompress_bytes as decompress_bytes
+    from cordwood.msgpack import from_bytes as from_bytes
+    from cordwood.msgpack import from_compressed_bytes as from_compressed_bytes
+    from cordwood.msgpack import get_serialization_info as get_serialization_info
+    from cordwood.msgpack import load_from_file as load_from_file
+    from cordwood.msgpack import msgpack_restore as msgpack_restore
+    from cordwood.msgpack import msgpack_serialize as msgpack_serialize
+    from cordwood.msgpack import save_to_file as save_to_file
+    from cordwood.msgpack import to_buffers as to_buffers
+    from cordwood.msgpack import to_bytes as to_bytes
+    from cordwood.msgpack import to_compressed_bytes as to_compressed_bytes
+    from cordwood.msgpack import validate_serializable as validate_serializable
+    from cordwood.tree.leaf_key_paths import leaf_key_paths as leaf_key_paths
+    from cordwood.tree.state_dict import current_path as current_path
+    from cordwood.tree.state_dict import from_state_dict as from_state_dict
+    from cordwood.tree.state_dict import is_serializable as is_serializable
+    from cordwood.tree.state_dict import (
+        register_serialization_state as register_serialization_state,
+    )
+    from cordwood.tree.state_dict import to_state_dict as to_state_dict
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is not None:
+        value = getattr(importlib.import_module(module), name)
+        globals()[name] = value
+        return value
+    if name in _SUBMODULES:
+        return importlib.import_module(f"cordwood.{name}")
+    raise AttributeError(f"module 'cordwood' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULE_OF, *_SUBMODULES})

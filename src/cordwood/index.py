@@ -21,6 +21,7 @@ __all__ = [
     "Inline",
     "Leaf",
     "LeafKind",
+    "LeafSpec",
     "Naming",
     "Piece",
     "Pieces",
@@ -119,6 +120,18 @@ class Leaf(NamedTuple):
     storage: Pieces | Inline
     weak_type: bool = False
     prng_impl: str | None = None  # of a prng_key, such as "threefry2x32"
+
+
+class LeafSpec(NamedTuple):
+    """One leaf of a tree that is to be saved (or of a `like`): what it is, without its bytes."""
+
+    key_path: KeyPath
+    kind: LeafKind
+    shape: tuple[int, ...]
+    dtype: str  # "" for Python values
+    weak_type: bool = False
+    prng_impl: str | None = None
+    value: Any = None  # of a Python value
 
 
 class Index(NamedTuple):

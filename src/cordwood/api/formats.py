@@ -1,0 +1,91 @@
+"""Which format a path is in, and the few things each one can do."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from cordwood.engine.files import LocalFile, ReadableFile
+from cordwood.errors import UnsupportedFormatError
+from cordwood.index import Index
+
+__all__ = ["FORMATS", "Format", "format_for", "open_source", "scan"]
+
+
+class _Scanner(Protocol):
+    def scan(self, file: ReadableFile) -> Index: ...
+
+
+class Format(NamedTuple):
+    """One row of the table."""
+
+    name: str
+    suffix: str
+    scanner: str  # the module whose `scan` reads it
+    compression: str | None = None
+
+
+FORMATS: Sequence[Format] = (
+    Format("safetensors", ".safetensors", "cordwood.formats.safetensors"),
+    Format("msgpack", ".msgpack", "cordwood.formats.flax_msgpack"),
+    Format("msgpack.gz", ".msgpack.gz", "cordwood.formats.flax_msgpack", "gz"),
+    Format("msgpack.zst", ".msgpack.zst", "cordwood.formats.flax_msgpack", "zst"),
+)
+_BY_NAME: Mapping[str, Format] = {row.name: row for row in FORMATS}
+
+
+def format_for(path: str | os.PathLike[str], name: str | None) -> Format:
+    """The format called `name`, or else the one that the path's suffix stands for.
+
+    Raises:
+        UnsupportedFormatError: neither is known; the message lists those that are.
+    """
+    if name is not None:
+        if name in _BY_NAME:
+            return _BY_NAME[name]
+        raise UnsupportedFormatError(f"format {name!r} is unknown; expected one of {_names()}")
+    text = os.fspath(path)
+    found = [row for row in FORMATS if text.endswith(row.suffix)]
+    if found:
+        return max(found, key=lambda row: len(row.suffix))
+    suffix = Path(text).suffix
+    hint = ""
+    if suffix:
+        import difflib
+
+        close = difflib.get_close_matches(suffix, [row.suffix for row in FORMATS], n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+    raise UnsupportedFormatError(
+        f"{text}: expected a name that ends in {_suffixes()}, found "
+        f"{repr(suffix) if suffix else 'no suffix'}{hint} "
+        f"(or pass format=, one of {_names()})"
+    )
+
+
+def _names() -> str:
+    return ", ".join(repr(row.name) for row in FORMATS)
+
+
+def _suffixes() -> str:
+    return ", ".join(row.suffix for row in FORMATS)
+
+
+def open_source(path: str | os.PathLike[str], row: Format) -> ReadableFile:
+    """The bytes to scan: the file itself, or what it decompresses to, in memory."""
+    file = LocalFile(path)
+    if row.compression is None:
+        return file
+    from cordwood.formats.compressed import decompress
+
+    with file:
+        return decompress(file, row.compression)
+
+
+def scan(file: ReadableFile, row: Format) -> Index:
+    """What a source holds."""
+    module: Any = importlib.import_module(row.scanner)
+    scanner: Callable[[ReadableFile], Index] = module.scan
+    return scanner(file)

@@ -1,0 +1,99 @@
+"""load: a tree from one file."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal, TypeVar, overload
+
+from cordwood.api.checkpoint import open as open_checkpoint
+
+__all__ = ["load"]
+
+T = TypeVar("T")
+
+
+@overload
+def load(
+    path: str | os.PathLike[str],
+    like: None = None,
+    *,
+    mmap: bool = False,
+    to: Literal["jax", "numpy"] | None = None,
+    verify: bool | None = None,
+    strict: bool = True,
+    cast: bool = False,
+    alias: bool = True,
+    nest: bool = False,
+    format: str | None = None,
+) -> Any: ...
+
+
+@overload
+def load(
+    path: str | os.PathLike[str],
+    like: T,
+    *,
+    mmap: bool = False,
+    to: Literal["jax", "numpy"] | None = None,
+    verify: bool | None = None,
+    strict: bool = True,
+    cast: bool = False,
+    alias: bool = True,
+    nest: bool = False,
+    format: str | None = None,
+) -> T: ...
+
+
+def load(
+    path: str | os.PathLike[str],
+    like: Any = None,
+    *,
+    mmap: bool = False,
+    to: Literal["jax", "numpy"] | None = None,
+    verify: bool | None = None,
+    strict: bool = True,
+    cast: bool = False,
+    alias: bool = True,
+    nest: bool = False,
+    format: str | None = None,
+) -> Any:
+    """Load a tree that `save`, Flax or safetensors wrote.
+
+    Args:
+        path: the file; its suffix says the format.
+        like: a tree of the structure, shapes and dtypes to expect, of arrays or
+            jax.ShapeDtypeStructs. The result has its types, its kinds of array, its
+            shardings and weak types. Without it, the result has those that were saved, as
+            far as the format keeps them, named tuples and dataclasses as dicts of fields.
+        mmap: map the file instead of reading it. numpy leaves are read-only views into the
+            mapping and keep it open; jax arrays on CPU alias it.
+        to: "jax" or "numpy": what array leaves become, instead of what they were.
+        verify: check digests. None: yes, unless `mmap`.
+        strict: False ignores leaves that `like` has not, and differences in shape and dtype.
+        cast: convert dtypes to those of `like`. A conversion to integers that would change a
+            value is refused.
+        alias: False makes jax copy into memory of its own, so that a donated step need not.
+        nest: turn the dotted names of a foreign safetensors file into nested dicts.
+        format: the format's name, where the suffix does not say it.
+
+    Returns:
+        The tree. Eagerly loaded numpy arrays are writable and own their memory.
+
+    Raises:
+        FileNotFoundError: there is nothing at `path`.
+        FormatError: the file is not what its format says; names the byte offset.
+        CorruptionError: stored bytes do not match their digest; names file and byte range.
+        MismatchError: the checkpoint does not fit `like`; lists every leaf that differs. Or a
+            64-bit leaf is to become a jax array while jax's 64-bit types are off.
+    """
+    with open_checkpoint(path, format=format) as checkpoint:
+        return checkpoint.load(
+            like,
+            mmap=mmap,
+            to=to,
+            verify=verify,
+            strict=strict,
+            cast=cast,
+            alias=alias,
+            nest=nest,
+        )

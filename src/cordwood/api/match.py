@@ -1,0 +1,190 @@
+"""Fitting what is stored to a `like` tree, leaf by leaf, or saying how it does not fit."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from cordwood.api.restore import Target
+from cordwood.errors import MismatchError
+from cordwood.index import Index, Leaf, LeafSpec, Naming
+from cordwood.keypath import KeyPath, format_path
+from cordwood.tree.flatten import Flat, flatten, unflatten
+from cordwood.tree.leaves import ARRAY_KINDS, describe
+from cordwood.tree.structure import Structure
+
+__all__ = ["Fit", "fit"]
+
+_MAX_LINES = 50
+
+
+class Fit(NamedTuple):
+    """How to fill a `like`: what to read, and what to make of it."""
+
+    targets: tuple[Target, ...]
+    rebuild: Callable[[Sequence[Any]], Any]
+
+
+def fit(index: Index, like: Any, *, name: str, to: str | None, strict: bool, cast: bool) -> Fit:
+    """Match the leaves of a checkpoint to those of `like` by key path.
+
+    Raises:
+        MismatchError: leaves are missing, extra or of another kind, shape or dtype; the
+            message names all of them.
+    """
+    flat, rebuild = _take_apart(like, index.naming)
+    stored = {_name_of(leaf.key_path, index.naming): leaf for leaf in index.leaves}
+    problems: list[str] = []
+    targets: list[Target] = []
+    seen = set()
+    for path, leaf_like in zip(flat.paths, flat.leaves, strict=True):
+        key = _name_of(path, index.naming)
+        spec = describe(path, leaf_like, abstract=True)
+        leaf = stored.get(key)
+        seen.add(key)
+        if leaf is None:
+            problems.append(f"{_label(path)}: not in the checkpoint{_suggestion(path, index)}")
+            continue
+        problem = _difference(leaf, spec, strict=strict, cast=cast)
+        if problem:
+            problems.append(f"{_label(path)}: {problem}")
+        else:
+            targets.append(_target(leaf, spec, leaf_like, to, cast=cast))
+    if strict:
+        problems += [
+            f"{_label(leaf.key_path)}: in the checkpoint ({_describe(leaf)}), not in `like` "
+            "(strict=False ignores it)"
+            for key, leaf in stored.items()
+            if key not in seen
+        ]
+        if index.naming == "exact":
+            problems += _container_differences(index.structure, flat.structure)
+    if problems:
+        raise MismatchError(_message(problems, name))
+    return Fit(tuple(targets), rebuild)
+
+
+def _take_apart(like: Any, naming: Naming) -> tuple[Flat, Callable[[Sequence[Any]], Any]]:
+    if naming == "strings":
+        from cordwood.tree.state_dict import from_state_dict, to_state_dict
+
+        flat = flatten(to_state_dict(like))
+        return flat, lambda values: from_state_dict(like, unflatten(flat, values))
+    flat = flatten(like)
+    return flat, lambda values: unflatten(flat, values)
+
+
+def _name_of(path: KeyPath, naming: Naming) -> Any:
+    if naming == "exact":
+        return path
+    keys = tuple(str(key) if isinstance(key, (str, int)) else str(key.value) for key in path)
+    return keys if naming == "strings" else ".".join(keys)
+
+
+def _label(path: KeyPath) -> str:
+    return format_path(path) or "the root"
+
+
+def _suggestion(path: KeyPath, index: Index) -> str:
+    names = [format_path(leaf.key_path) for leaf in index.leaves]
+    close = difflib.get_close_matches(format_path(path), names, n=1, cutoff=0.8)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _describe(value: Leaf | LeafSpec) -> str:
+    if value.kind == "prng_key":
+        return f"key<{value.prng_impl}>[{_shape(value.shape[:-1])}]"
+    if value.kind in ARRAY_KINDS:
+        return f"{value.dtype}[{_shape(value.shape)}]"
+    return value.kind
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return ",".join(map(str, shape))
+
+
+def _difference(leaf: Leaf, spec: LeafSpec, *, strict: bool, cast: bool) -> str | None:
+    """What keeps a stored leaf from taking the place of one in `like`; None if nothing."""
+    expected = f"expected {_describe(spec)}, found {_describe(leaf)}"
+    arrays = leaf.kind in ARRAY_KINDS, spec.kind in ARRAY_KINDS
+    keys = "prng_key" in (leaf.kind, spec.kind)
+    if keys and (leaf.kind != spec.kind or leaf.prng_impl != spec.prng_impl):
+        return expected
+    if arrays == (True, True):
+        if leaf.shape != spec.shape:
+            return expected if strict else None
+        if leaf.dtype != spec.dtype and strict and not cast:
+            return f"{expected} (cast=True converts)"
+        return None
+    if arrays == (False, False):
+        return expected if leaf.kind != spec.kind and strict else None
+    if arrays == (True, False) and leaf.shape == () and cast:
+        return None
+    return expected
+
+
+def _target(leaf: Leaf, spec: LeafSpec, like: Any, to: str | None, *, cast: bool) -> Target:
+    kind = spec.kind if leaf.kind in ARRAY_KINDS else leaf.kind
+    if to is not None and kind in ("jax", "numpy"):
+        kind = "jax" if to == "jax" else "numpy"
+    if kind == "numpy_scalar" and leaf.shape:
+        kind = "numpy"
+    sharding = _sharding(like) if kind in ("jax", "prng_key") else None
+    dtype = spec.dtype if cast and spec.dtype else leaf.dtype
+    return Target(leaf, kind, dtype, spec.weak_type and kind == "jax", sharding)
+
+
+def _sharding(like: Any) -> Any:
+    """Where a leaf of `like` is committed to; None where it is not."""
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(like, jax.Array):
+        return like.sharding if like.committed else None
+    return getattr(like, "sharding", None)
+
+
+def _container_differences(stored: Structure, like: Structure) -> list[str]:
+    if stored == like:
+        return []
+    here, there = _containers(stored), _containers(like)
+    problems = []
+    for path, kind in there.items():
+        found = here.get(path)
+        if found is not None and found != kind:
+            problems.append(f"{_label(path)}: expected {kind}, found {found}")
+        elif found is None and kind == "None":
+            problems.append(f"{_label(path)}: expected None, found something else or nothing")
+    problems += [
+        f"{_label(path)}: found None, which `like` has not"
+        for path, kind in here.items()
+        if kind == "None" and path not in there
+    ]
+    return problems
+
+
+_MAPPINGS = {"dict", "namedtuple", "object"}
+
+
+def _containers(structure: Structure) -> dict[KeyPath, str]:
+    """The kind of each container by its path; nodes with named fields count as one kind."""
+    found: dict[KeyPath, str] = {}
+    stack: list[KeyPath] = [()]
+    for node in structure:
+        path = stack.pop()
+        if node.kind == "leaf":
+            continue
+        kind = "None" if node.kind == "none" else node.kind
+        found[path] = "a dict or a node with fields" if kind in _MAPPINGS else kind
+        keys = node.keys or range(node.size)
+        stack.extend((*path, key) for key in reversed(keys))
+    return found
+
+
+def _message(problems: list[str], name: str) -> str:
+    lines = [f"  {problem}" for problem in problems[:_MAX_LINES]]
+    if len(problems) > _MAX_LINES:
+        lines.append(f"  ... and {len(problems) - _MAX_LINES} more")
+    count = f"{len(problems)} leaves" if len(problems) > 1 else "1 leaf"
+    verb = "do" if len(problems) > 1 else "does"
+    return f"{count} of {name} {verb} not fit `like`:\n" + "\n".join(lines)

@@ -1,0 +1,31 @@
+"""Dotted names to nested dicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cordwood.errors import FormatError
+
+__all__ = ["nest_names"]
+
+
+def nest_names(flat: dict[str, Any], file_name: str) -> dict[str, Any]:
+    """{'a.b': x} as {'a': {'b': x}}.
+
+    Raises:
+        FormatError: one name is both a leaf and a prefix of another.
+    """
+    tree: dict[str, Any] = {}
+    for name, value in flat.items():
+        *parents, last = name.split(".")
+        node, prefix = tree, ""
+        for parent in parents:
+            prefix = f"{prefix}.{parent}" if node is not tree else parent
+            if prefix in flat:
+                raise FormatError(
+                    f"{file_name}: {name!r} cannot be nested: {prefix!r} is a leaf too; "
+                    "load it without nest=True"
+                )
+            node = node.setdefault(parent, {})
+        node[last] = value
+    return tree

@@ -1,0 +1,234 @@
+"""From an index to values: read what is wanted, and make each leaf what it is to be."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cordwood import dtypes
+from cordwood.engine.files import ReadableFile
+from cordwood.errors import MismatchError
+from cordwood.index import Encoding, Index, Inline, Leaf, LeafKind, Pieces
+from cordwood.keypath import format_path
+from cordwood.plan.load import ALIGNMENT, Want, plan_load
+
+__all__ = ["Target", "decode", "read_leaves", "restore", "target_as_saved"]
+
+_NEED_X64 = frozenset({"int64", "uint64", "float64", "complex128"})
+
+
+class Target(NamedTuple):
+    """What a stored leaf is to become."""
+
+    leaf: Leaf
+    kind: LeafKind
+    dtype: str  # other than the leaf's: converted
+    weak_type: bool = False
+    sharding: Any = None
+
+
+def target_as_saved(leaf: Leaf, to: str | None) -> Target:
+    """The kind of value it was, except that `to` decides for arrays."""
+    kind = leaf.kind
+    if to is not None and kind in ("jax", "numpy"):
+        kind = "jax" if to == "jax" else "numpy"
+    if to == "numpy" and kind == "prng_key":
+        kind = "numpy"
+    return Target(leaf, kind, leaf.dtype, leaf.weak_type and kind == "jax")
+
+
+def restore(
+    index: Index,
+    files: Sequence[ReadableFile],
+    targets: Sequence[Target],
+    *,
+    mmap: bool,
+    verify: bool,
+    alias: bool,
+) -> list[Any]:
+    """The values of the targets, in their order.
+
+    Raises:
+        MismatchError: a 64-bit leaf is to become a jax array and 64-bit types are off, or a
+            conversion to integers would change a value.
+        CorruptionError: with `verify`, stored bytes do not match their digests.
+    """
+    _check_x64(files[0].name if files else "", targets)
+    stored = [i for i, target in enumerate(targets) if isinstance(target.leaf.storage, Pieces)]
+    values: list[Any] = [None] * len(targets)
+    for i, target in enumerate(targets):
+        if isinstance(target.leaf.storage, Inline):
+            values[i] = target.leaf.storage.value
+    arrays = read_leaves(
+        index, files, [targets[i].leaf for i in stored], mmap=mmap, verify=verify
+    )
+    on_device: list[int] = []
+    for i, array in zip(stored, arrays, strict=True):
+        target = targets[i]
+        if target.dtype != target.leaf.dtype and target.dtype:
+            array = _convert(array, target)
+        if target.kind in ("jax", "prng_key"):
+            on_device.append(i)
+            values[i] = array
+        else:
+            values[i] = _AS_KIND[target.kind](array)
+    if on_device:
+        from cordwood.engine.devices import Put, put_all
+
+        puts = []
+        for i in on_device:
+            target = targets[i]
+            impl = target.leaf.prng_impl if target.kind == "prng_key" else None
+            puts.append(Put(values[i], target.weak_type, target.sharding, impl))
+        for i, value in zip(on_device, put_all(puts, alias=alias), strict=True):
+            values[i] = value
+    return values
+
+
+def _scalar(array: np.ndarray[Any, Any]) -> Any:
+    return array[()]
+
+
+def _array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return array
+
+
+def _item(array: np.ndarray[Any, Any]) -> Any:
+    return array.item()
+
+
+_AS_KIND: dict[str, Callable[[np.ndarray[Any, Any]], Any]] = {
+    "numpy": _array,
+    "numpy_scalar": _scalar,
+    "bytes": lambda array: array.tobytes(),
+    "str": lambda array: array.tobytes().decode("utf-8", "surrogatepass"),
+    "bool": _item,
+    "int": _item,
+    "float": _item,
+    "complex": _item,
+}
+
+
+def _check_x64(name: str, targets: Sequence[Target]) -> None:
+    wide = [t for t in targets if t.kind == "jax" and (t.dtype or t.leaf.dtype) in _NEED_X64]
+    if not wide:
+        return
+    import jax
+
+    if jax.config.jax_enable_x64:
+        return
+    lines = [f"  {format_path(t.leaf.key_path)}: {t.dtype or t.leaf.dtype}" for t in wide[:20]]
+    more = f"\n  ... and {len(wide) - 20} more" if len(wide) > 20 else ""
+    raise MismatchError(
+        f"{len(wide)} leaves of {name} have 64-bit dtypes, and jax's 64-bit types are off: "
+        'load with to="numpy", or call jax.config.update("jax_enable_x64", True) first, or pass '
+        "a `like` of 32-bit arrays and cast=True:\n" + "\n".join(lines) + more
+    )
+
+
+def _convert(array: np.ndarray[Any, Any], target: Target) -> np.ndarray[Any, Any]:
+    wanted = dtypes.to_numpy(target.dtype)
+    with np.errstate(all="ignore"):
+        result = array.astype(wanted)
+        exact = target.dtype.startswith(("int", "uint", "bool"))
+        exact = exact or (np.iscomplexobj(array) and not np.iscomplexobj(result))
+        if exact and not np.array_equal(result.astype(array.dtype), array):
+            raise MismatchError(
+                f"{format_path(target.leaf.key_path)}: casting {target.leaf.dtype} to "
+                f"{target.dtype} would change values; load it as it is and convert it yourself"
+            )
+    return result
+
+
+def read_leaves(
+    index: Index,
+    files: Sequence[ReadableFile],
+    leaves: Sequence[Leaf],
+    *,
+    mmap: bool,
+    verify: bool,
+) -> list[np.ndarray[Any, Any]]:
+    """The arrays of leaves that are stored as pieces.
+
+    Eager arrays own their memory and are writable. Mapped ones are read-only views into the
+    file's mapping and keep it open; leaves that lie in several pieces, or not in this
+    machine's byte order, are read even then.
+    """
+    arrays: list[Any] = [None] * len(leaves)
+    eager = list(range(len(leaves)))
+    if mmap:
+        eager = []
+        maps = [file.map() for file in files]
+        if verify:
+            _check_mapped(index, files)
+        for i, leaf in enumerate(leaves):
+            pieces = _pieces(leaf)
+            if len(pieces.pieces) == 1 and pieces.encoding == "raw":
+                piece = pieces.pieces[0]
+                arrays[i] = _view(maps[piece.source], piece.offset, leaf)
+            else:
+                eager.append(i)
+    if eager:
+        # The engine's reader is imported here so that looking at an index needs no threads.
+        from cordwood.engine.read import execute_load
+
+        plan = plan_load([Want(leaves[i], 0, _stored_bytes(leaves[i])) for i in eager])
+        digests = [source.digests for source in index.sources]
+        buffers = execute_load(plan, files, digests=digests, verify=verify)
+        for i, place in zip(eager, plan.placements, strict=True):
+            leaf = leaves[i]
+            buffer = buffers[place.buffer] if place.length else None
+            encoding = _pieces(leaf).encoding
+            if encoding == "raw" and buffer is not None:
+                arrays[i] = _view(buffer, place.position, leaf)
+            else:
+                stop = place.position + place.length
+                raw = np.empty(0, np.uint8) if buffer is None else buffer[place.position : stop]
+                arrays[i] = decode(raw, encoding, leaf.shape, leaf.dtype)
+    return arrays
+
+
+def _check_mapped(index: Index, files: Sequence[ReadableFile]) -> None:
+    from cordwood.api.verify import check_sources
+
+    check_sources(index, files)
+
+
+def _pieces(leaf: Leaf) -> Pieces:
+    assert isinstance(leaf.storage, Pieces)
+    return leaf.storage
+
+
+def _stored_bytes(leaf: Leaf) -> int:
+    return sum(piece.length for piece in _pieces(leaf).pieces)
+
+
+def _view(buffer: Any, offset: int, leaf: Leaf) -> np.ndarray[Any, Any]:
+    dtype = dtypes.to_numpy(leaf.dtype)
+    if 0 in leaf.shape:
+        return np.empty(leaf.shape, dtype)
+    return np.ndarray(leaf.shape, dtype, buffer, offset)
+
+
+def decode(
+    raw: np.ndarray[Any, Any], encoding: Encoding, shape: tuple[int, ...], dtype: str
+) -> np.ndarray[Any, Any]:
+    """Elements from the bytes of a leaf as they were stored (uint8[bytes])."""
+    count = math.prod(shape)
+    numpy_dtype = dtypes.to_numpy(dtype)
+    if encoding == "swapped":
+        return raw.view(numpy_dtype).byteswap(inplace=True).reshape(shape)
+    if encoding in ("packed4", "packed6"):
+        width = int(encoding[-1])
+        bits = np.unpackbits(raw, bitorder="little")[: count * width].reshape(count, width)
+        elements = np.packbits(bits, axis=1, bitorder="little")
+        return elements.reshape(-1).view(numpy_dtype).reshape(shape)
+    if raw.ctypes.data % ALIGNMENT and raw.ctypes.data % numpy_dtype.itemsize:
+        raw = raw.copy()
+    if sys.byteorder == "big":
+        raise NotImplementedError("big-endian hosts are not supported")
+    return raw.view(numpy_dtype).reshape(shape)

@@ -1,0 +1,101 @@
+"""save: one tree into one file, durably and atomically."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cordwood.api.formats import Format, format_for, open_source, scan
+from cordwood.engine.write import write_file, write_stream
+from cordwood.errors import CordwoodError, NotACheckpointError
+from cordwood.tree.flatten import flatten
+from cordwood.tree.leaves import describe, host_array
+
+__all__ = ["save"]
+
+
+def save(
+    path: str | os.PathLike[str],
+    tree: Any,
+    *,
+    format: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Store a tree in one file. When this returns, a power cut cannot lose it.
+
+    Until it returns, what was at `path` is whole; if it raises, that stays as it was.
+
+    Args:
+        path: where to; its suffix says the format: `.safetensors` (keeps structure, kinds
+            and digests), `.msgpack` (Flax's bytes, no digests), `.msgpack.gz`, `.msgpack.zst`.
+        tree: nested dicts, lists, tuples, named tuples and registered jax pytree nodes, of
+            arrays, scalars, strings, bytes, None and PRNG keys. It is not changed.
+        format: the format's name, where the suffix does not say it.
+        metadata: strings to keep beside the tree (safetensors only).
+
+    Raises:
+        UnsupportedFormatError: the suffix names no format that can be written.
+        UnsupportedLeafError: a leaf cannot be stored; the message names its key path.
+        NotACheckpointError: there is a file at `path` that is no checkpoint of this format.
+        OSError: the system refused (disk full, no permission); the old file is untouched.
+
+    >>> save("/tmp/example.safetensors", {"w": np.ones(3, np.float32), "step": 7})
+    """
+    row = format_for(path, format)
+    _refuse_foreign(path, row)
+    if row.name == "safetensors":
+        from cordwood.formats.safetensors import plan_save
+
+        flat = flatten(tree)
+        leaves = flat.leaves
+        specs = [describe(p, leaf) for p, leaf in zip(flat.paths, leaves, strict=True)]
+        plan = plan_save(flat.structure, specs, metadata=metadata or {})
+        write_file(path, plan, lambda i: _elements(leaves[i]))
+        return
+    if metadata:
+        raise ValueError(f"{os.fspath(path)}: the {row.name} format has no place for metadata")
+    from cordwood.msgpack import plan_state
+    from cordwood.tree.state_dict import to_state_dict
+
+    state_plan, arrays = plan_state(to_state_dict(tree))
+    if row.compression is None:
+        write_file(path, state_plan, lambda i: _elements(arrays[i]))
+    else:
+        from cordwood.formats.compressed import compress
+        from cordwood.msgpack import plan_buffers
+
+        write_stream(path, compress(plan_buffers(state_plan, arrays), row.compression))
+
+
+def _elements(leaf: Any) -> np.ndarray[Any, Any]:
+    if isinstance(leaf, str):
+        leaf = leaf.encode("utf-8", "surrogatepass")
+    if isinstance(leaf, bytes):
+        return np.frombuffer(leaf, np.uint8)
+    return host_array(leaf)
+
+
+def _refuse_foreign(path: str | os.PathLike[str], row: Format) -> None:
+    """Raise if `path` is something that this save would destroy and could not have written."""
+    target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(
+            errno.EISDIR, f"a {row.name} checkpoint is one file, and this is a directory", str(path)
+        )
+    if not target.exists():
+        return
+    if target.is_file() and target.stat().st_size == 0:
+        return
+    try:
+        with open_source(path, row) as file:
+            scan(file, row)
+    except CordwoodError as e:
+        raise NotACheckpointError(
+            f"{os.fspath(path)} exists and is not a {row.name} checkpoint ({e}); "
+            "remove it, or save to another path"
+        ) from e
