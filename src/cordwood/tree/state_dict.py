@@ -1,0 +1,202 @@
+"""State dicts: any tree as nested dicts with string keys, and back into the shape of a target.
+
+The calls and messages are those of `flax.serialization`; docs/state-dicts.md lists what differs.
+Both directions keep their own stack, so depth costs no recursion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from cordwood.errors import LimitError
+from cordwood.tree.flatten import MAX_DEPTH
+from cordwood.tree.registry import (
+    Handler,
+    is_serializable,
+    peer_path,
+    register_serialization_state,
+)
+from cordwood.tree.state_containers import Container, container_of
+from cordwood.tree.state_errors import NonStringKeyError
+from cordwood.tree.state_path import current_path, path_stack
+from cordwood.tree.state_strict import check_state
+
+__all__ = [
+    "current_path",
+    "from_state_dict",
+    "is_serializable",
+    "register_serialization_state",
+    "to_state_dict",
+]
+
+
+def to_state_dict(target: Any) -> Any:
+    """A tree as nested dicts whose keys are strings; arrays and other leaves are not copied.
+
+    A list or tuple becomes {'0': ..., '1': ...}, a named tuple or dataclass a dict of its fields,
+    and a pytree node that is registered with jax a dict of its keys. A leaf is returned as it is.
+
+    Args:
+        target: the tree.
+
+    Returns:
+        New dicts, in the order of the tree; or the leaf.
+
+    Raises:
+        KeyCollisionError: two keys of a dict have one string form, as 1 and '1' have.
+        NonStringKeyError: a registered handler returned a dict with other keys than strings.
+        LimitError: the tree nests deeper than 1000 containers.
+
+    Example:
+        >>> to_state_dict({"layers": [1.0, (2.0,)]})
+        {'layers': {'0': 1.0, '1': {'0': 2.0}}}
+    """
+    root: dict[str, Any] = {}
+    stack: list[tuple[dict[str, Any], str, Any, int]] = [(root, "", target, 0)]
+    while stack:
+        parent, name, value, depth = stack.pop()
+        container = container_of(value)
+        if container is None:
+            parent[name] = value
+        elif isinstance(container, Handler):
+            parent[name] = _call_to_state(container, value)
+        else:
+            state = parent[name] = {}
+            names, children = container.open(value)
+            if names and depth >= MAX_DEPTH:
+                raise _too_deep(value)
+            # Entered now, to keep the order; each child is put in its place later.
+            state.update(zip(names, children, strict=True))
+            stack.extend(
+                (state, key, child, depth + 1) for key, child in zip(names, children, strict=True)
+            )
+    return root[""]
+
+
+def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = False) -> Any:
+    """A tree with the structure of `target` and the leaves of `state`.
+
+    Args:
+        target: gives the containers, their types and their keys; its leaves are not used.
+        state: what `to_state_dict` gave for such a tree.
+        name: the name of this branch, for messages.
+        strict: compare everything first: the type, shape and dtype of each leaf, and keys that
+            only the state has. Otherwise leaves are taken as they are, and a dict leaves out
+            what only the state has.
+
+    Returns:
+        New containers that hold the leaves of `state`, which are not copied. Where `target` is
+        a leaf, `state` itself.
+
+    Raises:
+        MismatchError: the state lacks something that the target has, or does not have its
+            structure. With `strict`, the message lists every difference.
+
+    Example:
+        >>> from_state_dict({"layers": [0.0, (0.0,)]}, {"layers": {"0": 1.0, "1": {"0": 2.0}}})
+        {'layers': [1.0, (2.0,)]}
+    """
+    if strict:
+        check_state(target, state)
+    path = path_stack()
+    before = len(path)
+    try:
+        return _restore(target, state, str(name), path)
+    finally:
+        del path[before:]
+
+
+class _Frame:
+    """A container whose children are being restored."""
+
+    __slots__ = ("build", "pending", "size", "target", "values")
+
+    def __init__(self, container: Container, target: Any, state: Any) -> None:
+        names, children = container.open(target)
+        states = container.select(target, names, state)
+        self.build = container.build
+        self.target = target
+        self.size = len(names)
+        self.pending: Iterator[tuple[str, Any, Any]] = iter(
+            zip(names, children, states, strict=True)
+        )
+        self.values: list[Any] = []
+
+
+def _restore(target: Any, state: Any, name: str, path: list[str]) -> Any:
+    outermost: list[Any] = []
+    base = len(path)
+    frames: list[_Frame] = []
+
+    def enter(child: Any, child_state: Any, child_name: str, values: list[Any]) -> bool:
+        """Restore a child at once, or open a frame for it: then True."""
+        container = container_of(child)
+        if container is None:
+            values.append(child_state)
+            return False
+        path.append(child_name)
+        if isinstance(container, Handler):
+            values.append(_call_from_state(container, child, child_state))
+            path.pop()
+            return False
+        frame = _Frame(container, child, child_state)
+        if len(path) - base > MAX_DEPTH and frame.size:
+            raise _too_deep(child)
+        frames.append(frame)
+        return True
+
+    enter(target, state, name, outermost)
+    while frames:
+        frame = frames[-1]
+        for child_name, child, child_state in frame.pending:
+            if enter(child, child_state, child_name, frame.values):
+                break
+        else:
+            frames.pop()
+            value = frame.build(frame.target, frame.values)
+            path.pop()
+            (frames[-1].values if frames else outermost).append(value)
+    return outermost[0]
+
+
+def _call_to_state(handler: Handler, value: Any) -> Any:
+    state = handler.to_state(value)
+    if not isinstance(state, dict):
+        return state
+    for key in state:
+        if not isinstance(key, str):
+            error = NonStringKeyError("A state dict must only have string keys.")
+            error.add_note(
+                f"The handler of {type(value).__name__} returned the key {key!r}, "
+                f"which is a {type(key).__name__}."
+            )
+            raise error
+    return _copy_dicts(state)
+
+
+def _copy_dicts(state: dict[str, Any]) -> dict[str, Any]:
+    """New dicts all the way down: what the handler holds on to is nobody else's to change."""
+    copy = state.copy()
+    stack = [copy]
+    while stack:
+        parent = stack.pop()
+        for key, value in parent.items():
+            if type(value) is dict:
+                child = parent[key] = value.copy()
+                stack.append(child)
+    return copy
+
+
+def _call_from_state(handler: Handler, target: Any, state: Any) -> Any:
+    if not handler.peer:
+        return handler.from_state(target, state)
+    with peer_path(handler):
+        return handler.from_state(target, state)
+
+
+def _too_deep(value: Any) -> LimitError:
+    return LimitError(
+        f"the tree nests deeper than {MAX_DEPTH} containers, where it holds a "
+        f"{type(value).__name__}; it may contain itself"
+    )
