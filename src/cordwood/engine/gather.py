@@ -14,71 +14,87 @@ from cordwood.plan.save import LeafBytes, Segment
 __all__ = ["LeafStore", "copy_bytes"]
 
 _SMALL_COPY_BYTES = 16 << 10  # below this, memoryview assignment is quicker than numpy's
+_LITTLE_ENDIAN = ("|", "<", "=") if sys.byteorder == "little" else ("|", "<")
 
 
 class LeafStore:
     """The segments of a file and the leaves they take their bytes from.
 
     Each leaf is fetched once, by one thread at a time, and dropped after its last byte.
+    `ends` holds where each segment begins, in bytes, and where the last one ends.
     """
 
-    def __init__(self, segments: Sequence[Segment], fetch: Callable[[int], np.ndarray]) -> None:
+    def __init__(
+        self, segments: Sequence[Segment], ends: Sequence[int], fetch: Callable[[int], np.ndarray]
+    ) -> None:
         self._segments = segments
+        self._ends = ends
         self._fetch = fetch
         self._lock = threading.Lock()
-        self._left: dict[int, int] = {}  # bytes of each leaf that are still to be written
+        self._left: dict[int, int] = {}  # bytes still to be written of leaves that are held
         self._held: dict[int, np.ndarray] = {}
-        for segment in segments:
-            if isinstance(segment, LeafBytes):
-                leaf, start, stop = segment
-                self._left[leaf] = self._left.get(leaf, 0) + stop - start
+        leaves = [segment.leaf for segment in segments if isinstance(segment, LeafBytes)]
+        self._totals = _totals(segments) if len(set(leaves)) < len(leaves) else {}
 
     def fill(self, buffer: memoryview, segment: int, skip: int) -> None:
         """Fill `buffer` with the file from byte `skip` of a segment on."""
         at, size = 0, len(buffer)
-        segments = self._segments
+        segments, ends, totals = self._segments, self._ends, self._totals
         while at < size:
             item = segments[segment]
-            if isinstance(item, LeafBytes):
-                leaf, start, stop = item
-                start += skip
-                count = min(stop - start, size - at)
-                if count:
-                    self._copy(leaf, start, buffer[at : at + count])
-            else:
-                data = memoryview(item.data)[skip : skip + size - at]
-                count = len(data)
-                buffer[at : at + count] = data
+            length = ends[segment + 1] - ends[segment]
+            count = min(length - skip, size - at)
+            if not isinstance(item, LeafBytes):
+                data = item.data
+                buffer[at : at + count] = (
+                    data if count == length else memoryview(data)[skip : skip + count]
+                )
+            elif count < length or item.leaf in totals:
+                self._copy_part(item, length, skip, buffer[at : at + count])
+            elif count:
+                with self._lock:
+                    array = self._fetch(item.leaf)
+                target = buffer[at : at + count]
+                if count < _SMALL_COPY_BYTES and _is_little_endian(array) and array.nbytes == count:
+                    target[:] = array.tobytes()  # the quickest for so few, whatever the strides
+                else:
+                    _copy_leaf(item.leaf, array, item.start, target)
+                del array
             at += count
             segment += 1
             skip = 0
 
-    def _copy(self, leaf: int, start: int, target: memoryview) -> None:
-        array = self._take(leaf)
-        try:
-            copy_bytes(array, start, target)
-        except ValueError as e:
-            raise ValueError(f"leaf {leaf}: {e}") from e
-        del array
-        self._release(leaf, len(target))
-
-    def _take(self, leaf: int) -> np.ndarray:
+    def _copy_part(self, item: LeafBytes, length: int, skip: int, target: memoryview) -> None:
+        """Some bytes of a leaf of which other units, or other segments, hold more."""
+        if not len(target):
+            return
+        leaf = item.leaf
         with self._lock:
-            array = self._held.get(leaf)
-            if array is None:
-                array = np.asarray(self._fetch(leaf))
-                self._held[leaf] = array
-            return array
-
-    def _release(self, leaf: int, count: int) -> None:
+            if leaf not in self._held:
+                self._held[leaf] = self._fetch(leaf)
+                self._left[leaf] = self._totals.get(leaf, length)
+            array = self._held[leaf]
+        _copy_leaf(leaf, array, item.start + skip, target)
         with self._lock:
-            left = self._left[leaf] - count
-            if left:
-                self._left[leaf] = left
-                return
-            del self._left[leaf]
-            array = self._held.pop(leaf)
-        del array  # outside the lock: freeing it may run the caller's code
+            self._left[leaf] -= len(target)
+            if not self._left[leaf]:
+                del self._left[leaf], self._held[leaf]
+
+
+def _totals(segments: Sequence[Segment]) -> dict[int, int]:
+    """The bytes that are written of each leaf."""
+    totals: dict[int, int] = {}
+    for segment in segments:
+        if isinstance(segment, LeafBytes):
+            totals[segment.leaf] = totals.get(segment.leaf, 0) + segment.stop - segment.start
+    return totals
+
+
+def _copy_leaf(leaf: int, array: np.ndarray, start: int, target: memoryview) -> None:
+    try:
+        copy_bytes(array, start, target)
+    except ValueError as e:
+        raise ValueError(f"leaf {leaf}: {e}") from e
 
 
 def copy_bytes(array: np.ndarray, start: int, target: memoryview) -> None:
@@ -86,19 +102,23 @@ def copy_bytes(array: np.ndarray, start: int, target: memoryview) -> None:
 
     Raises ValueError where the array has fewer bytes.
     """
-    stop = start + len(target)
-    if stop > array.nbytes:
-        raise ValueError(f"expected bytes {start} to {stop}, found {array.nbytes} in all")
-    order = array.dtype.byteorder
-    little = order == "|" or order == "<" or (order == "=" and sys.byteorder == "little")
-    if little and array.flags.c_contiguous:
-        source = array.reshape(-1).view(np.uint8)
-        if len(target) < _SMALL_COPY_BYTES:
-            target[:] = source.data[start:stop]
-        else:  # releases the GIL
-            np.copyto(np.frombuffer(target, np.uint8), source[start:stop])
+    if type(array) is not np.ndarray:  # a subclass may reshape in its own way
+        array = np.asarray(array)
+    size = len(target)
+    if start + size > array.nbytes:
+        raise ValueError(f"expected bytes {start} to {start + size}, found {array.nbytes} in all")
+    if not array.flags.c_contiguous or not _is_little_endian(array):
+        _copy_elements(array, start, np.frombuffer(target, np.uint8))
         return
-    _copy_elements(array, start, np.frombuffer(target, np.uint8))
+    source = array.reshape(-1).view(np.uint8)
+    if size < _SMALL_COPY_BYTES:
+        target[:] = source.data if size == len(source) else source.data[start : start + size]
+    else:  # releases the GIL
+        np.copyto(np.frombuffer(target, np.uint8), source[start : start + size])
+
+
+def _is_little_endian(array: np.ndarray) -> bool:
+    return array.dtype.byteorder in _LITTLE_ENDIAN and type(array) is np.ndarray
 
 
 def _copy_elements(array: np.ndarray, start: int, target: np.ndarray) -> None:

@@ -19,11 +19,10 @@ from cordwood.engine.parallel import default_threads, run_tasks
 from cordwood.engine.verify import check_blocks
 from cordwood.errors import TruncatedError
 from cordwood.index import Digests
-from cordwood.plan.load import LoadPlan, Move
+from cordwood.plan.load import ALIGNMENT, LoadPlan, Move
 
-__all__ = ["ALIGNMENT", "allocate", "execute_load"]
+__all__ = ["allocate", "execute_load"]
 
-ALIGNMENT = 64  # what lets jax.device_put on a CPU alias a buffer
 _UNIT_BYTES = 4 << 20
 _GAP_BYTES = 64 << 10  # a smaller gap between moves is cheaper to read than to skip
 _SMALL_MOVE_BYTES = 16 << 10  # below this on average, one read and many copies beat a long iovec
