@@ -1,0 +1,275 @@
+"""The layers of docs/design/0001-the-waist.md, and what each may touch, read from the imports."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent / "src"
+
+# The layer of each module or package directly under cordwood. A module imports its own or lower.
+LAYERS = {
+    "errors": 0,
+    "dtypes": 0,
+    "keypath": 1,
+    "tree": 1,
+    "index": 1,
+    "plan": 2,
+    "engine": 3,
+    "formats": 4,
+    "api": 5,
+    "msgpack": 5,
+    "compat": 6,
+    "testing": 6,
+}
+
+PEERS = {"flax", "eformer", "orbax", "safetensors", "equinox", "optax", "chex", "msgspec"}
+
+# Reached inside the functions that meet them, so that `import cordwood` stays quick.
+LAZY = {"jax", "jaxlib", "tensorstore", "ml_dtypes", "rich"}
+
+# What only the engine may use: files, processes, threads, sockets.
+MACHINE = {
+    "asyncio",
+    "concurrent",
+    "ctypes",
+    "fcntl",
+    "io",
+    "mmap",
+    "multiprocessing",
+    "shutil",
+    "signal",
+    "socket",
+    "subprocess",
+    "tempfile",
+    "threading",
+}
+
+# Names of `os` and `threading` that touch neither a file nor a thread of ours.
+HARMLESS = {"os": {"PathLike", "fspath", "fsdecode"}, "threading": {"local"}}
+
+# What a plan is made of: arithmetic on values.
+PURE = {
+    "__future__",
+    "bisect",
+    "collections",
+    "dataclasses",
+    "functools",
+    "itertools",
+    "math",
+    "operator",
+    "typing",
+}
+
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+class Import(NamedTuple):
+    module: str  # dotted, absolute
+    names: tuple[str, ...]  # of `from module import names`
+    line: int
+    runs_on_import: bool  # neither inside a function nor under TYPE_CHECKING
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def part_of(module: str) -> str:
+    """The module or package directly under cordwood; '' for cordwood itself."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def imports_of(path: Path) -> list[Import]:
+    package = module_of(path).split(".")
+    if path.name != "__init__.py":
+        package = package[:-1]
+    return list(_walk(ast.parse(path.read_text()), package, runs=True))
+
+
+def _walk(node: ast.AST, package: list[str], *, runs: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            for alias in child.names:
+                yield Import(alias.name, (), child.lineno, runs)
+        elif isinstance(child, ast.ImportFrom):
+            base = package[: len(package) - child.level + 1] if child.level else []
+            module = ".".join([*base, *([child.module] if child.module else [])])
+            yield Import(module, tuple(alias.name for alias in child.names), child.lineno, runs)
+        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from _walk(child, package, runs=False)
+        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            for kept in child.body:
+                yield from _walk(ast.Module([kept], []), package, runs=False)
+            for other in child.orelse:
+                yield from _walk(ast.Module([other], []), package, runs=runs)
+        else:
+            yield from _walk(child, package, runs=runs)
+
+
+def targets_of(found: Import) -> list[str]:
+    """The modules of cordwood that an import reaches: `from cordwood import dtypes` is dtypes."""
+    if found.module == "cordwood":
+        return [f"cordwood.{name}" for name in found.names] or ["cordwood"]
+    return [found.module] if found.module.startswith("cordwood.") else []
+
+
+def where(path: Path, found: Import) -> str:
+    return f"{path.relative_to(ROOT)}:{found.line} imports {found.module}"
+
+
+def each(files: list[Path]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("source", files, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def only(part: str) -> list[Path]:
+    return [path for path in FILES if part_of(module_of(path)) == part]
+
+
+def outside(*parts: str) -> list[Path]:
+    return [path for path in FILES if part_of(module_of(path)) not in parts]
+
+
+def test_there_are_files() -> None:
+    assert len(FILES) > 20
+
+
+def test_every_module_has_a_layer() -> None:
+    parts = {part_of(module_of(path)) for path in FILES} - {""}
+    assert parts <= set(LAYERS), f"add {sorted(parts - set(LAYERS))} to LAYERS and to docs/design"
+
+
+@each(outside(""))
+def test_imports_go_down(source: Path) -> None:
+    part = part_of(module_of(source))
+    for found in imports_of(source):
+        for target in targets_of(found):
+            other = part_of(target)
+            assert other in LAYERS, f"{where(source, found)}: import the module, not the package"
+            assert LAYERS[other] <= LAYERS[part], (
+                f"{where(source, found)}: {part} is in L{LAYERS[part]}, {other} in L{LAYERS[other]}"
+            )
+            assert other != "testing" or part == "testing", where(source, found)
+
+
+@each([path for path in only("formats") if path.name != "__init__.py"])
+def test_formats_do_not_import_each_other(source: Path) -> None:
+    module = module_of(source)
+    own = ".".join(module.split(".")[:3])
+    for found in imports_of(source):
+        for target in targets_of(found):
+            if part_of(target) == "formats":
+                assert f"{target}.".startswith(f"{own}."), where(source, found)
+
+
+@each(only("engine"))
+def test_the_engine_knows_no_format(source: Path) -> None:
+    for found in imports_of(source):
+        for word in ("msgpack", "safetensors", "json"):
+            assert word not in found.module, where(source, found)
+
+
+@each(only("plan"))
+def test_plans_are_pure(source: Path) -> None:
+    for found in imports_of(source):
+        if found.module.startswith("cordwood"):
+            continue
+        assert found.module.split(".")[0] in PURE, where(source, found)
+    calls = {
+        node.func.id
+        for node in ast.walk(ast.parse(source.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert not calls & {"open", "print", "input", "exec", "eval", "__import__"}
+
+
+@each(outside("engine", "testing"))
+def test_only_the_engine_touches_the_machine(source: Path) -> None:
+    for found in imports_of(source):
+        root = found.module.split(".")[0]
+        if root in HARMLESS:
+            used = set(found.names) or _attributes(source, root)
+            assert used <= HARMLESS[root], f"{where(source, found)} for {sorted(used)}"
+        else:
+            assert root not in MACHINE, where(source, found)
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("open", "np.fromfile"):
+            name = ast.unparse(node.func)
+            pytest.fail(f"{source.relative_to(ROOT)}:{node.lineno} calls {name}()")
+
+
+def _attributes(source: Path, name: str) -> set[str]:
+    return {
+        node.attr
+        for node in ast.walk(ast.parse(source.read_text()))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == name
+    }
+
+
+@each(outside("testing"))
+def test_peers_are_not_imported(source: Path) -> None:
+    for found in imports_of(source):
+        assert found.module.split(".")[0] not in PEERS, where(source, found)
+
+
+@each(FILES)
+def test_jax_is_imported_where_it_is_met(source: Path) -> None:
+    for found in imports_of(source):
+        if found.runs_on_import:
+            assert found.module.split(".")[0] not in LAZY, f"{where(source, found)} at top level"
+
+
+@each(outside("engine"))
+def test_tensorstore_stays_in_the_engine(source: Path) -> None:
+    for found in imports_of(source):
+        assert found.module.split(".")[0] != "tensorstore", where(source, found)
+
+
+@each([path for path in FILES if path.name != "jax_private.py"])
+def test_private_names_of_jax_are_in_one_file(source: Path) -> None:
+    for found in imports_of(source):
+        assert not found.module.startswith("jax._src"), where(source, found)
+    assert "jax._src" not in source.read_text(), f"{source.relative_to(ROOT)} reaches into jax._src"
+
+
+@each(outside("testing"))
+def test_nothing_is_pickled_or_evaluated(source: Path) -> None:
+    for found in imports_of(source):
+        assert found.module.split(".")[0] not in ("pickle", "marshal", "shelve", "dill"), where(
+            source, found
+        )
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in ("eval", "exec", "__import__"), (
+                f"{source.relative_to(ROOT)}:{node.lineno} calls {node.func.id}()"
+            )
+
+
+@each(FILES)
+def test_no_file_is_past_400_lines(source: Path) -> None:
+    lines = len(source.read_text().splitlines())
+    assert lines <= 400, f"{source.relative_to(ROOT)} has {lines} lines: split it by concept"
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("import jax", ("jax", True)),
+        ("def f():\n    import jax", ("jax", False)),
+        ("if TYPE_CHECKING:\n    import jax", ("jax", False)),
+        ("try:\n    import jax\nexcept ImportError:\n    pass", ("jax", True)),
+        ("class A:\n    from jax import numpy", ("jax", True)),
+        ("from ..tree import leaves", ("cordwood.tree", True)),
+        ("from . import read", ("cordwood.engine", True)),
+    ],
+)
+def test_the_reader_of_imports(code: str, expected: tuple[str, bool]) -> None:
+    (found,) = _walk(ast.parse(code), ["cordwood", "engine"], runs=True)
+    assert (found.module, found.runs_on_import) == expected
