@@ -1,15 +1,30 @@
 """The containers of a tree without its leaves, as a flat list in pre-order.
 
 Flat, so that no depth of nesting costs recursion, and JSON of it never nests deeply.
+docs/format.md describes the JSON form.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+import base64
+import binascii
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
-from cordwood.keypath import DictKey
+from cordwood.errors import FormatError, LimitError, UnsupportedLeafError
+from cordwood.keypath import DictKey, Key, KeyPath
 
-__all__ = ["LEAF", "Node", "NodeKind", "Structure"]
+__all__ = [
+    "LEAF",
+    "Node",
+    "NodeKind",
+    "Structure",
+    "leaf_paths",
+    "structure_from_json",
+    "structure_to_json",
+]
 
 NodeKind: TypeAlias = Literal["leaf", "none", "dict", "list", "tuple", "namedtuple", "object"]
 
@@ -25,3 +40,229 @@ class Node(NamedTuple):
 
 LEAF = Node("leaf")
 Structure: TypeAlias = tuple[Node, ...]
+
+MAX_DEPTH = 1000  # of nesting; what flattening takes as well
+MAX_LEAVES = 1 << 24
+MAX_KEY_DEPTH = 32  # of a tuple that is a dict key
+# Keys of all leaf paths together. A path repeats the keys above it, so a few bytes of deep
+# structure could otherwise ask for gigabytes of paths.
+MAX_PATH_KEYS = 1 << 20
+MAX_PATH_KEYS_PER_NODE = 64  # added for each node
+
+_NONE = Node("none")
+_SAFE_INTEGER = 1 << 53  # what every JSON reader keeps exactly
+_HEX = re.compile(r"-?[0-9a-f]+")
+
+
+def leaf_paths(structure: Structure) -> list[KeyPath]:
+    """The key paths of the leaves, in order.
+
+    Raises LimitError where they hold more keys together than MAX_PATH_KEYS allows.
+    """
+    paths: list[KeyPath] = []
+    above: list[tuple[KeyPath, Iterator[Key]]] = []
+    budget = MAX_PATH_KEYS + MAX_PATH_KEYS_PER_NODE * len(structure)
+    path: KeyPath = ()
+    for node in structure:
+        while above:
+            prefix, keys = above[-1]
+            for key in keys:
+                path = (*prefix, key)
+                break
+            else:
+                above.pop()
+                continue
+            break
+        if node[0] == "leaf":
+            paths.append(path)
+            budget -= len(path)
+            if budget < 0:
+                raise LimitError(
+                    f"the key paths of {len(structure)} nodes hold more keys than the limit: "
+                    f"{MAX_PATH_KEYS} (MAX_PATH_KEYS) and {MAX_PATH_KEYS_PER_NODE} per node; "
+                    "the tree is both very deep and very wide"
+                )
+        elif node.size:
+            above.append((path, iter(node.keys or range(node.size))))
+    return paths
+
+
+def structure_to_json(structure: Structure) -> list[Any]:
+    """The JSON form: a number for that many leaves in a row, a list or null for another node.
+
+    Raises UnsupportedLeafError for a dict key that has no JSON form.
+    """
+    items: list[Any] = []
+    run = 0
+    for node in structure:
+        if node[0] == "leaf":
+            run += 1
+            continue
+        if run:
+            items.append(run)
+            run = 0
+        items.append(_node_to_json(node))
+    if run:
+        items.append(run)
+    return items
+
+
+def _node_to_json(node: Node) -> Any:
+    if node.kind == "none":
+        return None
+    if node.kind in ("list", "tuple"):
+        return [node.kind, node.size]
+    item: list[Any] = [node.kind, _keys_to_json(node.keys)]
+    if node.type_name:
+        item.append(_key_to_json(node.type_name))
+    return item
+
+
+def _keys_to_json(keys: Sequence[str | DictKey]) -> list[Any]:
+    try:
+        "".join(cast("Sequence[str]", keys)).encode()
+    except (TypeError, UnicodeEncodeError):
+        return [_key_to_json(key) for key in keys]
+    return list(keys)
+
+
+def _key_to_json(key: object, depth: int = 0) -> Any:
+    value = key.value if isinstance(key, DictKey) else key
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:  # JSON cannot tell two lone surrogates from a pair
+            return {"utf8": base64.b64encode(value.encode("utf-8", "surrogatepass")).decode()}
+        return str(value)
+    if value is None or type(value) is bool:
+        return value
+    if type(value) is int:
+        return value if abs(value) < _SAFE_INTEGER else {"int": f"{value:x}"}
+    if type(value) is float and math.isfinite(value):
+        return value
+    if type(value) is bytes:
+        return {"bytes": base64.b64encode(value).decode()}
+    if type(value) is tuple and depth < MAX_KEY_DEPTH:
+        return {"tuple": [_key_to_json(item, depth + 1) for item in value]}
+    raise UnsupportedLeafError(
+        f"dict key {value!r:.200} cannot be stored: expected str, int, bool, finite float, None, "
+        f"bytes, or a tuple of these nested at most {MAX_KEY_DEPTH} deep; convert the key"
+    )
+
+
+def structure_from_json(value: object, *, max_leaves: int = MAX_LEAVES) -> Structure:
+    """The structure that `structure_to_json` turned into `value`.
+
+    Raises:
+        FormatError: `value` is not such a list; the message names the item at fault.
+        LimitError: more leaves than `max_leaves`, or deeper nesting than MAX_DEPTH.
+    """
+    if type(value) is not list:
+        raise FormatError(f"structure: expected a list, found {_shown(value)}")
+    nodes: list[Node] = []
+    missing = [1]  # how many children each open container still lacks; the root is one
+    leaves = 0
+    for position, item in enumerate(value):
+        where = f"structure item {position}"
+        if not missing:
+            raise FormatError(f"{where}: the tree is complete before it, found {_shown(item)}")
+        if type(item) is int:
+            leaves += item
+            if item < 1:
+                raise FormatError(f"{where}: expected at least one leaf, found {item}")
+            if leaves > max_leaves:
+                raise LimitError(f"{where}: {leaves} leaves or more; expected at most {max_leaves}")
+            _add_leaves(missing, item, where)
+            nodes += [LEAF] * item
+            continue
+        node = _NONE if item is None else _node_from_json(item, where)
+        nodes.append(node)
+        missing[-1] -= 1
+        if node.size:
+            missing.append(node.size)
+            if len(missing) > MAX_DEPTH + 1:
+                raise LimitError(f"{where}: nested deeper than {MAX_DEPTH} levels (MAX_DEPTH)")
+        else:
+            _close(missing)
+    if missing:
+        raise FormatError(f"structure: ends with {sum(missing)} nodes missing")
+    return tuple(nodes)
+
+
+def _add_leaves(missing: list[int], count: int, where: str) -> None:
+    while count:
+        if not missing:
+            raise FormatError(f"{where}: {count} leaves more than the tree has room for")
+        taken = min(count, missing[-1])
+        missing[-1] -= taken
+        count -= taken
+        _close(missing)
+
+
+def _close(missing: list[int]) -> None:
+    """Leave the containers whose last child is complete."""
+    while missing and missing[-1] == 0:
+        missing.pop()
+
+
+def _node_from_json(item: object, where: str) -> Node:
+    if type(item) is not list or not item:
+        raise FormatError(f"{where}: expected a number, null or a list, found {_shown(item)}")
+    kind = item[0]
+    if kind in ("list", "tuple"):
+        if len(item) != 2 or type(item[1]) is not int or item[1] < 0:
+            raise FormatError(f"{where}: expected [{kind!r}, length], found {_shown(item)}")
+        return Node(kind, item[1])
+    if kind not in ("dict", "namedtuple", "object"):
+        raise FormatError(f"{where}: unknown kind of node {_shown(kind)}")
+    if not 2 <= len(item) <= 3 or type(item[1]) is not list:
+        raise FormatError(f"{where}: expected [{kind!r}, keys, type name], found {_shown(item)}")
+    keys = _keys_from_json(item[1], where)
+    if len(set(keys)) != len(keys):
+        seen: set[str | DictKey] = set()
+        for key in keys:
+            if key in seen:
+                raise FormatError(f"{where}: the key {_shown(key)} occurs twice")
+            seen.add(key)
+    type_name = _key_from_json(item[2], where) if len(item) == 3 else ""
+    if not isinstance(type_name, str):
+        raise FormatError(f"{where}: expected a type name, found {_shown(item[2])}")
+    return Node(kind, len(keys), keys, type_name)
+
+
+def _keys_from_json(items: list[Any], where: str) -> tuple[str | DictKey, ...]:
+    if set(map(type, items)) <= {str}:
+        return tuple(items)
+    keys = [_key_from_json(item, where) for item in items]
+    return tuple([key if isinstance(key, str) else DictKey(key) for key in keys])
+
+
+def _key_from_json(item: object, where: str, depth: int = 0) -> Any:
+    if item is None or type(item) in (str, bool, int):
+        return item
+    if type(item) is float and math.isfinite(item):
+        return item
+    if type(item) is dict and len(item) == 1:
+        ((tag, value),) = item.items()
+        try:
+            if tag == "utf8":
+                return base64.b64decode(value, validate=True).decode("utf-8", "surrogatepass")
+            if tag == "bytes":
+                return base64.b64decode(value, validate=True)
+        except (binascii.Error, UnicodeDecodeError, TypeError, ValueError) as e:
+            raise FormatError(f"{where}: {_shown(item)} is not valid base64 ({e})") from e
+        if tag == "int" and type(value) is str and _HEX.fullmatch(value):
+            return int(value, 16)
+        if tag == "tuple" and type(value) is list and depth < MAX_KEY_DEPTH:
+            return tuple([_key_from_json(part, where, depth + 1) for part in value])
+    raise FormatError(f"{where}: {_shown(item)} is not a key")
+
+
+def _shown(value: object) -> str:
+    """A value from a file, cut to what fits in a message."""
+    if isinstance(value, (list, dict)) and len(value) > 8:
+        return f"a {type(value).__name__} of {len(value)} items"
+    try:
+        return f"{value!r:.80}"
+    except (ValueError, RecursionError):  # an integer of thousands of digits, or a deep nest
+        return f"a {type(value).__name__} that is too long to show"

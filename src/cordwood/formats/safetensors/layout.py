@@ -1,0 +1,215 @@
+"""From a tree's leaves to the plan of a file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from json.encoder import encode_basestring  # type: ignore[attr-defined, unused-ignore]
+from typing import Any, NamedTuple
+
+from cordwood.engine.digest import BLOCK_BYTES
+from cordwood.errors import LimitError, UnsupportedLeafError
+from cordwood.formats.safetensors.codes import stored_as
+from cordwood.formats.safetensors.header import MAX_DIMS, MAX_HEADER_BYTES
+from cordwood.formats.safetensors.leaf_table import BYTE_KINDS, LeafType, encode_table
+from cordwood.formats.safetensors.names import dotted_name, tensor_names
+from cordwood.formats.safetensors.seal import (
+    DATA_DIGESTS,
+    HEADER_START,
+    OWN_PREFIX,
+    STRUCTURE,
+    VERSION,
+    VERSION_KEY,
+    digest_width,
+    encode_digests,
+    seal_header,
+)
+from cordwood.formats.safetensors.values import VALUE_KINDS, encode_value
+from cordwood.index import Digests, LeafSpec
+from cordwood.keypath import format_path
+from cordwood.plan.save import FilePlan, LeafBytes
+from cordwood.tree.structure import Structure, leaf_paths
+
+__all__ = ["DATA_ALIGNMENT", "INLINE_BYTES", "TENSOR_ALIGNMENT", "plan_save"]
+
+DATA_ALIGNMENT = 4096  # of the data in the file: a mapping of it begins at a page
+TENSOR_ALIGNMENT = 64  # what jax.device_put asks of memory that it is to alias
+INLINE_BYTES = 4096  # a longer str or bytes is a tensor
+
+_BYTES_AS_TENSOR = stored_as("uint8")
+
+
+class _Tensor(NamedTuple):
+    leaf: int
+    code: str
+    shape: tuple[int, ...]
+    itemsize: int
+    length: int  # in bytes
+
+
+class _Sorted(NamedTuple):
+    """The leaves, taken apart by how they are stored."""
+
+    tensors: list[_Tensor]
+    values: list[Any]
+    types: list[LeafType]
+    leaf_types: list[int]  # of each leaf: position in `types`
+
+
+def plan_save(
+    structure: Structure, specs: Sequence[LeafSpec], *, metadata: Mapping[str, str]
+) -> FilePlan:
+    """Plan a safetensors file.
+
+    The same arguments give the same bytes. In the plan, `LeafBytes.leaf` is a position in
+    `specs`; the bytes of a long str are its UTF-8, lone surrogates encoded like any character.
+
+    Args:
+        structure: the containers, with one leaf for each of `specs`, in order.
+        specs: the leaves. Of a PRNG key array, shape and dtype are those of its key data.
+        metadata: the user's strings, kept in `__metadata__` as they are.
+
+    Raises:
+        UnsupportedLeafError: a leaf cannot be stored in this format.
+        LimitError: the header would pass MAX_HEADER_BYTES, or the tree is too deep and wide.
+        ValueError, TypeError: `metadata` holds what cannot be stored.
+    """
+    _check_metadata(metadata)
+    paths = leaf_paths(structure)
+    if len(paths) != len(specs):
+        raise ValueError(f"a structure of {len(paths)} leaves, but {len(specs)} leaves given")
+    found = _sort_out(specs)
+    names = tensor_names([specs[tensor.leaf].key_path for tensor in found.tensors])
+    table = encode_table(
+        structure,
+        found.types,
+        found.leaf_types,
+        [
+            (tensor.leaf, name)
+            for tensor, name in zip(found.tensors, names, strict=True)
+            if name != dotted_name(specs[tensor.leaf].key_path)
+        ],
+        found.values,
+    )
+    order = sorted(range(len(names)), key=lambda i: _place(found.tensors[i]))
+    entries = []
+    segments = []
+    end = 0
+    for i in order:
+        leaf, code, shape, _, length = found.tensors[i]
+        entries.append(
+            f',{encode_basestring(names[i])}:{{"dtype":"{code}",'
+            f'"shape":[{",".join(map(str, shape))}],"data_offsets":[{end},{end + length}]}}'
+        )
+        end += length
+        if length:
+            segments.append(LeafBytes(leaf, 0, length))
+    return _finish(table, metadata, "".join(entries), tuple(segments), end)
+
+
+def _finish(
+    table: str,
+    metadata: Mapping[str, str],
+    entries: str,
+    segments: tuple[LeafBytes, ...],
+    data_bytes: int,
+) -> FilePlan:
+    head = f'{HEADER_START}{"0" * 32}","{VERSION_KEY}":"{VERSION}","{DATA_DIGESTS}":"'
+    tail = "".join(
+        [
+            f'","{STRUCTURE}":{encode_basestring(table)}',
+            *[f",{encode_basestring(k)}:{encode_basestring(v)}" for k, v in metadata.items()],
+            "}",
+            entries,
+            "}",
+        ]
+    )
+    digests_width = digest_width(data_bytes)
+    size = 8 + len(head) + digests_width + len(tail.encode())
+    header_bytes = -(-size // DATA_ALIGNMENT) * DATA_ALIGNMENT
+    if header_bytes - 8 > MAX_HEADER_BYTES:
+        raise LimitError(
+            f"the header would take {header_bytes} bytes; readers of safetensors take at most "
+            f"{MAX_HEADER_BYTES} (MAX_HEADER_BYTES): store fewer or larger leaves in one file"
+        )
+
+    def seal(digests: Digests) -> bytes:
+        text = encode_digests(digests)
+        if (digests.start, digests.block_bytes) != (header_bytes, BLOCK_BYTES) or len(
+            text
+        ) != digests_width:
+            raise ValueError(
+                f"expected digests of {BLOCK_BYTES}-byte blocks of the {data_bytes} bytes from "
+                f"byte {header_bytes} on, found {len(digests.values)} bytes of digests of "
+                f"{digests.block_bytes}-byte blocks from byte {digests.start} on"
+            )
+        return seal_header(f"{head}{text}{tail}", header_bytes)
+
+    return FilePlan(header_bytes + data_bytes, segments, header_bytes, seal)
+
+
+def _place(tensor: _Tensor) -> tuple[bool, int]:
+    """What decides the order of tensors in the file; ties keep the order of the leaves.
+
+    No gaps are allowed between tensors. In this order those whose size allows it begin at a
+    multiple of 64, and every other one at a multiple of its item size.
+    """
+    aligned = tensor.length % TENSOR_ALIGNMENT == 0
+    return (not aligned, 0 if aligned else -tensor.itemsize)
+
+
+def _sort_out(specs: Sequence[LeafSpec]) -> _Sorted:
+    tensors: list[_Tensor] = []
+    values: list[Any] = []
+    numbers: dict[LeafType, int] = {}
+    leaf_types: list[int] = []
+    for i, spec in enumerate(specs):
+        _, kind, shape, dtype, weak_type, impl, value = spec
+        if kind not in VALUE_KINDS:
+            if kind == "opaque" or len(shape) > MAX_DIMS:
+                raise UnsupportedLeafError(_refusal(spec))
+            code, itemsize, disguised, extra = stored_as(dtype)
+            length = math.prod(shape) * itemsize
+            leaf_type = LeafType(kind, True, dtype if disguised else "", weak_type, impl)
+            tensors.append(_new(_Tensor, (i, code, shape + extra, itemsize, length)))
+        else:
+            size = _value_bytes(value) if kind in BYTE_KINDS else 0
+            leaf_type = LeafType(kind, size > INLINE_BYTES)
+            if leaf_type.tensor:
+                tensors.append(_Tensor(i, _BYTES_AS_TENSOR.code, (size,), 1, size))
+            else:
+                values.append(encode_value(kind, value))
+        leaf_types.append(numbers.setdefault(leaf_type, len(numbers)))
+    return _Sorted(tensors, values, list(numbers), leaf_types)
+
+
+_new = tuple.__new__
+
+
+def _value_bytes(value: str | bytes) -> int:
+    return len(value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass"))
+
+
+def _refusal(spec: LeafSpec) -> str:
+    name = format_path(spec.key_path) or "the tree itself"
+    if spec.kind == "opaque":
+        return f"{name}: a value that only its own format understands cannot be stored here"
+    return f"{name}: {len(spec.shape)} dimensions; at most {MAX_DIMS} (MAX_DIMS) can be stored"
+
+
+def _check_metadata(metadata: Mapping[str, str]) -> None:
+    for key, value in metadata.items():
+        if type(key) is not str or type(value) is not str:
+            raise TypeError(
+                f"metadata: expected str keys and values, found {key!r:.80}: {value!r:.80}; "
+                "convert it (json.dumps, for one)"
+            )
+        if key.startswith(OWN_PREFIX):
+            raise ValueError(
+                f"metadata: {key!r:.80}: keys that begin with {OWN_PREFIX!r} are cordwood's own; "
+                "choose another"
+            )
+        try:
+            f"{key}{value}".encode()
+        except UnicodeEncodeError as e:
+            raise ValueError(f"metadata: {key!r:.80}: holds a lone surrogate") from e

@@ -1,0 +1,192 @@
+"""What the tensors of a file cannot say about a tree: the value of `cordwood.structure`.
+
+A JSON object of five members; docs/format.md describes them:
+
+    nodes   the containers, as cordwood.tree.structure writes them
+    types   each distinct way in which a leaf is stored
+    leaves  [type, count, type, count, ...]: the types of the leaves in order, run by run
+    names   [leaf, name, leaf, name, ...]: tensor names other than the dotted key path
+    values  Python values, in leaf order
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple, cast
+
+from cordwood import dtypes
+from cordwood.errors import FormatError
+from cordwood.formats.safetensors.strict_json import parse_json
+from cordwood.formats.safetensors.values import VALUE_KINDS, decode_value
+from cordwood.index import LeafKind
+from cordwood.tree.structure import Structure, structure_from_json, structure_to_json
+
+__all__ = ["BYTE_KINDS", "LeafTable", "LeafType", "encode_table", "parse_table"]
+
+BYTE_KINDS: frozenset[LeafKind] = frozenset({"str", "bytes"})  # as tensors when long
+_ARRAY_KINDS: frozenset[LeafKind] = frozenset({"jax", "numpy", "numpy_scalar", "prng_key"})
+_MEMBERS = ("nodes", "types", "leaves", "names", "values")
+
+
+class LeafType(NamedTuple):
+    """How a leaf is stored, as far as its tensor does not say."""
+
+    kind: LeafKind
+    tensor: bool  # stored as a tensor, and not as a value
+    dtype: str = ""  # where the tensor is U8 because the format lacks the dtype
+    weak_type: bool = False
+    prng_impl: str | None = None
+
+
+class LeafTable(NamedTuple):
+    """The members, checked against one another."""
+
+    structure: Structure
+    types: tuple[LeafType, ...]
+    runs: tuple[tuple[int, int], ...]  # of leaves: position in `types`, count
+    names: dict[int, str]  # by leaf
+    values: list[Any]  # decoded
+
+
+def encode_table(
+    structure: Structure,
+    types: Iterable[LeafType],
+    leaf_types: Iterable[int],
+    names: Iterable[tuple[int, str]],
+    values: Iterable[Any],
+) -> str:
+    """The JSON text. `values` are in their JSON form already."""
+    leaves: list[int] = []
+    last = -1
+    for number in leaf_types:
+        if number == last:
+            leaves[-1] += 1
+        else:
+            leaves += (number, 1)
+            last = number
+    table = {
+        "nodes": structure_to_json(structure),
+        "types": [_type_to_json(kind) for kind in types],
+        "leaves": leaves,
+        "names": [part for pair in names for part in pair],
+        "values": list(values),
+    }
+    return json.dumps(table, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _type_to_json(leaf_type: LeafType) -> dict[str, Any]:
+    item: dict[str, Any] = {"kind": leaf_type.kind}
+    if leaf_type.tensor and leaf_type.kind in BYTE_KINDS:
+        item["tensor"] = True
+    if leaf_type.dtype:
+        item["dtype"] = leaf_type.dtype
+    if leaf_type.weak_type:
+        item["weak_type"] = True
+    if leaf_type.prng_impl is not None:
+        item["prng_impl"] = leaf_type.prng_impl
+    return item
+
+
+def parse_table(text: str, *, tensor_count: int) -> LeafTable:
+    """Read and check the JSON text of a file that holds `tensor_count` tensors.
+
+    Raises FormatError (LimitError among them) naming the member and item at fault.
+    """
+    table = parse_json(text, "cordwood.structure")
+    if type(table) is not dict or set(table) != set(_MEMBERS):
+        raise FormatError(f"cordwood.structure: expected an object of {', '.join(_MEMBERS)}")
+    for member in _MEMBERS:
+        if type(table[member]) is not list:
+            raise FormatError(f"cordwood.structure: {member}: expected a list")
+    types = tuple([_type_from_json(item, i) for i, item in enumerate(table["types"])])
+    # Every leaf is a tensor or a value of this file: what a small file claims stays small.
+    max_leaves = tensor_count + len(table["values"])
+    structure = structure_from_json(table["nodes"], max_leaves=max_leaves)
+    count = sum(node[0] == "leaf" for node in structure)
+    runs = _runs(table["leaves"], types, count)
+    stored = sum(length for number, length in runs if types[number].tensor)
+    if stored != tensor_count or count - stored != len(table["values"]):
+        raise FormatError(
+            f"cordwood.structure: leaves: expected {tensor_count} tensors and "
+            f"{len(table['values'])} values, found {stored} and {count - stored}"
+        )
+    names = _names(table["names"], count)
+    return LeafTable(structure, types, runs, names, _values(table["values"], types, runs))
+
+
+def _type_from_json(item: Any, position: int) -> LeafType:
+    where = f"cordwood.structure: types[{position}]"
+    if type(item) is not dict or not set(item) <= {
+        "kind",
+        "tensor",
+        "dtype",
+        "weak_type",
+        "prng_impl",
+    }:
+        raise FormatError(f"{where}: expected an object with a kind, found {item!r:.80}")
+    kind = item.get("kind")
+    dtype = item.get("dtype", "")
+    impl = item.get("prng_impl")
+    in_tensor = item.get("tensor", False)
+    weak_type = item.get("weak_type", False)
+    if type(kind) is not str or (kind not in _ARRAY_KINDS and kind not in VALUE_KINDS):
+        raise FormatError(f"{where}: unknown kind of leaf {kind!r:.80}")
+    if type(dtype) is not str or (dtype and not dtypes.is_storable(dtype)):
+        raise FormatError(f"{where}: unknown dtype {dtype!r:.80}")
+    fits = (
+        type(in_tensor) is bool
+        and type(weak_type) is bool
+        and (impl is None or type(impl) is str)
+        and (not in_tensor or kind in BYTE_KINDS)
+        and (not weak_type or kind == "jax")
+        and (impl is not None) == (kind == "prng_key")
+        and (not dtype or kind in ("jax", "numpy", "numpy_scalar"))
+    )
+    if not fits:
+        raise FormatError(f"{where}: no leaf can be stored so: {item!r:.200}")
+    leaf_kind = cast("LeafKind", kind)
+    return LeafType(leaf_kind, in_tensor or kind in _ARRAY_KINDS, dtype, weak_type, impl)
+
+
+def _runs(items: list[Any], types: tuple[LeafType, ...], count: int) -> tuple[tuple[int, int], ...]:
+    where = "cordwood.structure: leaves"
+    if len(items) % 2 or not set(map(type, items)) <= {int}:
+        raise FormatError(f"{where}: expected pairs of integers")
+    runs = tuple(zip(items[::2], items[1::2], strict=True))
+    for number, length in runs:
+        if not 0 <= number < len(types) or length < 1:
+            raise FormatError(f"{where}: no run can be [{number}, {length}]")
+    total = sum(length for _, length in runs)
+    if total != count:
+        raise FormatError(f"{where}: expected types for {count} leaves, found {total}")
+    return runs
+
+
+def _names(items: list[Any], count: int) -> dict[int, str]:
+    where = "cordwood.structure: names"
+    if len(items) % 2:
+        raise FormatError(f"{where}: expected pairs of leaf and name")
+    names: dict[int, str] = {}
+    for leaf, name in zip(items[::2], items[1::2], strict=True):
+        if type(leaf) is not int or not 0 <= leaf < count or leaf in names:
+            raise FormatError(f"{where}: expected leaves below {count}, each once, found {leaf!r}")
+        if type(name) is not str:
+            raise FormatError(f"{where}: expected a name for leaf {leaf}, found {name!r:.80}")
+        names[leaf] = name
+    return names
+
+
+def _values(
+    items: list[Any], types: tuple[LeafType, ...], runs: tuple[tuple[int, int], ...]
+) -> list[Any]:
+    values: list[Any] = []
+    for number, length in runs:
+        if types[number].tensor:
+            continue
+        for _ in range(length):
+            try:
+                values.append(decode_value(types[number].kind, items[len(values)]))
+            except FormatError as e:
+                raise FormatError(f"cordwood.structure: values[{len(values)}]: {e}") from e
+    return values
