@@ -15,7 +15,9 @@ from cordwood.tree.state_path import path_stack
 
 __all__ = [
     "Handler",
-    "find_handler",
+    "find_own_handler",
+    "find_peer_handler",
+    "handler_counts",
     "is_serializable",
     "partial_type",
     "peer_path",
@@ -26,6 +28,8 @@ ToState: TypeAlias = Callable[[Any], Any]
 FromState: TypeAlias = Callable[[Any, Any], Any]
 
 _PEERS = ("flax.serialization", "eformer.pytree._serialization")
+
+_NOTHING: dict[type, Any] = {}
 
 _handlers: dict[type, Handler] = {}
 
@@ -73,20 +77,31 @@ def is_serializable(target: Any) -> bool:
     This asks about handlers alone: named tuples and jax pytree nodes are stored without one.
     """
     ty = target if isinstance(target, type) else type(target)
-    return _is_builtin(ty) or ty in _handlers or _find_peer_handler(ty) is not None
+    return _is_builtin(ty) or ty in _handlers or find_peer_handler(ty) is not None
 
 
-def find_handler(ty: type) -> Handler | None:
-    """The handler registered for exactly `ty`, with cordwood first, or None.
+def find_own_handler(ty: type) -> Handler | None:
+    """The handler that cordwood was given for exactly `ty`, or None."""
+    return _handlers.get(ty)
 
-    dict, list, tuple, named tuples and Partial have one only where cordwood was given it.
-    """
-    handler = _handlers.get(ty)
-    if handler is not None:
-        return handler
-    if _is_builtin(ty) or (issubclass(ty, tuple) and hasattr(ty, "_fields")):
-        return None
-    return _find_peer_handler(ty)
+
+def find_peer_handler(ty: type) -> Handler | None:
+    """The handler that Flax or eFormer was given for exactly `ty`, where loaded, or None."""
+    for peer in _PEERS:
+        pair = _registry_of(peer).get(ty)
+        if pair is not None:
+            return Handler(pair[0], pair[1], peer)
+    return None
+
+
+def handler_counts() -> tuple[int, ...]:
+    """How many handlers there are, here and at each peer; changes when a type gets its first."""
+    return (len(_handlers), *[len(_registry_of(peer)) for peer in _PEERS])
+
+
+def _registry_of(peer: str) -> dict[type, Any]:
+    registry: dict[type, Any] = getattr(sys.modules.get(peer), "_STATE_DICT_REGISTRY", _NOTHING)
+    return registry
 
 
 @contextlib.contextmanager
@@ -115,13 +130,3 @@ def partial_type() -> type | None:
     """jax.tree_util.Partial, where jax is loaded."""
     tree_util = getattr(sys.modules.get("jax"), "tree_util", None)
     return getattr(tree_util, "Partial", None)
-
-
-def _find_peer_handler(ty: type) -> Handler | None:
-    for peer in _PEERS:
-        module = sys.modules.get(peer)
-        if module is not None:
-            pair = getattr(module, "_STATE_DICT_REGISTRY", {}).get(ty)
-            if pair is not None:
-                return Handler(pair[0], pair[1], peer)
-    return None

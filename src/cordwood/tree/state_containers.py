@@ -8,15 +8,19 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
-
-import numpy as np
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from cordwood.errors import MismatchError
 from cordwood.keypath import DictKey, Key, is_dict_key
 from cordwood.tree.leaves import is_jax_array
 from cordwood.tree.registered import RegisteredNode, open_registered
-from cordwood.tree.registry import Handler, find_handler, partial_type
+from cordwood.tree.registry import (
+    Handler,
+    find_own_handler,
+    find_peer_handler,
+    handler_counts,
+    partial_type,
+)
 from cordwood.tree.state_errors import (
     KeyCollisionError,
     MissingEntryError,
@@ -25,7 +29,14 @@ from cordwood.tree.state_errors import (
 )
 from cordwood.tree.state_path import current_path
 
-__all__ = ["PLAIN_DICT", "Container", "container_of", "is_state_dict", "modern_state"]
+__all__ = [
+    "PLAIN_DICT",
+    "Container",
+    "container_of",
+    "is_state_dict",
+    "modern_state",
+    "refresh_leaves",
+]
 
 Opened: TypeAlias = tuple[Sequence[str], Sequence[Any]]
 
@@ -40,21 +51,44 @@ class Container(NamedTuple):
     build: Callable[[Any, list[Any]], Any]  # one like the target, of other children
 
 
+class _Leaves:
+    """Types that are known to be leaves, as long as no type gets its first handler."""
+
+    types: ClassVar[set[type]] = set()
+    counts: ClassVar[tuple[int, ...]] = ()
+
+
+def refresh_leaves() -> None:
+    """To be called before a walk: forget what was known if there are new handlers."""
+    counts = handler_counts()
+    if counts != _Leaves.counts:
+        _Leaves.types = set()
+        _Leaves.counts = counts
+
+
 def container_of(target: Any) -> Container | Handler | None:
     """How a value is stored: as a container, by a handler, or as a leaf (None)."""
     kind = type(target)
-    handler = find_handler(kind)
-    if handler is not None:
-        return _FLAX.get(_flax_origin(handler), handler) if handler.peer else handler
-    container = _EXACT.get(kind)
-    if container is not None:
-        return container
-    if kind in _LEAVES or kind.__module__ == "numpy" or is_jax_array(target):
+    if kind in _Leaves.types:
         return None
+    own = find_own_handler(kind)
+    if own is not None:
+        return own
+    builtin = _BUILTIN.get(kind)
+    if builtin is not None:
+        return builtin
     if isinstance(target, tuple) and hasattr(target, "_fields"):
-        return _NAMEDTUPLE
+        return _NAMEDTUPLE  # before the peers' handlers: they never call one for such a class
     if kind.__name__ == "Partial" and kind is partial_type():
         return _PARTIAL
+    peer = find_peer_handler(kind)
+    if peer is not None:
+        return _FLAX.get(_origin(peer), peer)
+    if kind is OrderedDict or kind is defaultdict:
+        return _ORDERED if kind is OrderedDict else _DEFAULT
+    if kind in _PYTHON_LEAVES or kind.__module__ == "numpy" or is_jax_array(target):
+        _Leaves.types.add(kind)
+        return None
     return None if open_registered(target) is None else _REGISTERED
 
 
@@ -84,15 +118,14 @@ def modern_state(target: Any, state: Any) -> Any:
     return {fields[position]: values[position] for position in positions}
 
 
-_LEAVES = frozenset({bool, int, float, complex, str, bytes, type(None), np.ndarray})
+_PYTHON_LEAVES = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _LEGACY = {"name", "fields", "values"}
 
 
-def _flax_origin(handler: Handler) -> str:
-    """Which of Flax's own handlers this is; '' for one that somebody else wrote."""
-    to_state = handler.to_state
-    module, name = getattr(to_state, "__module__", ""), getattr(to_state, "__qualname__", "")
-    return f"{module}.{name}"
+def _origin(handler: Handler) -> str:
+    """Where a handler's function is defined, to tell Flax's own from those of others."""
+    function = handler.to_state
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
 
 
 def _require_state_dict(noun: str, names: Sequence[str], state: Any) -> None:
@@ -310,12 +343,13 @@ _PARTIAL = Container(
 )
 _REGISTERED = Container("a pytree node", _open_node, _node_keys, _select_struct, _build_node)
 
-_EXACT: dict[type, Container] = {
+_ORDERED = PLAIN_DICT._replace(noun="an OrderedDict")
+_DEFAULT = PLAIN_DICT._replace(noun="a defaultdict", build=_build_defaultdict)
+
+_BUILTIN: dict[type, Container] = {
     dict: PLAIN_DICT,
     list: _LIST,
     tuple: _LIST._replace(noun="a tuple", build=_build_tuple),
-    OrderedDict: PLAIN_DICT._replace(noun="an OrderedDict"),
-    defaultdict: PLAIN_DICT._replace(noun="a defaultdict", build=_build_defaultdict),
 }
 
 # Flax's own handlers, by name, are walked natively; what others registered there is called.

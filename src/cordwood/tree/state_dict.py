@@ -6,8 +6,8 @@ Both directions keep their own stack, so depth costs no recursion.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 from cordwood.errors import LimitError
 from cordwood.tree.flatten import MAX_DEPTH
@@ -17,7 +17,7 @@ from cordwood.tree.registry import (
     peer_path,
     register_serialization_state,
 )
-from cordwood.tree.state_containers import Container, container_of
+from cordwood.tree.state_containers import Container, container_of, refresh_leaves
 from cordwood.tree.state_errors import NonStringKeyError
 from cordwood.tree.state_path import current_path, path_stack
 from cordwood.tree.state_strict import check_state
@@ -29,6 +29,9 @@ __all__ = [
     "register_serialization_state",
     "to_state_dict",
 ]
+
+# A dict, the name of an entry in it that is not a leaf, what it is, and how deep it lies.
+_Unfilled: TypeAlias = tuple[dict[str, Any], str, Container | Handler, int]
 
 
 def to_state_dict(target: Any) -> Any:
@@ -52,25 +55,22 @@ def to_state_dict(target: Any) -> Any:
         >>> to_state_dict({"layers": [1.0, (2.0,)]})
         {'layers': {'0': 1.0, '1': {'0': 2.0}}}
     """
-    root: dict[str, Any] = {}
-    stack: list[tuple[dict[str, Any], str, Any, int]] = [(root, "", target, 0)]
+    refresh_leaves()
+    root: dict[str, Any] = {"": target}
+    stack: list[_Unfilled] = []
+    _note_containers(root, -1, stack)
     while stack:
-        parent, name, value, depth = stack.pop()
-        container = container_of(value)
-        if container is None:
-            parent[name] = value
-        elif isinstance(container, Handler):
+        parent, name, container, depth = stack.pop()
+        value = parent[name]
+        if isinstance(container, Handler):
             parent[name] = _call_to_state(container, value)
-        else:
-            state = parent[name] = {}
-            names, children = container.open(value)
-            if names and depth >= MAX_DEPTH:
-                raise _too_deep(value)
-            # Entered now, to keep the order; each child is put in its place later.
-            state.update(zip(names, children, strict=True))
-            stack.extend(
-                (state, key, child, depth + 1) for key, child in zip(names, children, strict=True)
-            )
+            continue
+        names, children = container.open(value)
+        if names and depth >= MAX_DEPTH:
+            raise _too_deep(value)
+        # Every child is entered now, for the order; what is not a leaf is replaced later.
+        state = parent[name] = dict(zip(names, children, strict=True))
+        _note_containers(state, depth, stack)
     return root[""]
 
 
@@ -97,6 +97,7 @@ def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = 
         >>> from_state_dict({"layers": [0.0, (0.0,)]}, {"layers": {"0": 1.0, "1": {"0": 2.0}}})
         {'layers': [1.0, (2.0,)]}
     """
+    refresh_leaves()
     if strict:
         check_state(target, state)
     path = path_stack()
@@ -107,57 +108,55 @@ def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = 
         del path[before:]
 
 
-class _Frame:
+def _note_containers(state: dict[str, Any], depth: int, stack: list[_Unfilled]) -> None:
+    for name, child in state.items():
+        container = container_of(child)
+        if container is not None:
+            stack.append((state, name, container, depth + 1))
+
+
+class _Frame(NamedTuple):
     """A container whose children are being restored."""
 
-    __slots__ = ("build", "pending", "size", "target", "values")
-
-    def __init__(self, container: Container, target: Any, state: Any) -> None:
-        names, children = container.open(target)
-        states = container.select(target, names, state)
-        self.build = container.build
-        self.target = target
-        self.size = len(names)
-        self.pending: Iterator[tuple[str, Any, Any]] = iter(
-            zip(names, children, states, strict=True)
-        )
-        self.values: list[Any] = []
+    build: Callable[[Any, list[Any]], Any]
+    target: Any
+    pending: Iterator[tuple[str, Any, Any]]  # name, child of the target, its state
+    values: list[Any]
 
 
 def _restore(target: Any, state: Any, name: str, path: list[str]) -> Any:
-    outermost: list[Any] = []
-    base = len(path)
-    frames: list[_Frame] = []
-
-    def enter(child: Any, child_state: Any, child_name: str, values: list[Any]) -> bool:
-        """Restore a child at once, or open a frame for it: then True."""
-        container = container_of(child)
-        if container is None:
-            values.append(child_state)
-            return False
-        path.append(child_name)
-        if isinstance(container, Handler):
-            values.append(_call_from_state(container, child, child_state))
-            path.pop()
-            return False
-        frame = _Frame(container, child, child_state)
-        if len(path) - base > MAX_DEPTH and frame.size:
-            raise _too_deep(child)
-        frames.append(frame)
-        return True
-
-    enter(target, state, name, outermost)
-    while frames:
+    frames = [_Frame(_build_root, None, iter([(name, target, state)]), [])]
+    while True:
         frame = frames[-1]
+        values = frame.values
         for child_name, child, child_state in frame.pending:
-            if enter(child, child_state, child_name, frame.values):
-                break
+            container = container_of(child)
+            if container is None:
+                values.append(child_state)
+                continue
+            path.append(child_name)
+            if isinstance(container, Handler):
+                values.append(_call_from_state(container, child, child_state))
+                path.pop()
+                continue
+            names, children = container.open(child)
+            if names and len(frames) > MAX_DEPTH:
+                raise _too_deep(child)
+            states = container.select(child, names, child_state)
+            pending = zip(names, children, states, strict=True)
+            frames.append(_Frame(container.build, child, pending, []))
+            break
         else:
             frames.pop()
-            value = frame.build(frame.target, frame.values)
+            value = frame.build(frame.target, values)
+            if not frames:
+                return value
             path.pop()
-            (frames[-1].values if frames else outermost).append(value)
-    return outermost[0]
+            frames[-1].values.append(value)
+
+
+def _build_root(_target: Any, values: list[Any]) -> Any:
+    return values[0]
 
 
 def _call_to_state(handler: Handler, value: Any) -> Any:

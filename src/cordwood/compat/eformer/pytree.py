@@ -1,0 +1,52 @@
+"""Every public name of `eformer.pytree`'s serialization: switch by changing one import."""
+
+from __future__ import annotations
+
+import sys
+
+from cordwood.compat.chunk_size import ChunkSizeModule
+from cordwood.msgpack import (
+    compress_bytes,
+    decompress_bytes,
+    from_bytes,
+    from_compressed_bytes,
+    get_serialization_info,
+    load_from_file,
+    msgpack_restore,
+    msgpack_serialize,
+    save_to_file,
+    to_bytes,
+    to_compressed_bytes,
+    validate_serializable,
+)
+from cordwood.tree.state_dict import (
+    current_path,
+    from_state_dict,
+    is_serializable,
+    register_serialization_state,
+    to_state_dict,
+)
+
+__all__ = [
+    "MAX_CHUNK_SIZE",
+    "compress_bytes",
+    "current_path",
+    "decompress_bytes",
+    "from_bytes",
+    "from_compressed_bytes",
+    "from_state_dict",
+    "get_serialization_info",
+    "is_serializable",
+    "load_from_file",
+    "msgpack_restore",
+    "msgpack_serialize",
+    "register_serialization_state",
+    "save_to_file",
+    "to_bytes",
+    "to_compressed_bytes",
+    "to_state_dict",
+    "validate_serializable",
+]
+
+MAX_CHUNK_SIZE: int
+sys.modules[__name__].__class__ = ChunkSizeModule

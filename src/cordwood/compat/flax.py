@@ -1,0 +1,31 @@
+"""Every public name of `flax.serialization`: switch by changing one import."""
+
+from __future__ import annotations
+
+import sys
+
+from cordwood.compat.chunk_size import ChunkSizeModule
+from cordwood.msgpack import from_bytes, msgpack_restore, msgpack_serialize, to_bytes
+from cordwood.tree.state_dict import (
+    current_path,
+    from_state_dict,
+    is_serializable,
+    register_serialization_state,
+    to_state_dict,
+)
+
+__all__ = [
+    "MAX_CHUNK_SIZE",
+    "current_path",
+    "from_bytes",
+    "from_state_dict",
+    "is_serializable",
+    "msgpack_restore",
+    "msgpack_serialize",
+    "register_serialization_state",
+    "to_bytes",
+    "to_state_dict",
+]
+
+MAX_CHUNK_SIZE: int
+sys.modules[__name__].__class__ = ChunkSizeModule
