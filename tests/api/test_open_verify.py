@@ -1,0 +1,136 @@
+"""open reads what it is asked for; verify names what is damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import cordwood
+from cordwood.engine.files import LocalFile
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "x.safetensors"
+    tree = {
+        "big": np.arange(6 << 20, dtype=np.float32).reshape(-1, 64),
+        "list": [np.arange(12).reshape(3, 4), 7],
+        "scalar": np.array(2.5),
+    }
+    cordwood.save(path, tree)
+    return path
+
+
+def test_a_mapping_of_key_paths(path: Path) -> None:
+    with cordwood.open(path) as checkpoint:
+        assert list(checkpoint) == ["big", "list/0", "list/1", "scalar"]
+        assert repr(checkpoint["list/0"]) == "<list/0: int64[3,4]>"
+        assert checkpoint["list/1"].load() == 7
+        assert checkpoint["big"].nbytes == 24 << 20
+        with pytest.raises(KeyError, match="has no leaf 'list/00'; did you mean 'list/0'?"):
+            checkpoint["list/00"]
+        with pytest.raises(TypeError, match="list/1 is a int, not an array"):
+            checkpoint["list/1"][0]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        0, -1, slice(None), slice(1, 3), slice(None, None, -1), slice(2, 0, -1), slice(None, 2, 2),
+        slice(3, 1), (slice(1, 3), 2), (1, slice(None, None, 2)), ..., (..., 1), [0, 2],
+        np.array([True, False, True]), np.int64(2), None, (None, 1),
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("suffix", [".safetensors", ".msgpack"])
+def test_slices_are_numpys(tmp_path: Path, key: Any, suffix: str) -> None:
+    array = np.arange(12).reshape(3, 4)
+    cordwood.save(tmp_path / f"x{suffix}", {"a": array})
+    with cordwood.open(tmp_path / f"x{suffix}") as checkpoint:
+        got = checkpoint["a"][key]
+    np.testing.assert_array_equal(got, array[key])
+    assert got.shape == array[key].shape
+
+
+def test_out_of_range(path: Path) -> None:
+    with cordwood.open(path) as checkpoint, pytest.raises(IndexError):
+        checkpoint["list/0"][3]
+
+
+def test_a_slice_reads_only_its_blocks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    original = LocalFile.read_into
+
+    def counting(self: LocalFile, offset: int, views: Any) -> None:
+        read.append(sum(len(view) for view in views))
+        original(self, offset, views)
+
+    with cordwood.open(path) as checkpoint:
+        monkeypatch.setattr(LocalFile, "read_into", counting)
+        rows = checkpoint["big"][5000:5010]
+    np.testing.assert_array_equal(rows[:, 0], np.arange(5000, 5010) * 64.0)
+    assert 0 < sum(read) <= 2 << 20
+
+
+def test_verify_counts(path: Path, tmp_path: Path) -> None:
+    report = cordwood.verify(path)
+    assert report.leaves == 4
+    assert report.verified_bytes == path.stat().st_size
+    assert report.unverified_bytes == 0
+    save_file({"a": np.ones(3)}, tmp_path / "foreign.safetensors")
+    report = cordwood.verify(tmp_path / "foreign.safetensors")
+    assert report.verified_bytes == 0
+    assert report.unverified_bytes == (tmp_path / "foreign.safetensors").stat().st_size
+
+
+def test_damage_is_named(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[9 << 20] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(cordwood.CorruptionError, match=r"bytes \d+ to \d+ of .*x\.safetensors: big"):
+        cordwood.verify(path)
+    with pytest.raises(cordwood.CorruptionError, match=r"x\.safetensors"):
+        cordwood.load(path)
+    with pytest.raises(cordwood.CorruptionError, match="big"):
+        cordwood.load(path, mmap=True, verify=True)
+    cordwood.load(path, verify=False)
+    with cordwood.open(path) as checkpoint:
+        np.testing.assert_array_equal(checkpoint["big"][:2, 0], [0, 64])  # other blocks are well
+
+
+def test_foreign_names(tmp_path: Path) -> None:
+    path = tmp_path / "hf.safetensors"
+    arrays = {"model.layer.0.weight": np.ones((2, 2), np.float32), "model.bias": np.zeros(1)}
+    save_file(arrays, path, metadata={"format": "np"})
+    flat = cordwood.load(path)
+    assert set(flat) == set(arrays)
+    nested = cordwood.load(path, nest=True)
+    np.testing.assert_array_equal(nested["model"]["layer"]["0"]["weight"], np.ones((2, 2)))
+    like = {"model": {"layer": [{"weight": np.ones((2, 2), np.float32)}], "bias": np.ones(1)}}
+    got = cordwood.load(path, like=like)
+    assert isinstance(got["model"]["layer"], list)
+    with cordwood.open(path) as checkpoint:
+        assert checkpoint.metadata["format"] == "np"
+    save_file({"a": np.ones(1), "a.b": np.ones(1)}, path)
+    with pytest.raises(cordwood.FormatError, match=r"'a\.b' cannot be nested: 'a' is a leaf too"):
+        cordwood.load(path, nest=True)
+
+
+def test_a_foreign_file_keeps_its_names_through_a_round_trip(tmp_path: Path) -> None:
+    from safetensors import safe_open
+
+    arrays = {"model.layer.0.weight": np.ones((2, 2), np.float32), "model.bias": np.zeros(1)}
+    save_file(arrays, tmp_path / "in.safetensors", metadata={"format": "np", "x": "y"})
+    with cordwood.open(tmp_path / "in.safetensors") as checkpoint:
+        tree = checkpoint.load()
+        cordwood.save(tmp_path / "out.safetensors", tree, metadata=checkpoint.metadata)
+    with safe_open(tmp_path / "out.safetensors", "np") as file:
+        assert set(file.keys()) == set(arrays)
+        assert file.metadata()["format"] == "np"
+        assert file.metadata()["x"] == "y"
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(file.get_tensor(name), array)

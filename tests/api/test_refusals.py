@@ -1,0 +1,188 @@
+"""What does not fit, or cannot be stored, is an error that says where, what and what to do."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import cordwood
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    path = tmp_path / "ckpt.safetensors"
+    tree = {
+        "params": {"dense": {"kernel": jnp.ones((4, 8), jnp.bfloat16), "bias": jnp.ones(8)}},
+        "step": 3,
+        "layers": [np.ones(1), np.ones(2)],
+    }
+    cordwood.save(path, tree)
+    return path
+
+
+def like() -> dict[str, Any]:
+    return {
+        "params": {"dense": {"kernel": jnp.ones((4, 8), jnp.bfloat16), "bias": jnp.ones(8)}},
+        "step": 0,
+        "layers": [np.ones(1), np.ones(2)],
+    }
+
+
+def test_every_difference_is_listed(stored: Path) -> None:
+    wanted = like()
+    wanted["params"]["dense"] = {"kernel": jnp.ones((4, 8)), "bais": jnp.ones(8)}
+    wanted["layers"] = (np.ones(1), np.ones(3))
+    wanted["step"] = 0.0
+    with pytest.raises(cordwood.MismatchError) as error:
+        cordwood.load(stored, like=wanted)
+    text = str(error.value)
+    assert f"of {stored} do not fit `like`:" in text
+    for line in [
+        "params/dense/kernel: expected float32[4,8], found bfloat16[4,8] (cast=True converts)",
+        "params/dense/bais: not in the checkpoint; did you mean params/dense/bias?",
+        "params/dense/bias: in the checkpoint (float32[8]), not in `like`",
+        "layers: expected tuple, found list",
+        "layers/1: expected float64[3], found float64[2]",
+        "step: expected float, found int",
+    ]:
+        assert line in text
+
+
+def test_cast(stored: Path) -> None:
+    wanted = like()
+    wanted["params"]["dense"]["kernel"] = jnp.zeros((4, 8), jnp.float32)
+    got = cordwood.load(stored, like=wanted, cast=True)
+    assert got["params"]["dense"]["kernel"].dtype == jnp.float32
+    np.testing.assert_array_equal(got["params"]["dense"]["kernel"], np.ones((4, 8)))
+
+
+def test_cast_never_changes_a_value_on_the_way_to_integers(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    cordwood.save(path, {"n": np.array([3e9], np.float32)})
+    with pytest.raises(cordwood.MismatchError, match="n: casting float32 to int32 would change"):
+        cordwood.load(path, like={"n": np.zeros(1, np.int32)}, cast=True)
+
+
+def test_not_strict_ignores_extras_and_shapes(stored: Path) -> None:
+    wanted = {"params": {"dense": {"kernel": jnp.ones((1, 1))}}}
+    got = cordwood.load(stored, like=wanted, strict=False)
+    assert got["params"]["dense"]["kernel"].shape == (4, 8)
+    with pytest.raises(cordwood.MismatchError, match="nothere: not in the checkpoint"):
+        cordwood.load(stored, like={"nothere": np.ones(1)}, strict=False)
+
+
+def test_int64_into_jax_without_x64(tmp_path: Path) -> None:
+    path = tmp_path / "x.msgpack"
+    cordwood.save(path, {"n": np.array([2**40 + 1])})
+    with pytest.raises(cordwood.MismatchError, match=r'n: int64|to="numpy"') as error:
+        cordwood.load(path, to="jax")
+    assert "jax_enable_x64" in str(error.value)
+    assert cordwood.load(path)["n"][0] == 2**40 + 1
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".msgpack"])
+@pytest.mark.parametrize(
+    ("leaf", "advice"),
+    [
+        (Color.RED, "store its .value or .name"),
+        (np.dtype("f4"), "store its name"),
+        (np.float32, "store its name"),
+        (np.array(["a"]), "a: "),
+        (np.array([b"a"]), "a: "),
+        (np.zeros(2, "V3"), "a: "),
+        (np.zeros(2, [("x", "f4")]), "a: "),
+        (np.array([object()]), "a: "),
+        (np.ma.masked_array([1, 2], [True, False]), "masked"),
+        ({1, 2}, "set"),
+        (object(), "object"),
+        (lambda: 0, "a: "),
+    ],
+    ids=str,
+)
+def test_unstorable_leaves(tmp_path: Path, suffix: str, leaf: Any, advice: str) -> None:
+    path = tmp_path / f"x{suffix}"
+    with pytest.raises(cordwood.UnsupportedLeafError) as error:
+        cordwood.save(path, {"m": {"a": leaf}})
+    assert "m/a" in str(error.value)
+    assert advice in str(error.value)
+    assert not list(tmp_path.iterdir()), "a refused save left something behind"
+
+
+def test_tracers_deleted_arrays_and_abstract_values(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+
+    def step(x: jax.Array) -> jax.Array:
+        cordwood.save(path, {"x": x})
+        return x
+
+    with pytest.raises(cordwood.UnsupportedLeafError, match="x: a tracer has no value"):
+        jax.jit(step)(jnp.ones(2))
+    gone = jnp.ones(2)
+    gone.delete()
+    with pytest.raises(cordwood.UnsupportedLeafError, match="x: the array was deleted"):
+        cordwood.save(path, {"x": gone})
+    with pytest.raises(cordwood.UnsupportedLeafError, match="ShapeDtypeStruct has no value"):
+        cordwood.save(path, {"x": jax.ShapeDtypeStruct((2,), jnp.float32)})
+
+
+@pytest.mark.parametrize("name", ["x.safetensor", "x.npz", "x.eqx", "x.msgpck", "x"])
+def test_unknown_suffixes(tmp_path: Path, name: str) -> None:
+    with pytest.raises(cordwood.UnsupportedFormatError, match=r"expected a name that ends in"):
+        cordwood.save(tmp_path / name, {"a": 1})
+    assert not list(tmp_path.iterdir())
+
+
+def test_format_beats_suffix(tmp_path: Path) -> None:
+    path = tmp_path / "flax_model.bin"
+    cordwood.save(path, {"a": 1}, format="msgpack")
+    assert cordwood.load(path, format="msgpack") == {"a": 1}
+    with pytest.raises(cordwood.UnsupportedFormatError, match="format 'zip' is unknown"):
+        cordwood.load(path, format="zip")
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".msgpack", ".msgpack.gz", ".msgpack.zst"])
+def test_never_replaces_what_is_no_checkpoint(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"thesis{suffix}"
+    path.write_bytes(b"three years of work")
+    with pytest.raises(cordwood.NotACheckpointError, match="is not a .* checkpoint"):
+        cordwood.save(path, {"a": 1})
+    assert path.read_bytes() == b"three years of work"
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(IsADirectoryError, match="one file"):
+        cordwood.save(path, {"a": 1})
+
+
+def test_overwrites_checkpoints_and_empty_files(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    path.touch()
+    cordwood.save(path, {"a": 1})
+    cordwood.save(path, {"a": 2})
+    assert cordwood.load(path) == {"a": 2}
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"nope\.safetensors"):
+        cordwood.load(tmp_path / "nope.safetensors")
+
+
+def test_prng_keys_of_another_implementation(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    cordwood.save(path, {"k": jax.random.key(0)})
+    with pytest.raises(cordwood.MismatchError, match=r"expected key<rbg>\[\], found key<threefry"):
+        cordwood.load(path, like={"k": jax.random.key(0, impl="rbg")})
+
+
+def test_msgpack_has_no_place_for_metadata(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no place for metadata"):
+        cordwood.save(tmp_path / "x.msgpack", {}, metadata={"a": "b"})
