@@ -89,6 +89,8 @@ def execute_load(
         return lambda task: _read_unit(units[task], files, views, scratch)
 
     threads = min(default_threads(), 1 + total // _BYTES_PER_THREAD)
+    if sum(len(layer.starts) for layer in layers) * _SMALL_MOVE_BYTES > total:
+        threads = 1  # the interpreter's work, which threads only get in the way of
     run_tasks(len(units), threads=threads, make_worker=make_worker)
     return buffers
 
