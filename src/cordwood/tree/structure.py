@@ -63,7 +63,8 @@ def leaf_paths(structure: Structure) -> list[KeyPath]:
     above: list[tuple[KeyPath, Iterator[Key]]] = []
     budget = MAX_PATH_KEYS + MAX_PATH_KEYS_PER_NODE * len(structure)
     path: KeyPath = ()
-    for node in structure:
+    i = 0
+    while i < len(structure):
         while above:
             prefix, keys = above[-1]
             for key in keys:
@@ -73,17 +74,24 @@ def leaf_paths(structure: Structure) -> list[KeyPath]:
                 above.pop()
                 continue
             break
-        if node[0] == "leaf":
+        kind, size, own_keys, _ = structure[i]
+        i += 1
+        if kind == "leaf":
             paths.append(path)
             budget -= len(path)
-            if budget < 0:
-                raise LimitError(
-                    f"the key paths of {len(structure)} nodes hold more keys than the limit: "
-                    f"{MAX_PATH_KEYS} (MAX_PATH_KEYS) and {MAX_PATH_KEYS_PER_NODE} per node; "
-                    "the tree is both very deep and very wide"
-                )
-        elif node.size:
-            above.append((path, iter(node.keys or range(node.size))))
+        elif size and structure[i : i + size].count(LEAF) == size:
+            budget -= (len(path) + 1) * size
+            if budget >= 0:
+                paths += [(*path, key) for key in own_keys or range(size)]
+            i += size
+        elif size:
+            above.append((path, iter(own_keys or range(size))))
+        if budget < 0:
+            raise LimitError(
+                f"the key paths of {len(structure)} nodes hold more keys than the limit: "
+                f"{MAX_PATH_KEYS} (MAX_PATH_KEYS) and {MAX_PATH_KEYS_PER_NODE} per node; "
+                "the tree is both very deep and very wide"
+            )
     return paths
 
 

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring  # type: ignore[attr-defined, unused-ignore]
 from typing import Any, NamedTuple
 
+from cordwood.engine.collector import collector_paused
 from cordwood.engine.digest import BLOCK_BYTES
 from cordwood.errors import LimitError, UnsupportedLeafError
-from cordwood.formats.safetensors.codes import stored_as
-from cordwood.formats.safetensors.header import MAX_DIMS, MAX_HEADER_BYTES
+from cordwood.formats.safetensors.codes import Stored, stored_as
+from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
 from cordwood.formats.safetensors.leaf_table import BYTE_KINDS, LeafType, encode_table
 from cordwood.formats.safetensors.names import dotted_name, tensor_names
 from cordwood.formats.safetensors.seal import (
@@ -24,6 +25,7 @@ from cordwood.formats.safetensors.seal import (
     encode_digests,
     seal_header,
 )
+from cordwood.formats.safetensors.tensors import MAX_DIMS
 from cordwood.formats.safetensors.values import VALUE_KINDS, encode_value
 from cordwood.index import Digests, LeafSpec
 from cordwood.keypath import format_path
@@ -35,8 +37,6 @@ __all__ = ["DATA_ALIGNMENT", "INLINE_BYTES", "TENSOR_ALIGNMENT", "plan_save"]
 DATA_ALIGNMENT = 4096  # of the data in the file: a mapping of it begins at a page
 TENSOR_ALIGNMENT = 64  # what jax.device_put asks of memory that it is to alias
 INLINE_BYTES = 4096  # a longer str or bytes is a tensor
-
-_BYTES_AS_TENSOR = stored_as("uint8")
 
 
 class _Tensor(NamedTuple):
@@ -75,6 +75,11 @@ def plan_save(
         ValueError, TypeError: `metadata` holds what cannot be stored.
     """
     _check_metadata(metadata)
+    with collector_paused():
+        return _plan(structure, specs, metadata)
+
+
+def _plan(structure: Structure, specs: Sequence[LeafSpec], metadata: Mapping[str, str]) -> FilePlan:
     paths = leaf_paths(structure)
     if len(paths) != len(specs):
         raise ValueError(f"a structure of {len(paths)} leaves, but {len(specs)} leaves given")
@@ -163,23 +168,30 @@ def _sort_out(specs: Sequence[LeafSpec]) -> _Sorted:
     values: list[Any] = []
     numbers: dict[LeafType, int] = {}
     leaf_types: list[int] = []
+    # Most leaves are of few types: what is the same for all of a type is found once.
+    known: dict[tuple[Any, ...], tuple[int, Stored]] = {}
     for i, spec in enumerate(specs):
         _, kind, shape, dtype, weak_type, impl, value = spec
-        if kind not in VALUE_KINDS:
-            if kind == "opaque" or len(shape) > MAX_DIMS:
-                raise UnsupportedLeafError(_refusal(spec))
-            code, itemsize, disguised, extra = stored_as(dtype)
-            length = math.prod(shape) * itemsize
-            leaf_type = LeafType(kind, True, dtype if disguised else "", weak_type, impl)
-            tensors.append(_new(_Tensor, (i, code, shape + extra, itemsize, length)))
-        else:
+        if kind in VALUE_KINDS:
             size = _value_bytes(value) if kind in BYTE_KINDS else 0
             leaf_type = LeafType(kind, size > INLINE_BYTES)
             if leaf_type.tensor:
-                tensors.append(_Tensor(i, _BYTES_AS_TENSOR.code, (size,), 1, size))
+                tensors.append(_Tensor(i, "U8", (size,), 1, size))
             else:
                 values.append(encode_value(kind, value))
-        leaf_types.append(numbers.setdefault(leaf_type, len(numbers)))
+            leaf_types.append(numbers.setdefault(leaf_type, len(numbers)))
+            continue
+        if len(shape) >= MAX_DIMS or kind == "opaque":
+            raise UnsupportedLeafError(_refusal(spec))
+        key = (kind, dtype, weak_type, impl)
+        if key not in known:
+            stored = stored_as(dtype)
+            leaf_type = LeafType(kind, True, dtype if stored.disguised else "", weak_type, impl)
+            known[key] = (numbers.setdefault(leaf_type, len(numbers)), stored)
+        number, (code, itemsize, _, extra) = known[key]
+        length = math.prod(shape) * itemsize
+        tensors.append(_new(_Tensor, (i, code, shape + extra, itemsize, length)))
+        leaf_types.append(number)
     return _Sorted(tensors, values, list(numbers), leaf_types)
 
 
@@ -194,7 +206,9 @@ def _refusal(spec: LeafSpec) -> str:
     name = format_path(spec.key_path) or "the tree itself"
     if spec.kind == "opaque":
         return f"{name}: a value that only its own format understands cannot be stored here"
-    return f"{name}: {len(spec.shape)} dimensions; at most {MAX_DIMS} (MAX_DIMS) can be stored"
+    return (
+        f"{name}: {len(spec.shape)} dimensions; safetensors takes fewer than {MAX_DIMS} (MAX_DIMS)"
+    )
 
 
 def _check_metadata(metadata: Mapping[str, str]) -> None:

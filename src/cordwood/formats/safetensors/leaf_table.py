@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from cordwood import dtypes
 from cordwood.errors import FormatError
@@ -27,6 +27,7 @@ __all__ = ["BYTE_KINDS", "LeafTable", "LeafType", "encode_table", "parse_table"]
 BYTE_KINDS: frozenset[LeafKind] = frozenset({"str", "bytes"})  # as tensors when long
 _ARRAY_KINDS: frozenset[LeafKind] = frozenset({"jax", "numpy", "numpy_scalar", "prng_key"})
 _MEMBERS = ("nodes", "types", "leaves", "names", "values")
+_TYPE_MEMBERS = {"kind", "tensor", "dtype", "weak_type", "prng_impl"}
 
 
 class LeafType(NamedTuple):
@@ -117,13 +118,7 @@ def parse_table(text: str, *, tensor_count: int) -> LeafTable:
 
 def _type_from_json(item: Any, position: int) -> LeafType:
     where = f"cordwood.structure: types[{position}]"
-    if type(item) is not dict or not set(item) <= {
-        "kind",
-        "tensor",
-        "dtype",
-        "weak_type",
-        "prng_impl",
-    }:
+    if type(item) is not dict or not set(item) <= _TYPE_MEMBERS:
         raise FormatError(f"{where}: expected an object with a kind, found {item!r:.80}")
     kind = item.get("kind")
     dtype = item.get("dtype", "")
@@ -145,8 +140,7 @@ def _type_from_json(item: Any, position: int) -> LeafType:
     )
     if not fits:
         raise FormatError(f"{where}: no leaf can be stored so: {item!r:.200}")
-    leaf_kind = cast("LeafKind", kind)
-    return LeafType(leaf_kind, in_tensor or kind in _ARRAY_KINDS, dtype, weak_type, impl)
+    return LeafType(kind, in_tensor or kind in _ARRAY_KINDS, dtype, weak_type, impl)
 
 
 def _runs(items: list[Any], types: tuple[LeafType, ...], count: int) -> tuple[tuple[int, int], ...]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
+from cordwood.engine.collector import collector_paused
 from cordwood.engine.digest import check_coverage
 from cordwood.engine.files import ReadableFile
 from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
 from cordwood.formats.safetensors.codes import CODES, stored_as
-from cordwood.formats.safetensors.header import Tensor, read_header, tensor_table
+from cordwood.formats.safetensors.header import read_header
 from cordwood.formats.safetensors.leaf_table import (
     BYTE_KINDS,
     LeafTable,
@@ -24,7 +24,8 @@ from cordwood.formats.safetensors.seal import (
     decode_digests,
     split_metadata,
 )
-from cordwood.index import Index, Inline, Leaf, Piece, Pieces, Source, Span
+from cordwood.formats.safetensors.tensors import Tensor, tensor_table
+from cordwood.index import Index, Inline, Leaf, Pieces, Source, Span
 from cordwood.tree.structure import LEAF, Node, leaf_paths
 
 __all__ = ["FORMAT", "scan"]
@@ -48,7 +49,8 @@ def scan(file: ReadableFile) -> Index:
         UnsupportedFormatError: a newer cordwood wrote it.
     """
     try:
-        return _scan(file)
+        with collector_paused():
+            return _scan(file)
     except (FormatError, CorruptionError, UnsupportedFormatError) as e:
         raise type(e)(f"{file.name}: {e}") from e
 
@@ -58,7 +60,9 @@ def _scan(file: ReadableFile) -> Index:
     metadata = split_metadata(header.metadata)
     if metadata.own is not None:
         check_header(header.raw)
-    tensors = tensor_table(header, file.size_bytes)
+    tensors = header.tensors
+    if tensors is None:
+        tensors = tensor_table(header.entries, header.raw, size_bytes=file.size_bytes)
     if metadata.own is None:
         return _foreign(file, tensors, metadata.user)
     digests = decode_digests(metadata.own[DATA_DIGESTS], len(header.raw))
@@ -76,42 +80,12 @@ def _scan(file: ReadableFile) -> Index:
 
 def _foreign(file: ReadableFile, tensors: dict[str, Tensor], metadata: dict[str, str]) -> Index:
     leaves = [
-        _new(
-            Leaf,
-            (
-                (name,),
-                "numpy",
-                tensor.shape,
-                CODES[tensor.code].dtype,
-                _storage(tensor, tensor.elements),
-                False,
-                None,
-            ),
-        )
-        for name, tensor in tensors.items()
+        _new(Leaf, ((name,), "numpy", shape, CODES[code].dtype, storage, False, None))
+        for name, (code, shape, storage) in tensors.items()
     ]
     structure = (Node("dict", len(tensors), tuple(tensors)), *[LEAF] * len(tensors))
     source = Source(file.name, file.size_bytes)
     return Index(FORMAT, structure, tuple(leaves), (source,), "dotted", metadata)
-
-
-def _storage(tensor: Tensor, elements: int) -> Pieces:
-    _, _, _, offset, length = tensor
-    if not length:
-        return _EMPTY
-    piece = _new(Piece, (_new(Span, (0, elements)), 0, offset, length))
-    return _new(Pieces, ((piece,), CODES[tensor.code].encoding))
-
-
-_EMPTY = Pieces(())
-
-
-class _Meaning(NamedTuple):
-    """What a stored dtype and shape mean for a leaf."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    elements: int
 
 
 def _leaves(table: LeafTable, tensors: dict[str, Tensor]) -> list[Leaf]:
@@ -119,50 +93,58 @@ def _leaves(table: LeafTable, tensors: dict[str, Tensor]) -> list[Leaf]:
     names = table.names
     values = iter(table.values)
     unclaimed = dict(tensors)
+    claim = unclaimed.pop
     leaves: list[Leaf] = []
+    add = leaves.append
     start = 0
     for number, length in table.runs:
         leaf_type = table.types[number]
-        kind = leaf_type.kind
-        known: dict[tuple[str, tuple[int, ...]], _Meaning] = {}
-        for i in range(start, start + length):
-            path = paths[i]
-            if not leaf_type.tensor:
-                leaves.append(Leaf(path, kind, (), "", Inline(next(values))))
-                continue
+        kind, in_tensor, _, weak_type, impl = leaf_type
+        if not in_tensor:
+            for path in paths[start : start + length]:
+                add(Leaf(path, kind, (), "", Inline(next(values))))
+            start += length
+            continue
+        plain = _PLAIN_DTYPES if leaf_type in _PLAIN_TYPES else {}
+        for i, path in enumerate(paths[start : start + length], start):
             name = names[i] if i in names else dotted_name(path)
-            tensor = unclaimed.pop(name, None)
+            tensor = claim(name, None)
             if tensor is None:
                 raise FormatError(
                     f"cordwood.structure: leaf {i} is the tensor {name!r:.200}, which the file "
                     "lacks or another leaf has taken"
                 )
-            meaning = known.get(tensor[:2])
-            if meaning is None:
-                meaning = known[tensor[:2]] = _meaning(leaf_type, tensor, name)
-            dtype, shape, elements = meaning
-            storage = _storage(tensor, elements)
-            leaves.append(
-                _new(
-                    Leaf,
-                    (path, kind, shape, dtype, storage, leaf_type.weak_type, leaf_type.prng_impl),
-                )
-            )
+            code, shape, storage = tensor
+            dtype = plain.get(code)
+            if dtype is None:
+                dtype, shape, storage = _interpreted(leaf_type, tensor, name)
+            add(_new(Leaf, (path, kind, shape, dtype, storage, weak_type, impl)))
         start += length
     return leaves
 
 
-def _meaning(leaf_type: LeafType, tensor: Tensor, name: str) -> _Meaning:
-    """Raises FormatError where a leaf of that type cannot be stored so."""
-    dtype = CODES[tensor.code].dtype
-    shape = tensor.shape
+# Leaves that any tensor can be, but a packed one, which cordwood does not write.
+_PLAIN_TYPES = frozenset(
+    [LeafType("numpy", True), LeafType("jax", True), LeafType("jax", True, weak_type=True)]
+)
+_PLAIN_DTYPES = {code: row.dtype for code, row in CODES.items() if row.encoding == "raw"}
+
+
+def _interpreted(
+    leaf_type: LeafType, tensor: Tensor, name: str
+) -> tuple[str, tuple[int, ...], Pieces]:
+    """Dtype, shape and storage of a leaf. Raises FormatError where it cannot be stored so."""
+    code, shape, storage = tensor
+    dtype = CODES[code].dtype
+    fits = storage.encoding == "raw"
     if leaf_type.dtype:
-        stored = stored_as(leaf_type.dtype)
+        extra = stored_as(leaf_type.dtype).extra
+        fits = stored_as(leaf_type.dtype).disguised and code == "U8"
+        fits = fits and shape[len(shape) - len(extra) :] == extra
         dtype = leaf_type.dtype
-        shape = tensor.shape[: len(tensor.shape) - len(stored.extra)]
-        fits = stored.disguised and tensor.code == "U8" and shape + stored.extra == tensor.shape
-    else:
-        fits = CODES[tensor.code].encoding == "raw"
+        shape = shape[: len(shape) - len(extra)]
+        (piece,) = storage.pieces
+        storage = Pieces((piece._replace(where=Span(0, math.prod(shape))),))
     if leaf_type.kind == "numpy_scalar":
         fits = fits and shape == ()
     elif leaf_type.kind == "prng_key":
@@ -172,7 +154,7 @@ def _meaning(leaf_type: LeafType, tensor: Tensor, name: str) -> _Meaning:
     if not fits:
         what = f"{leaf_type.kind} {leaf_type.dtype}".rstrip()
         raise FormatError(
-            f"cordwood.structure: tensor {name!r:.200}: {tensor.code}{list(tensor.shape)} cannot "
-            f"hold a leaf of type {what}"
+            f"cordwood.structure: tensor {name!r:.200}: {code}{list(tensor.shape)} cannot hold a "
+            f"leaf of type {what}"
         )
-    return _Meaning(dtype, shape, math.prod(shape))
+    return dtype, shape, storage

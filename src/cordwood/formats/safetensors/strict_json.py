@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from cordwood.errors import FormatError
 
-__all__ = ["parse_json"]
+__all__ = ["parse_json", "parse_value"]
 
 
 class _DuplicateKeyError(ValueError):
@@ -38,6 +38,14 @@ def parse_json(text: str, where: str, *, start: int | None = None) -> Any:
         raise FormatError(f"{where} nests too deeply") from e
     except ValueError as e:  # NaN, or an integer of thousands of digits
         raise FormatError(f"{where}: {e}") from e
+
+
+def parse_value(text: str, position: int) -> tuple[Any, int]:
+    """The JSON value that begins at `position`, and where it ends. Raises FormatError."""
+    try:
+        return _DECODER.raw_decode(text, position)
+    except (ValueError, RecursionError) as e:
+        raise FormatError(f"no JSON at character {position}") from e
 
 
 def _at(text: str, position: int, start: int | None) -> str:
