@@ -177,8 +177,14 @@ def _build_defaultdict(target: Any, values: list[Any]) -> Any:
     return defaultdict(target.default_factory, zip(target, values, strict=True))
 
 
+def _open_frozen_dict(target: Any) -> Opened:
+    # Its own items() copies everything below, recursively; inside it are plain dicts.
+    return _open_dict(target._dict)
+
+
 def _build_frozen_dict(target: Any, values: list[Any]) -> Any:
-    return type(target)(dict(zip(target, values, strict=True)))
+    # The dicts below are new and no one else's, so the recursive copy is skipped.
+    return type(target)(dict(zip(target, values, strict=True)), __unsafe_skip_copy__=True)
 
 
 # list, tuple
@@ -193,7 +199,7 @@ def _list_keys(target: Sequence[Any]) -> Sequence[Key]:
 
 
 def _select_list(target: Any, names: Sequence[str], state: Any) -> list[Any]:
-    if not names and isinstance(state, (list, tuple)) and not state:
+    if not names and _is_empty(state):
         return []
     _require_state_dict(f"a {type(target).__name__} of {len(target)}", names, state)
     if len(state) != len(names):
@@ -209,6 +215,14 @@ def _select_list(target: Any, names: Sequence[str], state: Any) -> list[Any]:
                 f"of the state dict at path {current_path()}"
             )
     return [state[name] for name in names]
+
+
+def _is_empty(state: Any) -> bool:
+    """Flax takes anything of length 0 for the state of an empty list: [], '', an empty array."""
+    try:
+        return len(state) == 0
+    except TypeError:
+        return False
 
 
 def _build_list(_target: Any, values: list[Any]) -> Any:
@@ -356,6 +370,6 @@ _BUILTIN: dict[type, Container] = {
 _FLAX: dict[str, Container] = {
     "flax.struct.dataclass.<locals>.to_state_dict": _STRUCT,
     "flax.core.frozen_dict._frozen_dict_state_dict": PLAIN_DICT._replace(
-        noun="a FrozenDict", build=_build_frozen_dict
+        noun="a FrozenDict", open=_open_frozen_dict, build=_build_frozen_dict
     ),
 }

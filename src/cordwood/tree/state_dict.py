@@ -168,7 +168,7 @@ def _call_to_state(handler: Handler, value: Any) -> Any:
             error = NonStringKeyError("A state dict must only have string keys.")
             error.add_note(
                 f"The handler of {type(value).__name__} returned the key {key!r}, "
-                f"which is a {type(key).__name__}."
+                f"of type {type(key).__name__}."
             )
             raise error
     return _copy_dicts(state)
