@@ -1,0 +1,31 @@
+"""Runs Python code in a child process, away from what this process has imported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+SRC = Path(__file__).resolve().parent.parent / "src"
+
+
+def run_python(code: str, *arguments: str, flags: tuple[str, ...] = (), **variables: str) -> str:
+    """What the child prints; the test fails with its traceback if it fails.
+
+    Args:
+        code: the child's program; indentation common to all lines is removed.
+        arguments: its sys.argv[1:].
+        flags: for the interpreter, before `-c`.
+        variables: added to its environment.
+    """
+    environment = {**os.environ, **variables}
+    paths = [str(SRC), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    command = [sys.executable, *flags, "-c", textwrap.dedent(code), *arguments]
+    child = subprocess.run(
+        command, capture_output=True, text=True, env=environment, check=False, timeout=300
+    )
+    assert child.returncode == 0, f"exit status {child.returncode}\n{child.stderr}"
+    return child.stdout
