@@ -1,0 +1,125 @@
+"""Peak memory of a child: a save copies nothing, a load costs the tree."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.children import run_python
+
+MIB = 1 << 20
+TREE_BYTES = 1000 * MIB
+
+# At most this over the tree itself.
+EXTRA_BYTES = 64 * MIB + TREE_BYTES // 50
+
+# VmHWM is the peak of the resident set; writing 5 to clear_refs makes it start over.
+# RssFile is left out of the peak of a mapped load: those pages are the page cache's.
+CHILD = """
+import json, sys
+import numpy as np
+import cordwood
+
+MIB = 1 << 20
+
+def status(field):
+    with open("/proc/self/status") as lines:
+        for line in lines:
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) * 1024
+
+def start_over():
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+
+def peak_of(work):
+    "How far the peak of the resident set rose above where it was, and what came back."
+    start_over()
+    before = status("VmRSS")
+    kept = work()
+    return status("VmHWM") - before, kept
+
+def ones(mib, kind):
+    array = np.ones(mib * MIB // 4, np.float32)
+    if kind == "jax":
+        import jax
+        return jax.device_put(array)
+    return array
+
+def tree_of(kind):
+    "1,000 MiB: big leaves, middling ones, and many small ones."
+    big = {f"big{i}": ones(200, kind) for i in range(4)}
+    middling = [ones(8, kind) for _ in range(20)]
+    small = {str(i): np.ones(10240, np.float32) for i in range(1024)}
+    return {"big": big, "middling": middling, "small": small}
+
+def like_of(kind):
+    if kind == "numpy":
+        return None
+    import jax
+    spec = lambda mib: jax.ShapeDtypeStruct((mib * MIB // 4,), np.float32)
+    return {
+        "big": {f"big{i}": spec(200) for i in range(4)},
+        "middling": [spec(8) for _ in range(20)],
+        "small": {str(i): jax.ShapeDtypeStruct((10240,), np.float32) for i in range(1024)},
+    }
+
+def warm_up(path, kind):
+    "Imports, threads and allocators cost once, whatever the tree."
+    tree = {"a": ones(8, kind), "b": np.ones(3, np.float32)}
+    cordwood.save(path, tree)
+    return cordwood.load(path, like=tree)
+
+action, path, kind = sys.argv[1:]
+warm_up(path.replace("tree.", "warm."), kind)
+"""
+
+SAVE = (
+    CHILD
+    + """
+tree = tree_of(kind)
+extra, _ = peak_of(lambda: cordwood.save(path, tree))
+print(json.dumps(extra))
+"""
+)
+
+LOAD = (
+    CHILD
+    + """
+like = like_of(kind)
+peak, tree = peak_of(lambda: cordwood.load(path, like=like, mmap=action == "map"))
+print(json.dumps(peak))
+assert len(tree["big"]) == 4 and float(tree["small"]["7"][3]) == 1.0
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("memory")
+
+
+def child(code: str, action: str, path: Path, kind: str) -> int:
+    extra: int = json.loads(run_python(code, action, str(path), kind))
+    return extra
+
+
+@pytest.mark.parametrize("kind", ["numpy", "jax"])
+@pytest.mark.parametrize("suffix", [".safetensors", ".msgpack"])
+def test_peak_memory(room: Path, suffix: str, kind: str) -> None:
+    path = room / f"tree{suffix}"
+    try:
+        extra = child(SAVE, "save", path, kind)
+        assert extra <= EXTRA_BYTES, f"saving took {extra / MIB:.0f} MiB beside the tree"
+        assert path.stat().st_size >= TREE_BYTES
+        peak = child(LOAD, "load", path, kind)
+        assert peak >= TREE_BYTES, f"a peak of {peak / MIB:.0f} MiB measures something else"
+        extra = peak - TREE_BYTES
+        assert extra <= EXTRA_BYTES, f"loading took {extra / MIB:.0f} MiB beside the tree"
+        if suffix == ".safetensors":
+            peak = child(LOAD, "map", path, kind)
+            assert peak <= EXTRA_BYTES, f"mapping took {peak / MIB:.0f} MiB"
+    finally:
+        path.unlink(missing_ok=True)
