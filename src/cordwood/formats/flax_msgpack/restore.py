@@ -1,0 +1,55 @@
+"""From an index to the values that Flax's reader would give, as views into the buffer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cordwood import dtypes
+from cordwood.index import Encoding, Index, Inline, Pieces
+from cordwood.tree.flatten import build
+
+__all__ = ["restore"]
+
+
+def restore(index: Index, data: memoryview) -> Any:
+    """The state dict that lies in `data`.
+
+    Arrays are read-only views into it and keep it alive; one that lies in several pieces is
+    put together in memory of its own and is writable.
+    """
+    data = data.toreadonly()
+    numpy_dtypes: dict[tuple[str, Encoding], np.dtype[Any]] = {}
+    values: list[Any] = []
+    for leaf in index.leaves:
+        storage = leaf.storage
+        if isinstance(storage, Inline):
+            values.append(storage.value)
+            continue
+        key = (leaf.dtype, storage.encoding)
+        dtype = numpy_dtypes.get(key)
+        if dtype is None:
+            dtype = dtypes.to_numpy(leaf.dtype)
+            if storage.encoding == "swapped":
+                dtype = dtype.newbyteorder(">")
+            numpy_dtypes[key] = dtype
+        pieces = storage.pieces
+        if len(pieces) == 1:
+            array = np.ndarray(leaf.shape, dtype, data, pieces[0].offset)
+            values.append(array[()] if leaf.kind == "numpy_scalar" else array)
+        else:
+            values.append(_joined(leaf.shape, dtype, storage, data))
+    return build(index.structure, values)
+
+
+def _joined(
+    shape: tuple[int, ...], dtype: np.dtype[Any], storage: Pieces, data: memoryview
+) -> np.ndarray[Any, Any]:
+    flat = np.concatenate(
+        [
+            np.ndarray((piece.length // dtype.itemsize,), dtype, data, piece.offset)
+            for piece in storage.pieces
+        ]
+    )
+    return flat.reshape(shape)

@@ -1,0 +1,126 @@
+"""One msgpack token at a time: what begins at an offset, without copying what it holds."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from cordwood.errors import FormatError, TruncatedError
+
+__all__ = ["Token", "TokenKind", "decode_text", "read_token", "truncated"]
+
+TokenKind: TypeAlias = Literal["nil", "bool", "int", "float", "str", "bin", "ext", "array", "map"]
+
+
+class Token(NamedTuple):
+    """A value, or the header of one that has contents."""
+
+    kind: TokenKind
+    value: Any  # of nil, bool, int and float; the count of an array or map; the code of an ext
+    start: int  # where the contents of a str, bin, ext, array or map begin
+    stop: int  # where a str, bin or ext ends; else where the token does
+
+
+class _Form(NamedTuple):
+    """How a first byte is to be read."""
+
+    kind: TokenKind
+    number: Callable[[Any, int], tuple[Any, ...]] | None = None  # unpacks what follows it
+    width: int = 0  # bytes of that
+    value: Any = None  # without `number`: the value, count or length
+
+
+def _unpacker(layout: str) -> tuple[Callable[[Any, int], tuple[Any, ...]], int]:
+    compiled = struct.Struct(layout)
+    return compiled.unpack_from, compiled.size
+
+
+def _forms() -> list[_Form | None]:
+    forms: list[_Form | None] = [None] * 256
+    forms[0x00:0x80] = [_Form("int", value=value) for value in range(0x80)]
+    forms[0x80:0x90] = [_Form("map", value=count) for count in range(16)]
+    forms[0x90:0xA0] = [_Form("array", value=count) for count in range(16)]
+    forms[0xA0:0xC0] = [_Form("str", value=length) for length in range(32)]
+    forms[0xC0] = _Form("nil")
+    forms[0xC2] = _Form("bool", value=False)
+    forms[0xC3] = _Form("bool", value=True)
+    forms[0xE0:0x100] = [_Form("int", value=value) for value in range(-32, 0)]
+    rows: list[tuple[int, TokenKind, str]] = [
+        (0xC4, "bin", ">B >H >I"),
+        (0xC7, "ext", ">Bb >Hb >Ib"),
+        (0xCA, "float", ">f >d"),
+        (0xCC, "int", ">B >H >I >Q >b >h >i >q"),
+        (0xD4, "ext", ">b >b >b >b >b"),
+        (0xD9, "str", ">B >H >I"),
+        (0xDC, "array", ">H >I"),
+        (0xDE, "map", ">H >I"),
+    ]
+    for first, kind, layouts in rows:
+        for i, layout in enumerate(layouts.split()):
+            fixed = 1 << i if first == 0xD4 else None
+            forms[first + i] = _Form(kind, *_unpacker(layout), fixed)
+    return forms
+
+
+_FORMS = _forms()
+
+
+def read_token(data: memoryview, pos: int, name: str) -> Token:
+    """The token at byte `pos` of the file called `name`.
+
+    Raises:
+        TruncatedError: it is not whole.
+        FormatError: no token begins with that byte.
+    """
+    end = len(data)
+    if pos >= end:
+        raise truncated(name, pos, "a value", 1, 0)
+    form = _FORMS[data[pos]]
+    if form is None:
+        raise FormatError(f"{name}: byte {pos}: expected a value, found 0xc1, which begins none")
+    kind, number, width, value = form
+    start = pos + 1 + width
+    if number is None:
+        if kind == "str":
+            stop = start + value
+            if stop > end:
+                raise truncated(name, start, "a str", value, end - start)
+            return Token(kind, None, start, stop)
+        return Token(kind, value, start, start)
+    if start > end:
+        raise truncated(name, pos + 1, f"the length or value of {_a(kind)}", width, end - pos - 1)
+    numbers = number(data, pos + 1)
+    if kind == "ext":
+        length = numbers[0] if value is None else value
+        stop = start + length
+        if stop > end:
+            raise truncated(name, start, "an ext", length, end - start)
+        return Token(kind, numbers[-1], start, stop)
+    if kind == "str" or kind == "bin":
+        stop = start + numbers[0]
+        if stop > end:
+            raise truncated(name, start, _a(kind), numbers[0], end - start)
+        return Token(kind, None, start, stop)
+    return Token(kind, numbers[0], start, start)
+
+
+def _a(kind: TokenKind) -> str:
+    return f"an {kind}" if kind[0] in "aei" else f"a {kind}"
+
+
+def truncated(name: str, pos: int, what: str, expected: int, found: int) -> TruncatedError:
+    return TruncatedError(
+        f"{name}: byte {pos}: truncated: {what} needs {expected} more "
+        f"byte{'' if expected == 1 else 's'}, found {found}"
+    )
+
+
+def decode_text(data: memoryview, start: int, stop: int, name: str) -> str:
+    """The str that lies there. Raises FormatError where it is not UTF-8."""
+    try:
+        return str(data[start:stop], "utf-8")
+    except UnicodeDecodeError as e:
+        raise FormatError(
+            f"{name}: byte {start + e.start}: expected UTF-8 in a str, found {data[start + e.start]:#04x}"
+        ) from e

@@ -1,0 +1,134 @@
+"""msgpack's headers and atoms, in the shortest form that each value has.
+
+https://github.com/msgpack/msgpack/blob/master/spec.md, sections "int format family" and on.
+"""
+
+from __future__ import annotations
+
+import struct
+
+__all__ = [
+    "CHUNKED_MARKER",
+    "EXT_ARRAY",
+    "EXT_COMPLEX",
+    "EXT_SCALAR",
+    "EXT_TUPLE",
+    "MAX_DEPTH",
+    "MAX_LENGTH",
+    "array_header",
+    "bin_header",
+    "complex_ext",
+    "ext_header",
+    "float_atom",
+    "int_atom",
+    "map_header",
+    "ndarray_header",
+    "str_atom",
+]
+
+EXT_ARRAY = 1  # Flax: an array
+EXT_COMPLEX = 2  # Flax: a Python complex
+EXT_SCALAR = 3  # Flax: a numpy scalar
+EXT_TUPLE = 4  # Orbax: a tuple
+
+CHUNKED_MARKER = "__msgpack_chunked_array__"  # Flax: a key of the dict that a big array becomes
+
+MAX_DEPTH = 1024  # how deep containers may nest in what the msgpack library, and so Flax, reads
+MAX_LENGTH = 2**32 - 1  # of a string, binary, extension, array or map
+
+
+def map_header(count: int) -> bytes:
+    if count < 16:
+        return bytes((0x80 | count,))
+    return struct.pack(">BH", 0xDE, count) if count < 1 << 16 else struct.pack(">BI", 0xDF, count)
+
+
+def array_header(count: int) -> bytes:
+    if count < 16:
+        return bytes((0x90 | count,))
+    return struct.pack(">BH", 0xDC, count) if count < 1 << 16 else struct.pack(">BI", 0xDD, count)
+
+
+def bin_header(length: int) -> bytes:
+    if length < 1 << 8:
+        return struct.pack(">BB", 0xC4, length)
+    if length < 1 << 16:
+        return struct.pack(">BH", 0xC5, length)
+    return struct.pack(">BI", 0xC6, length)
+
+
+_FIXED_EXT = {1: 0xD4, 2: 0xD5, 4: 0xD6, 8: 0xD7, 16: 0xD8}
+
+
+def ext_header(code: int, length: int) -> bytes:
+    if length in _FIXED_EXT:
+        return struct.pack(">Bb", _FIXED_EXT[length], code)
+    if length < 1 << 8:
+        return struct.pack(">BBb", 0xC7, length, code)
+    if length < 1 << 16:
+        return struct.pack(">BHb", 0xC8, length, code)
+    return struct.pack(">BIb", 0xC9, length, code)
+
+
+def str_atom(text: str) -> bytes:
+    """Raises UnicodeEncodeError for lone surrogates, which UTF-8 has no place for."""
+    data = text.encode()
+    length = len(data)
+    if length < 32:
+        return bytes((0xA0 | length,)) + data
+    if length < 1 << 8:
+        return struct.pack(">BB", 0xD9, length) + data
+    if length < 1 << 16:
+        return struct.pack(">BH", 0xDA, length) + data
+    return struct.pack(">BI", 0xDB, length) + data
+
+
+def int_atom(value: int) -> bytes:
+    """Raises OverflowError outside of [-2**63, 2**64)."""
+    if value >= 0:
+        if value < 1 << 7:
+            return bytes((value,))
+        if value < 1 << 8:
+            return struct.pack(">BB", 0xCC, value)
+        if value < 1 << 16:
+            return struct.pack(">BH", 0xCD, value)
+        if value < 1 << 32:
+            return struct.pack(">BI", 0xCE, value)
+        if value < 1 << 64:
+            return struct.pack(">BQ", 0xCF, value)
+    elif value >= -(1 << 5):
+        return struct.pack(">b", value)
+    elif value >= -(1 << 7):
+        return struct.pack(">Bb", 0xD0, value)
+    elif value >= -(1 << 15):
+        return struct.pack(">Bh", 0xD1, value)
+    elif value >= -(1 << 31):
+        return struct.pack(">Bi", 0xD2, value)
+    elif value >= -(1 << 63):
+        return struct.pack(">Bq", 0xD3, value)
+    raise OverflowError("integers of msgpack have at most 64 bits")
+
+
+def float_atom(value: float) -> bytes:
+    return struct.pack(">Bd", 0xCB, value)
+
+
+def complex_ext(value: complex) -> bytes:
+    payload = array_header(2) + float_atom(value.real) + float_atom(value.imag)
+    return ext_header(EXT_COMPLEX, len(payload)) + payload
+
+
+def ndarray_header(code: int, shape: tuple[int, ...], dtype: str, size_bytes: int) -> bytes | None:
+    """Everything of an array but its elements; None if it is too long for an extension."""
+    payload = b"".join(
+        [
+            array_header(3),
+            array_header(len(shape)),
+            *[int_atom(size) for size in shape],
+            str_atom(dtype),
+            bin_header(size_bytes) if size_bytes <= MAX_LENGTH else b"",
+        ]
+    )
+    if len(payload) + size_bytes > MAX_LENGTH:
+        return None
+    return ext_header(code, len(payload) + size_bytes) + payload
