@@ -14,7 +14,6 @@ from cordwood.keypath import KeyPath
 from cordwood.tree.structure import Structure
 
 __all__ = [
-    "Box",
     "Digests",
     "Encoding",
     "Index",
@@ -81,17 +80,10 @@ class Span(NamedTuple):
     stop: int
 
 
-class Box(NamedTuple):
-    """An n-dimensional box of a leaf, half-open on each axis, stored in C order."""
-
-    starts: tuple[int, ...]
-    stops: tuple[int, ...]
-
-
 class Piece(NamedTuple):
     """Where a part of a leaf lies raw."""
 
-    where: Span | Box
+    where: Span
     source: int  # position in Index.sources
     offset: int  # in bytes, from the start of the source
     length: int  # in bytes

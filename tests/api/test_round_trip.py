@@ -52,7 +52,7 @@ def rich_tree() -> dict[Any, Any]:
         "z": jnp.arange(6.0).reshape(2, 3),
         "a": [np.arange(5, dtype=np.int64), (np.float32(2), np.ones((2, 0), np.float16))],
         "scalars": (3, True, None, 1 + 2j, "h\u00e9", b"zz", 2**80, -0.0, float("nan")),
-        "keys": {5: jax.random.key(3), None: jax.random.split(jax.random.key(0, impl="rbg"), 2)},
+        "keys": {5: jax.random.key(3), 7: jax.random.split(jax.random.key(0, impl="rbg"), 2)},
         "point": Point(np.arange(3), {}),
         "bf16": jnp.ones((4,), jnp.bfloat16),
         "int4": jnp.array([1, -2, 7], jnp.int4),

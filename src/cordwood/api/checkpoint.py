@@ -6,6 +6,7 @@ import difflib
 import math
 import os
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -16,6 +17,7 @@ from cordwood.api.formats import Format, format_for, open_source, scan
 from cordwood.api.match import fit
 from cordwood.api.nest import nest_names
 from cordwood.api.restore import read_leaves, restore, target_as_saved
+from cordwood.engine.collector import collector_paused
 from cordwood.engine.files import ReadableFile
 from cordwood.index import Index, Inline, Leaf, LeafKind, Pieces
 from cordwood.keypath import format_path
@@ -163,7 +165,10 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         self.format = row.name
         self.index = index
         self.files = (file,)
-        self._by_name = {format_path(leaf.key_path): leaf for leaf in index.leaves}
+
+    @cached_property
+    def _by_name(self) -> dict[str, Leaf]:
+        return {format_path(leaf.key_path): leaf for leaf in self.index.leaves}
 
     @property
     def metadata(self) -> Mapping[str, str]:
@@ -182,7 +187,7 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         return iter(self._by_name)
 
     def __len__(self) -> int:
-        return len(self._by_name)
+        return len(self.index.leaves)
 
     def load(
         self,
@@ -200,6 +205,20 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         if to not in (None, "jax", "numpy"):
             raise ValueError(f'to={to!r}: expected "jax", "numpy" or None')
         check = not mmap if verify is None else verify
+        with collector_paused():
+            return self._load(like, to, check, mmap, strict, cast, alias, nest)
+
+    def _load(
+        self,
+        like: Any,
+        to: str | None,
+        check: bool,
+        mmap: bool,
+        strict: bool,
+        cast: bool,
+        alias: bool,
+        nest: bool,
+    ) -> Any:
         if like is not None:
             fitted = fit(self.index, like, name=self.path, to=to, strict=strict, cast=cast)
             values = restore(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from cordwood.engine.files import ReadableFile
 from cordwood.errors import MismatchError
 from cordwood.index import Encoding, Index, Inline, Leaf, LeafKind, Pieces
 from cordwood.keypath import format_path
-from cordwood.plan.load import ALIGNMENT, Want, plan_load
+from cordwood.plan.load import plan_load
 
 __all__ = ["Target", "decode", "read_leaves", "restore", "target_as_saved"]
 
@@ -176,18 +175,17 @@ def read_leaves(
         # The engine's reader is imported here so that looking at an index needs no threads.
         from cordwood.engine.read import execute_load
 
-        plan = plan_load([Want(leaves[i], 0, _stored_bytes(leaves[i])) for i in eager])
+        plan = plan_load([leaves[i] for i in eager])
         digests = [source.digests for source in index.sources]
         buffers = execute_load(plan, files, digests=digests, verify=verify)
         for i, place in zip(eager, plan.placements, strict=True):
             leaf = leaves[i]
-            buffer = buffers[place.buffer] if place.length else None
+            buffer = buffers[place.buffer]
             encoding = _pieces(leaf).encoding
-            if encoding == "raw" and buffer is not None:
+            if encoding == "raw":
                 arrays[i] = _view(buffer, place.position, leaf)
             else:
-                stop = place.position + place.length
-                raw = np.empty(0, np.uint8) if buffer is None else buffer[place.position : stop]
+                raw = buffer[place.position : place.position + place.length]
                 arrays[i] = decode(raw, encoding, leaf.shape, leaf.dtype)
     return arrays
 
@@ -201,10 +199,6 @@ def _check_mapped(index: Index, files: Sequence[ReadableFile]) -> None:
 def _pieces(leaf: Leaf) -> Pieces:
     assert isinstance(leaf.storage, Pieces)
     return leaf.storage
-
-
-def _stored_bytes(leaf: Leaf) -> int:
-    return sum(piece.length for piece in _pieces(leaf).pieces)
 
 
 def _view(buffer: Any, offset: int, leaf: Leaf) -> np.ndarray[Any, Any]:
@@ -227,8 +221,4 @@ def decode(
         bits = np.unpackbits(raw, bitorder="little")[: count * width].reshape(count, width)
         elements = np.packbits(bits, axis=1, bitorder="little")
         return elements.reshape(-1).view(numpy_dtype).reshape(shape)
-    if raw.ctypes.data % ALIGNMENT and raw.ctypes.data % numpy_dtype.itemsize:
-        raw = raw.copy()
-    if sys.byteorder == "big":
-        raise NotImplementedError("big-endian hosts are not supported")
     return raw.view(numpy_dtype).reshape(shape)

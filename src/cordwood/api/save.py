@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from cordwood.api.formats import Format, format_for, open_source, scan
+from cordwood.engine.collector import collector_paused
 from cordwood.engine.write import write_file, write_stream
 from cordwood.errors import CordwoodError, NotACheckpointError
 from cordwood.tree.flatten import flatten
@@ -48,6 +49,13 @@ def save(
     """
     row = format_for(path, format)
     _refuse_foreign(path, row)
+    with collector_paused():
+        _save(path, tree, row, metadata)
+
+
+def _save(
+    path: str | os.PathLike[str], tree: Any, row: Format, metadata: Mapping[str, str] | None
+) -> None:
     if row.name == "safetensors":
         from cordwood.formats.safetensors import plan_save
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cordwood.index import Leaf, Pieces
+from cordwood.index import Leaf, Piece, Pieces
 
-__all__ = ["ALIGNMENT", "LoadPlan", "Move", "Placement", "Want", "plan_load"]
+__all__ = ["ALIGNMENT", "LoadPlan", "Move", "Placement", "plan_load"]
 
 ALIGNMENT = 64  # what jax.device_put asks of memory that it is to alias
 OWN_BYTES = 4 << 20  # a leaf of this size has an allocation of its own: dropping it frees it
@@ -41,106 +41,80 @@ class LoadPlan(NamedTuple):
     placements: tuple[Placement, ...]  # one for each wanted leaf, in the order asked
 
 
-class Want(NamedTuple):
-    """Bytes [start, stop) of a leaf as it is stored, in C order."""
+class _Moving:
+    """A move that may yet grow."""
 
-    leaf: Leaf
-    start: int
-    stop: int
+    __slots__ = ("buffer", "length", "offset", "position", "source")
+
+    def __init__(self, piece: Piece, buffer: int, position: int) -> None:
+        self.source = piece.source
+        self.offset = piece.offset
+        self.length = piece.length
+        self.buffer = buffer
+        self.position = position
 
 
-class _Range(NamedTuple):
-    source: int
-    offset: int
-    length: int
-
-
-def plan_load(wants: Sequence[Want]) -> LoadPlan:
-    """Plan the reading of leaves into memory.
+def plan_load(leaves: Sequence[Leaf]) -> LoadPlan:
+    """Plan the reading of leaves that are stored as pieces.
 
     Leaves of OWN_BYTES or more get a buffer each; smaller ones share slabs, in the order in
     which they lie in the file, so that neighbours come in by one move.
     """
-    ranges = [_stored_ranges(want) for want in wants]
-    order = sorted(range(len(wants)), key=lambda i: ranges[i][0] if ranges[i] else (0, 0, 0))
+    pieces = [_pieces(leaf) for leaf in leaves]
+    order = sorted(range(len(leaves)), key=lambda i: pieces[i][0][1:3] if pieces[i] else (0, 0))
     buffers: list[int] = []
-    moves: list[Move] = []
-    placements = [Placement(0, 0, 0)] * len(wants)
-    slab = _Slab(buffers, moves)
+    moving: list[_Moving] = []
+    placements = [Placement(0, 0, 0)] * len(leaves)
+    slab = -1  # the buffer that small leaves share now
+    end = 0  # how much of it is taken
+    last: _Moving | None = None  # the move that ends there
     for i in order:
-        want = wants[i]
-        length = want.stop - want.start
+        parts = pieces[i]
+        length = parts[0].length if len(parts) == 1 else sum(part.length for part in parts)
         if length >= OWN_BYTES:
             buffers.append(length)
-            position = 0
-            for part in ranges[i]:
-                moves.append(Move(*part, len(buffers) - 1, position))
-                position += part.length
+            moving += _moves(parts, len(buffers) - 1, 0)
             placements[i] = Placement(len(buffers) - 1, 0, length)
-        else:
-            placements[i] = slab.add(ranges[i], length)
-    moves.sort()
-    return LoadPlan(tuple(buffers), tuple(moves), tuple(placements))
+            continue
+        if last is not None and len(parts) == 1:
+            _, source, offset, _ = parts[0]
+            position = last.position + offset - last.offset
+            gap = offset - last.offset - last.length
+            if (
+                source == last.source
+                and 0 <= gap <= GAP_BYTES
+                and not position % ALIGNMENT
+                and position + length <= SLAB_BYTES
+            ):
+                end = position + length
+                last.length = end - last.position
+                buffers[slab] = end
+                placements[i] = Placement(slab, position, length)
+                continue
+        position = -(-end // ALIGNMENT) * ALIGNMENT
+        if slab < 0 or position + length > SLAB_BYTES:
+            buffers.append(0)
+            slab, position = len(buffers) - 1, 0
+        moves = _moves(parts, slab, position)
+        moving += moves
+        last = moves[-1] if moves else None
+        end = buffers[slab] = position + length
+        placements[i] = Placement(slab, position, length)
+    moving.sort(key=lambda move: (move.source, move.offset))
+    plain = [Move(m.source, m.offset, m.length, m.buffer, m.position) for m in moving]
+    return LoadPlan(tuple(buffers), tuple(plain), tuple(placements))
 
 
-class _Slab:
-    """The shared buffer that is being filled with small leaves."""
-
-    def __init__(self, buffers: list[int], moves: list[Move]) -> None:
-        self.buffers = buffers
-        self.moves = moves
-        self.buffer = -1
-        self.end = 0
-        self.last = -1  # the move that ends at `end`, or -1
-
-    def add(self, ranges: Sequence[_Range], length: int) -> Placement:
-        position = -(-self.end // ALIGNMENT) * ALIGNMENT
-        grown = self._joined(ranges, length)
-        if grown is not None:
-            position = grown
-        elif self.buffer < 0 or position + length > SLAB_BYTES:
-            self.buffers.append(0)
-            self.buffer, self.end, self.last, position = len(self.buffers) - 1, 0, -1, 0
-        if grown is None:
-            end = position
-            for part in ranges:
-                self.moves.append(Move(*part, self.buffer, end))
-                end += part.length
-            self.last = len(self.moves) - 1 if ranges else -1
-        self.end = position + length
-        self.buffers[self.buffer] = self.end
-        return Placement(self.buffer, position, length)
-
-    def _joined(self, ranges: Sequence[_Range], length: int) -> int | None:
-        """Where a leaf goes that the last move can bring along; None if it cannot."""
-        if self.last < 0 or len(ranges) != 1:
-            return None
-        move = self.moves[self.last]
-        source, offset, _ = ranges[0]
-        gap = offset - (move.offset + move.length)
-        position = move.position + offset - move.offset
-        if (
-            source != move.source
-            or not 0 <= gap <= GAP_BYTES
-            or position % ALIGNMENT
-            or position + length > SLAB_BYTES
-        ):
-            return None
-        self.moves[self.last] = move._replace(length=offset + length - move.offset)
-        return position
+def _pieces(leaf: Leaf) -> tuple[Piece, ...]:
+    if not isinstance(leaf.storage, Pieces):
+        raise TypeError(f"{leaf.key_path} is stored inline: there is nothing to read")
+    return leaf.storage.pieces
 
 
-def _stored_ranges(want: Want) -> list[_Range]:
-    """Where the wanted bytes lie, in the order of the leaf's elements."""
-    storage = want.leaf.storage
-    if not isinstance(storage, Pieces):
-        raise TypeError(f"{want.leaf.key_path} is stored inline: there is nothing to read")
-    ranges = []
-    begin = 0
-    for piece in storage.pieces:
-        end = begin + piece.length
-        start, stop = max(begin, want.start), min(end, want.stop)
-        if start < stop:
-            ranges.append(_Range(piece.source, piece.offset + start - begin, stop - start))
-        begin = end
-    return ranges
+def _moves(parts: Sequence[Piece], buffer: int, position: int) -> list[_Moving]:
+    moves = []
+    for part in parts:
+        if part.length:
+            moves.append(_Moving(part, buffer, position))
+            position += part.length
+    return moves
