@@ -51,8 +51,8 @@ class Temporary:
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[Temporary]:
     """Write a temporary inside the block; on leaving it, it durably becomes `path`.
 
-    The block states the size it expects by returning normally only when all bytes are written.
-    On any exception the temporary is removed and what was at `path` stays.
+    The block returns normally only when all bytes are written. On any exception the temporary
+    is removed and what was at `path` stays.
 
     Raises:
         IsADirectoryError: `path` is a directory.
@@ -96,7 +96,8 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[Temporary]:
         raise
     finally:
         if temporary is not None:
-            calls.close(temporary.fd)
+            with suppress(OSError):  # its fsync has told all there is to tell
+                calls.close(temporary.fd)
 
 
 def stale_temporaries(path: str | os.PathLike[str]) -> list[str]:

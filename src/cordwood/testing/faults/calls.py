@@ -1,0 +1,117 @@
+"""Fail, or end the process, at every call that a save makes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+
+from cordwood.engine import system
+from cordwood.testing.faults.children import run_child
+from cordwood.testing.faults.scenario import Outcome, Scenario, bind_trees, judge, run_save
+from cordwood.testing.faults.systems import (
+    FAULT_STATUS,
+    CountingSystem,
+    ExitingSystem,
+    FailingSystem,
+)
+
+__all__ = [
+    "calls_of_save",
+    "fail_calls",
+    "fork_kills",
+    "fresh_template",
+    "kill_calls",
+    "with_old",
+]
+
+
+def calls_of_save(scenario: Scenario, folder: str) -> list[str]:
+    """The calls that saving the new tree over the old one makes, in their order."""
+    names = bind_trees(scenario)
+    path = os.path.join(_fresh(folder, "count"), scenario.file_name)
+    run_save(scenario, names, path, "old")
+    counting = CountingSystem()
+    with system.replaced(counting):
+        run_save(scenario, names, path, "new")
+    return counting.made
+
+
+def fail_calls(
+    scenario: Scenario, folder: str, code: int, *, lasting: bool = False
+) -> Iterator[Outcome]:
+    """Save with the Nth call failing with errno `code`, for every N, in this process."""
+    names = bind_trees(scenario)
+    template = fresh_template(scenario, folder)
+    for number, call in enumerate(calls_of_save(scenario, folder), start=1):
+        place = with_old(scenario, folder, f"fail-{code}-{number}", template)
+        error: BaseException | None = None
+        with system.replaced(FailingSystem(number, code, lasting=lasting)):
+            try:
+                run_save(scenario, names, os.path.join(place, scenario.file_name), "new")
+            except Exception as e:  # noqa: BLE001  (reported in the outcome)
+                error = e
+        fault = f"{call}, call {number}, fails with {os.strerror(code)}"
+        yield judge(scenario, place, fault=fault, returned=error is None, error=error)
+        shutil.rmtree(place)
+
+
+def kill_calls(scenario: Scenario, folder: str, *, torn: bool = False) -> Iterator[Outcome]:
+    """Save in a child that ends at its Nth call, for every N. One child forks all the saves."""
+    calls = calls_of_save(scenario, folder)
+    template = fresh_template(scenario, folder)
+    places = [
+        with_old(scenario, folder, f"kill-{number}", template)
+        for number in range(1, len(calls) + 1)
+    ]
+    ended = run_child("kill", scenario, {"places": places, "torn": torn})
+    for number, (call, place, status) in enumerate(
+        zip(calls, places, ended["statuses"], strict=True), start=1
+    ):
+        if status not in (0, FAULT_STATUS):
+            raise RuntimeError(f"a child that was to end at call {number} ended with {status}")
+        fault = f"killed at {call}, call {number}{', torn' if torn else ''}"
+        yield judge(scenario, place, fault=fault, returned=status == 0)
+        shutil.rmtree(place)
+
+
+def fork_kills(scenario: Scenario, places: list[str], *, torn: bool) -> list[int]:
+    """In the child: one fork for each place, ending at call 1, 2, 3 and so on."""
+    names = bind_trees(scenario)
+    statuses: list[int] = []
+    for number, place in enumerate(places, start=1):
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                with system.replaced(ExitingSystem(number, torn=torn)):
+                    run_save(scenario, names, os.path.join(place, scenario.file_name), "new")
+                os._exit(0)
+            finally:
+                os._exit(1)
+        statuses.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    return statuses
+
+
+def fresh_template(scenario: Scenario, folder: str) -> str:
+    """A directory with the old tree saved, to copy from."""
+    place = _fresh(folder, "template")
+    run_save(scenario, bind_trees(scenario), os.path.join(place, scenario.file_name), "old")
+    return place
+
+
+def with_old(scenario: Scenario, folder: str, name: str, template: str) -> str:
+    """A fresh directory that holds the old tree alone."""
+    place = _fresh(folder, name)
+    shutil.copyfile(
+        os.path.join(template, scenario.file_name), os.path.join(place, scenario.file_name)
+    )
+    return place
+
+
+def _fresh(folder: str, name: str) -> str:
+    place = os.path.join(folder, name)
+    shutil.rmtree(place, ignore_errors=True)
+    os.makedirs(place)
+    return place

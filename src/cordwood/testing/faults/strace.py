@@ -1,0 +1,95 @@
+"""Kill a saving child from outside, at a system call, with strace's fault injection."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from cordwood.testing.faults.calls import fresh_template, with_old
+from cordwood.testing.faults.children import BEGIN, END, start_child
+from cordwood.testing.faults.scenario import Outcome, Scenario, judge
+
+__all__ = ["SYSCALLS", "strace_kills", "why_no_strace"]
+
+SYSCALLS = (
+    "openat",
+    "fallocate",
+    "pwrite64",
+    "ftruncate",
+    "fsync",
+    "rename",
+    "renameat",
+    "flock",
+    "unlink",
+)
+_LINE = re.compile(r"(\d+) +(\w+)\(")
+
+
+def why_no_strace() -> str | None:
+    """Why `strace_kills` cannot run here, or None."""
+    if shutil.which("strace") is None:
+        return "strace is not installed"
+    tried = subprocess.run(["strace", "-o", os.devnull, "true"], capture_output=True, check=False)
+    if tried.returncode != 0:
+        return f"strace may not trace: {tried.stderr.decode().strip()}"
+    return None
+
+
+def strace_kills(
+    scenario: Scenario, folder: str, *, sample: int, seed: int = 0
+) -> Iterator[Outcome]:
+    """SIGKILL at the Nth call of a kind, for `sample` kinds and Ns drawn from one traced save."""
+    template = fresh_template(scenario, folder)
+    points = _points(scenario, folder, template)
+    chosen = random.Random(seed).sample(points, min(sample, len(points)))  # noqa: S311
+    for syscall, number in sorted(chosen):
+        place = with_old(scenario, folder, f"{syscall}-{number}", template)
+        inject = f"inject={syscall}:signal=SIGKILL:when={number}"
+        status = _save_under(scenario, place, ["-e", f"trace={syscall}", "-e", inject])
+        fault = f"SIGKILL at {syscall}, call {number}"
+        yield judge(scenario, place, fault=fault, returned=status == 0)
+        shutil.rmtree(place)
+
+
+def _points(scenario: Scenario, folder: str, template: str) -> list[tuple[str, int]]:
+    """(syscall, N) within the save. strace counts N for each thread on its own."""
+    log = os.path.join(folder, "strace.log")
+    place = with_old(scenario, folder, "trace", template)
+    traced = ",".join(f"?{name}" for name in SYSCALLS)
+    status = _save_under(scenario, place, ["-o", log, "-e", f"trace={traced}"])
+    if status != 0:
+        raise RuntimeError(f"a traced save ended with {status}")
+    seen: Counter[tuple[str, str]] = Counter()
+    before: Counter[str] = Counter()
+    points: set[tuple[str, int]] = set()
+    saving = False
+    with open(log, encoding="utf-8") as lines:
+        for line in lines:
+            found = _LINE.match(line)
+            if found is None:
+                continue
+            thread, syscall = found.groups()
+            seen[thread, syscall] += 1
+            number = seen[thread, syscall]
+            if BEGIN in line:
+                saving = True
+                before = Counter({name: count for (_, name), count in seen.items()})
+            elif END in line:
+                saving = False
+            elif saving and number > before[syscall]:
+                points.add((syscall, number))
+    return sorted(points)
+
+
+def _save_under(scenario: Scenario, place: str, options: Sequence[str]) -> int:
+    path = os.path.join(place, scenario.file_name)
+    log = () if "-o" in options else ("-o", os.devnull)
+    command = ["strace", "-f", "-qq", *log, *options]
+    child = start_child("save", scenario, {"path": path, "which": "new"}, under=command)
+    child.communicate()
+    return child.returncode

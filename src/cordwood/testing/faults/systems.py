@@ -1,0 +1,76 @@
+"""Systems whose Nth call goes wrong."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from cordwood.engine.system import System
+
+__all__ = ["CALLS", "FAULT_STATUS", "CountingSystem", "ExitingSystem", "FailingSystem"]
+
+CALLS = tuple(name for name in vars(System) if not name.startswith("_"))
+FAULT_STATUS = 77  # the exit status of a process that an ExitingSystem ended
+
+
+class CountingSystem(System):
+    """The real calls, counted: `made` lists their names."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+        self._counting = threading.Lock()
+
+    def __getattribute__(self, name: str) -> Any:
+        call = super().__getattribute__(name)
+        if name not in CALLS:
+            return call
+        return lambda *args: self._count(name, call, args)
+
+    def _count(self, name: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        with self._counting:
+            self.made.append(name)
+            number = len(self.made)
+        return self._make(number, name, call, args)
+
+    def _make(self, number: int, name: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        del number, name
+        return call(*args)
+
+
+class FailingSystem(CountingSystem):
+    """Call number `at` fails with `code`; with `lasting`, every later pwrite and fsync too."""
+
+    def __init__(self, at: int, code: int, *, lasting: bool = False) -> None:
+        super().__init__()
+        self._at = at
+        self._code = code
+        self._lasting = lasting
+
+    def _make(self, number: int, name: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        again = self._lasting and number > self._at and name in ("pwrite", "fsync", "fallocate")
+        if number == self._at or again:
+            if name == "close":  # Linux closes even where it reports an error
+                call(*args)
+            raise OSError(self._code, os.strerror(self._code))
+        return call(*args)
+
+
+class ExitingSystem(CountingSystem):
+    """The process ends at call number `at`: before it, or halfway through a torn pwrite."""
+
+    def __init__(self, at: int, *, torn: bool) -> None:
+        super().__init__()
+        self._at = at
+        self._torn = torn
+
+    def _make(self, number: int, name: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        if number == self._at:
+            if self._torn and name == "pwrite":
+                fd, data, offset = args
+                half = len(data) // 2
+                half -= half % 4096 if half > 4096 else 0  # O_DIRECT takes whole pages
+                call(fd, data[:half], offset)
+            os._exit(FAULT_STATUS)
+        return call(*args)

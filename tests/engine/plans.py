@@ -1,0 +1,68 @@
+"""Small plans for tests: arrays one after another, with and without gaps and digests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cordwood.index import Digests
+from cordwood.plan.load import LoadPlan, Move
+from cordwood.plan.save import FilePlan, LeafBytes, Literal, Segment
+
+
+class Sealed:
+    """A seal that remembers the digests it was given."""
+
+    def __init__(self, header: bytes) -> None:
+        self.header = header
+        self.digests: Digests | None = None
+
+    def __call__(self, digests: Digests) -> bytes:
+        self.digests = digests
+        return self.header
+
+
+class Laid(NamedTuple):
+    plan: FilePlan
+    offsets: list[int]
+    seal: Sealed | None
+
+
+def stored_bytes(array: np.ndarray) -> bytes:
+    """What a file holds of an array: C order, little-endian."""
+    array = np.asarray(array)
+    little = array.astype(array.dtype.newbyteorder("<"))
+    return little.tobytes()
+
+
+def lay_out(arrays: Sequence[np.ndarray], *, gap: bytes = b"", header: bytes = b"") -> Laid:
+    segments: list[Segment] = []
+    offsets: list[int] = []
+    end = len(header)
+    for i, array in enumerate(arrays):
+        if gap:
+            segments.append(Literal(gap))
+            end += len(gap)
+        segments.append(LeafBytes(i, 0, array.nbytes))
+        offsets.append(end)
+        end += array.nbytes
+    seal = Sealed(header) if header else None
+    return Laid(FilePlan(end, tuple(segments), len(header), seal), offsets, seal)
+
+
+def expected_file(arrays: Sequence[np.ndarray], *, gap: bytes = b"", header: bytes = b"") -> bytes:
+    return header + b"".join(gap + stored_bytes(array) for array in arrays)
+
+
+def load_plan(laid: Laid, arrays: Sequence[np.ndarray]) -> tuple[LoadPlan, list[int]]:
+    """All arrays into one buffer, each at a multiple of 64; and where."""
+    moves: list[Move] = []
+    positions: list[int] = []
+    end = 0
+    for offset, array in zip(laid.offsets, arrays, strict=True):
+        moves.append(Move(0, offset, array.nbytes, 0, end))
+        positions.append(end)
+        end += -(-array.nbytes // 64) * 64
+    return LoadPlan((end,), tuple(moves), ()), positions

@@ -1,0 +1,109 @@
+"""The engine's own save, broken in every way; and the harness against a save that is not safe."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from cordwood.errors import StorageError
+from cordwood.testing.faults import (
+    Outcome,
+    Scenario,
+    cut_power,
+    fail_calls,
+    kill_calls,
+    strace_kills,
+    why_no_power_cuts,
+    why_no_strace,
+)
+
+_LOAD = """
+import numpy as np
+from pathlib import Path
+data = Path(path).read_bytes()
+assert data[:4096] == data[:1] * 4096, "header"
+found = {"a": np.frombuffer(data[4096:], np.uint8)}
+"""
+
+_SAVE = """
+from cordwood.engine.write import write_file
+from cordwood.plan.save import FilePlan, LeafBytes
+array = tree["a"]
+plan = FilePlan(4096 + array.nbytes, (LeafBytes(0, 0, array.nbytes),), 4096, lambda _: b"h" * 4096)
+write_file(path, plan, lambda _: array)
+"""
+
+_CARELESS = """
+from pathlib import Path
+Path(path).write_bytes(b"h" * 4096 + tree["a"].tobytes())
+"""
+
+
+def trees(size: int) -> str:
+    return (
+        "import numpy as np\n"
+        "old = {'a': np.zeros(5000, np.uint8)}\n"
+        f"new = {{'a': np.arange({size}, dtype=np.uint8)}}\n"
+    )
+
+
+SMALL = Scenario("small.bin", trees(9000), _SAVE, _LOAD)
+LARGE = Scenario("large.bin", trees(10_000_001), _SAVE, _LOAD)  # O_DIRECT, fallocate, threads
+CARELESS = Scenario("careless.bin", SMALL.trees, _CARELESS, _LOAD)
+
+
+def check(outcomes: list[Outcome], *, at_least: int) -> None:
+    for outcome in outcomes:
+        assert outcome.kept_a_tree, outcome
+    assert len(outcomes) >= at_least
+
+
+@pytest.mark.parametrize("scenario", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+@pytest.mark.parametrize("lasting", [False, True], ids=["once", "lasting"])
+def test_a_call_fails(tmp_path: Path, scenario: Scenario, code: int, lasting: bool) -> None:
+    outcomes = list(fail_calls(scenario, str(tmp_path), code, lasting=lasting))
+    check(outcomes, at_least=9)
+    for outcome in outcomes:
+        if outcome.error is not None:
+            assert isinstance(outcome.error, StorageError), outcome
+            assert outcome.error.errno == code
+            assert str(outcome.error.filename).endswith(scenario.file_name)
+            untouched = "what was there before is untouched" in str(outcome.error)
+            assert untouched == (outcome.found == "old"), outcome
+    assert {outcome.found for outcome in outcomes} == {"old", "new"}
+
+
+@pytest.mark.parametrize("scenario", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("torn", [False, True], ids=["before", "torn"])
+def test_the_process_ends_at_a_call(tmp_path: Path, scenario: Scenario, torn: bool) -> None:
+    outcomes = list(kill_calls(scenario, str(tmp_path), torn=torn))
+    check(outcomes, at_least=9)
+    assert {outcome.found for outcome in outcomes} == {"old", "new"}
+    assert not any(outcome.returned for outcome in outcomes)
+
+
+@pytest.mark.parametrize("scenario", [SMALL, LARGE], ids=["small", "large"])
+def test_killed_from_outside(tmp_path: Path, scenario: Scenario) -> None:
+    if why := why_no_strace():
+        pytest.skip(why)
+    outcomes = list(strace_kills(scenario, str(tmp_path), sample=6))
+    check(outcomes, at_least=6)
+    assert not all(outcome.returned for outcome in outcomes)
+
+
+@pytest.mark.parametrize("scenario", [SMALL, LARGE], ids=["small", "large"])
+def test_the_power_is_cut_when_save_returns(tmp_path: Path, scenario: Scenario) -> None:
+    if why := why_no_power_cuts(str(tmp_path)):
+        pytest.skip(why)
+    check(cut_power(scenario, str(tmp_path), delays_seconds=(0.0,)), at_least=1)
+
+
+def test_the_harness_sees_what_a_careless_save_loses(tmp_path: Path) -> None:
+    if why := why_no_power_cuts(str(tmp_path)):
+        pytest.skip(why)
+    (outcome,) = cut_power(CARELESS, str(tmp_path), delays_seconds=(0.0,))
+    assert outcome.found != "new"
+    assert not outcome.kept_a_tree

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cordwood.engine import read
+from cordwood.engine.digest import digests_of
+from cordwood.engine.files import LocalFile, MemoryFile
+from cordwood.engine.read import allocate, execute_load
+from cordwood.engine.verify import check_file, check_ranges
+from cordwood.errors import CorruptionError, LimitError, TruncatedError
+from cordwood.index import Digests
+from cordwood.plan.load import LoadPlan, Move
+
+DATA = np.random.default_rng(1).integers(0, 256, 40_000, dtype=np.uint8).tobytes()
+BLOCK = 1000
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 5 << 20])
+def test_buffers_begin_at_multiples_of_64(size: int) -> None:
+    buffer = allocate(size)
+    assert buffer.shape == (size,)
+    assert buffer.dtype == np.uint8
+    assert size == 0 or buffer.ctypes.data % 64 == 0
+    assert buffer.flags.writeable
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> LoadPlan:
+    """Moves with gaps, neighbours, overlaps and several buffers, sorted by offset."""
+    sizes: list[int] = [0, 0, 0]
+    moves: list[Move] = []
+    for offset, length, buffer, skip in draw(
+        st.lists(
+            st.tuples(
+                st.integers(0, len(DATA)),
+                st.one_of(st.integers(0, 60), st.integers(0, 9000)),
+                st.integers(0, 2),
+                st.sampled_from([0, 0, 5]),
+            ),
+            max_size=25,
+        )
+    ):
+        length = min(length, len(DATA) - offset)
+        moves.append(Move(0, offset, length, buffer, sizes[buffer] + skip))
+        sizes[buffer] += skip + length
+    moves.sort()
+    return LoadPlan(tuple(sizes), tuple(moves), ())
+
+
+@settings(max_examples=300)
+@given(
+    plans(),
+    st.integers(0, 2500),
+    st.sampled_from([None, 1000, 7777]),
+    st.sampled_from([1, 100, 1 << 30]),
+    st.booleans(),
+)
+def test_every_move_is_made(
+    tmp_path_factory: pytest.TempPathFactory,
+    plan: LoadPlan,
+    start: int,
+    block: int | None,
+    small: int,
+    local: bool,
+) -> None:
+    digests = None
+    if block is not None:
+        digests = digests_of([DATA[start:]], start=start, block_bytes=block)
+    if local:
+        path = tmp_path_factory.getbasetemp() / "data"
+        if not path.exists():
+            path.write_bytes(DATA)
+        file: LocalFile | MemoryFile = LocalFile(path)
+    else:
+        file = MemoryFile(DATA)
+    with pytest.MonkeyPatch.context() as patch, file:
+        patch.setattr(read, "_UNIT_BYTES", 4000)
+        patch.setattr(read, "_GAP_BYTES", 30)
+        patch.setattr(read, "_SMALL_MOVE_BYTES", small)
+        patch.setattr(read, "_BYTES_PER_THREAD", 4000)
+        buffers = execute_load(plan, [file], digests=[digests], verify=True)
+    assert [len(buffer) for buffer in buffers] == list(plan.buffers)
+    for move in plan.moves:
+        found = buffers[move.buffer][move.position : move.position + move.length]
+        assert found.tobytes() == DATA[move.offset : move.offset + move.length]
+
+
+def one_move(offset: int, length: int) -> LoadPlan:
+    return LoadPlan((length,), (Move(0, offset, length, 0, 0),), ())
+
+
+def test_several_sources() -> None:
+    moves = (Move(0, 0, 2, 0, 0), Move(0, 4, 2, 1, 0), Move(2, 1, 3, 0, 2))
+    files = [MemoryFile(b"abcdef"), MemoryFile(b"unused"), MemoryFile(b"vwxyz")]
+    found = execute_load(
+        LoadPlan((5, 2), moves, ()), files, digests=[None, None, None], verify=True
+    )
+    assert [buffer.tobytes() for buffer in found] == [b"abwxy", b"ef"]
+
+
+@pytest.mark.parametrize("flipped", [0, 999, 1000, 20_500, len(DATA) - 1])
+def test_a_flipped_bit_is_named(flipped: int) -> None:
+    damaged = bytearray(DATA)
+    damaged[flipped] ^= 4
+    digests = digests_of([DATA], start=0, block_bytes=BLOCK)
+    file = MemoryFile(damaged, "some.file")
+    a = flipped // BLOCK * BLOCK
+    b = min(a + BLOCK, len(DATA))
+    message = f"some.file: bytes {a} to {b} do not match"
+    with pytest.raises(CorruptionError, match=message):
+        execute_load(one_move(0, len(DATA)), [file], digests=[digests], verify=True)
+    with pytest.raises(CorruptionError, match=message):  # rounded out to its whole block
+        execute_load(one_move((a + b) // 2, 1), [file], digests=[digests], verify=True)
+    with pytest.raises(CorruptionError, match=message):
+        check_ranges(file.map(), digests, [(a + 1, a + 2)], name="some.file")
+    execute_load(one_move(0, len(DATA)), [file], digests=[digests], verify=False)
+    elsewhere = (a + 5 * BLOCK) % (len(DATA) - BLOCK)
+    execute_load(one_move(elsewhere, 1), [file], digests=[digests], verify=True)
+    check_ranges(file.map(), digests, [(elsewhere, elsewhere + 1), (5, 5)], name="some.file")
+    assert check_file(file, digests) == [(a, b)]
+
+
+def test_check_file_lists_every_damaged_block(tmp_path: Path) -> None:
+    size = 21 * (1 << 20) + 12345
+    data = np.zeros(size, np.uint8)
+    digests = digests_of([data.data[100:]], start=100)
+    flipped = [100, (9 << 20) + 100, size - 1]
+    data[flipped] = 1
+    data.tofile(tmp_path / "f")
+    block = 1 << 20
+    with LocalFile(tmp_path / "f") as file:
+        assert check_file(file, digests) == [
+            (100, 100 + block),
+            (100 + 9 * block, 100 + 10 * block),
+            (100 + 21 * block, size),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("digests", "error", "message"),
+    [
+        (Digests(0, 1000, b""), CorruptionError, "expected 40 block digests.*found 0"),
+        (Digests(0, 1000, b"x" * 41 * 16), CorruptionError, "found 41: the file grew, shrank"),
+        (Digests(0, 0, b""), LimitError, "digest blocks of 0 bytes"),
+        (Digests(0, 1 << 40, b"x" * 16), LimitError, "MAX_BLOCK_BYTES"),
+        (Digests(-1, 1 << 20, b"x" * 16), CorruptionError, "from byte -1"),
+    ],
+)
+def test_digests_of_another_file_are_refused(
+    digests: Digests, error: type[Exception], message: str
+) -> None:
+    file = MemoryFile(DATA, "f")
+    with pytest.raises(error, match=message):
+        execute_load(one_move(0, 1), [file], digests=[digests], verify=True)
+    with pytest.raises(error, match=message):
+        check_file(file, digests)
+    with pytest.raises(error, match=message):
+        check_ranges(file.map(), digests, [], name="f")
+
+
+@pytest.mark.parametrize(
+    ("move", "error", "message"),
+    [
+        (Move(0, 39_990, 20, 0, 0), TruncatedError, "f: expected 20 bytes at offset 39990"),
+        (Move(0, 0, 101, 0, 0), ValueError, "does not fit its buffer of 100 bytes"),
+        (Move(0, 0, 50, 0, 51), ValueError, "does not fit its buffer of 100 bytes"),
+        (Move(0, 0, 50, 0, -1), ValueError, "does not fit its buffer of 100 bytes"),
+        (Move(0, -5, 5, 0, 0), ValueError, "begins before its file"),
+    ],
+)
+def test_moves_outside_their_file_or_buffer(
+    move: Move, error: type[Exception], message: str
+) -> None:
+    plan = LoadPlan((100,), (move,), ())
+    with pytest.raises(error, match=message):
+        execute_load(plan, [MemoryFile(DATA, "f")], digests=[None], verify=True)
+
+
+def test_a_file_that_shrinks_after_it_was_opened(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(DATA)
+    with LocalFile(path) as file:
+        os.truncate(path, 1000)
+        message = f"{re.escape(str(path))}: expected 40000 bytes at offset 0, found 1000"
+        with pytest.raises(TruncatedError, match=message):
+            execute_load(one_move(0, len(DATA)), [file], digests=[None], verify=True)
+
+
+def test_20000_small_moves_take_few_reads(tmp_path: Path) -> None:
+    class Counted(MemoryFile):
+        reads = 0
+
+        def read_into(self, offset: int, views: object) -> None:
+            type(self).reads += 1
+            super().read_into(offset, views)  # type: ignore[arg-type]
+
+    data = np.random.default_rng(0).integers(0, 255, 20_000 * 110, dtype=np.uint8)
+    moves = tuple(Move(0, i * 110 + 10, 100, 0, i * 128) for i in range(20_000))
+    plan = LoadPlan((20_000 * 128,), moves, ())
+    (found,) = execute_load(plan, [Counted(data.data)], digests=[None], verify=True)
+    assert Counted.reads == 1
+    assert (found.reshape(20_000, 128)[:, :100] == data.reshape(20_000, 110)[:, 10:]).all()
