@@ -1,0 +1,110 @@
+"""The tables that benchmarks/single_file.md holds."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.claims import ALIASED_SHARE_MIN, CLAIMS, MAPPED, MAPPED_SECONDS_MAX, ratio_of
+
+__all__ = ["Report", "as_markdown", "hardware"]
+
+
+class Report(NamedTuple):
+    """What one tree's run measured; medians in seconds, by contender."""
+
+    tree: str
+    what: str
+    leaves: int
+    size_bytes: int
+    rounds: int
+    saves: dict[str, float]
+    loads: dict[str, float]
+    in_memory: dict[str, float]
+    aliased_share: float
+
+
+def as_markdown(reports: Sequence[Report], versions: Mapping[str, str], machine: str) -> str:
+    """All reports as one page."""
+    pinned = ", ".join(f"{name} {version}" for name, version in versions.items())
+    lines = [
+        "# One file: cordwood beside its peers",
+        "",
+        "Written by `make bench`. Medians of interleaved rounds, all contenders of a tree in one",
+        "process; each save onto a fresh path after unlink and sync, each load from a warm page",
+        "cache. Trust the ratios within a table, not the absolute numbers.",
+        "",
+        f"- {pinned}",
+        f"- {machine}",
+        "",
+    ]
+    for report in reports:
+        lines += [*_section(report), ""]
+    return "\n".join(lines)
+
+
+def hardware(folder: Path) -> str:
+    """The class of machine, in words."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    system = f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}"
+    python = f"Python {platform.python_version()}"
+    cores = f"{os.cpu_count()} cores ({platform.machine()})"
+    return f"{python}, {system}, {cores}, {memory:.0f} GiB of memory, {_file_system(folder)}, CPU"
+
+
+def _file_system(folder: Path) -> str:
+    """The type of the file system that holds the folder."""
+    best = ("", "an unknown file system")
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, mount, kind, *_ = line.split()
+        if folder.resolve().is_relative_to(mount) and len(mount) >= len(best[0]):
+            best = (mount, kind)
+    return best[1]
+
+
+def _section(report: Report) -> list[str]:
+    size = f"{report.leaves:,} leaves, {report.size_bytes / 1e9:.3f} GB, {report.rounds} rounds"
+    lines = [f"## {report.tree}", "", f"{report.what} ({size})", ""]
+    lines += _table("save", report.saves, report.size_bytes)
+    lines += ["", *_table("load", report.loads, report.size_bytes)]
+    lines += ["", *_table("bytes in memory", report.in_memory, report.size_bytes)]
+    lines += ["", f"A mapped load aliases {report.aliased_share:.2%} of its bytes."]
+    claims = _claims(report)
+    if claims:
+        lines += ["", "| ratio | found | at least | |", "|---|---:|---:|---|", *claims]
+    return lines
+
+
+def _table(title: str, medians: Mapping[str, float], size_bytes: int) -> list[str]:
+    lines = [f"| {title} | ms | GB/s | x the fastest |", "|---|---:|---:|---:|"]
+    fastest = min(medians.values())
+    for name, seconds in sorted(medians.items(), key=lambda item: item[1]):
+        rate = size_bytes / seconds / 1e9
+        lines.append(f"| {name} | {1e3 * seconds:,.1f} | {rate:.2f} | {seconds / fastest:.1f} |")
+    return lines
+
+
+def _claims(report: Report) -> list[str]:
+    medians = {**report.saves, **report.loads, **report.in_memory}
+    lines = []
+    for claim in CLAIMS:
+        if report.tree in claim.trees:
+            found = ratio_of(claim, medians)
+            met = "met" if found >= claim.target else "**not met**"
+            lines.append(
+                f"| {claim.other} / {claim.ours} | {found:.2f} | {claim.target:g} | {met} |"
+            )
+    if report.tree == "gpt2":
+        mapped = medians[MAPPED]
+        met = "met" if mapped <= MAPPED_SECONDS_MAX else "**not met**"
+        lines.append(
+            f"| {MAPPED}, ms (at most) | {1e3 * mapped:.1f} | {1e3 * MAPPED_SECONDS_MAX:g} | {met} |"
+        )
+        met = "met" if report.aliased_share >= ALIASED_SHARE_MIN else "**not met**"
+        lines.append(
+            f"| share of bytes aliased | {report.aliased_share:.4f} | {ALIASED_SHARE_MIN} | {met} |"
+        )
+    return lines
