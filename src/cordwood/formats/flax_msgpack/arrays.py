@@ -19,6 +19,8 @@ _MAX_NAME_BYTES = 64
 # What numpy.dtype reads beside names, as other writers put it: '>f4', '<i2', '|b1', '<M8[ns]'.
 _CODE = re.compile(r"([<>=|]?)(b1|[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32)|[mM]8(?:\[\w+\])?)")
 
+_UNREADABLE = ("str", "bytes", "void", "record")
+
 
 class ArrayHeader(NamedTuple):
     """An array as its extension describes it."""
@@ -117,7 +119,11 @@ def _read_dtype(text: str, pos: int, name: str) -> tuple[str, Encoding]:
             pass
     raise FormatError(
         f"{name}: byte {pos}: expected a numeric dtype, found {text!r}"
-        + (", which Flax writes but cannot read" if text.startswith(("str", "bytes", "void")) else "")
+        + (
+            ", which Flax writes but cannot read"
+            if text.startswith(("str", "bytes", "void"))
+            else ""
+        )
     )
 
 
@@ -138,7 +144,8 @@ def _check_size(
     expected = math.prod(shape) * itemsize
     if expected != nbytes:
         raise FormatError(
-            f"{name}: byte {pos}: expected {expected} bytes for {dtype}{list(shape)}, found {nbytes}"
+            f"{name}: byte {pos}: expected {expected} bytes for {dtype}{list(shape)}, "
+            f"found {nbytes}"
         )
     return shape
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from cordwood import dtypes
 from cordwood.errors import FormatError
 from cordwood.formats.flax_msgpack.wire import CHUNKED_MARKER
-from cordwood.index import Inline, Leaf, Piece, Pieces, Span
+from cordwood.index import Encoding, Inline, Leaf, Piece, Pieces, Span
 from cordwood.keypath import KeyPath
 from cordwood.tree.structure import Node
 
@@ -89,7 +89,7 @@ def _join(path: KeyPath, shape: tuple[int, ...], chunks: Sequence[Leaf], at: str
     return Leaf(path, "numpy", shape, first.dtype, Pieces(tuple(pieces), _encoding(first)))
 
 
-def _encoding(leaf: Leaf) -> str:
+def _encoding(leaf: Leaf) -> Encoding:
     assert isinstance(leaf.storage, Pieces)
     return leaf.storage.encoding
 

@@ -8,6 +8,7 @@ at the root and in dicts that lie in nothing but dicts.
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -29,6 +30,7 @@ from cordwood.plan.save import FilePlan, LeafBytes, Literal, Segment
 
 __all__ = ["plan_save"]
 
+_POSITION = re.compile(r"0|[1-9][0-9]{0,17}")
 _BIG_BYTES = 4096  # bytes objects from here on are not copied into the plan
 
 _Frame = tuple[Iterator[Any], bool, bool]  # what is left, whether of a dict, whether Flax chunks
@@ -92,7 +94,11 @@ class _Planner:
             self.out.clear()
 
     def key_path(self) -> KeyPath:
-        return tuple(self.path)
+        """For messages: positions that a state dict has as strings are positions again."""
+        return tuple(
+            int(key) if isinstance(key, str) and _POSITION.fullmatch(key) else key
+            for key in self.path
+        )
 
     def refuse(self, error: UnsupportedLeafError | LimitError) -> None:
         if self.problems is None:
@@ -104,8 +110,8 @@ class _Planner:
         self.value(state, chunkable=True)
         while stack:
             rest, of_dict, chunkable = stack[-1]
-            item = next(rest, stack)
-            if item is stack:
+            item: tuple[Any, Any] | None = next(rest, None)
+            if item is None:
                 stack.pop()
                 path.pop()
                 continue
@@ -149,20 +155,18 @@ class _Planner:
         elif isinstance(value, np.generic):
             self.scalar(value)
         elif not self.atom(value, kind):
-            jax = sys.modules.get("jax")
-            if jax is None or not isinstance(value, jax.Array):
-                self.refuse(refusal(self.key_path(), value))
-            elif isinstance(value, jax.core.Tracer) or not _within_reach(value):
-                self.refuse(refusal(self.key_path(), value))
-            else:
+            if _is_readable_jax_array(value):
                 self.array(value, value.shape, value.dtype, chunkable=chunkable)
+            else:
+                self.refuse(refusal(self.key_path(), value))
 
     def mapping(self, value: dict[Any, Any], chunkable: bool) -> None:
         if wire.CHUNKED_MARKER in value:
+            path = name_of_path((*self.key_path(), wire.CHUNKED_MARKER))
             self.refuse(
                 UnsupportedLeafError(
-                    f"{name_of_path((*self.path, wire.CHUNKED_MARKER))}: a dict with this key "
-                    "reads as a chunked array, not as a dict; rename the key"
+                    f"{path}: a dict with this key reads as a chunked array, not as a dict; "
+                    "rename the key"
                 )
             )
         items: Any = value.items()
@@ -339,5 +343,8 @@ class _Planner:
         return None
 
 
-def _within_reach(array: Any) -> bool:
-    return not array.is_deleted() and (array.is_fully_addressable or array.is_fully_replicated)
+def _is_readable_jax_array(value: Any) -> bool:
+    jax = sys.modules.get("jax")
+    if jax is None or not isinstance(value, jax.Array) or isinstance(value, jax.core.Tracer):
+        return False
+    return not value.is_deleted() and (value.is_fully_addressable or value.is_fully_replicated)

@@ -6,7 +6,8 @@ header, foreign names of dtypes, big-endian elements, a dimension of -1, keys of
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import math
+import struct
 from typing import Any
 
 from cordwood.engine.files import ReadableFile
@@ -49,25 +50,40 @@ _INLINE_KINDS: dict[str, LeafKind] = {
     "bin": "bytes",
 }
 
-# Of an array whose header was met before: shape, dtype, encoding, where it lies in the leaf.
-_Known = tuple[tuple[int, ...], str, Encoding, Span]
+# Of an array whose header was met before: length of its payload, shape, dtype, encoding, and
+# which elements those are.
+_Known = tuple[int, tuple[int, ...], str, Encoding, Span]
 MAX_LEAVES = 1 << 22
 MAX_PATH_KEYS = 1 << 22  # in all key paths together, beside one for every four bytes of the file
 
+_MAX_KNOWN = 4096  # array headers that are remembered
+_ext16 = struct.Struct(">Hb").unpack_from
+_ext32 = struct.Struct(">Ib").unpack_from
 _new = tuple.__new__  # a named tuple's own constructor takes twice as long
 
 
 class _Frame:
     """A container that is being read."""
 
-    __slots__ = ("chunkable", "first_leaf", "keys", "kind", "node", "path", "pos", "size", "stop")
+    __slots__ = (
+        "chunkable",
+        "first_leaf",
+        "keys",
+        "kind",
+        "node",
+        "path",
+        "plain",
+        "pos",
+        "position",
+        "size",
+        "stop",
+    )
 
     def __init__(
         self,
         kind: NodeKind,
         size: int,
         path: KeyPath,
-        *,
         pos: int,
         node: int,
         first_leaf: int,
@@ -82,7 +98,9 @@ class _Frame:
         self.first_leaf = first_leaf
         self.chunkable = chunkable  # whether Flax looks for chunked arrays here
         self.stop = stop  # where the extension of a tuple ends; else -1
-        self.keys: dict[Hashable, None] = {}
+        self.position = 0  # how many children were begun
+        self.keys: dict[Any, None] = {}
+        self.plain = True  # whether all keys are str
 
 
 class _Scan:
@@ -93,57 +111,110 @@ class _Scan:
         self.leaves: list[Leaf] = []
         self.stack: list[_Frame] = []
         self.path_keys = 0
-        self.known: dict[tuple[int, bytes], _Known] = {}  # by length and header of the payload
-        self.header_lengths: dict[int, int] = {}  # of the last payload of such a length
+        self.known: dict[bytes, _Known] = {}  # by what precedes the elements in an extension
+        self.header_lengths: dict[int, int] = {}  # of that, in the last extension of such a length
 
     def run(self) -> tuple[list[Node], list[Leaf]]:
-        data, stack = self.data, self.stack
-        end = len(data)
-        pos = self.value(0, (), chunkable=True)
-        position = 0  # in the list or tuple that is on top
-        positions: list[int] = []
-        frame: _Frame | None = None
+        stack = self.stack
+        end = len(self.data)
+        pos = self.value(0, (), True)
         while stack:
-            if stack[-1] is not frame:  # a container was opened
-                self.check_limits(stack[-1], pos)
-                positions.append(position)
-                frame, position = stack[-1], 0
-            assert frame is not None
-            if position == frame.size:
+            frame = stack[-1]
+            if frame.position == frame.size:
                 self.close(frame, pos)
                 stack.pop()
-                position = positions.pop()
-                frame = stack[-1] if stack else None
-                continue
-            position += 1
-            if frame.kind == "dict":
-                byte = data[pos] if pos < end else 0
-                stop = pos + byte - 0x9F
-                if 0xA0 <= byte < 0xC0 and stop <= end:  # a short str
-                    key: Any = decode_text(data, pos + 1, stop, self.name)
-                    path_key: Any = key
-                else:
-                    key, stop = self.key(pos)
-                    path_key = key if type(key) is str else DictKey(key)
-                if key in frame.keys:
-                    raise FormatError(
-                        f"{self.name}: byte {pos}: a dict has the key {key!r:.80} twice"
-                    )
-                frame.keys[key] = None
-                pos = self.value(stop, (*frame.path, path_key), chunkable=frame.chunkable)
+            elif frame.kind == "dict":
+                pos = self.entries(frame, pos)
             else:
-                pos = self.value(pos, (*frame.path, position - 1), chunkable=False)
+                pos = self.elements(frame, pos)
         if pos != end:
             raise FormatError(
                 f"{self.name}: byte {pos}: expected the end, found {end - pos} more bytes"
             )
         return self.nodes, self.leaves
 
-    def check_limits(self, frame: _Frame, pos: int) -> None:
-        """Before the children of a container are read: what they will take in memory."""
-        if len(self.leaves) + frame.size > MAX_LEAVES:
+    def elements(self, frame: _Frame, pos: int) -> int:
+        """Read what is left of a list or tuple, or up to the next container in it."""
+        stack, path = self.stack, frame.path
+        while frame.position < frame.size and stack[-1] is frame:
+            frame.position += 1
+            pos = self.value(pos, (*path, frame.position - 1), False)
+        return pos
+
+    def entries(self, frame: _Frame, pos: int) -> int:
+        """Read what is left of a dict, or up to the next container in it.
+
+        Short keys and arrays like those before, nearly all there is, take no call.
+        """
+        data, stack, name, path, keys = self.data, self.stack, self.name, frame.path, frame.keys
+        nodes, leaves, known, header_lengths = (
+            self.nodes,
+            self.leaves,
+            self.known,
+            self.header_lengths,
+        )
+        end, chunkable, position, size = len(data), frame.chunkable, frame.position, frame.size
+        key: Any
+        while position < size:
+            position += 1
+            stop = pos + data[pos] - 0x9F if pos < end else -1
+            if pos < stop <= pos + 32 and stop <= end:  # a short str
+                try:
+                    key = str(data[pos + 1 : stop], "utf-8")
+                except UnicodeDecodeError:
+                    key = decode_text(data, pos + 1, stop, name)  # raises
+                key_path = (*path, key)
+            else:
+                key, stop = self.key(pos)
+                if type(key) is str:
+                    key_path = (*path, key)
+                else:
+                    key_path = (*path, DictKey(key))
+                    frame.plain = False
+            if key in keys:
+                raise FormatError(f"{name}: byte {pos}: a dict has the key {key!r:.80} twice")
+            keys[key] = None
+            if stop + 6 <= end:
+                byte = data[stop]
+                if byte == 0xC8:
+                    length, code = _ext16(data, stop + 1)
+                    start = stop + 4
+                elif byte == 0xC7:
+                    length, code = data[stop + 1], data[stop + 2]
+                    start = stop + 3
+                elif byte == 0xC9:
+                    length, code = _ext32(data, stop + 1)
+                    start = stop + 6
+                else:
+                    length, code, start = -1, 0, 0
+                header_length = header_lengths.get(length)
+                if header_length is not None and code == 1 and start + length <= end:
+                    array = known.get(data[start : start + header_length].tobytes())
+                    if array is not None and array[0] == length:
+                        pos = start + length
+                        piece = _new(
+                            Piece, (array[4], 0, start + header_length, length - header_length)
+                        )
+                        storage = _new(Pieces, ((piece,), array[3]))
+                        nodes.append(LEAF)
+                        leaves.append(
+                            _new(
+                                Leaf,
+                                (key_path, "numpy", array[1], array[2], storage, False, None),
+                            )
+                        )
+                        continue
+            pos = self.value(stop, key_path, chunkable)
+            if stack[-1] is not frame:
+                break
+        frame.position = position
+        return pos
+
+    def check_limits(self, count: int, depth: int, pos: int) -> None:
+        """Before `count` children are read: what they will take in memory."""
+        if len(self.leaves) + count > MAX_LEAVES:
             raise LimitError(f"{self.name}: byte {pos}: more than {MAX_LEAVES} leaves")
-        self.path_keys += frame.size * (len(frame.path) + 1)
+        self.path_keys += count * (depth + 1)
         most = MAX_PATH_KEYS + len(self.data) // 4
         if self.path_keys > most:
             raise LimitError(
@@ -151,16 +222,16 @@ class _Scan:
                 "too many values lie too deep"
             )
 
-    def value(self, pos: int, path: KeyPath, *, chunkable: bool) -> int:
+    def value(self, pos: int, path: KeyPath, chunkable: bool) -> int:
         """Read a value, or the header of a container; the offset after it."""
         token = read_token(self.data, pos, self.name)
         kind = token.kind
         if kind == "ext":
             return self.extension(token, pos, path)
         if kind == "map":
-            self.open("dict", token, path, pos=pos, chunkable=chunkable)
+            self.open("dict", token, path, pos, chunkable, -1)
         elif kind == "array":
-            self.open("list", token, path, pos=pos, chunkable=False)
+            self.open("list", token, path, pos, False, -1)
         else:
             self.inline(path, _INLINE_KINDS[kind], self.atom(token))
         return token.stop
@@ -197,14 +268,7 @@ class _Scan:
         return value, token.stop
 
     def open(
-        self,
-        kind: NodeKind,
-        token: Token,
-        path: KeyPath,
-        *,
-        pos: int,
-        chunkable: bool,
-        stop: int = -1,
+        self, kind: NodeKind, token: Token, path: KeyPath, pos: int, chunkable: bool, stop: int
     ) -> None:
         count = token.value
         left = len(self.data) - token.stop
@@ -218,18 +282,9 @@ class _Scan:
             raise LimitError(
                 f"{self.name}: byte {pos}: containers nest deeper than {wire.MAX_DEPTH}"
             )
-        self.stack.append(
-            _Frame(
-                kind,
-                count,
-                path,
-                pos=pos,
-                node=len(self.nodes),
-                first_leaf=len(self.leaves),
-                chunkable=chunkable,
-                stop=stop,
-            )
-        )
+        self.check_limits(count, len(path), pos)
+        frame = _Frame(kind, count, path, pos, len(self.nodes), len(self.leaves), chunkable, stop)
+        self.stack.append(frame)
         self.nodes.append(Node(kind, count))
 
     def close(self, frame: _Frame, pos: int) -> None:
@@ -240,7 +295,9 @@ class _Scan:
             )
         if frame.kind != "dict" or not frame.size:
             return
-        keys = tuple([key if type(key) is str else DictKey(key) for key in frame.keys])
+        keys = tuple(frame.keys)
+        if not frame.plain:
+            keys = tuple([key if type(key) is str else DictKey(key) for key in keys])
         self.nodes[frame.node] = Node("dict", frame.size, keys)
         if frame.chunkable and frame.size == 3 and wire.CHUNKED_MARKER in frame.keys:
             nodes, leaves = self.nodes, self.leaves
@@ -263,7 +320,7 @@ class _Scan:
                     f"{self.name}: byte {token.start}: expected the array of a tuple, "
                     f"found a value of kind {inner.kind}"
                 )
-            self.open("tuple", inner, path, pos=pos, chunkable=False, stop=token.stop)
+            self.open("tuple", inner, path, pos, False, token.stop)
             return inner.stop
         else:
             self.inline(path, "opaque", self.opaque(token, pos))
@@ -271,26 +328,17 @@ class _Scan:
 
     def array(self, token: Token, path: KeyPath) -> None:
         _, code, start, stop = token
-        length = stop - start
-        header_length = self.header_lengths.get(length, 0)
-        prefix = bytes(self.data[start : start + header_length])
-        known = self.known.get((length, prefix)) if header_length else None
-        if known is None:
-            header = read_array_header(self.data, start, stop, self.name)
-            header_length = header.start - start
-            count = 1
-            for size in header.shape:
-                count *= size
-            known = (header.shape, header.dtype, header.encoding, Span(0, count))
+        header = read_array_header(self.data, start, stop, self.name)
+        span = Span(0, math.prod(header.shape))
+        if len(self.known) < _MAX_KNOWN:
             prefix = bytes(self.data[start : header.start])
-            self.header_lengths[length] = header_length
-            self.known[length, prefix] = known
-        shape, dtype, encoding, span = known
-        piece = _new(Piece, (span, 0, start + header_length, length - header_length))
-        kind: LeafKind = "numpy_scalar" if code == wire.EXT_SCALAR and not shape else "numpy"
-        storage = _new(Pieces, ((piece,), encoding))
+            self.header_lengths[stop - start] = len(prefix)
+            self.known[prefix] = stop - start, header.shape, header.dtype, header.encoding, span
+        piece = Piece(span, 0, header.start, stop - header.start)
+        kind: LeafKind = "numpy_scalar" if code == wire.EXT_SCALAR and not header.shape else "numpy"
         self.nodes.append(LEAF)
-        self.leaves.append(_new(Leaf, (path, kind, shape, dtype, storage, False, None)))
+        storage = Pieces((piece,), header.encoding)
+        self.leaves.append(Leaf(path, kind, header.shape, header.dtype, storage))
 
     def complex(self, token: Token) -> complex:
         data, name, start, stop = self.data, self.name, token.start, token.stop

@@ -121,6 +121,7 @@ def decode_text(data: memoryview, start: int, stop: int, name: str) -> str:
     try:
         return str(data[start:stop], "utf-8")
     except UnicodeDecodeError as e:
+        pos = start + e.start
         raise FormatError(
-            f"{name}: byte {start + e.start}: expected UTF-8 in a str, found {data[start + e.start]:#04x}"
+            f"{name}: byte {pos}: expected UTF-8 in a str, found {data[pos]:#04x}"
         ) from e

@@ -1,0 +1,356 @@
+"""Flax's and eFormer's calls for msgpack bytes and files of them.
+
+Names, arguments and bytes are those of `flax.serialization` and `eformer.pytree`; what differs is
+that nothing is copied that need not be, that what cannot be read back is refused with its key
+path, that files are written durably, and that arrays of big-endian numbers keep their values.
+
+`MAX_CHUNK_SIZE` is read at each call: arrays of more bytes than this are stored in pieces.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from cordwood.errors import CordwoodError, LimitError, UnsupportedLeafError
+from cordwood.formats import flax_msgpack
+from cordwood.keypath import format_path
+from cordwood.plan.save import FilePlan, Literal
+from cordwood.tree.flatten import flatten
+from cordwood.tree.leaves import host_array
+from cordwood.tree.state_dict import from_state_dict, to_state_dict
+
+__all__ = [
+    "MAX_CHUNK_SIZE",
+    "compress_bytes",
+    "decompress_bytes",
+    "from_bytes",
+    "from_compressed_bytes",
+    "get_serialization_info",
+    "load_from_file",
+    "msgpack_restore",
+    "msgpack_serialize",
+    "plan_buffers",
+    "plan_state",
+    "save_to_file",
+    "to_buffers",
+    "to_bytes",
+    "to_compressed_bytes",
+    "validate_serializable",
+]
+
+MAX_CHUNK_SIZE = 2**30
+
+Encoded = bytes | bytearray | memoryview
+
+
+def plan_state(
+    state: Any,
+    *,
+    sort_keys: bool = False,
+    problems: list[UnsupportedLeafError | LimitError] | None = None,
+) -> tuple[FilePlan, tuple[Any, ...]]:
+    """The plan of a state dict's msgpack bytes, and the arrays that it counts.
+
+    With `problems`, what cannot be stored is collected there instead of raised.
+    """
+    return flax_msgpack.plan_save(
+        state, max_chunk_size=MAX_CHUNK_SIZE, sort_keys=sort_keys, problems=problems
+    )
+
+
+def plan_buffers(plan: FilePlan, leaves: tuple[Any, ...]) -> Iterator[memoryview]:
+    """The bytes of a plan, piece by piece; each leaf is let go after its last piece."""
+    current, elements = -1, memoryview(b"")
+    for segment in plan.segments:
+        if isinstance(segment, Literal):
+            yield memoryview(segment.data)
+            continue
+        if segment.leaf != current:
+            current, elements = segment.leaf, _elements(leaves[segment.leaf])
+        if segment.stop - segment.start == len(elements):
+            yield elements
+        else:
+            yield elements[segment.start : segment.stop]
+
+
+def _elements(leaf: Any) -> memoryview:
+    """The elements of an array in C order and little-endian: a view, where it lies like that."""
+    array = host_array(leaf)
+    if not array.flags.c_contiguous:
+        array = array.copy()
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    return array.reshape(-1).view(np.uint8).data
+
+
+def to_buffers(target: Any) -> list[memoryview]:
+    """The bytes of `to_bytes`, as views one after another: for sockets and `os.writev`.
+
+    Arrays are not copied, unless they are strided, big-endian, on an accelerator, or sharded:
+    the views keep the arrays' memory alive, and changing an array changes them.
+
+    Args:
+        target: any tree that `to_state_dict` takes.
+
+    Returns:
+        Views of bytes, in order.
+
+    Raises:
+        UnsupportedLeafError: a leaf cannot be stored; the message names its key path.
+
+    Example:
+        >>> buffers = to_buffers({"w": np.zeros(3, np.float32)})
+        >>> b"".join(buffers) == to_bytes({"w": np.zeros(3, np.float32)})
+        True
+    """
+    return list(plan_buffers(*plan_state(to_state_dict(target))))
+
+
+def to_bytes(target: Any) -> bytes:
+    """A tree as Flax's msgpack bytes.
+
+    Args:
+        target: any tree that `to_state_dict` takes. Neither it nor a dict that a registered
+            handler returns is changed.
+
+    Returns:
+        The bytes that `flax.serialization.to_bytes` gives.
+
+    Raises:
+        UnsupportedLeafError: a leaf cannot be stored; the message names its key path.
+
+    Example:
+        >>> from_bytes({"w": None}, to_bytes({"w": np.arange(3)}))
+        {'w': array([0, 1, 2])}
+    """
+    return b"".join(to_buffers(target))
+
+
+def from_bytes(target: Any, encoded_bytes: Encoded) -> Any:
+    """A tree with the structure of `target` and the leaves of `encoded_bytes`.
+
+    Args:
+        target: gives the structure; its leaves are not used. None: the state dict is returned.
+        encoded_bytes: what `to_bytes`, or Flax, gave.
+
+    Returns:
+        New containers. Arrays are numpy: read-only views into `encoded_bytes`, as those of
+        `msgpack_restore`.
+
+    Raises:
+        FormatError: the bytes are damaged; the message names the offset.
+        MismatchError: they do not have the structure of `target`.
+    """
+    return from_state_dict(target, msgpack_restore(encoded_bytes))
+
+
+def msgpack_serialize(pytree: Any, in_place: bool = False) -> bytes:
+    """Nested dicts and lists as Flax's msgpack bytes.
+
+    Args:
+        pytree: dicts and lists of arrays, numpy and Python scalars, str, bytes and None; it is
+            never changed. For other containers see `to_bytes`.
+        in_place: whether dicts keep their order, as they do in Flax when it may change `pytree`.
+            Otherwise keys are sorted, where they can be compared.
+
+    Returns:
+        The bytes that `flax.serialization.msgpack_serialize` gives.
+
+    Raises:
+        UnsupportedLeafError: a value cannot be stored; the message names its key path.
+    """
+    return b"".join(plan_buffers(*plan_state(pytree, sort_keys=not in_place)))
+
+
+def msgpack_restore(encoded_pytree: Encoded) -> Any:
+    """The values in Flax's msgpack bytes.
+
+    Args:
+        encoded_pytree: bytes, or anything that has their memory, as an mmap.
+
+    Returns:
+        Nested dicts and lists (and tuples, from Orbax). Arrays are numpy: read-only views into
+        `encoded_pytree`, which keep it alive; arrays that were stored in pieces are put together
+        in memory of their own and are writable.
+
+    Raises:
+        FormatError: it is not such bytes, or damaged; the message names the offset.
+
+    Example:
+        >>> msgpack_restore(msgpack_serialize({"w": np.ones(2), "step": 7}))
+        {'step': 7, 'w': array([1., 1.])}
+    """
+    from cordwood.engine.files import MemoryFile
+
+    file = MemoryFile(encoded_pytree)
+    return flax_msgpack.restore(flax_msgpack.scan(file), file.map())
+
+
+def save_to_file(target: Any, filepath: str | os.PathLike[str]) -> None:
+    """Write the bytes of `to_bytes` to a file, durably and atomically.
+
+    Whatever goes wrong, the old file stays whole; when this returns, a power cut cannot lose the
+    new one. Missing directories are made, once the tree is known to be storable.
+
+    Args:
+        target: any tree that `to_state_dict` takes.
+        filepath: where to.
+
+    Raises:
+        UnsupportedLeafError: a leaf cannot be stored; the message names its key path.
+        OSError: the system refused.
+    """
+    from cordwood.engine.write import write_file
+
+    plan, leaves = plan_state(to_state_dict(target))
+    write_file(filepath, plan, lambda i: host_array(leaves[i]))
+
+
+def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:
+    """A tree with the structure of `target` and the leaves of a file.
+
+    Args:
+        target: gives the structure; its leaves are not used. None: the state dict is returned.
+        filepath: a file that `save_to_file`, or eFormer, wrote.
+
+    Returns:
+        New containers. Arrays are numpy, own their memory, and are writable.
+
+    Raises:
+        FormatError: the file is damaged; the message names the offset.
+        MismatchError: it does not have the structure of `target`.
+        OSError: it cannot be read.
+    """
+    from cordwood.api.restore import restore, target_as_saved
+    from cordwood.engine.files import LocalFile
+    from cordwood.tree.flatten import build
+
+    with LocalFile(filepath) as file:
+        index = flax_msgpack.scan(file)
+        targets = [target_as_saved(leaf, None) for leaf in index.leaves]
+        values = restore(index, [file], targets, mmap=False, verify=False, alias=False)
+    return from_state_dict(target, build(index.structure, values))
+
+
+def compress_bytes(data: Encoded) -> bytes:
+    """Bytes as a gzip stream, level 6; the same bytes give the same stream, whatever the time."""
+    from cordwood.formats.compressed import compress
+
+    return b"".join(compress([data], "gz"))
+
+
+def decompress_bytes(data: Encoded, *, max_bytes: int | None = None) -> bytes:
+    """The bytes of a gzip stream.
+
+    Args:
+        data: what `compress_bytes`, or any gzip, wrote.
+        max_bytes: how many to accept; None: 4 GiB, or 1100 times the size of `data`.
+
+    Raises:
+        CompressedDataError: it is damaged (also a `gzip.BadGzipFile`).
+        TruncatedError: it ends too early (also an `EOFError`).
+        LimitError: it holds more than `max_bytes`.
+
+    Example:
+        >>> decompress_bytes(compress_bytes(b"cordwood"))
+        b'cordwood'
+    """
+    return bytes(_decompressed(data, max_bytes))
+
+
+def _decompressed(data: Encoded, max_bytes: int | None = None) -> memoryview:
+    from cordwood.engine.files import MemoryFile
+    from cordwood.formats.compressed import decompress
+
+    return decompress(MemoryFile(data), "gz", max_bytes=max_bytes).map()
+
+
+def to_compressed_bytes(target: Any) -> bytes:
+    """The bytes of `to_bytes` as a gzip stream; see `compress_bytes`."""
+    from cordwood.formats.compressed import compress
+
+    return b"".join(compress(to_buffers(target), "gz"))
+
+
+def from_compressed_bytes(target: Any, compressed_data: Encoded) -> Any:
+    """What `from_bytes` gives for the bytes of a gzip stream; see `decompress_bytes`."""
+    return from_bytes(target, _decompressed(compressed_data))
+
+
+def validate_serializable(pytree: Any) -> tuple[bool, list[str]]:
+    """Whether `to_bytes` can store a tree, and if not, why not.
+
+    Works on anything; nothing is copied.
+
+    Returns:
+        Whether it can; and one line for each problem, with its key path and what to do.
+
+    Example:
+        >>> validate_serializable({"w": np.ones(2), "tags": {"a"}})
+        (False, ['tags: a set cannot be stored; store a sorted list'])
+    """
+    problems: list[UnsupportedLeafError | LimitError] = []
+    try:
+        plan_state(to_state_dict(pytree), problems=problems)
+    except Exception as e:  # noqa: BLE001  (of a handler that somebody registered, say)
+        return False, [*map(str, problems), f"{type(e).__name__}: {e}"]
+    return not problems, [str(problem) for problem in problems]
+
+
+def get_serialization_info(pytree: Any) -> dict[str, Any]:
+    """What a tree holds. Works on anything; nothing is copied.
+
+    Returns:
+        num_leaves: how many leaves, None not counted.
+        tree_structure: of jax, as a str, where jax is loaded and knows the tree; else its key
+            paths.
+        total_elements: of all arrays; other leaves count as one.
+        memory_bytes: of all arrays, scalars, str and bytes.
+        is_serializable: whether `to_bytes` can store it.
+        dtypes: of all arrays, sorted.
+
+    Example:
+        >>> info = get_serialization_info({"w": np.ones((2, 3)), "step": 7})
+        >>> info["num_leaves"], info["total_elements"], info["memory_bytes"], info["dtypes"]
+        (2, 7, 56, ['float64'])
+    """
+    leaves, structure = _take_apart(pytree)
+    return {
+        "num_leaves": len(leaves),
+        "tree_structure": structure,
+        "total_elements": sum(math.prod(getattr(leaf, "shape", ())) for leaf in leaves),
+        "memory_bytes": sum(map(_memory_bytes, leaves)),
+        "is_serializable": validate_serializable(pytree)[0],
+        "dtypes": sorted({str(leaf.dtype) for leaf in leaves if hasattr(leaf, "dtype")}),
+    }
+
+
+def _take_apart(pytree: Any) -> tuple[list[Any], str]:
+    """The leaves of any tree, and its structure in words."""
+    tree_util = getattr(sys.modules.get("jax"), "tree_util", None)
+    if tree_util is not None:
+        try:
+            leaves, structure = tree_util.tree_flatten(pytree)
+            return leaves, str(structure)
+        except (TypeError, ValueError, RecursionError):
+            pass  # keys that cannot be sorted, or too deep
+    try:
+        flat = flatten(pytree)
+        return list(flat.leaves), ", ".join(map(format_path, flat.paths))
+    except CordwoodError as e:
+        return [pytree], str(e)
+
+
+def _memory_bytes(leaf: Any) -> int:
+    if isinstance(leaf, (str, bytes, bytearray)):
+        return len(leaf.encode("utf-8", "surrogatepass") if isinstance(leaf, str) else leaf)
+    if isinstance(leaf, (bool, int, float, complex)) and not isinstance(leaf, np.generic):
+        return np.array(leaf).nbytes
+    nbytes = getattr(leaf, "nbytes", 0)
+    return nbytes if isinstance(nbytes, int) else 0
