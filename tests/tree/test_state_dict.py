@@ -164,8 +164,8 @@ def test_containers_are_new() -> None:
             {"l": {"0": 1, "5": 2}},
             KeyError,
             (
-                "a list of 2 needs the keys '0' to '1'; '1' is not among the keys ['0', '5'] of the "
-                "state dict at path ./l"
+                "a list of 2 needs the keys '0' to '1'; '1' is not among the keys ['0', '5'] of "
+                "the state dict at path ./l"
             ),
         ),
         (
@@ -173,8 +173,8 @@ def test_containers_are_new() -> None:
             {"l": [1, 2]},
             TypeError,
             (
-                "expected a dict with the keys ['0', '1'] to restore a tuple of 2 from, found a list "
-                "of 2 entries at path ./l; the state was made from a tree of another structure"
+                "expected a dict with the keys ['0', '1'] to restore a tuple of 2 from, found a "
+                "list of 2 entries at path ./l; the state was made from a tree of another structure"
             ),
         ),
         (
@@ -200,8 +200,8 @@ def test_containers_are_new() -> None:
             {"d": None},
             AttributeError,
             (
-                "expected a dict with the keys ['k'] to restore a dict from, found None at path ./d; "
-                "the state was made from a tree of another structure"
+                "expected a dict with the keys ['k'] to restore a dict from, found None at path "
+                "./d; the state was made from a tree of another structure"
             ),
         ),
         (
