@@ -59,15 +59,17 @@ def _read_raw(file: ReadableFile) -> bytes:
             f"the length of the header, at byte 0, is {length}; expected at most "
             f"{MAX_HEADER_BYTES} (MAX_HEADER_BYTES): this is no safetensors file, or it is damaged"
         )
+    first = file.read(8, min(1, length, file.size_bytes - 8))
+    if first not in (b"", b"{"):
+        raise FormatError(f"expected '{{' at byte 8, found {first!r}: this is no safetensors file")
     if length > file.size_bytes - 8:
         raise TruncatedError(
             f"the header ends at byte {8 + length}, after the end of the file at "
             f"byte {file.size_bytes}"
         )
-    raw = file.read(0, 8 + length)
-    if raw[8:9] != b"{":
-        raise FormatError(f"expected '{{' at byte 8, found {raw[8:9]!r}")
-    return raw
+    if not length:
+        raise FormatError("expected a header at byte 8, found a length of 0 for it")
+    return file.read(0, 8 + length)
 
 
 def _checked_metadata(metadata: Any) -> dict[str, str]:

@@ -1,0 +1,81 @@
+"""safetensors files put together in memory from their plans, and taken apart again."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from cordwood.dtypes import to_numpy
+from cordwood.engine.digest import digests_of
+from cordwood.engine.files import MemoryFile
+from cordwood.engine.verify import check_file
+from cordwood.formats.safetensors import plan_save, scan
+from cordwood.index import Index, Inline, Leaf
+from cordwood.tree.flatten import build, flatten
+from cordwood.tree.leaves import describe, host_array
+
+
+def file_bytes(tree: Any, metadata: Mapping[str, str] | None = None) -> bytes:
+    """What `save` would write."""
+    flat = flatten(tree)
+    specs = [describe(path, leaf) for path, leaf in zip(flat.paths, flat.leaves, strict=True)]
+    plan = plan_save(flat.structure, specs, metadata=metadata or {})
+    chunks = []
+    for segment in plan.segments:
+        data = element_bytes(flat.leaves[segment.leaf])
+        chunks.append(data[segment.start : segment.stop])
+    assert plan.seal is not None
+    header = plan.seal(digests_of(chunks, start=plan.header_bytes))
+    assert len(header) == plan.header_bytes
+    raw = header + b"".join(chunks)
+    assert len(raw) == plan.size_bytes
+    return raw
+
+
+def element_bytes(leaf: Any) -> bytes:
+    if isinstance(leaf, str):
+        return leaf.encode("utf-8", "surrogatepass")
+    if isinstance(leaf, bytes):
+        return leaf
+    array = host_array(leaf)
+    return array.astype(array.dtype.newbyteorder("<")).tobytes()
+
+
+def read_bytes(raw: bytes) -> tuple[Any, Index]:
+    """The tree in a file, as plain containers and numpy values, its digests checked."""
+    file = MemoryFile(raw, "test.safetensors")
+    index = scan(file)
+    for source in index.sources:
+        if source.digests is not None:
+            bad = check_file(file, source.digests)
+            if bad:
+                raise ValueError(f"damaged blocks: {bad}")
+    return build(index.structure, [leaf_value(leaf, raw) for leaf in index.leaves]), index
+
+
+def leaf_value(leaf: Leaf, raw: bytes) -> Any:
+    if isinstance(leaf.storage, Inline):
+        return leaf.storage.value
+    data = b"".join([raw[p.offset : p.offset + p.length] for p in leaf.storage.pieces])
+    if leaf.kind == "bytes":
+        return data
+    if leaf.kind == "str":
+        return data.decode("utf-8", "surrogatepass")
+    array = np.frombuffer(data, to_numpy(leaf.dtype)).reshape(leaf.shape)
+    return array[()] if leaf.kind == "numpy_scalar" else array
+
+
+def header_of(raw: bytes) -> dict[str, Any]:
+    length = int.from_bytes(raw[:8], "little")
+    return json.loads(raw[8 : 8 + length])
+
+
+def with_header(header: Any, data: bytes = b"") -> bytes:
+    """A file of any header: a JSON value, or its text."""
+    text = header if isinstance(header, (str, bytes)) else json.dumps(header)
+    encoded = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    return struct.pack("<Q", len(encoded)) + encoded + data

@@ -1,0 +1,135 @@
+"""The dtype table of docs/format.md: every dtype, shape and memory layout, in both formats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import cordwood
+from cordwood.dtypes import DTYPES, to_numpy
+
+FORMATS = (".safetensors", ".msgpack")
+NAMES = [*DTYPES, "datetime64[ns]", "timedelta64[25s]"]
+SHAPES = ((), (0,), (0, 3), (1,), (4, 6))
+BITS = {"int1": 1, "int2": 2, "int4": 4, "uint1": 1, "uint2": 2, "uint4": 4}
+BITS |= {"bool": 1, "float4_e2m1fn": 4, "float6_e2m3fn": 6, "float6_e3m2fn": 6}
+
+
+def elements(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Random bits, NaNs among them, of those that the dtype uses."""
+    dtype = to_numpy(name)
+    rng = np.random.default_rng(len(name))
+    high = 1 << BITS.get(name, 8)
+    raw = rng.integers(0, high, math.prod(shape) * dtype.itemsize, np.uint8)
+    return raw.view(dtype).reshape(shape)
+
+
+def fortran(array: np.ndarray) -> np.ndarray:
+    return np.asfortranarray(array)
+
+
+def strided(array: np.ndarray) -> np.ndarray:
+    wide = np.repeat(array, 3, axis=-1) if array.ndim else np.repeat(array, 3)
+    return wide[..., 1::3] if array.ndim else wide[1:2].reshape(())
+
+
+def reversed_(array: np.ndarray) -> np.ndarray:
+    return array[..., ::-1] if array.ndim else array
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+def big_endian(array: np.ndarray) -> np.ndarray:
+    return array.astype(array.dtype.newbyteorder(">"))
+
+
+LAYOUTS: tuple[Callable[[np.ndarray], np.ndarray], ...] = (
+    fortran,
+    strided,
+    reversed_,
+    read_only,
+    big_endian,
+)
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_dtype_and_shape(
+    tmp_path: Path, name: str, shape: tuple[int, ...], suffix: str
+) -> None:
+    array = elements(name, shape)
+    path = tmp_path / f"x{suffix}"
+    cordwood.save(path, {"array": array})
+    for mmap in (False, True):
+        found = cordwood.load(path, to="numpy", mmap=mmap)["array"]
+        assert type(found) is np.ndarray
+        assert (found.dtype, found.shape) == (array.dtype, shape)
+        assert found.tobytes() == array.tobytes()
+    (leaf,) = cordwood.load(path, like={"array": array}).values()
+    assert leaf.tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__.strip("_"))
+@pytest.mark.parametrize("name", NAMES)
+def test_every_memory_layout(
+    tmp_path: Path, name: str, layout: Callable[[np.ndarray], np.ndarray], suffix: str
+) -> None:
+    plain = [elements(name, shape) for shape in SHAPES]
+    path = tmp_path / f"x{suffix}"
+    arrays = {str(i): layout(array) for i, array in enumerate(plain)}
+    expected = {
+        key: array[..., ::-1] if layout is reversed_ and array.ndim else array
+        for key, array in zip(arrays, plain, strict=True)
+    }
+    before = {key: array.tobytes() for key, array in arrays.items()}
+    cordwood.save(path, arrays)
+    assert {key: array.tobytes() for key, array in arrays.items()} == before
+    found = cordwood.load(path, to="numpy")
+    for key, array in expected.items():
+        assert found[key].dtype == array.dtype
+        assert found[key].dtype.isnative
+        assert found[key].shape == array.shape
+        assert found[key].tobytes() == array.tobytes()
+        assert found[key].flags.writeable
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("name", NAMES)
+def test_numpy_scalars(tmp_path: Path, name: str, suffix: str) -> None:
+    scalar = elements(name, ())[()]
+    path = tmp_path / f"x{suffix}"
+    cordwood.save(path, {"scalar": scalar})
+    found = cordwood.load(path)["scalar"]
+    assert type(found) is type(scalar)
+    assert found.tobytes() == scalar.tobytes()
+
+
+_IN_JAX = [
+    name
+    for name in NAMES
+    if name in jnp.__dict__ and to_numpy(name).itemsize * (name != "complex128") < 8
+]
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", _IN_JAX)
+def test_every_dtype_of_jax(tmp_path: Path, name: str, shape: tuple[int, ...], suffix: str) -> None:
+    array = jnp.asarray(elements(name, shape))
+    path = tmp_path / f"x{suffix}"
+    cordwood.save(path, {"array": array})
+    found = cordwood.load(path, to="jax")["array"]
+    assert isinstance(found, jnp.ndarray)
+    assert (found.dtype, found.shape) == (array.dtype, shape)
+    assert np.asarray(found).tobytes() == np.asarray(array).tobytes()
