@@ -89,8 +89,8 @@ def test_the_process_ends_at_a_call(tmp_path: Path, scenario: Scenario, torn: bo
 def test_killed_from_outside(tmp_path: Path, scenario: Scenario) -> None:
     if why := why_no_strace():
         pytest.skip(why)
-    outcomes = list(strace_kills(scenario, str(tmp_path), sample=6))
-    check(outcomes, at_least=6)
+    outcomes = list(strace_kills(scenario, str(tmp_path), sample=9))
+    check(outcomes, at_least=7)
     assert not all(outcome.returned for outcome in outcomes)
 
 

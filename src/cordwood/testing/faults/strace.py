@@ -43,10 +43,17 @@ def why_no_strace() -> str | None:
 def strace_kills(
     scenario: Scenario, folder: str, *, sample: int, seed: int = 0
 ) -> Iterator[Outcome]:
-    """SIGKILL at the Nth call of a kind, for `sample` kinds and Ns drawn from one traced save."""
+    """SIGKILL at the Nth call of a kind: `sample` of the calls of one traced save, drawn so that
+    every kind has its turn."""
     template = fresh_template(scenario, folder)
     points = _points(scenario, folder, template)
-    chosen = random.Random(seed).sample(points, min(sample, len(points)))  # noqa: S311
+    random.Random(seed).shuffle(points)  # noqa: S311
+    turn: Counter[str] = Counter()
+    turns: list[tuple[int, str, int]] = []
+    for syscall, number in points:
+        turn[syscall] += 1
+        turns.append((turn[syscall], syscall, number))
+    chosen = [(syscall, number) for _, syscall, number in sorted(turns)[:sample]]
     for syscall, number in sorted(chosen):
         place = with_old(scenario, folder, f"{syscall}-{number}", template)
         inject = f"inject={syscall}:signal=SIGKILL:when={number}"
@@ -57,7 +64,8 @@ def strace_kills(
 
 
 def _points(scenario: Scenario, folder: str, template: str) -> list[tuple[str, int]]:
-    """(syscall, N) within the save. strace counts N for each thread on its own."""
+    """(syscall, N) within the save. strace counts N for each thread on its own. Of the files
+    opened only those in the save's directory count: the others are modules being imported."""
     log = os.path.join(folder, "strace.log")
     place = with_old(scenario, folder, "trace", template)
     traced = ",".join(f"?{name}" for name in SYSCALLS)
@@ -81,7 +89,7 @@ def _points(scenario: Scenario, folder: str, template: str) -> list[tuple[str, i
                 before = Counter({name: count for (_, name), count in seen.items()})
             elif END in line:
                 saving = False
-            elif saving and number > before[syscall]:
+            elif saving and number > before[syscall] and (syscall != "openat" or place in line):
                 points.add((syscall, number))
     return sorted(points)
 
