@@ -103,7 +103,8 @@ def to_numpy(name: str) -> np.dtype:
             raise ValueError(f"dtype {name!r} needs a newer ml_dtypes")
         return np.dtype(scalar)
     try:
-        return np.dtype(name)
+        dtype: np.dtype = np.dtype(name)
+        return dtype
     except TypeError as e:
         raise ValueError(f"dtype {name!r} does not exist on this platform") from e
 

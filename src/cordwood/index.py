@@ -39,7 +39,6 @@ LeafKind: TypeAlias = Literal[
     "complex",
     "str",
     "bytes",
-    "none",  # None as a value of its own, where the format stores it as one (msgpack)
     "opaque",  # a value that only its own format understands (an unknown msgpack extension)
 ]
 

@@ -44,7 +44,7 @@ def test_a_mapping_of_key_paths(path: Path) -> None:
         slice(3, 1), (slice(1, 3), 2), (1, slice(None, None, 2)), ..., (..., 1), [0, 2],
         np.array([True, False, True]), np.int64(2), None, (None, 1),
     ],
-    ids=str,
+    ids=lambda key: str(key) if not isinstance(key, np.ndarray) else "mask",
 )  # fmt: skip
 @pytest.mark.parametrize("suffix", [".safetensors", ".msgpack"])
 def test_slices_are_numpys(tmp_path: Path, key: Any, suffix: str) -> None:
@@ -91,7 +91,7 @@ def test_damage_is_named(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[9 << 20] ^= 1
     path.write_bytes(data)
-    with pytest.raises(cordwood.CorruptionError, match=r"bytes \d+ to \d+ of .*x\.safetensors: big"):
+    with pytest.raises(cordwood.CorruptionError, match=r"bytes \d+ to \d+ of .*: big"):
         cordwood.verify(path)
     with pytest.raises(cordwood.CorruptionError, match=r"x\.safetensors"):
         cordwood.load(path)

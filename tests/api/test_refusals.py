@@ -107,8 +107,11 @@ def test_int64_into_jax_without_x64(tmp_path: Path) -> None:
         (object(), "object"),
         (lambda: 0, "a: "),
     ],
-    ids=str,
-)
+    ids=[
+        "enum", "dtype", "scalar-type", "str-array", "bytes-array", "void-array",
+        "structured-array", "object-array", "masked", "set", "object", "function",
+    ],
+)  # fmt: skip
 def test_unstorable_leaves(tmp_path: Path, suffix: str, leaf: Any, advice: str) -> None:
     path = tmp_path / f"x{suffix}"
     with pytest.raises(cordwood.UnsupportedLeafError) as error:
@@ -154,7 +157,7 @@ def test_format_beats_suffix(tmp_path: Path) -> None:
 def test_never_replaces_what_is_no_checkpoint(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"thesis{suffix}"
     path.write_bytes(b"three years of work")
-    with pytest.raises(cordwood.NotACheckpointError, match="is not a .* checkpoint"):
+    with pytest.raises(cordwood.NotACheckpointError, match=r"is not a .* checkpoint"):
         cordwood.save(path, {"a": 1})
     assert path.read_bytes() == b"three years of work"
     path.unlink()

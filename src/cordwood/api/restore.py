@@ -62,9 +62,7 @@ def restore(
     for i, target in enumerate(targets):
         if isinstance(target.leaf.storage, Inline):
             values[i] = target.leaf.storage.value
-    arrays = read_leaves(
-        index, files, [targets[i].leaf for i in stored], mmap=mmap, verify=verify
-    )
+    arrays = read_leaves(index, files, [targets[i].leaf for i in stored], mmap=mmap, verify=verify)
     on_device: list[int] = []
     for i, array in zip(stored, arrays, strict=True):
         target = targets[i]
@@ -118,7 +116,7 @@ def _check_x64(name: str, targets: Sequence[Target]) -> None:
         return
     import jax
 
-    if jax.config.jax_enable_x64:
+    if jax.config.read("jax_enable_x64"):
         return
     lines = [f"  {format_path(t.leaf.key_path)}: {t.dtype or t.leaf.dtype}" for t in wide[:20]]
     more = f"\n  ... and {len(wide) - 20} more" if len(wide) > 20 else ""

@@ -158,7 +158,7 @@ def host_array(leaf: Any) -> np.ndarray[Any, Any]:
         return np.asarray(leaf)
     import jax
 
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):  # type: ignore[attr-defined]
         return np.asarray(jax.random.key_data(leaf))
     shards = [shard for shard in leaf.addressable_shards if shard.replica_id == 0]
     if leaf.is_fully_replicated:

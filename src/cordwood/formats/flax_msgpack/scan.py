@@ -41,8 +41,8 @@ def scan(file: ReadableFile) -> Index:
     )
 
 
+_NONE = Node("none")
 _INLINE_KINDS: dict[str, LeafKind] = {
-    "nil": "none",
     "bool": "bool",
     "int": "int",
     "float": "float",
@@ -53,7 +53,7 @@ _INLINE_KINDS: dict[str, LeafKind] = {
 # Of an array whose header was met before: length of its payload, shape, dtype, encoding, and
 # which elements those are.
 _Known = tuple[int, tuple[int, ...], str, Encoding, Span]
-MAX_LEAVES = 1 << 22
+MAX_NODES = 1 << 22
 MAX_PATH_KEYS = 1 << 22  # in all key paths together, beside one for every four bytes of the file
 
 _MAX_KNOWN = 4096  # array headers that are remembered
@@ -212,8 +212,8 @@ class _Scan:
 
     def check_limits(self, count: int, depth: int, pos: int) -> None:
         """Before `count` children are read: what they will take in memory."""
-        if len(self.leaves) + count > MAX_LEAVES:
-            raise LimitError(f"{self.name}: byte {pos}: more than {MAX_LEAVES} leaves")
+        if len(self.nodes) + count > MAX_NODES:
+            raise LimitError(f"{self.name}: byte {pos}: more than {MAX_NODES} values")
         self.path_keys += count * (depth + 1)
         most = MAX_PATH_KEYS + len(self.data) // 4
         if self.path_keys > most:
@@ -232,6 +232,8 @@ class _Scan:
             self.open("dict", token, path, pos, chunkable, -1)
         elif kind == "array":
             self.open("list", token, path, pos, False, -1)
+        elif kind == "nil":
+            self.nodes.append(_NONE)
         else:
             self.inline(path, _INLINE_KINDS[kind], self.atom(token))
         return token.stop
@@ -251,7 +253,7 @@ class _Scan:
         """A dict key that is not a short str, and the offset after it."""
         token = read_token(self.data, pos, self.name)
         value: Any = None
-        if token.kind in _INLINE_KINDS:
+        if token.kind in _INLINE_KINDS or token.kind == "nil":
             return self.atom(token), token.stop
         if token.kind == "ext" and token.value == wire.EXT_SCALAR:
             header = read_array_header(self.data, token.start, token.stop, self.name)

@@ -45,10 +45,6 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _none(stored: Any) -> None:
-    _require(stored is None)
-
-
 def _bool(stored: Any) -> bool:
     _require(type(stored) is bool)
     return bool(stored)
@@ -118,6 +114,5 @@ _CODERS: dict[LeafKind, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "complex": (_encode_complex, _decode_complex),
     "str": (_encode_str, _decode_str),
     "bytes": (_encode_bytes, _decode_bytes),
-    "none": (_same, _none),
 }
 VALUE_KINDS = frozenset(_CODERS)
