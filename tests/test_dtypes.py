@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def elements(name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def fortran(array: np.ndarray) -> np.ndarray:
-    return np.asfortranarray(array)
+    return np.array(array, order="F")  # asfortranarray would add an axis to ()
 
 
 def strided(array: np.ndarray) -> np.ndarray:
@@ -108,28 +109,32 @@ def test_every_memory_layout(
 @pytest.mark.parametrize("name", NAMES)
 def test_numpy_scalars(tmp_path: Path, name: str, suffix: str) -> None:
     scalar = elements(name, ())[()]
+    if name in ("float128", "complex256"):  # numpy copies a scalar without its padding bytes
+        scalar = to_numpy(name).type(1) / 3
     path = tmp_path / f"x{suffix}"
     cordwood.save(path, {"scalar": scalar})
     found = cordwood.load(path)["scalar"]
     assert type(found) is type(scalar)
-    assert found.tobytes() == scalar.tobytes()
+    if name in ("float128", "complex256"):
+        assert found == scalar
+    else:
+        assert found.tobytes() == scalar.tobytes()
 
 
-_IN_JAX = [
-    name
-    for name in NAMES
-    if name in jnp.__dict__ and to_numpy(name).itemsize * (name != "complex128") < 8
-]
+# float6 and the 1-bit integers exist in ml_dtypes, but no jax.Array of jax 0.10 can have them.
+NOT_IN_JAX = {"int1", "uint1", "float6_e2m3fn", "float6_e3m2fn", "float128", "complex256"}
+IN_JAX = [name for name in DTYPES if name not in NOT_IN_JAX]
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("name", _IN_JAX)
-def test_every_dtype_of_jax(tmp_path: Path, name: str, shape: tuple[int, ...], suffix: str) -> None:
-    array = jnp.asarray(elements(name, shape))
+@pytest.mark.parametrize("name", IN_JAX)
+def test_every_dtype_of_jax(tmp_path: Path, name: str, suffix: str) -> None:
     path = tmp_path / f"x{suffix}"
-    cordwood.save(path, {"array": array})
-    found = cordwood.load(path, to="jax")["array"]
-    assert isinstance(found, jnp.ndarray)
-    assert (found.dtype, found.shape) == (array.dtype, shape)
-    assert np.asarray(found).tobytes() == np.asarray(array).tobytes()
+    with jax.enable_x64(True):
+        tree = {str(shape): jnp.asarray(elements(name, shape)) for shape in SHAPES}
+        cordwood.save(path, tree)
+        found = cordwood.load(path, to="jax")
+        for key, array in tree.items():
+            assert isinstance(found[key], jax.Array)
+            assert (found[key].dtype, found[key].shape) == (to_numpy(name), array.shape)
+            assert np.asarray(found[key]).tobytes() == np.asarray(array).tobytes()

@@ -15,6 +15,7 @@ from cordwood.engine.files import MemoryFile
 from cordwood.engine.verify import check_file
 from cordwood.formats.safetensors import plan_save, scan
 from cordwood.index import Index, Inline, Leaf
+from cordwood.plan.save import LeafBytes
 from cordwood.tree.flatten import build, flatten
 from cordwood.tree.leaves import describe, host_array
 
@@ -26,6 +27,7 @@ def file_bytes(tree: Any, metadata: Mapping[str, str] | None = None) -> bytes:
     plan = plan_save(flat.structure, specs, metadata=metadata or {})
     chunks = []
     for segment in plan.segments:
+        assert isinstance(segment, LeafBytes)
         data = element_bytes(flat.leaves[segment.leaf])
         chunks.append(data[segment.start : segment.stop])
     assert plan.seal is not None
