@@ -34,8 +34,8 @@ __all__ = [
     "Container",
     "container_of",
     "is_state_dict",
+    "known_leaves",
     "modern_state",
-    "refresh_leaves",
 ]
 
 Opened: TypeAlias = tuple[Sequence[str], Sequence[Any]]
@@ -58,12 +58,13 @@ class _Leaves:
     counts: ClassVar[tuple[int, ...]] = ()
 
 
-def refresh_leaves() -> None:
-    """To be called before a walk: forget what was known if there are new handlers."""
+def known_leaves() -> set[type]:
+    """Types that need no asking; to be called before a walk, for there may be new handlers."""
     counts = handler_counts()
     if counts != _Leaves.counts:
         _Leaves.types = set()
         _Leaves.counts = counts
+    return _Leaves.types
 
 
 def container_of(target: Any) -> Container | Handler | None:
@@ -143,7 +144,7 @@ def _require_state_dict(noun: str, names: Sequence[str], state: Any) -> None:
 
 
 def _open_dict(target: Mapping[Any, Any]) -> Opened:
-    names = [str(key) for key in target]
+    names = list(map(str, target))
     if len(set(names)) != len(names):
         raise KeyCollisionError(
             f"Dict keys do not have a unique string representation: {set(names)} vs given: {target}"

@@ -17,7 +17,7 @@ from cordwood.tree.registry import (
     peer_path,
     register_serialization_state,
 )
-from cordwood.tree.state_containers import Container, container_of, refresh_leaves
+from cordwood.tree.state_containers import Container, container_of, known_leaves
 from cordwood.tree.state_errors import NonStringKeyError
 from cordwood.tree.state_path import current_path, path_stack
 from cordwood.tree.state_strict import check_state
@@ -55,10 +55,10 @@ def to_state_dict(target: Any) -> Any:
         >>> to_state_dict({"layers": [1.0, (2.0,)]})
         {'layers': {'0': 1.0, '1': {'0': 2.0}}}
     """
-    refresh_leaves()
+    leaves = known_leaves()
     root: dict[str, Any] = {"": target}
     stack: list[_Unfilled] = []
-    _note_containers(root, -1, stack)
+    _note_containers(root, -1, leaves, stack)
     while stack:
         parent, name, container, depth = stack.pop()
         value = parent[name]
@@ -70,7 +70,7 @@ def to_state_dict(target: Any) -> Any:
             raise _too_deep(value)
         # Every child is entered now, for the order; what is not a leaf is replaced later.
         state = parent[name] = dict(zip(names, children, strict=True))
-        _note_containers(state, depth, stack)
+        _note_containers(state, depth, leaves, stack)
     return root[""]
 
 
@@ -97,19 +97,23 @@ def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = 
         >>> from_state_dict({"layers": [0.0, (0.0,)]}, {"layers": {"0": 1.0, "1": {"0": 2.0}}})
         {'layers': [1.0, (2.0,)]}
     """
-    refresh_leaves()
+    leaves = known_leaves()
     if strict:
         check_state(target, state)
     path = path_stack()
     before = len(path)
     try:
-        return _restore(target, state, str(name), path)
+        return _restore(target, state, str(name), path, leaves)
     finally:
         del path[before:]
 
 
-def _note_containers(state: dict[str, Any], depth: int, stack: list[_Unfilled]) -> None:
+def _note_containers(
+    state: dict[str, Any], depth: int, leaves: set[type], stack: list[_Unfilled]
+) -> None:
     for name, child in state.items():
+        if type(child) in leaves:
+            continue
         container = container_of(child)
         if container is not None:
             stack.append((state, name, container, depth + 1))
@@ -124,13 +128,13 @@ class _Frame(NamedTuple):
     values: list[Any]
 
 
-def _restore(target: Any, state: Any, name: str, path: list[str]) -> Any:
+def _restore(target: Any, state: Any, name: str, path: list[str], leaves: set[type]) -> Any:
     frames = [_Frame(_build_root, None, iter([(name, target, state)]), [])]
     while True:
         frame = frames[-1]
         values = frame.values
         for child_name, child, child_state in frame.pending:
-            container = container_of(child)
+            container = None if type(child) in leaves else container_of(child)
             if container is None:
                 values.append(child_state)
                 continue

@@ -1,0 +1,80 @@
+"""Switching by one import: the names, the order of their arguments, the chunk size."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cordwood.msgpack
+from cordwood.compat import flax as flax_face
+from cordwood.compat.eformer import pytree as eformer_face
+
+PAIRS = [
+    ("flax.serialization", "cordwood.compat.flax"),
+    ("eformer.pytree._serialization", "cordwood.compat.eformer.pytree"),
+]
+FACES = [pytest.param(flax_face, id="flax"), pytest.param(eformer_face, id="eformer")]
+
+
+def public_names(module: Any) -> set[str]:
+    """What the module itself defines; not what it imports."""
+    return {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and (getattr(value, "__module__", None) == module.__name__ or name.isupper())
+    }
+
+
+@pytest.mark.parametrize(("peer", "face"), PAIRS)
+def test_every_public_name(peer: str, face: str) -> None:
+    theirs, ours = importlib.import_module(peer), importlib.import_module(face)
+    assert set(ours.__all__) == public_names(theirs)
+    assert all(hasattr(ours, name) for name in ours.__all__)
+
+
+SIGNATURES = [
+    (peer, face, name)
+    for peer, face in PAIRS
+    for name in importlib.import_module(face).__all__
+    if name != "MAX_CHUNK_SIZE"
+]
+
+
+@pytest.mark.parametrize(("peer", "face", "name"), SIGNATURES)
+def test_arguments_are_in_the_same_order(peer: str, face: str, name: str) -> None:
+    theirs = inspect.signature(getattr(importlib.import_module(peer), name))
+    ours = inspect.signature(getattr(importlib.import_module(face), name))
+    positional = [
+        (parameter.name, parameter.default)
+        for parameter in ours.parameters.values()
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY
+    ]
+    assert positional == [(p.name, p.default) for p in theirs.parameters.values()]
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_faces_hold_the_functions_of_cordwood(face: Any) -> None:
+    for name in face.__all__:
+        if name != "MAX_CHUNK_SIZE":
+            assert getattr(face, name) is getattr(cordwood, name)
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_the_chunk_size_can_be_assigned(face: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert face.MAX_CHUNK_SIZE == cordwood.msgpack.MAX_CHUNK_SIZE == 2**30
+    tree = {"w": np.arange(6, dtype=np.float32)}
+    whole = face.to_bytes(tree)
+    monkeypatch.setattr(face, "MAX_CHUNK_SIZE", 16)
+    assert cordwood.msgpack.MAX_CHUNK_SIZE == 16
+    chunked = face.to_bytes(tree)
+    assert b"__msgpack_chunked_array__" in chunked
+    assert b"__msgpack_chunked_array__" not in whole
+    for data in (whole, chunked):
+        np.testing.assert_array_equal(face.from_bytes(tree, data)["w"], tree["w"])
+    monkeypatch.undo()
+    assert face.MAX_CHUNK_SIZE == cordwood.msgpack.MAX_CHUNK_SIZE == 2**30
