@@ -46,7 +46,7 @@ def preadv_into_empty(path: Path) -> np.ndarray[Any, Any]:
     """One np.empty of the file's size, filled by threads."""
     size_bytes = path.stat().st_size
     array = np.empty(size_bytes, np.uint8)
-    view = memoryview(array)
+    view = array.data
     fd = os.open(path, os.O_RDONLY)
     try:
         _in_threads(size_bytes, lambda start, stop: _read_all(fd, view[start:stop], start))

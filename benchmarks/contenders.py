@@ -14,9 +14,19 @@ import safetensors.flax
 import safetensors.numpy
 
 import cordwood
-from benchmarks.bare import preadv_into_empty, write_direct
+from benchmarks.bare import page_aligned_copy, preadv_into_empty, write_direct
 
-__all__ = ["BARE_READ", "BARE_WRITE", "Job", "bytes_contenders", "loads", "prepare", "saves"]
+__all__ = [
+    "BARE_READ",
+    "BARE_WRITE",
+    "Job",
+    "bytes_contenders",
+    "loads",
+    "prepare",
+    "saves",
+    "suffix_of",
+    "warm_up",
+]
 
 BARE_WRITE = "bare fallocate + O_DIRECT + fsync (safetensors bytes)"
 BARE_READ = "bare threaded preadv into np.empty"
@@ -51,6 +61,24 @@ def prepare(job: Job) -> None:
     os.sync()
     for path in (job.ours, job.ours_numpy, job.flax_bytes, job.theirs):
         preadv_into_empty(path)
+
+
+def warm_up(folder: Path) -> None:
+    """Every contender once on a tiny tree: imports, compilations and thread pools are not timed."""
+    job = Job({"w": jax.device_put(np.ones((64, 64), np.float32))}, folder)
+    prepare(job)
+    data = page_aligned_copy(job.ours)
+    for name, save in saves(job, data).items():
+        path = folder / f"warm{suffix_of(name)}"
+        save(path)
+        path.unlink()
+    for load in {**loads(job), **bytes_contenders(job)}.values():
+        load()
+
+
+def suffix_of(name: str) -> str:
+    """The suffix of what a contender for saving writes."""
+    return ".safetensors" if "safetensors" in name else ".msgpack"
 
 
 def saves(job: Job, same_bytes: memoryview) -> dict[str, Callable[[Path], Any]]:

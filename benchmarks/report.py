@@ -100,9 +100,8 @@ def _claims(report: Report) -> list[str]:
     if report.tree == "gpt2":
         mapped = medians[MAPPED]
         met = "met" if mapped <= MAPPED_SECONDS_MAX else "**not met**"
-        lines.append(
-            f"| {MAPPED}, ms (at most) | {1e3 * mapped:.1f} | {1e3 * MAPPED_SECONDS_MAX:g} | {met} |"
-        )
+        most = 1e3 * MAPPED_SECONDS_MAX
+        lines.append(f"| {MAPPED}, ms (at most) | {1e3 * mapped:.1f} | {most:g} | {met} |")
         met = "met" if report.aliased_share >= ALIASED_SHARE_MIN else "**not met**"
         lines.append(
             f"| share of bytes aliased | {report.aliased_share:.4f} | {ALIASED_SHARE_MIN} | {met} |"

@@ -12,6 +12,8 @@ from typing import Any
 
 import jax
 
+from benchmarks.contenders import suffix_of
+
 __all__ = ["median_seconds", "time_saves", "time_values"]
 
 Times = dict[str, list[float]]
@@ -25,8 +27,7 @@ def time_saves(contenders: Mapping[str, Callable[[Path], Any]], folder: Path, ro
     """Seconds of each save, onto a path that never was, after unlink and sync."""
     times: Times = {name: [] for name in contenders}
     for number, name in _order(list(contenders), rounds):
-        suffix = ".safetensors" if "safetensors" in name else ".msgpack"
-        path = folder / f"save-{number}-{len(times[name])}{suffix}"
+        path = folder / f"save-{number}-{len(times[name])}{suffix_of(name)}"
         gc.collect()
         os.sync()
         start = time.perf_counter()

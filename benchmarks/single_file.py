@@ -35,9 +35,10 @@ def measure(name: str, folder: Path, rounds: int) -> Report:
     import cordwood
     from benchmarks.aliasing import aliased_share
     from benchmarks.bare import page_aligned_copy
-    from benchmarks.contenders import Job, bytes_contenders, loads, prepare, saves
+    from benchmarks.contenders import Job, bytes_contenders, loads, prepare, saves, warm_up
     from benchmarks.rounds import median_seconds, time_saves, time_values
 
+    warm_up(folder)
     job = Job(TREES[name](), folder)
     prepare(job)
     save_times = time_saves(saves(job, page_aligned_copy(job.ours)), folder, rounds)

@@ -41,7 +41,9 @@ def gpt2_adam() -> Any:
         "blocks": {str(i): block() for i in range(LAYERS)},
         "norm": norm(),
     }
-    transform = optax.chain(optax.scale_by_adam(), optax.scale_by_schedule(lambda count: -1e-3))
+    transform = optax.chain(
+        optax.scale_by_adam(), optax.scale_by_schedule(optax.constant_schedule(-1e-3))
+    )
     state = jax.tree.map(
         lambda leaf: array(*leaf.shape) if leaf.ndim else leaf, transform.init(params)
     )
@@ -64,7 +66,7 @@ def small_leaves() -> Any:
 
 
 def minilm() -> Any:
-    """The weights of all-MiniLM-L6-v2: real ones, 103 leaves, 90.9 MB."""
+    """The weights of all-MiniLM-L6-v2: real ones."""
     data = np.fromfile(minilm_path(), np.uint8)
     header_bytes = int(data[:8].view("<u8")[0])
     header = json.loads(data[8 : 8 + header_bytes].tobytes())
