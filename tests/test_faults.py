@@ -1,0 +1,108 @@
+"""Every way to save one file, over an older one, broken in every way that the harness knows."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from cordwood.testing.faults import (
+    Outcome,
+    Scenario,
+    cut_power,
+    fail_calls,
+    kill_calls,
+    strace_kills,
+    why_no_power_cuts,
+    why_no_strace,
+)
+
+
+def trees(elements: int) -> str:
+    """Numpy only: the children must not start jax."""
+    return f"""
+import sys
+import numpy as np
+
+def tree_of(start, elements):
+    w = np.arange(start, start + elements, dtype=np.float32)
+    return {{"params": {{"w": w, "b": w[:7].astype(np.int16)}}, "step": np.asarray(start)}}
+
+old = tree_of(0, 1000)
+new = tree_of(5, {elements})
+assert "jax" not in sys.modules
+"""
+
+
+SAVE = "import cordwood; cordwood.save(path, tree)"
+LOAD = "import cordwood; found = cordwood.load(path)"
+SAVE_TO_FILE = "import cordwood; cordwood.save_to_file(tree, path)"
+LOAD_FROM_FILE = "import cordwood; found = cordwood.load_from_file(new, path)"
+
+SMALL, LARGE = trees(3000), trees(2_500_000)  # LARGE takes O_DIRECT, fallocate and threads
+
+SCENARIOS = {
+    "safetensors": Scenario("m.safetensors", SMALL, SAVE, LOAD),
+    "safetensors-large": Scenario("m.safetensors", LARGE, SAVE, LOAD),
+    "msgpack": Scenario("m.msgpack", SMALL, SAVE, LOAD),
+    "msgpack-large": Scenario("m.msgpack", LARGE, SAVE, LOAD),
+    "msgpack-zst": Scenario("m.msgpack.zst", SMALL, SAVE, LOAD),
+    "save_to_file": Scenario("m.bin", SMALL, SAVE_TO_FILE, LOAD_FROM_FILE),
+    "save_to_file-large": Scenario("m.bin", LARGE, SAVE_TO_FILE, LOAD_FROM_FILE),
+}
+each_scenario = pytest.mark.parametrize("name", SCENARIOS)
+
+
+def check(outcomes: list[Outcome], *, at_least: int) -> None:
+    """Each kept exactly the old or the new tree, and the next save left nothing behind."""
+    for outcome in outcomes:
+        assert outcome.kept_a_tree, outcome
+    assert len(outcomes) >= at_least
+
+
+@each_scenario
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+def test_any_call_fails(tmp_path: Path, name: str, code: int) -> None:
+    outcomes = list(fail_calls(SCENARIOS[name], str(tmp_path), code))
+    check(outcomes, at_least=9)
+    assert {outcome.found for outcome in outcomes} == {"old", "new"}
+    for outcome in outcomes:
+        error = outcome.error
+        if error is None:
+            continue
+        assert isinstance(error, OSError), outcome
+        assert error.errno == code
+        assert os.path.basename(error.filename) == SCENARIOS[name].file_name
+        assert os.strerror(code) in str(error)
+        if outcome.found == "old":
+            assert "what was there before is untouched" in str(error), outcome
+        else:
+            assert "while flushing its directory to the disk; the new file is in" in str(error)
+
+
+@each_scenario
+@pytest.mark.parametrize("torn", [False, True], ids=["before", "torn"])
+def test_the_process_ends_at_any_call(tmp_path: Path, name: str, torn: bool) -> None:
+    outcomes = list(kill_calls(SCENARIOS[name], str(tmp_path), torn=torn))
+    check(outcomes, at_least=9)
+    assert {outcome.found for outcome in outcomes} == {"old", "new"}
+    assert not any(outcome.returned for outcome in outcomes)
+
+
+@pytest.mark.parametrize("name", ["safetensors-large", "msgpack", "msgpack-zst", "save_to_file"])
+def test_killed_from_outside(tmp_path: Path, name: str) -> None:
+    if why := why_no_strace():
+        pytest.skip(why)
+    outcomes = list(strace_kills(SCENARIOS[name], str(tmp_path), sample=6))
+    check(outcomes, at_least=5)
+    assert any(not outcome.returned for outcome in outcomes)
+
+
+@pytest.mark.parametrize("name", ["safetensors-large", "msgpack", "save_to_file"])
+def test_the_power_is_cut(tmp_path: Path, name: str) -> None:
+    """When save returns, and 8 s later: what matters then is what the kernel wrote meanwhile."""
+    if why := why_no_power_cuts(str(tmp_path)):
+        pytest.skip(why)
+    check(cut_power(SCENARIOS[name], str(tmp_path), delays_seconds=(0.0, 8.0)), at_least=2)
