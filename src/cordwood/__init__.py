@@ -55,7 +55,7 @@ _PUBLIC = {
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
 _SUBMODULES = ("compat", "msgpack", "testing")
 
-__all__ = sorted(_MODULE_OF)  # noqa: PLE0605
+__all__ = sorted(_MODULE_OF)
 
 if TYPE_CHECKING:
     from cordwood import compat as compat

@@ -101,10 +101,10 @@ def to_numpy(name: str) -> np.dtype:
         scalar = getattr(ml_dtypes, name, None)
         if scalar is None:
             raise ValueError(f"dtype {name!r} needs a newer ml_dtypes")
-        return np.dtype(scalar)
-    try:
-        dtype: np.dtype = np.dtype(name)
+        dtype: np.dtype = np.dtype(scalar)
         return dtype
+    try:
+        return np.dtype(name)
     except TypeError as e:
         raise ValueError(f"dtype {name!r} does not exist on this platform") from e
 

@@ -53,4 +53,4 @@ class NotACheckpointError(CordwoodError, FileExistsError):
 
 
 class StorageError(CordwoodError, OSError):
-    """A disk failed or is full; `errno` and `filename` say what, the message what was being done."""
+    """A disk failed or is full: `errno` and `filename` say which, the message what was going on."""

@@ -133,4 +133,4 @@ class Index(NamedTuple):
     leaves: tuple[Leaf, ...]
     sources: tuple[Source, ...]
     naming: Naming = "exact"
-    metadata: Mapping[str, str] = {}  # noqa: RUF012  (the user's own; never mutated)
+    metadata: Mapping[str, str] = {}  # the user's own; never mutated

@@ -1,4 +1,4 @@
-"""Aliased and mapped leaves are safe under donation, deletion and sharding, and free their memory."""
+"""Aliased and mapped leaves are safe under donation, deletion and sharding; dropped, they free."""
 
 from __future__ import annotations
 

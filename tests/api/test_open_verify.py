@@ -31,7 +31,7 @@ def test_a_mapping_of_key_paths(path: Path) -> None:
         assert repr(checkpoint["list/0"]) == "<list/0: int64[3,4]>"
         assert checkpoint["list/1"].load() == 7
         assert checkpoint["big"].nbytes == 24 << 20
-        with pytest.raises(KeyError, match="has no leaf 'list/00'; did you mean 'list/0'?"):
+        with pytest.raises(KeyError, match=r"has no leaf 'list/00'; did you mean 'list/0'\?"):
             checkpoint["list/00"]
         with pytest.raises(TypeError, match="list/1 is a int, not an array"):
             checkpoint["list/1"][0]

@@ -116,7 +116,7 @@ def _check_x64(name: str, targets: Sequence[Target]) -> None:
         return
     import jax
 
-    if jax.config.read("jax_enable_x64"):
+    if jax.dtypes.canonicalize_dtype(np.int64) == np.int64:
         return
     lines = [f"  {format_path(t.leaf.key_path)}: {t.dtype or t.leaf.dtype}" for t in wide[:20]]
     more = f"\n  ... and {len(wide) - 20} more" if len(wide) > 20 else ""

@@ -1,4 +1,4 @@
-"""The only file that uses jax's private names. Tried with jax 0.10.2; each has a public fallback."""
+"""The only file that uses private names of jax, each with a public fallback; tried: jax 0.10.2."""
 
 from __future__ import annotations
 

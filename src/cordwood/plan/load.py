@@ -61,14 +61,19 @@ def plan_load(leaves: Sequence[Leaf]) -> LoadPlan:
     which they lie in the file, so that neighbours come in by one move.
     """
     pieces = [_pieces(leaf) for leaf in leaves]
-    order = sorted(range(len(leaves)), key=lambda i: pieces[i][0][1:3] if pieces[i] else (0, 0))
+    order = sorted(
+        [
+            (parts[0].source, parts[0].offset, i) if parts else (0, 0, i)
+            for i, parts in enumerate(pieces)
+        ]
+    )
     buffers: list[int] = []
     moving: list[_Moving] = []
     placements = [Placement(0, 0, 0)] * len(leaves)
     slab = -1  # the buffer that small leaves share now
     end = 0  # how much of it is taken
     last: _Moving | None = None  # the move that ends there
-    for i in order:
+    for source, offset, i in order:
         parts = pieces[i]
         length = parts[0].length if len(parts) == 1 else sum(part.length for part in parts)
         if length >= OWN_BYTES:
@@ -77,7 +82,6 @@ def plan_load(leaves: Sequence[Leaf]) -> LoadPlan:
             placements[i] = Placement(len(buffers) - 1, 0, length)
             continue
         if last is not None and len(parts) == 1:
-            _, source, offset, _ = parts[0]
             position = last.position + offset - last.offset
             gap = offset - last.offset - last.length
             if (

@@ -7,13 +7,13 @@ level at a time. jax is never imported for this: a type can only be registered w
 
 from __future__ import annotations
 
-import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.keypath import DictKey, Key, KeyPath, format_path, is_dict_key
+from cordwood.tree.registered import open_registered
 from cordwood.tree.structure import LEAF, Node, Structure
 
 __all__ = ["MAX_DEPTH", "Flat", "build", "flatten", "unflatten"]
@@ -176,25 +176,11 @@ def _wrap(key: Any, path: KeyPath) -> DictKey:
 
 
 def _registered_parts(value: Any) -> _Parts | None:
-    tree_util = getattr(sys.modules.get("jax"), "tree_util", None)
-    if tree_util is None:
+    opened = open_registered(value)
+    if opened is None:
         return None
-    pairs, treedef = tree_util.tree_flatten_with_path(value, is_leaf=lambda x: x is not value)
-    if len(pairs) == 1 and pairs[0][0] == ():
-        return None
-    keys: Sequence[Any] = [_key_of(path[0]) for path, _ in pairs]
+    keys = [DictKey(key) if isinstance(key, int) else key for key in opened.keys]
     if len(set(keys)) < len(keys):  # a registration that gives two children one key
-        keys = [DictKey(position) for position in range(len(pairs))]
+        keys = [DictKey(position) for position in range(len(keys))]
     node = Node("object", len(keys), tuple(keys), type(value).__qualname__)
-    return _Parts(node, keys, [child for _, child in pairs], treedef.unflatten)
-
-
-def _key_of(entry: Any) -> str | DictKey:
-    """The key that a jax key path entry stands for, whichever class it is of."""
-    for attribute in ("key", "name", "idx"):
-        if hasattr(entry, attribute):
-            key = getattr(entry, attribute)
-            if isinstance(key, str):
-                return str(key)
-            return DictKey(key) if is_dict_key(key) else str(key)
-    return str(entry)
+    return _Parts(node, keys, opened.children, opened.unflatten)
