@@ -17,6 +17,7 @@ PUBLIC = [
     "LimitError",
     "MismatchError",
     "NotACheckpointError",
+    "StorageError",
     "StoredLeaf",
     "TruncatedError",
     "UnsupportedFormatError",
