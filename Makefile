@@ -29,7 +29,7 @@ $(MINILM): $(STAMP)
 	touch $@
 
 demo: $(STAMP) $(MINILM)
-	$(BIN)/python examples/demo.py
+	$(BIN)/python -m demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)

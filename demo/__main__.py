@@ -1,0 +1,28 @@
+"""`make demo`: real weights through cordwood and its peers, then a training run that goes on."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+from rich.console import Console
+
+from demo.resuming import show_resuming
+from demo.weights import show_weights
+
+
+def main() -> None:
+    console = Console()
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="cordwood-demo-") as folder:
+        show_weights(console, Path(folder))
+        show_resuming(console, Path(folder))
+    console.print(f"\nDone in {time.perf_counter() - start:.0f} s.")
+
+
+if __name__ == "__main__":
+    main()
