@@ -21,11 +21,12 @@ STEPS = 100
 
 
 def show_resuming(console: Console, folder: Path) -> None:
-    console.rule("A training run: Flax and Optax, on the text of Python's help topics")
+    console.rule("A training run: Flax and Optax, on Python's help topics")
     codes = text_as_codes()
+    console.print(f"{len(codes):,} characters of real text; the last tenth is held out.")
     run = new_run()
     path = folder / "run.safetensors"
-    table = Table(title=f"Held-out loss, nats a character ({len(codes):,} characters of text)")
+    table = Table(title="Held-out loss, nats a character")
     table.add_column("step", justify="right")
     table.add_column("this process", justify="right")
     table.add_column("a new process", justify="right")
@@ -49,7 +50,7 @@ def show_resuming(console: Console, folder: Path) -> None:
     if there != here:
         raise SystemExit("the new process did not go on where this one stopped")
     console.print(
-        f"Saved train state and key, {path.stat().st_size / 1e6:.1f} MB, at step {step}; "
+        f"Saved {path.stat().st_size / 1e6:.1f} MB (train state and key) at step {step}; "
         "the new process went on with exactly the same losses."
     )
 

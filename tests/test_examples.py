@@ -1,0 +1,70 @@
+"""The examples and the README's code run as they stand."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.children import SRC
+
+ROOT = SRC.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+README = ROOT / "README.md"
+
+
+def run_in(folder: Path, *arguments: str) -> str:
+    paths = [str(SRC), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    child = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert child.returncode == 0, child.stderr
+    return child.stdout
+
+
+def test_there_are_examples() -> None:
+    assert EXAMPLES
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
+def test_example(script: Path, tmp_path: Path) -> None:
+    output = run_in(tmp_path, str(script))
+    assert output.strip(), f"{script.name} prints nothing"
+
+
+def test_save_and_load_names_every_difference(tmp_path: Path) -> None:
+    output = run_in(tmp_path, str(ROOT / "examples" / "save_and_load.py"))
+    assert "dense/kernel: expected float32[4,8], found bfloat16[4,8] (cast=True converts)" in output
+    assert "did you mean dense/bias?" in output
+
+
+def test_the_readme_runs(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert len(blocks) >= 2
+    run_in(tmp_path, "-c", "\n".join(blocks))
+    assert (tmp_path / "model.safetensors").is_file()
+    assert (tmp_path / "model.msgpack").is_file()
+
+
+def test_the_readme_opens_with_the_two_commands_and_a_short_example() -> None:
+    text = README.read_text()
+    assert text.index("make demo") < text.index("make test") < text.index("```python")
+    first = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
+    assert len(first.splitlines()) <= 12
+
+
+def test_links_in_the_documents_lead_somewhere() -> None:
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
