@@ -45,7 +45,7 @@ def ones(mib, kind):
     array = np.ones(mib * MIB // 4, np.float32)
     if kind == "jax":
         import jax
-        return jax.device_put(array)
+        return jax.block_until_ready(jax.device_put(array))  # it copies in the background
     return array
 
 def tree_of(kind):
@@ -115,7 +115,7 @@ def test_peak_memory(room: Path, suffix: str, kind: str) -> None:
         assert extra <= EXTRA_BYTES, f"saving took {extra / MIB:.0f} MiB beside the tree"
         assert path.stat().st_size >= TREE_BYTES
         peak = child(LOAD, "load", path, kind)
-        assert peak >= TREE_BYTES, f"a peak of {peak / MIB:.0f} MiB measures something else"
+        assert peak >= TREE_BYTES * 0.95, f"a peak of {peak / MIB:.0f} MiB measures something else"
         extra = peak - TREE_BYTES
         assert extra <= EXTRA_BYTES, f"loading took {extra / MIB:.0f} MiB beside the tree"
         if suffix == ".safetensors":
