@@ -22,7 +22,7 @@ CHUNK_SIZES = (2**30, 2**30, 1, 5, 16, 100, 6.5)
 
 
 @pytest.fixture(params=["flax", "eformer"])
-def peer(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
+def peer(request: pytest.FixtureRequest) -> Any:
     return flax.serialization if request.param == "flax" else eformer
 
 
