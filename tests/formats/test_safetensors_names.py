@@ -51,11 +51,13 @@ def test_dotted_names(path: KeyPath, name: str) -> None:
     ],
 )
 def test_names_change_only_where_they_must(paths: list[KeyPath], names: list[str]) -> None:
-    assert tensor_names(paths) == names
+    found = tensor_names(paths)
+    assert found.names == names
+    assert found.changed == [i for i, path in enumerate(paths) if names[i] != dotted_name(path)]
 
 
 def test_a_name_that_is_too_long_is_cut_and_told_apart_by_its_digest() -> None:
-    one, two = tensor_names([("x" * 2000 + "1",), ("x" * 2000 + "2",)])
+    one, two = tensor_names([("x" * 2000 + "1",), ("x" * 2000 + "2",)]).names
     assert one != two
     assert one.startswith("x" * 200 + "~")
     assert len(one) == 233
@@ -63,7 +65,7 @@ def test_a_name_that_is_too_long_is_cut_and_told_apart_by_its_digest() -> None:
 
 @given(st.lists(st.lists(st.text(alphabet="aA.~é\u0301\ufb01fi\ud800", max_size=3), max_size=2)))
 def test_names_are_distinct_however_they_are_compared(paths: list[list[str]]) -> None:
-    names = tensor_names([tuple(path) for path in {tuple(path) for path in paths}])
+    names = tensor_names([tuple(path) for path in {tuple(path) for path in paths}]).names
     for form in ("NFC", "NFKC"):
         folded = {unicodedata.normalize(form, name).casefold() for name in names}
         assert len(folded) == len(names)

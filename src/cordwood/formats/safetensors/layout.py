@@ -13,7 +13,7 @@ from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.formats.safetensors.codes import Stored, stored_as
 from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
 from cordwood.formats.safetensors.leaf_table import BYTE_KINDS, LeafType, encode_table
-from cordwood.formats.safetensors.names import dotted_name, tensor_names
+from cordwood.formats.safetensors.names import tensor_names
 from cordwood.formats.safetensors.seal import (
     DATA_DIGESTS,
     HEADER_START,
@@ -84,16 +84,12 @@ def _plan(structure: Structure, specs: Sequence[LeafSpec], metadata: Mapping[str
     if len(paths) != len(specs):
         raise ValueError(f"a structure of {len(paths)} leaves, but {len(specs)} leaves given")
     found = _sort_out(specs)
-    names = tensor_names([specs[tensor.leaf].key_path for tensor in found.tensors])
+    names, changed = tensor_names([specs[tensor.leaf].key_path for tensor in found.tensors])
     table = encode_table(
         structure,
         found.types,
         found.leaf_types,
-        [
-            (tensor.leaf, name)
-            for tensor, name in zip(found.tensors, names, strict=True)
-            if name != dotted_name(specs[tensor.leaf].key_path)
-        ],
+        [(found.tensors[i].leaf, names[i]) for i in changed],
         found.values,
     )
     order = sorted(range(len(names)), key=lambda i: _place(found.tensors[i]))

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from cordwood.engine.digest import digest_of
 from cordwood.keypath import DictKey, Key, KeyPath
 
-__all__ = ["MAX_NAME_BYTES", "METADATA_KEY", "dotted_name", "tensor_names"]
+__all__ = ["MAX_NAME_BYTES", "METADATA_KEY", "Names", "dotted_name", "tensor_names"]
 
 METADATA_KEY = "__metadata__"
 MAX_NAME_BYTES = 1024
@@ -40,11 +41,18 @@ def _key_text(key: Key) -> str:
         return f"0x{value:x}"
 
 
-def tensor_names(paths: Sequence[KeyPath]) -> list[str]:
+class Names(NamedTuple):
+    """Unique names of some paths, and which of them are not the dotted ones."""
+
+    names: list[str]
+    changed: list[int]  # positions
+
+
+def tensor_names(paths: Sequence[KeyPath]) -> Names:
     """A unique name for each path: its dotted name wherever that will do."""
     names = [dotted_name(path) for path in paths]
     if _all_usable(names):
-        return names
+        return Names(names, [])
     taken: set[str] = set()
     # First come, first served: the first of two that collide keeps its name.
     changed = []
@@ -63,7 +71,7 @@ def tensor_names(paths: Sequence[KeyPath]) -> list[str]:
             name = f"{stem}~{counts[stem]}"
         taken.add(folded)
         names[i] = name
-    return names
+    return Names(names, changed)
 
 
 def _all_usable(names: list[str]) -> bool:

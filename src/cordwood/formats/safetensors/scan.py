@@ -8,7 +8,7 @@ from cordwood.engine.collector import collector_paused
 from cordwood.engine.digest import check_coverage
 from cordwood.engine.files import ReadableFile
 from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
-from cordwood.formats.safetensors.codes import CODES, stored_as
+from cordwood.formats.safetensors.codes import stored_as
 from cordwood.formats.safetensors.header import read_header
 from cordwood.formats.safetensors.leaf_table import (
     BYTE_KINDS,
@@ -24,8 +24,8 @@ from cordwood.formats.safetensors.seal import (
     decode_digests,
     split_metadata,
 )
-from cordwood.formats.safetensors.tensors import Tensor, tensor_table
-from cordwood.index import Index, Inline, Leaf, Pieces, Source, Span
+from cordwood.formats.safetensors.tensors import Extent, Tensor, tensor_table
+from cordwood.index import Index, Inline, Leaf, Piece, Pieces, Source, Span
 from cordwood.tree.structure import LEAF, Node, leaf_paths
 
 __all__ = ["FORMAT", "scan"]
@@ -80,12 +80,17 @@ def _scan(file: ReadableFile) -> Index:
 
 def _foreign(file: ReadableFile, tensors: dict[str, Tensor], metadata: dict[str, str]) -> Index:
     leaves = [
-        _new(Leaf, ((name,), "numpy", shape, CODES[code].dtype, storage, False, None))
-        for name, (code, shape, storage) in tensors.items()
+        _new(Leaf, ((name,), "numpy", extent[1], extent[2], _storage(extent, offset), False, None))
+        for name, (extent, offset) in tensors.items()
     ]
     structure = (Node("dict", len(tensors), tuple(tensors)), *[LEAF] * len(tensors))
     source = Source(file.name, file.size_bytes)
     return Index(FORMAT, structure, tuple(leaves), (source,), "dotted", metadata)
+
+
+def _storage(extent: Extent, offset: int) -> Pieces:
+    _, _, _, encoding, span, length = extent
+    return _new(Pieces, ((_new(Piece, (span, 0, offset, length)),), encoding))
 
 
 def _leaves(table: LeafTable, tensors: dict[str, Tensor]) -> list[Leaf]:
@@ -105,7 +110,7 @@ def _leaves(table: LeafTable, tensors: dict[str, Tensor]) -> list[Leaf]:
                 add(Leaf(path, kind, (), "", Inline(next(values))))
             start += length
             continue
-        plain = _PLAIN_DTYPES if leaf_type in _PLAIN_TYPES else {}
+        known: dict[int, Extent] = {}  # by the id of the tensor's extent, which many share
         for i, path in enumerate(paths[start : start + length], start):
             name = names[i] if i in names else dotted_name(path)
             tensor = claim(name, None)
@@ -114,47 +119,39 @@ def _leaves(table: LeafTable, tensors: dict[str, Tensor]) -> list[Leaf]:
                     f"cordwood.structure: leaf {i} is the tensor {name!r:.200}, which the file "
                     "lacks or another leaf has taken"
                 )
-            code, shape, storage = tensor
-            dtype = plain.get(code)
-            if dtype is None:
-                dtype, shape, storage = _interpreted(leaf_type, tensor, name)
+            stored, offset = tensor
+            extent = known.get(id(stored))
+            if extent is None:
+                extent = known[id(stored)] = _interpreted(leaf_type, stored, name)
+            _, shape, dtype, encoding, span, size = extent
+            pieces = (_new(Piece, (span, 0, offset, size)),)
+            storage = _new(Pieces, (pieces, encoding))
             add(_new(Leaf, (path, kind, shape, dtype, storage, weak_type, impl)))
         start += length
     return leaves
 
 
-# Leaves that any tensor can be, but a packed one, which cordwood does not write.
-_PLAIN_TYPES = frozenset(
-    [LeafType("numpy", True), LeafType("jax", True), LeafType("jax", True, weak_type=True)]
-)
-_PLAIN_DTYPES = {code: row.dtype for code, row in CODES.items() if row.encoding == "raw"}
-
-
-def _interpreted(
-    leaf_type: LeafType, tensor: Tensor, name: str
-) -> tuple[str, tuple[int, ...], Pieces]:
-    """Dtype, shape and storage of a leaf. Raises FormatError where it cannot be stored so."""
-    code, shape, storage = tensor
-    dtype = CODES[code].dtype
-    fits = storage.encoding == "raw"
+def _interpreted(leaf_type: LeafType, stored: Extent, name: str) -> Extent:
+    """What a tensor is as a leaf. Raises FormatError where the leaf cannot be stored so."""
+    fits = stored.encoding == "raw"  # cordwood writes no packed ones
+    extent = stored
     if leaf_type.dtype:
         extra = stored_as(leaf_type.dtype).extra
-        fits = stored_as(leaf_type.dtype).disguised and code == "U8"
-        fits = fits and shape[len(shape) - len(extra) :] == extra
-        dtype = leaf_type.dtype
-        shape = shape[: len(shape) - len(extra)]
-        (piece,) = storage.pieces
-        storage = Pieces((piece._replace(where=Span(0, math.prod(shape))),))
+        shape = stored.shape[: len(stored.shape) - len(extra)]
+        fits = stored_as(leaf_type.dtype).disguised and stored.code == "U8"
+        fits = fits and shape + extra == stored.shape
+        span = Span(0, math.prod(shape))
+        extent = stored._replace(shape=shape, dtype=leaf_type.dtype, span=span)
     if leaf_type.kind == "numpy_scalar":
-        fits = fits and shape == ()
+        fits = fits and extent.shape == ()
     elif leaf_type.kind == "prng_key":
-        fits = fits and dtype == "uint32" and shape != ()
+        fits = fits and extent.dtype == "uint32" and extent.shape != ()
     elif leaf_type.kind in BYTE_KINDS:
-        fits = fits and dtype == "uint8" and len(shape) == 1
+        fits = fits and extent.dtype == "uint8" and len(extent.shape) == 1
     if not fits:
         what = f"{leaf_type.kind} {leaf_type.dtype}".rstrip()
         raise FormatError(
-            f"cordwood.structure: tensor {name!r:.200}: {code}{list(tensor.shape)} cannot hold a "
-            f"leaf of type {what}"
+            f"cordwood.structure: tensor {name!r:.200}: {stored.code}{list(stored.shape)} cannot "
+            f"hold a leaf of type {what}"
         )
-    return dtype, shape, storage
+    return extent

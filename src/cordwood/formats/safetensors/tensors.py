@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from cordwood.errors import FormatError, LimitError, TruncatedError
 from cordwood.formats.safetensors.codes import CODES
-from cordwood.index import Piece, Pieces, Span
+from cordwood.index import Encoding, Span
 
 __all__ = ["MAX_DIMS", "Extent", "Tensor", "extent_of", "tensor_table"]
 
@@ -19,19 +19,17 @@ _MEMBERS = {"dtype", "shape", "data_offsets"}
 
 
 class Extent(NamedTuple):
-    """What a dtype and a shape amount to."""
-
-    shape: tuple[int, ...]
-    span: Span
-    length: int  # in bytes
-
-
-class Tensor(NamedTuple):
-    """A checked tensor."""
+    """All of a tensor but its place: what its dtype and shape amount to."""
 
     code: str  # a key of CODES
     shape: tuple[int, ...]
-    storage: Pieces  # of one piece
+    dtype: str  # a name of cordwood.dtypes
+    encoding: Encoding
+    span: Span  # all of its elements
+    length: int  # in bytes
+
+
+Tensor: TypeAlias = tuple[Extent, int]  # and its offset in bytes from the start of the file
 
 
 def extent_of(code: str, shape: tuple[int, ...]) -> Extent:
@@ -50,7 +48,7 @@ def extent_of(code: str, shape: tuple[int, ...]) -> Extent:
         raise FormatError(
             f"{elements} elements of {code}, {row.bits} bits each, do not fill whole bytes"
         )
-    return Extent(shape, Span(0, elements), bits // 8)
+    return Extent(code, shape, row.dtype, row.encoding, Span(0, elements), bits // 8)
 
 
 def tensor_table(entries: dict[str, Any], header: bytes, *, size_bytes: int) -> dict[str, Tensor]:
@@ -80,8 +78,7 @@ def tensor_table(entries: dict[str, Any], header: bytes, *, size_bytes: int) -> 
         except FormatError as e:
             raise type(e)(f"tensor {name!r:.200}{_position(header, name)}: {e}") from e
         ranges.append((begin, end, name))
-        piece = Piece(extent.span, 0, start + begin, extent.length)
-        tensors[name] = Tensor(code, shape, Pieces((piece,), CODES[code].encoding))
+        tensors[name] = (extent, start + begin)
     _check_coverage(ranges, header, size_bytes)
     return tensors
 
