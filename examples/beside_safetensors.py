@@ -8,7 +8,10 @@ from safetensors.numpy import load_file, save_file
 import cordwood
 
 # Theirs: a flat dict of names, or nested at the dots.
-weights = {"encoder.0.weight": np.ones((2, 3), np.float32), "encoder.0.bias": np.zeros(2)}
+weights: dict[str, np.ndarray] = {
+    "encoder.0.weight": np.ones((2, 3), np.float32),
+    "encoder.0.bias": np.zeros(2),
+}
 save_file(weights, "theirs.safetensors", metadata={"format": "pt"})
 assert set(cordwood.load("theirs.safetensors")) == set(weights)
 nested = cordwood.load("theirs.safetensors", nest=True)

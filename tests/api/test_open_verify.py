@@ -104,7 +104,7 @@ def test_damage_is_named(path: Path) -> None:
 
 def test_foreign_names(tmp_path: Path) -> None:
     path = tmp_path / "hf.safetensors"
-    arrays = {"model.layer.0.weight": np.ones((2, 2), np.float32), "model.bias": np.zeros(1)}
+    arrays: dict[str, np.ndarray] = {"model.layer.0.weight": np.ones((2, 2), np.float32), "model.bias": np.zeros(1)}
     save_file(arrays, path, metadata={"format": "np"})
     flat = cordwood.load(path)
     assert set(flat) == set(arrays)
@@ -123,7 +123,7 @@ def test_foreign_names(tmp_path: Path) -> None:
 def test_a_foreign_file_keeps_its_names_through_a_round_trip(tmp_path: Path) -> None:
     from safetensors import safe_open
 
-    arrays = {"model.layer.0.weight": np.ones((2, 2), np.float32), "model.bias": np.zeros(1)}
+    arrays: dict[str, np.ndarray] = {"model.layer.0.weight": np.ones((2, 2), np.float32), "model.bias": np.zeros(1)}
     save_file(arrays, tmp_path / "in.safetensors", metadata={"format": "np", "x": "y"})
     with cordwood.open(tmp_path / "in.safetensors") as checkpoint:
         tree = checkpoint.load()

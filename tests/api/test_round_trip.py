@@ -27,7 +27,7 @@ SUFFIXES = [".safetensors", ".msgpack", ".msgpack.gz", ".msgpack.zst"]
 
 def assert_equal(got: Any, want: Any) -> None:
     """Equal in tree structure, leaf types, shapes, dtypes, bits, weak types and commitment."""
-    assert jax.tree.structure(got) == jax.tree.structure(want)
+    assert str(jax.tree.structure(got)) == str(jax.tree.structure(want))
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         assert type(a) is type(b)
         if isinstance(b, jax.Array):
@@ -35,7 +35,7 @@ def assert_equal(got: Any, want: Any) -> None:
             assert a.committed == b.committed
             if b.committed:
                 assert a.sharding == b.sharding
-            if jax.dtypes.issubdtype(b.dtype, jax.dtypes.prng_key):
+            if jax.numpy.issubdtype(b.dtype, jax.dtypes.prng_key):
                 a, b = jax.random.key_data(a), jax.random.key_data(b)
             assert a.weak_type == b.weak_type
         if isinstance(b, (jax.Array, np.ndarray, np.generic)):
