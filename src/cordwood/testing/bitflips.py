@@ -1,0 +1,129 @@
+"""Flip bits of a file, one at a time, and see what a load makes of it.
+
+    report = flip_bits("m.safetensors", cordwood.load, count=2000)
+    assert report.all_caught, report
+
+A flip is harmless where the load gives the same tree all the same, detected where it raises
+an error of cordwood's, silent where it gives another tree, and a crash where it raises
+anything else.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cordwood.errors import CordwoodError
+from cordwood.testing.equality import assert_trees_equal
+
+__all__ = ["BitFlip", "FlipReport", "Flipped", "flip_bits", "random_flips"]
+
+
+class BitFlip(NamedTuple):
+    """Which bit."""
+
+    offset: int  # in bytes, from the start of the file
+    bit: int  # 0 (least significant) to 7
+
+
+class Flipped(NamedTuple):
+    """One flip and what came of it."""
+
+    flip: BitFlip
+    message: str  # of the error, or how the tree differs; "" if harmless
+
+
+class FlipReport(NamedTuple):
+    """All flips, by what came of them."""
+
+    detected: tuple[Flipped, ...]
+    harmless: tuple[Flipped, ...]
+    silent: tuple[Flipped, ...]
+    crashed: tuple[Flipped, ...]
+
+    @property
+    def all_caught(self) -> bool:
+        """Whether every flip was detected or harmless."""
+        return not self.silent and not self.crashed
+
+    def __str__(self) -> str:
+        lines = [", ".join(f"{len(flips)} {name}" for name, flips in self._asdict().items())]
+        for name in ("silent", "crashed"):
+            for (offset, bit), message in getattr(self, name)[:10]:
+                lines.append(f"  {name}: byte {offset}, bit {bit}: {message:.300}")
+        return "\n".join(lines)
+
+
+def random_flips(size_bytes: int, count: int, *, seed: int = 0) -> list[BitFlip]:
+    """`count` different bits of a file (all, in order, if it has no more).
+
+    >>> random_flips(1 << 20, 2, seed=1)
+    [BitFlip(offset=282063, bit=4), BitFlip(offset=1194820, bit=7)]
+    """
+    bits = range(size_bytes * 8)
+    picked = bits if count >= len(bits) else random.Random(seed).sample(bits, count)  # noqa: S311
+    return [BitFlip(bit // 8, bit % 8) for bit in picked]
+
+
+def flip_bits(
+    path: str | os.PathLike[str],
+    load: Callable[[Path], Any],
+    *,
+    flips: Iterable[BitFlip] | None = None,
+    count: int = 2000,
+    seed: int = 0,
+    assert_equal: Callable[[Any, Any], None] = assert_trees_equal,
+) -> FlipReport:
+    """Load a copy of a file with each of some bits flipped; the file itself is left alone.
+
+    Args:
+        path: the file, undamaged: what it loads is what every flip is measured by.
+        load: called with a path of the same suffix; what it returns must not map the file.
+        flips: the bits; None: `count` random ones, chosen by `seed`.
+        assert_equal: called with the tree of a damaged file and the right one; raises
+            AssertionError where they differ.
+    """
+    source = Path(path)
+    want = load(source)
+    if flips is None:
+        flips = random_flips(source.stat().st_size, count, seed=seed)
+    found: dict[str, list[Flipped]] = {name: [] for name in FlipReport._fields}
+    memory = Path("/dev/shm")  # noqa: S108
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
+        copy = Path(folder) / source.name
+        shutil.copyfile(source, copy)
+        with open(copy, "r+b", buffering=0) as file:
+            for flip in flips:
+                file.seek(flip.offset)
+                (byte,) = file.read(1)
+                _put(file, flip.offset, byte ^ 1 << flip.bit)
+                outcome, message = _outcome(copy, load, want, assert_equal)
+                _put(file, flip.offset, byte)
+                found[outcome].append(Flipped(flip, message))
+    return FlipReport(**{name: tuple(flips) for name, flips in found.items()})
+
+
+def _put(file: Any, offset: int, byte: int) -> None:
+    file.seek(offset)
+    file.write(bytes([byte]))
+
+
+def _outcome(
+    path: Path, load: Callable[[Path], Any], want: Any, assert_equal: Callable[[Any, Any], None]
+) -> tuple[str, str]:
+    try:
+        got = load(path)
+    except CordwoodError as e:
+        return "detected", str(e)
+    except Exception as e:  # noqa: BLE001  (whatever it is, it is to be reported)
+        return "crashed", f"{type(e).__name__}: {e}"
+    try:
+        assert_equal(got, want)
+    except AssertionError as e:
+        return "silent", str(e)
+    return "harmless", ""

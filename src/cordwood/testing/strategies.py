@@ -1,0 +1,296 @@
+"""hypothesis strategies for everything that cordwood stores.
+
+    @given(trees(carried_by="msgpack"))
+    def test_round_trip(tree): ...
+
+What they make shrinks towards small plain trees of zeros. `carried_by` leaves out what a format
+cannot hold; docs/format.md says why. Needs hypothesis; jax is imported only for its arrays.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Collection, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from cordwood import dtypes
+from cordwood.index import LeafKind
+from cordwood.keypath import DictKey, KeyPath
+from cordwood.testing.elements import elements
+
+__all__ = [
+    "CONTAINERS",
+    "DTYPE_NAMES",
+    "JAX_DTYPE_NAMES",
+    "LEAF_KINDS",
+    "SHAPES",
+    "Carrier",
+    "Pair",
+    "dict_keys",
+    "jax_arrays",
+    "key_paths",
+    "leaves",
+    "numpy_arrays",
+    "numpy_scalars",
+    "prng_keys",
+    "python_values",
+    "trees",
+]
+
+Carrier: TypeAlias = Literal["safetensors", "msgpack"]
+Container: TypeAlias = Literal[
+    "dict", "list", "tuple", "none", "namedtuple", "OrderedDict", "defaultdict"
+]
+
+CONTAINERS: tuple[Container, ...] = (
+    "dict",
+    "list",
+    "tuple",
+    "none",
+    "namedtuple",
+    "OrderedDict",
+    "defaultdict",
+)
+LEAF_KINDS: tuple[LeafKind, ...] = (
+    "numpy",
+    "jax",
+    "numpy_scalar",
+    "prng_key",
+    "bool",
+    "int",
+    "float",
+    "complex",
+    "str",
+    "bytes",
+)
+DTYPE_NAMES = (*dtypes.DTYPES, "datetime64[ns]", "datetime64[D]", "timedelta64[25s]")
+# What jax holds on CPU without 64-bit types.
+JAX_DTYPE_NAMES = tuple(
+    name
+    for name in dtypes.DTYPES
+    if name not in ("int64", "uint64", "float64", "complex128", "float128", "complex256")
+    and not name.startswith("float6")
+)
+SHAPES: tuple[tuple[int, ...], ...] = (
+    (),
+    (1,),
+    (3,),
+    (0,),
+    (2, 3),
+    (0, 3),
+    (3, 0),
+    (1, 1, 1),
+    (4, 1, 2),
+    (17,),
+)
+_WEAK = ("int32", "float32", "complex64")
+_PRNG = ("threefry2x32", "rbg", "unsafe_rbg")
+_TEXTS = ("", "w", "kernel", "0", "01", "a.b", "a/b", "'", "(1)", "%2F", "é", "日本", "A", "a")
+_SURROGATES: tuple[Literal["Cs"], ...] = ("Cs",)
+
+
+class Pair(NamedTuple):
+    """The named tuple that `trees` makes."""
+
+    first: Any
+    second: Any
+
+
+def _text(carried_by: Carrier, max_size: int) -> SearchStrategy[str]:
+    excluded = _SURROGATES if carried_by == "msgpack" else ()
+    free = st.text(st.characters(exclude_categories=excluded), max_size=max_size)
+    return st.sampled_from(_TEXTS) | free
+
+
+def dict_keys(carried_by: Carrier = "safetensors") -> SearchStrategy[Any]:
+    """Dict keys that come back as they were: str, int, bool, float, None, bytes and tuples."""
+    finite = st.floats(allow_nan=False, allow_infinity=False)
+    text = _text(carried_by, 12)
+    plain = st.one_of(st.integers(), st.booleans(), finite, st.none(), st.binary(max_size=5))
+    nested = st.recursive(plain | text, lambda inner: st.lists(inner, max_size=3).map(tuple))
+    return text | plain | nested
+
+
+def key_paths(max_size: int = 5) -> SearchStrategy[KeyPath]:
+    """Key paths, of every kind of key."""
+    positions = st.integers(min_value=0)
+    others = dict_keys().filter(lambda key: not isinstance(key, str)).map(DictKey)
+    keys = st.one_of(_text("safetensors", 12), positions, others)
+    return st.lists(keys, max_size=max_size).map(tuple)
+
+
+def numpy_arrays(
+    *, names: Sequence[str] = DTYPE_NAMES, shapes: Sequence[tuple[int, ...]] = SHAPES
+) -> SearchStrategy[np.ndarray[Any, Any]]:
+    """Arrays of any dtype, bits, shape and layout.
+
+    Layouts are C and Fortran order, strided, reversed, broadcast, read-only and big-endian.
+
+    Args:
+        names: dtypes to choose from, by their names in `cordwood.dtypes`.
+        shapes: shapes to choose from.
+    """
+    return st.builds(
+        _laid_out,
+        st.builds(elements, st.sampled_from(names), st.sampled_from(shapes), _seeds()),
+        st.sampled_from(("C", "F", "strided", "reversed", "broadcast", "read-only", "big-endian")),
+    )
+
+
+def _seeds() -> SearchStrategy[int]:
+    """Of elements; 0 stands for zeros."""
+    return st.integers(min_value=0, max_value=0xFFFF)
+
+
+def _laid_out(array: np.ndarray[Any, Any], layout: str) -> np.ndarray[Any, Any]:
+    if layout == "F":
+        return np.asfortranarray(array)
+    if layout == "strided" and array.ndim:
+        doubled = np.repeat(array, 2, axis=-1)
+        return doubled[..., ::2]
+    if layout == "reversed" and array.ndim:
+        return array[::-1]
+    if layout == "broadcast" and array.ndim and array.shape[0]:
+        return np.broadcast_to(array[:1], array.shape)
+    if layout == "read-only":
+        array.flags.writeable = False
+    if layout == "big-endian" and array.dtype.kind in "iufcmM":
+        return array.astype(array.dtype.newbyteorder(">"))
+    return array
+
+
+def numpy_scalars(*, names: Sequence[str] = DTYPE_NAMES) -> SearchStrategy[np.generic]:
+    """numpy scalars of any dtype and bits."""
+    return st.builds(
+        lambda name, seed: elements(name, (1,), seed)[0], st.sampled_from(names), _seeds()
+    )
+
+
+def jax_arrays(
+    *,
+    names: Sequence[str] = JAX_DTYPE_NAMES,
+    shapes: Sequence[tuple[int, ...]] = SHAPES,
+    committed: bool = True,
+) -> SearchStrategy[Any]:
+    """jax arrays of any dtype and bits, weak types among them.
+
+    Args:
+        names: dtypes to choose from.
+        shapes: shapes to choose from.
+        committed: whether some are to be committed to a device, any that there is.
+    """
+    return st.builds(
+        _on_device,
+        st.builds(elements, st.sampled_from(names), st.sampled_from(shapes), _seeds()),
+        weak_type=st.booleans(),
+        device=st.none() | st.integers(0, 7) if committed else st.none(),
+    )
+
+
+def _on_device(array: np.ndarray[Any, Any], *, weak_type: bool, device: int | None) -> Any:
+    import jax
+
+    from cordwood.engine.jax_private import set_weak_type
+
+    devices = jax.devices()
+    if device is None:
+        result = jax.numpy.asarray(array)
+        return set_weak_type(result) if weak_type and array.dtype.name in _WEAK else result
+    return jax.device_put(array, devices[device % len(devices)])
+
+
+def prng_keys() -> SearchStrategy[Any]:
+    """Typed PRNG key arrays of jax, of each implementation."""
+    return st.builds(
+        _prng_key, st.sampled_from(_PRNG), st.sampled_from(((), (2,), (0,), (2, 1))), _seeds()
+    )
+
+
+def _prng_key(impl: str, shape: tuple[int, ...], seed: int) -> Any:
+    import jax
+
+    words = 2 if impl == "threefry2x32" else 4
+    data = elements("uint32", (*shape, words), seed)
+    return jax.random.wrap_key_data(jax.numpy.asarray(data), impl=impl)
+
+
+def python_values(kind: LeafKind, carried_by: Carrier = "safetensors") -> SearchStrategy[Any]:
+    """Python values of one kind: "bool", "int", "float", "complex", "str" or "bytes"."""
+    if kind == "int":
+        bounds = (-(2**63), 2**64 - 1) if carried_by == "msgpack" else (None, None)
+        return st.integers(*bounds)
+    if kind == "str":
+        return _text(carried_by, 40)
+    kinds: dict[LeafKind, SearchStrategy[Any]] = {
+        "bool": st.booleans(),
+        "float": st.floats(),
+        "complex": st.complex_numbers(),
+        "bytes": st.binary(max_size=80),
+    }
+    return kinds[kind]
+
+
+def leaves(
+    carried_by: Carrier = "safetensors", *, kinds: Collection[LeafKind] = LEAF_KINDS
+) -> SearchStrategy[Any]:
+    """Leaves of some kinds (all, if not told), as far as the format carries them."""
+    made: list[SearchStrategy[Any]] = []
+    for kind in kinds:
+        if kind == "numpy":
+            made.append(numpy_arrays())
+        elif kind == "numpy_scalar":
+            made.append(numpy_scalars())
+        elif kind == "jax":
+            made.append(jax_arrays())
+        elif kind == "prng_key":
+            if carried_by != "msgpack":
+                made.append(prng_keys())
+        else:
+            made.append(python_values(kind, carried_by))
+    return st.one_of(made)
+
+
+def trees(
+    carried_by: Carrier = "safetensors",
+    *,
+    leaf: SearchStrategy[Any] | None = None,
+    keys: SearchStrategy[Any] | None = None,
+    containers: Collection[Container] = CONTAINERS,
+    max_leaves: int = 12,
+) -> SearchStrategy[Any]:
+    """Whole trees, from a lone leaf or an empty container up.
+
+    Args:
+        carried_by: the format that is to hold them; the compressed forms of msgpack are msgpack.
+        leaf: of what; None: `leaves(carried_by)`.
+        keys: of dicts; None: `dict_keys(carried_by)`.
+        containers: which kinds may occur. A named tuple is a `Pair`.
+        max_leaves: about how many leaves at most.
+    """
+    keys = dict_keys(carried_by) if keys is None else keys
+    unique: Any = str if carried_by == "msgpack" else None  # its keys are strings in the file
+
+    def grow(inner: SearchStrategy[Any]) -> SearchStrategy[Any]:
+        pairs = st.lists(
+            st.tuples(keys, inner),
+            max_size=4,
+            unique_by=lambda pair: unique(pair[0]) if unique else pair[0],
+        )
+        kinds: dict[str, SearchStrategy[Any]] = {
+            "dict": pairs.map(dict),
+            "list": st.lists(inner, max_size=4),
+            "tuple": st.lists(inner, max_size=4).map(tuple),
+            "namedtuple": st.builds(Pair, inner, inner),
+            "OrderedDict": pairs.map(OrderedDict),
+            "defaultdict": pairs.map(lambda items: defaultdict(list, items)),
+        }
+        return st.one_of([made for kind, made in kinds.items() if kind in containers])
+
+    base = leaves(carried_by) if leaf is None else leaf
+    if "none" in containers:
+        base |= st.none()
+    return st.recursive(base, grow, max_leaves=max_leaves) | grow(base)

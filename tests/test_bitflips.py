@@ -1,0 +1,86 @@
+"""2,000 random bit flips in each format that carries checksums, and what the harness reports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cordwood
+from cordwood.testing import BitFlip, flip_bits, random_flips
+
+
+def tree() -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    return {
+        "layers": [
+            {"kernel": rng.standard_normal((8, 9), np.float32), "bias": np.zeros(9, np.float32)},
+            (np.arange(5, dtype=np.int16), None),
+        ],
+        "table": {"a.b": rng.bytes(40), "step": 7, "rate": 0.25, "name": "a name", "on": True},
+        "big": rng.standard_normal(500),
+        "empty": np.ones((0, 3)),
+        "scalar": np.float16(2),
+    }
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".msgpack.zst", ".msgpack.gz"])
+def test_every_flip_is_detected_or_harmless(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"tree{suffix}"
+    cordwood.save(path, tree())
+    before = path.read_bytes()
+    report = flip_bits(path, cordwood.load, count=2000)
+    assert report.all_caught, report
+    assert sum(map(len, report)) == 2000
+    assert len(report.detected) > 1900, report
+    assert path.read_bytes() == before
+
+
+def test_every_bit_of_the_metadata(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.safetensors"
+    cordwood.save(path, {"a": np.ones(1, np.uint8)})
+    text = path.read_bytes().rstrip(b"\x01").rstrip(b" ")
+    flips = random_flips(len(text), 8 * len(text))
+    assert len(flips) == 8 * len(text)
+    report = flip_bits(path, cordwood.load, flips=flips)
+    assert report.all_caught, report
+    assert not report.harmless, report
+
+
+def test_a_format_without_digests_is_silent(tmp_path: Path) -> None:
+    path = tmp_path / "tree.msgpack"
+    cordwood.save(path, {"w": np.zeros(1000, np.uint8)})
+    report = flip_bits(path, cordwood.load, flips=[BitFlip(500, 3), BitFlip(0, 0)])
+    (silent,) = report.silent
+    assert silent.flip == BitFlip(500, 3)
+    assert silent.message.startswith("w: expected np.uint8(0)")
+    assert len(report.detected) == 1
+    assert not report.all_caught
+    assert "silent: byte 500, bit 3: w: expected" in str(report)
+
+
+def test_crashes_are_told_from_detection(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"\0\0")
+
+    def load(path: Path) -> int:
+        first, second = path.read_bytes()
+        if first:
+            raise IndexError(f"no {first}")
+        return second & 1
+
+    report = flip_bits(path, load, count=100)
+    assert {flip for flip, _ in report.crashed} == {(0, bit) for bit in range(8)}
+    assert {flip for flip, _ in report.silent} == {(1, 0)}
+    assert len(report.harmless) == 7
+    assert report.crashed[0].message.startswith("IndexError: no ")
+
+
+def test_random_flips_are_different_and_repeatable() -> None:
+    flips = random_flips(1000, 2000, seed=3)
+    assert len(set(flips)) == 2000
+    assert flips == random_flips(1000, 2000, seed=3)
+    assert flips != random_flips(1000, 2000, seed=4)
+    assert random_flips(1, 99) == [(0, bit) for bit in range(8)]
