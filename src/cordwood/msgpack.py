@@ -13,6 +13,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -335,11 +336,9 @@ def _take_apart(pytree: Any) -> tuple[list[Any], str]:
     """The leaves of any tree, and its structure in words."""
     tree_util = getattr(sys.modules.get("jax"), "tree_util", None)
     if tree_util is not None:
-        try:
+        with suppress(Exception):  # keys that cannot be sorted, or a node that somebody made
             leaves, structure = tree_util.tree_flatten(pytree)
             return leaves, str(structure)
-        except (TypeError, ValueError, RecursionError):
-            pass  # keys that cannot be sorted, or too deep
     try:
         flat = flatten(pytree)
         return list(flat.leaves), ", ".join(map(format_path, flat.paths))

@@ -39,7 +39,7 @@ def joined(
         rest = leaf.key_path[len(path) :]
         if len(rest) == 2 and rest[0] in parts and isinstance(rest[1], str):
             parts[str(rest[0])][rest[1]] = leaf
-        elif rest != (CHUNKED_MARKER,) or leaf.storage != Inline(value=True):
+        elif not (rest == (CHUNKED_MARKER,) and leaf.kind == "bool" and _value(leaf)):
             return None
     if len(nodes) != 3 + len(leaves):  # a list or tuple in it
         return None
@@ -61,10 +61,14 @@ def _in_order(parts: Mapping[str, Leaf], what: str, at: str) -> list[Leaf]:
 
 
 def _dimension(leaf: Leaf, at: str) -> int:
-    value = leaf.storage.value if isinstance(leaf.storage, Inline) else None
+    value = _value(leaf)
     if leaf.kind != "int" or not isinstance(value, int) or value < 0:
         raise FormatError(f"{at}: expected dimensions in 'shape', found {value!r} ({leaf.kind})")
     return value
+
+
+def _value(leaf: Leaf) -> object:
+    return leaf.storage.value if isinstance(leaf.storage, Inline) else None
 
 
 def _join(path: KeyPath, shape: tuple[int, ...], chunks: Sequence[Leaf], at: str) -> Leaf:

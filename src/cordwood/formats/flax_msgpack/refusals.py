@@ -68,15 +68,15 @@ def refusal(path: KeyPath, value: Any) -> UnsupportedLeafError:
         )
     if isinstance(value, np.ndarray):
         value = value.view(np.ndarray)
-    if isinstance(value, (tuple, Mapping)) and not is_array:
-        return UnsupportedLeafError(
-            f"{at}: a {kind.__qualname__} cannot be stored as it is, only dict and list; use "
-            "to_bytes, or to_state_dict first"
-        )
     if kind.__name__ == "ExtType":
         return UnsupportedLeafError(
             f"{at}: extension {value.code} would read as an array, scalar or tuple; use another "
             "code"
+        )
+    if isinstance(value, (tuple, Mapping)) and not is_array:
+        return UnsupportedLeafError(
+            f"{at}: a {kind.__qualname__} cannot be stored as it is, only dict and list; use "
+            "to_bytes, or to_state_dict first"
         )
     try:
         describe(path, value)
