@@ -1,5 +1,5 @@
 # Every target makes `.venv` on its own, with the versions that constraints.txt pins.
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
