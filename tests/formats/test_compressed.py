@@ -1,0 +1,210 @@
+"""gzip and zstd streams: deterministic, bounded, and damaged in every way."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import zstandard
+
+from cordwood import msgpack
+from cordwood.engine.files import MemoryFile
+from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError
+from cordwood.formats import compressed
+from cordwood.formats.compressed import CompressedDataError, compress, decompress
+
+KINDS = ["gz", "zst"]
+
+
+def packed(data: bytes, kind: str) -> bytes:
+    return b"".join(compress([data], kind))
+
+
+def unpacked(data: bytes, kind: str, *, max_bytes: int | None = None) -> bytes:
+    return bytes(decompress(MemoryFile(data, "x"), kind, max_bytes=max_bytes).map())
+
+
+def sample(size_bytes: int) -> bytes:
+    return np.random.default_rng(0).integers(0, 9, size_bytes, np.uint8).tobytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size_bytes", [0, 1, 1000, (1 << 20) - 1, (3 << 20) + 1])
+def test_round_trip(kind: str, size_bytes: int) -> None:
+    data = sample(size_bytes)
+    stream = packed(data, kind)
+    assert unpacked(stream, kind) == data
+    other = gzip.decompress if kind == "gz" else _zstd
+    assert other(stream) == data
+
+
+def _zstd(data: bytes) -> bytes:
+    with zstandard.ZstdDecompressor().stream_reader(data) as reader:
+        return reader.read()
+
+
+def test_streams_of_others() -> None:
+    data = sample(100_000)
+    assert unpacked(gzip.compress(data, 9), "gz") == data
+    assert unpacked(gzip.compress(data) + gzip.compress(data) + b"\0" * 100, "gz") == data * 2
+    assert unpacked(zstandard.compress(data), "zst") == data
+    skippable = b"\x50\x2a\x4d\x18\x03\0\0\0abc"
+    frames = zstandard.compress(data) + skippable + zstandard.compress(data)
+    assert unpacked(frames, "zst") == data * 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_split_into_chunks_does_not_show(kind: str) -> None:
+    data = sample(100_000)
+    chunks: list[bytes | memoryview] = [data[:1], b"", data[1:70_000], memoryview(data)[70_000:]]
+    assert b"".join(compress(chunks, kind)) == packed(data, kind)
+
+
+def test_gzip_is_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 1e9)
+    first = msgpack.compress_bytes(b"x" * 1000)
+    monkeypatch.setattr("time.time", lambda: 2e9)
+    assert msgpack.compress_bytes(b"x" * 1000) == first
+    assert first[:10].hex() == "1f8b08000000000000ff"
+
+
+def test_zstd_frames_carry_checksum_and_size() -> None:
+    stream = b"".join(compress([b"x" * 1000], "zst", size_bytes=1000))
+    parameters = zstandard.get_frame_parameters(stream)
+    assert parameters.has_checksum
+    assert parameters.content_size == 1000
+    assert zstandard.get_frame_parameters(packed(b"x", "zst")).has_checksum
+
+
+def test_chunks_are_asked_for_one_by_one() -> None:
+    asked = 0
+
+    def chunks() -> Iterator[bytes]:
+        nonlocal asked
+        for _ in range(50):
+            asked += 1
+            yield np.random.default_rng(asked).bytes(1 << 20)
+
+    stream = compress(chunks(), "zst")
+    assert asked == 0
+    assert next(stream)
+    assert asked < 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_truncated(kind: str) -> None:
+    stream = packed(sample(1000), kind)
+    for length in range(len(stream)):
+        with pytest.raises((TruncatedError, CompressedDataError), match=r"^x: "):
+            unpacked(stream[:length], kind)
+    with pytest.raises(TruncatedError, match="has no end; copy or save it again"):
+        unpacked(stream[:-1], kind)
+    with pytest.raises(EOFError):
+        unpacked(stream[:-1], kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_flipped_bit_is_detected_or_harmless(kind: str) -> None:
+    data = sample(3000)
+    stream = packed(data, kind)
+    harmless = set()
+    for bit in range(8 * len(stream)):
+        damaged = bytearray(stream)
+        damaged[bit // 8] ^= 1 << bit % 8
+        try:
+            assert unpacked(bytes(damaged), kind) == data
+        except (CorruptionError, FormatError):
+            continue
+        harmless.add(bit // 8)
+    assert len(harmless) < 20  # the header's time and system, and bits that nothing reads
+
+
+CASES: dict[str, tuple[str, bytes, type[Exception], str]] = {
+    "gz empty": ("gz", b"", TruncatedError, "x: byte 0: expected a gzip stream, found an empty"),
+    "gz text": (
+        "gz",
+        b"hello",
+        CompressedDataError,
+        "byte 0: expected a gzip stream, found 68656c",
+    ),
+    "gz tail": ("gz", packed(b"a", "gz") + b"tail", CompressedDataError, "found 7461696c"),
+    "gz checksum": (
+        "gz",
+        packed(b"a", "gz")[:-8] + b"\0" * 8,
+        CompressedDataError,
+        "the gzip stream that begins at byte 0 is damaged",
+    ),
+    "gz of zstd": ("gz", packed(b"a", "zst"), CompressedDataError, "found 28b52ffd"),
+    "gz method": ("gz", b"\x1f\x8b\x07" + b"\0" * 20, CompressedDataError, "is damaged"),
+    "zst empty": ("zst", b"", TruncatedError, "expected a zstd stream, found an empty file"),
+    "zst text": ("zst", b"hello", CompressedDataError, "byte 0: expected a zstd stream"),
+    "zst tail": ("zst", packed(b"a", "zst") + b"\0\0", CompressedDataError, "found 0000"),
+    "zst checksum": (
+        "zst",
+        packed(b"a", "zst")[:-4] + b"\0" * 4,
+        CompressedDataError,
+        "the zstd stream that begins at byte 0 is damaged",
+    ),
+    "zst of gzip": ("zst", packed(b"a", "gz"), CompressedDataError, "found 1f8b0800"),
+    "zst wide window": (
+        "zst",
+        b"\x28\xb5\x2f\xfd\x00\xff\x01\x00\x00",
+        CompressedDataError,
+        "is damaged",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_refused(case: str) -> None:
+    kind, data, error, message = CASES[case]
+    with pytest.raises(error, match=re.escape(message)):
+        unpacked(data, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bombs(kind: str) -> None:
+    import tracemalloc
+
+    bomb = b"".join(compress((bytes(1 << 20) for _ in range(256)), kind))
+    assert len(bomb) < 300_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(LimitError, match="to more than 1000000 bytes; pass max_bytes"):
+            unpacked(bomb, kind, max_bytes=1_000_000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 40 << 20
+    assert len(unpacked(bomb, kind, max_bytes=256 << 20)) == 256 << 20
+
+
+def test_the_limit_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compressed.default_limit(1) == 4 << 30
+    assert compressed.default_limit(1 << 30) == 1100 << 30
+    monkeypatch.setattr(compressed, "LEAST_LIMIT_BYTES", 1000)
+    assert compressed.default_limit(1) == 1100
+    bomb = packed(bytes(8 << 20), "zst")
+    with pytest.raises(LimitError, match=f"decompresses to more than {1100 * len(bomb)} bytes"):
+        unpacked(bomb, "zst")
+
+
+def test_damage_is_a_bad_gzip_file_to_those_who_catch_that() -> None:
+    stream = bytearray(msgpack.to_compressed_bytes({"w": np.arange(1000)}))
+    stream[-6] ^= 1
+    for error in (gzip.BadGzipFile, CorruptionError, ValueError, OSError):
+        with pytest.raises(error, match="incorrect data check"):
+            msgpack.decompress_bytes(stream)
+        with pytest.raises(error, match="incorrect data check"):
+            msgpack.from_compressed_bytes(None, stream)
+    with pytest.raises(LimitError, match="more than 99 bytes"):
+        msgpack.decompress_bytes(msgpack.compress_bytes(bytes(100)), max_bytes=99)
+
+
+@pytest.mark.parametrize("call", [compress, decompress])
+def test_unknown_kinds(call: object) -> None:
+    with pytest.raises(ValueError, match='expected "gz" or "zst", found \'xz\''):
+        (compress([b""], "xz") if call is compress else decompress(MemoryFile(b""), "xz"))
