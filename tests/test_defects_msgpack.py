@@ -263,11 +263,14 @@ class Held:
         self.state = state
 
 
+for _register in (
+    register_serialization_state,
+    flax.serialization.register_serialization_state,
+):
+    _register(Held, lambda held: held.state, lambda held, state: Held(state), override=True)
+
+
 def test_b11_dicts_of_handlers_are_not_changed() -> None:
-    register_serialization_state(Held, lambda h: h.state, lambda h, s: Held(s), override=True)
-    flax.serialization.register_serialization_state(
-        Held, lambda h: h.state, lambda h, s: Held(s), override=True
-    )
     array = jnp.ones(3)
     theirs, ours = Held({"w": array}), Held({"w": array})
     assert flax.serialization.to_bytes(theirs) == msgpack.to_bytes(ours)
