@@ -22,6 +22,7 @@ CARRIERS: list[tuple[str, some.Carrier]] = [
     (".msgpack.zst", "msgpack"),
 ]
 PLAIN_LEAF_KINDS = [kind for kind in some.LEAF_KINDS if kind != "jax"]
+TREES = {carrier: some.trees(carrier) for _, carrier in CARRIERS}
 each_suffix = pytest.mark.parametrize(("suffix", "carrier"), CARRIERS)
 
 
@@ -37,7 +38,7 @@ def stored(tree: Any, suffix: str, **options: Any) -> Any:
 @given(data=st.data())
 @settings(max_examples=150)
 def test_with_like(suffix: str, carrier: some.Carrier, data: st.DataObject) -> None:
-    tree = data.draw(some.trees(carrier))
+    tree = data.draw(TREES[carrier])
     if tree is None:  # a `like` of None is no `like`
         return
     assert_trees_equal(stored(tree, suffix, like=tree), tree)
@@ -47,7 +48,7 @@ def test_with_like(suffix: str, carrier: some.Carrier, data: st.DataObject) -> N
 @given(data=st.data())
 @settings(max_examples=50)
 def test_mapped_with_like(suffix: str, carrier: some.Carrier, data: st.DataObject) -> None:
-    tree = {"root": data.draw(some.trees(carrier))}
+    tree = {"root": data.draw(TREES[carrier])}
     assert_trees_equal(stored(tree, suffix, like=tree, mmap=True, verify=True), tree)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict, defaultdict, namedtuple
 from pathlib import Path
 from typing import Any
@@ -19,33 +18,11 @@ from flax.core import FrozenDict
 from flax.training.train_state import TrainState
 
 import cordwood
+from cordwood.testing import assert_trees_equal
 
 Point = namedtuple("Point", "x y")
 
 SUFFIXES = [".safetensors", ".msgpack", ".msgpack.gz", ".msgpack.zst"]
-
-
-def assert_equal(got: Any, want: Any) -> None:
-    """Equal in tree structure, leaf types, shapes, dtypes, bits, weak types and commitment."""
-    assert str(jax.tree.structure(got)) == str(jax.tree.structure(want))
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        assert type(a) is type(b)
-        if isinstance(b, jax.Array):
-            assert (a.dtype, a.shape) == (b.dtype, b.shape)
-            assert a.committed == b.committed
-            if b.committed:
-                assert a.sharding == b.sharding
-            if jax.numpy.issubdtype(b.dtype, jax.dtypes.prng_key):
-                a, b = jax.random.key_data(a), jax.random.key_data(b)
-            assert a.weak_type == b.weak_type
-        if isinstance(b, (jax.Array, np.ndarray, np.generic)):
-            a, b = np.asarray(a), np.asarray(b)
-            assert (a.dtype, a.shape) == (b.dtype, b.shape)
-            assert a.tobytes() == b.tobytes()
-        elif isinstance(b, float) and math.isnan(b):
-            assert math.isnan(a)
-        else:
-            assert a == b
 
 
 def rich_tree() -> dict[Any, Any]:
@@ -69,7 +46,7 @@ def test_like_gives_everything_back(tmp_path: Path) -> None:
     tree = rich_tree()
     path = tmp_path / "tree.safetensors"
     cordwood.save(path, tree)
-    assert_equal(cordwood.load(path, like=tree), tree)
+    assert_trees_equal(cordwood.load(path, like=tree), tree)
 
 
 def test_without_like(tmp_path: Path) -> None:
@@ -83,7 +60,7 @@ def test_without_like(tmp_path: Path) -> None:
         "committed": jnp.ones(3),
     }
     got = cordwood.load(path)
-    assert_equal(got, want)
+    assert_trees_equal(got, want)
     assert list(got) == list(tree)
 
 
@@ -97,9 +74,9 @@ def test_states(tmp_path: Path, suffix: str) -> None:
     state = jax.jit(lambda s: s.apply_gradients(grads=grads))(state)
     path = tmp_path / f"state{suffix}"
     cordwood.save(path, state)
-    assert_equal(cordwood.load(path, like=state), state)
+    assert_trees_equal(cordwood.load(path, like=state), state)
     abstract = jax.eval_shape(lambda: state)
-    assert_equal(cordwood.load(path, like=abstract), state)
+    assert_trees_equal(cordwood.load(path, like=abstract), state)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -121,7 +98,7 @@ def test_registered_nodes(tmp_path: Path, suffix: str, make: Any) -> None:
         tree = eqx.filter(tree, eqx.is_array)
     path = tmp_path / f"tree{suffix}"
     cordwood.save(path, tree)
-    assert_equal(cordwood.load(path, like=tree), tree)
+    assert_trees_equal(cordwood.load(path, like=tree), tree)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -173,7 +150,7 @@ def test_sharded_over_devices(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"tree{suffix}"
     cordwood.save(path, tree)
     assert all(leaf._npy_value is None for leaf in tree.values()), "a host copy was left behind"
-    assert_equal(cordwood.load(path, like=tree), tree)
+    assert_trees_equal(cordwood.load(path, like=tree), tree)
     np.testing.assert_array_equal(cordwood.load(path, to="numpy")["0"], value)
 
 
@@ -181,9 +158,9 @@ def test_root_leaf(tmp_path: Path) -> None:
     for number, tree in enumerate([np.arange(3), 5, None, "x", jnp.ones(())]):
         path = tmp_path / f"{number}.safetensors"
         cordwood.save(path, tree)
-        assert_equal(cordwood.load(path), tree)
+        assert_trees_equal(cordwood.load(path), tree)
         if tree is not None:
-            assert_equal(cordwood.load(path, like=tree), tree)
+            assert_trees_equal(cordwood.load(path, like=tree), tree)
 
 
 def test_metadata_is_kept(tmp_path: Path) -> None:

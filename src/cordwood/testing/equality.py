@@ -14,6 +14,8 @@ from cordwood.keypath import DictKey, Key, KeyPath, format_path
 
 __all__ = ["assert_trees_equal"]
 
+_EXTENDED = (np.longdouble, np.clongdouble)
+
 _Pair = tuple[KeyPath, Any, Any]
 
 
@@ -146,7 +148,7 @@ def _element_bytes(array: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     if values.dtype != dtype:
         values = values.byteswap().view(dtype)
     raw = np.frombuffer(values.tobytes(), np.uint8).reshape(values.size, dtype.itemsize)
-    if dtype.char in "gG" and np.finfo(np.longdouble).nmant == 63:
+    if dtype.type in _EXTENDED and np.finfo(np.longdouble).nmant == 63:
         raw = raw.reshape(-1, 16)[:, :10]  # x87: ten bytes of value, six of padding
     return raw
 

@@ -198,7 +198,7 @@ def _on_device(array: np.ndarray[Any, Any], *, weak_type: bool, device: int | No
 
     devices = jax.devices()
     if device is None:
-        result = jax.numpy.asarray(array)
+        result = jax.device_put(array)
         return set_weak_type(result) if weak_type and array.dtype.name in _WEAK else result
     return jax.device_put(array, devices[device % len(devices)])
 

@@ -174,7 +174,8 @@ def host_array(leaf: Any) -> np.ndarray[Any, Any]:
 def _shard_array(data: Any) -> np.ndarray[Any, Any]:
     if data.dtype.itemsize == 1 and data.dtype.kind == "V":
         # numpy's form of a sub-byte array is a copy, which jax would keep on the array.
+        # A computed copy would do, but jax 0.10.2 cannot compute with 1-bit types.
         import jax
 
-        data = jax.numpy.array(data, copy=True)
+        data = jax.device_put(data, next(iter(data.devices())), may_alias=False)
     return np.asarray(data)
