@@ -11,6 +11,8 @@ import functools
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from cordwood.errors import UnsupportedFormatError
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -65,7 +67,9 @@ _ROWS = (
 DTYPES = {row.name: row for row in _ROWS}
 
 # numpy's name of a time type carries its unit: datetime64[ns], timedelta64[25s], datetime64.
-_TIME = re.compile(r"(datetime64|timedelta64)(\[[0-9]*[A-Za-zμ]+\])?")
+_TIME = re.compile(
+    r"(datetime64|timedelta64)(\[([1-9][0-9]{0,9})?(Y|M|W|D|h|m|s|ms|us|μs|ns|ps|fs|as)\])?"
+)
 
 
 def is_storable(name: str) -> bool:
@@ -87,8 +91,8 @@ def itemsize(name: str) -> int:
 def to_numpy(name: str) -> np.dtype:
     """The native-endian numpy dtype called `name`.
 
-    Raises ValueError for a name that is not storable, or that this platform's numpy lacks
-    (float128 off x86 Linux, say).
+    Raises ValueError for a name that is not storable, and UnsupportedFormatError for one that
+    this platform's numpy lacks (float128 off x86 Linux, say).
     """
     import numpy as np
 
@@ -100,13 +104,13 @@ def to_numpy(name: str) -> np.dtype:
 
         scalar = getattr(ml_dtypes, name, None)
         if scalar is None:
-            raise ValueError(f"dtype {name!r} needs a newer ml_dtypes")
+            raise UnsupportedFormatError(f"dtype {name!r} needs a newer ml_dtypes")
         dtype: np.dtype = np.dtype(scalar)
         return dtype
     try:
         return np.dtype(name)
     except TypeError as e:
-        raise ValueError(f"dtype {name!r} does not exist on this platform") from e
+        raise UnsupportedFormatError(f"dtype {name!r} does not exist on this platform") from e
 
 
 def name_of(dtype: np.dtype) -> str:

@@ -46,9 +46,9 @@ def read_compact(text: str, start: int, size_bytes: int) -> Compact | None:
             metadata, end = parse_value(text, len(_METADATA_FIRST))
             entries = text[end:]
         stop = len(entries.rstrip(" ")) - 1
-        if entries[stop] != "}":
+        if stop < 0 or entries[stop] != "}":
             return None
-        tensors = _tensors(entries, max(0, stop), start, size_bytes - start)
+        tensors = _tensors(entries, stop, start, size_bytes - start)
     except FormatError:
         return None
     return None if tensors is None else Compact(metadata, tensors)

@@ -1,0 +1,186 @@
+"""Fuzz what reads files: `make fuzz`, or `python tests/fuzz.py --seconds 60`.
+
+Whatever the bytes, loading them gives a tree or raises an error of cordwood's. Coverage guides
+the mutations (https://github.com/google/atheris, a development dependency on Linux). Targets:
+
+    msgpack      bytes as a .msgpack
+    safetensors  bytes as a .safetensors
+    sealed       the same, with digests that always match, as one who wants harm would make them
+    gz, zst      bytes as a compressed stream
+
+Each target runs in a process of its own, for its share of the time. One that fails leaves its
+input in build/fuzz, and `python tests/fuzz.py TARGET FILE` runs it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+TARGETS = ("msgpack", "safetensors", "sealed", "gz", "zst")
+FAILURES = Path("build/fuzz")
+MAX_INPUT_BYTES = 4096
+MAX_DECOMPRESSED_BYTES = 1 << 24
+MEMORY_MB = 512
+SECONDS_PER_INPUT = 10
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Fuzz cordwood's readers.")
+    parser.add_argument("target", nargs="?", choices=TARGETS, help="one target, in this process")
+    parser.add_argument("input", nargs="?", type=Path, help="run this input only")
+    parser.add_argument("--seconds", type=int, default=60, help="for all targets together")
+    parser.add_argument("--runs", type=int, default=10_000_000, help="at most, of each target")
+    options = parser.parse_args()
+    if options.input is not None:
+        reader(options.target)(options.input.read_bytes())
+        return 0
+    if options.target is not None:
+        return fuzz(options.target, options.seconds, options.runs)
+    seconds = max(1, options.seconds // len(TARGETS))
+    failed = [name for name in TARGETS if not run(name, seconds, options.runs)]
+    print(f"failed: {', '.join(failed)}" if failed else "no target failed")
+    return len(failed)
+
+
+def run(name: str, seconds: int, runs: int) -> bool:
+    print(f"== {name}: {seconds} s", flush=True)
+    limits = ["--seconds", str(seconds), "--runs", str(runs)]
+    child = subprocess.run([sys.executable, __file__, name, *limits], check=False)
+    return child.returncode == 0
+
+
+def fuzz(name: str, seconds: int, runs: int) -> int:
+    try:
+        import atheris
+    except ImportError:
+        print("atheris is not installed here (it has no wheel for this system): not fuzzed")
+        return 0
+    with atheris.instrument_imports(include=["cordwood"]):
+        import cordwood.api.checkpoint
+        import cordwood.api.verify
+        import cordwood.formats.compressed
+        import cordwood.formats.flax_msgpack
+        import cordwood.formats.safetensors  # noqa: F401
+    read = reader(name)
+    FAILURES.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as corpus:
+        for number, data in enumerate(seeds(name)):
+            (Path(corpus) / f"seed-{number}").write_bytes(data)
+        flags = [
+            f"-max_total_time={seconds}",
+            f"-runs={runs}",
+            f"-max_len={MAX_INPUT_BYTES}",
+            f"-rss_limit_mb={MEMORY_MB}",
+            f"-timeout={SECONDS_PER_INPUT}",
+            f"-artifact_prefix={FAILURES}/{name}-",
+            "-print_final_stats=1",
+            "-verbosity=0",
+        ]
+        atheris.Setup([sys.argv[0], *flags, corpus], read)
+        atheris.Fuzz()  # ends the process
+    return 0
+
+
+def reader(name: str) -> Callable[[bytes], None]:
+    """What is done with the bytes of an input."""
+    from cordwood.engine.files import MemoryFile
+    from cordwood.errors import CordwoodError
+    from cordwood.formats import compressed
+    from cordwood.formats.safetensors import scan as scan_module
+
+    if name in ("gz", "zst"):
+
+        def expand(data: bytes) -> None:
+            with contextlib.suppress(CordwoodError):
+                compressed.decompress(MemoryFile(data), name, max_bytes=MAX_DECOMPRESSED_BYTES)
+
+        return expand
+
+    from cordwood.api.checkpoint import Checkpoint
+    from cordwood.api.formats import format_for, scan
+    from cordwood.api.verify import check_sources
+
+    if name == "sealed":
+        sys.modules[scan_module.__module__].check_header = lambda _header: None  # type: ignore[attr-defined]
+    row = format_for("", "msgpack" if name == "msgpack" else "safetensors")
+
+    def read(data: bytes) -> None:
+        file = MemoryFile(data)
+        try:
+            index = scan(file, row)
+            with Checkpoint("fuzzed", row, file, index) as checkpoint:
+                checkpoint.load(to="numpy", verify=name != "sealed")
+                checkpoint.load(to="numpy", mmap=True)
+                if name != "sealed":
+                    check_sources(index, [file])
+        except CordwoodError:
+            pass
+
+    return read
+
+
+def seeds(name: str) -> Iterator[bytes]:
+    """Valid files to begin with, and a few odd ones."""
+    import gzip
+
+    import numpy as np
+    import zstandard
+
+    import cordwood
+    from cordwood import msgpack
+
+    trees: list[Any] = [
+        {},
+        {"a": np.arange(3.0)},
+        {"a": [1, (2.5, None)], "b": {"c": "text", "d": b"bytes"}, "e": 1 + 2j, "f": True},
+        {"x": np.ones((2, 0, 3), np.int8), "y": np.float16(3), "z": np.ones(2, "datetime64[s]")},
+        {str(i): np.full(i, i, np.uint8) for i in range(20)},
+    ]
+    kept: dict[Any, Any] = {5: np.ones(3, np.longdouble), (1, "a"): -(2**70), None: float("nan")}
+    with tempfile.TemporaryDirectory() as folder:
+        for number, tree in enumerate(trees if name == "msgpack" else [*trees, kept]):
+            path = Path(folder) / f"{number}.{'msgpack' if name == 'msgpack' else 'safetensors'}"
+            cordwood.save(path, tree)
+            data = path.read_bytes()
+            if name in ("gz", "zst"):
+                yield msgpack.compress_bytes(data)
+                yield zstandard.ZstdCompressor(write_checksum=True).compress(data)
+                yield gzip.compress(data[:50]) + gzip.compress(data[50:100])
+            elif name != "msgpack":
+                # Data begins at a multiple of 4096: padding that is of no interest here.
+                yield _without_padding(data) if name == "sealed" else data[:MAX_INPUT_BYTES]
+            else:
+                yield data
+    if name == "msgpack":
+        chunked = {"shape": {"0": 2, "1": 2}, "chunks": {"0": np.ones(3), "1": np.ones(1)}}
+        yield msgpack.msgpack_serialize({"k": {"other": True, **chunked}}).replace(
+            b"\xa5other", b"\xb9__msgpack_chunked_array__"
+        )
+        yield b"\x81\xa1k\xc7\x04\x04\x93\x01\x02\x03"
+        yield b"\xd6\xff\x00\x00\x00\x01"
+    elif name == "safetensors":
+        header = b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},'
+        header += b'"b":{"dtype":"F4","shape":[2,1],"data_offsets":[8,9]}}'
+        yield len(header).to_bytes(8, "little") + header + bytes(9)
+        header = b'{ "__metadata__": {"format": "pt"}, "a" : {"dtype": "BOOL", "shape": [], '
+        header += b'"data_offsets": [0, 1]} }'
+        yield len(header).to_bytes(8, "little") + header + b"\1"
+
+
+def _without_padding(data: bytes) -> bytes:
+    stop = 8 + int.from_bytes(data[:8], "little")
+    header = data[8:stop].rstrip(b" ")
+    return len(header).to_bytes(8, "little") + header + data[stop:]
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""What fuzzing found, each with the error that it now gives; and that the fuzzer runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cordwood
+from cordwood import dtypes
+from cordwood.errors import FormatError, UnsupportedFormatError
+from tests.children import SRC
+
+FUZZ = Path(__file__).with_name("fuzz.py")
+
+
+def test_a_header_that_ends_after_its_metadata(tmp_path: Path) -> None:
+    text = b'{"__metadata__":{"a":"b"}'
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text)
+    with pytest.raises(FormatError, match=r"the header is not JSON: .* \(at byte 33\)"):
+        cordwood.load(path)
+
+
+@pytest.mark.parametrize("unit", ["[c]", "[B]", "[0s]", "[00s]", "[]", "[99999999999s]"])
+def test_time_units_that_do_not_exist(tmp_path: Path, unit: str) -> None:
+    assert not dtypes.is_storable(f"datetime64{unit}")
+    path = tmp_path / "x.msgpack"
+    cordwood.save(path, {"a": np.zeros(2, "datetime64[s]")})
+    data = path.read_bytes()
+    old, new = b"datetime64[s]", f"datetime64{unit}".encode()
+    before, after = data.split(bytes([0xA0 | len(old)]) + old)
+    grown = len(new) - len(old)
+    code = before.rindex(b"\xc7")
+    before = before[: code + 1] + bytes([before[code + 1] + grown]) + before[code + 2 :]
+    path.write_bytes(before + bytes([0xA0 | len(new)]) + new + after)
+    with pytest.raises(FormatError, match="datetime64"):
+        cordwood.load(path)
+
+
+def test_a_multiple_of_a_time_unit_that_numpy_lacks(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedFormatError, match="does not exist on this platform"):
+        dtypes.to_numpy("datetime64[9999999999s]")
+
+
+@pytest.mark.parametrize("target", ["msgpack", "safetensors", "sealed", "gz", "zst"])
+def test_the_fuzzer_runs(tmp_path: Path, target: str) -> None:
+    if importlib.util.find_spec("atheris") is None:
+        pytest.skip("atheris is not installed: it has no wheel for this system")
+    child = subprocess.run(
+        [sys.executable, str(FUZZ), target, "--seconds", "20", "--runs", "300"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SRC)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert child.returncode == 0, child.stderr
+    assert "stat::number_of_executed_units: 300" in child.stderr
+
+
+def test_one_input_again(tmp_path: Path) -> None:
+    path = tmp_path / "input"
+    path.write_bytes(json.dumps({"not": "safetensors"}).encode())
+    child = subprocess.run(
+        [sys.executable, str(FUZZ), "safetensors", str(path)],
+        env={**os.environ, "PYTHONPATH": str(SRC)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (child.returncode, child.stderr) == (0, "")
