@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from cordwood.engine.collector import collector_paused
 from cordwood.errors import CordwoodError, LimitError, UnsupportedLeafError
 from cordwood.formats import flax_msgpack
 from cordwood.keypath import format_path
@@ -110,7 +111,8 @@ def to_buffers(target: Any) -> list[memoryview]:
         >>> b"".join(buffers) == to_bytes({"w": np.zeros(3, np.float32)})
         True
     """
-    return list(plan_buffers(*plan_state(to_state_dict(target))))
+    with collector_paused():
+        return list(plan_buffers(*plan_state(to_state_dict(target))))
 
 
 def to_bytes(target: Any) -> bytes:
@@ -148,7 +150,8 @@ def from_bytes(target: Any, encoded_bytes: Encoded) -> Any:
         FormatError: the bytes are damaged; the message names the offset.
         MismatchError: they do not have the structure of `target`.
     """
-    return from_state_dict(target, msgpack_restore(encoded_bytes))
+    with collector_paused():
+        return from_state_dict(target, msgpack_restore(encoded_bytes))
 
 
 def msgpack_serialize(pytree: Any, in_place: bool = False) -> bytes:

@@ -104,7 +104,10 @@ def test_damage_is_named(path: Path) -> None:
 
 def test_foreign_names(tmp_path: Path) -> None:
     path = tmp_path / "hf.safetensors"
-    arrays: dict[str, np.ndarray] = {"model.layer.0.weight": np.ones((2, 2), np.float32), "model.bias": np.zeros(1)}
+    arrays: dict[str, np.ndarray] = {
+        "model.layer.0.weight": np.ones((2, 2), np.float32),
+        "model.bias": np.zeros(1),
+    }
     save_file(arrays, path, metadata={"format": "np"})
     flat = cordwood.load(path)
     assert set(flat) == set(arrays)
@@ -123,7 +126,10 @@ def test_foreign_names(tmp_path: Path) -> None:
 def test_a_foreign_file_keeps_its_names_through_a_round_trip(tmp_path: Path) -> None:
     from safetensors import safe_open
 
-    arrays: dict[str, np.ndarray] = {"model.layer.0.weight": np.ones((2, 2), np.float32), "model.bias": np.zeros(1)}
+    arrays: dict[str, np.ndarray] = {
+        "model.layer.0.weight": np.ones((2, 2), np.float32),
+        "model.bias": np.zeros(1),
+    }
     save_file(arrays, tmp_path / "in.safetensors", metadata={"format": "np", "x": "y"})
     with cordwood.open(tmp_path / "in.safetensors") as checkpoint:
         tree = checkpoint.load()
@@ -134,3 +140,20 @@ def test_a_foreign_file_keeps_its_names_through_a_round_trip(tmp_path: Path) -> 
         assert file.metadata()["x"] == "y"
         for name, array in arrays.items():
             np.testing.assert_array_equal(file.get_tensor(name), array)
+
+
+def test_a_closed_checkpoint_says_so(path: Path) -> None:
+    checkpoint = cordwood.open(path)
+    checkpoint.close()
+    for use in (lambda: checkpoint.load(mmap=True), checkpoint.load, checkpoint["big"].load):
+        with pytest.raises(ValueError, match=r"x\.safetensors is closed; open it again"):
+            use()
+
+
+def test_overwriting_a_compressed_file_reads_only_its_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "x.msgpack.zst"
+    cordwood.save(path, {"a": np.zeros(1000)})
+    damaged = path.read_bytes()[:-3]
+    path.write_bytes(damaged)
+    cordwood.save(path, {"a": 2})
+    assert cordwood.load(path) == {"a": 2}

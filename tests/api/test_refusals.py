@@ -68,9 +68,27 @@ def test_cast(stored: Path) -> None:
 
 def test_cast_never_changes_a_value_on_the_way_to_integers(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
+    cordwood.save(path, {"n": np.array([-1])})
+    with pytest.raises(cordwood.MismatchError, match="n: casting int64 to uint64 would change"):
+        cordwood.load(path, like={"n": np.zeros(1, np.uint64)}, cast=True)
     cordwood.save(path, {"n": np.array([3e9], np.float32)})
     with pytest.raises(cordwood.MismatchError, match="n: casting float32 to int32 would change"):
         cordwood.load(path, like={"n": np.zeros(1, np.int32)}, cast=True)
+
+
+def test_a_python_number_for_an_array_and_back(tmp_path: Path) -> None:
+    """A fresh TrainState counts its steps in a Python int, one that was jitted in an array."""
+    path = tmp_path / "x.safetensors"
+    cordwood.save(path, {"step": jnp.array(5), "x": np.float64(2.5), "n": 7})
+    like: dict[str, Any] = {"step": 0, "x": 0.0, "n": jnp.array(0)}
+    with pytest.raises(cordwood.MismatchError, match=r"expected int, found int32\[\] \(cast=True"):
+        cordwood.load(path, like=like)
+    got = cordwood.load(path, like=like, cast=True)
+    assert (type(got["step"]), got["step"]) == (int, 5)
+    assert (type(got["x"]), got["x"]) == (float, 2.5)
+    assert (got["n"].dtype, got["n"].item()) == (jnp.int32, 7)
+    with pytest.raises(cordwood.MismatchError, match="x: casting float64 to int would change"):
+        cordwood.load(path, like={**like, "x": 0}, cast=True)
 
 
 def test_not_strict_ignores_extras_and_shapes(stored: Path) -> None:

@@ -18,6 +18,7 @@ from cordwood.tree.structure import Structure
 __all__ = ["Fit", "fit"]
 
 _MAX_LINES = 50
+_NUMBERS = frozenset({"bool", "int", "float", "complex"})
 
 
 class Fit(NamedTuple):
@@ -120,19 +121,19 @@ def _difference(leaf: Leaf, spec: LeafSpec, *, strict: bool, cast: bool) -> str 
         return None
     if arrays == (False, False):
         return expected if leaf.kind != spec.kind and strict else None
-    if arrays == (True, False) and leaf.shape == () and cast:
-        return None
+    if leaf.shape == spec.shape == () and {leaf.kind, spec.kind} & _NUMBERS and not keys:
+        return None if cast or not strict else f"{expected} (cast=True converts)"
     return expected
 
 
 def _target(leaf: Leaf, spec: LeafSpec, like: Any, to: str | None, *, cast: bool) -> Target:
-    kind = spec.kind if leaf.kind in ARRAY_KINDS else leaf.kind
+    kind = spec.kind if leaf.kind in ARRAY_KINDS or spec.kind in ARRAY_KINDS else leaf.kind
     if to is not None and kind in ("jax", "numpy"):
         kind = "jax" if to == "jax" else "numpy"
     if kind == "numpy_scalar" and leaf.shape:
         kind = "numpy"
     sharding = _sharding(like) if kind in ("jax", "prng_key") else None
-    dtype = spec.dtype if cast and spec.dtype else leaf.dtype
+    dtype = spec.dtype if spec.dtype and (cast or not leaf.dtype) else leaf.dtype
     return Target(leaf, kind, dtype, spec.weak_type and kind == "jax", sharding)
 
 

@@ -61,9 +61,9 @@ def restore(
     values: list[Any] = [None] * len(targets)
     for i, target in enumerate(targets):
         if isinstance(target.leaf.storage, Inline):
-            values[i] = target.leaf.storage.value
+            values[i] = _inline(target.leaf.storage.value, target)
     arrays = read_leaves(index, files, [targets[i].leaf for i in stored], mmap=mmap, verify=verify)
-    on_device: list[int] = []
+    on_device = [i for i, target in enumerate(targets) if _made_of_number(target)]
     for i, array in zip(stored, arrays, strict=True):
         target = targets[i]
         if target.dtype != target.leaf.dtype and target.dtype:
@@ -72,7 +72,7 @@ def restore(
             on_device.append(i)
             values[i] = array
         else:
-            values[i] = _AS_KIND[target.kind](array)
+            values[i] = _as_kind(array, target)
     if on_device:
         from cordwood.engine.devices import Put, put_all
 
@@ -86,28 +86,48 @@ def restore(
     return values
 
 
-def _scalar(array: np.ndarray[Any, Any]) -> Any:
-    return array[()]
+def _made_of_number(target: Target) -> bool:
+    return isinstance(target.leaf.storage, Inline) and target.kind == "jax"
 
 
-def _array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return array
+def _inline(value: Any, target: Target) -> Any:
+    """A stored Python value, or the array of shape () that it is to become."""
+    if not target.dtype:
+        return value
+    array = _convert(np.asarray(value), target)
+    return array if target.kind == "jax" else _as_kind(array, target)
 
 
-def _item(array: np.ndarray[Any, Any]) -> Any:
-    return array.item()
-
-
-_AS_KIND: dict[str, Callable[[np.ndarray[Any, Any]], Any]] = {
-    "numpy": _array,
-    "numpy_scalar": _scalar,
-    "bytes": lambda array: array.tobytes(),
-    "str": lambda array: array.tobytes().decode("utf-8", "surrogatepass"),
-    "bool": _item,
-    "int": _item,
-    "float": _item,
-    "complex": _item,
+_PYTHON_NUMBERS: dict[str, Callable[[Any], Any]] = {
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "complex": complex,
 }
+
+
+def _as_kind(array: np.ndarray[Any, Any], target: Target) -> Any:
+    """A host array as what a target is to be, jax arrays aside."""
+    if target.kind == "numpy":
+        return array
+    if target.kind == "numpy_scalar":
+        return array[()]
+    if target.kind == "bytes":
+        return array.tobytes()
+    if target.kind == "str":
+        return array.tobytes().decode("utf-8", "surrogatepass")
+    stored = array.item()
+    number = _PYTHON_NUMBERS[target.kind](stored)
+    if number != stored and stored == stored:
+        raise _would_change(target, target.kind)
+    return number
+
+
+def _would_change(target: Target, wanted: str) -> MismatchError:
+    return MismatchError(
+        f"{format_path(target.leaf.key_path)}: casting {target.leaf.dtype or target.leaf.kind} "
+        f"to {wanted} would change values; load it as it is and convert it yourself"
+    )
 
 
 def _check_x64(name: str, targets: Sequence[Target]) -> None:
@@ -133,12 +153,17 @@ def _convert(array: np.ndarray[Any, Any], target: Target) -> np.ndarray[Any, Any
         result = array.astype(wanted)
         exact = target.dtype.startswith(("int", "uint", "bool"))
         exact = exact or (np.iscomplexobj(array) and not np.iscomplexobj(result))
-        if exact and not np.array_equal(result.astype(array.dtype), array):
-            raise MismatchError(
-                f"{format_path(target.leaf.key_path)}: casting {target.leaf.dtype} to "
-                f"{target.dtype} would change values; load it as it is and convert it yourself"
-            )
+        if exact and not _same_values(result, array):
+            raise _would_change(target, target.dtype)
     return result
+
+
+def _same_values(result: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:
+    same = np.array_equal(result.astype(array.dtype), array)
+    if np.iscomplexobj(array) or array.dtype.kind == "b":
+        return same
+    # A negative number wraps round into an unsigned one, and back.
+    return same and np.array_equal(result < 0, array < 0)
 
 
 def read_leaves(
@@ -159,7 +184,7 @@ def read_leaves(
     eager = list(range(len(leaves)))
     if mmap:
         eager = []
-        maps = [file.map() for file in files]
+        maps = [np.frombuffer(file.map(), np.uint8) for file in files]
         if verify:
             _check_mapped(index, files)
         for i, leaf in enumerate(leaves):

@@ -12,6 +12,7 @@ import numpy as np
 
 from cordwood.api.formats import Format, format_for, open_source, scan
 from cordwood.engine.collector import collector_paused
+from cordwood.engine.files import LocalFile
 from cordwood.engine.write import write_file, write_stream
 from cordwood.errors import CordwoodError, NotACheckpointError
 from cordwood.tree.flatten import flatten
@@ -77,7 +78,12 @@ def _save(
         from cordwood.formats.compressed import compress
         from cordwood.msgpack import plan_buffers
 
-        write_stream(path, compress(plan_buffers(state_plan, arrays), row.compression))
+        write_stream(
+            path,
+            compress(
+                plan_buffers(state_plan, arrays), row.compression, size_bytes=state_plan.size_bytes
+            ),
+        )
 
 
 def _elements(leaf: Any) -> np.ndarray[Any, Any]:
@@ -100,6 +106,12 @@ def _refuse_foreign(path: str | os.PathLike[str], row: Format) -> None:
     if target.is_file() and target.stat().st_size == 0:
         return
     try:
+        if row.compression is not None:
+            from cordwood.formats.compressed import require_magic
+
+            with LocalFile(path) as file:
+                require_magic(file, row.compression)  # not all of it: it may be large
+            return
         with open_source(path, row) as file:
             scan(file, row)
     except CordwoodError as e:

@@ -98,8 +98,13 @@ class LocalFile(_Closing):
         self._fd = fd
         self.size_bytes = found.st_size
 
+    def _open_fd(self) -> int:
+        if self._fd < 0:
+            raise ValueError(f"{self.name} is closed; open it again")
+        return self._fd
+
     def read(self, offset: int, length: int) -> bytes:
-        data = os.pread(self._fd, length, offset)
+        data = os.pread(self._open_fd(), length, offset)
         if len(data) == length:
             return data
         whole = bytearray(length)
@@ -113,7 +118,7 @@ class LocalFile(_Closing):
         first, done = 0, 0
         while done < total:
             batch = views[first : first + _IOV_MAX]
-            count = os.preadv(self._fd, batch, offset + done)
+            count = os.preadv(self._open_fd(), batch, offset + done)
             if count == 0:  # it shrank since it was opened
                 raise _truncated(self.name, offset, total, done)
             done += count
@@ -128,10 +133,11 @@ class LocalFile(_Closing):
 
     def map(self) -> memoryview:
         if self._map is None:
+            fd = self._open_fd()
             if self.size_bytes == 0:  # mmap refuses empty files
                 self._map = memoryview(b"")
             else:
-                whole = mmap.mmap(self._fd, self.size_bytes, access=mmap.ACCESS_READ)
+                whole = mmap.mmap(fd, self.size_bytes, access=mmap.ACCESS_READ)
                 self._map = memoryview(whole)
         return self._map
 

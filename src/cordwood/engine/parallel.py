@@ -26,47 +26,71 @@ def run_tasks(
         return
     lock = threading.Lock()
     following = 0
+    running = 0  # tasks that helpers are in the middle of
+    pause = threading.Lock()  # held, but for a moment whenever `running` reaches 0
+    pause.acquire()
     failure: BaseException | None = None
+    stopped = False  # as `failure` is, but for good
 
-    def take() -> int | None:
-        nonlocal following
+    def take(helping: int) -> int | None:
+        nonlocal following, running
         with lock:
-            if failure is not None or following >= count:
+            if stopped or following >= count:
                 return None
             following += 1
+            running += helping
             return following - 1
 
-    def fail(error: BaseException) -> None:
-        nonlocal failure
+    def finish() -> None:
+        nonlocal running
         with lock:
+            running -= 1
+            if not running and pause.locked():
+                pause.release()
+
+    def fail(error: BaseException) -> None:
+        nonlocal failure, stopped
+        with lock:
+            stopped = True
             if failure is None:
                 failure = error
 
-    def work() -> None:
+    def help_out() -> None:
         try:
             worker = make_worker()
-            while (task := take()) is not None:
-                worker(task)
-        except BaseException as e:  # noqa: BLE001  (handed to the caller below)
+            while (task := take(1)) is not None:
+                try:
+                    worker(task)
+                except BaseException as e:  # noqa: BLE001  (handed to the caller below)
+                    fail(e)
+                finally:
+                    finish()
+        except BaseException as e:  # noqa: BLE001
             fail(e)
 
-    helpers: list[threading.Thread] = []
+    def wait() -> None:
+        # Not Thread.join: Ctrl-C in it makes the thread look ended while it still writes. A
+        # helper that has not taken a task yet will find none.
+        while running:
+            pause.acquire(timeout=0.05)
+
     try:
         for _ in range(min(threads, count) - 1):
-            helper = threading.Thread(target=work, name="cordwood-io", daemon=True)
             try:
-                helper.start()
+                threading.Thread(target=help_out, name="cordwood-io", daemon=True).start()
             except RuntimeError:  # no more threads to be had: this one does it all
                 break
-            helpers.append(helper)
-        work()
-        for helper in helpers:
-            helper.join()
-    except BaseException as e:  # Ctrl-C between tasks or while joining
+        worker = make_worker()
+        while (task := take(0)) is not None:
+            worker(task)
+    except BaseException as e:  # noqa: BLE001  (Ctrl-C among them)
         fail(e)
-        for helper in helpers:
-            helper.join()
-        raise
+    while True:
+        try:
+            wait()
+            break
+        except BaseException as e:  # noqa: BLE001  (raised below, when it is safe)
+            fail(e)
     if failure is not None:
         try:
             raise failure

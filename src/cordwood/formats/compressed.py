@@ -15,7 +15,7 @@ from typing import Any
 from cordwood.engine.files import MemoryFile, ReadableFile
 from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError
 
-__all__ = ["CompressedDataError", "compress", "decompress", "default_limit"]
+__all__ = ["CompressedDataError", "compress", "decompress", "default_limit", "require_magic"]
 
 GZIP_LEVEL = 6
 ZSTD_LEVEL = 3
@@ -113,6 +113,13 @@ def decompress(file: ReadableFile, kind: str, *, max_bytes: int | None = None) -
     else:
         raise ValueError(f'expected "gz" or "zst", found {kind!r}')
     return MemoryFile(out, file.name)
+
+
+def require_magic(file: ReadableFile, kind: str) -> None:
+    """Raise FormatError unless a file begins as one of that kind does."""
+    head = file.read(0, min(4, file.size_bytes))
+    if len(head) < 4 or not {"gz": _begins_gzip, "zst": _begins_zstd}[kind](head):
+        raise FormatError(f"{file.name}: byte 0: expected a {kind} stream, found {head!r}")
 
 
 def _new_gzip() -> Any:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.keypath import DictKey, Key, KeyPath, format_path, is_dict_key
+from cordwood.tree.leaves import is_jax_array
 from cordwood.tree.registered import open_registered
 from cordwood.tree.structure import LEAF, MAX_DEPTH, Node, Structure
 
@@ -142,7 +143,7 @@ def _take_apart(value: Any, path: KeyPath) -> _Parts | None:
         return _Parts(node, fields, value, kind._make)
     if kind.__module__ == "numpy" or kind in (bool, int, float, complex, str, bytes):
         return None
-    return _registered_parts(value)
+    return None if is_jax_array(value) else _registered_parts(value)
 
 
 def _dict_parts(value: dict[Any, Any], path: KeyPath) -> _Parts:

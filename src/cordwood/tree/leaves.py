@@ -158,6 +158,8 @@ def host_array(leaf: Any) -> np.ndarray[Any, Any]:
         return np.asarray(leaf)
     import jax
 
+    if isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind != "V" and len(leaf.devices()) == 1:
+        return np.asarray(leaf)
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):  # type: ignore[attr-defined]
         return np.asarray(jax.random.key_data(leaf))
     shards = [shard for shard in leaf.addressable_shards if shard.replica_id == 0]

@@ -19,7 +19,9 @@ def restore(index: Index, data: memoryview) -> Any:
     Arrays are read-only views into it and keep it alive; one that lies in several pieces is
     put together in memory of its own and is writable.
     """
-    data = data.toreadonly()
+    # An array, not the memoryview: views of it hold its buffer, so that a bytearray cannot be
+    # resized and a mapping not closed under them.
+    root = np.frombuffer(data.toreadonly(), np.uint8)
     numpy_dtypes: dict[tuple[str, Encoding], np.dtype[Any]] = {}
     values: list[Any] = []
     for leaf in index.leaves:
@@ -36,15 +38,15 @@ def restore(index: Index, data: memoryview) -> Any:
             numpy_dtypes[key] = dtype
         pieces = storage.pieces
         if len(pieces) == 1:
-            array = np.ndarray(leaf.shape, dtype, data, pieces[0].offset)
+            array = np.ndarray(leaf.shape, dtype, root, pieces[0].offset)
             values.append(array[()] if leaf.kind == "numpy_scalar" else array)
         else:
-            values.append(_joined(leaf.shape, dtype, storage, data))
+            values.append(_joined(leaf.shape, dtype, storage, root))
     return build(index.structure, values)
 
 
 def _joined(
-    shape: tuple[int, ...], dtype: np.dtype[Any], storage: Pieces, data: memoryview
+    shape: tuple[int, ...], dtype: np.dtype[Any], storage: Pieces, data: np.ndarray[Any, Any]
 ) -> np.ndarray[Any, Any]:
     flat = np.concatenate(
         [
