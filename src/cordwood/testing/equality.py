@@ -66,7 +66,7 @@ def _children(path: KeyPath, got: Any, want: Any) -> list[_Pair] | None:
     if kind is dict or kind is OrderedDict or kind is defaultdict:
         # repr: True is not 1, and -0.0 is not 0.0.
         keys, found = [repr(key) for key in want], [repr(key) for key in got]
-        _require(path, found == keys, f"the keys {keys}", found)
+        _require(path, found == keys, f"the keys {', '.join(keys)}", ", ".join(found))
         if kind is defaultdict:
             factory = got.default_factory
             _require(path, factory == want.default_factory, want.default_factory, factory)
@@ -110,7 +110,7 @@ def _compare_leaves(path: KeyPath, got: Any, want: Any, placement: bool) -> None
 
 
 def _compare_jax(path: KeyPath, got: Any, want: Any, placement: bool, jax: Any) -> None:
-    _require(path, got.dtype == want.dtype, want.dtype, got.dtype)
+    _require(path, got.dtype == want.dtype, f"dtype {want.dtype}", got.dtype)
     if placement:
         committed = "committed", "uncommitted"
         _require(

@@ -29,6 +29,7 @@ __all__ = [
     "LEAF_KINDS",
     "SHAPES",
     "Carrier",
+    "Container",
     "Pair",
     "dict_keys",
     "jax_arrays",
