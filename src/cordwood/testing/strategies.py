@@ -294,4 +294,5 @@ def trees(
     base = leaves(carried_by) if leaf is None else leaf
     if "none" in containers:
         base |= st.none()
-    return st.recursive(base, grow, max_leaves=max_leaves) | grow(base)
+    made = st.recursive(base, grow, max_leaves=max_leaves) | grow(base)
+    return st.deferred(lambda: made)  # whose repr is short: hypothesis warns of long ones
