@@ -272,10 +272,11 @@ def trees(
         containers: which kinds may occur. A named tuple is a `Pair`.
         max_leaves: about how many leaves at most.
     """
-    keys = dict_keys(carried_by) if keys is None else keys
+    keys = _named(dict_keys(carried_by) if keys is None else keys)
     unique: Any = str if carried_by == "msgpack" else None  # its keys are strings in the file
 
     def grow(inner: SearchStrategy[Any]) -> SearchStrategy[Any]:
+        inner = _named(inner)
         pairs = st.lists(
             st.tuples(keys, inner),
             max_size=4,
@@ -291,8 +292,12 @@ def trees(
         }
         return st.one_of([made for kind, made in kinds.items() if kind in containers])
 
-    base = leaves(carried_by) if leaf is None else leaf
+    base = _named(leaves(carried_by) if leaf is None else leaf)
     if "none" in containers:
         base |= st.none()
-    made = st.recursive(base, grow, max_leaves=max_leaves) | grow(base)
-    return st.deferred(lambda: made)  # whose repr is short: hypothesis warns of long ones
+    return _named(st.recursive(base, grow, max_leaves=max_leaves) | grow(base))
+
+
+def _named(strategy: SearchStrategy[Any]) -> SearchStrategy[Any]:
+    """The same with a short repr: at each level of recursion it would be several times as long."""
+    return st.deferred(lambda: strategy)
