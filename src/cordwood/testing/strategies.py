@@ -300,4 +300,9 @@ def trees(
 
 def _named(strategy: SearchStrategy[Any]) -> SearchStrategy[Any]:
     """The same with a short repr: at each level of recursion it would be several times as long."""
-    return st.deferred(lambda: strategy)
+
+    @st.composite
+    def part(draw: st.DrawFn) -> Any:
+        return draw(strategy)
+
+    return part()
