@@ -70,10 +70,14 @@ def test_import_brings_neither_jax_nor_tensorstore() -> None:
 
 
 @pytest.mark.parametrize(
-    "statement",
-    ["import cordwood", "from cordwood import save, load, open, verify, to_bytes, from_bytes"],
+    ("statement", "seconds"),
+    [
+        ("import cordwood", IMPORT_SECONDS_MAX),
+        ("from cordwood import save, load, open, verify, to_bytes, from_bytes", 0.3),
+    ],
+    ids=["import", "verbs"],
 )
-def test_import_is_quick(statement: str) -> None:
+def test_import_is_quick(statement: str, seconds: float) -> None:
     """The one time that is asserted: a median of children, tried again on a busy machine."""
     code = f"""
         import numpy, time
@@ -84,9 +88,9 @@ def test_import_is_quick(statement: str) -> None:
     medians = []
     for _ in range(4):
         medians.append(statistics.median(float(run_python(code)) for _ in range(5)))
-        if medians[-1] <= IMPORT_SECONDS_MAX:
+        if medians[-1] <= seconds:
             return
-    pytest.fail(f"{statement} took {min(medians):.3f} s beyond numpy, at most 0.1 allowed")
+    pytest.fail(f"{statement} took {min(medians):.3f} s beyond numpy, at most {seconds} allowed")
 
 
 @pytest.mark.parametrize("suffix", FORMATS)

@@ -33,7 +33,7 @@ def test_a_mapping_of_key_paths(path: Path) -> None:
         assert checkpoint["big"].nbytes == 24 << 20
         with pytest.raises(KeyError, match=r"has no leaf 'list/00'; did you mean 'list/0'\?"):
             checkpoint["list/00"]
-        with pytest.raises(TypeError, match="list/1 is a int, not an array"):
+        with pytest.raises(TypeError, match="list/1 is of kind 'int', not an array"):
             checkpoint["list/1"][0]
 
 
@@ -41,7 +41,7 @@ def test_a_mapping_of_key_paths(path: Path) -> None:
     "key",
     [
         0, -1, slice(None), slice(1, 3), slice(None, None, -1), slice(2, 0, -1), slice(None, 2, 2),
-        slice(3, 1), (slice(1, 3), 2), (1, slice(None, None, 2)), ..., (..., 1), [0, 2],
+        slice(3, 1), (0, 1), (slice(1, 3), 2), (1, slice(None, None, 2)), ..., (..., 1), [0, 2],
         np.array([True, False, True]), np.int64(2), None, (None, 1),
     ],
     ids=lambda key: str(key) if not isinstance(key, np.ndarray) else "mask",
@@ -54,6 +54,18 @@ def test_slices_are_numpys(tmp_path: Path, key: Any, suffix: str) -> None:
         got = checkpoint["a"][key]
     np.testing.assert_array_equal(got, array[key])
     assert got.shape == array[key].shape
+    assert type(got) is type(array[key])
+
+
+def test_long_strings_are_no_arrays(tmp_path: Path) -> None:
+    cordwood.save(tmp_path / "x.msgpack", {"text": "s" * 3_000_000})
+    with cordwood.open(tmp_path / "x.msgpack") as checkpoint:
+        leaf = checkpoint["text"]
+        assert (leaf.kind, leaf.shape, leaf.dtype) == ("str", (), "")
+        assert repr(leaf) == "<text: str>"
+        assert leaf.load() == "s" * 3_000_000
+        with pytest.raises(TypeError, match="text is of kind 'str', not an array"):
+            leaf[0]
 
 
 def test_out_of_range(path: Path) -> None:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import cordwood
 
@@ -56,6 +57,34 @@ def test_every_difference_is_listed(stored: Path) -> None:
         "step: expected float, found int",
     ]:
         assert line in text
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".msgpack"])
+@pytest.mark.parametrize(
+    ("saved", "wanted", "problem"),
+    [
+        (None, {}, "x: expected"),
+        ({}, None, "x: expected None, found"),
+        (None, (), "x: expected"),
+        (None, np.ones(1), "x: not in the checkpoint"),
+        ({}, np.ones(1), "x: not in the checkpoint"),
+    ],
+)
+def test_containers_without_leaves(
+    tmp_path: Path, suffix: str, saved: Any, wanted: Any, problem: str
+) -> None:
+    path = tmp_path / f"a{suffix}"
+    cordwood.save(path, {"x": saved, "y": 1})
+    with pytest.raises(cordwood.MismatchError, match=problem):
+        cordwood.load(path, like={"x": wanted, "y": 0})
+    assert cordwood.load(path, like={"x": saved, "y": 0}) == {"x": saved, "y": 1}
+
+
+def test_two_leaves_of_like_with_one_name(tmp_path: Path) -> None:
+    path = tmp_path / "hf.safetensors"
+    safetensors.numpy.save_file({"a.b": np.ones(1)}, path)
+    with pytest.raises(cordwood.MismatchError, match=r"has the name 'a\.b' too"):
+        cordwood.load(path, like={"a.b": np.ones(1), "a": {"b": np.ones(1)}})
 
 
 def test_cast(stored: Path) -> None:

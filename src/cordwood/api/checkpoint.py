@@ -22,6 +22,7 @@ from cordwood.engine.files import ReadableFile
 from cordwood.index import Index, Inline, Leaf, LeafKind, Pieces
 from cordwood.keypath import format_path
 from cordwood.tree.flatten import build
+from cordwood.tree.leaves import ARRAY_KINDS
 
 __all__ = ["Checkpoint", "StoredLeaf", "open"]
 
@@ -58,6 +59,10 @@ class StoredLeaf:
         self._checkpoint = checkpoint
 
     @property
+    def _is_array(self) -> bool:
+        return self._leaf.kind in ARRAY_KINDS
+
+    @property
     def kind(self) -> LeafKind:
         """What was saved: "jax", "numpy", "numpy_scalar", "prng_key", "int", "str" ..."""
         return self._leaf.kind
@@ -65,12 +70,12 @@ class StoredLeaf:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape; () for a Python value."""
-        return self._leaf.shape
+        return self._leaf.shape if self._is_array else ()
 
     @property
     def dtype(self) -> str:
         """The dtype's name; "" for a Python value."""
-        return self._leaf.dtype
+        return self._leaf.dtype if self._is_array else ""
 
     @property
     def nbytes(self) -> int:
@@ -86,16 +91,17 @@ class StoredLeaf:
         )
         return value
 
-    def __getitem__(self, key: Any) -> np.ndarray[Any, Any]:
-        """A part of an array leaf, numpy indexing, in memory of its own.
+    def __getitem__(self, key: Any) -> Any:
+        """A part of an array leaf, numpy indexing, in memory of its own; one element is a scalar.
 
         Reads only the rows of the leading axis that the key needs (rounded out to the
         blocks that are checked), where those lie in one piece.
         """
         storage = self._leaf.storage
-        if isinstance(storage, Inline):
+        if isinstance(storage, Inline) or not self._is_array:
             raise TypeError(
-                f"{format_path(self._leaf.key_path)} is a {self.kind}, not an array; use load()"
+                f"{format_path(self._leaf.key_path)} is of kind {self.kind!r}, not an array; "
+                "use load()"
             )
         rows, rest = self._rows(key)
         leaf = self._leaf
@@ -103,7 +109,8 @@ class StoredLeaf:
             leaf = _leading_rows(leaf, storage, rows)
         checkpoint = self._checkpoint
         (array,) = read_leaves(checkpoint.index, checkpoint.files, [leaf], mmap=False, verify=True)
-        return np.array(array[rest])
+        part = array[rest]
+        return part.copy() if isinstance(part, np.ndarray) else part
 
     def _rows(self, key: Any) -> tuple[range | None, Any]:
         """Which rows to read (None: all), and what to index them with."""

@@ -44,6 +44,8 @@ def fit(index: Index, like: Any, *, name: str, to: str | None, strict: bool, cas
         key = _name_of(path, index.naming)
         spec = describe(path, leaf_like, abstract=True)
         leaf = stored.get(key)
+        if key in seen:
+            problems.append(f"{_label(path)}: another leaf of `like` has the name {key!r} too")
         seen.add(key)
         if leaf is None:
             problems.append(f"{_label(path)}: not in the checkpoint{_suggestion(path, index)}")
@@ -60,8 +62,8 @@ def fit(index: Index, like: Any, *, name: str, to: str | None, strict: bool, cas
             for key, leaf in stored.items()
             if key not in seen
         ]
-        if index.naming == "exact":
-            problems += _container_differences(index.structure, flat.structure)
+        if index.naming != "dotted":
+            problems += _container_differences(index.structure, flat.structure, index.naming)
     if problems:
         raise MismatchError(_message(problems, name))
     return Fit(tuple(targets), rebuild)
@@ -145,38 +147,55 @@ def _sharding(like: Any) -> Any:
     return getattr(like, "sharding", None)
 
 
-def _container_differences(stored: Structure, like: Structure) -> list[str]:
+class _Container(NamedTuple):
+    path: KeyPath
+    kind: str
+    empty: bool
+
+
+def _container_differences(stored: Structure, like: Structure, naming: Naming) -> list[str]:
+    """Containers of another kind, and those without leaves that only one side has."""
     if stored == like:
         return []
-    here, there = _containers(stored), _containers(like)
+    here, there = _containers(stored, naming), _containers(like, naming)
     problems = []
-    for path, kind in there.items():
-        found = here.get(path)
-        if found is not None and found != kind:
-            problems.append(f"{_label(path)}: expected {kind}, found {found}")
-        elif found is None and kind == "None":
-            problems.append(f"{_label(path)}: expected None, found something else or nothing")
+    for name, wanted in there.items():
+        found = here.get(name)
+        if found is not None and found.kind != wanted.kind:
+            problems.append(f"{_label(wanted.path)}: expected {wanted.kind}, found {found.kind}")
+        elif found is None and wanted.empty:
+            problems.append(f"{_label(wanted.path)}: expected {_empty(wanted)}, found none there")
     problems += [
-        f"{_label(path)}: found None, which `like` has not"
-        for path, kind in here.items()
-        if kind == "None" and path not in there
+        f"{_label(found.path)}: found {_empty(found)}, which `like` has not"
+        for name, found in here.items()
+        if found.empty and name not in there
     ]
     return problems
 
 
-_MAPPINGS = {"dict", "namedtuple", "object"}
+def _empty(container: _Container) -> str:
+    return container.kind if container.kind == "None" else f"an empty {container.kind}"
 
 
-def _containers(structure: Structure) -> dict[KeyPath, str]:
-    """The kind of each container by its path; nodes with named fields count as one kind."""
-    found: dict[KeyPath, str] = {}
+_MAPPINGS = frozenset({"dict", "namedtuple", "object"})
+
+
+def _containers(structure: Structure, naming: Naming) -> dict[Any, _Container]:
+    """The containers by the name of their path; nodes with named fields count as one kind."""
+    found: dict[Any, _Container] = {}
     stack: list[KeyPath] = [()]
     for node in structure:
         path = stack.pop()
         if node.kind == "leaf":
             continue
-        kind = "None" if node.kind == "none" else node.kind
-        found[path] = "a dict or a node with fields" if kind in _MAPPINGS else kind
+        kind: str = node.kind
+        if kind == "none":
+            kind = "None"
+        elif naming == "strings":
+            kind = "container"  # a state dict has made dicts of them all
+        elif kind in _MAPPINGS:
+            kind = "dict or node with fields"
+        found[_name_of(path, naming)] = _Container(path, kind, not node.size)
         keys = node.keys or range(node.size)
         stack.extend((*path, key) for key in reversed(keys))
     return found

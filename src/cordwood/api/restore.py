@@ -141,7 +141,7 @@ def _check_x64(name: str, targets: Sequence[Target]) -> None:
     lines = [f"  {format_path(t.leaf.key_path)}: {t.dtype or t.leaf.dtype}" for t in wide[:20]]
     more = f"\n  ... and {len(wide) - 20} more" if len(wide) > 20 else ""
     raise MismatchError(
-        f"{len(wide)} leaves of {name} have 64-bit dtypes, and jax's 64-bit types are off: "
+        f"{name} has 64-bit leaves ({len(wide)} in all), and jax's 64-bit types are off: "
         'load with to="numpy", or call jax.config.update("jax_enable_x64", True) first, or pass '
         "a `like` of 32-bit arrays and cast=True:\n" + "\n".join(lines) + more
     )

@@ -79,6 +79,8 @@ def kill_calls(scenario: Scenario, folder: str, *, torn: bool = False) -> Iterat
 def fork_kills(scenario: Scenario, places: list[str], *, torn: bool) -> list[int]:
     """In the child: one fork for each place, ending at call 1, 2, 3 and so on."""
     names = bind_trees(scenario)
+    if "jax" in sys.modules:
+        raise RuntimeError("the scenario imports jax, whose threads do not survive a fork")
     statuses: list[int] = []
     for number, place in enumerate(places, start=1):
         sys.stdout.flush()
