@@ -14,7 +14,9 @@ from cordwood.keypath import KeyPath
 from cordwood.tree.structure import Structure
 
 __all__ = [
+    "Box",
     "Digests",
+    "Encoded",
     "Encoding",
     "Index",
     "Inline",
@@ -24,6 +26,7 @@ __all__ = [
     "Naming",
     "Piece",
     "Pieces",
+    "Sealed",
     "Source",
     "Span",
 ]
@@ -64,12 +67,20 @@ class Digests(NamedTuple):
     values: bytes  # 16 bytes a block, one after another; the last block may be short
 
 
+class Sealed(NamedTuple):
+    """The digests of a source lie in its own header, which has a digest here."""
+
+    header_bytes: int
+    header_digest: bytes  # xxh3-128 of the first `header_bytes` of the source
+
+
 class Source(NamedTuple):
     """A file (or object, or buffer) that holds pieces of leaves."""
 
     name: str
     size_bytes: int
     digests: Digests | None = None
+    sealed: Sealed | None = None  # where the digests are not here
 
 
 class Span(NamedTuple):
@@ -79,10 +90,17 @@ class Span(NamedTuple):
     stop: int
 
 
-class Piece(NamedTuple):
-    """Where a part of a leaf lies raw."""
+class Box(NamedTuple):
+    """A part of a leaf by index: start to stop (half-open) along each axis."""
 
-    where: Span
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+
+
+class Piece(NamedTuple):
+    """Where a part of a leaf lies: the elements of a box, or a span of them, in C order."""
+
+    where: Span | Box
     source: int  # position in Index.sources
     offset: int  # in bytes, from the start of the source
     length: int  # in bytes
@@ -93,6 +111,18 @@ class Pieces(NamedTuple):
 
     pieces: tuple[Piece, ...]
     encoding: Encoding = "raw"
+
+
+class Encoded(NamedTuple):
+    """A leaf stored as chunks of one shape that have to be decoded (the zarr layouts).
+
+    A piece's box is the part of the leaf that its chunk holds: of `chunk_shape`, or less at an
+    edge of the leaf, where the chunk is padded. A chunk is decoded whole.
+    """
+
+    pieces: tuple[Piece, ...]
+    chunk_shape: tuple[int, ...]
+    codec: str  # the zarr metadata of the array, as JSON
 
 
 class Inline(NamedTuple):
@@ -108,7 +138,7 @@ class Leaf(NamedTuple):
     kind: LeafKind
     shape: tuple[int, ...]
     dtype: str  # a name of cordwood.dtypes; "" for an inline value
-    storage: Pieces | Inline
+    storage: Pieces | Encoded | Inline
     weak_type: bool = False
     prng_impl: str | None = None  # of a prng_key, such as "threefry2x32"
 

@@ -19,7 +19,7 @@ from cordwood.api.nest import nest_names
 from cordwood.api.restore import read_leaves, restore, target_as_saved
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.files import ReadableFile
-from cordwood.index import Index, Inline, Leaf, LeafKind, Pieces
+from cordwood.index import Index, Leaf, LeafKind, Pieces
 from cordwood.keypath import format_path
 from cordwood.tree.flatten import build
 from cordwood.tree.leaves import ARRAY_KINDS
@@ -98,7 +98,7 @@ class StoredLeaf:
         blocks that are checked), where those lie in one piece.
         """
         storage = self._leaf.storage
-        if isinstance(storage, Inline) or not self._is_array:
+        if not isinstance(storage, Pieces) or not self._is_array:
             raise TypeError(
                 f"{format_path(self._leaf.key_path)} is of kind {self.kind!r}, not an array; "
                 "use load()"

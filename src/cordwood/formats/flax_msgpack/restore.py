@@ -29,6 +29,7 @@ def restore(index: Index, data: memoryview) -> Any:
         if isinstance(storage, Inline):
             values.append(storage.value)
             continue
+        assert isinstance(storage, Pieces)
         key = (leaf.dtype, storage.encoding)
         dtype = numpy_dtypes.get(key)
         if dtype is None:
