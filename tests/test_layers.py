@@ -16,6 +16,7 @@ LAYERS = {
     "errors": 0,
     "dtypes": 0,
     "keypath": 1,
+    "sharding": 1,
     "tree": 1,
     "index": 1,
     "plan": 2,

@@ -1,0 +1,1 @@
+"""How leaves are spread: boxes, grids of them, and who holds which. Pure."""

@@ -1,0 +1,53 @@
+"""Grids of cells, and what jax's shardings make of arrays."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+
+from cordwood.index import Box
+from cordwood.sharding.boxes import cell_box, cells, element_count, intersect, slices, whole
+from cordwood.sharding.shards import device_boxes, shard_map, single
+
+
+@pytest.mark.parametrize(
+    ("shape", "cuts"),
+    [((), ()), ((0,), ((0,),)), ((7,), ((0, 3, 6),)), ((4, 6, 2), ((0, 2), (0, 1, 5), (0,)))],
+)
+def test_cells_tile_the_array(shape: tuple[int, ...], cuts: tuple[tuple[int, ...], ...]) -> None:
+    boxes = cells(shape, cuts)
+    count = np.zeros(shape, int)
+    for number, box in enumerate(boxes):
+        count[slices(box)] += 1
+        assert cell_box(shape, cuts, number) == box
+    assert (count == 1).all()
+    assert sum(map(element_count, boxes)) == element_count(whole(shape))
+
+
+def test_intersections() -> None:
+    assert intersect(Box((0, 0), (2, 2)), Box((2, 0), (4, 2))) is None
+    assert intersect(Box((), ()), Box((), ())) == Box((), ())
+    assert intersect(Box((0,), (0,)), Box((0,), (0,))) is None
+
+
+@pytest.mark.parametrize("spec", [P(), P("x"), P(None, "y"), P("x", "y"), P(("x", "y")), P("y")])
+def test_shardings_of_jax(spec: P) -> None:
+    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    array = jax.device_put(np.arange(128.0).reshape(16, 8), NamedSharding(mesh, spec))
+    found = shard_map(array.sharding, array.shape)
+    assert set(cells(found.shape, found.cuts)) == set(
+        device_boxes(array.sharding, array.shape).values()
+    )
+    for shard in array.addressable_shards:
+        box = device_boxes(array.sharding, array.shape)[shard.device]
+        np.testing.assert_array_equal(np.asarray(array)[slices(box)], shard.data)
+    assert set(found.holders) == {(0,)}
+
+
+def test_one_device() -> None:
+    one = SingleDeviceSharding(jax.devices()[3])
+    assert shard_map(one, (3, 0)) == single((3, 0)) == ((3, 0), ((0,), (0,)), ((0,),))
+    assert shard_map(one, ()) == single(())
