@@ -13,7 +13,7 @@ from cordwood.errors import FormatError
 from cordwood.formats.safetensors import scan
 from cordwood.formats.safetensors.compact import read_compact
 from cordwood.formats.safetensors.strict_json import parse_json
-from cordwood.formats.safetensors.tensors import Tensor, tensor_table
+from cordwood.formats.safetensors.tensors import Tensors, tensor_table
 from tests.formats.assemble import with_header
 
 DATA = bytes(24)
@@ -25,7 +25,7 @@ BASE = (
 )
 
 
-def careful(text: str) -> dict[str, Tensor] | None:
+def careful(text: str) -> Tensors | None:
     try:
         entries = parse_json(text, "the header")
         entries.pop("__metadata__", None)
@@ -34,7 +34,7 @@ def careful(text: str) -> dict[str, Tensor] | None:
         return None
 
 
-def quick(text: str) -> dict[str, Tensor] | None:
+def quick(text: str) -> Tensors | None:
     raw = with_header(text)
     found = read_compact(text, len(raw), len(raw) + len(DATA))
     return None if found is None else found.tensors
@@ -44,7 +44,7 @@ def test_the_quick_reading_takes_what_it_is_for() -> None:
     tensors = quick(BASE)
     assert tensors is not None
     assert tensors == careful(BASE)
-    assert list(tensors) == ["a.b", "é", "none", "c"]
+    assert tensors.names == ["a.b", "é", "none", "c"]
     plain = BASE.replace('"__metadata__":{"format":"pt"},', "")
     assert quick(plain) == careful(plain) is not None
     assert quick(BASE.replace('"é"', '"\\u00e9"')) is None
@@ -93,4 +93,4 @@ def test_names_that_need_escapes_are_read_carefully() -> None:
     assert quick(text) is None
     tensors = careful(text)
     assert tensors is not None
-    assert list(tensors) == ['a"\\\n']
+    assert tensors.names == ['a"\\\n']

@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 from cordwood.errors import FormatError
 from cordwood.formats.safetensors.names import METADATA_KEY
 from cordwood.formats.safetensors.strict_json import parse_value
-from cordwood.formats.safetensors.tensors import Extent, Tensor, extent_of
+from cordwood.formats.safetensors.tensors import Extent, Tensors, extent_of
 
 __all__ = ["Compact", "read_compact"]
 
-_NUMBER = "(0|[1-9][0-9]{0,18})"
 _ENTRY = re.compile(
-    r',"([^"\\\x00-\x1f]*)":\{"dtype":"([A-Z0-9_]{1,16})",'
-    r'"shape":\[((?:(?:0|[1-9][0-9]{0,18})(?:,(?:0|[1-9][0-9]{0,18})){0,63})?)\],'
-    rf'"data_offsets":\[{_NUMBER},{_NUMBER}\]\}}'
+    r',"([^"\\\x00-\x1f]*)":\{"dtype":"([A-Z0-9_]+","shape":\[[0-9,]*)\],'
+    r'"data_offsets":\[([0-9]+),([0-9]+)\]\}'
 )
-_FIXED_CHARACTERS = len(',"":{"dtype":"","shape":[],"data_offsets":[,]}')
+_GROUPS = 4
+_NUMBER = "(?:0|[1-9][0-9]{0,18})"
+_TYPE = re.compile(rf'([A-Z0-9_]{{1,16}})","shape":\[((?:{_NUMBER}(?:,{_NUMBER}){{0,63}})?)')
 _METADATA_FIRST = f'{{"{METADATA_KEY}":'
 
 
@@ -31,7 +31,7 @@ class Compact(NamedTuple):
     """A header, its tensors checked."""
 
     metadata: Any  # unchecked
-    tensors: dict[str, Tensor]
+    tensors: Tensors
 
 
 def read_compact(text: str, start: int, size_bytes: int) -> Compact | None:
@@ -54,28 +54,27 @@ def read_compact(text: str, start: int, size_bytes: int) -> Compact | None:
     return None if tensors is None else Compact(metadata, tensors)
 
 
-def _tensors(entries: str, stop: int, start: int, data_bytes: int) -> dict[str, Tensor] | None:
-    found = _ENTRY.findall(entries, 0, stop)
-    if not found:
-        return {} if entries[:stop] in ("", ",") and data_bytes == 0 else None
-    columns = list(zip(*found, strict=True))
-    characters = sum([sum(map(len, column)) for column in columns])
-    if characters + len(found) * _FIXED_CHARACTERS != stop:
-        return None  # there is something between the matches
-    names, codes, shape_texts, begin_texts, end_texts = columns
-    pairs = list(zip(codes, shape_texts, strict=True))
-    known = {pair: _extent(*pair) for pair in set(pairs)}
-    extents = [known[pair] for pair in pairs]
-    ends = list(accumulate([extent.length for extent in extents]))
-    # No number has zeros in front, so those that are equal are spelt alike.
-    if begin_texts[0] != "0" or begin_texts[1:] != end_texts[:-1]:
+def _tensors(entries: str, stop: int, start: int, data_bytes: int) -> Tensors | None:
+    if entries[:stop] in ("", ","):
+        return Tensors([], [], []) if data_bytes == 0 else None
+    parts = _ENTRY.split(entries[:stop])  # what is between the entries, and the groups of each
+    if any(parts[:: _GROUPS + 1]):
         return None
-    if list(map(int, end_texts)) != ends or ends[-1] != data_bytes:
+    names, types, begins, ends = (parts[i :: _GROUPS + 1] for i in range(1, _GROUPS + 1))
+    known = {text: _extent(text) for text in set(types)}
+    extents = [known[text] for text in types]
+    offsets = list(accumulate([extent.length for extent in extents], initial=0))
+    # Compared as text, so that no number has zeros in front.
+    if list(map(str, offsets[1:])) != ends or begins != ["0", *ends[:-1]]:
         return None
-    offsets = [start, *[start + end for end in ends[:-1]]]
-    tensors = dict(zip(names, zip(extents, offsets, strict=True), strict=True))
-    return tensors if len(tensors) == len(names) and METADATA_KEY not in tensors else None
+    if offsets.pop() != data_bytes or len({METADATA_KEY, *names}) != len(names) + 1:
+        return None
+    return Tensors(names, extents, [start + offset for offset in offsets])
 
 
-def _extent(code: str, shape: str) -> Extent:
+def _extent(text: str) -> Extent:
+    found = _TYPE.fullmatch(text)
+    if found is None:
+        raise FormatError(f"no dtype and shape: {text!r:.80}")
+    code, shape = found.groups()
     return extent_of(code, tuple([int(number) for number in shape.split(",") if number]))

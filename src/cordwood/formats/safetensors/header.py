@@ -9,7 +9,7 @@ from cordwood.errors import FormatError, LimitError, TruncatedError
 from cordwood.formats.safetensors.compact import read_compact
 from cordwood.formats.safetensors.names import METADATA_KEY
 from cordwood.formats.safetensors.strict_json import parse_json
-from cordwood.formats.safetensors.tensors import Tensor
+from cordwood.formats.safetensors.tensors import Tensors
 
 __all__ = ["MAX_HEADER_BYTES", "Header", "read_header"]
 
@@ -24,7 +24,7 @@ class Header(NamedTuple):
     raw: bytes  # with its length in front: the data begins at len(raw)
     metadata: dict[str, str]
     entries: dict[str, Any]  # what is said of each tensor, unchecked
-    tensors: dict[str, Tensor] | None  # the same, checked, where the header is compact
+    tensors: Tensors | None  # the same, checked, where the header is compact
 
 
 def read_header(file: ReadableFile) -> Header:

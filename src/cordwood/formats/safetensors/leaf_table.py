@@ -20,7 +20,7 @@ from cordwood.errors import FormatError
 from cordwood.formats.safetensors.strict_json import parse_json
 from cordwood.formats.safetensors.values import VALUE_KINDS, decode_value
 from cordwood.index import LeafKind
-from cordwood.tree.structure import Structure, structure_from_json, structure_to_json
+from cordwood.tree.structure import LEAF, Structure, structure_from_json, structure_to_json
 
 __all__ = ["BYTE_KINDS", "LeafTable", "LeafType", "encode_table", "parse_table"]
 
@@ -104,7 +104,7 @@ def parse_table(text: str, *, tensor_count: int) -> LeafTable:
     # Every leaf is a tensor or a value of this file: what a small file claims stays small.
     max_leaves = tensor_count + len(table["values"])
     structure = structure_from_json(table["nodes"], max_leaves=max_leaves)
-    count = sum(node[0] == "leaf" for node in structure)
+    count = structure.count(LEAF)
     runs = _runs(table["leaves"], types, count)
     stored = sum(length for number, length in runs if types[number].tensor)
     if stored != tensor_count or count - stored != len(table["values"]):

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple, cast
 
 from cordwood.engine.digest import digest_of
 from cordwood.keypath import DictKey, Key, KeyPath
 
-__all__ = ["MAX_NAME_BYTES", "METADATA_KEY", "Names", "dotted_name", "tensor_names"]
+__all__ = ["MAX_NAME_BYTES", "METADATA_KEY", "Names", "dotted_name", "dotted_names", "tensor_names"]
 
 METADATA_KEY = "__metadata__"
 MAX_NAME_BYTES = 1024
@@ -31,6 +32,13 @@ def dotted_name(path: KeyPath) -> str:
     'layers.0.kernel'
     """
     return ".".join([key if type(key) is str else _key_text(key) for key in path])
+
+
+def dotted_names(paths: Sequence[KeyPath]) -> Iterator[str]:
+    """The dotted name of each path, made when it is asked for."""
+    if set(map(type, chain.from_iterable(paths))) <= {str}:
+        return map(".".join, cast("Sequence[tuple[str, ...]]", paths))
+    return map(dotted_name, paths)
 
 
 def _key_text(key: Key) -> str:
@@ -50,7 +58,7 @@ class Names(NamedTuple):
 
 def tensor_names(paths: Sequence[KeyPath]) -> Names:
     """A unique name for each path: its dotted name wherever that will do."""
-    names = [dotted_name(path) for path in paths]
+    names = list(dotted_names(paths))
     if _all_usable(names):
         return Names(names, [])
     taken: set[str] = set()

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, repeat
+from operator import eq
+from typing import NamedTuple
 
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.digest import check_coverage
@@ -16,7 +20,7 @@ from cordwood.formats.safetensors.leaf_table import (
     LeafType,
     parse_table,
 )
-from cordwood.formats.safetensors.names import dotted_name
+from cordwood.formats.safetensors.names import dotted_name, dotted_names
 from cordwood.formats.safetensors.seal import (
     DATA_DIGESTS,
     STRUCTURE,
@@ -24,8 +28,19 @@ from cordwood.formats.safetensors.seal import (
     decode_digests,
     split_metadata,
 )
-from cordwood.formats.safetensors.tensors import Extent, Tensor, tensor_table
-from cordwood.index import Index, Inline, Leaf, Piece, Pieces, Source, Span
+from cordwood.formats.safetensors.tensors import Extent, Tensors, tensor_table
+from cordwood.index import (
+    Encoding,
+    Index,
+    Inline,
+    Leaf,
+    LeafKind,
+    Piece,
+    Pieces,
+    Source,
+    Span,
+)
+from cordwood.keypath import KeyPath
 from cordwood.tree.structure import LEAF, Node, leaf_paths
 
 __all__ = ["FORMAT", "scan"]
@@ -33,6 +48,20 @@ __all__ = ["FORMAT", "scan"]
 FORMAT = "safetensors"
 
 _new = tuple.__new__
+_PLACEHOLDER = Leaf((), "numpy", (), "", Inline(None))
+
+
+class _Form(NamedTuple):
+    """What leaves that differ only in path and place have in common."""
+
+    kind: LeafKind
+    shape: tuple[int, ...]
+    dtype: str
+    weak_type: bool
+    prng_impl: str | None
+    encoding: Encoding
+    span: Span
+    length: int  # in bytes
 
 
 def scan(file: ReadableFile) -> Index:
@@ -67,7 +96,7 @@ def _scan(file: ReadableFile) -> Index:
         return _foreign(file, tensors, metadata.user)
     digests = decode_digests(metadata.own[DATA_DIGESTS], len(header.raw))
     check_coverage("the data", file.size_bytes, digests)
-    table = parse_table(metadata.own[STRUCTURE], tensor_count=len(tensors))
+    table = parse_table(metadata.own[STRUCTURE], tensor_count=len(tensors.names))
     return Index(
         FORMAT,
         table.structure,
@@ -78,57 +107,98 @@ def _scan(file: ReadableFile) -> Index:
     )
 
 
-def _foreign(file: ReadableFile, tensors: dict[str, Tensor], metadata: dict[str, str]) -> Index:
-    leaves = [
-        _new(Leaf, ((name,), "numpy", extent[1], extent[2], _storage(extent, offset), False, None))
-        for name, (extent, offset) in tensors.items()
+def _foreign(file: ReadableFile, tensors: Tensors, metadata: dict[str, str]) -> Index:
+    forms = [
+        _new(_Form, ("numpy", shape, dtype, False, None, encoding, span, length))
+        for _, shape, dtype, encoding, span, length in tensors.extents
     ]
-    structure = (Node("dict", len(tensors), tuple(tensors)), *[LEAF] * len(tensors))
+    leaves = _stored(zip(tensors.names), forms, tensors.offsets)
+    structure = (Node("dict", len(leaves), tuple(tensors.names)), *[LEAF] * len(leaves))
     source = Source(file.name, file.size_bytes)
     return Index(FORMAT, structure, tuple(leaves), (source,), "dotted", metadata)
 
 
-def _storage(extent: Extent, offset: int) -> Pieces:
-    _, _, _, encoding, span, length = extent
-    return _new(Pieces, ((_new(Piece, (span, 0, offset, length)),), encoding))
-
-
-def _leaves(table: LeafTable, tensors: dict[str, Tensor]) -> list[Leaf]:
+def _leaves(table: LeafTable, tensors: Tensors) -> list[Leaf]:
     paths = leaf_paths(table.structure)
-    names = table.names
-    values = iter(table.values)
-    unclaimed = dict(tensors)
-    claim = unclaimed.pop
+    if all(table.types[number].tensor for number, _ in table.runs):
+        return _tensor_leaves(table, tensors, paths, range(len(paths)))
+    members: list[int] = []
     leaves: list[Leaf] = []
-    add = leaves.append
-    start = 0
+    values = iter(table.values)
     for number, length in table.runs:
-        leaf_type = table.types[number]
-        kind, in_tensor, _, weak_type, impl = leaf_type
-        if not in_tensor:
-            for path in paths[start : start + length]:
-                add(Leaf(path, kind, (), "", Inline(next(values))))
-            start += length
-            continue
-        known: dict[int, Extent] = {}  # by the id of the tensor's extent, which many share
-        for i, path in enumerate(paths[start : start + length], start):
-            name = names[i] if i in names else dotted_name(path)
-            tensor = claim(name, None)
-            if tensor is None:
-                raise FormatError(
-                    f"cordwood.structure: leaf {i} is the tensor {name!r:.200}, which the file "
-                    "lacks or another leaf has taken"
-                )
-            stored, offset = tensor
-            extent = known.get(id(stored))
-            if extent is None:
-                extent = known[id(stored)] = _interpreted(leaf_type, stored, name)
-            _, shape, dtype, encoding, span, size = extent
-            pieces = (_new(Piece, (span, 0, offset, size)),)
-            storage = _new(Pieces, (pieces, encoding))
-            add(_new(Leaf, (path, kind, shape, dtype, storage, weak_type, impl)))
-        start += length
+        run = range(len(leaves), len(leaves) + length)
+        if table.types[number].tensor:
+            members += run
+            leaves += [_PLACEHOLDER] * length
+        else:
+            kind = table.types[number].kind
+            leaves += [Leaf(paths[i], kind, (), "", Inline(next(values))) for i in run]
+    for i, leaf in zip(members, _tensor_leaves(table, tensors, paths, members), strict=True):
+        leaves[i] = leaf
     return leaves
+
+
+def _tensor_leaves(
+    table: LeafTable, tensors: Tensors, paths: list[KeyPath], members: Sequence[int]
+) -> list[Leaf]:
+    """The leaves at positions `members`, which are tensors, each with the one of its name."""
+    order = _claimed(table, tensors, paths, members)
+    extents = iter([tensors.extents[place] for place in order])
+    known: list[dict[int, _Form]] = [{} for _ in table.types]  # by the id of a shared extent
+    forms: list[_Form] = []
+    for number, length in table.runs:
+        if not table.types[number].tensor:
+            continue
+        alike = known[number]
+        for extent in islice(extents, length):
+            form = alike.get(id(extent))
+            if form is None:
+                name = tensors.names[order[len(forms)]]
+                form = alike[id(extent)] = _form(table.types[number], extent, name)
+            forms.append(form)
+    offsets = [tensors.offsets[place] for place in order]
+    return _stored([paths[i] for i in members], forms, offsets)
+
+
+def _claimed(
+    table: LeafTable, tensors: Tensors, paths: list[KeyPath], members: Sequence[int]
+) -> Sequence[int]:
+    """The positions of the members' tensors in the file; no two share one."""
+    count = len(members)
+    if all(map(eq, _names(table, paths, members), tensors.names)):
+        return range(count)
+    unclaimed = dict(zip(tensors.names, range(count), strict=True))
+    try:
+        return list(map(unclaimed.pop, _names(table, paths, members)))
+    except KeyError as e:
+        raise FormatError(
+            f"cordwood.structure: leaf {members[count - len(unclaimed)]} is the tensor "
+            f"{e.args[0]!r:.200}, which the file lacks or another leaf has taken"
+        ) from None
+
+
+def _names(table: LeafTable, paths: list[KeyPath], members: Sequence[int]) -> Iterator[str]:
+    changed = table.names
+    if changed:
+        return (changed[i] if i in changed else dotted_name(paths[i]) for i in members)
+    return dotted_names([paths[i] for i in members])
+
+
+def _stored(paths: Iterable[KeyPath], forms: list[_Form], offsets: Iterable[int]) -> list[Leaf]:
+    """The leaves that lie at `offsets`. In columns: no line of Python runs for each leaf."""
+    if not forms:
+        return []
+    kinds, shapes, dtypes, weak_types, impls, encodings, spans, lengths = zip(*forms, strict=True)
+    pieces = map(_new, repeat(Piece), zip(spans, repeat(0), offsets, lengths))
+    storages = map(_new, repeat(Pieces), zip(zip(pieces), encodings, strict=True))
+    columns = zip(paths, kinds, shapes, dtypes, storages, weak_types, impls, strict=True)
+    return list(map(_new, repeat(Leaf), columns))
+
+
+def _form(leaf_type: LeafType, stored: Extent, name: str) -> _Form:
+    _, shape, dtype, encoding, span, length = _interpreted(leaf_type, stored, name)
+    weak_type, impl = leaf_type.weak_type, leaf_type.prng_impl
+    return _Form(leaf_type.kind, shape, dtype, weak_type, impl, encoding, span, length)
 
 
 def _interpreted(leaf_type: LeafType, stored: Extent, name: str) -> Extent:

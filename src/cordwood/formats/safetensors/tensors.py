@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from cordwood.errors import FormatError, LimitError, TruncatedError
 from cordwood.formats.safetensors.codes import CODES
 from cordwood.index import Encoding, Span
 
-__all__ = ["MAX_DIMS", "Extent", "Tensor", "extent_of", "tensor_table"]
+__all__ = ["MAX_DIMS", "Extent", "Tensors", "extent_of", "tensor_table"]
 
 MAX_DIMS = 64  # numpy's limit
 MAX_TENSOR_BYTES = (1 << 63) - 1
@@ -29,7 +29,12 @@ class Extent(NamedTuple):
     length: int  # in bytes
 
 
-Tensor: TypeAlias = tuple[Extent, int]  # and its offset in bytes from the start of the file
+class Tensors(NamedTuple):
+    """The tensors of a file in the order of its header, column by column."""
+
+    names: list[str]  # each once
+    extents: list[Extent]  # one object for many tensors where they are alike
+    offsets: list[int]  # in bytes from the start of the file
 
 
 def extent_of(code: str, shape: tuple[int, ...]) -> Extent:
@@ -51,7 +56,7 @@ def extent_of(code: str, shape: tuple[int, ...]) -> Extent:
     return Extent(code, shape, row.dtype, row.encoding, Span(0, elements), bits // 8)
 
 
-def tensor_table(entries: dict[str, Any], header: bytes, *, size_bytes: int) -> dict[str, Tensor]:
+def tensor_table(entries: dict[str, Any], header: bytes, *, size_bytes: int) -> Tensors:
     """The tensors of a file of `size_bytes`, in the order of its header.
 
     Checked: dtypes, shapes, sizes, and that the tensors cover the data exactly.
@@ -60,7 +65,7 @@ def tensor_table(entries: dict[str, Any], header: bytes, *, size_bytes: int) -> 
     where in the header it stands.
     """
     start = len(header)
-    tensors: dict[str, Tensor] = {}
+    tensors = Tensors(list(entries), [], [])
     ranges: list[tuple[int, int, str]] = []
     for name, entry in entries.items():
         try:
@@ -78,7 +83,8 @@ def tensor_table(entries: dict[str, Any], header: bytes, *, size_bytes: int) -> 
         except FormatError as e:
             raise type(e)(f"tensor {name!r:.200}{_position(header, name)}: {e}") from e
         ranges.append((begin, end, name))
-        tensors[name] = (extent, start + begin)
+        tensors.extents.append(extent)
+        tensors.offsets.append(start + begin)
     _check_coverage(ranges, header, size_bytes)
     return tensors
 
