@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from cordwood.engine import system
 from cordwood.engine.parallel import run_tasks
+from cordwood.engine.write import write_stream
+from cordwood.testing.faults.systems import CountingSystem
 
 
 def test_no_task_runs_after_an_interrupt_was_raised() -> None:
@@ -38,13 +44,14 @@ def test_no_task_runs_after_an_interrupt_was_raised() -> None:
     try:
         for _ in range(150):
             begun = time.perf_counter()
-            signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-4, 5e-3)))
             try:
-                run_tasks(1000, threads=4, make_worker=make_worker)
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-4, 5e-3)))
+                    run_tasks(1000, threads=4, make_worker=make_worker)
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
             except KeyboardInterrupt:
                 interrupted += 1
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
             assert time.perf_counter() - begun < 30
             helpers_busy = {task for task in running if task is not None}
             with lock:
@@ -66,3 +73,54 @@ def test_the_first_failure_is_raised() -> None:
 
     with pytest.raises(OSError, match="the disk"):
         run_tasks(100, threads=4, make_worker=make_worker)
+
+
+@pytest.mark.parametrize("call", ["open", "flock", "fsync", "replace"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_an_interrupted_call_leaves_no_temporary(tmp_path: Path, call: str, after: bool) -> None:
+    class Interrupted(CountingSystem):
+        def _make(
+            self, number: int, name: str, make: Callable[..., Any], args: tuple[Any, ...]
+        ) -> Any:
+            if name != call or self.made.count(call) > 1:
+                return make(*args)
+            if after:
+                make(*args)
+            raise KeyboardInterrupt
+
+    path = tmp_path / "f"
+    path.write_bytes(b"old")
+    with system.replaced(Interrupted()), pytest.raises(KeyboardInterrupt):
+        write_stream(path, [b"new"])
+    assert path.read_bytes() == (b"new" if call == "replace" and after else b"old")
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+def test_interrupts_at_any_moment_leave_nothing_behind(tmp_path: Path) -> None:
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    rng = np.random.default_rng(0)
+    path = tmp_path / "f"
+    begun = time.perf_counter()
+    write_stream(path, [b"whole"])
+    one_save = time.perf_counter() - begun
+    open_before = len(os.listdir("/proc/self/fd"))
+    before = signal.signal(signal.SIGALRM, interrupt)
+    interrupted = 0
+    try:
+        for _ in range(200):
+            try:
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-5, one_save)))
+                    write_stream(path, [b"whole"])
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                interrupted += 1
+            assert [p.name for p in tmp_path.iterdir()] == ["f"]
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted > 20
+    assert len(os.listdir("/proc/self/fd")) == open_before
+    assert path.read_bytes() == b"whole"

@@ -29,12 +29,35 @@ _NO_LOCKS = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK)
 
 
 class Temporary:
-    """A file being written. `doing` says what, for the message of an error."""
+    """A file being written. `doing` says what, for the message of an error.
 
-    def __init__(self, path: str, fd: int) -> None:
+    It is made before its file is, so that an interrupt while that is made finds what to remove.
+    """
+
+    def __init__(self, path: str) -> None:
         self.path = path
-        self.fd = fd
-        self.doing = "writing"
+        self.doing = "creating a temporary file beside it"
+        self.opened: list[int] = []
+
+    @property
+    def fd(self) -> int:
+        return self.opened[0]
+
+    def open(self) -> None:
+        _open_into(self.opened, self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+
+    def lock(self) -> bool:
+        """False if it is gone: before it was locked, another save took it for a killed one's."""
+        try:
+            system.current().flock(self.fd, fcntl.LOCK_EX)
+        except OSError as e:
+            if e.errno not in _NO_LOCKS:  # a file system without locks: nobody can take it
+                raise
+        return os.fstat(self.fd).st_nlink > 0
+
+    def remove(self) -> None:
+        with suppress(OSError):  # the next save tries again
+            system.current().unlink(self.path)
 
     def write(self, data: memoryview, offset: int, *, fd: int | None = None) -> None:
         """All of `data` at `offset`, however many calls it takes."""
@@ -72,8 +95,13 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[Temporary]:
         _make_ancestors(folder, made)
         doing = "removing what a killed save left"
         _remove_stale(folder, name)
-        doing = "creating a temporary file beside it"
-        temporary = _create(folder, name)
+        while True:
+            temporary = Temporary(_temporary_path(folder, name))
+            temporary.open()
+            if temporary.lock():
+                break
+            calls.close(temporary.opened.pop())
+        temporary.doing = "writing"
         yield temporary
         doing = temporary.doing = "flushing it to the disk"
         # Never retried: after a failed fsync the kernel may have dropped the pages and call
@@ -95,9 +123,11 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[Temporary]:
         _abandon(temporary, made, in_place=in_place)
         raise
     finally:
-        if temporary is not None:
-            with suppress(OSError):  # its fsync has told all there is to tell
-                calls.close(temporary.fd)
+        if temporary is not None and temporary.opened:
+            try:  # nothing but the call, and no `suppress`, so that no interrupt comes before it
+                calls.close(temporary.opened[0])
+            except OSError:
+                pass  # its fsync has told all there is to tell
 
 
 def stale_temporaries(path: str | os.PathLike[str]) -> list[str]:
@@ -107,6 +137,15 @@ def stale_temporaries(path: str | os.PathLike[str]) -> list[str]:
     with suppress(FileNotFoundError):
         return [os.path.join(folder, n) for n in sorted(os.listdir(folder)) if pattern.fullmatch(n)]
     return []
+
+
+def _open_into(opened: list[int], path: str, flags: int) -> None:
+    """Open a file and append its descriptor to `opened`, which the caller closes.
+
+    open(2) takes its time, and a Ctrl-C meanwhile is raised as soon as Python is back in it:
+    before an assignment would keep the descriptor. `extend` keeps it with no bytecode between.
+    """
+    opened.extend(map(system.current().open, (path,), (flags,), (0o666,)))
 
 
 def _resolve(path: str) -> str:
@@ -151,11 +190,13 @@ def _make_ancestors(folder: str, made: list[str]) -> None:
 
 def _sync_directory(folder: str) -> None:
     calls = system.current()
-    fd = calls.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    opened: list[int] = []
     try:
-        calls.fsync(fd)
+        _open_into(opened, folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        calls.fsync(opened[0])
     finally:
-        calls.close(fd)
+        if opened:
+            calls.close(opened[0])
 
 
 def _temporary_stem(name: str) -> str:
@@ -171,28 +212,8 @@ def _temporary_pattern(name: str) -> re.Pattern[str]:
     return re.compile(re.escape(_temporary_stem(name)) + f"[0-9a-f]{{{2 * _RANDOM_BYTES}}}\\.tmp")
 
 
-def _create(folder: str, name: str) -> Temporary:
-    calls = system.current()
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    while True:
-        path = os.path.join(
-            folder, f"{_temporary_stem(name)}{secrets.token_hex(_RANDOM_BYTES)}.tmp"
-        )
-        fd = calls.open(path, flags, 0o666)
-        try:
-            try:
-                calls.flock(fd, fcntl.LOCK_EX)
-            except OSError as e:
-                if e.errno not in _NO_LOCKS:  # a file system without locks: nobody can take it
-                    raise
-            # Between open and flock another save may have taken it for a killed one's.
-            if os.fstat(fd).st_nlink:
-                return Temporary(path, fd)
-        except BaseException:
-            _unlink_quietly(path)
-            calls.close(fd)
-            raise
-        calls.close(fd)
+def _temporary_path(folder: str, name: str) -> str:
+    return os.path.join(folder, f"{_temporary_stem(name)}{secrets.token_hex(_RANDOM_BYTES)}.tmp")
 
 
 def _remove_stale(folder: str, name: str) -> None:
@@ -202,32 +223,27 @@ def _remove_stale(folder: str, name: str) -> None:
         if not pattern.fullmatch(entry):
             continue
         path = os.path.join(folder, entry)
+        opened: list[int] = []
         try:
-            fd = calls.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:
-            continue  # renamed meanwhile, or another user's
-        try:
-            calls.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _open_into(opened, path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            calls.flock(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
             calls.unlink(path)
         except OSError:
-            pass  # a live save's, or no locks here: not ours to remove
+            # Renamed meanwhile, another user's, a live save's, or no locks here: not ours.
+            pass
         finally:
-            calls.close(fd)
+            if opened:
+                calls.close(opened[0])
 
 
 def _abandon(temporary: Temporary | None, made: list[str], *, in_place: bool) -> None:
     if in_place:
         return
     if temporary is not None:
-        _unlink_quietly(temporary.path)
+        temporary.remove()
     for folder in reversed(made):
         with suppress(OSError):  # not empty: someone else uses it
             system.current().rmdir(folder)
-
-
-def _unlink_quietly(path: str) -> None:
-    with suppress(OSError):  # the next save tries again
-        system.current().unlink(path)
 
 
 def _storage_error(error: OSError, path: str, doing: str, *, in_place: bool) -> OSError:
