@@ -1,0 +1,77 @@
+"""URLs of object stores, told apart from paths."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from cordwood.errors import UnsupportedFormatError
+
+__all__ = ["SCHEMES", "Url", "parse_url"]
+
+SCHEMES = ("file", "gs", "memory", "s3")
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+_COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):/(?!/)")  # what pathlib makes of a URL
+
+
+class Url(NamedTuple):
+    """`scheme://bucket/key`; of file:// and memory:// the bucket is empty, the key is all."""
+
+    scheme: str
+    bucket: str
+    key: str  # no slash at either end, but for file://, where it is the absolute path
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{'/'.join(filter(None, (self.bucket, self.key)))}"
+
+
+def parse_url(path: str | os.PathLike[str]) -> Url | None:
+    """The URL that a string is; None for a path.
+
+    Only a `str` with `://` is a URL: path objects and strings such as `a/b` or `gs:b` are paths.
+
+    Raises:
+        UnsupportedFormatError: the scheme is unknown, the bucket or key is missing or cannot
+            be one, or a path object has lost a slash of the URL it was made of.
+    """
+    text = os.fspath(path)
+    if not isinstance(path, str):
+        if _COLLAPSED.match(text):
+            raise UnsupportedFormatError(
+                f"{text}: path objects cannot hold URLs (a slash is gone): pass a str such as "
+                f"{text.replace(':/', '://', 1)!r}, or an absolute path to mean a local directory"
+            )
+        return None
+    found = _URL.match(text)
+    if found is None:
+        return None
+    scheme, rest = found[1].lower(), found[2]
+    if scheme not in SCHEMES:
+        raise UnsupportedFormatError(
+            f"{text}: the scheme {scheme!r} is unknown; expected a path, or a URL of one of "
+            f"{', '.join(f'{known}://' for known in SCHEMES)}"
+        )
+    if scheme == "file":
+        rest = unquote(rest.removeprefix("localhost"))
+        if not rest.startswith("/") or "\0" in rest:
+            raise UnsupportedFormatError(
+                f"{text}: expected an absolute path after file://, as in file:///tmp/ckpt"
+            )
+        return Url(scheme, "", rest.rstrip("/") or "/")
+    rest = rest.strip("/")
+    bucket, _, key = ("", "", rest) if scheme == "memory" else rest.partition("/")
+    if not key or (not bucket and scheme != "memory"):
+        raise UnsupportedFormatError(
+            f"{text}: expected a name after the {'scheme' if scheme == 'memory' else 'bucket'}, "
+            f"as in {scheme}://{'' if scheme == 'memory' else 'bucket/'}run/step-100"
+        )
+    parts = key.split("/")
+    if any(part in ("", ".", "..") for part in parts) or re.search(r"[\0-\x1f\x7f]", key):
+        raise UnsupportedFormatError(
+            f"{text!r}: expected names between the slashes, none of them empty, '.' or '..', and "
+            "no control characters"
+        )
+    return Url(scheme, bucket, key)

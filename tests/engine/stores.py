@@ -1,0 +1,23 @@
+"""Object stores for tests: in memory and on the local disk, each under a key of its own."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+from cordwood.engine.kvstore import ObjectStore
+from cordwood.engine.urls import parse_url
+
+__all__ = ["KINDS", "new_store"]
+
+KINDS = ("memory", "file")
+_numbers = itertools.count()
+
+
+def new_store(kind: str, folder: Path) -> ObjectStore:
+    """An empty one."""
+    number = next(_numbers)
+    text = f"memory://tests/{number}" if kind == "memory" else f"{folder.as_uri()}/store-{number}"
+    url = parse_url(text)
+    assert url is not None
+    return ObjectStore(url)

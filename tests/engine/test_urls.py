@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cordwood.engine.urls import SCHEMES, Url, parse_url
+from cordwood.errors import UnsupportedFormatError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("memory://bucket/ckpt", Url("memory", "", "bucket/ckpt")),
+        ("memory://bucket/ckpt/", Url("memory", "", "bucket/ckpt")),
+        ("MEMORY://x", Url("memory", "", "x")),
+        ("gs://bucket/run 1/step%20?a#b", Url("gs", "bucket", "run 1/step%20?a#b")),
+        ("s3://bucket/a/b/", Url("s3", "bucket", "a/b")),
+        ("file:///tmp/a%20b/", Url("file", "", "/tmp/a b")),
+        ("file://localhost/tmp/x", Url("file", "", "/tmp/x")),
+    ],
+)
+def test_urls(text: str, expected: Url) -> None:
+    assert parse_url(text) == expected
+    assert parse_url(str(expected).replace("a b", "a%20b")) == expected
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "ckpt",
+        "a/b",
+        "/tmp/x",
+        "./gs://x",
+        "a b://c",
+        "gs:b",
+        "gs:/b/c",
+        "1://x",
+        "://x",
+        "",
+        Path("/tmp/memory:/x"),
+        Path("sub/file:/x"),
+        Path("gs"),
+        Path("http://x"),
+    ],
+)
+def test_paths_are_no_urls(path: str | Path) -> None:
+    assert parse_url(path) is None
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_path_made_of_a_url_is_refused(scheme: str) -> None:
+    with pytest.raises(UnsupportedFormatError, match=f"pass a str such as '{scheme}://bucket/x'"):
+        parse_url(Path(f"{scheme}://bucket/x"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("http://host/x", "'http' is unknown; expected a path, or a URL of one of file://, gs://"),
+        ("gcs://b/x", "memory://, s3://"),
+        ("zz://", "'zz' is unknown"),
+        ("gs://", "expected a name after the bucket, as in gs://bucket/run/step-100"),
+        ("gs://bucket", "expected a name after the bucket"),
+        ("s3://bucket/", "expected a name after the bucket"),
+        ("memory://", "expected a name after the scheme, as in memory://run/step-100"),
+        ("gs://bucket/a//b", "expected names between the slashes"),
+        ("gs://bucket/a/../b", "expected names between the slashes"),
+        ("memory://a/./b", "expected names between the slashes"),
+        ("memory://a/b\n", "control characters"),
+        ("file://relative/x", "expected an absolute path after file://"),
+        ("file://", "expected an absolute path"),
+        ("file:///a%00b", "expected an absolute path"),
+    ],
+)
+def test_what_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UnsupportedFormatError) as caught:
+        parse_url(text)
+    assert message in str(caught.value)
