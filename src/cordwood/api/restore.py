@@ -13,10 +13,12 @@ from cordwood.engine.files import ReadableFile
 from cordwood.errors import MismatchError
 from cordwood.index import Encoding, Index, Inline, Leaf, LeafKind, Pieces
 from cordwood.keypath import format_path
-from cordwood.plan.load import plan_load
+from cordwood.plan.load import Placement, plan_load
 
 __all__ = ["Target", "decode", "read_leaves", "restore", "target_as_saved"]
 
+_new = tuple.__new__
+_MAX_DIMS = 64  # of numpy
 _NEED_X64 = frozenset({"int64", "uint64", "float64", "complex128"})
 
 
@@ -37,7 +39,7 @@ def target_as_saved(leaf: Leaf, to: str | None) -> Target:
         kind = "jax" if to == "jax" else "numpy"
     if to == "numpy" and kind == "prng_key":
         kind = "numpy"
-    return Target(leaf, kind, leaf.dtype, leaf.weak_type and kind == "jax")
+    return _new(Target, (leaf, kind, leaf.dtype, leaf.weak_type and kind == "jax", None))
 
 
 def restore(
@@ -66,9 +68,12 @@ def restore(
     on_device = [i for i, target in enumerate(targets) if _made_of_number(target)]
     for i, array in zip(stored, arrays, strict=True):
         target = targets[i]
-        if target.dtype != target.leaf.dtype and target.dtype:
+        leaf, kind, dtype = target[:3]
+        if dtype != leaf.dtype and dtype:
             array = _convert(array, target)
-        if target.kind in ("jax", "prng_key"):
+        if kind == "numpy":
+            values[i] = array
+        elif kind in ("jax", "prng_key"):
             on_device.append(i)
             values[i] = array
         else:
@@ -180,37 +185,41 @@ def read_leaves(
     file's mapping and keep it open; leaves that lie in several pieces, or not in this
     machine's byte order, are read even then.
     """
-    arrays: list[Any] = [None] * len(leaves)
-    eager = list(range(len(leaves)))
     if mmap:
-        eager = []
-        maps = [np.frombuffer(file.map(), np.uint8) for file in files]
-        if verify:
-            _check_mapped(index, files)
-        for i, leaf in enumerate(leaves):
-            pieces = _pieces(leaf)
-            if len(pieces.pieces) == 1 and pieces.encoding == "raw":
-                piece = pieces.pieces[0]
-                arrays[i] = _view(maps[piece.source], piece.offset, leaf)
-            else:
-                eager.append(i)
-    if eager:
-        # The engine's reader is imported here so that looking at an index needs no threads.
-        from cordwood.engine.read import execute_load
+        return _mapped(index, files, leaves, verify=verify)
+    # The engine's reader is imported here so that looking at an index needs no threads.
+    from cordwood.engine.read import execute_load
 
-        plan = plan_load([leaves[i] for i in eager])
-        digests = [source.digests for source in index.sources]
-        buffers = execute_load(plan, files, digests=digests, verify=verify)
-        for i, place in zip(eager, plan.placements, strict=True):
-            leaf = leaves[i]
-            buffer = buffers[place.buffer]
-            encoding = _pieces(leaf).encoding
-            if encoding == "raw":
-                arrays[i] = _view(buffer, place.position, leaf)
-            else:
-                raw = buffer[place.position : place.position + place.length]
-                arrays[i] = decode(raw, encoding, leaf.shape, leaf.dtype)
-    return arrays
+    plan = plan_load(leaves)
+    digests = [source.digests for source in index.sources]
+    return _views(
+        execute_load(plan, files, digests=digests, verify=verify), leaves, plan.placements
+    )
+
+
+def _mapped(
+    index: Index, files: Sequence[ReadableFile], leaves: Sequence[Leaf], *, verify: bool
+) -> list[np.ndarray[Any, Any]]:
+    maps = [np.frombuffer(file.map(), np.uint8) for file in files]
+    if verify:
+        _check_mapped(index, files)
+    eager: list[int] = []
+    mapped: list[int] = []
+    placements: list[Placement] = []
+    for i, leaf in enumerate(leaves):
+        pieces, encoding = _pieces(leaf)
+        if len(pieces) == 1 and encoding == "raw":
+            mapped.append(i)
+            placements.append(pieces[0][1:])
+        else:
+            eager.append(i)
+    arrays = _views(maps, [leaves[i] for i in mapped], placements)
+    if not eager:
+        return arrays
+    found = dict(zip(mapped, arrays, strict=True))
+    read = read_leaves(index, files, [leaves[i] for i in eager], mmap=False, verify=verify)
+    found.update(zip(eager, read, strict=True))
+    return [found[i] for i in range(len(leaves))]
 
 
 def _check_mapped(index: Index, files: Sequence[ReadableFile]) -> None:
@@ -224,11 +233,64 @@ def _pieces(leaf: Leaf) -> Pieces:
     return leaf.storage
 
 
-def _view(buffer: Any, offset: int, leaf: Leaf) -> np.ndarray[Any, Any]:
-    dtype = dtypes.to_numpy(leaf.dtype)
-    if 0 in leaf.shape:
-        return np.empty(leaf.shape, dtype)
-    return np.ndarray(leaf.shape, dtype, buffer, offset)
+def _views(
+    buffers: Sequence[np.ndarray[Any, Any]],
+    leaves: Sequence[Leaf],
+    placements: Sequence[Placement],
+) -> list[np.ndarray[Any, Any]]:
+    """The arrays of leaves that lie in buffers: views, where nothing has to be decoded."""
+    arrays: list[np.ndarray[Any, Any]] = []
+    first = 0
+    while first < len(leaves):
+        end = _end_of_run(leaves, placements, first)
+        arrays += _run(buffers, leaves[first], placements[first], end - first)
+        first = end
+    return arrays
+
+
+def _end_of_run(leaves: Sequence[Leaf], placements: Sequence[Placement], first: int) -> int:
+    """Where the leaves end that lie after the one at `first` and are of the same type."""
+    _, _, shape, dtype, storage, _, _ = leaves[first]
+    buffer, position, length = placements[first]
+    if not 0 < len(shape) < _MAX_DIMS:
+        return first + 1
+    for i in range(first + 1, len(leaves)):
+        position += length
+        leaf = leaves[i]
+        if (
+            placements[i] != (buffer, position, length)
+            or leaf.shape != shape
+            or leaf.dtype != dtype
+            or leaf.storage[1:] != storage[1:]
+        ):
+            return i
+    return len(leaves)
+
+
+def _run(
+    buffers: Sequence[np.ndarray[Any, Any]], leaf: Leaf, placement: Placement, count: int
+) -> list[np.ndarray[Any, Any]]:
+    """The arrays of `count` leaves like this one that lie one after another.
+
+    They are the rows of one array: numpy makes those ten times as quickly as single views.
+    """
+    buffer, position, length = placement
+    shape = leaf.shape if count == 1 else (count, *leaf.shape)
+    encoding = _pieces(leaf).encoding
+    if encoding == "raw":
+        whole = _view(buffers[buffer], position, shape, leaf.dtype)
+    else:
+        raw = buffers[buffer][position : position + count * length]
+        whole = decode(raw, encoding, shape, leaf.dtype)
+    return [whole] if count == 1 else list(whole)
+
+
+def _view(
+    buffer: np.ndarray[Any, Any], offset: int, shape: tuple[int, ...], dtype: str
+) -> np.ndarray[Any, Any]:
+    if 0 in shape:
+        return np.empty(shape, dtypes.to_numpy(dtype))
+    return np.ndarray(shape, dtypes.to_numpy(dtype), buffer, offset)
 
 
 def decode(

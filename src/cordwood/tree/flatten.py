@@ -87,27 +87,37 @@ def build(structure: Structure, leaves: Sequence[Any]) -> Any:
 
     Named tuples and other nodes become dicts of their fields.
     """
-    return _assemble(structure, [_plain_builder(node) for node in structure], leaves)
+    return _assemble(
+        structure, [None if node is LEAF else _plain_builder(node) for node in structure], leaves
+    )
 
 
 def _assemble(
     structure: Structure, builders: Iterable[Builder | None], leaves: Sequence[Any]
 ) -> Any:
-    # Pre-order backwards: when a node comes up, its children are on top of the stack,
-    # the first one uppermost.
+    # Pre-order backwards: when a container comes up, its children are on top of the stack, the
+    # first one uppermost. The leaves between two containers go there all at once.
     stack: list[Any] = []
     remaining = list(leaves)
-    for node, builder in zip(reversed(structure), reversed(list(builders)), strict=True):
-        if builder is None:
-            stack.append(remaining.pop())
-        elif node.size:
-            children = stack[: -node.size - 1 : -1]
-            del stack[-node.size :]
-            stack.append(builder(children))
-        else:
-            stack.append(builder([]))
-    (tree,) = stack
-    return tree
+    end = len(structure)
+    containers = [(i, builder) for i, builder in enumerate(builders) if builder is not None]
+    for i, builder in reversed(containers):
+        _move_last(remaining, end - i - 1, stack)
+        children: list[Any] = []
+        _move_last(stack, structure[i].size, children)
+        stack.append(builder(children))
+        end = i
+    _move_last(remaining, end, stack)
+    if remaining or len(stack) != 1:
+        raise ValueError(f"{len(leaves)} leaves do not fill the structure")
+    return stack[0]
+
+
+def _move_last(items: list[Any], count: int, target: list[Any]) -> None:
+    """Move the last `count` items, the last one first."""
+    start = len(items) - count
+    target += items[start:][::-1]
+    del items[start:]
 
 
 def _plain_builder(node: Node) -> Builder | None:
