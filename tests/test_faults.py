@@ -72,7 +72,7 @@ def test_any_call_fails(tmp_path: Path, name: str, code: int) -> None:
             continue
         assert isinstance(error, OSError), outcome
         assert error.errno == code
-        assert os.path.basename(error.filename) == SCENARIOS[name].file_name
+        assert os.path.basename(error.filename) == SCENARIOS[name].name
         assert os.strerror(code) in str(error)
         if outcome.found == "old":
             assert "what was there before is untouched" in str(error), outcome

@@ -70,7 +70,7 @@ def test_a_call_fails(tmp_path: Path, scenario: Scenario, code: int, lasting: bo
         if outcome.error is not None:
             assert isinstance(outcome.error, StorageError), outcome
             assert outcome.error.errno == code
-            assert str(outcome.error.filename).endswith(scenario.file_name)
+            assert str(outcome.error.filename).endswith(scenario.name)
             untouched = "what was there before is untouched" in str(outcome.error)
             assert untouched == (outcome.found == "old"), outcome
     assert {outcome.found for outcome in outcomes} == {"old", "new"}
@@ -107,3 +107,36 @@ def test_the_harness_sees_what_a_careless_save_loses(tmp_path: Path) -> None:
     (outcome,) = cut_power(CARELESS, str(tmp_path), delays_seconds=(0.0,))
     assert outcome.found != "new"
     assert not outcome.kept_a_tree
+
+
+_SAVE_DIRECTORY = """
+import os
+from cordwood.engine.write import write_stream
+for name in ("a", "b"):
+    write_stream(os.path.join(path, name), [tree["a"].tobytes()])
+"""
+
+_LOAD_DIRECTORY = """
+import os
+import numpy as np
+from pathlib import Path
+a, b = (Path(path, name).read_bytes() for name in ("a", "b"))
+assert a == b, "parts of two saves"
+found = {"a": np.frombuffer(a, np.uint8)}
+"""
+
+_LIST_DIRECTORY = """
+import os
+leftovers = sorted(set(os.listdir(path)) - {"a", "b"})
+"""
+
+
+def test_a_directory_of_two_files_is_found_to_be_torn(tmp_path: Path) -> None:
+    """The harness tells when a checkpoint of several files is not saved as one."""
+    scenario = Scenario("parts", trees(9000), _SAVE_DIRECTORY, _LOAD_DIRECTORY, _LIST_DIRECTORY)
+    outcomes = list(fail_calls(scenario, str(tmp_path), errno.EIO))
+    assert {outcome.found for outcome in outcomes} == {"old", "damaged", "new"}
+    assert all(outcome.after == "new" and not outcome.leftovers for outcome in outcomes)
+    littering = scenario._replace(save=_SAVE_DIRECTORY + "\nopen(path + '/c', 'w').close()")
+    outcome = next(iter(fail_calls(littering, str(tmp_path), errno.EIO)))
+    assert outcome.leftovers == ("c",)

@@ -30,7 +30,7 @@ __all__ = [
 def calls_of_save(scenario: Scenario, folder: str) -> list[str]:
     """The calls that saving the new tree over the old one makes, in their order."""
     names = bind_trees(scenario)
-    path = os.path.join(_fresh(folder, "count"), scenario.file_name)
+    path = os.path.join(_fresh(folder, "count"), scenario.name)
     run_save(scenario, names, path, "old")
     counting = CountingSystem()
     with system.replaced(counting):
@@ -49,7 +49,7 @@ def fail_calls(
         error: BaseException | None = None
         with system.replaced(FailingSystem(number, code, lasting=lasting)):
             try:
-                run_save(scenario, names, os.path.join(place, scenario.file_name), "new")
+                run_save(scenario, names, os.path.join(place, scenario.name), "new")
             except Exception as e:  # noqa: BLE001  (reported in the outcome)
                 error = e
         fault = f"{call}, call {number}, fails with {os.strerror(code)}"
@@ -88,7 +88,7 @@ def fork_kills(scenario: Scenario, places: list[str], *, torn: bool) -> list[int
         if pid == 0:
             try:
                 with system.replaced(ExitingSystem(number, torn=torn)):
-                    run_save(scenario, names, os.path.join(place, scenario.file_name), "new")
+                    run_save(scenario, names, os.path.join(place, scenario.name), "new")
                 os._exit(0)
             finally:
                 os._exit(1)
@@ -99,16 +99,18 @@ def fork_kills(scenario: Scenario, places: list[str], *, torn: bool) -> list[int
 def fresh_template(scenario: Scenario, folder: str) -> str:
     """A directory with the old tree saved, to copy from."""
     place = _fresh(folder, "template")
-    run_save(scenario, bind_trees(scenario), os.path.join(place, scenario.file_name), "old")
+    run_save(scenario, bind_trees(scenario), os.path.join(place, scenario.name), "old")
     return place
 
 
 def with_old(scenario: Scenario, folder: str, name: str, template: str) -> str:
     """A fresh directory that holds the old tree alone."""
     place = _fresh(folder, name)
-    shutil.copyfile(
-        os.path.join(template, scenario.file_name), os.path.join(place, scenario.file_name)
-    )
+    source, target = (os.path.join(folder, scenario.name) for folder in (template, place))
+    if os.path.isdir(source):
+        shutil.copytree(source, target, symlinks=True)
+    else:
+        shutil.copyfile(source, target)
     return place
 
 

@@ -54,7 +54,7 @@ def cut_power(
     _make_disk(image, disk_bytes)
     copies = [os.path.join(folder, f"cut-{delay:g}s.img") for delay in delays_seconds]
     with _mounted(image, os.path.join(folder, "disk")) as disk:
-        path = os.path.join(disk, scenario.file_name)
+        path = os.path.join(disk, scenario.name)
         run_child("save", scenario, {"path": path, "which": "old"})
         os.sync()
         child = start_child("save", scenario, {"path": path, "which": "new", "linger": True})

@@ -24,10 +24,11 @@ class Scenario(NamedTuple):
     Children of `kill_calls` fork: what they run must not start jax.
     """
 
-    file_name: str
+    name: str  # of the checkpoint in its directory: a file, or a directory of its own
     trees: str  # binds `old` and `new`
     save: str  # saves `tree` at `path`
     load: str  # loads `path` and binds `found`; may use `old` and `new`
+    leftovers: str = "leftovers = ()"  # binds what lies inside `path` and should not
 
 
 class Outcome(NamedTuple):
@@ -39,7 +40,7 @@ class Outcome(NamedTuple):
     error: BaseException | None  # what it raised, where it ran in this process
     detail: str  # why what is there does not load
     after: Found  # what loads after one more, undisturbed save of the new tree
-    leftovers: tuple[str, ...]  # other names in the directory after that save
+    leftovers: tuple[str, ...]  # what else lies there after that save
 
     @property
     def kept_a_tree(self) -> bool:
@@ -73,12 +74,15 @@ def judge(
 ) -> Outcome:
     """Load what a fault left in `folder`, save once more, and look around."""
     names = bind_trees(scenario)
-    path = os.path.join(folder, scenario.file_name)
+    path = os.path.join(folder, scenario.name)
     found, detail = _load(scenario, names, path)
     run_save(scenario, names, path, "new")
     after, why = _load(scenario, names, path)
-    others = tuple(sorted(n for n in os.listdir(folder) if n != scenario.file_name))
+    others = tuple(sorted(n for n in os.listdir(folder) if n != scenario.name))
     others = tuple(n for n in others if n != "lost+found")  # every ext4 has one
+    inside: dict[str, Any] = {"path": path}
+    exec(scenario.leftovers, inside)  # noqa: S102
+    others += tuple(map(str, inside["leftovers"]))
     return Outcome(fault, found, returned, error, detail or why, after, others)
 
 

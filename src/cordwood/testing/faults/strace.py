@@ -24,8 +24,12 @@ SYSCALLS = (
     "fsync",
     "rename",
     "renameat",
+    "renameat2",
+    "linkat",
+    "mkdir",
     "flock",
     "unlink",
+    "rmdir",
 )
 _LINE = re.compile(r"(\d+) +(\w+)\(")
 
@@ -95,7 +99,7 @@ def _points(scenario: Scenario, folder: str, template: str) -> list[tuple[str, i
 
 
 def _save_under(scenario: Scenario, place: str, options: Sequence[str]) -> int:
-    path = os.path.join(place, scenario.file_name)
+    path = os.path.join(place, scenario.name)
     log = () if "-o" in options else ("-o", os.devnull)
     command = ["strace", "-f", "-qq", *log, *options]
     child = start_child("save", scenario, {"path": path, "which": "new"}, under=command)
