@@ -13,6 +13,7 @@ import pytest
 
 import cordwood
 from cordwood.dtypes import DTYPES, to_numpy
+from cordwood.tree.padding import without_padding
 
 FORMATS = (".safetensors", ".msgpack")
 NAMES = [*DTYPES, "datetime64[ns]", "timedelta64[25s]"]
@@ -62,6 +63,11 @@ LAYOUTS: tuple[Callable[[np.ndarray], np.ndarray], ...] = (
 )
 
 
+def as_stored(array: np.ndarray) -> bytes:
+    """Its bytes, with zeros in the padding of long doubles, as every format has them."""
+    return without_padding(array).tobytes()
+
+
 @pytest.mark.parametrize("suffix", FORMATS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", NAMES)
@@ -75,9 +81,9 @@ def test_every_dtype_and_shape(
         found = cordwood.load(path, to="numpy", mmap=mmap)["array"]
         assert type(found) is np.ndarray
         assert (found.dtype, found.shape) == (array.dtype, shape)
-        assert found.tobytes() == array.tobytes()
+        assert found.tobytes() == as_stored(array)
     (leaf,) = cordwood.load(path, like={"array": array}).values()
-    assert leaf.tobytes() == array.tobytes()
+    assert leaf.tobytes() == as_stored(array)
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
@@ -101,7 +107,7 @@ def test_every_memory_layout(
         assert found[key].dtype == array.dtype
         assert found[key].dtype.isnative
         assert found[key].shape == array.shape
-        assert found[key].tobytes() == array.tobytes()
+        assert found[key].tobytes() == as_stored(array)
         assert found[key].flags.writeable
 
 

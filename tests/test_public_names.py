@@ -54,10 +54,10 @@ SIGNATURES = {
     "save": ["path", "tree", "*", "format", "metadata"],
     "load": [
         *["path", "like", "*", "mmap", "to", "verify", "strict", "cast", "alias", "nest"],
-        "format",
+        *["format", "max_bytes"],
     ],
-    "open": ["path", "*", "format"],
-    "verify": ["path", "*", "format"],
+    "open": ["path", "*", "format", "max_bytes"],
+    "verify": ["path", "*", "format", "max_bytes"],
     "to_bytes": ["target"],
     "from_bytes": ["target", "encoded_bytes"],
     "to_state_dict": ["target"],

@@ -13,6 +13,7 @@ __all__ = [
     "TruncatedError",
     "UnsupportedFormatError",
     "UnsupportedLeafError",
+    "counted",
 ]
 
 
@@ -54,3 +55,8 @@ class NotACheckpointError(CordwoodError, FileExistsError):
 
 class StorageError(CordwoodError, OSError):
     """A disk failed or is full: `errno` and `filename` say which, the message what was going on."""
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """A count and its noun, for a message: 1 byte, 2 bytes."""
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"

@@ -25,6 +25,7 @@ from cordwood.keypath import format_path
 from cordwood.plan.save import FilePlan, Literal
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import host_array
+from cordwood.tree.padding import without_padding
 from cordwood.tree.state_dict import from_state_dict, to_state_dict
 
 __all__ = [
@@ -83,7 +84,7 @@ def plan_buffers(plan: FilePlan, leaves: tuple[Any, ...]) -> Iterator[memoryview
 
 def _elements(leaf: Any) -> memoryview:
     """The elements of an array in C order and little-endian: a view, where it lies like that."""
-    array = host_array(leaf)
+    array = without_padding(host_array(leaf))
     if not array.flags.c_contiguous:
         array = array.copy()
     if array.dtype.byteorder == ">":
@@ -94,7 +95,8 @@ def _elements(leaf: Any) -> memoryview:
 def to_buffers(target: Any) -> list[memoryview]:
     """The bytes of `to_bytes`, as views one after another: for sockets and `os.writev`.
 
-    Arrays are not copied, unless they are strided, big-endian, on an accelerator, or sharded:
+    Arrays are not copied, unless they are strided, big-endian, long doubles, on an accelerator,
+    or sharded:
     the views keep the arrays' memory alive, and changing an array changes them.
 
     Args:
@@ -123,7 +125,8 @@ def to_bytes(target: Any) -> bytes:
             handler returns is changed.
 
     Returns:
-        The bytes that `flax.serialization.to_bytes` gives.
+        The bytes that `flax.serialization.to_bytes` gives (but for the padding of long doubles:
+        zeros here, anything there).
 
     Raises:
         UnsupportedLeafError: a leaf cannot be stored; the message names its key path.
@@ -199,6 +202,9 @@ def msgpack_restore(encoded_pytree: Encoded) -> Any:
 def save_to_file(target: Any, filepath: str | os.PathLike[str]) -> None:
     """Write the bytes of `to_bytes` to a file, durably and atomically.
 
+    It replaces whatever file is at the path, as eFormer's does, a checkpoint or not (`save`
+    refuses to replace a file that is none).
+
     Whatever goes wrong, the old file stays whole; when this returns, a power cut cannot lose the
     new one. Missing directories are made, once the tree is known to be storable.
 
@@ -213,7 +219,7 @@ def save_to_file(target: Any, filepath: str | os.PathLike[str]) -> None:
     from cordwood.engine.write import write_file
 
     plan, leaves = plan_state(to_state_dict(target))
-    write_file(filepath, plan, lambda i: host_array(leaves[i]))
+    write_file(filepath, plan, lambda i: without_padding(host_array(leaves[i])))
 
 
 def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:
@@ -268,7 +274,7 @@ def decompress_bytes(data: Encoded, *, max_bytes: int | None = None) -> bytes:
     return bytes(_decompressed(data, max_bytes))
 
 
-def _decompressed(data: Encoded, max_bytes: int | None = None) -> memoryview:
+def _decompressed(data: Encoded, max_bytes: int | None) -> memoryview:
     from cordwood.engine.files import MemoryFile
     from cordwood.formats.compressed import decompress
 
@@ -282,9 +288,11 @@ def to_compressed_bytes(target: Any) -> bytes:
     return b"".join(compress(to_buffers(target), "gz"))
 
 
-def from_compressed_bytes(target: Any, compressed_data: Encoded) -> Any:
+def from_compressed_bytes(
+    target: Any, compressed_data: Encoded, *, max_bytes: int | None = None
+) -> Any:
     """What `from_bytes` gives for the bytes of a gzip stream; see `decompress_bytes`."""
-    return from_bytes(target, _decompressed(compressed_data))
+    return from_bytes(target, _decompressed(compressed_data, max_bytes))
 
 
 def validate_serializable(pytree: Any) -> tuple[bool, list[str]]:

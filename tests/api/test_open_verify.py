@@ -154,6 +154,15 @@ def test_a_foreign_file_keeps_its_names_through_a_round_trip(tmp_path: Path) -> 
             np.testing.assert_array_equal(file.get_tensor(name), array)
 
 
+def test_metadata_is_kept_only_by_passing_it_on(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    save_file({"a": np.ones(1)}, path, metadata={"format": "pt"})
+    tree = cordwood.load(path)
+    cordwood.save(tmp_path / "y.safetensors", tree)
+    with cordwood.open(tmp_path / "y.safetensors") as checkpoint:
+        assert checkpoint.metadata == {}
+
+
 def test_a_closed_checkpoint_says_so(path: Path) -> None:
     checkpoint = cordwood.open(path)
     checkpoint.close()

@@ -213,6 +213,66 @@ def test_never_replaces_what_is_no_checkpoint(tmp_path: Path, suffix: str) -> No
         cordwood.save(path, {"a": 1})
 
 
+GREEK, CYRILLIC, HEBREW, ARABIC = (
+    "\u03b1\u03b2\u03b3",
+    "\u043f\u0440",
+    "\u05e9\u05dc",
+    "\u0644\u0645",
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *["7\n", "12", "a title\n", "\xdcberschrift", "\ufeffx", "[1, 2]", "{}", "\u4e2d\u6587"],
+        *[GREEK, CYRILLIC, HEBREW, ARABIC, GREEK * 10, CYRILLIC * 10, HEBREW * 10, ARABIC * 10],
+    ],
+    ids=ascii,
+)
+def test_text_is_no_msgpack(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "notes.msgpack"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(cordwood.NotACheckpointError, match="is not a msgpack checkpoint"):
+        cordwood.save(path, {"a": 1})
+    assert path.read_text(encoding="utf-8") == text
+
+
+def test_a_file_of_one_letter_is_a_tree_too(tmp_path: Path) -> None:
+    path = tmp_path / "x.msgpack"
+    cordwood.save(path, 97)
+    assert path.read_text() == "a"
+    cordwood.save(path, 98)
+    assert path.read_text() == "b"
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".msgpack"])
+@pytest.mark.parametrize(
+    "tree",
+    [
+        *[0, 7, 97, -5, -127, 2**40, 2.5, True, None, "", "hello", "word " * 30, b"bytes", 1j],
+        *[np.float32(1), np.ones(3), [], {}, [1, 2], {"a": {}}, "é" * 70],
+    ],
+    ids=lambda tree: repr(tree)[:20],
+)
+def test_whatever_was_saved_is_overwritten(tmp_path: Path, suffix: str, tree: Any) -> None:
+    path = tmp_path / f"x{suffix}"
+    cordwood.save(path, tree)
+    cordwood.save(path, {"a": 2})
+    assert cordwood.load(path) == {"a": 2}
+
+
+def test_a_damaged_safetensors_checkpoint_is_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    cordwood.save(path, {"a": np.ones(3)})
+    data = bytearray(path.read_bytes())
+    data[60] ^= 1  # in the digest of the header
+    path.write_bytes(data)
+    with pytest.raises(cordwood.CorruptionError):
+        cordwood.load(path)
+    cordwood.save(path, {"a": 2})
+    assert cordwood.load(path) == {"a": 2}
+
+
 def test_overwrites_checkpoints_and_empty_files(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     path.touch()

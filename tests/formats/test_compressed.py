@@ -207,4 +207,47 @@ def test_damage_is_a_bad_gzip_file_to_those_who_catch_that() -> None:
 @pytest.mark.parametrize("call", [compress, decompress])
 def test_unknown_kinds(call: object) -> None:
     with pytest.raises(ValueError, match='expected "gz" or "zst", found \'xz\''):
-        (compress([b""], "xz") if call is compress else decompress(MemoryFile(b""), "xz"))
+        (
+            compress([b""], "xz")
+            if call is compress
+            else decompress(MemoryFile(b""), "xz", max_bytes=None)
+        )
+
+
+def test_a_told_size_past_the_limit_is_refused_before_anything_is_decompressed() -> None:
+    stream = b"".join(compress([bytes(5000)], "zst", size_bytes=5000))
+    expected = "x: decompresses to 5000 bytes, and at most 4999 are accepted; pass max_bytes=5000"
+    with pytest.raises(LimitError, match=expected):
+        unpacked(stream[:-1], "zst", max_bytes=4999)
+    assert unpacked(stream, "zst", max_bytes=5000) == bytes(5000)
+    with pytest.raises(LimitError, match="decompresses to 10000 bytes"):
+        unpacked(stream * 2, "zst", max_bytes=5000)
+
+
+def test_what_was_under_a_checksum_is_counted() -> None:
+    plain = zstandard.ZstdCompressor(write_checksum=False).compress(bytes(100))
+    skippable = b"\x50\x2a\x4d\x18\x03\0\0\0abc"
+    for stream, kind, checked in [
+        (packed(bytes(1000), "zst"), "zst", 1000),
+        (packed(bytes(1000), "gz"), "gz", 1000),
+        (plain, "zst", 0),
+        (plain + skippable + packed(bytes(1000), "zst"), "zst", 1000),
+    ]:
+        assert decompress(MemoryFile(stream), kind, max_bytes=None).checked_bytes == checked
+
+
+def test_what_is_read_once_is_given_back() -> None:
+    data = sample(3 << 20)
+    stream = MemoryFile(packed(data, "zst"))
+    file = decompress(stream, "zst", max_bytes=None, read_once=True)
+    part = bytearray(2 << 20)
+    file.read_into(100, [memoryview(part)])
+    assert part == data[100 : 100 + len(part)]
+    left = bytes(file.map())
+    page = 4096
+    assert left[:page] == data[:page]  # half of it was not read
+    assert left[page : 2 << 20] == bytes((2 << 20) - page)
+    assert left[(2 << 20) + page :] == data[(2 << 20) + page :]
+    kept = decompress(stream, "zst", max_bytes=None)
+    kept.read_into(100, [memoryview(part)])
+    assert kept.map() == data

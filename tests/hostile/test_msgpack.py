@@ -50,7 +50,7 @@ def chunked(
 CASES: dict[str, tuple[bytes, type[FormatError], str]] = {
     "empty": (b"", TruncatedError, "byte 0: truncated: a value needs 1 more byte, found 0"),
     "unused byte": (b"\xc1", FormatError, "byte 0: expected a value, found 0xc1"),
-    "trailing byte": (b"\x01\x02", FormatError, "byte 1: expected the end, found 1 more bytes"),
+    "trailing byte": (b"\x01\x02", FormatError, "byte 1: expected the end, found 1 more byte"),
     "trailing after an empty dict": (b"\x80\x80", FormatError, "byte 1: expected the end"),
     "int cut": (b"\xcd\x01", TruncatedError, "byte 1: truncated: the length or value of an int"),
     "float cut": (b"\xcb" + b"\0" * 7, TruncatedError, "needs 8 more bytes, found 7"),
@@ -107,7 +107,7 @@ CASES: dict[str, tuple[bytes, type[FormatError], str]] = {
     "payload too long": (
         ext(payload() + b"\0"),
         FormatError,
-        "expected the end of the array's extension, found 1 more bytes",
+        "expected the end of the array's extension, found 1 more byte",
     ),
     "payload too short": (
         ext(payload()[:-1]) + b"\0",
@@ -130,12 +130,12 @@ CASES: dict[str, tuple[bytes, type[FormatError], str]] = {
     "unknown dimension that does not fit": (
         array(shape=b"\x92\x03\xff"),
         FormatError,
-        "8 bytes of float32 do not make shape [3, -1]",
+        "8 bytes of float32 cannot make shape [3, -1]",
     ),
     "unknown dimension beside zero": (
         array(shape=b"\x92\x00\xff"),
         FormatError,
-        "do not make shape",
+        "cannot make shape",
     ),
     "too many dimensions": (
         array(shape=b"\xdc\x00\x41" + b"\x01" * 65),
@@ -179,6 +179,7 @@ CASES: dict[str, tuple[bytes, type[FormatError], str]] = {
         "expected a numeric dtype, found 'str96', which Flax writes but cannot read",
     ),
     "dtype of structs": (array(dtype=b"\xa6void64"), FormatError, "which Flax writes but cannot"),
+    "dtype of records": (array(dtype=b"\xa8record64"), FormatError, "which Flax writes but cannot"),
     "dtype of fields": (array(dtype=b"\xa5f4,f4"), FormatError, "found 'f4,f4'"),
     "dtype unknown": (array(dtype=b"\xa7float33"), FormatError, "found 'float33'"),
     "dtype of no name": (array(dtype=b"\xa0"), FormatError, "expected a numeric dtype, found ''"),
@@ -234,7 +235,7 @@ CASES: dict[str, tuple[bytes, type[FormatError], str]] = {
         "the extension of a tuple ends at byte",
     ),
     "timestamp of 5 bytes": (ext(b"\0" * 5, -1), FormatError, "extension -1 of 5 bytes"),
-    "reserved extension": (ext(b"\0", -2), FormatError, "extension -2 of 1 bytes cannot be read"),
+    "reserved extension": (ext(b"\0", -2), FormatError, "extension -2 of 1 byte cannot be read"),
     # Chunked arrays.
     "chunks too few": (
         chunked(chunks=dict_of(("0", array()))),

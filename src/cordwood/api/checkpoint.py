@@ -19,22 +19,33 @@ from cordwood.api.nest import nest_names
 from cordwood.api.restore import read_leaves, restore, target_as_saved
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.files import ReadableFile
+from cordwood.errors import counted
 from cordwood.index import Index, Leaf, LeafKind, Pieces
 from cordwood.keypath import format_path
 from cordwood.tree.flatten import build
 from cordwood.tree.leaves import ARRAY_KINDS
 
-__all__ = ["Checkpoint", "StoredLeaf", "open"]
+__all__ = ["Checkpoint", "StoredLeaf", "open", "open_for_one_load"]
 
 
-def open(path: str | os.PathLike[str], *, format: str | None = None) -> Checkpoint:
+def open(
+    path: str | os.PathLike[str], *, format: str | None = None, max_bytes: int | None = None
+) -> Checkpoint:
     """Open a checkpoint without reading its leaves.
 
-    Use it in a `with` block, or call `close()`.
+    Use it in a `with` block, or call `close()`. A compressed file is decompressed here, and
+    held in memory until then.
+
+    Args:
+        path: the file; its suffix says the format.
+        format: the format's name, where the suffix does not say it.
+        max_bytes: how far a compressed file may grow. None: to 4 GiB, or 1100 times its size if
+            that is more.
 
     Raises:
         FileNotFoundError: there is nothing at `path`.
         FormatError: the file is not what its format says; names the byte offset.
+        LimitError: it decompresses to more than `max_bytes`.
 
     >>> from cordwood import save
     >>> save("/tmp/example.safetensors", {"a": {"w": np.arange(6.0).reshape(3, 2)}})
@@ -42,8 +53,21 @@ def open(path: str | os.PathLike[str], *, format: str | None = None) -> Checkpoi
     ...     print(list(checkpoint), checkpoint["a/w"].shape, checkpoint["a/w"][1:, 0])
     ['a/w'] (3, 2) [2. 4.]
     """
+    return _open(path, format, max_bytes, read_once=False)
+
+
+def open_for_one_load(
+    path: str | os.PathLike[str], *, format: str | None, max_bytes: int | None
+) -> Checkpoint:
+    """As `open`, for a single eager `load`, which lets go of what it has read."""
+    return _open(path, format, max_bytes, read_once=True)
+
+
+def _open(
+    path: str | os.PathLike[str], format: str | None, max_bytes: int | None, *, read_once: bool
+) -> Checkpoint:
     row = format_for(path, format)
-    file = open_source(path, row)
+    file = open_source(path, row, max_bytes=max_bytes, read_once=read_once)
     try:
         return Checkpoint(os.fspath(path), row, file, scan(file, row))
     except BaseException:
@@ -256,4 +280,5 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<{self.format} checkpoint {self.path}: {len(self)} leaves>"
+        count = counted(len(self), "leaf", "leaves")
+        return f"<{self.format} checkpoint {self.path}: {count}>"

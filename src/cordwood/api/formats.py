@@ -73,15 +73,24 @@ def _suffixes() -> str:
     return ", ".join(row.suffix for row in FORMATS)
 
 
-def open_source(path: str | os.PathLike[str], row: Format) -> ReadableFile:
-    """The bytes to scan: the file itself, or what it decompresses to, in memory."""
+def open_source(
+    path: str | os.PathLike[str], row: Format, *, max_bytes: int | None, read_once: bool
+) -> ReadableFile:
+    """The bytes to scan: the file itself, or what it decompresses to, in memory.
+
+    Args:
+        path: where it lies.
+        row: its format.
+        max_bytes: how far it may decompress; None: see `formats.compressed.decompress`.
+        read_once: whether each leaf is read at most once, so that memory can be given back.
+    """
     file = LocalFile(path)
     if row.compression is None:
         return file
     from cordwood.formats.compressed import decompress
 
     with file:
-        return decompress(file, row.compression)
+        return decompress(file, row.compression, max_bytes=max_bytes, read_once=read_once)
 
 
 def scan(file: ReadableFile, row: Format) -> Index:

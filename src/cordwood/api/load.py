@@ -6,6 +6,7 @@ import os
 from typing import Any, Literal, TypeVar, overload
 
 from cordwood.api.checkpoint import open as open_checkpoint
+from cordwood.api.checkpoint import open_for_one_load
 
 __all__ = ["load"]
 
@@ -25,6 +26,7 @@ def load(
     alias: bool = True,
     nest: bool = False,
     format: str | None = None,
+    max_bytes: int | None = None,
 ) -> Any: ...
 
 
@@ -41,6 +43,7 @@ def load(
     alias: bool = True,
     nest: bool = False,
     format: str | None = None,
+    max_bytes: int | None = None,
 ) -> T: ...
 
 
@@ -56,6 +59,7 @@ def load(
     alias: bool = True,
     nest: bool = False,
     format: str | None = None,
+    max_bytes: int | None = None,
 ) -> Any:
     """Load a tree that `save`, Flax or safetensors wrote.
 
@@ -75,6 +79,8 @@ def load(
         alias: False makes jax copy into memory of its own, so that a donated step need not.
         nest: turn the dotted names of a foreign safetensors file into nested dicts.
         format: the format's name, where the suffix does not say it.
+        max_bytes: how far a compressed file may grow. None: to 4 GiB, or 1100 times its size if
+            that is more: only a tree of more than 4 GiB that is nearly all one value needs it.
 
     Returns:
         The tree. Eagerly loaded numpy arrays are writable and own their memory.
@@ -82,11 +88,13 @@ def load(
     Raises:
         FileNotFoundError: there is nothing at `path`.
         FormatError: the file is not what its format says; names the byte offset.
+        LimitError: a compressed file holds more than `max_bytes`.
         CorruptionError: stored bytes do not match their digest; names file and byte range.
         MismatchError: the checkpoint does not fit `like`; lists every leaf that differs. Or a
             64-bit leaf is to become a jax array while jax's 64-bit types are off.
     """
-    with open_checkpoint(path, format=format) as checkpoint:
+    open_it = open_checkpoint if mmap else open_for_one_load
+    with open_it(path, format=format, max_bytes=max_bytes) as checkpoint:
         return checkpoint.load(
             like,
             mmap=mmap,

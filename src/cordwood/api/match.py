@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from cordwood.api.restore import Target
-from cordwood.errors import MismatchError
+from cordwood.errors import MismatchError, counted
 from cordwood.index import Index, Leaf, LeafSpec, Naming
 from cordwood.keypath import KeyPath, format_path
 from cordwood.tree.flatten import Flat, flatten, unflatten
@@ -205,6 +205,6 @@ def _message(problems: list[str], name: str) -> str:
     lines = [f"  {problem}" for problem in problems[:_MAX_LINES]]
     if len(problems) > _MAX_LINES:
         lines.append(f"  ... and {len(problems) - _MAX_LINES} more")
-    count = f"{len(problems)} leaves" if len(problems) > 1 else "1 leaf"
+    count = counted(len(problems), "leaf", "leaves")
     verb = "do" if len(problems) > 1 else "does"
     return f"{count} of {name} {verb} not fit `like`:\n" + "\n".join(lines)

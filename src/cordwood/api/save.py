@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from cordwood.api.formats import Format, format_for, open_source, scan
+from cordwood.api.formats import Format, format_for, scan
 from cordwood.engine.collector import collector_paused
-from cordwood.engine.files import LocalFile
+from cordwood.engine.files import LocalFile, ReadableFile
 from cordwood.engine.write import write_file, write_stream
 from cordwood.errors import CordwoodError, NotACheckpointError
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe, host_array
+from cordwood.tree.padding import without_padding
 
 __all__ = ["save"]
 
@@ -91,7 +92,7 @@ def _elements(leaf: Any) -> np.ndarray[Any, Any]:
         leaf = leaf.encode("utf-8", "surrogatepass")
     if isinstance(leaf, bytes):
         return np.frombuffer(leaf, np.uint8)
-    return host_array(leaf)
+    return without_padding(host_array(leaf))
 
 
 def _refuse_foreign(path: str | os.PathLike[str], row: Format) -> None:
@@ -106,16 +107,29 @@ def _refuse_foreign(path: str | os.PathLike[str], row: Format) -> None:
     if target.is_file() and target.stat().st_size == 0:
         return
     try:
-        if row.compression is not None:
-            from cordwood.formats.compressed import require_magic
-
-            with LocalFile(path) as file:
-                require_magic(file, row.compression)  # not all of it: it may be large
-            return
-        with open_source(path, row) as file:
-            scan(file, row)
+        with LocalFile(path) as file:
+            _require_format(file, row)
     except CordwoodError as e:
         raise NotACheckpointError(
             f"{os.fspath(path)} exists and is not a {row.name} checkpoint ({e}); "
             "remove it, or save to another path"
         ) from e
+
+
+def _require_format(file: ReadableFile, row: Format) -> None:
+    """Raise CordwoodError unless a file is of that format, by the least reading that tells.
+
+    Damage further in is no reason to keep it.
+    """
+    if row.compression is not None:
+        from cordwood.formats.compressed import require_magic
+
+        require_magic(file, row.compression)
+    elif row.name == "safetensors":
+        from cordwood.formats.safetensors.header import read_header
+
+        read_header(file)
+    else:
+        # All of it, as msgpack has no magic: text begins like a number, and is told by the bytes
+        # after that. A file of one letter is a tree of one int too, and so is replaced.
+        scan(file, row)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cordwood.api.checkpoint import open as open_checkpoint
-from cordwood.engine.files import ReadableFile
+from cordwood.engine.files import MemoryFile, ReadableFile
 from cordwood.engine.verify import check_file
-from cordwood.errors import CorruptionError
+from cordwood.errors import CorruptionError, counted
 from cordwood.index import Index, Pieces
 from cordwood.keypath import format_path
 
@@ -25,27 +25,38 @@ class Verification(NamedTuple):
     path: str
     format: str
     leaves: int
-    verified_bytes: int  # under a digest that matched
-    unverified_bytes: int  # of sources that carry no digests
+    verified_bytes: int  # under a digest or checksum that matched
+    unverified_bytes: int  # of what carries none
 
 
-def verify(path: str | os.PathLike[str], *, format: str | None = None) -> Verification:
+def verify(
+    path: str | os.PathLike[str], *, format: str | None = None, max_bytes: int | None = None
+) -> Verification:
     """Read a checkpoint through and check every byte that is under a digest.
 
-    A bare `.msgpack` and a safetensors file of another writer carry no digests: their
-    structure is checked, and their bytes are counted as unverified.
+    A bare `.msgpack`, a safetensors file of another writer, and a zstd frame of one that left
+    its checksum out carry no digests: their structure is checked, and their bytes are counted
+    as unverified.
+
+    Args:
+        path: the file; its suffix says the format.
+        format: the format's name, where the suffix does not say it.
+        max_bytes: how far a compressed file may grow; see `cordwood.load`.
 
     Raises:
         CorruptionError: bytes do not match; names each leaf, file and byte range.
         FormatError: the file is not what its format says.
     """
-    with open_checkpoint(path, format=format) as checkpoint:
+    with open_checkpoint(path, format=format, max_bytes=max_bytes) as checkpoint:
         index = checkpoint.index
         check_sources(index, checkpoint.files)
-        sized = [(source.size_bytes, source.digests) for source in index.sources]
-        compressed = checkpoint.format.count(".") > 0  # its frame's checksum was checked
-        verified = sum(size for size, digests in sized if digests is not None or compressed)
-        total = sum(size for size, _ in sized)
+        verified = 0
+        for source, file in zip(index.sources, checkpoint.files, strict=True):
+            if source.digests is not None:
+                verified += source.size_bytes
+            elif isinstance(file, MemoryFile):  # decompressed, its checksums checked
+                verified += file.checked_bytes
+        total = sum(source.size_bytes for source in index.sources)
         return Verification(
             checkpoint.path, checkpoint.format, len(index.leaves), verified, total - verified
         )
@@ -65,8 +76,8 @@ def check_sources(index: Index, files: Sequence[ReadableFile]) -> None:
         if len(lines) > _MAX_LINES:
             shown.append(f"  ... and {len(lines) - _MAX_LINES} more")
         raise CorruptionError(
-            f"{len(lines)} damaged ranges (the stored bytes do not match their digests):\n"
-            + "\n".join(shown)
+            f"{counted(len(lines), 'damaged range')} (the stored bytes do not match their "
+            "digests):\n" + "\n".join(shown)
         )
 
 

@@ -124,7 +124,8 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[Temporary]:
         raise
     finally:
         if temporary is not None and temporary.opened:
-            try:  # nothing but the call, and no `suppress`, so that no interrupt comes before it
+            # No `suppress`, which is Python code: an interrupt in it would come before the call.
+            try:  # noqa: SIM105
                 calls.close(temporary.opened[0])
             except OSError:
                 pass  # its fsync has told all there is to tell

@@ -6,13 +6,13 @@ import errno
 import mmap
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
 import numpy as np
 
-from cordwood.errors import TruncatedError
+from cordwood.errors import TruncatedError, counted
 
 __all__ = ["LocalFile", "MemoryFile", "ReadableFile"]
 
@@ -153,15 +153,33 @@ class LocalFile(_Closing):
 
 
 class MemoryFile(_Closing):
-    """A buffer read as a file; nothing is copied until it is read."""
+    """A buffer read as a file; nothing is copied until it is read.
+
+    Args:
+        buffer: its bytes.
+        name: for messages.
+        checked_bytes: how many of them were under a checksum that was checked.
+        done_with: called with the start and stop of what `read_into` has read: nobody will want
+            those bytes again.
+    """
 
     name: str
     size_bytes: int
+    checked_bytes: int
 
-    def __init__(self, buffer: bytes | bytearray | memoryview, name: str = "<bytes>") -> None:
+    def __init__(
+        self,
+        buffer: bytes | bytearray | memoryview,
+        name: str = "<bytes>",
+        *,
+        checked_bytes: int = 0,
+        done_with: Callable[[int, int], None] | None = None,
+    ) -> None:
         self.name = name
         self._view = memoryview(buffer).cast("B").toreadonly()
         self.size_bytes = len(self._view)
+        self.checked_bytes = checked_bytes
+        self._done_with = done_with
 
     def read(self, offset: int, length: int) -> bytes:
         self._require(offset, length)
@@ -169,6 +187,7 @@ class MemoryFile(_Closing):
 
     def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
         self._require(offset, sum(map(len, views)))
+        start = offset
         for view in views:
             part = self._view[offset : offset + len(view)]
             if len(view) < _SMALL_COPY_BYTES:
@@ -176,6 +195,8 @@ class MemoryFile(_Closing):
             else:  # numpy lets other threads run meanwhile
                 np.copyto(np.frombuffer(view, np.uint8), np.frombuffer(part, np.uint8))
             offset += len(view)
+        if self._done_with is not None:
+            self._done_with(start, offset)
 
     def map(self) -> memoryview:
         return self._view
@@ -189,6 +210,6 @@ class MemoryFile(_Closing):
 
 def _truncated(name: str, offset: int, expected: int, found: int) -> TruncatedError:
     return TruncatedError(
-        f"{name}: expected {expected} bytes at offset {offset}, found {found}: "
+        f"{name}: expected {counted(expected, 'byte')} at offset {offset}, found {found}: "
         "the file is shorter than what it promises; copy or save it again"
     )

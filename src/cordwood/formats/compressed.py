@@ -10,9 +10,10 @@ import gzip
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from cordwood.engine.files import MemoryFile, ReadableFile
+from cordwood.engine.growing import GrowingMemory
 from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError
 
 __all__ = ["CompressedDataError", "compress", "decompress", "default_limit", "require_magic"]
@@ -26,6 +27,7 @@ _STEP_BYTES = 1 << 20
 # Deflate, no flags, no time, no extra flags, unknown system.
 _GZIP_HEADER = struct.pack("<BBBBIBB", 0x1F, 0x8B, 8, 0, 0, 0, 255)
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_HEADER_BYTES = 18  # at most
 _ZSTD_SKIPPABLE = b"\x2a\x4d\x18"  # after a byte from 0x50 to 0x5f
 
 Buffer = bytes | bytearray | memoryview
@@ -88,13 +90,20 @@ def default_limit(compressed_bytes: int) -> int:
     return max(LEAST_LIMIT_BYTES, MAX_RATIO * compressed_bytes)
 
 
-def decompress(file: ReadableFile, kind: str, *, max_bytes: int | None = None) -> MemoryFile:
+def decompress(
+    file: ReadableFile, kind: str, *, max_bytes: int | None, read_once: bool = False
+) -> MemoryFile:
     """What a compressed file holds, in memory, its checksums checked.
+
+    `checked_bytes` of the result are those of frames with a checksum: a gzip stream always has
+    one, a zstd frame of others may have none.
 
     Args:
         file: open; any number of frames, one after another.
         kind: "gz" or "zst".
         max_bytes: how much to accept; None: 4 GiB, or 1100 times the file's size if that is more.
+        read_once: whether memory is given back as the result is read by `read_into`, so that a
+            load does not hold everything twice.
 
     Raises:
         TruncatedError: the file ends inside a frame.
@@ -104,15 +113,17 @@ def decompress(file: ReadableFile, kind: str, *, max_bytes: int | None = None) -
     limit = default_limit(file.size_bytes) if max_bytes is None else max_bytes
     data = file.map()
     if kind == "gz":
-        out = _expand(data, file.name, limit, "gzip", _new_gzip, (zlib.error,), _begins_gzip)
+        found = _expand(data, file.name, limit, "gzip", _new_gzip, (zlib.error,), _begins_gzip)
     elif kind == "zst":
         import zstandard
 
         errors = (zstandard.ZstdError,)
-        out = _expand(data, file.name, limit, "zstd", _new_zstd, errors, _begins_zstd)
+        found = _expand(data, file.name, limit, "zstd", _new_zstd, errors, _begins_zstd)
     else:
         raise ValueError(f'expected "gz" or "zst", found {kind!r}')
-    return MemoryFile(out, file.name)
+    out, checked = found
+    done_with = out.give_back if read_once else None
+    return MemoryFile(out.view(), file.name, checked_bytes=checked, done_with=done_with)
 
 
 def require_magic(file: ReadableFile, kind: str) -> None:
@@ -148,9 +159,13 @@ def _expand(
     new: Callable[[], Any],
     errors: tuple[type[Exception], ...],
     begins: Callable[[bytes], bool],
-) -> bytearray:
-    """Feed frames to their decoders in small steps, so that a bomb is met before it is big."""
-    out = bytearray()
+) -> tuple[GrowingMemory, int]:
+    """What the frames hold, and how many bytes of it were under a checksum.
+
+    They are fed to their decoders in small steps, so that a bomb is met before it is big.
+    """
+    out = GrowingMemory()
+    checked = 0
     pos, end = 0, len(data)
     if end == 0:
         raise TruncatedError(f"{name}: byte 0: expected a {what} stream, found an empty file")
@@ -164,6 +179,10 @@ def _expand(
                 f"{name}: byte {pos}: expected a {what} stream, found {head.hex() or 'nothing'}"
             )
         decoder = new()
+        size_before = out.size_bytes
+        frame = _zstd_frame(data[pos : pos + _ZSTD_HEADER_BYTES])
+        if frame is not None and frame.size_bytes is not None:
+            _require_room(size_before + frame.size_bytes, limit, name)
         try:
             pos = _expand_frame(decoder, data, pos, out, limit, name)
         except errors as e:
@@ -175,11 +194,42 @@ def _expand(
                 f"{name}: byte {end}: truncated: the {what} stream that begins at byte {begin} "
                 "has no end; copy or save it again"
             )
-    return out
+        if frame is None or frame.has_checksum:
+            checked += out.size_bytes - size_before
+    return out, checked
+
+
+class _Frame(NamedTuple):
+    """What the header of a zstd frame tells."""
+
+    size_bytes: int | None  # of what it holds, where that is told
+    has_checksum: bool
+
+
+def _zstd_frame(head: memoryview) -> _Frame | None:
+    """None where no such header begins, or it is damaged: its decoder will say so."""
+    if head[:4] != _ZSTD_MAGIC:
+        return None
+    import zstandard
+
+    try:
+        found = zstandard.get_frame_parameters(head)
+    except zstandard.ZstdError:
+        return None
+    told = found.content_size != zstandard.CONTENTSIZE_UNKNOWN
+    return _Frame(found.content_size if told else None, found.has_checksum)
+
+
+def _require_room(size_bytes: int, limit: int, name: str) -> None:
+    if size_bytes > limit:
+        raise LimitError(
+            f"{name}: decompresses to {size_bytes} bytes, and at most {limit} are accepted; pass "
+            f"max_bytes={size_bytes} to accept it"
+        )
 
 
 def _expand_frame(
-    decoder: Any, data: memoryview, pos: int, out: bytearray, limit: int, name: str
+    decoder: Any, data: memoryview, pos: int, out: GrowingMemory, limit: int, name: str
 ) -> int:
     """Append what a frame holds; the offset after it."""
     is_gzip = isinstance(decoder, _GZIP_DECODER)
@@ -187,7 +237,7 @@ def _expand_frame(
     while pos < end and not decoder.eof:
         # zstandard gives all that a step decodes to, up to 128 KiB for every 4 bytes: no more
         # than 16 MiB, or an eighth of what there is already.
-        step = _STEP_BYTES if is_gzip else max(512, len(out) >> 18)
+        step = _STEP_BYTES if is_gzip else max(512, out.size_bytes >> 18)
         piece = data[pos : pos + step]
         pos += len(piece)
         if is_gzip:
@@ -205,9 +255,9 @@ def _expand_frame(
 _GZIP_DECODER = type(zlib.decompressobj())
 
 
-def _append(out: bytearray, data: bytes, limit: int, name: str) -> None:
-    if len(out) + len(data) > limit:
+def _append(out: GrowingMemory, data: bytes, limit: int, name: str) -> None:
+    if out.size_bytes + len(data) > limit:
         raise LimitError(
             f"{name}: decompresses to more than {limit} bytes; pass max_bytes to accept more"
         )
-    out += data
+    out.append(data)

@@ -7,7 +7,7 @@ import re
 from typing import NamedTuple
 
 from cordwood import dtypes
-from cordwood.errors import FormatError, LimitError
+from cordwood.errors import FormatError, LimitError, counted
 from cordwood.formats.flax_msgpack.tokens import Token, decode_text, read_token
 from cordwood.index import Encoding
 
@@ -18,8 +18,6 @@ _MAX_BYTES = 2**63 - 1
 _MAX_NAME_BYTES = 64
 # What numpy.dtype reads beside names, as other writers put it: '>f4', '<i2', '|b1', '<M8[ns]'.
 _CODE = re.compile(r"([<>=|]?)(b1|[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32)|[mM]8(?:\[\w+\])?)")
-
-_UNREADABLE = ("str", "bytes", "void", "record")
 
 
 class ArrayHeader(NamedTuple):
@@ -60,7 +58,7 @@ def read_array_header(data: memoryview, start: int, stop: int, name: str) -> Arr
     if token.stop != stop:
         raise FormatError(
             f"{name}: byte {token.stop}: expected the end of the array's extension, "
-            f"found {stop - token.stop} more bytes"
+            f"found {counted(stop - token.stop, 'more byte')}"
         )
     nbytes = token.stop - token.start
     shape = _check_size(shape, dtype, nbytes, at, name)
@@ -121,7 +119,7 @@ def _read_dtype(text: str, pos: int, name: str) -> tuple[str, Encoding]:
         f"{name}: byte {pos}: expected a numeric dtype, found {text!r}"
         + (
             ", which Flax writes but cannot read"
-            if text.startswith(("str", "bytes", "void"))
+            if text.startswith(("str", "bytes", "void", "record"))
             else ""
         )
     )
@@ -138,13 +136,14 @@ def _check_size(
         rest = -math.prod(shape) * itemsize
         if rest == 0 or nbytes % rest:
             raise FormatError(
-                f"{name}: byte {pos}: {nbytes} bytes of {dtype} do not make shape {list(shape)}"
+                f"{name}: byte {pos}: {counted(nbytes, 'byte')} of {dtype} cannot make "
+                f"shape {list(shape)}"
             )
         return tuple([nbytes // rest if size == -1 else size for size in shape])
     expected = math.prod(shape) * itemsize
     if expected != nbytes:
         raise FormatError(
-            f"{name}: byte {pos}: expected {expected} bytes for {dtype}{list(shape)}, "
+            f"{name}: byte {pos}: expected {counted(expected, 'byte')} for {dtype}{list(shape)}, "
             f"found {nbytes}"
         )
     return shape
@@ -152,7 +151,7 @@ def _check_size(
 
 def _describe(token: Token) -> str:
     if token.kind in ("str", "bin"):
-        return f"a {token.kind} of {token.stop - token.start} bytes"
+        return f"a {token.kind} of {counted(token.stop - token.start, 'byte')}"
     if token.kind in ("array", "map"):
         return f"{'an array' if token.kind == 'array' else 'a map'} of {token.value}"
     if token.kind == "ext":

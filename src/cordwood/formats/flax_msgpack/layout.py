@@ -27,6 +27,7 @@ from cordwood.formats.flax_msgpack.refusals import (
 )
 from cordwood.keypath import DictKey, Key, KeyPath
 from cordwood.plan.save import FilePlan, LeafBytes, Literal, Segment
+from cordwood.tree.padding import without_padding
 
 __all__ = ["plan_save"]
 
@@ -271,7 +272,7 @@ class _Planner:
             assert head is not None
             self.heads[key] = head
         self.out += head
-        self.out += value.tobytes()
+        self.out += without_padding(np.asarray(value)).tobytes()
 
     def array(self, value: Any, shape: tuple[int, ...], dtype: Any, *, chunkable: bool) -> None:
         name = self.dtype_name(value, dtype)

@@ -11,11 +11,11 @@ import struct
 from typing import Any
 
 from cordwood.engine.files import ReadableFile
-from cordwood.errors import FormatError, LimitError, TruncatedError
+from cordwood.errors import FormatError, LimitError, TruncatedError, counted
 from cordwood.formats.flax_msgpack import wire
 from cordwood.formats.flax_msgpack.arrays import read_array_header
 from cordwood.formats.flax_msgpack.chunked import joined
-from cordwood.formats.flax_msgpack.tokens import Token, decode_text, read_token
+from cordwood.formats.flax_msgpack.tokens import Token, decode_text, read_token, trailing
 from cordwood.index import Encoding, Index, Inline, Leaf, LeafKind, Piece, Pieces, Source, Span
 from cordwood.keypath import DictKey, KeyPath
 from cordwood.tree.structure import LEAF, Node, NodeKind
@@ -128,9 +128,7 @@ class _Scan:
             else:
                 pos = self.elements(frame, pos)
         if pos != end:
-            raise FormatError(
-                f"{self.name}: byte {pos}: expected the end, found {end - pos} more bytes"
-            )
+            raise trailing(self.data, pos, self.name)
         return self.nodes, self.leaves
 
     def elements(self, frame: _Frame, pos: int) -> int:
@@ -277,8 +275,8 @@ class _Scan:
         least = 2 * count if kind == "dict" else count
         if least > left:
             raise TruncatedError(
-                f"{self.name}: byte {pos}: truncated: a {kind} of {count} entries needs at least "
-                f"{least} more bytes, found {left}"
+                f"{self.name}: byte {pos}: truncated: a {kind} of "
+                f"{counted(count, 'entry', 'entries')} needs at least {counted(least, 'more byte')}, found {left}"
             )
         if len(self.stack) >= wire.MAX_DEPTH:
             raise LimitError(
@@ -369,8 +367,8 @@ class _Scan:
             return msgpack.ExtType(token.value, data)
         except ValueError as e:
             raise FormatError(
-                f"{self.name}: byte {pos}: extension {token.value} of {len(data)} bytes cannot be "
-                f"read: {e}"
+                f"{self.name}: byte {pos}: extension {token.value} of "
+                f"{counted(len(data), 'byte')} cannot be read: {e}"
             ) from e
 
 

@@ -6,9 +6,9 @@ import struct
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from cordwood.errors import FormatError, TruncatedError
+from cordwood.errors import FormatError, TruncatedError, counted
 
-__all__ = ["Token", "TokenKind", "decode_text", "read_token", "truncated"]
+__all__ = ["Token", "TokenKind", "decode_text", "read_token", "trailing", "truncated"]
 
 TokenKind: TypeAlias = Literal["nil", "bool", "int", "float", "str", "bin", "ext", "array", "map"]
 
@@ -111,8 +111,25 @@ def _a(kind: TokenKind) -> str:
 
 def truncated(name: str, pos: int, what: str, expected: int, found: int) -> TruncatedError:
     return TruncatedError(
-        f"{name}: byte {pos}: truncated: {what} needs {expected} more "
-        f"byte{'' if expected == 1 else 's'}, found {found}"
+        f"{name}: byte {pos}: truncated: {what} needs "
+        f"{counted(expected, 'more byte')}, found {found}"
+    )
+
+
+def trailing(data: memoryview, pos: int, name: str) -> FormatError:
+    """The error for what follows the value that a file is; streams of other kinds end so too."""
+    magic = bytes(data[:4])
+    advice = ""
+    if magic[:2] == b"\x1f\x8b":
+        advice = (
+            ': this is a gzip stream; cordwood.load(path, format="msgpack.gz") reads a file of '
+            "it, and from_compressed_bytes its bytes"
+        )
+    elif magic == b"\x28\xb5\x2f\xfd":
+        advice = ': this is a zstd stream; cordwood.load(path, format="msgpack.zst") reads it'
+    return FormatError(
+        f"{name}: byte {pos}: expected the end, found "
+        f"{counted(len(data) - pos, 'more byte')}{advice}"
     )
 
 

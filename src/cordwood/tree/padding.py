@@ -1,0 +1,27 @@
+"""Long doubles of x86: 80 bits of number in 16 bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["without_padding"]
+
+_NUMBER_BYTES = 10
+_ITEM_BYTES = 16
+
+
+def without_padding(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The array; or a copy of it whose padding is zeros, where its elements have any.
+
+    The padding is what lay in memory before: written as it is, the same tree would give other
+    bytes each time, and they would tell what they should not.
+    """
+    if array.dtype.type is not np.longdouble and array.dtype.type is not np.clongdouble:
+        return array
+    if np.finfo(np.longdouble).nmant != 63:  # another platform's: no padding
+        return array
+    clean = array.astype(array.dtype.newbyteorder("="), order="C")
+    clean.reshape(-1).view(np.uint8).reshape(-1, _ITEM_BYTES)[:, _NUMBER_BYTES:] = 0
+    return clean
