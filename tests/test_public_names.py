@@ -17,6 +17,7 @@ PUBLIC = [
     "LimitError",
     "MismatchError",
     "NotACheckpointError",
+    "ProcessError",
     "StorageError",
     "StoredLeaf",
     "TruncatedError",

@@ -23,6 +23,7 @@ _PUBLIC = {
         "LimitError",
         "MismatchError",
         "NotACheckpointError",
+        "ProcessError",
         "StorageError",
         "TruncatedError",
         "UnsupportedFormatError",
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from cordwood.errors import LimitError as LimitError
     from cordwood.errors import MismatchError as MismatchError
     from cordwood.errors import NotACheckpointError as NotACheckpointError
+    from cordwood.errors import ProcessError as ProcessError
     from cordwood.errors import StorageError as StorageError
     from cordwood.errors import TruncatedError as TruncatedError
     from cordwood.errors import UnsupportedFormatError as UnsupportedFormatError

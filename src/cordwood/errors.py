@@ -9,6 +9,7 @@ __all__ = [
     "LimitError",
     "MismatchError",
     "NotACheckpointError",
+    "ProcessError",
     "StorageError",
     "TruncatedError",
     "UnsupportedFormatError",
@@ -55,6 +56,10 @@ class NotACheckpointError(CordwoodError, FileExistsError):
 
 class StorageError(CordwoodError, OSError):
     """A disk failed or is full: `errno` and `filename` say which, the message what was going on."""
+
+
+class ProcessError(CordwoodError, RuntimeError):
+    """Processes that save together do not agree, or one died, failed or never came; it is named."""
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["put_on_device", "set_weak_type"]
+from cordwood.errors import ProcessError
+
+__all__ = ["coordination_client", "put_on_device", "set_weak_type"]
 
 
 def put_on_device(
@@ -61,3 +63,38 @@ def set_weak_type(array: Any) -> Any:
     except (ImportError, AttributeError, TypeError):
         zero = jax.numpy.full(array.shape, array.dtype.type(0).item())
         return zero.at[...].set(array)
+
+
+_CLIENT_CALLS = (
+    "blocking_key_value_get_bytes",
+    "key_value_delete",
+    "key_value_dir_get_bytes",
+    "key_value_set_bytes",
+)
+
+
+def coordination_client() -> Any:
+    """The client of the coordination service that `jax.distributed.initialize` started.
+
+    jax has no public name for it. What it has instead, the collectives of
+    `jax.experimental.multihost_utils`, runs on devices and so not in a background thread:
+    without the client there is no fallback but an error.
+
+    Raises ProcessError.
+    """
+    import jax
+
+    try:
+        from jax._src.distributed import global_state
+
+        client = global_state.client
+    except (ImportError, AttributeError):
+        client = None
+    missing = [name for name in _CLIENT_CALLS if not hasattr(client, name)]
+    if missing:
+        raise ProcessError(
+            f"jax {jax.__version__} runs {jax.process_count()} processes, but its coordination "
+            f"client ({type(client).__name__}) has no {', '.join(missing)}: cordwood needs it to "
+            "save from several processes, and was tried with jax 0.10.2; use that version"
+        )
+    return client

@@ -1,0 +1,216 @@
+"""Processes that meet: answers, failures, deaths, latecomers, told by fake processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from cordwood.engine.hosts import ALONE, Hosts, current
+from cordwood.engine.meeting import Meeting, named
+from cordwood.errors import ProcessError
+from cordwood.testing.processes import Died, FakeHosts, Outcome, Store, run_processes
+
+COUNT = 4
+
+
+def meeting(
+    hosts: Hosts, purpose: str = "save x", timeout: float = 20, silence: float = 20
+) -> Meeting:
+    return Meeting(hosts, purpose, timeout_seconds=timeout, silence_seconds=silence)
+
+
+def join(values: list[bytes]) -> bytes:
+    return b",".join(values)
+
+
+def texts(outcomes: list[Outcome]) -> list[str]:
+    for outcome in outcomes:
+        assert isinstance(outcome.error, ProcessError), outcome
+    return [str(outcome.error) for outcome in outcomes]
+
+
+def test_alone_there_is_nobody_to_wait_for() -> None:
+    assert current() is ALONE
+    with meeting(ALONE) as alone:
+        assert alone.round(b"v", join) == b"v"
+        alone.barrier()
+    assert ALONE.list("cordwood/") == {}
+
+
+@pytest.mark.parametrize("delays", [{}, {0: 0.02}, {3: 0.02}], ids=["even", "slow-0", "slow-3"])
+def test_process_0_answers_everybody(delays: dict[int, float]) -> None:
+    def work(hosts: Hosts) -> list[bytes]:
+        assert current() is hosts
+        answers = []
+        for purpose in ("save x", "save y"):
+            with meeting(hosts, purpose) as met:
+                met.barrier()
+                answers += [met.round(f"{hosts.index}.{i}".encode(), join) for i in range(3)]
+        return answers
+
+    store = Store()
+    outcomes = run_processes(COUNT, work, delay_seconds=delays, store=store)
+    expected = [f"0.{i},1.{i},2.{i},3.{i}".encode() for i in range(3)] * 2
+    assert [outcome.value for outcome in outcomes] == [expected] * COUNT
+    rooms = {key.split("/")[1] for key in store.values}
+    assert rooms <= {"0", "1"}
+
+
+def test_rooms_are_cleared_once_everybody_has_left() -> None:
+    def work(hosts: Hosts) -> None:
+        for _ in range(20):
+            with meeting(hosts) as met:
+                met.barrier()
+
+    store = Store()
+    run_processes(COUNT, work, store=store)
+    assert len({key.split("/")[1] for key in store.values}) < 5
+
+
+def fail_in(process: int, error: Callable[[], BaseException]) -> Callable[[Hosts], None]:
+    def work(hosts: Hosts) -> None:
+        with meeting(hosts) as met:
+            met.barrier()
+            if hosts.index == process:
+                raise error()
+            met.round(b"", join)
+
+    return work
+
+
+@pytest.mark.parametrize("process", [0, 2])
+@pytest.mark.parametrize("error", [lambda: OSError(28, "No space left"), KeyboardInterrupt])
+def test_a_failure_is_told_to_all_at_once(process: int, error: Callable[[], BaseException]) -> None:
+    begun = time.monotonic()
+    outcomes = run_processes(COUNT, fail_in(process, error))
+    assert time.monotonic() - begun < 10  # of the 20 that a round would wait
+    own = outcomes.pop(process)
+    assert type(own.error) is type(error())
+    for text in texts(outcomes):
+        assert f"process {process} failed to save x: {type(error()).__name__}" in text
+
+
+def test_process_0_refuses_what_the_others_sent() -> None:
+    def refuse(values: list[bytes]) -> bytes:
+        raise ValueError(f"leaf w of process {values.index(b'odd')} differs")
+
+    def work(hosts: Hosts) -> None:
+        with meeting(hosts) as met:
+            met.round(b"odd" if hosts.index == 3 else b"", refuse)
+
+    outcomes = run_processes(COUNT, work)
+    assert isinstance(outcomes[0].error, ValueError)
+    for text in texts(outcomes[1:]):
+        assert text == "process 0 failed to save x: ValueError: leaf w of process 3 differs"
+
+
+def test_failures_are_noticed_in_the_middle_of_long_work() -> None:
+    def work(hosts: Hosts) -> None:
+        with meeting(hosts, silence=1) as met:
+            met.barrier()
+            if hosts.index == 1:
+                raise OSError(5, "Input/output error")
+            while True:
+                met.check()
+                time.sleep(0.01)
+
+    outcomes = run_processes(COUNT, work)
+    assert isinstance(outcomes.pop(1).error, OSError)
+    assert all("process 1 failed to save x: OSError" in text for text in texts(outcomes))
+
+
+def two_rounds(hosts: FakeHosts) -> int:
+    with meeting(hosts, timeout=20, silence=0.5) as met:
+        met.barrier()
+        met.barrier()
+    return hosts.calls
+
+
+def test_a_process_that_dies_is_named_whenever_it_does() -> None:
+    calls = run_processes(COUNT, two_rounds)[2].value
+    assert calls > 3
+    for number in range(1, calls):  # at its first call it has shown no sign of life yet
+        begun = time.monotonic()
+        outcomes = run_processes(COUNT, two_rounds, dies_at={2: number})
+        assert time.monotonic() - begun < 10
+        assert isinstance(outcomes.pop(2).error, Died)
+        if any(outcome.error is None for outcome in outcomes):
+            assert number >= calls - 2  # it had done its part
+            continue
+        for text in texts(outcomes):
+            assert text.startswith("process 2 gave no sign of life for 0.5 s while all met to save")
+
+
+def test_process_0_dies() -> None:
+    for number in range(3, 12, 2):
+        outcomes = run_processes(COUNT, two_rounds, dies_at={0: number})
+        assert isinstance(outcomes.pop(0).error, Died)
+        for text in texts(outcomes):
+            assert "cannot reach the store in process 0" in text
+
+
+def test_a_process_that_never_comes_is_named() -> None:
+    def work(hosts: Hosts) -> None:
+        if hosts.index not in (1, 3):
+            with meeting(hosts, timeout=0.3):
+                raise AssertionError("not all are here")
+
+    outcomes = run_processes(COUNT, work)
+    for text in texts([outcomes[0], outcomes[2]]):
+        assert text.startswith("processes 1 and 3 did not come within 0.3 s to save x (step 0)")
+
+
+def test_process_0_never_comes() -> None:
+    def work(hosts: Hosts) -> None:
+        if hosts.index:
+            with meeting(hosts, timeout=0.1, silence=0.2):
+                raise AssertionError("not all are here")
+
+    for text in texts(run_processes(COUNT, work)[1:]):
+        assert text.startswith("process 0 did not answer within 0.4 s to save x")
+
+
+def test_a_stall_of_process_0_is_nobody_elses_death() -> None:
+    def work(hosts: Hosts) -> None:
+        with meeting(hosts, silence=0.4) as met:
+            met.barrier()
+            if hosts.index == 1:
+                time.sleep(1)  # alive all the while: its beats go on
+            met.barrier()
+
+    delays = {0: 0.25}  # each of process 0's calls takes longer than the silence it allows
+    assert all(o.error is None for o in run_processes(2, work, delay_seconds=delays))
+
+
+def test_processes_that_come_for_different_things() -> None:
+    def work(hosts: Hosts) -> None:
+        with meeting(hosts, "save b" if hosts.index == 2 else "save a"):
+            raise AssertionError("they do not agree")
+
+    for text in texts(run_processes(COUNT, work)):
+        assert "process 2 came to save b, process 0 to save a: every process must" in text
+
+
+def test_a_process_that_was_restarted_alone_is_out_of_step() -> None:
+    store = Store()
+
+    def work(hosts: Hosts) -> None:
+        with meeting(hosts) as met:
+            met.barrier()
+
+    run_processes(2, work, store=store)
+
+    def again(hosts: Hosts) -> None:
+        if hosts.index:
+            work(hosts)
+
+    (text,) = texts(run_processes(2, again, store=store)[1:])
+    assert "process 1 came to save x and is out of step with process 0" in text
+
+
+def test_names_of_processes() -> None:
+    assert named([2]) == "process 2"
+    assert named([1, 5, 7]) == "processes 1, 5 and 7"
+    assert named(range(40)).endswith("14, 15 and 24 more")
