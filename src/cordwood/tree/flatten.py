@@ -52,10 +52,12 @@ def flatten(tree: Any) -> Flat:
     paths: list[KeyPath] = []
     leaves: list[Any] = []
     stack: list[tuple[KeyPath, Any]] = [((), tree)]
+    leaf_types: set[type] = set()  # seen here: the type alone decides
     while stack:
         path, value = stack.pop()
-        parts = _take_apart(value, path)
+        parts = None if type(value) in leaf_types else _take_apart(value, path)
         if parts is None:
+            leaf_types.add(type(value))
             nodes.append(LEAF)
             builders.append(None)
             paths.append(path)

@@ -17,6 +17,8 @@ __all__ = ["ARRAY_KINDS", "describe", "host_array", "is_jax_array"]
 
 ARRAY_KINDS: frozenset[LeafKind] = frozenset({"jax", "numpy", "numpy_scalar", "prng_key"})
 
+_new = tuple.__new__
+
 _PYTHON_KINDS: dict[type, LeafKind] = {
     bool: "bool",
     int: "int",
@@ -50,7 +52,8 @@ def describe(path: KeyPath, leaf: Any, *, abstract: bool = False) -> LeafSpec:
     if kind is not None:
         return LeafSpec(path, kind, (), "", value=leaf)
     if type(leaf) is np.ndarray or type(leaf) is np.memmap:
-        return LeafSpec(path, "numpy", leaf.shape, _dtype_name(path, leaf.dtype))
+        name = _dtype_name(path, leaf.dtype)
+        return _new(LeafSpec, (path, "numpy", leaf.shape, name, False, None, None))
     if isinstance(leaf, np.generic):
         return LeafSpec(path, "numpy_scalar", (), _dtype_name(path, leaf.dtype))
     jax = sys.modules.get("jax")
@@ -154,7 +157,7 @@ def host_array(leaf: Any) -> np.ndarray[Any, Any]:
     numpy arrays are returned as they are. Of a jax.Array on one CPU device the result is a
     view that pins the buffer: drop it soon. Nothing stays cached on the caller's array.
     """
-    if not is_jax_array(leaf):
+    if type(leaf) is np.ndarray or not is_jax_array(leaf):
         return np.asarray(leaf)
     import jax
 

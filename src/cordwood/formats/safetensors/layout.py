@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from json.encoder import encode_basestring  # type: ignore[attr-defined, unused-ignore]
+from operator import le
 from typing import Any, NamedTuple
 
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.digest import BLOCK_BYTES
 from cordwood.errors import LimitError, UnsupportedLeafError
-from cordwood.formats.safetensors.codes import Stored, stored_as
+from cordwood.formats.safetensors.codes import stored_as
 from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
 from cordwood.formats.safetensors.leaf_table import BYTE_KINDS, LeafType, encode_table
 from cordwood.formats.safetensors.names import tensor_names
@@ -39,18 +41,20 @@ TENSOR_ALIGNMENT = 64  # what jax.device_put asks of memory that it is to alias
 INLINE_BYTES = 4096  # a longer str or bytes is a tensor
 
 
-class _Tensor(NamedTuple):
-    leaf: int
-    code: str
-    shape: tuple[int, ...]
-    itemsize: int
+class _Form(NamedTuple):
+    """What tensors of one kind, shape and dtype have in common."""
+
+    leaf_type: int  # position in `types`
+    place: tuple[bool, int]  # see _place
+    entry: str  # in the header, between its name and its offsets
     length: int  # in bytes
 
 
 class _Sorted(NamedTuple):
     """The leaves, taken apart by how they are stored."""
 
-    tensors: list[_Tensor]
+    tensors: list[int]  # positions of leaves
+    forms: list[_Form]  # of the tensors
     values: list[Any]
     types: list[LeafType]
     leaf_types: list[int]  # of each leaf: position in `types`
@@ -84,28 +88,29 @@ def _plan(structure: Structure, specs: Sequence[LeafSpec], metadata: Mapping[str
     if len(paths) != len(specs):
         raise ValueError(f"a structure of {len(paths)} leaves, but {len(specs)} leaves given")
     found = _sort_out(specs)
-    names, changed = tensor_names([specs[tensor.leaf].key_path for tensor in found.tensors])
+    names, changed = tensor_names([specs[i].key_path for i in found.tensors])
     table = encode_table(
         structure,
         found.types,
         found.leaf_types,
-        [(found.tensors[i].leaf, names[i]) for i in changed],
+        [(found.tensors[i], names[i]) for i in changed],
         found.values,
     )
-    order = sorted(range(len(names)), key=lambda i: _place(found.tensors[i]))
-    entries = []
-    segments = []
-    end = 0
-    for i in order:
-        leaf, code, shape, _, length = found.tensors[i]
-        entries.append(
-            f',{encode_basestring(names[i])}:{{"dtype":"{code}",'
-            f'"shape":[{",".join(map(str, shape))}],"data_offsets":[{end},{end + length}]}}'
-        )
-        end += length
-        if length:
-            segments.append(LeafBytes(leaf, 0, length))
-    return _finish(table, metadata, "".join(entries), tuple(segments), end)
+    order = _file_order(found.forms)
+    forms = [found.forms[i] for i in order]
+    ends = list(accumulate([form.length for form in forms], initial=0))
+    offsets = list(map(str, ends))
+    quoted = [encode_basestring(names[i]) for i in order]
+    entries = [
+        f",{name}{form.entry}{begin},{end}]}}"
+        for name, form, begin, end in zip(quoted, forms, offsets, offsets[1:], strict=False)
+    ]
+    segments = [
+        _new(LeafBytes, (found.tensors[i], 0, form.length))
+        for i, form in zip(order, forms, strict=True)
+        if form.length
+    ]
+    return _finish(table, metadata, "".join(entries), tuple(segments), ends[-1])
 
 
 def _finish(
@@ -149,46 +154,65 @@ def _finish(
     return FilePlan(header_bytes + data_bytes, segments, header_bytes, seal)
 
 
-def _place(tensor: _Tensor) -> tuple[bool, int]:
-    """What decides the order of tensors in the file; ties keep the order of the leaves.
+def _file_order(forms: Sequence[_Form]) -> Sequence[int]:
+    """The positions of tensors in the order of the file; ties keep the order of the leaves."""
+    places = [form.place for form in forms]
+    if all(map(le, places, places[1:])):
+        return range(len(places))
+    return sorted(range(len(places)), key=places.__getitem__)
+
+
+def _place(length: int, itemsize: int) -> tuple[bool, int]:
+    """What decides where in the file a tensor goes.
 
     No gaps are allowed between tensors. In this order those whose size allows it begin at a
     multiple of 64, and every other one at a multiple of its item size.
     """
-    aligned = tensor.length % TENSOR_ALIGNMENT == 0
-    return (not aligned, 0 if aligned else -tensor.itemsize)
+    aligned = length % TENSOR_ALIGNMENT == 0
+    return (not aligned, 0 if aligned else -itemsize)
+
+
+def _form(leaf_type: int, code: str, shape: tuple[int, ...], itemsize: int, length: int) -> _Form:
+    entry = f':{{"dtype":"{code}","shape":[{",".join(map(str, shape))}],"data_offsets":['
+    return _Form(leaf_type, _place(length, itemsize), entry, length)
 
 
 def _sort_out(specs: Sequence[LeafSpec]) -> _Sorted:
-    tensors: list[_Tensor] = []
+    tensors: list[int] = []
+    forms: list[_Form] = []
     values: list[Any] = []
     numbers: dict[LeafType, int] = {}
     leaf_types: list[int] = []
     # Most leaves are of few types: what is the same for all of a type is found once.
-    known: dict[tuple[Any, ...], tuple[int, Stored]] = {}
+    known: dict[tuple[Any, ...], _Form] = {}
     for i, spec in enumerate(specs):
-        _, kind, shape, dtype, weak_type, impl, value = spec
-        if kind in VALUE_KINDS:
-            size = _value_bytes(value) if kind in BYTE_KINDS else 0
-            leaf_type = LeafType(kind, size > INLINE_BYTES)
-            if leaf_type.tensor:
-                tensors.append(_Tensor(i, "U8", (size,), 1, size))
-            else:
-                values.append(encode_value(kind, value))
-            leaf_types.append(numbers.setdefault(leaf_type, len(numbers)))
-            continue
-        if len(shape) >= MAX_DIMS or kind == "opaque":
-            raise UnsupportedLeafError(_refusal(spec))
-        key = (kind, dtype, weak_type, impl)
-        if key not in known:
-            stored = stored_as(dtype)
-            leaf_type = LeafType(kind, True, dtype if stored.disguised else "", weak_type, impl)
-            known[key] = (numbers.setdefault(leaf_type, len(numbers)), stored)
-        number, (code, itemsize, _, extra) = known[key]
-        length = math.prod(shape) * itemsize
-        tensors.append(_new(_Tensor, (i, code, shape + extra, itemsize, length)))
-        leaf_types.append(number)
-    return _Sorted(tensors, values, list(numbers), leaf_types)
+        alike = spec[1:6]  # all but the path and the value
+        form = known.get(alike)
+        if form is None and spec.kind in VALUE_KINDS:
+            size = _value_bytes(spec.value) if spec.kind in BYTE_KINDS else 0
+            leaf_type = LeafType(spec.kind, size > INLINE_BYTES)
+            number = numbers.setdefault(leaf_type, len(numbers))
+            if not leaf_type.tensor:
+                values.append(encode_value(spec.kind, spec.value))
+                leaf_types.append(number)
+                continue
+            form = _form(number, "U8", (size,), 1, size)
+        elif form is None:
+            form = known[alike] = _array_form(spec, numbers)
+        tensors.append(i)
+        forms.append(form)
+        leaf_types.append(form.leaf_type)
+    return _Sorted(tensors, forms, values, list(numbers), leaf_types)
+
+
+def _array_form(spec: LeafSpec, numbers: dict[LeafType, int]) -> _Form:
+    _, kind, shape, dtype, weak_type, impl, _ = spec
+    if len(shape) >= MAX_DIMS or kind == "opaque":
+        raise UnsupportedLeafError(_refusal(spec))
+    code, itemsize, disguised, extra = stored_as(dtype)
+    leaf_type = LeafType(kind, True, dtype if disguised else "", weak_type, impl)
+    number = numbers.setdefault(leaf_type, len(numbers))
+    return _form(number, code, shape + extra, itemsize, math.prod(shape) * itemsize)
 
 
 _new = tuple.__new__
