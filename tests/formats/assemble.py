@@ -47,6 +47,23 @@ def element_bytes(leaf: Any) -> bytes:
     return array.astype(array.dtype.newbyteorder("<")).tobytes()
 
 
+def equal(a: Any, b: Any) -> bool:
+    """Whether two values are the same, bit for bit."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(equal(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(equal, a, b))
+    if isinstance(a, (np.ndarray, np.generic)):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if isinstance(a, float):
+        return struct.pack("<d", a) == struct.pack("<d", b)
+    if isinstance(a, complex):
+        return equal(a.real, b.real) and equal(a.imag, b.imag)
+    return bool(a == b)
+
+
 def read_bytes(raw: bytes) -> tuple[Any, Index]:
     """The tree in a file, as plain containers and numpy values, its digests checked."""
     file = MemoryFile(raw, "test.safetensors")

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.formats.assemble import file_bytes, header_of, read_bytes
-from tests.formats.test_safetensors import equal
+from tests.formats.assemble import equal, file_bytes, header_of, read_bytes
 from tests.golden.safetensors_files import ARRAYS, FOLDER, METADATA, TREE
 
 V1 = (FOLDER / "v1.safetensors").read_bytes()

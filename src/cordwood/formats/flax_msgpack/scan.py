@@ -276,7 +276,8 @@ class _Scan:
         if least > left:
             raise TruncatedError(
                 f"{self.name}: byte {pos}: truncated: a {kind} of "
-                f"{counted(count, 'entry', 'entries')} needs at least {counted(least, 'more byte')}, found {left}"
+                f"{counted(count, 'entry', 'entries')} needs at least "
+                f"{counted(least, 'more byte')}, found {left}"
             )
         if len(self.stack) >= wire.MAX_DEPTH:
             raise LimitError(
