@@ -34,7 +34,7 @@ def open(
     """Open a checkpoint without reading its leaves.
 
     Use it in a `with` block, or call `close()`. A compressed file is decompressed here, and
-    held in memory until then.
+    what it holds stays in memory as long as the checkpoint lives.
 
     Args:
         path: the file; its suffix says the format.
