@@ -13,13 +13,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cordwood.engine.chunks import read_chunk
 from cordwood.engine.digest import check_coverage
 from cordwood.engine.files import ReadableFile
 from cordwood.engine.parallel import default_threads, run_tasks
+from cordwood.engine.spread import spread_out
 from cordwood.engine.verify import check_blocks
 from cordwood.errors import TruncatedError
 from cordwood.index import Digests
 from cordwood.plan.load import ALIGNMENT, LoadPlan, Move
+from cordwood.plan.spread import Spread
 
 __all__ = ["allocate", "execute_load"]
 
@@ -72,8 +75,8 @@ def execute_load(
         TruncatedError: a move reaches past the end of its file.
         CorruptionError: a block does not match its digest; file and byte range are named.
     """
-    buffers = [allocate(size) for size in plan.buffers]
     layers = _layers(plan, files)
+    buffers = [allocate(size) for size in plan.buffers]
     units: list[_Unit] = []
     for layer in layers:
         known = digests[layer.source] if verify else None
@@ -82,16 +85,26 @@ def execute_load(
             check_coverage(file.name, file.size_bytes, known)
         units += _units(layer, file.size_bytes, known)
     views = [buffer.data for buffer in buffers]
-    total = sum(unit.stop - unit.start for unit in units)
+    total = sum(unit.stop - unit.start for unit in units) + sum(c.length for c in plan.chunks)
+    checked = {c.source: digests[c.source] if verify else None for c in plan.chunks}
 
     def make_worker() -> Callable[[int], None]:
         scratch = _Scratch()
-        return lambda task: _read_unit(units[task], files, views, scratch)
+
+        def work(task: int) -> None:
+            if task < len(units):
+                _read_unit(units[task], files, views, scratch, plan.spreads)
+            else:
+                chunk = plan.chunks[task - len(units)]
+                file, known = files[chunk.source], checked[chunk.source]
+                read_chunk(chunk, file, known, views, scratch.of)
+
+        return work
 
     threads = min(default_threads(), 1 + total // _BYTES_PER_THREAD)
     if sum(len(layer.starts) for layer in layers) * _SMALL_MOVE_BYTES > total:
         threads = 1  # the interpreter's work, which threads only get in the way of
-    run_tasks(len(units), threads=threads, make_worker=make_worker)
+    run_tasks(len(units) + len(plan.chunks), threads=threads, make_worker=make_worker)
     return buffers
 
 
@@ -148,7 +161,7 @@ def _layers(plan: LoadPlan, files: Sequence[ReadableFile]) -> list[_Layer]:
                     f"{files[source].name}: expected {length} bytes at offset {offset}, but the "
                     f"file ends at {file_size}; copy or save it again"
                 )
-            if length < 0 or position < 0 or position + length > sizes[buffer]:
+            if length < 0 or position < 0 or (buffer >= 0 and position + length > sizes[buffer]):
                 raise ValueError(f"{move} does not fit its buffer of {sizes[buffer]} bytes")
             if offset == end and buffer == last_buffer and position == last_position:
                 stops[-1] = stop
@@ -206,16 +219,21 @@ def _units(layer: _Layer, size_bytes: int, digests: Digests | None) -> list[_Uni
 
 
 def _read_unit(
-    unit: _Unit, files: Sequence[ReadableFile], buffers: list[memoryview], scratch: _Scratch
+    unit: _Unit,
+    files: Sequence[ReadableFile],
+    buffers: list[memoryview],
+    scratch: _Scratch,
+    spreads: Sequence[Spread],
 ) -> None:
     layer, start, stop, first, last, digests = unit
     file = files[layer.source]
     size = stop - start
     parts: list[memoryview]
-    if size < (last - first) * _SMALL_MOVE_BYTES:
+    spread = bool(spreads) and min(layer.buffers[first:last], default=0) < 0
+    if spread or size < (last - first) * _SMALL_MOVE_BYTES:
         whole = scratch.of(size)
         file.read_into(start, [whole])
-        _copy_out(whole, unit, buffers)
+        _copy_out(whole, unit, buffers, spreads)
         parts = [whole]
     else:
         parts = _scattered(unit, buffers, scratch)
@@ -224,7 +242,9 @@ def _read_unit(
         check_blocks(file.name, start, parts, digests)
 
 
-def _copy_out(whole: memoryview, unit: _Unit, buffers: list[memoryview]) -> None:
+def _copy_out(
+    whole: memoryview, unit: _Unit, buffers: list[memoryview], spreads: Sequence[Spread]
+) -> None:
     """Copy the bytes of a unit to where they belong. Plain and flat: it may run 20,000 times."""
     layer, start, stop, first, last, _ = unit
     moves = zip(
@@ -238,6 +258,9 @@ def _copy_out(whole: memoryview, unit: _Unit, buffers: list[memoryview]) -> None
         if a < start or b > stop:  # the first and the last may reach beyond the unit
             at += max(a, start) - a
             a, b = max(a, start), min(b, stop)
+        if buffer < 0:
+            spread_out(spreads[~buffer], whole[a - start : b - start], at, buffers)
+            continue
         buffers[buffer][at : at + b - a] = whole[a - start : b - start]
 
 

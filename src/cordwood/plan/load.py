@@ -7,6 +7,7 @@ from operator import itemgetter, le
 from typing import NamedTuple, TypeAlias
 
 from cordwood.index import Leaf, Piece, Pieces
+from cordwood.plan.spread import Chunk, Spread
 
 __all__ = ["ALIGNMENT", "LoadPlan", "Move", "Placement", "plan_load"]
 
@@ -17,7 +18,10 @@ GAP_BYTES = 4096  # a gap between two leaves that is cheaper to read than to ski
 
 
 class Move(NamedTuple):
-    """Bytes [offset, offset + length) of a source go to a buffer, from `position` on."""
+    """Bytes [offset, offset + length) of a source go to a buffer, from `position` on.
+
+    A buffer below 0 is none: the bytes are those of spread `~buffer`, from `position` on.
+    """
 
     source: int
     offset: int
@@ -26,7 +30,7 @@ class Move(NamedTuple):
     position: int
 
 
-# Where a wanted leaf lies once the moves are done: buffer, position (a multiple of ALIGNMENT),
+# Where a wanted leaf, or box of one, lies once the moves are done: buffer, position (a multiple of ALIGNMENT),
 # length. A bare tuple, which takes a fifth of the time of a named one.
 Placement: TypeAlias = tuple[int, int, int]
 
@@ -36,7 +40,9 @@ class LoadPlan(NamedTuple):
 
     buffers: tuple[int, ...]  # sizes in bytes
     moves: tuple[Move, ...]
-    placements: tuple[Placement, ...]  # one for each wanted leaf, in the order asked
+    placements: tuple[Placement, ...]  # one for each wanted leaf or box, in the order asked
+    spreads: tuple[Spread, ...] = ()  # what moves to no buffer stand for
+    chunks: tuple[Chunk, ...] = ()
 
 
 def plan_load(leaves: Sequence[Leaf]) -> LoadPlan:

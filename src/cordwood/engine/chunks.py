@@ -1,0 +1,54 @@
+"""Read one encoded chunk: its bytes, checked; decoded; and copied to the boxes that want of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cordwood.engine.decode import decode_chunk
+from cordwood.engine.digest import check_coverage
+from cordwood.engine.files import ReadableFile
+from cordwood.engine.spread import spread_out
+from cordwood.engine.verify import check_blocks
+from cordwood.errors import TruncatedError
+from cordwood.index import Digests
+from cordwood.plan.spread import Chunk
+
+__all__ = ["read_chunk"]
+
+
+def read_chunk(
+    chunk: Chunk,
+    file: ReadableFile,
+    digests: Digests | None,
+    buffers: Sequence[memoryview],
+    scratch: Callable[[int], memoryview],
+) -> None:
+    """Fill in what the buffers want of a chunk.
+
+    Args:
+        chunk: which.
+        file: that holds it.
+        digests: of the file; the blocks that the chunk touches are checked. None: not checked.
+        buffers: the plan's.
+        scratch: gives memory of some size, for a moment.
+    """
+    start, stop = chunk.offset, chunk.offset + chunk.length
+    if not 0 <= start <= stop <= file.size_bytes:
+        raise TruncatedError(
+            f"{file.name}: expected a chunk of {chunk.length} bytes at offset {start}, but the "
+            f"file ends at {file.size_bytes}; copy or save it again"
+        )
+    low, high = start, stop
+    if digests is not None:
+        check_coverage(file.name, file.size_bytes, digests)
+        if stop > digests.start:
+            block, first = digests.block_bytes, digests.start
+            low = min(start, first) if start < first else start - (start - first) % block
+            high = min(stop + (first - stop) % block, file.size_bytes)
+    whole = scratch(high - low)
+    file.read_into(low, [whole])
+    if digests is not None and stop > digests.start:
+        begin = max(low, digests.start)
+        check_blocks(file.name, begin, [whole[begin - low :]], digests)
+    data = whole[start - low : stop - low]
+    spread_out(chunk.spread, decode_chunk(chunk, data, name=file.name), 0, buffers)

@@ -1,0 +1,244 @@
+"""Any boxes stored, any boxes wanted, against numpy slicing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cordwood import dtypes
+from cordwood.engine.digest import digests_of
+from cordwood.engine.files import MemoryFile
+from cordwood.engine.read import execute_load
+from cordwood.errors import CorruptionError, FormatError
+from cordwood.index import Box, Inline, Leaf, Piece, Pieces, Span
+from cordwood.plan import boxes as planner
+from cordwood.plan.boxes import Want, plan_boxes
+from cordwood.plan.load import Move, plan_load
+from cordwood.sharding.boxes import cells, shape_of, slices, whole
+
+MIB = 1 << 20
+
+
+def grids(shape: tuple[int, ...]) -> st.SearchStrategy[list[Box]]:
+    """Ways to cut an array."""
+    axes = [st.sets(st.integers(0, n - 1), max_size=2) for n in shape]
+    return st.tuples(*axes).map(
+        lambda cuts: cells(shape, tuple([tuple(sorted({0, *some})) for some in cuts]))
+    )
+
+
+def spans(size: int) -> st.SearchStrategy[list[Span]]:
+    cuts = st.sets(st.integers(0, size), max_size=3).map(lambda some: sorted({0, size, *some}))
+    return cuts.map(lambda ends: [Span(a, b) for a, b in pairwise(ends)])
+
+
+class Counted(MemoryFile):
+    """How many bytes were read, and by how many calls."""
+
+    def __init__(self, data: Any) -> None:
+        super().__init__(data, "counted")
+        self.read_bytes = self.calls = 0
+
+    def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
+        self.read_bytes += sum(map(len, views))
+        self.calls += 1
+        super().read_into(offset, views)
+
+
+@settings(max_examples=300)
+@given(
+    st.data(),
+    st.lists(st.integers(1, 6), max_size=4).map(tuple),
+    st.sampled_from(["int8", "bfloat16", "float32", "complex64", "complex128", "complex256"]),
+    st.sampled_from([0, 16, 100]),
+    st.sampled_from([1, 10, 1000]),
+    st.sampled_from([1, 10, 1000]),
+)
+def test_every_box_is_numpys(
+    data: st.DataObject, shape: tuple[int, ...], dtype: str, block: int, price: int, run: int
+) -> None:
+    item = dtypes.itemsize(dtype)
+    count = math.prod(shape)
+    raw = np.random.default_rng(count).integers(0, 256, (*shape, item), np.uint8)
+    file = bytearray()
+    pieces = []
+    for where in data.draw(st.one_of(grids(shape), spans(count))):
+        file += bytes(data.draw(st.integers(0, 40)))
+        part = (
+            raw.reshape(-1, item)[slice(*where)] if isinstance(where, Span) else raw[slices(where)]
+        )
+        pieces.append(Piece(where, 0, len(file), part.size))
+        file += part.tobytes()
+    leaf = Leaf(("a",), "numpy", shape, dtype, Pieces(tuple(pieces)))
+    boxes = data.draw(st.one_of(grids(shape), st.tuples(grids(shape), grids(shape)).map(sum_of)))
+    digests = digests_of([bytes(file)], start=0, block_bytes=block) if block else None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planner, "RANGE_PRICE_BYTES", price)
+        patch.setattr(planner, "RUN_BYTES", run)
+        plan = plan_boxes([Want(leaf, tuple(boxes))], block_bytes=[block], codecs={})
+    assert plan.moves == tuple(sorted(plan.moves))
+    buffers = execute_load(plan, [MemoryFile(file)], digests=[digests], verify=True)
+    for box, (buffer, position, length) in zip(boxes, plan.placements, strict=True):
+        assert position % 64 == 0
+        found = buffers[buffer][position : position + length]
+        assert found.tobytes() == raw[slices(box)].tobytes()
+
+
+def sum_of(some: tuple[list[Box], list[Box]]) -> list[Box]:
+    return some[0] + some[1]
+
+
+def stored_whole(shape: tuple[int, ...], dtype: str = "float32", offset: int = 0) -> Leaf:
+    length = math.prod(shape) * dtypes.itemsize(dtype)
+    piece = Piece(Span(0, math.prod(shape)), 0, offset, length)
+    return Leaf(("w",), "numpy", shape, dtype, Pieces((piece,)))
+
+
+def read_bytes(leaf: Leaf, boxes: Sequence[Box], *, block: int = MIB) -> tuple[int, int]:
+    """How many bytes, and by how many calls, are read for boxes of a leaf."""
+    size = math.prod(leaf.shape) * dtypes.itemsize(leaf.dtype)
+    data = np.zeros(size, np.uint8)
+    file = Counted(data.data)
+    digests = digests_of([data.data], start=0, block_bytes=block) if block else None
+    plan = plan_boxes([Want(leaf, tuple(boxes))], block_bytes=[block], codecs={})
+    execute_load(plan, [file], digests=[digests], verify=True)
+    return file.read_bytes, file.calls
+
+
+def test_rows_are_read_alone() -> None:
+    leaf = stored_whole((1024, 16 << 10))  # 64 MiB
+    found, _ = read_bytes(leaf, [Box((256, 0), (512, 16 << 10))])
+    assert found == 16 * MIB
+    found, _ = read_bytes(leaf, [Box((257, 0), (511, 16 << 10))])  # rounded out to blocks
+    assert found == 16 * MIB
+    found, _ = read_bytes(leaf, [Box((257, 0), (511, 16 << 10))], block=0)
+    assert found == 254 * (64 << 10)
+
+
+def test_columns_are_read_alone_where_that_is_less() -> None:
+    wide = stored_whole((4, 4 << 20))  # rows of 16 MiB
+    found, calls = read_bytes(wide, [Box((0, 0), (4, 1 << 20))])
+    assert (found, calls) == (16 * MIB, 4)
+    narrow = stored_whole((4 << 10, 4 << 10))  # rows of 16 KiB
+    found, calls = read_bytes(narrow, [Box((0, 0), (4 << 10, 1 << 10))])
+    assert (found, calls) == (64 * MIB, 16)
+    without = stored_whole((64, 256 << 10))  # rows of 1 MiB: a quarter each, but for the digests
+    assert read_bytes(without, [Box((0, 0), (64, 64 << 10))], block=0) == (16 * MIB, 64)
+    assert read_bytes(without, [Box((0, 0), (64, 64 << 10))]) == (64 * MIB, 16)
+
+
+def test_all_columns_are_read_once() -> None:
+    leaf = stored_whole((1024, 16 << 10))
+    boxes = cells(leaf.shape, ((0,), tuple(range(0, 16 << 10, 2 << 10))))
+    assert read_bytes(leaf, boxes) == (64 * MIB, 16)
+    assert read_bytes(leaf, [*boxes, whole(leaf.shape)]) == (64 * MIB, 16)
+
+
+def test_long_runs_go_straight_into_place() -> None:
+    leaf = stored_whole((4, 64, 4096))  # four layers of 1 MiB
+    boxes = cells(leaf.shape, ((0,), (0, 32), (0,)))
+    plan = plan_boxes([Want(leaf, tuple(boxes))], block_bytes=[MIB], codecs={})
+    assert not plan.spreads
+    assert [move.length for move in plan.moves] == [MIB // 2] * 8
+    buffer, position, _ = plan.placements[1]
+    assert plan.moves[1] == Move(0, MIB // 2, MIB // 2, buffer, position)
+
+
+def test_small_boxes_share_slabs_and_large_ones_do_not() -> None:
+    leaf = stored_whole((64, 100))
+    boxes = cells(leaf.shape, (tuple(range(64)), (0,)))
+    plan = plan_boxes([Want(leaf, tuple(boxes))], block_bytes=[0], codecs={})
+    assert plan.buffers == (63 * 448 + 400,)
+    large = stored_whole((8, MIB))
+    boxes = cells(large.shape, (tuple(range(8)), (0,)))
+    plan = plan_boxes([Want(large, tuple(boxes))], block_bytes=[0], codecs={})
+    assert plan.buffers == (4 * MIB,) * 8
+
+
+def test_a_whole_leaf_is_the_special_case() -> None:
+    leaves = [stored_whole((3, 5)), stored_whole((7,), offset=60)]
+    wants = [Want(leaf, (whole(leaf.shape),)) for leaf in leaves]
+    plan = plan_boxes(wants, block_bytes=[0], codecs={})
+    assert plan == plan_load(leaves)
+
+
+def test_a_bit_flip_in_a_block_that_only_part_is_wanted_of() -> None:
+    leaf = stored_whole((1024, 1024))
+    data = np.zeros(4 * MIB, np.uint8)
+    digests = digests_of([data.data], start=0)
+    data[2 * MIB + 5000] = 1  # in a column that nobody wants
+    plan = plan_boxes([Want(leaf, (Box((0, 0), (1024, 10)),))], block_bytes=[MIB], codecs={})
+    with pytest.raises(CorruptionError, match="f: bytes 2097152 to 3145728 do not match"):
+        execute_load(plan, [MemoryFile(data.data, "f")], digests=[digests], verify=True)
+
+
+def box_leaf(*pieces: tuple[Box, int], shape: tuple[int, ...] = (4, 4)) -> Leaf:
+    return Leaf(
+        ("a", "w"),
+        "numpy",
+        shape,
+        "float32",
+        Pieces(tuple([Piece(box, 0, 0, length) for box, length in pieces])),
+    )
+
+
+UPPER, LOWER = Box((0, 0), (2, 4)), Box((2, 0), (4, 4))
+
+
+@pytest.mark.parametrize(
+    ("leaf", "message"),
+    [
+        (box_leaf((UPPER, 32)), r"that make up \[\(0, 4\), \(0, 4\)\], found 8 of 16"),
+        (box_leaf((UPPER, 32), (UPPER, 32)), "found 16 of 16 elements in them, or some twice"),
+        (box_leaf((UPPER, 32), (LOWER, 31)), r"a/w: expected 32 bytes for 8 .* float32, found 31"),
+        (box_leaf((UPPER, 32), (Box((2, 0), (5, 4)), 48)), r"is no part of shape \[4, 4\]"),
+        (box_leaf((UPPER, 32), (Box((2, -1), (4, 4)), 40)), r"is no part of shape \[4, 4\]"),
+        (box_leaf((UPPER, 32), (Box((4, 0), (2, 4)), -32)), r"is no part of shape \[4, 4\]"),
+        (box_leaf((Box((0,), (4,)), 16)), r"is no part of shape \[4, 4\]"),
+        (box_leaf(), "a/w: expected pieces that make up"),
+    ],
+)  # fmt: skip
+def test_pieces_that_do_not_make_up_the_leaf(leaf: Leaf, message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        plan_boxes([Want(leaf, (whole(leaf.shape),))], block_bytes=[0], codecs={})
+
+
+@pytest.mark.parametrize(
+    ("pieces", "message"),
+    [
+        ([(0, 6), (6, 11)], "a: expected 12 elements in its pieces, found 11"),
+        ([(0, 6), (7, 12)], "a: expected element 6 next, found 7"),
+        ([(0, 7), (6, 12)], "a: expected element 7 next, found 6"),
+    ],
+)
+def test_spans_that_do_not_make_up_the_leaf(pieces: list[tuple[int, int]], message: str) -> None:
+    stored = tuple([Piece(Span(a, b), 0, a, b - a) for a, b in pieces])
+    leaf = Leaf(("a",), "numpy", (3, 4), "int8", Pieces(stored))
+    with pytest.raises(FormatError, match=message):
+        plan_boxes([Want(leaf, (Box((0, 0), (3, 2)),))], block_bytes=[0], codecs={})
+
+
+def test_what_cannot_be_read_in_parts() -> None:
+    inline = Leaf((), "int", (), "int64", Inline(3))
+    with pytest.raises(TypeError, match="the root is stored inline"):
+        plan_boxes([Want(inline, (whole(()),))], block_bytes=[0], codecs={})
+    packed = box_leaf((whole((4, 4)), 8))._replace(
+        storage=Pieces((Piece(Span(0, 16), 0, 0, 8),), "packed4"), dtype="int4"
+    )
+    with pytest.raises(TypeError, match="a/w is packed4: it can only be read whole"):
+        plan_boxes([Want(packed, (UPPER,))], block_bytes=[0], codecs={})
+
+
+def test_empty_boxes_take_nothing() -> None:
+    leaf = Leaf((), "numpy", (0, 3), "float32", Pieces(()))
+    plan = plan_boxes([Want(leaf, (whole((0, 3)), whole((0, 3))))], block_bytes=[], codecs={})
+    assert [length for _, _, length in plan.placements] == [0, 0]
+    assert not plan.moves
+    assert shape_of(whole((0, 3))) == (0, 3)

@@ -1,0 +1,110 @@
+"""Boxes as ranges of bytes, against sets of elements."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cordwood.errors import LimitError
+from cordwood.index import Box
+from cordwood.plan.ranges import byte_ranges, flat_boxes, pitches, runs, tiles
+from cordwood.sharding.boxes import cells, shape_of, slices, whole
+
+SHAPES = st.lists(st.integers(1, 6), max_size=4).map(tuple)
+
+
+@st.composite
+def boxes_of(draw: st.DrawFn, shape: tuple[int, ...]) -> Box:
+    ends = [sorted(draw(st.tuples(st.integers(0, n), st.integers(0, n)))) for n in shape]
+    return Box(tuple([a for a, _ in ends]), tuple([b for _, b in ends]))
+
+
+def positions(shape: tuple[int, ...], box: Box) -> set[int]:
+    """The flat indices of a box's elements."""
+    return set(np.arange(math.prod(shape)).reshape(shape)[slices(box)].reshape(-1).tolist())
+
+
+@given(st.data(), SHAPES, st.integers(1, 3), st.integers(1, 50))
+def test_ranges_are_the_cheapest(
+    data: st.DataObject, shape: tuple[int, ...], item: int, gap: int
+) -> None:
+    boxes = data.draw(st.lists(boxes_of(shape), max_size=4))
+    found = byte_ranges(shape, boxes, item_bytes=item, gap_bytes=gap)
+    wanted = sorted(set().union(*[positions(shape, box) for box in boxes]))
+    expected: list[tuple[int, int]] = []
+    for at in wanted:  # greedily: every gap that costs less than a range is read
+        if expected and at * item - expected[-1][1] < gap:
+            expected[-1] = expected[-1][0], (at + 1) * item
+        else:
+            expected.append((at * item, (at + 1) * item))
+    assert found == expected
+
+
+def test_many_rows_are_one_range_or_many() -> None:
+    columns = Box((0, 0), (1_000_000, 512))
+    (one,) = byte_ranges((1_000_000, 1024), [columns], item_bytes=4, gap_bytes=4096)
+    assert one == (0, 4 * (1_000_000 * 1024 - 512))
+    half = Box((0, 0), (1000, 1 << 20))
+    many = byte_ranges((1000, 1 << 21), [half], item_bytes=4, gap_bytes=1 << 20)
+    assert many == [(i << 23, (i << 23) + (1 << 22)) for i in range(1000)]
+
+
+@given(st.data(), SHAPES)
+def test_flat_boxes(data: st.DataObject, shape: tuple[int, ...]) -> None:
+    size = math.prod(shape)
+    start, stop = sorted(data.draw(st.tuples(st.integers(0, size), st.integers(0, size))))
+    found = list(flat_boxes(shape, start, stop))
+    assert len(found) <= max(1, 2 * len(shape) - 1)
+    flat = np.arange(size).reshape(shape)
+    elements = [int(x) for box in found for x in np.ravel(flat[slices(box)])]
+    assert elements == list(range(start, stop))
+
+
+@given(st.data(), SHAPES, st.integers(1, 3), st.integers(1, 20))
+def test_runs(data: st.DataObject, shape: tuple[int, ...], item: int, least: int) -> None:
+    box = data.draw(boxes_of(shape).filter(lambda box: 0 not in shape_of(box)))
+    extent = shape_of(box)
+    steps, other = pitches(shape, item), pitches(extent, item)
+    found = runs(extent, steps, other, item_bytes=item, least_bytes=least)
+    moved = {}
+    if found is None:
+        found = runs(extent, steps, other, item_bytes=item, least_bytes=0)
+        assert found is not None
+        assert found.length < least
+        assert len(found.starts) > 1
+    for a, b in found.starts:
+        moved.update({b + i: a + i for i in range(found.length)})
+    expected = {}
+    for index in product(*map(range, extent)):
+        a = sum(i * step for i, step in zip(index, steps, strict=True))
+        b = sum(i * step for i, step in zip(index, other, strict=True))
+        expected.update({b + i: a + i for i in range(item)})
+    assert moved == expected
+
+
+@given(st.data(), SHAPES)
+def test_cells_tile_and_others_do_not(data: st.DataObject, shape: tuple[int, ...]) -> None:
+    cuts = tuple(tuple(sorted({0, data.draw(st.integers(0, n - 1))})) for n in shape)
+    grid = cells(shape, cuts)
+    assert tiles(grid, whole(shape))
+    boxes = data.draw(st.lists(boxes_of(shape), max_size=5))
+    count = np.zeros(shape, int)
+    for box in boxes:
+        count[slices(box)] += 1
+    assert tiles(boxes, whole(shape)) == bool((count == 1).all())
+
+
+def test_overlaps_that_add_up_are_no_tiling() -> None:
+    assert not tiles([Box((0,), (2,)), Box((1,), (3,))], Box((0,), (4,)))
+    assert not tiles([Box((0, 0), (1, 2))] * 2, Box((0, 0), (2, 2)))
+
+
+def test_too_many_cut_axes() -> None:
+    parts = [Box((0,) * 13, (1,) * 13)] * 2**13
+    with pytest.raises(LimitError, match="in parts along 13 axes; expected at most 12"):
+        tiles(parts, whole((2,) * 13))
