@@ -14,7 +14,7 @@ import numpy as np
 
 from cordwood.errors import TruncatedError, counted
 
-__all__ = ["LocalFile", "MemoryFile", "ReadableFile"]
+__all__ = ["Closing", "LocalFile", "MemoryFile", "ReadableFile", "read_views"]
 
 _SMALL_COPY_BYTES = 64 << 10
 _IOV_MAX = 1024  # Linux; the most buffers one preadv takes
@@ -53,7 +53,9 @@ class ReadableFile(Protocol):
     ) -> None: ...
 
 
-class _Closing:
+class Closing:
+    """What every file shares."""
+
     def close(self) -> None:
         """Nothing to do, unless a file says otherwise."""
 
@@ -69,7 +71,7 @@ class _Closing:
         self.close()
 
 
-class LocalFile(_Closing):
+class LocalFile(Closing):
     """A regular file, opened for reading. Its size is read once, when it is opened.
 
     Raises FileNotFoundError, IsADirectoryError, and OSError for pipes, sockets and devices.
@@ -115,21 +117,7 @@ class LocalFile(_Closing):
         total = sum(map(len, views))
         if offset + total > self.size_bytes:
             raise _truncated(self.name, offset, total, max(0, self.size_bytes - offset))
-        first, done = 0, 0
-        while done < total:
-            batch = views[first : first + _IOV_MAX]
-            count = os.preadv(self._open_fd(), batch, offset + done)
-            if count == 0:  # it shrank since it was opened
-                raise _truncated(self.name, offset, total, done)
-            done += count
-            for view in batch:
-                if count < len(view):
-                    break
-                count -= len(view)
-                first += 1
-            if count:
-                views = [views[first][count:], *views[first + 1 :]]
-                first = 0
+        read_views(self._open_fd(), offset, views, name=self.name)
 
     def map(self) -> memoryview:
         if self._map is None:
@@ -152,7 +140,7 @@ class LocalFile(_Closing):
         self.close()
 
 
-class MemoryFile(_Closing):
+class MemoryFile(Closing):
     """A buffer read as a file; nothing is copied until it is read.
 
     Args:
@@ -206,6 +194,26 @@ class MemoryFile(_Closing):
             raise ValueError(f"{self.name}: cannot read {length} bytes at offset {offset}")
         if offset + length > self.size_bytes:
             raise _truncated(self.name, offset, length, max(0, self.size_bytes - offset))
+
+
+def read_views(fd: int, offset: int, views: Sequence[memoryview], *, name: str) -> None:
+    """Fill the byte views with the bytes of a file from `offset` on. Raises TruncatedError."""
+    total = sum(map(len, views))
+    first, done = 0, 0
+    while done < total:
+        batch = views[first : first + _IOV_MAX]
+        count = os.preadv(fd, batch, offset + done)
+        if count == 0:
+            raise _truncated(name, offset, total, done)
+        done += count
+        for view in batch:
+            if count < len(view):
+                break
+            count -= len(view)
+            first += 1
+        if count:
+            views = [views[first][count:], *views[first + 1 :]]
+            first = 0
 
 
 def _truncated(name: str, offset: int, expected: int, found: int) -> TruncatedError:

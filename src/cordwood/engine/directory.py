@@ -1,0 +1,202 @@
+"""A directory to read from, as it was when it was opened.
+
+Everything is reached from one open descriptor: a save that puts another directory in its place
+meanwhile does not mix the two, and what an index names cannot lie outside.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from cordwood.engine.beneath import open_beneath
+from cordwood.engine.files import Closing, read_views
+from cordwood.errors import CorruptionError, LimitError, TruncatedError
+
+__all__ = ["DirectoryFile", "LocalDirectory", "ReadableDirectory"]
+
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+
+
+class ReadableDirectory(Protocol):
+    """What formats need of a directory to scan it. Paths are relative, with '/'."""
+
+    @property
+    def name(self) -> str: ...
+
+    def sizes(self, path: str) -> Mapping[str, int]:
+        """What lies directly in a directory of it: the sizes of regular files, -1 for all else.
+
+        Raises CorruptionError where there is no such directory.
+        """
+        ...
+
+    def read(self, path: str, *, limit_bytes: int) -> bytes:
+        """A whole file.
+
+        Raises CorruptionError where it is missing or no regular file, LimitError where it is
+        larger than `limit_bytes`.
+        """
+        ...
+
+
+class LocalDirectory(Closing):
+    """A directory of a local disk, opened.
+
+    Raises FileNotFoundError and NotADirectoryError as open does.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.name = os.fspath(path)
+        self._fd = -1
+        self._fd = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def sizes(self, path: str) -> Mapping[str, int]:
+        if path == ".":
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._folder())
+        else:
+            fd = self._open(path, directory=True)
+        found = {}
+        try:
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    regular = entry.is_file(follow_symlinks=False)
+                    found[entry.name] = entry.stat(follow_symlinks=False).st_size if regular else -1
+        finally:
+            os.close(fd)
+        return found
+
+    def has(self, path: str) -> bool:
+        """Whether there is anything of that name, a broken symlink included."""
+        try:
+            os.stat(path, dir_fd=self._folder(), follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def read(self, path: str, *, limit_bytes: int) -> bytes:
+        fd = self._open(path)
+        try:
+            size = _regular_size(fd, f"{self.name}/{path}")
+            if size > limit_bytes:
+                raise LimitError(
+                    f"{self.name}/{path}: {size} bytes; expected at most {limit_bytes}"
+                )
+            data = os.pread(fd, size + 1, 0)
+            while len(data) < size and (more := os.pread(fd, size + 1 - len(data), len(data))):
+                data += more
+        finally:
+            os.close(fd)
+        return data
+
+    def file(self, path: str, size_bytes: int) -> DirectoryFile:
+        """A file that must have `size_bytes`; it is opened when it is read."""
+        return DirectoryFile(self, path, size_bytes)
+
+    def is_still_at(self, path: str | os.PathLike[str]) -> bool:
+        """Whether `path` leads to this directory, and not to one put in its place."""
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return os.path.samestat(found, os.fstat(self._folder()))
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _folder(self) -> int:
+        if self._fd < 0:
+            raise ValueError(f"{self.name} is closed; open it again")
+        return self._fd
+
+    def _open(self, path: str, *, directory: bool = False) -> int:
+        try:
+            return open_beneath(self._folder(), path, directory=directory)
+        except OSError as e:
+            where = f"{self.name}/{path}"
+            if e.errno in _GONE:
+                raise CorruptionError(
+                    f"{where} is missing: the checkpoint is incomplete; copy or save it again"
+                ) from e
+            if e.errno in (errno.ELOOP, errno.EXDEV):
+                raise CorruptionError(
+                    f"{where} is, or lies behind, a symbolic link: expected a regular file of the "
+                    "checkpoint's own; copy the checkpoint with links followed (cp -rL)"
+                ) from e
+            raise type(e)(e.errno, e.strerror, where) from e
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class DirectoryFile(Closing):
+    """A file of an open directory, opened for each read: there may be very many.
+
+    Its size is what the index says; that the file has it is checked at every read.
+    """
+
+    name: str
+    size_bytes: int
+
+    def __init__(self, directory: LocalDirectory, path: str, size_bytes: int) -> None:
+        self.name = f"{directory.name}/{path}"
+        self.size_bytes = size_bytes
+        self._directory = directory
+        self._path = path
+
+    def read(self, offset: int, length: int) -> bytes:
+        whole = bytearray(length)
+        self.read_into(offset, [memoryview(whole)])
+        return bytes(whole)
+
+    def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
+        total = sum(map(len, views))
+        if offset < 0 or offset + total > self.size_bytes:
+            raise TruncatedError(
+                f"{self.name}: expected {total} bytes at offset {offset}, found "
+                f"{max(0, self.size_bytes - offset)}"
+            )
+        fd = self._open()
+        try:
+            read_views(fd, offset, views, name=self.name)
+        finally:
+            os.close(fd)
+
+    def map(self) -> memoryview:
+        if self.size_bytes == 0:  # mmap refuses empty files
+            return memoryview(b"")
+        fd = self._open()
+        try:
+            return memoryview(mmap.mmap(fd, self.size_bytes, access=mmap.ACCESS_READ))
+        finally:
+            os.close(fd)
+
+    def _open(self) -> int:
+        fd = self._directory._open(self._path)
+        try:
+            found = _regular_size(fd, self.name)
+            if found != self.size_bytes:
+                kind = TruncatedError if found < self.size_bytes else CorruptionError
+                raise kind(
+                    f"{self.name}: expected {self.size_bytes} bytes, found {found}: it is damaged "
+                    "or belongs to another checkpoint; copy or save it again"
+                )
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+
+def _regular_size(fd: int, name: str) -> int:
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        raise CorruptionError(
+            f"{name}: expected a regular file, found a directory, pipe, socket or device"
+        )
+    return found.st_size

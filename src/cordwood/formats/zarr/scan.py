@@ -1,0 +1,396 @@
+"""From a directory to an Index."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from cordwood import dtypes
+from cordwood.engine.collector import collector_paused
+from cordwood.engine.digest import DIGEST_BYTES, block_count, digest_of
+from cordwood.engine.directory import ReadableDirectory
+from cordwood.errors import (
+    CordwoodError,
+    CorruptionError,
+    FormatError,
+    TruncatedError,
+    UnsupportedFormatError,
+)
+from cordwood.formats.safetensors.leaf_table import LeafType
+from cordwood.formats.zarr.elements import stored_as
+from cordwood.formats.zarr.grid import chunk_count, chunks, leading_bytes
+from cordwood.formats.zarr.index_file import (
+    INDEX_NAME,
+    MAX_INDEX_BYTES,
+    Entry,
+    IndexFile,
+    entries_of,
+    parse_index,
+    select_item,
+)
+from cordwood.formats.zarr.item import Item, parse_item
+from cordwood.formats.zarr.metadata import (
+    MAX_METADATA_BYTES,
+    METADATA_NAME,
+    ArrayMetadata,
+    codec_of,
+    parse_metadata,
+)
+from cordwood.formats.zarr.paths import within_prefix
+from cordwood.index import (
+    Box,
+    Digests,
+    Encoded,
+    Index,
+    Inline,
+    Leaf,
+    Piece,
+    Pieces,
+    Source,
+)
+from cordwood.keypath import KeyPath
+from cordwood.tree.structure import LEAF, Node, Structure, leaf_paths
+
+__all__ = ["FORMAT", "read_index", "scan"]
+
+FORMAT = "zarr"
+
+_CHUNK_NAME = re.compile(r"[0-9]+(\.[0-9]+)*")
+_ERRORS = (FormatError, CorruptionError, UnsupportedFormatError)
+
+
+class _Array(NamedTuple):
+    """An array as it lies in the directory."""
+
+    metadata: ArrayMetadata
+    chunks: tuple[tuple[int, Box], ...]  # the source of each, and what it holds
+    sizes: tuple[int, ...]  # of the chunk files, in bytes
+
+
+def read_index(directory: ReadableDirectory) -> IndexFile:
+    """The index file of a directory.
+
+    Raises FormatError, CorruptionError and UnsupportedFormatError, which name the directory.
+    """
+    data = directory.read(INDEX_NAME, limit_bytes=MAX_INDEX_BYTES)
+    try:
+        return parse_index(data)
+    except _ERRORS as e:
+        raise type(e)(f"{directory.name}: {e}") from e
+
+
+def scan(directory: ReadableDirectory, prefix: str | None = None) -> Index:
+    """What one item of a directory holds.
+
+    Names of sources are relative to the directory. An item of cordwood's comes with its tree,
+    exact key paths and digests, its index and every `.zarray` verified here. Of any other the
+    arrays come as nested dicts of jax arrays; nothing in it can be verified.
+
+    Args:
+        directory: open.
+        prefix: the item's; None or '' for the one that was saved without.
+
+    Raises:
+        FormatError: the index, a `.zarray` or a chunk is not what it should be.
+        CorruptionError: a file is missing, no regular file, or not what cordwood wrote.
+        UnsupportedFormatError: a newer cordwood wrote it.
+        MismatchError: there is no item of that prefix.
+    """
+    with collector_paused():
+        index = read_index(directory)
+        try:
+            name = select_item(index, prefix)
+            entries = entries_of(index, name)
+            own = None
+            if name in index.items:
+                own = parse_item(index.items[name], array_count=len(entries))
+        except _ERRORS as e:
+            raise type(e)(f"{directory.name}: {e}") from e
+        return _scan(directory, name, entries, own)
+
+
+def _scan(
+    directory: ReadableDirectory, prefix: str, entries: Sequence[Entry], own: Item | None
+) -> Index:
+    reader = _Reader(directory, own)
+    arrays = []
+    for entry in entries:
+        try:
+            arrays.append(reader.array(entry))
+        except _ERRORS as e:
+            raise _named(e, directory, entry.path) from e
+    reader.finish()
+    sources = tuple(reader.sources)
+    if own is None:
+        structure, leaves = _foreign(entries, arrays, prefix)
+        return Index(FORMAT, structure, leaves, sources, "dotted")
+    leaves = _own(own, arrays)
+    return Index(FORMAT, own.table.structure, leaves, sources, "exact", own.metadata)
+
+
+def _named(error: Exception, directory: ReadableDirectory, path: str) -> Exception:
+    """The same error, telling where."""
+    text = str(error)
+    if not text.startswith(directory.name):
+        text = f"{directory.name}/{path}: {text}"
+    return type(error)(text)
+
+
+class _Reader:
+    """Looks at the arrays one after another, and hands out the item's digests to their files."""
+
+    def __init__(self, directory: ReadableDirectory, own: Item | None) -> None:
+        self.sources: list[Source] = []
+        self._directory = directory
+        self._own = own
+        self._next_digest = 0
+        self._known: dict[bytes, ArrayMetadata] = {}
+
+    def array(self, entry: Entry) -> _Array:
+        directory = self._directory
+        there = directory.sizes(entry.path)
+        metadata = self._metadata(entry, there)
+        found = self._chunks(entry, metadata, there)
+        return _Array(metadata, *found)
+
+    def finish(self) -> None:
+        """Every digest, and every size, was of a file."""
+        own = self._own
+        if own is None:
+            return
+        if self._next_digest != len(own.digests) or len(own.sizes or ()) not in (
+            0,
+            len(self.sources),
+        ):
+            raise CorruptionError(
+                f"{self._directory.name}: the index has {len(own.digests)} bytes of digests, "
+                f"expected {self._next_digest}"
+            )
+
+    def _metadata(self, entry: Entry, there: Mapping[str, int]) -> ArrayMetadata:
+        _require_regular(METADATA_NAME, there)
+        data = self._directory.read(
+            _join(entry.path, METADATA_NAME), limit_bytes=MAX_METADATA_BYTES
+        )
+        if self._own is not None and digest_of(data) != self._take(1):
+            raise CorruptionError(f"{METADATA_NAME} does not match its digest: it is damaged")
+        metadata = self._known.get(data)
+        if metadata is None:
+            metadata = self._known[data] = parse_metadata(data)
+        if self._own is None and metadata.marked:
+            raise CorruptionError(
+                f"cordwood wrote this array, and its part of {INDEX_NAME} is gone: restore the "
+                "index, or save the arrays again"
+            )
+        if entry.shape not in (None, metadata.shape) or entry.dtype not in (None, metadata.dtype):
+            raise FormatError(
+                f"{INDEX_NAME} says {entry.dtype}{list(entry.shape or ())}, {METADATA_NAME} "
+                f"{metadata.dtype}{list(metadata.shape)}"
+            )
+        return metadata
+
+    def _chunks(
+        self, entry: Entry, metadata: ArrayMetadata, there: Mapping[str, int]
+    ) -> tuple[tuple[tuple[int, Box], ...], tuple[int, ...]]:
+        shape, extents, separator = metadata.shape, metadata.chunks, metadata.separator
+        nested = separator == "/" and len(shape) > 1
+        count = chunk_count(shape, extents)
+        if not nested:
+            self._check_count(count, metadata, there)
+        chunk_bytes = dtypes.itemsize(metadata.dtype) * math.prod(extents)
+        folder = ""
+        found = []
+        sizes = []
+        for name, box in chunks(shape, extents, separator):
+            last = name
+            if nested:
+                parent, _, last = name.rpartition("/")
+                if parent != folder:
+                    there = self._directory.sizes(_join(entry.path, parent))
+                    folder = parent
+            _require_regular(last, there, shown=name)
+            size = there[last]
+            if metadata.compressor is None and size != chunk_bytes:
+                raise _wrong_size(name, chunk_bytes, size)
+            digests = self._digests(name, size)
+            found.append((len(self.sources), box))
+            sizes.append(size)
+            self.sources.append(Source(_join(entry.path, name), size, digests))
+        return tuple(found), tuple(sizes)
+
+    def _check_count(self, count: int, metadata: ArrayMetadata, there: Mapping[str, int]) -> None:
+        """Before the names of so many chunks are made: that there are as many files."""
+        axes = max(1, len(metadata.shape))
+        named = [n for n in there if _CHUNK_NAME.fullmatch(n) and n.count(".") == axes - 1]
+        if len(named) > count:
+            wanted = {name for name, _ in chunks(metadata.shape, metadata.chunks, ".")}
+            extra = sorted(set(named) - wanted)
+            raise CorruptionError(
+                f"{extra[0]} is no chunk of an array of shape {list(metadata.shape)} in chunks of "
+                f"{list(metadata.chunks)}: it belongs to another checkpoint, or {METADATA_NAME} "
+                "does; copy or save it again"
+            )
+        if len(named) < count:
+            missing = next(
+                name
+                for name, _ in chunks(metadata.shape, metadata.chunks, ".")
+                if name not in there
+            )
+            raise _missing(missing)
+
+    def _digests(self, name: str, size: int) -> Digests | None:
+        own = self._own
+        if own is None:
+            return None
+        if own.sizes is not None:
+            expected = own.sizes[len(self.sources)] if len(self.sources) < len(own.sizes) else 0
+            if size != expected:
+                raise _wrong_size(name, expected, size)
+        return Digests(0, own.block_bytes, self._take(block_count(size, own.block_bytes)))
+
+    def _take(self, count: int) -> bytes:
+        """The next digests."""
+        assert self._own is not None
+        start, stop = self._next_digest, self._next_digest + count * DIGEST_BYTES
+        if stop > len(self._own.digests):
+            raise CorruptionError("the index has no digests for it")
+        self._next_digest = stop
+        return self._own.digests[start:stop]
+
+
+def _join(path: str, name: str) -> str:
+    return name if path == "." else f"{path}/{name}"
+
+
+def _require_regular(name: str, there: Mapping[str, int], *, shown: str = "") -> None:
+    size = there.get(name)
+    if size is None:
+        raise _missing(shown or name)
+    if size < 0:
+        raise CorruptionError(
+            f"{shown or name}: expected a regular file, found a symbolic link, directory or device"
+        )
+
+
+def _missing(name: str) -> CorruptionError:
+    return CorruptionError(
+        f"{name} is missing: the checkpoint is incomplete; copy or save it again"
+    )
+
+
+def _wrong_size(name: str, expected: int, found: int) -> CordwoodError:
+    kind = TruncatedError if found < expected else FormatError
+    return kind(
+        f"{name}: expected {expected} bytes, found {found}: it is damaged, or belongs to another "
+        "array; copy or save it again"
+    )
+
+
+def _storage(array: _Array, axes: int) -> Pieces | Encoded:
+    """The chunks of an array whose first `axes` axes are the leaf's."""
+    if not array.chunks:
+        return Pieces(())
+    metadata = array.metadata
+    itemsize = dtypes.itemsize(metadata.dtype)
+    raw = metadata.compressor is None and metadata.order == "C" and not metadata.big_endian
+    whole = []
+    ranges = []
+    for (source, box), size in zip(array.chunks, array.sizes, strict=True):
+        where = Box(box.start[:axes], box.stop[:axes])
+        whole.append(Piece(where, source, 0, size))
+        length = leading_bytes(box, metadata.chunks, itemsize) if raw else None
+        if length is not None:
+            ranges.append(Piece(where, source, 0, length))
+    if raw and len(ranges) == len(whole):
+        return Pieces(tuple(ranges))
+    return Encoded(tuple(whole), metadata.chunks[:axes], codec_of(metadata))
+
+
+def _own(item: Item, arrays: Sequence[_Array]) -> tuple[Leaf, ...]:
+    table = item.table
+    paths = leaf_paths(table.structure)
+    array_of = dict(zip(item.order, arrays, strict=True))
+    values = iter(table.values)
+    leaves = []
+    start = 0
+    for number, length in table.runs:
+        leaf_type = table.types[number]
+        for i, path in enumerate(paths[start : start + length], start):
+            if leaf_type.tensor:
+                leaves.append(_own_leaf(path, leaf_type, array_of[i]))
+            else:
+                leaves.append(Leaf(path, leaf_type.kind, (), "", Inline(next(values))))
+        start += length
+    return tuple(leaves)
+
+
+def _own_leaf(path: KeyPath, leaf_type: LeafType, array: _Array) -> Leaf:
+    kind, _, logical, weak_type, impl = leaf_type
+    metadata = array.metadata
+    shape, dtype = metadata.shape, metadata.dtype
+    fits = True
+    if logical:
+        stored = stored_as(logical)
+        axes = len(shape) - len(stored.extra)
+        fits = stored.disguised and stored.dtype == dtype and axes >= 0
+        fits = fits and shape[axes:] == metadata.chunks[axes:] == stored.extra
+        shape, dtype = shape[: max(0, axes)], logical
+    if kind == "numpy_scalar":
+        fits = fits and shape == ()
+    elif kind == "prng_key":
+        fits = fits and dtype == "uint32" and shape != ()
+    if not fits or kind in ("str", "bytes"):
+        raise FormatError(
+            f"an array of {metadata.dtype}{list(metadata.shape)} cannot hold a leaf of type {kind} "
+            f"{logical}".rstrip()
+        )
+    storage = _storage(array, len(shape))
+    return Leaf(path, kind, shape, dtype, storage, weak_type, impl)
+
+
+def _foreign(
+    entries: Sequence[Entry], arrays: Sequence[_Array], prefix: str
+) -> tuple[Structure, tuple[Leaf, ...]]:
+    """Nested dicts by the steps of the paths; or one flat dict, where a leaf lies in another."""
+    paths: list[tuple[str, ...]] = [
+        () if entry.path == "." else tuple(within_prefix(entry.path, prefix)) for entry in entries
+    ]
+    if paths != [()]:
+        above = {path[:i] for path in paths for i in range(len(path))}
+        if not above.isdisjoint(paths) or len(set(paths)) < len(paths):
+            paths = [(entry.path,) for entry in entries]
+    order, structure = _nested(paths)
+    leaves = []
+    for i in order:
+        array = arrays[i]
+        shape, dtype = array.metadata.shape, array.metadata.dtype
+        storage = _storage(array, len(shape))
+        leaves.append(Leaf(paths[i], "jax", shape, dtype, storage))
+    return structure, tuple(leaves)
+
+
+def _nested(paths: Sequence[tuple[str, ...]]) -> tuple[list[int], Structure]:
+    """The structure of nested dicts with leaves at these paths, and the leaves in its order."""
+    if list(paths) == [()]:
+        return [0], (LEAF,)
+    tree: dict[str, object] = {}
+    for i, path in enumerate(paths):
+        node = tree
+        for step in path[:-1]:
+            node = node.setdefault(step, {})  # type: ignore[assignment]
+        node[path[-1]] = i
+    nodes: list[Node] = []
+    order: list[int] = []
+    stack: list[object] = [tree]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, dict):
+            nodes.append(Node("dict", len(value), tuple(value)))
+            stack += reversed(value.values())
+        else:
+            assert isinstance(value, int)
+            nodes.append(LEAF)
+            order.append(value)
+    return order, tuple(nodes)

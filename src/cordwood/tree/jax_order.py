@@ -1,0 +1,67 @@
+"""The order in which jax flattens a tree, told from its structure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cordwood.keypath import DictKey
+from cordwood.tree.structure import Node, Structure
+
+__all__ = ["jax_order"]
+
+
+def jax_order(structure: Structure) -> list[int]:
+    """The leaves, by their positions in the structure, in the order of jax.tree.leaves.
+
+    jax sorts the keys of dicts, which a structure keeps in the order of the dict. Where keys
+    cannot be compared jax refuses the tree; here they stay as they are.
+    """
+    leaves, ends = _extents(structure)
+    order: list[int] = []
+    stack = [0]
+    while stack:
+        at = stack.pop()
+        node = structure[at]
+        if node.kind == "leaf":
+            order.append(leaves[at])
+            continue
+        children = []
+        child = at + 1
+        for _ in range(node.size):
+            children.append(child)
+            child = ends[child]
+        stack += [children[i] for i in reversed(_child_order(node))]
+    return order
+
+
+def _extents(structure: Structure) -> tuple[list[int], list[int]]:
+    """Of each node: how many leaves come before it, and where the next one after its own is."""
+    count = len(structure)
+    leaves = [0] * count
+    seen = 0
+    for i, node in enumerate(structure):
+        leaves[i] = seen
+        seen += node.kind == "leaf"
+    ends = [0] * count
+    stack: list[int] = []  # nodes behind the one at hand, the next one uppermost
+    for i in range(count - 1, -1, -1):
+        size = structure[i].size
+        if size:
+            last = stack[-size]
+            del stack[-size:]
+            ends[i] = ends[last]
+        else:
+            ends[i] = i + 1
+        stack.append(i)
+    return leaves, ends
+
+
+def _child_order(node: Node) -> list[int]:
+    positions = list(range(node.size))
+    if node.kind != "dict" or node.type_name == "OrderedDict":
+        return positions
+    keys: list[Any] = [key.value if isinstance(key, DictKey) else key for key in node.keys]
+    try:
+        return sorted(positions, key=keys.__getitem__)
+    except TypeError:
+        return positions

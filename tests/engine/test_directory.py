@@ -1,0 +1,121 @@
+"""Directories to read from: what they hold, and that nothing outside of them is reached."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cordwood.engine import beneath
+from cordwood.engine.directory import LocalDirectory
+from cordwood.errors import CorruptionError, LimitError, TruncatedError
+
+BOTH = pytest.mark.parametrize("kernel", [True, False], ids=["openat2", "step by step"])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "ckpt"
+    (place / "a" / "b").mkdir(parents=True)
+    (place / "a" / "b" / "0").write_bytes(b"0123456789")
+    (place / "a" / "link").symlink_to("b/0")
+    (place / "up").symlink_to("..")
+    (place / "a" / "empty").touch()
+    os.mkfifo(place / "a" / "pipe")
+    (tmp_path / "outside").write_bytes(b"secret")
+    return place
+
+
+def use(kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not kernel:
+        monkeypatch.setattr(beneath, "_openat2", lambda: None)
+    elif beneath._openat2() is None:
+        pytest.skip("no libc")
+
+
+@BOTH
+def test_files_are_read(folder: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(kernel, monkeypatch)
+    with LocalDirectory(folder) as directory:
+        assert directory.read("a/b/0", limit_bytes=10) == b"0123456789"
+        file = directory.file("a/b/0", 10)
+        assert file.read(2, 3) == b"234"
+        assert bytes(file.map()) == b"0123456789"
+        views = [bytearray(4), bytearray(6)]
+        file.read_into(0, [memoryview(view) for view in views])
+        assert views == [b"0123", b"456789"]
+        assert bytes(directory.file("a/empty", 0).map()) == b""
+        with pytest.raises(LimitError, match=r"ckpt/a/b/0: 10 bytes; expected at most 9"):
+            directory.read("a/b/0", limit_bytes=9)
+
+
+@BOTH
+@pytest.mark.parametrize("path", ["a/link", "up/outside", "up/ckpt/a/b/0"])
+def test_symlinks_are_refused(
+    folder: Path, path: str, kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(kernel, monkeypatch)
+    with LocalDirectory(folder) as directory:
+        with pytest.raises(CorruptionError, match="symbolic link: expected a regular file"):
+            directory.read(path, limit_bytes=100)
+        with pytest.raises(CorruptionError, match="symbolic link"):
+            directory.file(path, 6).read(0, 6)
+
+
+@BOTH
+@pytest.mark.parametrize("path", ["../outside", "/etc/passwd", "a/../../outside", "", "a/", "./a"])
+def test_paths_that_are_not_plain(
+    folder: Path, path: str, kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(kernel, monkeypatch)
+    with LocalDirectory(folder) as directory, pytest.raises(ValueError, match="no path of plain"):
+        directory.read(path, limit_bytes=100)
+
+
+@BOTH
+@pytest.mark.parametrize("path", ["none", "none/0", "a/b/0/x", "x" * 300])
+def test_missing_files(
+    folder: Path, path: str, kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(kernel, monkeypatch)
+    with LocalDirectory(folder) as directory:
+        with pytest.raises(CorruptionError, match="is missing: the checkpoint is incomplete"):
+            directory.read(path, limit_bytes=100)
+        with pytest.raises(CorruptionError, match="is missing"):
+            directory.sizes(path)
+
+
+def test_what_is_no_regular_file(folder: Path) -> None:
+    with LocalDirectory(folder) as directory:
+        for path in ("a/pipe", "a/b"):
+            with pytest.raises(CorruptionError, match="expected a regular file, found a directory"):
+                directory.read(path, limit_bytes=100)
+        assert directory.sizes("a") == {"b": -1, "link": -1, "empty": 0, "pipe": -1}
+        assert directory.sizes(".") == {"a": -1, "up": -1}
+        assert directory.sizes(".") == {"a": -1, "up": -1}
+
+
+def test_files_of_another_size(folder: Path) -> None:
+    with LocalDirectory(folder) as directory:
+        with pytest.raises(TruncatedError, match="expected 11 bytes, found 10"):
+            directory.file("a/b/0", 11).read(0, 1)
+        with pytest.raises(CorruptionError, match="expected 9 bytes, found 10"):
+            directory.file("a/b/0", 9).read(0, 1)
+        with pytest.raises(TruncatedError, match="expected 5 bytes at offset 8, found 2"):
+            directory.file("a/b/0", 10).read(8, 5)
+
+
+def test_the_directory_stays_the_one_that_was_opened(folder: Path, tmp_path: Path) -> None:
+    with LocalDirectory(folder) as directory:
+        assert directory.is_still_at(folder)
+        folder.rename(tmp_path / "old")
+        assert not directory.is_still_at(folder)
+        folder.mkdir()
+        assert not directory.is_still_at(folder)
+        assert directory.read("a/b/0", limit_bytes=10) == b"0123456789"
+        assert directory.has("a")
+        assert directory.has("up")
+        assert not directory.has("none")
+    with pytest.raises(ValueError, match="is closed; open it again"):
+        directory.has("a")
