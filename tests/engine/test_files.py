@@ -58,9 +58,8 @@ def test_scatters_over_any_number_of_views(tmp_path: Path, make: Make, count: in
 def test_reads_past_the_end(tmp_path: Path, make: Make, offset: int, length: int) -> None:
     with make(tmp_path, DATA) as file:
         found = max(0, len(DATA) - offset)
-        message = re.escape(
-            f"{file.name}: expected {length} bytes at offset {offset}, found {found}"
-        )
+        wanted = "1 byte" if length == 1 else f"{length} bytes"
+        message = re.escape(f"{file.name}: expected {wanted} at offset {offset}, found {found}")
         with pytest.raises(TruncatedError, match=message):
             file.read(offset, length)
         with pytest.raises(TruncatedError, match=message):
