@@ -16,7 +16,7 @@ from cordwood import dtypes
 from cordwood.api.formats import Format, format_for, open_source, scan
 from cordwood.api.match import fit
 from cordwood.api.nest import nest_names
-from cordwood.api.restore import read_leaves, restore, target_as_saved
+from cordwood.api.restore import read_leaves, restore, target_as_saved, targets_as_saved
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.files import ReadableFile
 from cordwood.errors import counted
@@ -256,7 +256,7 @@ class Checkpoint(Mapping[str, StoredLeaf]):
                 self.index, self.files, fitted.targets, mmap=mmap, verify=check, alias=alias
             )
             return fitted.rebuild(values)
-        targets = [target_as_saved(leaf, to) for leaf in self.index.leaves]
+        targets = targets_as_saved(self.index.leaves, to)
         values = restore(self.index, self.files, targets, mmap=mmap, verify=check, alias=alias)
         tree = build(self.index.structure, values)
         if nest and self.index.naming == "dotted":

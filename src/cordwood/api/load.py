@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar, overload
 
 from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.checkpoint import open_for_one_load
+from cordwood.engine.collector import collector_paused
 
 __all__ = ["load"]
 
@@ -47,6 +48,7 @@ def load(
 ) -> T: ...
 
 
+@collector_paused()  # until the index is gone: the collector would look through all of it
 def load(
     path: str | os.PathLike[str],
     like: Any = None,

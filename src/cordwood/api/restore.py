@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from cordwood.index import Encoding, Index, Inline, Leaf, LeafKind, Pieces
 from cordwood.keypath import format_path
 from cordwood.plan.load import Placement, plan_load
 
-__all__ = ["Target", "decode", "read_leaves", "restore", "target_as_saved"]
+__all__ = ["Target", "decode", "read_leaves", "restore", "target_as_saved", "targets_as_saved"]
 
 _new = tuple.__new__
 _MAX_DIMS = 64  # of numpy
@@ -34,12 +35,27 @@ class Target(NamedTuple):
 
 def target_as_saved(leaf: Leaf, to: str | None) -> Target:
     """The kind of value it was, except that `to` decides for arrays."""
-    kind = leaf.kind
+    (target,) = targets_as_saved([leaf], to)
+    return target
+
+
+def targets_as_saved(leaves: Sequence[Leaf], to: str | None) -> list[Target]:
+    """Of each leaf the kind of value it was, except that `to` decides for arrays."""
+    kinds = {kind: _kind_as_saved(kind, to) for kind in set(map(itemgetter(1), leaves))}
+    targets = []
+    for leaf in leaves:
+        _, kind, _, dtype, _, weak_type, _ = leaf
+        kind = kinds[kind]
+        targets.append(_new(Target, (leaf, kind, dtype, weak_type and kind == "jax", None)))
+    return targets
+
+
+def _kind_as_saved(kind: LeafKind, to: str | None) -> LeafKind:
     if to is not None and kind in ("jax", "numpy"):
-        kind = "jax" if to == "jax" else "numpy"
+        return "jax" if to == "jax" else "numpy"
     if to == "numpy" and kind == "prng_key":
-        kind = "numpy"
-    return _new(Target, (leaf, kind, leaf.dtype, leaf.weak_type and kind == "jax", None))
+        return "numpy"
+    return kind
 
 
 def restore(
@@ -59,16 +75,21 @@ def restore(
         CorruptionError: with `verify`, stored bytes do not match their digests.
     """
     _check_x64(files[0].name if files else "", targets)
-    stored = [i for i, target in enumerate(targets) if isinstance(target.leaf.storage, Pieces)]
     values: list[Any] = [None] * len(targets)
+    stored: list[int] = []
+    on_device: list[int] = []
     for i, target in enumerate(targets):
-        if isinstance(target.leaf.storage, Inline):
-            values[i] = _inline(target.leaf.storage.value, target)
+        storage = target[0].storage
+        if not isinstance(storage, Inline):
+            stored.append(i)
+            continue
+        values[i] = _inline(storage.value, target)
+        if target.kind == "jax":
+            on_device.append(i)
     arrays = read_leaves(index, files, [targets[i].leaf for i in stored], mmap=mmap, verify=verify)
-    on_device = [i for i, target in enumerate(targets) if _made_of_number(target)]
     for i, array in zip(stored, arrays, strict=True):
         target = targets[i]
-        leaf, kind, dtype = target[:3]
+        leaf, kind, dtype, _, _ = target
         if dtype != leaf.dtype and dtype:
             array = _convert(array, target)
         if kind == "numpy":
@@ -89,10 +110,6 @@ def restore(
         for i, value in zip(on_device, put_all(puts, alias=alias), strict=True):
             values[i] = value
     return values
-
-
-def _made_of_number(target: Target) -> bool:
-    return isinstance(target.leaf.storage, Inline) and target.kind == "jax"
 
 
 def _inline(value: Any, target: Target) -> Any:
@@ -136,6 +153,8 @@ def _would_change(target: Target, wanted: str) -> MismatchError:
 
 
 def _check_x64(name: str, targets: Sequence[Target]) -> None:
+    if "jax" not in map(itemgetter(1), targets):
+        return
     wide = [t for t in targets if t.kind == "jax" and (t.dtype or t.leaf.dtype) in _NEED_X64]
     if not wide:
         return
@@ -252,16 +271,17 @@ def _end_of_run(leaves: Sequence[Leaf], placements: Sequence[Placement], first: 
     """Where the leaves end that lie after the one at `first` and are of the same type."""
     _, _, shape, dtype, storage, _, _ = leaves[first]
     buffer, position, length = placements[first]
+    encoding = storage[1:]
     if not 0 < len(shape) < _MAX_DIMS:
         return first + 1
     for i in range(first + 1, len(leaves)):
         position += length
-        leaf = leaves[i]
+        _, _, its_shape, its_dtype, its_storage, _, _ = leaves[i]
         if (
             placements[i] != (buffer, position, length)
-            or leaf.shape != shape
-            or leaf.dtype != dtype
-            or leaf.storage[1:] != storage[1:]
+            or its_shape != shape
+            or its_dtype != dtype
+            or its_storage[1:] != encoding
         ):
             return i
     return len(leaves)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, repeat
 from operator import eq
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.digest import check_coverage
@@ -47,6 +47,7 @@ __all__ = ["FORMAT", "scan"]
 
 FORMAT = "safetensors"
 
+_T = TypeVar("_T")
 _new = tuple.__new__
 _PLACEHOLDER = Leaf((), "numpy", (), "", Inline(None))
 
@@ -143,7 +144,7 @@ def _tensor_leaves(
 ) -> list[Leaf]:
     """The leaves at positions `members`, which are tensors, each with the one of its name."""
     order = _claimed(table, tensors, paths, members)
-    extents = iter([tensors.extents[place] for place in order])
+    extents = iter(_picked(tensors.extents, order))
     known: list[dict[int, _Form]] = [{} for _ in table.types]  # by the id of a shared extent
     forms: list[_Form] = []
     for number, length in table.runs:
@@ -156,8 +157,13 @@ def _tensor_leaves(
                 name = tensors.names[order[len(forms)]]
                 form = alike[id(extent)] = _form(table.types[number], extent, name)
             forms.append(form)
-    offsets = [tensors.offsets[place] for place in order]
-    return _stored([paths[i] for i in members], forms, offsets)
+    return _stored(_picked(paths, members), forms, _picked(tensors.offsets, order))
+
+
+def _picked(items: list[_T], positions: Sequence[int]) -> list[_T]:
+    if positions == range(len(items)):
+        return items
+    return [items[i] for i in positions]
 
 
 def _claimed(
@@ -181,7 +187,7 @@ def _names(table: LeafTable, paths: list[KeyPath], members: Sequence[int]) -> It
     changed = table.names
     if changed:
         return (changed[i] if i in changed else dotted_name(paths[i]) for i in members)
-    return dotted_names([paths[i] for i in members])
+    return dotted_names(_picked(paths, members))
 
 
 def _stored(paths: Iterable[KeyPath], forms: list[_Form], offsets: Iterable[int]) -> list[Leaf]:
