@@ -63,6 +63,7 @@ PURE = {
     "collections",
     "dataclasses",
     "functools",
+    "heapq",
     "itertools",
     "math",
     "operator",

@@ -31,13 +31,13 @@ from cordwood.formats.safetensors.tensors import MAX_DIMS
 from cordwood.formats.safetensors.values import VALUE_KINDS, encode_value
 from cordwood.index import Digests, LeafSpec
 from cordwood.keypath import format_path
+from cordwood.plan.order import data_order
 from cordwood.plan.save import FilePlan, LeafBytes
 from cordwood.tree.structure import Structure, leaf_paths
 
-__all__ = ["DATA_ALIGNMENT", "INLINE_BYTES", "TENSOR_ALIGNMENT", "plan_save"]
+__all__ = ["DATA_ALIGNMENT", "INLINE_BYTES", "plan_save"]
 
 DATA_ALIGNMENT = 4096  # of the data in the file: a mapping of it begins at a page
-TENSOR_ALIGNMENT = 64  # what jax.device_put asks of memory that it is to alias
 INLINE_BYTES = 4096  # a longer str or bytes is a tensor
 
 
@@ -45,7 +45,7 @@ class _Form(NamedTuple):
     """What tensors of one kind, shape and dtype have in common."""
 
     leaf_type: int  # position in `types`
-    place: tuple[bool, int]  # see _place
+    place: tuple[bool, int]  # see data_order
     entry: str  # in the header, between its name and its offsets
     length: int  # in bytes
 
@@ -162,19 +162,9 @@ def _file_order(forms: Sequence[_Form]) -> Sequence[int]:
     return sorted(range(len(places)), key=places.__getitem__)
 
 
-def _place(length: int, itemsize: int) -> tuple[bool, int]:
-    """What decides where in the file a tensor goes.
-
-    No gaps are allowed between tensors. In this order those whose size allows it begin at a
-    multiple of 64, and every other one at a multiple of its item size.
-    """
-    aligned = length % TENSOR_ALIGNMENT == 0
-    return (not aligned, 0 if aligned else -itemsize)
-
-
 def _form(leaf_type: int, code: str, shape: tuple[int, ...], itemsize: int, length: int) -> _Form:
     entry = f':{{"dtype":"{code}","shape":[{",".join(map(str, shape))}],"data_offsets":['
-    return _Form(leaf_type, _place(length, itemsize), entry, length)
+    return _Form(leaf_type, data_order(length, itemsize), entry, length)
 
 
 def _sort_out(specs: Sequence[LeafSpec]) -> _Sorted:
