@@ -34,7 +34,10 @@ PEERS = {"flax", "eformer", "orbax", "safetensors", "equinox", "optax", "chex", 
 LAZY = {"jax", "jaxlib", "tensorstore", "ml_dtypes", "rich"}
 
 # A format is no other's business, but the directories hold their trees as safetensors files do.
-SHARED = {"cordwood.formats.zarr": ("cordwood.formats.safetensors.",)}
+SHARED = {
+    "cordwood.formats.packs": ("cordwood.formats.safetensors.",),
+    "cordwood.formats.zarr": ("cordwood.formats.safetensors.",),
+}
 
 # What only the engine may use: files, processes, threads, sockets.
 MACHINE = {

@@ -22,10 +22,22 @@ from cordwood.formats.safetensors.values import VALUE_KINDS, decode_value
 from cordwood.index import LeafKind
 from cordwood.tree.structure import LEAF, Structure, structure_from_json, structure_to_json
 
-__all__ = ["BYTE_KINDS", "LeafTable", "LeafType", "encode_table", "parse_table"]
+__all__ = [
+    "ARRAY_KINDS",
+    "BYTE_KINDS",
+    "LeafTable",
+    "LeafType",
+    "encode_table",
+    "parse_runs",
+    "parse_table",
+    "parse_values",
+    "runs_of",
+    "type_from_json",
+    "type_to_json",
+]
 
 BYTE_KINDS: frozenset[LeafKind] = frozenset({"str", "bytes"})  # as tensors when long
-_ARRAY_KINDS: frozenset[LeafKind] = frozenset({"jax", "numpy", "numpy_scalar", "prng_key"})
+ARRAY_KINDS: frozenset[LeafKind] = frozenset({"jax", "numpy", "numpy_scalar", "prng_key"})
 _MEMBERS = ("nodes", "types", "leaves", "names", "values")
 _TYPE_MEMBERS = {"kind", "tensor", "dtype", "weak_type", "prng_impl"}
 
@@ -58,25 +70,31 @@ def encode_table(
     values: Iterable[Any],
 ) -> str:
     """The JSON text. `values` are in their JSON form already."""
-    leaves: list[int] = []
-    last = -1
-    for number in leaf_types:
-        if number == last:
-            leaves[-1] += 1
-        else:
-            leaves += (number, 1)
-            last = number
     table = {
         "nodes": structure_to_json(structure),
-        "types": [_type_to_json(kind) for kind in types],
-        "leaves": leaves,
+        "types": [type_to_json(kind) for kind in types],
+        "leaves": runs_of(leaf_types),
         "names": [part for pair in names for part in pair],
         "values": list(values),
     }
     return json.dumps(table, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def _type_to_json(leaf_type: LeafType) -> dict[str, Any]:
+def runs_of(numbers: Iterable[int]) -> list[int]:
+    """[number, count, number, count, ...]"""
+    runs: list[int] = []
+    last = -1
+    for number in numbers:
+        if number == last:
+            runs[-1] += 1
+        else:
+            runs += (number, 1)
+            last = number
+    return runs
+
+
+def type_to_json(leaf_type: LeafType) -> dict[str, Any]:
+    """The JSON form, without the members that do not apply."""
     item: dict[str, Any] = {"kind": leaf_type.kind}
     if leaf_type.tensor and leaf_type.kind in BYTE_KINDS:
         item["tensor"] = True
@@ -100,12 +118,17 @@ def parse_table(text: str, *, tensor_count: int) -> LeafTable:
     for member in _MEMBERS:
         if type(table[member]) is not list:
             raise FormatError(f"cordwood.structure: {member}: expected a list")
-    types = tuple([_type_from_json(item, i) for i, item in enumerate(table["types"])])
+    types = tuple(
+        [
+            type_from_json(item, where=f"cordwood.structure: types[{i}]")
+            for i, item in enumerate(table["types"])
+        ]
+    )
     # Every leaf is a tensor or a value of this file: what a small file claims stays small.
     max_leaves = tensor_count + len(table["values"])
     structure = structure_from_json(table["nodes"], max_leaves=max_leaves)
     count = structure.count(LEAF)
-    runs = _runs(table["leaves"], types, count)
+    runs = parse_runs(table["leaves"], len(types), count, where="cordwood.structure: leaves")
     stored = sum(length for number, length in runs if types[number].tensor)
     if stored != tensor_count or count - stored != len(table["values"]):
         raise FormatError(
@@ -113,11 +136,13 @@ def parse_table(text: str, *, tensor_count: int) -> LeafTable:
             f"{len(table['values'])} values, found {stored} and {count - stored}"
         )
     names = _names(table["names"], count)
-    return LeafTable(structure, types, runs, names, _values(table["values"], types, runs))
+    kinds = [(types[number], length) for number, length in runs]
+    values = parse_values(table["values"], kinds, where="cordwood.structure: values")
+    return LeafTable(structure, types, runs, names, values)
 
 
-def _type_from_json(item: Any, position: int) -> LeafType:
-    where = f"cordwood.structure: types[{position}]"
+def type_from_json(item: Any, *, where: str) -> LeafType:
+    """The type whose JSON form is `item`. Raises FormatError."""
     if type(item) is not dict or not set(item) <= _TYPE_MEMBERS:
         raise FormatError(f"{where}: expected an object with a kind, found {item!r:.80}")
     kind = item.get("kind")
@@ -125,7 +150,7 @@ def _type_from_json(item: Any, position: int) -> LeafType:
     impl = item.get("prng_impl")
     in_tensor = item.get("tensor", False)
     weak_type = item.get("weak_type", False)
-    if type(kind) is not str or (kind not in _ARRAY_KINDS and kind not in VALUE_KINDS):
+    if type(kind) is not str or (kind not in ARRAY_KINDS and kind not in VALUE_KINDS):
         raise FormatError(f"{where}: unknown kind of leaf {kind!r:.80}")
     if type(dtype) is not str or (dtype and not dtypes.is_storable(dtype)):
         raise FormatError(f"{where}: unknown dtype {dtype!r:.80}")
@@ -140,16 +165,18 @@ def _type_from_json(item: Any, position: int) -> LeafType:
     )
     if not fits:
         raise FormatError(f"{where}: no leaf can be stored so: {item!r:.200}")
-    return LeafType(kind, in_tensor or kind in _ARRAY_KINDS, dtype, weak_type, impl)
+    return LeafType(kind, in_tensor or kind in ARRAY_KINDS, dtype, weak_type, impl)
 
 
-def _runs(items: list[Any], types: tuple[LeafType, ...], count: int) -> tuple[tuple[int, int], ...]:
-    where = "cordwood.structure: leaves"
+def parse_runs(
+    items: list[Any], types: int, count: int, *, where: str
+) -> tuple[tuple[int, int], ...]:
+    """The types of `count` leaves, (type, count) by (type, count). Raises FormatError."""
     if len(items) % 2 or not set(map(type, items)) <= {int}:
         raise FormatError(f"{where}: expected pairs of integers")
     runs = tuple(zip(items[::2], items[1::2], strict=True))
     for number, length in runs:
-        if not 0 <= number < len(types) or length < 1:
+        if not 0 <= number < types or length < 1:
             raise FormatError(f"{where}: no run can be [{number}, {length}]")
     total = sum(length for _, length in runs)
     if total != count:
@@ -171,16 +198,20 @@ def _names(items: list[Any], count: int) -> dict[int, str]:
     return names
 
 
-def _values(
-    items: list[Any], types: tuple[LeafType, ...], runs: tuple[tuple[int, int], ...]
+def parse_values(
+    items: list[Any], kinds: Iterable[tuple[LeafType, int]], *, where: str
 ) -> list[Any]:
+    """The values of the leaves that are no tensors, of which `kinds` tells type and count.
+
+    Raises FormatError where one is not of its kind; there must be as many as leaves.
+    """
     values: list[Any] = []
-    for number, length in runs:
-        if types[number].tensor:
+    for leaf_type, length in kinds:
+        if leaf_type.tensor:
             continue
         for _ in range(length):
             try:
-                values.append(decode_value(types[number].kind, items[len(values)]))
+                values.append(decode_value(leaf_type.kind, items[len(values)]))
             except FormatError as e:
-                raise FormatError(f"cordwood.structure: values[{len(values)}]: {e}") from e
+                raise FormatError(f"{where}[{len(values)}]: {e}") from e
     return values

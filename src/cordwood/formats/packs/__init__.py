@@ -1,0 +1,4 @@
+"""Packs: a directory of safetensors files and one index, `cordwood.json`.
+
+docs/format.md is the specification.
+"""

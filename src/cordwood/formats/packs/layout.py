@@ -1,0 +1,200 @@
+"""From shares of leaves to the plans of files, and to the index once these are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from cordwood.formats.packs.grid import Grid
+from cordwood.formats.packs.item import Item
+from cordwood.formats.packs.leaf_types import PackedType, Tensor, tensor_of, to_json, type_of
+from cordwood.formats.safetensors.layout import plan_save
+from cordwood.formats.safetensors.leaf_table import runs_of
+from cordwood.formats.safetensors.names import tensor_names
+from cordwood.formats.safetensors.values import encode_value
+from cordwood.index import Box, LeafSpec, Sealed
+from cordwood.keypath import KeyPath
+from cordwood.plan.packs import Pack, packs_of_all, packs_of_process
+from cordwood.plan.save import FilePlan
+from cordwood.plan.shares import Shares, Stored, share_out
+from cordwood.sharding.boxes import shape_of
+from cordwood.sharding.shards import ShardMap
+from cordwood.tree.structure import LEAF, Node, Structure, structure_to_json
+
+__all__ = ["Layout", "PackPlan", "WrittenPack", "encode_item", "lay_out", "own_packs", "pack_name"]
+
+
+class Layout(NamedTuple):
+    """A tree, and who writes which part of it. Equal on every process."""
+
+    structure: Structure
+    specs: tuple[LeafSpec, ...]
+    tensors: tuple[Tensor | None, ...]  # of each leaf; None: the index holds it
+    grids: tuple[Grid | None, ...]
+    shares: Shares
+
+
+class PackPlan(NamedTuple):
+    """A file to write. `LeafBytes.leaf` in its plan is a position in `parts`."""
+
+    name: str
+    plan: FilePlan
+    parts: tuple[tuple[int, Box], ...]  # leaf, and which part of it
+
+
+class WrittenPack(NamedTuple):
+    """What process 0 has to know of a file that was written."""
+
+    name: str
+    size_bytes: int
+    sealed: Sealed
+
+
+def lay_out(
+    structure: Structure,
+    specs: Sequence[LeafSpec],
+    shards: Sequence[ShardMap],
+    *,
+    process_count: int,
+) -> Layout:
+    """Decide what goes where.
+
+    Args:
+        structure: the containers, with one leaf for each of `specs`, in order.
+        specs: the leaves. Of a PRNG key array, shape and dtype are those of its key data.
+        shards: of each leaf, how it is spread; of one that is no array, anything.
+        process_count: how many processes take part.
+
+    Raises:
+        UnsupportedLeafError: a leaf cannot be stored.
+    """
+    tensors = tuple([tensor_of(spec) for spec in specs])
+    stored = [
+        Stored(leaf, tensor.itemsize, shards[leaf])
+        for leaf, tensor in enumerate(tensors)
+        if tensor is not None
+    ]
+    shares = share_out(stored, process_count=process_count)
+    grids: list[Grid | None] = [None] * len(specs)
+    for group in shares.groups:
+        grid = Grid(group.shape, group.cuts)
+        for leaf in group.leaves:
+            grids[leaf] = grid
+    return Layout(structure, tuple(specs), tensors, tuple(grids), shares)
+
+
+def pack_name(save_id: str, process: int, number: int) -> str:
+    """The name of a data file, which no other save uses."""
+    return f"data-{save_id}-{process}-{number}.safetensors"
+
+
+def own_packs(layout: Layout, process: int, *, save_id: str, format_tag: str) -> list[PackPlan]:
+    """The files that a process writes.
+
+    Args:
+        layout: what `lay_out` returned.
+        process: which process.
+        save_id: 16 hexadecimal digits, of this save alone.
+        format_tag: `format` in the metadata of each file, which some readers ask for.
+    """
+    stored = [leaf for leaf, tensor in enumerate(layout.tensors) if tensor is not None]
+    paths = [layout.specs[leaf].key_path for leaf in stored]
+    names = dict(zip(stored, tensor_names(paths).names, strict=True))
+    return [
+        _plan_pack(layout, pack, names, pack_name(save_id, process, n), format_tag)
+        for n, pack in enumerate(packs_of_process(layout.shares, process))
+    ]
+
+
+def _plan_pack(
+    layout: Layout, pack: Pack, names: Mapping[int, str], name: str, format_tag: str
+) -> PackPlan:
+    parts: list[tuple[int, Box]] = []
+    labels: list[KeyPath] = []
+    for leaves, cell in pack.parts:
+        for leaf in leaves:
+            grid = layout.grids[leaf]
+            assert grid is not None
+            box = grid.box(cell)
+            parts.append((leaf, box))
+            labels.append((f"{names[leaf]}{_suffix(box) if grid.cell_count > 1 else ''}",))
+    keys = tuple(tensor_names(labels).names)  # a leaf may be called like a part of another
+    specs = []
+    for key, (leaf, box) in zip(keys, parts, strict=True):
+        tensor = layout.tensors[leaf]
+        assert tensor is not None
+        specs.append(LeafSpec((key,), "numpy", shape_of(box), tensor.dtype))
+    structure = (Node("dict", len(keys), keys), *[LEAF] * len(keys))
+    plan = plan_save(structure, specs, metadata={"format": format_tag})
+    return PackPlan(name, plan, tuple(parts))
+
+
+def _suffix(box: Box) -> str:
+    ranges = zip(box.start, box.stop, strict=True)
+    return f"[{','.join([f'{start}:{stop}' for start, stop in ranges])}]"
+
+
+def encode_item(
+    layout: Layout,
+    written: Sequence[Sequence[WrittenPack]],
+    *,
+    save_id: str,
+    metadata: Mapping[str, str],
+) -> dict[str, Any]:
+    """The item of the index, in JSON form.
+
+    Args:
+        layout: what `lay_out` returned.
+        written: the files of each process.
+        save_id: of the save.
+        metadata: the user's strings.
+
+    Raises ValueError where the files are not those that the layout asks for.
+    """
+    numbers: dict[PackedType, int] = {}
+    leaf_types = []
+    values = []
+    for spec, tensor, grid in zip(layout.specs, layout.tensors, layout.grids, strict=True):
+        packed = type_of(spec, tensor, () if grid is None else grid.cuts)
+        leaf_types.append(numbers.setdefault(packed, len(numbers)))
+        if tensor is None:
+            values.append(encode_value(spec.kind, spec.value))
+    columns: dict[tuple[int, ...], int] = {}
+    files = []
+    for process, (packs, done) in enumerate(zip(packs_of_all(layout.shares), written, strict=True)):
+        if len(packs) != len(done):
+            raise ValueError(f"process {process} wrote {len(done)} files, not {len(packs)}")
+        for pack, (name, size_bytes, sealed) in zip(packs, done, strict=True):
+            parts: list[int] = []
+            for leaves, cell in pack.parts:
+                parts += (columns.setdefault(leaves, len(columns)), cell)
+            row = [name, size_bytes, sealed.header_bytes, sealed.header_digest.hex(), parts]
+            files.append(row)
+    return {
+        "save_id": save_id,
+        "metadata": dict(metadata),
+        "nodes": structure_to_json(layout.structure),
+        "types": [to_json(packed) for packed in numbers],
+        "leaves": runs_of(leaf_types),
+        "values": values,
+        "columns": [_spans(column) for column in columns],
+        "files": files,
+    }
+
+
+def _spans(column: Sequence[int]) -> list[int]:
+    """[first, count, first, count, ...]"""
+    spans: list[int] = []
+    end = -1
+    for leaf in column:
+        if leaf == end:
+            spans[-1] += 1
+        else:
+            spans += (leaf, 1)
+        end = leaf + 1
+    return spans
+
+
+def referenced_packs(items: Mapping[str, Item]) -> frozenset[str]:
+    """The names of the data files that items refer to."""
+    return frozenset([pack.source.name for item in items.values() for pack in item.packs])

@@ -1,0 +1,166 @@
+"""The types of a packed tree's leaves: as in a safetensors file, and shape, dtype and cuts.
+
+No header is read to find a leaf, so the index says what the header of a safetensors file would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from cordwood import dtypes
+from cordwood.errors import FormatError, LimitError, UnsupportedLeafError
+from cordwood.formats.packs.grid import Axis, Grid, cuts_from_json, cuts_to_json, parse_axis
+from cordwood.formats.safetensors.codes import stored_as
+from cordwood.formats.safetensors.layout import INLINE_BYTES
+from cordwood.formats.safetensors.leaf_table import (
+    BYTE_KINDS,
+    LeafType,
+    type_from_json,
+    type_to_json,
+)
+from cordwood.formats.safetensors.tensors import MAX_DIMS, MAX_TENSOR_BYTES
+from cordwood.formats.safetensors.values import VALUE_KINDS
+from cordwood.index import LeafSpec
+from cordwood.keypath import format_path
+from cordwood.sharding.boxes import Cuts
+
+__all__ = ["PackedType", "ParsedType", "parse_type", "tensor_of", "to_json"]
+
+
+class PackedType(NamedTuple):
+    """A way in which leaves are stored. `grid` is None for values."""
+
+    leaf_type: LeafType  # its dtype is always told
+    itemsize: int
+    grid: Grid | None
+
+
+class ParsedType(NamedTuple):
+    """A type as it was read, its grid not yet made."""
+
+    leaf_type: LeafType
+    itemsize: int
+    axes: tuple[Axis, ...] | None
+
+    @property
+    def cells(self) -> int:
+        """How many cells each leaf of this type has."""
+        return 0 if self.axes is None else prod([axis.parts for axis in self.axes])
+
+    @property
+    def leaf_bytes(self) -> int:
+        """How many bytes each leaf of this type has in packs."""
+        return 0 if self.axes is None else prod([axis.size for axis in self.axes]) * self.itemsize
+
+    def finish(self) -> PackedType:
+        """Make the grid, once the number of its cells is known to be bearable."""
+        if self.axes is None:
+            return PackedType(self.leaf_type, self.itemsize, None)
+        shape = tuple([axis.size for axis in self.axes])
+        return PackedType(self.leaf_type, self.itemsize, Grid(shape, cuts_from_json(self.axes)))
+
+
+class Tensor(NamedTuple):
+    """What a leaf is as an array in packs."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    itemsize: int
+
+
+def tensor_of(spec: LeafSpec) -> Tensor | None:
+    """What of a leaf goes into packs; None for a small value, which the index holds.
+
+    Raises UnsupportedLeafError for a leaf that cannot be stored.
+    """
+    if spec.kind in BYTE_KINDS:
+        value = spec.value
+        size = len(value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass"))
+        return Tensor((size,), "uint8", 1) if size > INLINE_BYTES else None
+    if spec.kind in VALUE_KINDS:
+        return None
+    name = format_path(spec.key_path) or "the tree itself"
+    if spec.kind == "opaque":
+        raise UnsupportedLeafError(
+            f"{name}: a value that only its own format understands cannot be stored here"
+        )
+    itemsize = stored_as(spec.dtype).itemsize
+    if len(spec.shape) >= MAX_DIMS:
+        raise UnsupportedLeafError(
+            f"{name}: {len(spec.shape)} dimensions; packs take fewer than {MAX_DIMS} (MAX_DIMS)"
+        )
+    return Tensor(spec.shape, spec.dtype, itemsize)
+
+
+def type_of(spec: LeafSpec, tensor: Tensor | None, cuts: Cuts) -> PackedType:
+    """How a leaf is stored whose array is cut so."""
+    if tensor is None:
+        return PackedType(LeafType(spec.kind, False), 0, None)
+    dtype = spec.dtype if spec.kind in _TELL_DTYPE else ""
+    leaf_type = LeafType(spec.kind, True, dtype, spec.weak_type, spec.prng_impl)
+    return PackedType(leaf_type, tensor.itemsize, Grid(tensor.shape, cuts))
+
+
+_TELL_DTYPE = ("jax", "numpy", "numpy_scalar")  # the others leave no choice
+_IMPLIED_DTYPE = {"prng_key": "uint32", "str": "uint8", "bytes": "uint8"}
+
+
+def dtype_of(leaf_type: LeafType) -> str:
+    """The dtype of the array that holds a leaf in packs."""
+    return leaf_type.dtype or _IMPLIED_DTYPE[leaf_type.kind]
+
+
+def to_json(packed: PackedType) -> dict[str, Any]:
+    """The JSON form."""
+    item = type_to_json(packed.leaf_type)
+    if packed.grid is not None:
+        item["shape"] = list(packed.grid.shape)
+        if packed.grid.cell_count > 1:
+            item["cuts"] = cuts_to_json(*packed.grid)
+    return item
+
+
+def parse_type(item: Any, *, where: str) -> ParsedType:
+    """The type whose JSON form is `item`. Raises FormatError."""
+    if type(item) is not dict:
+        raise FormatError(f"{where}: expected an object with a kind, found {item!r:.80}")
+    rest = {key: value for key, value in item.items() if key not in ("shape", "cuts")}
+    leaf_type = type_from_json(rest, where=where)
+    if not leaf_type.tensor:
+        if rest != item:
+            raise FormatError(f"{where}: a value has neither shape nor cuts: {item!r:.200}")
+        return ParsedType(leaf_type, 0, None)
+    if (leaf_type.kind in _TELL_DTYPE) != bool(leaf_type.dtype):
+        raise FormatError(
+            f"{where}: expected a dtype where the kind leaves one open: {item!r:.200}"
+        )
+    itemsize = dtypes.itemsize(dtype_of(leaf_type))
+    shape = _shape(item.get("shape"), itemsize, where=where)
+    fits = {
+        "numpy_scalar": not shape,
+        "prng_key": bool(shape),
+        "str": len(shape) == 1,
+        "bytes": len(shape) == 1,
+    }
+    if not fits.get(leaf_type.kind, True):
+        raise FormatError(f"{where}: no {leaf_type.kind} has the shape {list(shape)}")
+    cuts = item.get("cuts", [1] * len(shape))
+    if type(cuts) is not list or len(cuts) != len(shape):
+        raise FormatError(f"{where}: cuts: expected one for each axis of {list(shape)}")
+    axes = [
+        parse_axis(size, cut, where=f"{where}: cuts[{n}]")
+        for n, (size, cut) in enumerate(zip(shape, cuts, strict=True))
+    ]
+    return ParsedType(leaf_type, itemsize, tuple(axes))
+
+
+def _shape(shape: Any, itemsize: int, *, where: str) -> Sequence[int]:
+    if type(shape) is not list or not all(type(size) is int and size >= 0 for size in shape):
+        raise FormatError(f"{where}: shape: expected integers of 0 or more, found {shape!r:.80}")
+    if len(shape) > MAX_DIMS:
+        raise LimitError(f"{where}: {len(shape)} dimensions; expected at most {MAX_DIMS}")
+    if prod(filter(None, shape)) * itemsize > MAX_TENSOR_BYTES:
+        raise FormatError(f"{where}: the shape takes more than {MAX_TENSOR_BYTES} bytes")
+    return tuple(shape)

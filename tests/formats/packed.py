@@ -1,0 +1,133 @@
+"""Directories of packs put together in memory, as any number of processes would write them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cordwood.dtypes import to_numpy
+from cordwood.engine.digest import digest_of, digests_of
+from cordwood.engine.gather import LeafStore
+from cordwood.formats.packs.index_file import encode_index
+from cordwood.formats.packs.item import Item
+from cordwood.formats.packs.layout import WrittenPack, encode_item, lay_out, own_packs
+from cordwood.formats.packs.scan import index_of, parse_items
+from cordwood.index import Index, Inline, Leaf, LeafSpec, Sealed, Span
+from cordwood.plan.save import FilePlan, LeafBytes
+from cordwood.sharding.boxes import shape_of, slices
+from cordwood.sharding.shards import ShardMap, single
+from cordwood.tree.flatten import build, flatten
+from cordwood.tree.leaves import describe, host_array
+
+SAVE_ID = "00112233445566ff"
+
+
+class Directory(NamedTuple):
+    """What lies in it."""
+
+    index: bytes
+    files: dict[str, bytes]
+
+    @property
+    def items(self) -> dict[str, Item]:
+        return parse_items(self.index, name="cordwood.json")
+
+
+def directory_of(
+    tree: Any,
+    *,
+    shards: Mapping[int, ShardMap] | None = None,
+    process_count: int = 1,
+    prefix: str = "",
+    metadata: Mapping[str, str] | None = None,
+    save_id: str = SAVE_ID,
+) -> Directory:
+    """What saves of a tree of host arrays write; `shards` says of leaves how they are spread."""
+    item, files = item_of(
+        tree, shards=shards, process_count=process_count, metadata=metadata, save_id=save_id
+    )
+    return Directory(encode_index({prefix: item}), files)
+
+
+def item_of(
+    tree: Any,
+    *,
+    shards: Mapping[int, ShardMap] | None = None,
+    process_count: int = 1,
+    metadata: Mapping[str, str] | None = None,
+    save_id: str = SAVE_ID,
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    flat = flatten(tree)
+    specs = [describe(path, leaf) for path, leaf in zip(flat.paths, flat.leaves, strict=True)]
+    arrays = [elements(leaf) for leaf in flat.leaves]
+    maps = [(shards or {}).get(i, single(array.shape)) for i, array in enumerate(arrays)]
+    layout = lay_out(flat.structure, specs, maps, process_count=process_count)
+    files: dict[str, bytes] = {}
+    written: list[list[WrittenPack]] = []
+    for process in range(process_count):
+        done = []
+        for pack in own_packs(layout, process, save_id=save_id, format_tag="pt"):
+            parts = [arrays[leaf][slices(box)] for leaf, box in pack.parts]
+            raw = file_of(pack.plan, parts)
+            files[pack.name] = raw
+            header = raw[: pack.plan.header_bytes]
+            done.append(WrittenPack(pack.name, len(raw), Sealed(len(header), digest_of(header))))
+        written.append(done)
+    return encode_item(layout, written, save_id=save_id, metadata=metadata or {}), files
+
+
+def elements(leaf: Any) -> np.ndarray[Any, Any]:
+    if isinstance(leaf, str):
+        leaf = leaf.encode("utf-8", "surrogatepass")
+    if isinstance(leaf, bytes):
+        return np.frombuffer(leaf, np.uint8)
+    return host_array(leaf)
+
+
+def file_of(plan: FilePlan, arrays: Sequence[np.ndarray[Any, Any]]) -> bytes:
+    ends = [plan.header_bytes]
+    for segment in plan.segments:
+        assert isinstance(segment, LeafBytes)
+        ends.append(ends[-1] + segment.stop - segment.start)
+    data = bytearray(plan.size_bytes - plan.header_bytes)
+    if data:
+        store = LeafStore(plan.segments, ends, lambda i: arrays[i])
+        store.fill(memoryview(data), 0, 0)
+    assert plan.seal is not None
+    return plan.seal(digests_of([data], start=plan.header_bytes)) + bytes(data)
+
+
+def tree_in(directory: Directory, prefix: str = "") -> tuple[Any, Index]:
+    """The tree, as plain containers and numpy values, from the pieces of its leaves."""
+    index = index_of(directory.items[prefix])
+    values = [value_of(leaf, index, directory.files) for leaf in index.leaves]
+    return build(index.structure, values), index
+
+
+def value_of(leaf: Leaf, index: Index, files: Mapping[str, bytes]) -> Any:
+    if isinstance(leaf.storage, Inline):
+        return leaf.storage.value
+    dtype = to_numpy(leaf.dtype)
+    whole = np.empty(leaf.shape, dtype)
+    filled = np.zeros(leaf.shape, np.int64)
+    for piece in leaf.storage.pieces:
+        raw = files[index.sources[piece.source].name][piece.offset : piece.offset + piece.length]
+        part = np.frombuffer(raw, dtype)
+        if isinstance(piece.where, Span):
+            assert piece.where == (0, whole.size)
+            whole[...] = part.reshape(leaf.shape)
+            filled += 1
+        else:
+            whole[slices(piece.where)] = part.reshape(shape_of(piece.where))
+            filled[slices(piece.where)] += 1
+    assert (filled == 1).all()
+    if leaf.kind == "bytes":
+        return whole.tobytes()
+    if leaf.kind == "str":
+        return whole.tobytes().decode("utf-8", "surrogatepass")
+    return whole[()] if leaf.kind == "numpy_scalar" else whole
+
+
+__all__ = ["SAVE_ID", "Directory", "LeafSpec", "directory_of", "item_of", "tree_in"]
