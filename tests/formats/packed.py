@@ -27,12 +27,12 @@ SAVE_ID = "00112233445566ff"
 class Directory(NamedTuple):
     """What lies in it."""
 
-    index: bytes
+    data: bytes  # of cordwood.json
     files: dict[str, bytes]
 
     @property
     def items(self) -> dict[str, Item]:
-        return parse_items(self.index, name="cordwood.json")
+        return parse_items(self.data, name="cordwood.json")
 
 
 def directory_of(

@@ -41,9 +41,9 @@ SPREAD = ShardMap((4, 8), ((0, 2), (0, 4)), ((0,), (1,), (0,), (1,)))
 
 def test_the_json_of_a_small_tree() -> None:
     directory = directory_of(TREE, metadata={"é": '"'})
-    index = json.loads(directory.index)
+    index = json.loads(directory.data)
     assert list(index) == ["digest", "version", "items"]
-    assert directory.index.startswith(b'{"digest":"' + index["digest"].encode() + b'","version":1,')
+    assert directory.data.startswith(b'{"digest":"' + index["digest"].encode() + b'","version":1,')
     (name,) = directory.files
     assert name == f"data-{SAVE_ID}-0-0.safetensors"
     raw = directory.files[name]
@@ -79,7 +79,7 @@ def test_the_json_of_a_small_tree() -> None:
 
 def test_a_leaf_that_is_spread() -> None:
     directory = directory_of(TREE, shards={0: SPREAD, 2: SPREAD}, process_count=2)
-    item = json.loads(directory.index)["items"][""]
+    item = json.loads(directory.data)["items"][""]
     assert item["types"][0] == {
         "kind": "numpy",
         "dtype": "float32",
@@ -129,7 +129,7 @@ def test_cuts_that_are_not_even() -> None:
     even = ShardMap((7,), ((0, 2, 4),), ((0,),) * 3)
     tree = [np.arange(14.0).reshape(7, 2), np.arange(7)]
     directory = directory_of(tree, shards={0: uneven, 1: even})
-    types = json.loads(directory.index)["items"][""]["types"]
+    types = json.loads(directory.data)["items"][""]["types"]
     assert [each["cuts"] for each in types] == [[[0, 1, 6], 1], [3]]
     assert_trees_equal(tree_in(directory)[0], tree)
 
@@ -146,7 +146,8 @@ def test_tensors_that_would_have_one_name() -> None:
 
 
 def test_an_empty_tree_has_no_files() -> None:
-    for tree in ({}, [], None, {"a": 1, "b": [None, "x"]}):
+    trees: list[Any] = [{}, [], None, {"a": 1, "b": [None, "x"]}]
+    for tree in trees:
         directory = directory_of(tree)
         assert not directory.files
         assert_trees_equal(tree_in(directory)[0], tree)

@@ -30,8 +30,8 @@ class Move(NamedTuple):
     position: int
 
 
-# Where a wanted leaf, or box of one, lies once the moves are done: buffer, position (a multiple of ALIGNMENT),
-# length. A bare tuple, which takes a fifth of the time of a named one.
+# Where a wanted leaf, or box of one, lies once the moves are done: buffer, position (a multiple
+# of ALIGNMENT), length. A bare tuple, which takes a fifth of the time of a named one.
 Placement: TypeAlias = tuple[int, int, int]
 
 
