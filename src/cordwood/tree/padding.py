@@ -18,7 +18,7 @@ def without_padding(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     The padding is what lay in memory before: written as it is, the same tree would give other
     bytes each time, and they would tell what they should not.
     """
-    if array.dtype.type is not np.longdouble and array.dtype.type is not np.clongdouble:
+    if array.dtype.char not in "gG":
         return array
     if np.finfo(np.longdouble).nmant != 63:  # another platform's: no padding
         return array
