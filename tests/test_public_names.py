@@ -17,7 +17,10 @@ PUBLIC = [
     "LimitError",
     "MismatchError",
     "NotACheckpointError",
+    "PendingSave",
+    "PendingSaveError",
     "ProcessError",
+    "Progress",
     "StorageError",
     "StoredLeaf",
     "TruncatedError",
@@ -42,6 +45,7 @@ PUBLIC = [
     "parse_path",
     "register_serialization_state",
     "save",
+    "save_async",
     "save_to_file",
     "to_buffers",
     "to_bytes",
@@ -53,6 +57,7 @@ PUBLIC = [
 
 SIGNATURES = {
     "save": ["path", "tree", "*", "format", "metadata"],
+    "save_async": ["path", "tree", "*", "format", "metadata"],
     "load": [
         *["path", "like", "*", "mmap", "to", "verify", "strict", "cast", "alias", "nest"],
         *["format", "max_bytes"],

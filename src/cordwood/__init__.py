@@ -15,7 +15,9 @@ _PUBLIC = {
     "cordwood.api.checkpoint": ("Checkpoint", "StoredLeaf", "open"),
     "cordwood.api.load": ("load",),
     "cordwood.api.save": ("save",),
+    "cordwood.api.save_async": ("save_async",),
     "cordwood.api.verify": ("Verification", "verify"),
+    "cordwood.engine.pending": ("PendingSave", "Progress"),
     "cordwood.errors": (
         "CordwoodError",
         "CorruptionError",
@@ -23,6 +25,7 @@ _PUBLIC = {
         "LimitError",
         "MismatchError",
         "NotACheckpointError",
+        "PendingSaveError",
         "ProcessError",
         "StorageError",
         "TruncatedError",
@@ -68,14 +71,18 @@ if TYPE_CHECKING:
     from cordwood.api.checkpoint import open as open
     from cordwood.api.load import load as load
     from cordwood.api.save import save as save
+    from cordwood.api.save_async import save_async as save_async
     from cordwood.api.verify import Verification as Verification
     from cordwood.api.verify import verify as verify
+    from cordwood.engine.pending import PendingSave as PendingSave
+    from cordwood.engine.pending import Progress as Progress
     from cordwood.errors import CordwoodError as CordwoodError
     from cordwood.errors import CorruptionError as CorruptionError
     from cordwood.errors import FormatError as FormatError
     from cordwood.errors import LimitError as LimitError
     from cordwood.errors import MismatchError as MismatchError
     from cordwood.errors import NotACheckpointError as NotACheckpointError
+    from cordwood.errors import PendingSaveError as PendingSaveError
     from cordwood.errors import ProcessError as ProcessError
     from cordwood.errors import StorageError as StorageError
     from cordwood.errors import TruncatedError as TruncatedError

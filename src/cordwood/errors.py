@@ -9,6 +9,7 @@ __all__ = [
     "LimitError",
     "MismatchError",
     "NotACheckpointError",
+    "PendingSaveError",
     "ProcessError",
     "StorageError",
     "TruncatedError",
@@ -56,6 +57,10 @@ class NotACheckpointError(CordwoodError, FileExistsError):
 
 class StorageError(CordwoodError, OSError):
     """A disk failed or is full: `errno` and `filename` say which, the message what was going on."""
+
+
+class PendingSaveError(CordwoodError, RuntimeError):
+    """An earlier `save_async` failed, and nobody called its `wait`."""
 
 
 class ProcessError(CordwoodError, RuntimeError):

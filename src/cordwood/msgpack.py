@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -67,15 +67,15 @@ def plan_state(
     )
 
 
-def plan_buffers(plan: FilePlan, leaves: tuple[Any, ...]) -> Iterator[memoryview]:
-    """The bytes of a plan, piece by piece; each leaf is let go after its last piece."""
+def plan_buffers(plan: FilePlan, fetch: Callable[[int], Any]) -> Iterator[memoryview]:
+    """The bytes of a plan, piece by piece; each leaf is fetched once, and let go after its last."""
     current, elements = -1, memoryview(b"")
     for segment in plan.segments:
         if isinstance(segment, Literal):
             yield memoryview(segment.data)
             continue
         if segment.leaf != current:
-            current, elements = segment.leaf, _elements(leaves[segment.leaf])
+            current, elements = segment.leaf, _elements(fetch(segment.leaf))
         if segment.stop - segment.start == len(elements):
             yield elements
         else:
@@ -114,7 +114,8 @@ def to_buffers(target: Any) -> list[memoryview]:
         True
     """
     with collector_paused():
-        return list(plan_buffers(*plan_state(to_state_dict(target))))
+        plan, arrays = plan_state(to_state_dict(target))
+        return list(plan_buffers(plan, arrays.__getitem__))
 
 
 def to_bytes(target: Any) -> bytes:
@@ -172,7 +173,8 @@ def msgpack_serialize(pytree: Any, in_place: bool = False) -> bytes:
     Raises:
         UnsupportedLeafError: a value cannot be stored; the message names its key path.
     """
-    return b"".join(plan_buffers(*plan_state(pytree, sort_keys=not in_place)))
+    plan, arrays = plan_state(pytree, sort_keys=not in_place)
+    return b"".join(plan_buffers(plan, arrays.__getitem__))
 
 
 def msgpack_restore(encoded_pytree: Encoded) -> Any:

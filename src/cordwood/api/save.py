@@ -8,18 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from cordwood.api.formats import Format, format_for, scan
+from cordwood.api.jobs import plan_job
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.files import LocalFile, ReadableFile
-from cordwood.engine.write import write_file, write_stream
+from cordwood.engine.pending import raise_unreported, wait_for
 from cordwood.errors import CordwoodError, NotACheckpointError
-from cordwood.tree.flatten import flatten
-from cordwood.tree.leaves import describe, host_array
-from cordwood.tree.padding import without_padding
 
-__all__ = ["save"]
+__all__ = ["refuse_foreign", "save"]
 
 
 def save(
@@ -46,56 +42,21 @@ def save(
         UnsupportedLeafError: a leaf cannot be stored; the message names its key path.
         NotACheckpointError: there is a file at `path` that is no checkpoint of this format.
         OSError: the system refused (disk full, no permission); the old file is untouched.
+        PendingSaveError: an earlier `save_async` failed, and nobody has asked about it.
 
+    >>> import numpy as np
     >>> save("/tmp/example.safetensors", {"w": np.ones(3, np.float32), "step": 7})
     """
     row = format_for(path, format)
-    _refuse_foreign(path, row)
+    raise_unreported()
+    wait_for(path)
+    refuse_foreign(path, row)
     with collector_paused():
-        _save(path, tree, row, metadata)
+        job = plan_job(path, tree, row, metadata or {})
+        job.write(job.leaves.__getitem__)
 
 
-def _save(
-    path: str | os.PathLike[str], tree: Any, row: Format, metadata: Mapping[str, str] | None
-) -> None:
-    if row.name == "safetensors":
-        from cordwood.formats.safetensors import plan_save
-
-        flat = flatten(tree)
-        leaves = flat.leaves
-        specs = [describe(p, leaf) for p, leaf in zip(flat.paths, leaves, strict=True)]
-        plan = plan_save(flat.structure, specs, metadata=metadata or {})
-        write_file(path, plan, lambda i: _elements(leaves[i]))
-        return
-    if metadata:
-        raise ValueError(f"{os.fspath(path)}: the {row.name} format has no place for metadata")
-    from cordwood.msgpack import plan_state
-    from cordwood.tree.state_dict import to_state_dict
-
-    state_plan, arrays = plan_state(to_state_dict(tree))
-    if row.compression is None:
-        write_file(path, state_plan, lambda i: _elements(arrays[i]))
-    else:
-        from cordwood.formats.compressed import compress
-        from cordwood.msgpack import plan_buffers
-
-        write_stream(
-            path,
-            compress(
-                plan_buffers(state_plan, arrays), row.compression, size_bytes=state_plan.size_bytes
-            ),
-        )
-
-
-def _elements(leaf: Any) -> np.ndarray[Any, Any]:
-    if isinstance(leaf, str):
-        leaf = leaf.encode("utf-8", "surrogatepass")
-    if isinstance(leaf, bytes):
-        return np.frombuffer(leaf, np.uint8)
-    return without_padding(host_array(leaf))
-
-
-def _refuse_foreign(path: str | os.PathLike[str], row: Format) -> None:
+def refuse_foreign(path: str | os.PathLike[str], row: Format) -> None:
     """Raise if `path` is something that this save would destroy and could not have written."""
     target = Path(path)
     if target.is_dir():

@@ -9,7 +9,7 @@ import numpy as np
 
 from cordwood.errors import ProcessError
 
-__all__ = ["coordination_client", "put_on_device", "set_weak_type"]
+__all__ = ["coordination_client", "local_arrays", "put_on_device", "set_weak_type"]
 
 
 def put_on_device(
@@ -98,3 +98,16 @@ def coordination_client() -> Any:
             "save from several processes, and was tried with jax 0.10.2; use that version"
         )
     return client
+
+
+def local_arrays(array: Any) -> Sequence[Any]:
+    """The shards of this process, as jax.Arrays on one device each.
+
+    The fallback checks whether the array was deleted anew for each.
+    """
+    try:
+        shards: Sequence[Any] = array._arrays
+        return shards
+    except AttributeError:
+        count = len(array.sharding.addressable_devices)
+        return [array.addressable_data(number) for number in range(count)]

@@ -13,7 +13,7 @@ from cordwood.errors import UnsupportedLeafError
 from cordwood.index import LeafKind, LeafSpec
 from cordwood.keypath import KeyPath, format_path
 
-__all__ = ["ARRAY_KINDS", "describe", "host_array", "is_jax_array"]
+__all__ = ["ARRAY_KINDS", "describe", "host_array", "is_jax_array", "pinned_host", "shard_array"]
 
 ARRAY_KINDS: frozenset[LeafKind] = frozenset({"jax", "numpy", "numpy_scalar", "prng_key"})
 
@@ -161,26 +161,43 @@ def host_array(leaf: Any) -> np.ndarray[Any, Any]:
         return np.asarray(leaf)
     import jax
 
-    if isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind != "V" and len(leaf.devices()) == 1:
-        return np.asarray(leaf)
+    if isinstance(leaf.dtype, np.dtype) and len(leaf.devices()) == 1:
+        return shard_array(leaf)
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):  # type: ignore[attr-defined]
         return np.asarray(jax.random.key_data(leaf))
     shards = [shard for shard in leaf.addressable_shards if shard.replica_id == 0]
     if leaf.is_fully_replicated:
         shards = leaf.addressable_shards[:1]
     if len(shards) == 1:
-        return _shard_array(shards[0].data)
+        return shard_array(shards[0].data)
     whole = np.empty(leaf.shape, leaf.dtype)
     for shard in shards:
-        whole[shard.index] = _shard_array(shard.data)
+        whole[shard.index] = shard_array(shard.data)
     return whole
 
 
-def _shard_array(data: Any) -> np.ndarray[Any, Any]:
-    if data.dtype.itemsize == 1 and data.dtype.kind == "V":
-        # numpy's form of a sub-byte array is a copy, which jax would keep on the array.
-        # A computed copy would do, but jax 0.10.2 cannot compute with 1-bit types.
-        import jax
+def shard_array(data: Any) -> np.ndarray[Any, Any]:
+    """As `host_array`, of a jax.Array on one device."""
+    (device,) = data.devices()
+    aside: Any = pinned_host(device)
+    if aside is None and device.platform == "cpu" and data.dtype.kind != "V":
+        return np.asarray(data)
+    # numpy's form of any other array is a copy, which jax would keep on the array: it is made of
+    # a copy instead. A computed one would do, but jax 0.10.2 cannot compute with 1-bit types.
+    import jax
 
-        data = jax.device_put(data, next(iter(data.devices())), may_alias=False)
-    return np.asarray(data)
+    return np.asarray(jax.device_put(data, aside or device, may_alias=False))
+
+
+def pinned_host(device: Any) -> Any:
+    """The sharding that lies in the host's memory beside an accelerator; None where it has none.
+
+    The memory of a CPU device is the host's as it is.
+    """
+    import jax
+
+    if device.platform == "cpu":
+        return None
+    if all(memory.kind != "pinned_host" for memory in device.addressable_memories()):
+        return None
+    return jax.sharding.SingleDeviceSharding(device, memory_kind="pinned_host")

@@ -1,0 +1,70 @@
+"""A save, planned: the leaves that it wants, and how to write them once they are given."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from cordwood.api.formats import Format
+from cordwood.engine.write import write_file, write_stream
+from cordwood.tree.flatten import flatten
+from cordwood.tree.leaves import describe, host_array
+from cordwood.tree.padding import without_padding
+
+__all__ = ["Fetch", "Job", "plan_job"]
+
+Fetch: TypeAlias = Callable[[int], Any]
+
+
+class Job(NamedTuple):
+    """A save to one file. Nothing of it depends on the caller's containers any more."""
+
+    leaves: Sequence[Any]
+    size_bytes: int
+    write: Callable[[Fetch], None]  # asks for each leaf once, when it is its turn
+
+
+def plan_job(
+    path: str | os.PathLike[str], tree: Any, row: Format, metadata: Mapping[str, str]
+) -> Job:
+    """Plan the save of a tree to one file; raises as `cordwood.save` does, before it writes."""
+    if row.name == "safetensors":
+        from cordwood.formats.safetensors import plan_save
+
+        flat = flatten(tree)
+        specs = [describe(p, leaf) for p, leaf in zip(flat.paths, flat.leaves, strict=True)]
+        plan = plan_save(flat.structure, specs, metadata=metadata)
+        return Job(
+            flat.leaves,
+            plan.size_bytes,
+            lambda fetch: write_file(path, plan, lambda i: _elements(fetch(i))),
+        )
+    if metadata:
+        raise ValueError(f"{os.fspath(path)}: the {row.name} format has no place for metadata")
+    from cordwood.msgpack import plan_buffers, plan_state
+    from cordwood.tree.state_dict import to_state_dict
+
+    state_plan, arrays = plan_state(to_state_dict(tree))
+    size_bytes, compression = state_plan.size_bytes, row.compression
+
+    def write(fetch: Fetch) -> None:
+        if compression is None:
+            write_file(path, state_plan, lambda i: _elements(fetch(i)))
+        else:
+            from cordwood.formats.compressed import compress
+
+            buffers = plan_buffers(state_plan, fetch)
+            write_stream(path, compress(buffers, compression, size_bytes=size_bytes))
+
+    return Job(arrays, size_bytes, write)
+
+
+def _elements(leaf: Any) -> np.ndarray[Any, Any]:
+    if isinstance(leaf, str):
+        leaf = leaf.encode("utf-8", "surrogatepass")
+    if isinstance(leaf, bytes):
+        return np.frombuffer(leaf, np.uint8)
+    return without_padding(host_array(leaf))

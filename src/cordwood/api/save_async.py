@@ -1,0 +1,76 @@
+"""save_async: what `save` does, in the background, of the tree as it is now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from cordwood.api.formats import format_for
+from cordwood.api.jobs import plan_job
+from cordwood.api.save import refuse_foreign
+from cordwood.engine.collector import collector_paused
+from cordwood.engine.pending import PendingSave, raise_unreported, save_in_background
+from cordwood.engine.snapshot import hold
+
+__all__ = ["save_async"]
+
+
+def save_async(
+    path: str | os.PathLike[str],
+    tree: Any,
+    *,
+    format: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> PendingSave:
+    """Store the tree as it is now, in the background: the caller may change, donate or delete it.
+
+    Saves go on one after another, in the order of the calls. The interpreter does not exit
+    before they have ended. A failure is raised by `wait`; if nobody calls that, by the next save
+    of any path.
+
+    jax arrays are not copied: a view of each keeps its memory until it is written, so a step that
+    donates it meanwhile allocates anew (on an accelerator, the arrays are copied to pinned host
+    memory as they are reached). numpy arrays are copied before this returns. A jax array
+    on CPU that was made of a numpy array without a copy (`jax.device_put`) shares its memory: do
+    not write into that one before `wait` has returned.
+
+    Args:
+        path, tree, format, metadata: as in `save`.
+
+    Returns:
+        A handle: `wait(timeout_seconds=None)`, `done`, `exception`, `progress`.
+
+    Raises:
+        UnsupportedFormatError, UnsupportedLeafError, ValueError: as `save`. What only writing
+            shows (a full disk, something at `path` that is no checkpoint) is raised by `wait`.
+        PendingSaveError: an earlier `save_async` failed, and nobody has asked about it.
+
+    >>> import numpy as np
+    >>> tree = {"w": np.ones(3, np.float32)}
+    >>> pending = save_async("/tmp/example.safetensors", tree)
+    >>> tree["w"] += 1  # a step of training
+    >>> pending.wait()
+    """
+    row = format_for(path, format)
+    raise_unreported()
+    with collector_paused():
+        job = plan_job(path, tree, row, metadata or {})
+        held = hold(job.leaves)
+    sizes = [getattr(leaf, "nbytes", 0) for leaf in held]
+    write = job.write
+    del job, tree
+
+    def work(pending: PendingSave) -> None:
+        def take(leaf: int) -> Any:
+            value, held[leaf] = held[leaf], None
+            pending.advance(sizes[leaf])
+            return value
+
+        try:
+            refuse_foreign(path, row)
+            write(take)
+        finally:
+            held.clear()  # an exception's traceback would keep it
+
+    return save_in_background(path, work, total_bytes=sum(sizes))

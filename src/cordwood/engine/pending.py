@@ -1,0 +1,186 @@
+"""Saves that go on in the background, one after another in the order of the calls.
+
+Each has a thread of its own, which waits for the one before. It is no daemon: the interpreter
+joins it before it exits, so a save that was begun is finished.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+from cordwood.errors import PendingSaveError
+
+__all__ = ["PendingSave", "Progress", "raise_unreported", "save_in_background", "wait_for"]
+
+
+class Progress(NamedTuple):
+    """How far a save is."""
+
+    done_bytes: int
+    total_bytes: int
+
+
+class PendingSave:
+    """A save that goes on in the background; `cordwood.save_async` returns it.
+
+    Attributes:
+        path: where it saves to.
+    """
+
+    def __init__(self, path: str, target: str, total_bytes: int) -> None:
+        self.path = path
+        self._target = target  # the same for all names of one path
+        self._total_bytes = total_bytes
+        self._done_bytes = 0
+        self._ended = threading.Event()
+        self._error: BaseException | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._ended.is_set()
+
+    @property
+    def exception(self) -> BaseException | None:
+        """Why it failed; None while it runs and once it succeeded."""
+        if not self.done:
+            return None
+        _told(self)
+        return self._error
+
+    @property
+    def progress(self) -> Progress:
+        """How many bytes of the tree have been taken up for writing, and how many there are."""
+        return Progress(self._done_bytes, self._total_bytes)
+
+    def wait(self, timeout_seconds: float | None = None) -> None:
+        """Return once the checkpoint is committed: a power cut cannot lose it then.
+
+        Ctrl-C ends the waiting and not the save.
+
+        Raises:
+            TimeoutError: it is still going on after that time, and goes on.
+            Exception: whatever `save` would have raised; nothing was committed.
+        """
+        if not self._ended.wait(timeout_seconds):
+            raise TimeoutError(
+                f"{self.path}: still being saved after {timeout_seconds:g} s "
+                f"({self._done_bytes} of {self._total_bytes} bytes); it goes on"
+            )
+        _told(self)
+        if self._error is not None:
+            raise self._error
+
+    def advance(self, count: int) -> None:
+        """Count bytes as done; for the thread that saves."""
+        with self._lock:
+            self._done_bytes += count
+
+    def __repr__(self) -> str:
+        state = "failed" if self._error is not None else "saved" if self.done else "saving"
+        return f"<{state} {self.path}: {self._done_bytes} of {self._total_bytes} bytes>"
+
+
+_lock = threading.Lock()  # of the two that follow
+_running: list[PendingSave] = []  # in the order of the calls
+_unreported: list[PendingSave] = []  # failed, and nobody knows
+
+
+def save_in_background(
+    path: str | os.PathLike[str], work: Callable[[PendingSave], None], *, total_bytes: int
+) -> PendingSave:
+    """Call `work` in a thread, after all that was begun here before; an exception is kept.
+
+    Args:
+        path: what the save is of.
+        work: saves; it may call `advance` on what it is given.
+        total_bytes: how much there is to save.
+    """
+    pending = PendingSave(os.fspath(path), os.path.realpath(path), total_bytes)
+
+    def run(earlier: PendingSave | None, job: list[Callable[[PendingSave], None]]) -> None:
+        if earlier is not None:
+            earlier._ended.wait()
+        del earlier
+        try:
+            job.pop()(pending)
+        except BaseException as e:  # noqa: BLE001  (kept for whoever asks)
+            pending._error = e
+        with _lock:
+            _running.remove(pending)
+            if pending._error is not None:
+                _unreported.append(pending)
+        pending._ended.set()
+
+    with _lock:
+        earlier = _running[-1] if _running else None
+        thread = threading.Thread(
+            target=run, args=(earlier, [work]), name=f"cordwood-save-{pending.path}", daemon=False
+        )
+        _running.append(pending)
+        try:
+            thread.start()
+        except BaseException:
+            _running.remove(pending)
+            raise
+    return pending
+
+
+def wait_for(path: str | os.PathLike[str]) -> None:
+    """Wait for the saves to `path` that go on now; what became of them is not told here."""
+    target = os.path.realpath(path)
+    with _lock:
+        same = [pending for pending in _running if pending._target == target]
+    for pending in same:
+        pending._ended.wait()
+
+
+def raise_unreported() -> None:
+    """Raise PendingSaveError if a save failed in the background and nobody has asked; once."""
+    with _lock:
+        failed = list(_unreported)
+        _unreported.clear()
+    if failed:
+        raise PendingSaveError(
+            f"{_failures(failed)}; that is told now because nobody called wait(). Nothing was "
+            "begun now: save again"
+        ) from failed[0]._error
+
+
+def _told(pending: PendingSave) -> None:
+    with _lock:
+        if pending in _unreported:
+            _unreported.remove(pending)
+
+
+def _failures(failed: list[PendingSave]) -> str:
+    return "; ".join(
+        [
+            f"the save of {pending.path} in the background failed: "
+            f"{type(pending._error).__name__}: {pending._error}"
+            for pending in failed
+        ]
+    )
+
+
+def _warn_at_exit() -> None:
+    if _unreported:
+        warnings.warn(f"cordwood: {_failures(_unreported)}", RuntimeWarning, stacklevel=1)
+
+
+def _forget() -> None:
+    """In a forked child, which has none of the threads."""
+    global _lock
+    _lock = threading.Lock()
+    _running.clear()
+    _unreported.clear()
+
+
+atexit.register(_warn_at_exit)
+os.register_at_fork(after_in_child=_forget)
