@@ -19,13 +19,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from cordwood.engine import system
+from cordwood.engine.system import open_into
 from cordwood.errors import NotACheckpointError, StorageError
 
-__all__ = ["Temporary", "atomic_file", "stale_temporaries"]
+__all__ = [
+    "NO_LOCKS",
+    "Temporary",
+    "atomic_file",
+    "make_ancestors",
+    "remove_stale",
+    "stale_temporaries",
+    "storage_error",
+    "sync_directory",
+    "temporary_path",
+    "temporary_pattern",
+    "temporary_stem",
+]
 
 _NAME_MAX = 255  # bytes in a file name on Linux file systems
 _RANDOM_BYTES = 8
-_NO_LOCKS = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK)
+NO_LOCKS = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK)
 
 
 class Temporary:
@@ -44,14 +57,14 @@ class Temporary:
         return self.opened[0]
 
     def open(self) -> None:
-        _open_into(self.opened, self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+        open_into(self.opened, self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
 
     def lock(self) -> bool:
         """False if it is gone: before it was locked, another save took it for a killed one's."""
         try:
             system.current().flock(self.fd, fcntl.LOCK_EX)
         except OSError as e:
-            if e.errno not in _NO_LOCKS:  # a file system without locks: nobody can take it
+            if e.errno not in NO_LOCKS:  # a file system without locks: nobody can take it
                 raise
         return os.fstat(self.fd).st_nlink > 0
 
@@ -92,11 +105,11 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[Temporary]:
     doing = "creating its directory"
     calls = system.current()
     try:
-        _make_ancestors(folder, made)
+        make_ancestors(folder, made)
         doing = "removing what a killed save left"
-        _remove_stale(folder, name)
+        remove_stale(folder, name)
         while True:
-            temporary = Temporary(_temporary_path(folder, name))
+            temporary = Temporary(temporary_path(folder, name))
             temporary.open()
             if temporary.lock():
                 break
@@ -111,14 +124,14 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[Temporary]:
         calls.replace(temporary.path, target)
         in_place = True
         doing = temporary.doing = "flushing its directory to the disk"
-        _sync_directory(folder)
+        sync_directory(folder)
     except OSError as e:
         _abandon(temporary, made, in_place=in_place)
         if temporary is not None:
             doing = temporary.doing
         if isinstance(e, StorageError) or e.errno is None:
             raise
-        raise _storage_error(e, asked, doing, in_place=in_place) from e
+        raise storage_error(e, asked, doing, what="file", in_place=in_place) from e
     except BaseException:
         _abandon(temporary, made, in_place=in_place)
         raise
@@ -134,19 +147,10 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[Temporary]:
 def stale_temporaries(path: str | os.PathLike[str]) -> list[str]:
     """Temporaries beside `path` that saves of it made, alive or killed."""
     folder, name = os.path.split(_resolve(os.fspath(path)))
-    pattern = _temporary_pattern(name)
+    pattern = temporary_pattern(name)
     with suppress(FileNotFoundError):
         return [os.path.join(folder, n) for n in sorted(os.listdir(folder)) if pattern.fullmatch(n)]
     return []
-
-
-def _open_into(opened: list[int], path: str, flags: int) -> None:
-    """Open a file and append its descriptor to `opened`, which the caller closes.
-
-    open(2) takes its time, and a Ctrl-C meanwhile is raised as soon as Python is back in it:
-    before an assignment would keep the descriptor. `extend` keeps it with no bytecode between.
-    """
-    opened.extend(map(system.current().open, (path,), (flags,), (0o666,)))
 
 
 def _resolve(path: str) -> str:
@@ -171,7 +175,8 @@ def _resolve(path: str) -> str:
     return target
 
 
-def _make_ancestors(folder: str, made: list[str]) -> None:
+def make_ancestors(folder: str, made: list[str]) -> None:
+    """Make a directory and those above it that are missing; they are added to `made`."""
     missing: list[str] = []
     while not os.path.isdir(folder):
         missing.append(folder)
@@ -186,21 +191,22 @@ def _make_ancestors(folder: str, made: list[str]) -> None:
         except FileExistsError:
             if not os.path.isdir(each):
                 raise
-        _sync_directory(os.path.dirname(each))  # also where another process just made it
+        sync_directory(os.path.dirname(each))  # also where another process just made it
 
 
-def _sync_directory(folder: str) -> None:
+def sync_directory(folder: str) -> None:
+    """Flush a directory to the disk."""
     calls = system.current()
     opened: list[int] = []
     try:
-        _open_into(opened, folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        open_into(opened, folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         calls.fsync(opened[0])
     finally:
         if opened:
             calls.close(opened[0])
 
 
-def _temporary_stem(name: str) -> str:
+def temporary_stem(name: str) -> str:
     """What the names of all temporaries of `name` begin with."""
     stem = f".{name}.cordwood-"
     if len(os.fsencode(stem)) + 2 * _RANDOM_BYTES + len(".tmp") <= _NAME_MAX:
@@ -209,24 +215,27 @@ def _temporary_stem(name: str) -> str:
     return f".{short}.cordwood-"
 
 
-def _temporary_pattern(name: str) -> re.Pattern[str]:
-    return re.compile(re.escape(_temporary_stem(name)) + f"[0-9a-f]{{{2 * _RANDOM_BYTES}}}\\.tmp")
+def temporary_pattern(name: str) -> re.Pattern[str]:
+    """The names of all temporaries of `name`."""
+    return re.compile(re.escape(temporary_stem(name)) + f"[0-9a-f]{{{2 * _RANDOM_BYTES}}}\\.tmp")
 
 
-def _temporary_path(folder: str, name: str) -> str:
-    return os.path.join(folder, f"{_temporary_stem(name)}{secrets.token_hex(_RANDOM_BYTES)}.tmp")
+def temporary_path(folder: str, name: str) -> str:
+    """Where a new temporary of `name` may go."""
+    return os.path.join(folder, f"{temporary_stem(name)}{secrets.token_hex(_RANDOM_BYTES)}.tmp")
 
 
-def _remove_stale(folder: str, name: str) -> None:
+def remove_stale(folder: str, name: str) -> None:
+    """Remove the temporaries of `name` that no living save holds."""
     calls = system.current()
-    pattern = _temporary_pattern(name)
+    pattern = temporary_pattern(name)
     for entry in os.listdir(folder):
         if not pattern.fullmatch(entry):
             continue
         path = os.path.join(folder, entry)
         opened: list[int] = []
         try:
-            _open_into(opened, path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            open_into(opened, path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             calls.flock(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
             calls.unlink(path)
         except OSError:
@@ -247,9 +256,12 @@ def _abandon(temporary: Temporary | None, made: list[str], *, in_place: bool) ->
             system.current().rmdir(folder)
 
 
-def _storage_error(error: OSError, path: str, doing: str, *, in_place: bool) -> OSError:
+def storage_error(error: OSError, path: str, doing: str, *, what: str, in_place: bool) -> OSError:
+    """What to raise of a system call's failure in the middle of a save."""
     if in_place:
-        then = "the new file is in place and whole, but a power cut may still undo it; save again"
+        then = (
+            f"the new {what} is in place and whole, but a power cut may still undo it; save again"
+        )
     else:
         then = "what was there before is untouched"
     assert error.errno is not None

@@ -156,12 +156,7 @@ class DirectoryFile(Closing):
         return bytes(whole)
 
     def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
-        total = sum(map(len, views))
-        if offset < 0 or offset + total > self.size_bytes:
-            raise TruncatedError(
-                f"{self.name}: expected {total} bytes at offset {offset}, found "
-                f"{max(0, self.size_bytes - offset)}"
-            )
+        self._require(offset, sum(map(len, views)))
         fd = self._open()
         try:
             read_views(fd, offset, views, name=self.name)
@@ -176,6 +171,13 @@ class DirectoryFile(Closing):
             return memoryview(mmap.mmap(fd, self.size_bytes, access=mmap.ACCESS_READ))
         finally:
             os.close(fd)
+
+    def _require(self, offset: int, length: int) -> None:
+        if offset < 0 or offset + length > self.size_bytes:
+            raise TruncatedError(
+                f"{self.name}: expected {length} bytes at offset {offset}, found "
+                f"{max(0, self.size_bytes - offset)}"
+            )
 
     def _open(self) -> int:
         fd = self._directory._open(self._path)

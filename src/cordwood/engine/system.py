@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["System", "current", "replaced"]
+__all__ = ["System", "current", "open_into", "replaced"]
 
 
 class System:
@@ -57,6 +57,42 @@ class System:
     def rmdir(self, path: str) -> None:
         os.rmdir(path)
 
+    def chmod(self, path: str, mode: int) -> None:
+        os.chmod(path, mode)
+
+    def link(self, source: str, target: str) -> None:
+        """Another name for a file, or for a symlink itself."""
+        os.link(source, target, follow_symlinks=False)
+
+    def exchange(self, one: str, other: str) -> None:
+        """Swap what lies at two paths, at once: renameat2(2) with RENAME_EXCHANGE."""
+        call = _renameat2()
+        if call is None:
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+        if call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), one, None, other)
+
+    def start_writeback(self, fd: int, offset: int, length: int) -> None:
+        """Tell the kernel to begin writing a range to the disk; a hint, which cannot fail."""
+        call = _sync_file_range()
+        if call is not None:
+            call(fd, offset, length, _WRITE)
+
+
+_AT_FDCWD = -100
+_EXCHANGE = 2  # RENAME_EXCHANGE
+_WRITE = 2  # SYNC_FILE_RANGE_WRITE
+
+
+def open_into(opened: list[int], path: str, flags: int) -> None:
+    """Open a file and append its descriptor to `opened`, which the caller closes.
+
+    open(2) takes its time, and a Ctrl-C meanwhile is raised as soon as Python is back in it:
+    before an assignment would keep the descriptor. `extend` keeps it with no bytecode between.
+    """
+    opened.extend(map(current().open, (path,), (flags,), (0o666,)))
+
 
 @functools.cache
 def _fallocate() -> Callable[[int, int, int, int], int] | None:
@@ -65,6 +101,30 @@ def _fallocate() -> Callable[[int, int, int, int], int] | None:
     except (OSError, AttributeError):
         return None
     call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    call.restype = ctypes.c_int
+    result: Callable[[int, int, int, int], int] = call
+    return result
+
+
+@functools.cache
+def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return None
+    call.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    call.restype = ctypes.c_int
+    result: Callable[[int, bytes, int, bytes, int], int] = call
+    return result
+
+
+@functools.cache
+def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    try:
+        call = ctypes.CDLL(None, use_errno=True).sync_file_range
+    except (OSError, AttributeError):
+        return None
+    call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
     call.restype = ctypes.c_int
     result: Callable[[int, int, int, int], int] = call
     return result

@@ -27,7 +27,7 @@ from cordwood.engine.parallel import run_tasks
 from cordwood.index import Digests
 from cordwood.plan.save import FilePlan, LeafBytes
 
-__all__ = ["write_file", "write_stream"]
+__all__ = ["fill_file", "write_file", "write_stream"]
 
 _UNIT_BYTES = 4 << 20
 _THREADS = 4  # each with one buffer; measured: two to four saturate a local disk
@@ -56,6 +56,21 @@ def write_file(
     Raises as `cordwood.engine.commit.atomic_file` does, and ValueError for a plan whose sizes
     disagree with each other or with the leaves.
     """
+    ends = _segment_ends(plan)
+    with atomic_file(path) as temporary:
+        _fill(temporary, plan, ends, fetch)
+
+
+def fill_file(file: Temporary, plan: FilePlan, fetch: Callable[[int], np.ndarray]) -> bytes:
+    """Write what `plan` says into an open, empty file; its header.
+
+    Raises OSError as the system does, and ValueError as `write_file` does. Nothing is flushed.
+    """
+    return _fill(file, plan, _segment_ends(plan), fetch)
+
+
+def _segment_ends(plan: FilePlan) -> list[int]:
+    """Where each segment begins, and where the last one ends."""
     lengths = [
         segment.stop - segment.start if isinstance(segment, LeafBytes) else len(segment.data)
         for segment in plan.segments
@@ -66,19 +81,26 @@ def write_file(
             f"a plan of {plan.size_bytes} bytes, but a header of {plan.header_bytes} "
             f"({'no seal' if plan.seal is None else 'sealed'}) and its segments end at {ends[-1]}"
         )
-    with atomic_file(path) as temporary:
-        digests = _write_data(temporary, plan, ends, LeafStore(plan.segments, ends, fetch))
-        if plan.seal is not None:
-            header = plan.seal(digests)
-            if len(header) != plan.header_bytes:
-                raise ValueError(
-                    f"the seal returned {len(header)} bytes for a header of {plan.header_bytes}"
-                )
-            temporary.doing = "writing the header"
-            temporary.write(memoryview(header), 0)
-        found = os.fstat(temporary.fd).st_size
-        if found != plan.size_bytes:
-            raise OSError(errno.EIO, f"wrote {plan.size_bytes} bytes, found {found}")
+    return ends
+
+
+def _fill(
+    file: Temporary, plan: FilePlan, ends: list[int], fetch: Callable[[int], np.ndarray]
+) -> bytes:
+    digests = _write_data(file, plan, ends, LeafStore(plan.segments, ends, fetch))
+    header = b""
+    if plan.seal is not None:
+        header = plan.seal(digests)
+        if len(header) != plan.header_bytes:
+            raise ValueError(
+                f"the seal returned {len(header)} bytes for a header of {plan.header_bytes}"
+            )
+        file.doing = "writing the header"
+        file.write(memoryview(header), 0)
+    found = os.fstat(file.fd).st_size
+    if found != plan.size_bytes:
+        raise OSError(errno.EIO, f"wrote {plan.size_bytes} bytes, found {found}")
+    return header
 
 
 def write_stream(

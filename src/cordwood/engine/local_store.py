@@ -1,0 +1,310 @@
+"""A directory of a local disk, or of a file system that several machines mount.
+
+A data file is created under its final name and locked until its save ends. The index is replaced
+under a lock of the directory, and what it no longer refers to is removed under that lock too: of
+data files that no index has referred to yet, only those whose own lock is free. So savers lose
+nothing of each other, and nobody removes what a living save has written.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+
+from cordwood.engine import system
+from cordwood.engine.commit import (
+    NO_LOCKS,
+    Temporary,
+    make_ancestors,
+    remove_stale,
+    storage_error,
+    sync_directory,
+    temporary_path,
+    temporary_pattern,
+)
+from cordwood.engine.digest import digest_of
+from cordwood.engine.directory import LocalDirectory
+from cordwood.engine.files import ReadableFile
+from cordwood.engine.pinned import PINNED_FILES, pinned
+from cordwood.engine.stores import Change, NewFile, Rules
+from cordwood.engine.system import open_into
+from cordwood.engine.write import fill_file
+from cordwood.errors import CordwoodError, StorageError
+from cordwood.index import Sealed, Source
+
+__all__ = ["LocalSave", "LocalStore"]
+
+_ATTEMPTS = 100  # to create a file in a directory that others keep removing
+
+
+class LocalStore:
+    """A directory, which need not exist yet, and the rules of the format it holds."""
+
+    def __init__(self, path: str | os.PathLike[str], rules: Rules) -> None:
+        self.name = os.fspath(path)
+        self._path = os.path.realpath(path)
+        self._rules = rules
+
+    def read_index(self) -> bytes | None:
+        return _read_index(self.name, self._rules)
+
+    def open(self, sources: Sequence[Source]) -> list[ReadableFile]:
+        directory = LocalDirectory(self.name)
+        if len(sources) > PINNED_FILES:
+            return [directory.file(source.name, source.size_bytes) for source in sources]
+        with directory:
+            return pinned(directory, sources)
+
+    def names(self) -> list[str]:
+        with suppress(FileNotFoundError):
+            return sorted(os.listdir(self._path))
+        return []
+
+    @contextmanager
+    def saving(self, *, others_commit: bool) -> Iterator[LocalSave]:
+        save = LocalSave(self._path, self._rules, others_commit=others_commit)
+        try:
+            yield save
+        except OSError as e:
+            save.abandon()
+            if isinstance(e, CordwoodError) or e.errno is None:
+                raise
+            raise storage_error(
+                e, self.name, save.doing, what="checkpoint", in_place=save.in_place
+            ) from e
+        except BaseException:
+            save.abandon()
+            raise
+        finally:
+            save.release()
+
+    def collect(self, *, dry_run: bool) -> list[str]:
+        if not os.path.isdir(self._path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.name)
+        with _locked(self._path):
+            data = _read_index(self.name, self._rules)
+            kept = frozenset() if data is None else self._rules.referenced(data)
+            found = []
+            patterns = [temporary_pattern(name) for name in _small_names(self._rules)]
+            for name in self.names():
+                stray = self._rules.is_data(name) and name not in kept
+                stray = stray or any(pattern.fullmatch(name) for pattern in patterns)
+                if stray and _remove_unlocked(f"{self._path}/{name}", dry_run=dry_run):
+                    found.append(name)
+            return found
+
+
+class LocalSave:
+    """A save under way. `doing` says what, for the message of an error."""
+
+    def __init__(self, path: str, rules: Rules, *, others_commit: bool) -> None:
+        self.doing = "creating its directory"
+        self.in_place = False
+        self._path = path
+        self._rules = rules
+        self._perhaps_committed = others_commit
+        self._made: list[str] = []
+        self._files: list[Temporary] = []
+        self._small: list[Temporary] = []
+
+    def write(self, files: Iterable[NewFile]) -> list[Sealed]:
+        calls = system.current()
+        sealed = []
+        for name, plan, fetch in files:
+            file = self._create(name)
+            try:
+                header = fill_file(file, plan, fetch)
+                # Never retried: see `engine.commit`.
+                file.doing = "flushing it to the disk"
+                calls.fsync(file.fd)
+            except OSError:
+                self.doing = f"{file.doing} ({name})"
+                raise
+            sealed.append(Sealed(len(header), digest_of(header)))
+        if sealed:
+            self.doing = "flushing its directory to the disk"
+            sync_directory(self._path)
+        return sealed
+
+    def _create(self, name: str) -> Temporary:
+        """A data file under its own name, locked."""
+        for _ in range(_ATTEMPTS):
+            self.doing = "creating its directory"
+            make_ancestors(self._path, self._made)
+            self.doing = f"creating {name}"
+            file = Temporary(f"{self._path}/{name}")
+            self._files.append(file)
+            try:
+                file.open()
+                if file.lock():
+                    file.doing = "writing"
+                    return file
+                system.current().close(file.opened.pop())
+            except FileNotFoundError:
+                pass  # a save that failed has removed the directory that it had made
+            self._files.pop()
+        raise StorageError(errno.EBUSY, f"other processes keep removing {name}", self._path)
+
+    def commit(self, update: Callable[[bytes | None], Change]) -> None:
+        self.doing = "creating its directory"
+        make_ancestors(self._path, self._made)
+        self.doing = "waiting for the lock of its directory"
+        with _locked(self._path):
+            self.doing = "reading the index"
+            old = _read_index(self._path, self._rules)
+            change = update(old)
+            self.doing = "looking for what was written"
+            self._require(change.added)
+            self._replace(change)
+            self._clean(old, change)
+
+    def _require(self, added: Mapping[str, int]) -> None:
+        """What a process has written is gone if it died and others took it for a dead save's."""
+        for name, size_bytes in added.items():
+            path = f"{self._path}/{name}"
+            try:
+                found = os.stat(path, follow_symlinks=False).st_size
+            except FileNotFoundError:
+                found = -1
+            if found != size_bytes:
+                what = "nothing" if found < 0 else f"{found} bytes"
+                raise StorageError(
+                    errno.EIO,
+                    f"expected {size_bytes} bytes in {name}, found {what}: the process that wrote "
+                    "it died, or does not write to this file system; what was there before is "
+                    "untouched",
+                    self._path,
+                )
+
+    def _replace(self, change: Change) -> None:
+        """Put the index in place, then the small files beside it."""
+        calls = system.current()
+        for name in _small_names(self._rules):
+            self.doing = "removing what a killed save left"
+            remove_stale(self._path, name)
+        beside = {name: data for name, data in change.beside.items() if data is not None}
+        index = self._rules.index_name
+        for name, data in {index: change.new_index, **beside}.items():
+            self.doing = f"writing {name}"
+            small = Temporary(temporary_path(self._path, name))
+            self._small.append(small)
+            small.open()  # not locked: nobody looks for dead ones but under the directory's lock
+            small.write(memoryview(data), 0)
+            calls.fsync(small.fd)
+        self.doing = f"renaming {index} into place"
+        self._perhaps_committed = True  # an interrupt may come before the next line but one
+        calls.replace(self._small[0].path, f"{self._path}/{index}")
+        self.in_place = True
+        for small, name in zip(self._small[1:], beside, strict=True):
+            self.doing = f"renaming {name} into place"
+            calls.replace(small.path, f"{self._path}/{name}")
+        for name, kept in change.beside.items():
+            if kept is None and os.path.lexists(f"{self._path}/{name}"):
+                self.doing = f"removing {name}"
+                calls.unlink(f"{self._path}/{name}")
+        self.doing = "flushing its directory to the disk"
+        sync_directory(self._path)
+
+    def _clean(self, old: bytes | None, change: Change) -> None:
+        """Remove data files that the index does not refer to, so far as that can be done."""
+        before = frozenset() if old is None else self._rules.referenced(old)
+        kept = self._rules.referenced(change.new_index)
+        with suppress(OSError):  # a later save, or gc, does it
+            for name in os.listdir(self._path):
+                if not self._rules.is_data(name) or name in kept:
+                    continue
+                path = f"{self._path}/{name}"
+                if name in before:  # its save has ended, so there is no lock to look at
+                    with suppress(OSError):
+                        system.current().unlink(path)
+                else:
+                    _remove_unlocked(path, dry_run=False)
+
+    def abandon(self) -> None:
+        """Remove what was written, unless an index refers to it."""
+        for small in self._small:
+            small.remove()
+        if self.in_place:
+            return
+        if not self._perhaps_committed:
+            self._remove(frozenset())
+        elif self._files:
+            with suppress(OSError, CordwoodError), _locked(self._path):
+                data = _read_index(self._path, self._rules)
+                self._remove(frozenset() if data is None else self._rules.referenced(data))
+
+    def _remove(self, kept: frozenset[str]) -> None:
+        for file in self._files:
+            if os.path.basename(file.path) not in kept:
+                file.remove()
+        for folder in reversed(self._made):
+            with suppress(OSError):  # not empty: someone else uses it
+                system.current().rmdir(folder)
+
+    def release(self) -> None:
+        """Close all files, which unlocks them."""
+        for file in (*self._files, *self._small):
+            while file.opened:
+                with suppress(OSError):
+                    system.current().close(file.opened.pop())
+
+
+def _small_names(rules: Rules) -> tuple[str, ...]:
+    return (rules.index_name, *rules.beside)
+
+
+def _read_index(path: str, rules: Rules) -> bytes | None:
+    try:
+        directory = LocalDirectory(path)
+    except FileNotFoundError:
+        return None
+    with directory:
+        if not directory.has(rules.index_name):
+            return None
+        return directory.read(rules.index_name, limit_bytes=rules.max_index_bytes)
+
+
+def _remove_unlocked(path: str, *, dry_run: bool) -> bool:
+    """Remove a file unless a living save holds its lock; whether it could be."""
+    calls = system.current()
+    opened: list[int] = []
+    try:
+        open_into(opened, path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        calls.flock(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not dry_run:
+            calls.unlink(path)
+        return True
+    except OSError:
+        return False  # gone meanwhile, another user's, a live save's, or no locks here: not ours
+    finally:
+        if opened:
+            with suppress(OSError):
+                calls.close(opened[0])
+
+
+@contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """An exclusive lock of a directory, as far as its file system has locks."""
+    calls = system.current()
+    while True:
+        opened: list[int] = []
+        try:
+            open_into(opened, folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                calls.flock(opened[0], fcntl.LOCK_EX)
+            except OSError as e:
+                if e.errno not in (*NO_LOCKS, errno.EBADF):  # EBADF: NFS locks no directories
+                    raise
+            if not os.path.samestat(os.fstat(opened[0]), os.stat(folder)):
+                continue  # while this one waited, another directory was put in its place
+            yield
+            return
+        finally:
+            if opened:
+                with suppress(OSError):  # closing is not enough where a fork has copied it
+                    calls.flock(opened[0], fcntl.LOCK_UN)
+                with suppress(OSError):
+                    calls.close(opened[0])

@@ -1,0 +1,62 @@
+"""Files of a directory that stay as they are, open, when another save removes them."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+
+from cordwood.engine.directory import DirectoryFile, LocalDirectory
+from cordwood.engine.files import ReadableFile, read_views
+from cordwood.index import Source
+
+__all__ = ["PINNED_FILES", "PinnedFile", "pinned"]
+
+PINNED_FILES = 64  # of a checkpoint with more, files are opened as they are read
+
+
+class PinnedFile(DirectoryFile):
+    """A file of a directory, opened once. Its size is what the index says, checked here.
+
+    Raises CorruptionError and TruncatedError as reading from a DirectoryFile does.
+    """
+
+    def __init__(self, directory: LocalDirectory, path: str, size_bytes: int) -> None:
+        super().__init__(directory, path, size_bytes)
+        self._fd = -1
+        self._fd = self._open()
+
+    def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
+        self._require(offset, sum(map(len, views)))
+        read_views(self._held(), offset, views, name=self.name)
+
+    def map(self) -> memoryview:
+        if self.size_bytes == 0:  # mmap refuses empty files
+            return memoryview(b"")
+        return memoryview(mmap.mmap(self._held(), self.size_bytes, access=mmap.ACCESS_READ))
+
+    def _held(self) -> int:
+        if self._fd < 0:
+            raise ValueError(f"{self.name} is closed; open it again")
+        return self._fd
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def pinned(directory: LocalDirectory, sources: Sequence[Source]) -> list[ReadableFile]:
+    """The files of a directory, opened. Raises as PinnedFile does."""
+    files: list[ReadableFile] = []
+    try:
+        for source in sources:
+            files.append(PinnedFile(directory, source.name, source.size_bytes))
+    except BaseException:
+        for file in files:
+            file.close()
+        raise
+    return files

@@ -1,0 +1,105 @@
+"""What a save of many files needs of the place where they go: a directory, or an object store.
+
+Data files have names that no other save uses, and are never changed. The index, one small file,
+says which of them belong to the checkpoint; it comes last, by a replacement that takes effect
+whole or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from cordwood.engine.files import ReadableFile
+from cordwood.index import Sealed, Source
+from cordwood.plan.save import FilePlan
+
+__all__ = ["Change", "DirectoryStore", "NewFile", "Rules", "StoreSave"]
+
+
+class Rules(NamedTuple):
+    """What a format says of the names in its directories."""
+
+    index_name: str
+    max_index_bytes: int
+    beside: tuple[str, ...]  # other small files that are replaced with the index
+    is_data: Callable[[str], bool]  # whether a name is one of its data files
+    referenced: Callable[[bytes], frozenset[str]]  # the data files that an index refers to
+
+
+class NewFile(NamedTuple):
+    """A data file to write."""
+
+    name: str
+    plan: FilePlan
+    fetch: Callable[[int], np.ndarray[Any, Any]]  # as `cordwood.engine.write.write_file` has it
+
+
+class Change(NamedTuple):
+    """A new index, and what goes with it."""
+
+    new_index: bytes
+    added: Mapping[str, int]  # data files that must be there, and their sizes in bytes
+    beside: Mapping[str, bytes | None]  # small files to write after it; None: to remove
+
+
+class StoreSave(Protocol):
+    """A save under way."""
+
+    def write(self, files: Iterable[NewFile]) -> list[Sealed]:
+        """Write data files. When this returns, a power cut cannot lose them.
+
+        Returns what their headers are known by. Raises OSError, as `engine.commit` does.
+        """
+        ...
+
+    def commit(self, update: Callable[[bytes | None], Change]) -> None:
+        """Replace the index, and remove the data files that it no longer refers to.
+
+        Args:
+            update: makes the change, given the index as it is (None: there is none). Where
+                other saves come first it is called again, with what they left.
+
+        Raises OSError, and what `update` raises; the old index then stays.
+        """
+        ...
+
+
+class DirectoryStore(Protocol):
+    """A directory of data files and one index."""
+
+    @property
+    def name(self) -> str: ...
+
+    def read_index(self) -> bytes | None:
+        """The index; None where there is none.
+
+        Raises CorruptionError where it is no regular file, LimitError where it is too large.
+        """
+        ...
+
+    def open(self, sources: Sequence[Source]) -> list[ReadableFile]:
+        """The data files, to read from. One that is missing or of another size than its source
+        says is an error here or when it is first read: CorruptionError or TruncatedError.
+        """
+        ...
+
+    def names(self) -> list[str]:
+        """What lies there, sorted; [] where there is no directory."""
+        ...
+
+    def saving(self, *, others_commit: bool) -> AbstractContextManager[StoreSave]:
+        """Save in the block. Leaving it by an exception removes what was written, unless an
+        index refers to it by then.
+
+        Args:
+            others_commit: whether another process is to commit what this one writes.
+        """
+        ...
+
+    def collect(self, *, dry_run: bool) -> list[str]:
+        """Remove what saves that died have left; the names."""
+        ...

@@ -1,0 +1,407 @@
+"""A directory of data files and an index: what saves leave, whatever becomes of them."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cordwood.engine import system
+from cordwood.engine.digest import digest_of
+from cordwood.engine.local_store import LocalStore
+from cordwood.engine.stores import Change, NewFile, Rules, StoreSave
+from cordwood.errors import CorruptionError, LimitError, StorageError, TruncatedError
+from cordwood.index import Sealed, Source
+from cordwood.plan.save import FilePlan, LeafBytes
+from cordwood.testing.faults.systems import FailingSystem
+
+HEADER = b"h" * 4096
+RULES = Rules(
+    "index",
+    1 << 16,
+    ("beside",),
+    lambda name: name.startswith("data-"),
+    lambda data: frozenset(name for names in json.loads(data).values() for name in names),
+)
+
+
+def new_file(name: str, size: int = 100) -> NewFile:
+    plan = FilePlan(4096 + size, (LeafBytes(0, 0, size),), 4096, lambda _: HEADER)
+    return NewFile(name, plan, lambda _: np.full(size, 7, np.uint8))
+
+
+def put(
+    key: str, *names: str, size: int = 100, beside: bytes | None = None
+) -> Callable[[bytes | None], Change]:
+    """An update of the index: under `key`, those files."""
+
+    def update(old: bytes | None) -> Change:
+        items = json.loads(old or b"{}")
+        items[key] = names
+        added = dict.fromkeys(names, 4096 + size)
+        return Change(json.dumps(items).encode(), added, {"beside": beside})
+
+    return update
+
+
+def save(path: Path, key: str, *names: str, beside: bytes | None = None) -> None:
+    with LocalStore(path, RULES).saving(others_commit=False) as saving:
+        saving.write([new_file(name) for name in names])
+        saving.commit(put(key, *names, beside=beside))
+
+
+def found(path: Path) -> list[str]:
+    return sorted(os.listdir(path))
+
+
+def test_a_save_and_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b"
+    save(path, "x", "data-1", "data-2", beside=b"map")
+    assert found(path) == ["beside", "data-1", "data-2", "index"]
+    assert (path / "beside").read_bytes() == b"map"
+    assert (path / "data-1").read_bytes() == HEADER + b"\7" * 100
+    save(path, "y", "data-3")
+    assert found(path) == ["data-1", "data-2", "data-3", "index"]
+    (path / "notes.txt").write_text("kept")
+    save(path, "x", "data-4")
+    assert found(path) == ["data-3", "data-4", "index", "notes.txt"]
+    store = LocalStore(path, RULES)
+    assert json.loads(store.read_index() or b"") == {"x": ["data-4"], "y": ["data-3"]}
+    assert store.names() == found(path)
+
+
+def test_what_a_file_is_known_by(tmp_path: Path) -> None:
+    with LocalStore(tmp_path, RULES).saving(others_commit=False) as saving:
+        sealed = saving.write([new_file("data-1"), new_file("data-2", 0)])
+    assert sealed == [Sealed(4096, digest_of(HEADER))] * 2
+
+
+def test_reading(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "new", RULES)
+    assert store.read_index() is None
+    assert store.names() == []
+    save(tmp_path / "new", "x", "data-1", "data-2")
+    sources = [Source("data-1", 4196), Source("data-2", 4196)]
+    one, two = store.open(sources)
+    (tmp_path / "new" / "data-1").unlink()  # as a later save would
+    assert one.read(4090, 10) == b"h" * 6 + b"\7" * 4
+    assert bytes(two.map()[-1:]) == b"\7"
+    one.close()
+    with pytest.raises(ValueError, match="data-1 is closed"):
+        one.read(0, 1)
+    with pytest.raises(CorruptionError, match="new/data-1 is missing"):
+        store.open(sources)
+    with pytest.raises(TruncatedError, match="expected 9 bytes at offset 4190, found 6"):
+        two.read(4190, 9)
+
+
+def test_many_files_are_opened_when_they_are_read(tmp_path: Path) -> None:
+    names = [f"data-{i}" for i in range(70)]
+    save(tmp_path, "x", *names)
+    before = len(os.listdir("/proc/self/fd"))
+    files = LocalStore(tmp_path, RULES).open([Source(name, 4196) for name in names])
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+    assert [file.read(4096, 1) for file in files] == [b"\7"] * 70
+
+
+@pytest.mark.parametrize("count", [1, 65])
+def test_files_that_are_not_what_the_index_says(tmp_path: Path, count: int) -> None:
+    names = [f"data-{i}" for i in range(count)]
+    save(tmp_path, "x", *names)
+    store = LocalStore(tmp_path, RULES)
+
+    def read(size: int) -> bytes:
+        files = store.open([Source("data-0", size), *[Source(n, 4196) for n in names[1:]]])
+        return files[0].read(0, 1)
+
+    assert read(4196) == b"h"
+    with pytest.raises(TruncatedError, match="data-0: expected 4197 bytes, found 4196"):
+        read(4197)
+    with pytest.raises(CorruptionError, match="data-0: expected 4195 bytes, found 4196"):
+        read(4195)
+    (tmp_path / "data-0").rename(tmp_path / "elsewhere")
+    (tmp_path / "data-0").symlink_to("elsewhere")
+    with pytest.raises(CorruptionError, match="data-0 is, or lies behind, a symbolic link"):
+        read(4196)
+    (tmp_path / "data-0").unlink()
+    os.mkfifo(tmp_path / "data-0")
+    with pytest.raises(CorruptionError, match="data-0: expected a regular file"):
+        read(4196)
+
+
+def test_an_index_that_is_no_plain_file(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("{}")
+    (tmp_path / "index").symlink_to("target")
+    with pytest.raises(CorruptionError, match="index is, or lies behind, a symbolic link"):
+        LocalStore(tmp_path, RULES).read_index()
+    with pytest.raises(CorruptionError, match="symbolic link"):
+        save(tmp_path, "x", "data-1")
+    assert found(tmp_path) == ["index", "target"]
+    assert (tmp_path / "target").read_text() == "{}"
+    (tmp_path / "index").unlink()
+    (tmp_path / "index").write_bytes(b" " * ((1 << 16) + 1))
+    with pytest.raises(LimitError, match="65537 bytes; expected at most 65536"):
+        LocalStore(tmp_path, RULES).read_index()
+
+
+def save_and(
+    path: Path, *names: str, then: Callable[[StoreSave], None], others_commit: bool = False
+) -> None:
+    """Write files, and do something else with the save than to commit it."""
+    with LocalStore(path, RULES).saving(others_commit=others_commit) as saving:
+        saving.write([new_file(name) for name in names])
+        then(saving)
+
+
+def test_an_exception_leaves_nothing(tmp_path: Path) -> None:
+    save(tmp_path, "x", "data-1")
+
+    def fail(saving: StoreSave) -> None:
+        assert found(tmp_path) == ["data-1", "data-2", "index"]
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        save_and(tmp_path, "data-2", then=fail)
+    assert found(tmp_path) == ["data-1", "index"]
+
+    def refuse(old: bytes | None) -> Change:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        save_and(tmp_path / "new" / "er", "data-2", then=lambda saving: saving.commit(refuse))
+    assert found(tmp_path) == ["data-1", "index"]
+
+
+def test_what_a_dead_save_left_is_removed_and_a_living_one_kept(tmp_path: Path) -> None:
+    save(tmp_path, "x", "data-1")
+    (tmp_path / "data-dead").write_bytes(b"")
+    (tmp_path / f".index.cordwood-{'0' * 16}.tmp").write_bytes(b"")
+    (tmp_path / f".beside.cordwood-{'0' * 16}.tmp").write_bytes(b"")
+    store = LocalStore(tmp_path, RULES)
+    with store.saving(others_commit=False) as living:
+        living.write([new_file("data-2")])
+        assert store.collect(dry_run=True) == [
+            f".beside.cordwood-{'0' * 16}.tmp",
+            f".index.cordwood-{'0' * 16}.tmp",
+            "data-dead",
+        ]
+        save(tmp_path, "y", "data-3")
+        assert found(tmp_path) == ["data-1", "data-2", "data-3", "index"]
+        living.commit(put("x", "data-2"))
+    assert found(tmp_path) == ["data-2", "data-3", "index"]
+    assert store.collect(dry_run=False) == []
+
+
+def test_collecting(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "none", RULES)
+    with pytest.raises(FileNotFoundError, match="none"):
+        store.collect(dry_run=False)
+    (tmp_path / "data-1").write_bytes(b"")
+    (tmp_path / "mine").write_bytes(b"")
+    store = LocalStore(tmp_path, RULES)
+    assert store.collect(dry_run=True) == ["data-1"]
+    assert found(tmp_path) == ["data-1", "mine"]
+    assert store.collect(dry_run=False) == ["data-1"]
+    assert found(tmp_path) == ["mine"]
+
+
+def test_another_process_commits(tmp_path: Path) -> None:
+    """What others wrote stays when they fail after the commit, and goes when there is none."""
+
+    def fail_late(saving: StoreSave) -> None:
+        with LocalStore(tmp_path, RULES).saving(others_commit=False) as first:
+            first.write([new_file("data-1")])
+            first.commit(put("x", "data-1", "data-2"))
+        raise ZeroDivisionError
+
+    def fail(saving: StoreSave) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        save_and(tmp_path, "data-2", then=fail_late, others_commit=True)
+    assert found(tmp_path) == ["data-1", "data-2", "index"]
+    with pytest.raises(ZeroDivisionError):
+        save_and(tmp_path, "data-3", then=fail, others_commit=True)
+    assert found(tmp_path) == ["data-1", "data-2", "index"]
+
+
+@pytest.mark.parametrize("damage", ["gone", "short", "link"])
+def test_a_commit_needs_all_that_was_written(tmp_path: Path, damage: str) -> None:
+    save(tmp_path, "x", "data-1")
+
+    def then(saving: StoreSave) -> None:
+        (tmp_path / "data-3").unlink()
+        if damage == "short":
+            (tmp_path / "data-3").write_bytes(b"")
+        if damage == "link":
+            (tmp_path / "data-3").symlink_to("data-2")
+        saving.commit(put("x", "data-2", "data-3"))
+
+    with pytest.raises(StorageError, match="expected 4196 bytes in data-3, found") as raised:
+        save_and(tmp_path, "data-2", "data-3", then=then)
+    assert "what was there before is untouched" in str(raised.value)
+    assert found(tmp_path) == ["data-1", "index"]
+
+
+class _Interrupting(system.System):
+    """Ctrl-C as soon as the Nth rename is done, before Python takes note of it."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def replace(self, source: str, target: str) -> None:
+        super().replace(source, target)
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_an_interrupt_right_after_the_commit_removes_nothing(tmp_path: Path, at: int) -> None:
+    save(tmp_path, "x", "data-1", beside=b"old")
+    with pytest.raises(KeyboardInterrupt), system.replaced(_Interrupting(at)):
+        save(tmp_path, "x", "data-2", beside=b"new")
+    assert json.loads((tmp_path / "index").read_bytes()) == {"x": ["data-2"]}
+    assert "data-2" in found(tmp_path)
+    save(tmp_path, "x", "data-3", beside=b"newer")
+    assert found(tmp_path) == ["beside", "data-3", "index"]
+
+
+def test_a_rename_that_fails_leaves_the_old(tmp_path: Path) -> None:
+    save(tmp_path, "x", "data-1")
+
+    class Failing(system.System):
+        def replace(self, source: str, target: str) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with (
+        pytest.raises(StorageError, match="while renaming index into place; what was") as raised,
+        system.replaced(Failing()),
+    ):
+        save(tmp_path, "x", "data-2")
+    assert raised.value.filename == str(tmp_path)
+    assert found(tmp_path) == ["data-1", "index"]
+
+
+def test_errors_say_which_file(tmp_path: Path) -> None:
+    class Failing(system.System):
+        def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with (
+        pytest.raises(StorageError, match=r"No space left on device while writing \(data-1\)"),
+        system.replaced(Failing()),
+    ):
+        save(tmp_path / "new", "x", "data-1")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_file_system_without_locks(tmp_path: Path) -> None:
+    class Lockless(system.System):
+        def flock(self, fd: int, operation: int) -> None:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    (tmp_path / "data-perhaps-alive").write_bytes(b"")
+    with system.replaced(Lockless()):
+        save(tmp_path, "x", "data-1")
+        save(tmp_path, "x", "data-2")
+    assert found(tmp_path) == ["data-2", "data-perhaps-alive", "index"]
+
+
+def test_threads_that_save_at_once(tmp_path: Path) -> None:
+    """Each of eight keys is saved five times; none is lost, and nothing else is left."""
+    failures: list[BaseException] = []
+
+    def work(thread: int) -> None:
+        try:
+            for step in range(5):
+                save(tmp_path / "new", str(thread), f"data-{thread}-{step}", beside=b"map")
+        except BaseException as e:  # noqa: BLE001
+            failures.append(e)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    items = json.loads((tmp_path / "new" / "index").read_bytes())
+    assert items == {str(i): [f"data-{i}-4"] for i in range(8)}
+    assert found(tmp_path / "new") == ["beside", *[f"data-{i}-4" for i in range(8)], "index"]
+
+
+def test_a_directory_that_others_remove(tmp_path: Path) -> None:
+    """A first save that fails removes the directory it made, even as another begins in it."""
+    path = tmp_path / "new"
+    removed: list[str] = []
+
+    class Removing(system.System):
+        def open(self, path: str, flags: int, mode: int = 0o666) -> int:  # type: ignore[override]
+            if path.endswith("data-1") and len(removed) < 3:
+                removed.append(path)
+                os.rmdir(os.path.dirname(path))
+            return super().open(path, flags, mode)
+
+    with system.replaced(Removing()):
+        save(path, "x", "data-1")
+    assert len(removed) == 3
+    assert found(path) == ["data-1", "index"]
+
+
+def test_a_file_that_is_taken_for_a_dead_one_before_it_is_locked(tmp_path: Path) -> None:
+    taken: list[Path] = []
+
+    class Racing(system.System):
+        def flock(self, fd: int, operation: int) -> None:
+            target = tmp_path / "data-1"
+            if operation == fcntl.LOCK_EX and not taken and target.exists():
+                taken.append(target)
+                target.unlink()
+            super().flock(fd, operation)
+
+    with system.replaced(Racing()):
+        save(tmp_path, "x", "data-1")
+    assert taken
+    assert found(tmp_path) == ["data-1", "index"]
+
+
+def test_nothing_stays_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    save(tmp_path, "x", "data-1", "data-2")
+    with pytest.raises(StorageError), system.replaced(FailingSystem(9, errno.EIO)):
+        save(tmp_path, "x", "data-3", "data-4")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_lock_follows_the_path(tmp_path: Path) -> None:
+    """Whoever waits for the lock of a directory that is replaced meanwhile locks the new one."""
+    path = tmp_path / "d"
+    save(path, "x", "data-1")
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    waits = threading.Event()
+
+    class Telling(system.System):
+        def flock(self, fd: int, operation: int) -> None:
+            if stat.S_ISDIR(os.fstat(fd).st_mode) and operation == fcntl.LOCK_EX:
+                waits.set()
+            super().flock(fd, operation)
+
+    with system.replaced(Telling()):
+        waiting = threading.Thread(target=save, args=(path, "y", "data-2"))
+        waiting.start()
+        assert waits.wait(60)
+    path.rename(tmp_path / "old")
+    save(path, "z", "data-3")
+    (tmp_path / "old" / "data-2").rename(path / "data-2")
+    os.close(fd)
+    waiting.join()
+    assert json.loads((path / "index").read_bytes()) == {"z": ["data-3"], "y": ["data-2"]}
