@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import traceback
-from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
@@ -77,10 +77,8 @@ class Group:
     def start(self, scenario: str, **arguments: Any) -> None:
         """Have every process begin a scenario."""
         for pipe in self._pipes:
-            try:
+            with suppress(OSError):  # it was killed
                 pipe.send((scenario, arguments))
-            except OSError:
-                pass
 
     def results(self) -> list[Result]:
         """What became of it, once every process has ended it or has died."""

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
-from typing import Any
-
 import jax
 
 from cordwood.engine.hosts import JaxHosts, current
