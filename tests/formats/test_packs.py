@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from cordwood.engine.digest import digest_of
 from cordwood.engine.files import MemoryFile
-from cordwood.errors import CorruptionError, FormatError, UnsupportedLeafError
+from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedLeafError
+from cordwood.formats.packs import item as item_module
 from cordwood.formats.packs.grid import Grid, cells_meeting
 from cordwood.formats.packs.hugging_face import hugging_face_index
 from cordwood.formats.packs.index_file import encode_index
@@ -132,6 +133,13 @@ def test_cuts_that_are_not_even() -> None:
     types = json.loads(directory.data)["items"][""]["types"]
     assert [each["cuts"] for each in types] == [[[0, 1, 6], 1], [3]]
     assert_trees_equal(tree_in(directory)[0], tree)
+
+
+def test_cuts_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = directory_of([np.arange(7)], shards={0: ShardMap((7,), ((0, 2, 4),), ((0,),) * 3)})
+    monkeypatch.setattr(item_module, "MAX_CUTS", 2)
+    with pytest.raises(LimitError, match=r"types: 3 cuts; expected at most 2 \(MAX_CUTS\)"):
+        _ = directory.items
 
 
 def test_tensors_that_would_have_one_name() -> None:

@@ -19,6 +19,7 @@ from cordwood.engine.read import execute_load
 from cordwood.errors import CorruptionError, FormatError
 from cordwood.index import Box, Inline, Leaf, Piece, Pieces, Span
 from cordwood.plan import boxes as planner
+from cordwood.plan import templates
 from cordwood.plan.boxes import Want, plan_boxes
 from cordwood.plan.load import Move, plan_load
 from cordwood.sharding.boxes import cells, shape_of, slices, whole
@@ -66,26 +67,32 @@ def test_every_box_is_numpys(
 ) -> None:
     item = dtypes.itemsize(dtype)
     count = math.prod(shape)
-    raw = np.random.default_rng(count).integers(0, 256, (*shape, item), np.uint8)
-    file = bytearray()
-    pieces = []
-    for where in data.draw(st.one_of(grids(shape), spans(count))):
-        file += bytes(data.draw(st.integers(0, 40)))
-        part = (
-            raw.reshape(-1, item)[slice(*where)] if isinstance(where, Span) else raw[slices(where)]
-        )
-        pieces.append(Piece(where, 0, len(file), part.size))
-        file += part.tobytes()
-    leaf = Leaf(("a",), "numpy", shape, dtype, Pieces(tuple(pieces)))
+    wheres = data.draw(st.one_of(grids(shape), spans(count)))
     boxes = data.draw(st.one_of(grids(shape), st.tuples(grids(shape), grids(shape)).map(sum_of)))
-    digests = digests_of([bytes(file)], start=0, block_bytes=block) if block else None
+    files, raws, wants = [], [], []
+    for source in range(2):  # two leaves that are cut alike, and lie differently
+        raw = np.random.default_rng(source).integers(0, 256, (*shape, item), np.uint8)
+        file = bytearray()
+        pieces = []
+        for where in wheres:
+            file += bytes(data.draw(st.integers(0, 40)))
+            rows = raw.reshape(-1, item)
+            part = rows[slice(*where)] if isinstance(where, Span) else raw[slices(where)]
+            pieces.append(Piece(where, source, len(file), part.size))
+            file += part.tobytes()
+        leaf = Leaf((str(source),), "numpy", shape, dtype, Pieces(tuple(pieces)))
+        files.append(file)
+        raws.append(raw)
+        wants.append(Want(leaf, tuple(boxes)))
+    digests = [digests_of([f], start=0, block_bytes=block) if block else None for f in files]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planner, "RANGE_PRICE_BYTES", price)
-        patch.setattr(planner, "RUN_BYTES", run)
-        plan = plan_boxes([Want(leaf, tuple(boxes))], block_bytes=[block], codecs={})
+        patch.setattr(templates, "RUN_BYTES", run)
+        plan = plan_boxes(wants, block_bytes=[block] * 2, codecs={})
     assert plan.moves == tuple(sorted(plan.moves))
-    buffers = execute_load(plan, [MemoryFile(file)], digests=[digests], verify=True)
-    for box, (buffer, position, length) in zip(boxes, plan.placements, strict=True):
+    buffers = execute_load(plan, list(map(MemoryFile, files)), digests=digests, verify=True)
+    wanted = [(raw, box) for raw in raws for box in boxes]
+    for (raw, box), (buffer, position, length) in zip(wanted, plan.placements, strict=True):
         assert position % 64 == 0
         found = buffers[buffer][position : position + length]
         assert found.tobytes() == raw[slices(box)].tobytes()

@@ -113,6 +113,20 @@ def test_whoever_has_the_least_gets_the_rest() -> None:
     assert shares.bytes_of_process == (1000, 1000)
 
 
+def test_small_leaves_that_all_hold_lie_in_few_files() -> None:
+    own = [Stored(0, 4, spread((64, 4 * MIB), (64, 1)))]
+    small = [Stored(1 + i, 4, spread((1000,), (1,), 64)) for i in range(60)]
+    shares = share_out([*own, *small], process_count=64)
+    assert [len(shares) for shares in shares.of_process] == [2] + [1] * 63
+    assert shares.bytes_of_process[0] < 1.02 * shares.bytes_of_process[1]
+
+
+def test_small_leaves_are_dealt_on_once_a_share_is_full() -> None:
+    small = [Stored(i, 4, spread((1000,), (1,), 8)) for i in range(802)]
+    shares = share_out(small, process_count=8)
+    assert shares.bytes_of_process == (102 * 4000,) * 7 + (88 * 4000,)
+
+
 def test_a_holder_beyond_the_processes_is_an_error() -> None:
     with pytest.raises(ValueError, match="process 3 holds a shard"):
         share_out([Stored(0, 4, single((4,), 3))], process_count=2)

@@ -4,16 +4,17 @@ Where the common part of the two is unbroken in both, its bytes are moved straig
 Otherwise a range of the source is read once, and every box that wants of it takes its part by a
 strided copy (a spread). How much to read at once is decided by cost: bytes, in whole blocks
 where those are checked, plus a price for each range.
+
+Leaves that are cut alike, and of which like boxes are wanted, are thought through once: see
+`plan.templates`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from cordwood import dtypes
-from cordwood.errors import FormatError, LimitError
 from cordwood.index import Box, Encoded, Inline, Leaf, Piece, Pieces, Span
 from cordwood.keypath import format_path
 from cordwood.plan.load import (
@@ -25,15 +26,13 @@ from cordwood.plan.load import (
     Placement,
     plan_load,
 )
-from cordwood.plan.ranges import Runs, byte_ranges, pitches, runs, tiles
 from cordwood.plan.spread import Chunk, Codec, Part, Spread
-from cordwood.sharding.boxes import element_count, intersect, shape_of, whole
+from cordwood.plan.templates import Template, check_pieces, make_template
+from cordwood.sharding.boxes import element_count, whole
 
-__all__ = ["MAX_CHUNK_RATIO", "RANGE_PRICE_BYTES", "Want", "plan_boxes"]
+__all__ = ["RANGE_PRICE_BYTES", "Want", "plan_boxes"]
 
 RANGE_PRICE_BYTES = 256 << 10  # what could be read in the time that another range takes
-RUN_BYTES = 64 << 10  # a shorter run is read with its neighbours, and copied
-MAX_CHUNK_RATIO = 1 << 16  # more than any codec's: how much larger a chunk may be decoded
 
 
 class Want(NamedTuple):
@@ -98,16 +97,6 @@ def _order(want: Want) -> tuple[int, int]:
     return storage.pieces[0].source, storage.pieces[0].offset
 
 
-class _Stored(NamedTuple):
-    """A piece as a range of the bytes of an array in C order."""
-
-    source: int
-    origin: int  # the offset that the array's first byte has, or would have
-    shape: tuple[int, ...]
-    start: int  # which of the array's bytes the piece holds
-    stop: int
-
-
 class _Planner:
     """A plan that grows leaf by leaf."""
 
@@ -121,6 +110,7 @@ class _Planner:
         self.spreads: list[Spread] = []
         self.chunks: list[Chunk] = []
         self.slab = -1  # the buffer that small boxes share now
+        self.templates: dict[Hashable, Template] = {}
 
     def plan(self, placements: Sequence[Placement]) -> LoadPlan:
         self.moves.sort()
@@ -147,175 +137,66 @@ class _Planner:
 
     def add(self, want: Want) -> list[Placement]:
         leaf, boxes = want
-        item = dtypes.itemsize(leaf.dtype)
         storage = leaf.storage
         if isinstance(storage, Inline):
             raise TypeError(f"{_name(leaf)} is stored inline: there is nothing to read")
-        _check_lengths(leaf, storage, item)  # before memory is taken for them
+        pieces = storage.pieces
+        blocks = tuple([self.block_bytes[piece.source] for piece in pieces])
+        key = (*_how(leaf, storage), boxes, blocks)
+        template = self.templates.get(key)
+        if template is None or isinstance(storage, Encoded):  # whose pieces differ in length
+            check_pieces(leaf, name=_name(leaf))  # before memory is taken for them
+        item = dtypes.itemsize(leaf.dtype)
         places = [self.place(element_count(box) * item) for box in boxes]
-        parts = [
-            Part(box, buffer, position, pitches(shape_of(box), item))
-            for box, (buffer, position, length) in zip(boxes, places, strict=True)
-            if length
-        ]
-        if not parts:
-            return places
-        if storage.pieces and isinstance(storage.pieces[0].where, Span):
-            self.spans(leaf, storage.pieces, parts, item)
-            return places
-        covered: list[list[Box]] = [[] for _ in parts]
-        for piece in storage.pieces:
-            assert isinstance(piece.where, Box)
-            within = list(_common(piece.where, parts, covered))
-            if not within:
-                continue
-            shape = shape_of(piece.where)
-            if isinstance(storage, Encoded):
-                spread = Spread(storage.chunk_shape, item, tuple(within))
-                codec = self.codecs[storage.codec]
-                chunk = Chunk(*piece[1:], codec, leaf.dtype, spread)
-                self.chunks.append(chunk)
-            else:
-                stored = _Stored(piece.source, piece.offset, shape, 0, piece.length)
-                self.read([stored], within, item, apart=_are_apart(parts))
-        for part, found in zip(parts, covered, strict=True):
-            if not tiles(found, part.box):
-                raise FormatError(
-                    f"{_name(leaf)}: expected pieces that make up "
-                    f"{list(zip(part.box.start, part.box.stop, strict=True))}, found "
-                    f"{sum(map(element_count, found))} of {element_count(part.box)} elements "
-                    "in them, or some twice"
-                )
+        if template is None:
+            template = self.templates[key] = make_template(
+                leaf,
+                boxes,
+                name=_name(leaf),
+                block_bytes=blocks,
+                price_bytes=RANGE_PRICE_BYTES,
+                codecs=self.codecs,
+            )
+        self.follow(template, pieces, places)
         return places
 
-    def spans(self, leaf: Leaf, pieces: Iterable[Piece], parts: Sequence[Part], item: int) -> None:
-        stored = []
-        end = 0
-        for piece in pieces:
-            assert isinstance(piece.where, Span)
-            start, stop = piece.where
-            if start != end:
-                raise FormatError(f"{_name(leaf)}: expected element {end} next, found {start}")
-            end = stop
-            origin = piece.offset - start * item
-            stored.append(_Stored(piece.source, origin, leaf.shape, start * item, stop * item))
-        if end != math.prod(leaf.shape):
-            raise FormatError(
-                f"{_name(leaf)}: expected {math.prod(leaf.shape)} elements in its pieces, "
-                f"found {end}"
-            )
-        self.read(stored, parts, item, apart=_are_apart(parts))
-
-    def read(
-        self, stored: Sequence[_Stored], parts: Sequence[Part], item: int, *, apart: bool
+    def follow(
+        self, template: Template, pieces: Sequence[Piece], places: Sequence[Placement]
     ) -> None:
-        """Read parts of an array of which `stored` are ranges."""
-        shape = stored[0].shape
-        found = [_runs(part, shape, item) for part in parts] if apart else [None]
-        straight = [each for each in found if each is not None]
-        if len(straight) == len(found):
-            for part, each in zip(parts, straight, strict=True):
-                for piece in stored:
-                    self.moves += _moves(piece, part, each, item)
-            return
-        spread = ~len(self.spreads)
-        self.spreads.append(Spread(shape, item, tuple(parts)))
-        boxes = [part.box for part in parts]
-        ranges: dict[int, list[tuple[int, int]]] = {}
-        for piece in stored:
-            block = self.block_bytes[piece.source]
-            if block not in ranges:
-                gap = block + RANGE_PRICE_BYTES
-                ranges[block] = byte_ranges(shape, boxes, item_bytes=item, gap_bytes=gap)
-            for a, b in ranges[block]:
-                a, b = max(a, piece.start), min(b, piece.stop)
-                if a < b:
-                    self.moves.append(Move(piece.source, piece.origin + a, b - a, spread, a))
+        """Plan what a template says for the pieces and boxes that it numbers."""
+        first = len(self.spreads)
+        add = self.moves.append
+        for number, offset, length, buffer, position in template.moves:
+            _, source, origin, _ = pieces[number]
+            if buffer < 0:
+                buffer -= first
+            else:
+                buffer, begin, _ = places[buffer]
+                position += begin
+            add(Move(source, origin + offset, length, buffer, position))
+        for spread in template.spreads:
+            self.spreads.append(_moved(spread, places))
+        for chunk in template.chunks:
+            _, source, origin, length = pieces[chunk.source]
+            spread = _moved(chunk.spread, places)
+            self.chunks.append(Chunk(source, origin, length, chunk.codec, chunk.dtype, spread))
 
 
-def _runs(part: Part, shape: tuple[int, ...], item: int) -> Runs | None:
-    steps = pitches(shape, item)
-    extent = shape_of(part.box)
-    return runs(extent, steps, part.steps, item_bytes=item, least_bytes=RUN_BYTES)
+def _how(leaf: Leaf, storage: Pieces | Encoded) -> tuple[Hashable, ...]:
+    """All that decides how the parts of a leaf go together."""
+    if isinstance(storage, Encoded):
+        places: Hashable = tuple([piece.where for piece in storage.pieces])
+        return leaf.shape, leaf.dtype, places, storage.chunk_shape, storage.codec
+    places = tuple([(piece.where, piece.length) for piece in storage.pieces])
+    return leaf.shape, leaf.dtype, places, storage.encoding
 
 
-def _moves(piece: _Stored, part: Part, found: Runs, item: int) -> Iterator[Move]:
-    """The runs of a part as moves, so far as the piece holds them."""
-    first = sum(map(int.__mul__, part.box.start, pitches(piece.shape, item)))
-    for start, position in found.starts:
-        start += first
-        a, b = max(start, piece.start), min(start + found.length, piece.stop)
-        if a < b:
-            at = part.position + position + a - start
-            yield Move(piece.source, piece.origin + a, b - a, part.buffer, at)
-
-
-def _check_lengths(leaf: Leaf, storage: Pieces | Encoded, item: int) -> None:
-    """Require that each piece lies within the leaf and is as long as what it holds."""
-    if isinstance(storage, Pieces) and storage.encoding not in ("raw", "swapped"):
-        raise TypeError(f"{_name(leaf)} is {storage.encoding}: it can only be read whole")
-    spans = bool(storage.pieces) and isinstance(storage.pieces[0].where, Span)
-    for piece in storage.pieces:
-        where = piece.where
-        if isinstance(where, Span):
-            count, fits = where.stop - where.start, spans and isinstance(storage, Pieces)
-        else:
-            ends = zip(where.start, where.stop, leaf.shape, strict=False)
-            fits = len(where.start) == len(where.stop) == len(leaf.shape) and not spans
-            fits = fits and all(0 <= a <= b <= size for a, b, size in ends)
-            count = element_count(where)
-        if not fits:
-            raise FormatError(f"{_name(leaf)}: {where} is no part of shape {list(leaf.shape)}")
-        if isinstance(storage, Encoded):
-            _check_chunk(leaf, piece, where, storage.chunk_shape, item)
-        elif piece.length != count * item:
-            raise FormatError(
-                f"{_name(leaf)}: expected {count * item} bytes for {count} elements of "
-                f"{leaf.dtype}, found {piece.length}"
-            )
-
-
-def _check_chunk(
-    leaf: Leaf, piece: Piece, where: Span | Box, chunk_shape: tuple[int, ...], item: int
-) -> None:
-    assert isinstance(where, Box)
-    if len(chunk_shape) != len(leaf.shape) or any(
-        part > size for part, size in zip(shape_of(where), chunk_shape, strict=False)
-    ):
-        raise FormatError(
-            f"{_name(leaf)}: {where} is no chunk of shape {list(chunk_shape)} of an array of "
-            f"shape {list(leaf.shape)}"
-        )
-    size = math.prod(chunk_shape) * item
-    if size > piece.length * MAX_CHUNK_RATIO:
-        raise LimitError(
-            f"{_name(leaf)}: a chunk of {piece.length} bytes cannot hold {size} "
-            f"(MAX_CHUNK_RATIO is {MAX_CHUNK_RATIO})"
-        )
-
-
-def _common(where: Box, parts: Sequence[Part], covered: Sequence[list[Box]]) -> Iterator[Part]:
-    """What a stored box holds of each part, by its own indices; noted in `covered`."""
-    for part, found in zip(parts, covered, strict=True):
-        common = intersect(where, part.box)
-        if common is None:
-            continue
-        found.append(common)
-        position = part.position
-        for at, begin, step in zip(common.start, part.box.start, part.steps, strict=True):
-            position += (at - begin) * step
-        here = Box(
-            tuple(map(int.__sub__, common.start, where.start)),
-            tuple(map(int.__sub__, common.stop, where.start)),
-        )
-        yield Part(here, part.buffer, position, part.steps)
-
-
-def _are_apart(parts: Sequence[Part]) -> bool:
-    """Whether no two parts share an element: bytes that two want are read once and copied."""
-    return not any(
-        intersect(part.box, other.box) for i, part in enumerate(parts) for other in parts[:i]
-    )
+def _moved(spread: Spread, places: Sequence[Placement]) -> Spread:
+    parts = []
+    for box, number, position, steps in spread.parts:
+        buffer, begin, _ = places[number]
+        parts.append(Part(box, buffer, begin + position, steps))
+    return Spread(spread.shape, spread.item_bytes, tuple(parts))
 
 
 def _name(leaf: Leaf) -> str:

@@ -17,6 +17,7 @@ from cordwood.sharding.shards import ShardMap
 __all__ = ["MIN_SHARE_BYTES", "Group", "Share", "Shares", "Stored", "share_out"]
 
 MIN_SHARE_BYTES = 1 << 20  # a smaller part of a cell is not worth a tensor of its own
+_SLACK = 50  # one part in that many more than its even share is what a process may write
 _EVEN = 20  # rows a part: that one part has a row more than another is then within 5 %
 
 
@@ -60,7 +61,9 @@ def share_out(stored: Sequence[Stored], *, process_count: int) -> Shares:
     """Share the cells of all leaves out among the processes that hold them.
 
     A cell that several processes hold is cut among them where each part has MIN_SHARE_BYTES;
-    otherwise it goes whole to whichever of them has the least to write so far.
+    otherwise it goes whole to the first of them whose share it leaves about even, or to whichever
+    has the least. So the many small leaves that every process needs when they are loaded lie in
+    a few files, and not in one of each process.
 
     Raises ValueError for a holder that is not below `process_count`.
     """
@@ -82,8 +85,10 @@ def share_out(stored: Sequence[Stored], *, process_count: int) -> Shares:
                 loads[process] += sizes[cell] * count
             else:
                 choices.append((-sizes[cell], number, cell, holders))
+    total = sum([sum(group.cell_bytes) * len(group.leaves) for group in groups])
+    most = total * (_SLACK + 1) // (_SLACK * process_count)
     for size, number, cell, holders in sorted(choices):
-        counts = _fill([loads[p] for p in holders], -size, len(groups[number].leaves))
+        counts = _deal([loads[p] for p in holders], -size, len(groups[number].leaves), most)
         start = 0
         for process, count in zip(holders, counts, strict=True):
             if count:
@@ -148,6 +153,18 @@ def _holders(shards: ShardMap, parts: int, axis: int) -> Iterator[tuple[tuple[in
         for part in range(parts):
             for holders in shards.holders[row : row + inner]:
                 yield holders, part
+
+
+def _deal(loads: Sequence[int], size: int, count: int, most: int) -> list[int]:
+    """How many of `count` items of one size each holder gets: as many as leave it within `most`,
+    the first ones first, and the rest so that the loads end up level."""
+    given = []
+    for load in loads:
+        fit = min(count, max(0, most - load) // size) if size else count
+        given.append(fit)
+        count -= fit
+    rest = _fill([load + n * size for load, n in zip(loads, given, strict=True)], size, count)
+    return list(map(int.__add__, given, rest))
 
 
 def _fill(loads: Sequence[int], size: int, count: int) -> list[int]:

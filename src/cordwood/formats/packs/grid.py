@@ -7,16 +7,24 @@ number n: part i of an axis of size s begins at i * s // n.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
 from cordwood.errors import FormatError
 from cordwood.index import Box
-from cordwood.sharding.boxes import Cuts, cell_box, element_count
+from cordwood.sharding.boxes import Cuts, cell_box
 
-__all__ = ["Axis", "Grid", "cells_meeting", "cuts_from_json", "cuts_to_json", "parse_axis"]
+__all__ = [
+    "Axis",
+    "Grid",
+    "cell_counter",
+    "cells_meeting",
+    "cuts_from_json",
+    "cuts_to_json",
+    "parse_axis",
+]
 
 
 class Grid(NamedTuple):
@@ -34,9 +42,25 @@ class Grid(NamedTuple):
         """Where a cell lies."""
         return cell_box(self.shape, self.cuts, cell)
 
-    def elements(self, cell: int) -> int:
-        """How many elements a cell has."""
-        return element_count(self.box(cell))
+
+def cell_counter(grid: Grid) -> Callable[[int], int]:
+    """A function that tells how many elements a cell has."""
+    widths = [
+        [b - a for a, b in zip(starts, (*starts[1:], size), strict=True)]
+        for starts, size in zip(grid.cuts, grid.shape, strict=True)
+    ]
+    if all(min(axis) == max(axis) for axis in widths):
+        same = prod([axis[0] for axis in widths])
+        return lambda _: same
+
+    def count(cell: int) -> int:
+        elements = 1
+        for axis in reversed(widths):
+            cell, i = divmod(cell, len(axis))
+            elements *= axis[i]
+        return elements
+
+    return count
 
 
 def cells_meeting(grid: Grid, box: Box) -> Iterator[int]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cordwood.engine.digest import DIGEST_BYTES
 from cordwood.errors import FormatError, LimitError
+from cordwood.formats.packs.grid import cell_counter
 from cordwood.formats.packs.leaf_types import PackedType, ParsedType, parse_type
 from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
 from cordwood.formats.safetensors.leaf_table import parse_runs, parse_values
@@ -19,6 +20,7 @@ from cordwood.tree.structure import LEAF, Structure, structure_from_json
 __all__ = [
     "FREE_LEAVES",
     "MAX_CELLS",
+    "MAX_CUTS",
     "MEMBERS",
     "PACK_NAME",
     "SAVE_ID",
@@ -33,7 +35,8 @@ PACK_NAME = re.compile(rf"data-({SAVE_ID.pattern})-[0-9]{{1,7}}-[0-9]{{1,3}}\.sa
 
 # A few bytes can tell of very many leaves or cells; these bound the memory that they take.
 FREE_LEAVES = 1 << 18  # and one more for each byte of the index
-MAX_CELLS = 1 << 24
+MAX_CELLS = 1 << 26  # of all leaves: 16,384 devices with 4,000 leaves each
+MAX_CUTS = 1 << 22  # along all axes of all types
 _MAX_FILE_BYTES = (1 << 63) - 1
 _DIGEST = re.compile(rf"[0-9a-f]{{{2 * DIGEST_BYTES}}}")
 
@@ -186,7 +189,9 @@ def _check_counts(
     parts = [part for pack in packs for part in pack.parts]
     if not {column for column, _ in parts} == set(range(len(columns))):
         raise FormatError(f"{where}: files: expected parts of columns 0 to {len(columns)}, all")
-    # Each cell of a leaf takes a part, so cuts take no more memory than the parts did.
+    starts = sum([axis.parts for each in types for axis in each.axes or ()])
+    if starts > MAX_CUTS:
+        raise LimitError(f"{where}: types: {starts} cuts; expected at most {MAX_CUTS} (MAX_CUTS)")
     if most := max([each.cells for each in types if each.cells > len(parts)], default=0):
         raise FormatError(f"{where}: {most} cells of one leaf, but only {len(parts)} parts")
     lengths = [sum([b - a for a, b in spans]) for spans in columns]
@@ -205,6 +210,7 @@ def _check_coverage(item: Item, counts: Leaves, *, where: str) -> None:
         np.stack(np.unique(item.leaf_types[column], return_counts=True), axis=1).tolist()
         for column in item.columns
     ]
+    bytes_of = [cell_sizes(packed) for packed in item.types]
     for n, pack in enumerate(item.packs):
         end = pack.source.sealed.header_bytes if pack.source.sealed is not None else 0
         for number, cell in pack.parts:
@@ -216,9 +222,7 @@ def _check_coverage(item: Item, counts: Leaves, *, where: str) -> None:
             if taken[cells].any():
                 raise FormatError(f"{where}: files[{n}]: cell {cell} of a leaf is stored twice")
             taken[cells] = True
-            end += sum(
-                [cell_bytes(item.types[kind], cell) * count for kind, count in kinds[number]]
-            )
+            end += sum([bytes_of[kind](cell) * count for kind, count in kinds[number]])
         if end != pack.source.size_bytes:
             raise FormatError(
                 f"{where}: files[{n}]: expected {pack.source.size_bytes} bytes, but its header "
@@ -226,6 +230,9 @@ def _check_coverage(item: Item, counts: Leaves, *, where: str) -> None:
             )
 
 
-def cell_bytes(packed: PackedType, cell: int) -> int:
-    """The size of a cell of a leaf of that type."""
-    return 0 if packed.grid is None else packed.grid.elements(cell) * packed.itemsize
+def cell_sizes(packed: PackedType) -> Callable[[int], int]:
+    """A function that tells the bytes of a cell of leaves of that type."""
+    if packed.grid is None:
+        return lambda _: 0
+    count, itemsize = cell_counter(packed.grid), packed.itemsize
+    return lambda cell: count(cell) * itemsize

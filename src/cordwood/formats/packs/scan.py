@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,7 +12,7 @@ from cordwood.engine.collector import collector_paused
 from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
 from cordwood.formats.packs.grid import Grid, cells_meeting
 from cordwood.formats.packs.index_file import decode_index
-from cordwood.formats.packs.item import Item, cell_bytes, parse_item
+from cordwood.formats.packs.item import Item, cell_sizes, parse_item
 from cordwood.formats.packs.leaf_types import dtype_of
 from cordwood.index import Box, Index, Inline, Leaf, Piece, Pieces, Span
 from cordwood.tree.structure import leaf_paths
@@ -100,35 +101,48 @@ def _flags(item: Item, wanted: Wanted) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 def _pieces(item: Item, flags: np.ndarray[Any, np.dtype[np.bool_]] | None) -> _Found:
     found: _Found = [[] for _ in range(len(item.leaf_types))]
-    column_kinds = [item.leaf_types[column] for column in item.columns]
     boxes: dict[tuple[int, int], Box | Span] = {}
+    bytes_of = [cell_sizes(packed) for packed in item.types]
+    kinds_of = [item.leaf_types[column] for column in item.columns]
+    counts_of = [
+        np.stack(np.unique(kinds, return_counts=True), axis=1).tolist() for kinds in kinds_of
+    ]
+    starts_of = [item.cell_starts[column] for column in item.columns]
+    sizes = np.zeros(len(item.types), np.int64)
     for number, pack in enumerate(item.packs):
         end = pack.source.sealed.header_bytes if pack.source.sealed is not None else 0
-        for column_number, cell in pack.parts:
-            column, kinds = item.columns[column_number], column_kinds[column_number]
-            sizes = np.zeros(len(item.types), np.int64)
-            for kind in np.unique(kinds).tolist():
-                sizes[kind] = cell_bytes(item.types[kind], cell)
-            lengths = sizes[kinds]
-            stops = end + np.cumsum(lengths)
-            end = int(stops[-1])
+        for part, cell in pack.parts:
+            start, lengths = end, {kind: bytes_of[kind](cell) for kind, _ in counts_of[part]}
+            end += sum([lengths[kind] * count for kind, count in counts_of[part]])
+            picked: Any = slice(None)
             if flags is not None:
-                picked = np.flatnonzero(flags[item.cell_starts[column] + cell])
-                column, kinds = column[picked], kinds[picked]
-                lengths, stops = lengths[picked], stops[picked]
-            for leaf, kind, length, stop in zip(
-                column.tolist(), kinds.tolist(), lengths.tolist(), stops.tolist(), strict=True
+                picked = np.flatnonzero(flags[starts_of[part] + cell])
+                if not len(picked):
+                    continue
+            for kind, length in lengths.items():
+                sizes[kind] = length
+            kinds = kinds_of[part]
+            stops = start + np.cumsum(sizes[kinds])
+            for leaf, kind, stop in zip(
+                item.columns[part][picked].tolist(),
+                kinds[picked].tolist(),
+                stops[picked].tolist(),
+                strict=True,
             ):
                 where = boxes.get((kind, cell))
                 if where is None:
                     where = boxes[kind, cell] = _place(item.types[kind].grid, cell)
-                found[leaf].append((cell, Piece(where, number, stop - length, length)))
+                length = lengths[kind]
+                found[leaf].append((cell, _new(Piece, (where, number, stop - length, length))))
     return found
+
+
+_new = tuple.__new__
 
 
 def _place(grid: Grid | None, cell: int) -> Box | Span:
     assert grid is not None
-    return Span(0, grid.elements(0)) if grid.cell_count == 1 else grid.box(cell)
+    return Span(0, prod(grid.shape)) if grid.cell_count == 1 else grid.box(cell)
 
 
 def _leaves(item: Item, found: _Found) -> Iterator[Leaf]:
