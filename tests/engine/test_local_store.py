@@ -405,3 +405,42 @@ def test_the_lock_follows_the_path(tmp_path: Path) -> None:
     os.close(fd)
     waiting.join()
     assert json.loads((path / "index").read_bytes()) == {"z": ["data-3"], "y": ["data-2"]}
+
+
+def test_a_mark_is_seen_where_the_directory_is_the_same(tmp_path: Path) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    with LocalStore(here, RULES).saving(others_commit=False) as saving:
+        mark = saving.mark()
+        for path, expected in ((here, True), (elsewhere, False)):
+            with LocalStore(path, RULES).saving(others_commit=True) as other:
+                assert other.sees(mark, timeout_seconds=0.1) == expected
+        save(here, "x", "data-1")  # another save takes it for nobody's leavings
+        LocalStore(here, RULES).collect(dry_run=False)
+        assert mark in found(here)
+    assert found(here) == ["data-1", "index"]
+    assert not elsewhere.exists()
+
+
+def test_a_mark_goes_with_a_failed_save_and_with_what_it_made(tmp_path: Path) -> None:
+    def fail() -> None:
+        with LocalStore(tmp_path / "a/b", RULES).saving(others_commit=False) as saving:
+            saving.mark()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert found(tmp_path) == []
+
+
+def test_the_mark_of_a_killed_save_is_collected(tmp_path: Path) -> None:
+    save(tmp_path, "x", "data-1")
+    (tmp_path / ".index.cordwood-0123456789abcdef.tmp").touch()
+    save(tmp_path, "x", "data-1x")
+    assert found(tmp_path) == ["data-1x", "index"]
+
+
+def test_a_mark_may_come_in_sight_late(tmp_path: Path) -> None:
+    with LocalStore(tmp_path / "a", RULES).saving(others_commit=True) as other:
+        threading.Timer(0.2, (tmp_path / "a").mkdir).start()
+        threading.Timer(0.3, (tmp_path / "a" / "mark").touch).start()
+        assert other.sees("mark", timeout_seconds=60)

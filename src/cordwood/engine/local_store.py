@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
@@ -37,6 +38,7 @@ from cordwood.index import Sealed, Source
 
 __all__ = ["LocalSave", "LocalStore"]
 
+_LOOK_SECONDS = 0.05
 _ATTEMPTS = 100  # to create a file in a directory that others keep removing
 
 
@@ -109,6 +111,22 @@ class LocalSave:
         self._made: list[str] = []
         self._files: list[Temporary] = []
         self._small: list[Temporary] = []
+        self._marks: list[Temporary] = []
+
+    def mark(self) -> str:
+        # Named like a temporary of the index: what becomes of one is known.
+        name = os.path.basename(temporary_path(self._path, self._rules.index_name))
+        self._create(name)
+        self._marks.append(self._files.pop())
+        return name
+
+    def sees(self, mark: str, *, timeout_seconds: float) -> bool:
+        deadline = time.monotonic() + timeout_seconds
+        while not os.path.lexists(f"{self._path}/{mark}"):
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_LOOK_SECONDS)  # a network file system may remember that it was not there
+        return True
 
     def write(self, files: Iterable[NewFile]) -> list[Sealed]:
         calls = system.current()
@@ -130,7 +148,7 @@ class LocalSave:
         return sealed
 
     def _create(self, name: str) -> Temporary:
-        """A data file under its own name, locked."""
+        """A new file of that name, locked."""
         for _ in range(_ATTEMPTS):
             self.doing = "creating its directory"
             make_ancestors(self._path, self._made)
@@ -225,7 +243,7 @@ class LocalSave:
 
     def abandon(self) -> None:
         """Remove what was written, unless an index refers to it."""
-        for small in self._small:
+        for small in (*self._small, *self._marks):
             small.remove()
         if self.in_place:
             return
@@ -246,7 +264,9 @@ class LocalSave:
 
     def release(self) -> None:
         """Close all files, which unlocks them."""
-        for file in (*self._files, *self._small):
+        for mark in self._marks:
+            mark.remove()
+        for file in (*self._files, *self._small, *self._marks):
             while file.opened:
                 with suppress(OSError):
                     system.current().close(file.opened.pop())

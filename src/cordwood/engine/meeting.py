@@ -87,6 +87,16 @@ class Meeting:
     ) -> None:
         self._leave(error)
 
+    @property
+    def index(self) -> int:
+        """Which process this is."""
+        return self._hosts.index
+
+    @property
+    def count(self) -> int:
+        """How many take part."""
+        return self._hosts.count
+
     def round(self, value: bytes, decide: Callable[[list[bytes]], bytes]) -> bytes:
         """Send `value`; process 0 calls `decide` with everyone's, in their order. Its result.
 

@@ -49,6 +49,17 @@ class Change(NamedTuple):
 class StoreSave(Protocol):
     """A save under way."""
 
+    def mark(self) -> str:
+        """Leave something that only processes which see this place can find; its random name.
+
+        It goes when the save ends. Raises OSError.
+        """
+        ...
+
+    def sees(self, mark: str, *, timeout_seconds: float) -> bool:
+        """Whether the mark of another process's save comes in sight in that time."""
+        ...
+
     def write(self, files: Iterable[NewFile]) -> list[Sealed]:
         """Write data files. When this returns, a power cut cannot lose them.
 

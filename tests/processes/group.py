@@ -1,0 +1,153 @@
+"""Groups of real processes: each has two CPU devices, and jax makes one job of them all.
+
+A group is started once and then runs scenarios, functions of `tests.processes.scenarios` that
+every process of it calls with the same arguments. The processes are forked from a server that has
+imported jax but not begun to use it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import traceback
+from contextlib import suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+__all__ = ["DEVICES_EACH", "Group", "Result"]
+
+DEVICES_EACH = 2
+SECONDS = 120.0  # no scenario takes longer
+
+_context = get_context("forkserver")
+_context.set_forkserver_preload(["jax", "cordwood", "tests.processes.scenarios"])
+
+
+class Result(NamedTuple):
+    """What one process made of a scenario: a value or an error; neither, and it is dead."""
+
+    value: Any = None
+    error: str | None = None  # its type and text
+    trace: str = ""
+    dead: bool = False
+
+
+class Group:
+    """Real processes that save together; use it in a `with` block.
+
+    Args:
+        count: how many processes.
+        alone: start them without `jax.distributed`: each is a job of its own.
+    """
+
+    def __init__(self, count: int, *, alone: bool = False) -> None:
+        self.count = count
+        self._pipes: list[Connection[Any, Any]] = []
+        self.processes = []
+        address = "" if alone else f"127.0.0.1:{_free_port()}"
+        for index in range(count):
+            ours, theirs = _context.Pipe()
+            process = _context.Process(
+                target=_serve, args=(theirs, address, index, count), daemon=True
+            )
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self.processes.append(process)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self.processes:
+            process.join(0 if error is not None else 20)
+            process.kill()
+            process.join()
+
+    def start(self, scenario: str, **arguments: Any) -> None:
+        """Have every process begin a scenario."""
+        for pipe in self._pipes:
+            with suppress(OSError):  # it was killed
+                pipe.send((scenario, arguments))
+
+    def results(self) -> list[Result]:
+        """What became of it, once every process has ended it or has died."""
+        found: dict[int, Result] = {}
+        while len(found) < self.count:
+            waiting = [self._pipes[i] for i in range(self.count) if i not in found]
+            ready = wait(waiting, SECONDS)
+            if not ready:
+                raise TimeoutError(f"processes {sorted(set(range(self.count)) - set(found))} hang")
+            for pipe in ready:
+                assert isinstance(pipe, Connection)
+                index = self._pipes.index(pipe)
+                try:
+                    found[index] = Result(*pipe.recv())
+                except (EOFError, OSError):
+                    found[index] = Result(dead=True)
+        return [found[i] for i in range(self.count)]
+
+    def run(self, scenario: str, **arguments: Any) -> list[Any]:
+        """The values of a scenario that every process must end well."""
+        self.start(scenario, **arguments)
+        results = self.results()
+        for index, result in enumerate(results):
+            assert not result.dead, f"process {index} died in {scenario}"
+            assert result.error is None, f"process {index}: {result.error}\n{result.trace}"
+        return [result.value for result in results]
+
+    def fail(self, scenario: str, **arguments: Any) -> list[str]:
+        """The errors of a scenario that every process must end badly."""
+        self.start(scenario, **arguments)
+        results = self.results()
+        for index, result in enumerate(results):
+            assert result.error is not None, f"process {index}: {result}"
+        return [str(result.error) for result in results]
+
+    def kill(self, index: int) -> None:
+        """SIGKILL one process."""
+        pid = self.processes[index].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _serve(pipe: Connection[Any, Any], address: str, index: int, count: int) -> None:
+    """What a process does: join the job, then run what it is told to."""
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES_EACH}"
+    import jax
+
+    from tests.processes import scenarios
+
+    if address:
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.config.update("jax_enable_recoverability", True)  # or jax ends those that survive
+        jax.distributed.initialize(
+            coordinator_address=address, num_processes=count, process_id=index
+        )
+    while True:
+        try:
+            name, arguments = pipe.recv()
+        except EOFError:
+            os._exit(0)  # not jax's own end, which waits for processes that were killed
+        try:
+            pipe.send((getattr(scenarios, name)(**arguments),))
+        except BaseException as e:  # noqa: BLE001  (the test looks at it)
+            pipe.send((None, f"{type(e).__name__}: {e}", traceback.format_exc()))
