@@ -138,7 +138,6 @@ def _serve(pipe: Connection[Any, Any], address: str, index: int, count: int) -> 
 
     if address:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.config.update("jax_enable_recoverability", True)  # or jax ends those that survive
         jax.distributed.initialize(
             coordinator_address=address, num_processes=count, process_id=index
         )
