@@ -95,7 +95,7 @@ def coordination_client() -> Any:
         raise ProcessError(
             f"jax {jax.__version__} runs {jax.process_count()} processes, but its coordination "
             f"client ({type(client).__name__}) has no {', '.join(missing)}: cordwood needs it to "
-            "save from several processes, and was tried with jax 0.10.2; use that version"
+            "save from several processes, and was tried with jax 0.7.0 and 0.10.2"
         )
     return client
 

@@ -149,12 +149,9 @@ def _distinct(leaf: Any) -> _Places:
     boxes = device_boxes(leaf.sharding, leaf.shape)
     devices = [next(iter(shard.devices())) for shard in local_arrays(leaf)]
     numbers = list({boxes[device]: i for i, device in reversed(list(enumerate(devices)))}.values())
-    return _Places(
-        numbers,
-        [boxes[devices[i]] for i in numbers],
-        all(device.platform == "cpu" for device in devices),
-        [pinned_host(devices[i]) for i in numbers],
-    )
+    pinned = [pinned_host(devices[i]) for i in numbers]
+    viewed = all(device.platform == "cpu" for device in devices) and not any(pinned)
+    return _Places(numbers, [boxes[devices[i]] for i in numbers], viewed, pinned)
 
 
 def _move(moving: Sequence[_Moving]) -> None:
