@@ -120,7 +120,7 @@ def reader(name: str) -> Callable[[bytes], None]:
                 checkpoint.load(to="numpy", verify=name != "sealed")
                 checkpoint.load(to="numpy", mmap=True)
                 if name != "sealed":
-                    check_sources(index, [file])
+                    check_sources(index, [file], [source.digests for source in index.sources])
         except CordwoodError:
             pass
 

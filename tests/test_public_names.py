@@ -60,7 +60,7 @@ SIGNATURES = {
     "save_async": ["path", "tree", "*", "format", "metadata"],
     "load": [
         *["path", "like", "*", "mmap", "to", "verify", "strict", "cast", "alias", "nest"],
-        *["format", "max_bytes"],
+        *["mesh", "rules", "shardings", "format", "max_bytes"],
     ],
     "open": ["path", "*", "format", "max_bytes"],
     "verify": ["path", "*", "format", "max_bytes"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -13,15 +13,23 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from cordwood import dtypes
+from cordwood.api.boxes import read_boxes
 from cordwood.api.formats import Format, format_for, open_source, scan
-from cordwood.api.match import fit
+from cordwood.api.match import Fit, fit
 from cordwood.api.nest import nest_names
-from cordwood.api.restore import read_leaves, restore, target_as_saved, targets_as_saved
+from cordwood.api.placing import Placing, place
+from cordwood.api.reading import Reading
+from cordwood.api.restore import restore, target_as_saved, targets_as_saved
+from cordwood.api.slicing import select
+from cordwood.api.target import Target
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.files import ReadableFile
+from cordwood.engine.source_digests import SourceDigests
 from cordwood.errors import counted
-from cordwood.index import Index, Leaf, LeafKind, Pieces
+from cordwood.index import Index, Leaf, LeafKind
 from cordwood.keypath import format_path
+from cordwood.plan.boxes import Want
+from cordwood.sharding.rules import Rules
 from cordwood.tree.flatten import build
 from cordwood.tree.leaves import ARRAY_KINDS
 
@@ -109,77 +117,36 @@ class StoredLeaf:
     def load(self, *, to: Literal["jax", "numpy"] | None = None) -> Any:
         """The whole leaf, as it was saved or as `to` says; verified."""
         target = target_as_saved(self._leaf, to)
-        checkpoint = self._checkpoint
-        (value,) = restore(
-            checkpoint.index, checkpoint.files, [target], mmap=False, verify=True, alias=True
-        )
+        (value,) = self._checkpoint.restore([target], mmap=False, verify=True, alias=True)
         return value
 
     def __getitem__(self, key: Any) -> Any:
         """A part of an array leaf, numpy indexing, in memory of its own; one element is a scalar.
 
-        Reads only the rows of the leading axis that the key needs (rounded out to the
-        blocks that are checked), where those lie in one piece.
+        Reads what the key needs along every axis, rounded out to the blocks that are checked,
+        and more only where that costs less than skipping it. Compressed chunks are read whole.
         """
-        storage = self._leaf.storage
-        if not isinstance(storage, Pieces) or not self._is_array:
+        leaf, checkpoint = self._leaf, self._checkpoint
+        if not self._is_array:
             raise TypeError(
-                f"{format_path(self._leaf.key_path)} is of kind {self.kind!r}, not an array; "
-                "use load()"
+                f"{format_path(leaf.key_path)} is of kind {self.kind!r}, not an array; use load()"
             )
-        rows, rest = self._rows(key)
-        leaf = self._leaf
-        if rows is not None:
-            leaf = _leading_rows(leaf, storage, rows)
-        checkpoint = self._checkpoint
-        (array,) = read_leaves(checkpoint.index, checkpoint.files, [leaf], mmap=False, verify=True)
+        boxes, axis, rest = select(self.shape, key, item_bytes=dtypes.itemsize(self.dtype))
+        reading = Reading(
+            checkpoint.index.sources, checkpoint.files, checkpoint.digests, mmap=False, verify=True
+        )
+        (arrays,) = read_boxes(reading, [Want(leaf, boxes)])
+        array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis)
         part = array[rest]
-        return part.copy() if isinstance(part, np.ndarray) else part
-
-    def _rows(self, key: Any) -> tuple[range | None, Any]:
-        """Which rows to read (None: all), and what to index them with."""
-        keys = key if isinstance(key, tuple) else (key,)
-        simple = isinstance(self._leaf.storage, Pieces) and self._leaf.storage.encoding == "raw"
-        if not simple or not self.shape or 0 in self.shape or not keys:
-            return None, key
-        first, size = keys[0], self.shape[0]
-        if isinstance(first, slice):
-            picked = range(size)[first]
-            if not picked:
-                return None, key
-            low, high = min(picked[0], picked[-1]), max(picked[0], picked[-1]) + 1
-            step = picked.step
-            start = picked[0] - low
-            stop: int | None = picked[-1] - low + (1 if step > 0 else -1)
-            stop = None if stop == -1 else stop
-            return range(low, high), (slice(start, stop, step), *keys[1:])
-        if isinstance(first, (int, np.integer)) and not isinstance(first, bool):
-            row = int(first) + (size if first < 0 else 0)
-            if 0 <= row < size:
-                return range(row, row + 1), (0, *keys[1:])
-        return None, key
+        if not isinstance(part, np.ndarray) or (
+            part.size == array.size and part.flags.c_contiguous
+        ):
+            return part
+        return part.copy()
 
     def __repr__(self) -> str:
         what = f"{self.dtype}[{','.join(map(str, self.shape))}]" if self.dtype else self.kind
         return f"<{format_path(self._leaf.key_path) or 'root'}: {what}>"
-
-
-def _leading_rows(leaf: Leaf, storage: Pieces, rows: range) -> Leaf:
-    """The leaf that consists of some rows of another, stored where they are."""
-    from cordwood.index import Piece, Span
-
-    row_bytes = math.prod(leaf.shape[1:]) * dtypes.itemsize(leaf.dtype)
-    start, stop = rows.start * row_bytes, rows.stop * row_bytes
-    pieces = []
-    begin = 0
-    for piece in storage.pieces:
-        low, high = max(start, begin), min(stop, begin + piece.length)
-        if low < high:
-            where = Span(low, high)
-            pieces.append(Piece(where, piece.source, piece.offset + low - begin, high - low))
-        begin += piece.length
-    shape = (len(rows), *leaf.shape[1:])
-    return leaf._replace(shape=shape, storage=Pieces(tuple(pieces)))
 
 
 class Checkpoint(Mapping[str, StoredLeaf]):
@@ -189,6 +156,7 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         path: where it lies.
         format: its format's name.
         index: everything but the bulk bytes (`cordwood.index.Index`).
+        digests: those of each source.
     """
 
     def __init__(self, path: str, row: Format, file: ReadableFile, index: Index) -> None:
@@ -196,6 +164,7 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         self.format = row.name
         self.index = index
         self.files = (file,)
+        self.digests = SourceDigests(index.sources)
 
     @cached_property
     def _by_name(self) -> dict[str, Leaf]:
@@ -231,37 +200,51 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         cast: bool = False,
         alias: bool = True,
         nest: bool = False,
+        mesh: Any = None,
+        rules: Rules | None = None,
+        shardings: Any = None,
     ) -> Any:
         """The whole tree; see `cordwood.load`."""
         if to not in (None, "jax", "numpy"):
             raise ValueError(f'to={to!r}: expected "jax", "numpy" or None')
+        placing = Placing(mesh, rules, shardings)
+        if to == "numpy" and placing != Placing():
+            raise ValueError('to="numpy" has no use for a mesh, rules or shardings: leave one out')
         check = not mmap if verify is None else verify
         with collector_paused():
-            return self._load(like, to, check, mmap, strict, cast, alias, nest)
-
-    def _load(
-        self,
-        like: Any,
-        to: str | None,
-        check: bool,
-        mmap: bool,
-        strict: bool,
-        cast: bool,
-        alias: bool,
-        nest: bool,
-    ) -> Any:
-        if like is not None:
-            fitted = fit(self.index, like, name=self.path, to=to, strict=strict, cast=cast)
-            values = restore(
-                self.index, self.files, fitted.targets, mmap=mmap, verify=check, alias=alias
-            )
+            fitted = self._as_saved(to, nest=nest)
+            if like is not None:
+                fitted = fit(self.index, like, name=self.path, to=to, strict=strict, cast=cast)
+            targets = fitted.targets
+            if placing != Placing():
+                targets = place(placing, targets, fitted.paths)
+            values = self.restore(targets, mmap=mmap, verify=check, alias=alias)
             return fitted.rebuild(values)
-        targets = targets_as_saved(self.index.leaves, to)
-        values = restore(self.index, self.files, targets, mmap=mmap, verify=check, alias=alias)
-        tree = build(self.index.structure, values)
-        if nest and self.index.naming == "dotted":
-            return nest_names(tree, self.path)
-        return tree
+
+    def _as_saved(self, to: str | None, *, nest: bool) -> Fit:
+        index = self.index
+        paths = [leaf.key_path for leaf in index.leaves]
+        targets = targets_as_saved(index.leaves, to)
+        if not nest or index.naming != "dotted":
+            return Fit(targets, paths, lambda values: build(index.structure, values))
+        paths = [tuple(".".join(map(str, path)).split(".")) for path in paths]
+        return Fit(
+            targets, paths, lambda values: nest_names(build(index.structure, values), self.path)
+        )
+
+    def restore(
+        self, targets: Sequence[Target], *, mmap: bool, verify: bool, alias: bool
+    ) -> list[Any]:
+        """The values of the targets, leaves of this checkpoint, in their order."""
+        return restore(
+            self.index,
+            self.files,
+            targets,
+            mmap=mmap,
+            verify=verify,
+            alias=alias,
+            digests=self.digests,
+        )
 
     def close(self) -> None:
         """Close the file. Leaves that were mapped stay valid."""

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar, overload
 from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.checkpoint import open_for_one_load
 from cordwood.engine.collector import collector_paused
+from cordwood.sharding.rules import Rules
 
 __all__ = ["load"]
 
@@ -26,6 +27,9 @@ def load(
     cast: bool = False,
     alias: bool = True,
     nest: bool = False,
+    mesh: Any = None,
+    rules: Rules | None = None,
+    shardings: Any = None,
     format: str | None = None,
     max_bytes: int | None = None,
 ) -> Any: ...
@@ -43,6 +47,9 @@ def load(
     cast: bool = False,
     alias: bool = True,
     nest: bool = False,
+    mesh: Any = None,
+    rules: Rules | None = None,
+    shardings: Any = None,
     format: str | None = None,
     max_bytes: int | None = None,
 ) -> T: ...
@@ -60,6 +67,9 @@ def load(
     cast: bool = False,
     alias: bool = True,
     nest: bool = False,
+    mesh: Any = None,
+    rules: Rules | None = None,
+    shardings: Any = None,
     format: str | None = None,
     max_bytes: int | None = None,
 ) -> Any:
@@ -80,6 +90,14 @@ def load(
             value is refused.
         alias: False makes jax copy into memory of its own, so that a donated step need not.
         nest: turn the dotted names of a foreign safetensors file into nested dicts.
+        mesh: a jax Mesh: arrays become jax arrays on it, replicated where nothing else is said.
+        rules: (regular expression, PartitionSpec), tried in order with `re.search` on the leaf's
+            keys joined by '/'; the first that is found counts. Arrays without axes are
+            replicated, and a spec is cut to the number of axes. Needs `mesh`.
+        shardings: a tree of jax Shardings and PartitionSpecs (which need `mesh`), or a flat dict
+            of them by key paths with '.' or '/'; an entry holds for all leaves under it. It
+            counts before `rules`, and those before the shardings of `like`. Each process reads
+            what its own devices need, once however many of them hold it.
         format: the format's name, where the suffix does not say it.
         max_bytes: how far a compressed file may grow. None: to 4 GiB, or 1100 times its size if
             that is more: only a tree of more than 4 GiB that is nearly all one value needs it.
@@ -93,7 +111,9 @@ def load(
         LimitError: a compressed file holds more than `max_bytes`.
         CorruptionError: stored bytes do not match their digest; names file and byte range.
         MismatchError: the checkpoint does not fit `like`; lists every leaf that differs. Or a
-            64-bit leaf is to become a jax array while jax's 64-bit types are off.
+            64-bit leaf is to become a jax array while jax's 64-bit types are off. Or shapes
+            cannot be cut as shardings say.
+        ValueError: a mesh is missing, no rule matches a leaf, or a sharding is for no leaf.
     """
     open_it = open_checkpoint if mmap else open_for_one_load
     with open_it(path, format=format, max_bytes=max_bytes) as checkpoint:
@@ -106,4 +126,7 @@ def load(
             cast=cast,
             alias=alias,
             nest=nest,
+            mesh=mesh,
+            rules=rules,
+            shardings=shardings,
         )

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from cordwood.api.restore import Target
+from cordwood.api.target import Target
 from cordwood.errors import MismatchError, counted
 from cordwood.index import Index, Leaf, LeafSpec, Naming
 from cordwood.keypath import KeyPath, format_path
@@ -24,7 +24,8 @@ _NUMBERS = frozenset({"bool", "int", "float", "complex"})
 class Fit(NamedTuple):
     """How to fill a `like`: what to read, and what to make of it."""
 
-    targets: tuple[Target, ...]
+    targets: Sequence[Target]
+    paths: Sequence[KeyPath]  # of the targets, in the tree that is to be filled
     rebuild: Callable[[Sequence[Any]], Any]
 
 
@@ -66,7 +67,7 @@ def fit(index: Index, like: Any, *, name: str, to: str | None, strict: bool, cas
             problems += _container_differences(index.structure, flat.structure, index.naming)
     if problems:
         raise MismatchError(_message(problems, name))
-    return Fit(tuple(targets), rebuild)
+    return Fit(targets, flat.paths, rebuild)
 
 
 def _take_apart(like: Any, naming: Naming) -> tuple[Flat, Callable[[Sequence[Any]], Any]]:

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from cordwood import dtypes
+from cordwood.api.convert import as_kind, convert, inline_value
+from cordwood.api.groups import BUDGET_BYTES
+from cordwood.api.leaves import read_leaves
+from cordwood.api.reading import Reading
+from cordwood.api.resharding import are_plain, device_boxes, restore_boxes
+from cordwood.api.target import Target
 from cordwood.engine.files import ReadableFile
+from cordwood.engine.source_digests import SourceDigests
 from cordwood.errors import MismatchError
-from cordwood.index import Encoding, Index, Inline, Leaf, LeafKind, Pieces
+from cordwood.index import Digests, Index, Inline, Leaf, LeafKind
 from cordwood.keypath import format_path
-from cordwood.plan.load import Placement, plan_load
 
-__all__ = ["Target", "decode", "read_leaves", "restore", "target_as_saved", "targets_as_saved"]
+__all__ = ["Target", "restore", "target_as_saved", "targets_as_saved"]
 
 _new = tuple.__new__
-_MAX_DIMS = 64  # of numpy
 _NEED_X64 = frozenset({"int64", "uint64", "float64", "complex128"})
-
-
-class Target(NamedTuple):
-    """What a stored leaf is to become."""
-
-    leaf: Leaf
-    kind: LeafKind
-    dtype: str  # other than the leaf's: converted
-    weak_type: bool = False
-    sharding: Any = None
 
 
 def target_as_saved(leaf: Leaf, to: str | None) -> Target:
@@ -66,15 +59,37 @@ def restore(
     mmap: bool,
     verify: bool,
     alias: bool,
+    digests: Sequence[Digests | None] | None = None,
+    budget_bytes: int | None = None,
 ) -> list[Any]:
     """The values of the targets, in their order.
 
+    Args:
+        index: what is stored.
+        files: its sources, open.
+        targets: what each leaf is to become.
+        mmap: map the files instead of reading them.
+        verify: check digests.
+        alias: whether jax may use the memory that was read into, on CPU.
+        digests: of each source; None: those in the index.
+        budget_bytes: how much of the leaves to hold on the host at a time, twice, where they go
+            on to devices. None: BUDGET_BYTES if those have memory of their own, else all.
+
     Raises:
         MismatchError: a 64-bit leaf is to become a jax array and 64-bit types are off, or a
-            conversion to integers would change a value.
+            conversion to integers would change a value, or a sharding does not fit its leaf.
         CorruptionError: with `verify`, stored bytes do not match their digests.
     """
     _check_x64(files[0].name if files else "", targets)
+    known = SourceDigests(index.sources) if digests is None else digests
+    if mmap and verify:
+        _check_mapped(index, files, known)
+    reading = Reading(index.sources, files, known, mmap, verify and not mmap)
+    boxes = device_boxes(targets)
+    if budget_bytes is None and _leaves_the_host(targets):
+        budget_bytes = BUDGET_BYTES
+    if boxes or budget_bytes is not None or not are_plain(targets):
+        return restore_boxes(reading, targets, boxes, alias=alias, budget_bytes=budget_bytes)
     values: list[Any] = [None] * len(targets)
     stored: list[int] = []
     on_device: list[int] = []
@@ -83,22 +98,22 @@ def restore(
         if not isinstance(storage, Inline):
             stored.append(i)
             continue
-        values[i] = _inline(storage.value, target)
+        values[i] = inline_value(storage.value, target)
         if target.kind == "jax":
             on_device.append(i)
-    arrays = read_leaves(index, files, [targets[i].leaf for i in stored], mmap=mmap, verify=verify)
+    arrays = read_leaves(reading, [targets[i].leaf for i in stored])
     for i, array in zip(stored, arrays, strict=True):
         target = targets[i]
         leaf, kind, dtype, _, _ = target
         if dtype != leaf.dtype and dtype:
-            array = _convert(array, target)
+            array = convert(array, target)
         if kind == "numpy":
             values[i] = array
         elif kind in ("jax", "prng_key"):
             on_device.append(i)
             values[i] = array
         else:
-            values[i] = _as_kind(array, target)
+            values[i] = as_kind(array, target)
     if on_device:
         from cordwood.engine.devices import Put, put_all
 
@@ -112,44 +127,13 @@ def restore(
     return values
 
 
-def _inline(value: Any, target: Target) -> Any:
-    """A stored Python value, or the array of shape () that it is to become."""
-    if not target.dtype:
-        return value
-    array = _convert(np.asarray(value), target)
-    return array if target.kind == "jax" else _as_kind(array, target)
+def _leaves_the_host(targets: Sequence[Target]) -> bool:
+    shardings = [target.sharding for target in targets if target.kind in ("jax", "prng_key")]
+    if not shardings:
+        return False
+    from cordwood.engine.devices import any_off_cpu
 
-
-_PYTHON_NUMBERS: dict[str, Callable[[Any], Any]] = {
-    "bool": bool,
-    "int": int,
-    "float": float,
-    "complex": complex,
-}
-
-
-def _as_kind(array: np.ndarray[Any, Any], target: Target) -> Any:
-    """A host array as what a target is to be, jax arrays aside."""
-    if target.kind == "numpy":
-        return array
-    if target.kind == "numpy_scalar":
-        return array[()]
-    if target.kind == "bytes":
-        return array.tobytes()
-    if target.kind == "str":
-        return array.tobytes().decode("utf-8", "surrogatepass")
-    stored = array.item()
-    number = _PYTHON_NUMBERS[target.kind](stored)
-    if number != stored and stored == stored:
-        raise _would_change(target, target.kind)
-    return number
-
-
-def _would_change(target: Target, wanted: str) -> MismatchError:
-    return MismatchError(
-        f"{format_path(target.leaf.key_path)}: casting {target.leaf.dtype or target.leaf.kind} "
-        f"to {wanted} would change values; load it as it is and convert it yourself"
-    )
+    return any_off_cpu(shardings)
 
 
 def _check_x64(name: str, targets: Sequence[Target]) -> None:
@@ -171,159 +155,9 @@ def _check_x64(name: str, targets: Sequence[Target]) -> None:
     )
 
 
-def _convert(array: np.ndarray[Any, Any], target: Target) -> np.ndarray[Any, Any]:
-    wanted = dtypes.to_numpy(target.dtype)
-    with np.errstate(all="ignore"):
-        result = array.astype(wanted)
-        exact = target.dtype.startswith(("int", "uint", "bool"))
-        exact = exact or (np.iscomplexobj(array) and not np.iscomplexobj(result))
-        if exact and not _same_values(result, array):
-            raise _would_change(target, target.dtype)
-    return result
-
-
-def _same_values(result: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:
-    same = np.array_equal(result.astype(array.dtype), array)
-    if np.iscomplexobj(array) or array.dtype.kind == "b":
-        return same
-    # A negative number wraps round into an unsigned one, and back.
-    return same and np.array_equal(result < 0, array < 0)
-
-
-def read_leaves(
-    index: Index,
-    files: Sequence[ReadableFile],
-    leaves: Sequence[Leaf],
-    *,
-    mmap: bool,
-    verify: bool,
-) -> list[np.ndarray[Any, Any]]:
-    """The arrays of leaves that are stored as pieces.
-
-    Eager arrays own their memory and are writable. Mapped ones are read-only views into the
-    file's mapping and keep it open; leaves that lie in several pieces, or not in this
-    machine's byte order, are read even then.
-    """
-    if mmap:
-        return _mapped(index, files, leaves, verify=verify)
-    # The engine's reader is imported here so that looking at an index needs no threads.
-    from cordwood.engine.read import execute_load
-
-    plan = plan_load(leaves)
-    digests = [source.digests for source in index.sources]
-    return _views(
-        execute_load(plan, files, digests=digests, verify=verify), leaves, plan.placements
-    )
-
-
-def _mapped(
-    index: Index, files: Sequence[ReadableFile], leaves: Sequence[Leaf], *, verify: bool
-) -> list[np.ndarray[Any, Any]]:
-    maps = [np.frombuffer(file.map(), np.uint8) for file in files]
-    if verify:
-        _check_mapped(index, files)
-    eager: list[int] = []
-    mapped: list[int] = []
-    placements: list[Placement] = []
-    for i, leaf in enumerate(leaves):
-        pieces, encoding = _pieces(leaf)
-        if len(pieces) == 1 and encoding == "raw":
-            mapped.append(i)
-            placements.append(pieces[0][1:])
-        else:
-            eager.append(i)
-    arrays = _views(maps, [leaves[i] for i in mapped], placements)
-    if not eager:
-        return arrays
-    found = dict(zip(mapped, arrays, strict=True))
-    read = read_leaves(index, files, [leaves[i] for i in eager], mmap=False, verify=verify)
-    found.update(zip(eager, read, strict=True))
-    return [found[i] for i in range(len(leaves))]
-
-
-def _check_mapped(index: Index, files: Sequence[ReadableFile]) -> None:
+def _check_mapped(
+    index: Index, files: Sequence[ReadableFile], digests: Sequence[Digests | None]
+) -> None:
     from cordwood.api.verify import check_sources
 
-    check_sources(index, files)
-
-
-def _pieces(leaf: Leaf) -> Pieces:
-    assert isinstance(leaf.storage, Pieces)
-    return leaf.storage
-
-
-def _views(
-    buffers: Sequence[np.ndarray[Any, Any]],
-    leaves: Sequence[Leaf],
-    placements: Sequence[Placement],
-) -> list[np.ndarray[Any, Any]]:
-    """The arrays of leaves that lie in buffers: views, where nothing has to be decoded."""
-    arrays: list[np.ndarray[Any, Any]] = []
-    first = 0
-    while first < len(leaves):
-        end = _end_of_run(leaves, placements, first)
-        arrays += _run(buffers, leaves[first], placements[first], end - first)
-        first = end
-    return arrays
-
-
-def _end_of_run(leaves: Sequence[Leaf], placements: Sequence[Placement], first: int) -> int:
-    """Where the leaves end that lie after the one at `first` and are of the same type."""
-    _, _, shape, dtype, storage, _, _ = leaves[first]
-    buffer, position, length = placements[first]
-    encoding = storage[1:]
-    if not 0 < len(shape) < _MAX_DIMS:
-        return first + 1
-    for i in range(first + 1, len(leaves)):
-        position += length
-        _, _, its_shape, its_dtype, its_storage, _, _ = leaves[i]
-        if (
-            placements[i] != (buffer, position, length)
-            or its_shape != shape
-            or its_dtype != dtype
-            or its_storage[1:] != encoding
-        ):
-            return i
-    return len(leaves)
-
-
-def _run(
-    buffers: Sequence[np.ndarray[Any, Any]], leaf: Leaf, placement: Placement, count: int
-) -> list[np.ndarray[Any, Any]]:
-    """The arrays of `count` leaves like this one that lie one after another.
-
-    They are the rows of one array: numpy makes those ten times as quickly as single views.
-    """
-    buffer, position, length = placement
-    shape = leaf.shape if count == 1 else (count, *leaf.shape)
-    encoding = _pieces(leaf).encoding
-    if encoding == "raw":
-        whole = _view(buffers[buffer], position, shape, leaf.dtype)
-    else:
-        raw = buffers[buffer][position : position + count * length]
-        whole = decode(raw, encoding, shape, leaf.dtype)
-    return [whole] if count == 1 else list(whole)
-
-
-def _view(
-    buffer: np.ndarray[Any, Any], offset: int, shape: tuple[int, ...], dtype: str
-) -> np.ndarray[Any, Any]:
-    if 0 in shape:
-        return np.empty(shape, dtypes.to_numpy(dtype))
-    return np.ndarray(shape, dtypes.to_numpy(dtype), buffer, offset)
-
-
-def decode(
-    raw: np.ndarray[Any, Any], encoding: Encoding, shape: tuple[int, ...], dtype: str
-) -> np.ndarray[Any, Any]:
-    """Elements from the bytes of a leaf as they were stored (uint8[bytes])."""
-    count = math.prod(shape)
-    numpy_dtype = dtypes.to_numpy(dtype)
-    if encoding == "swapped":
-        return raw.view(numpy_dtype).byteswap(inplace=True).reshape(shape)
-    if encoding in ("packed4", "packed6"):
-        width = int(encoding[-1])
-        bits = np.unpackbits(raw, bitorder="little")[: count * width].reshape(count, width)
-        elements = np.packbits(bits, axis=1, bitorder="little")
-        return elements.reshape(-1).view(numpy_dtype).reshape(shape)
-    return raw.view(numpy_dtype).reshape(shape)
+    check_sources(index, files, digests)

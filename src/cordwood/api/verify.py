@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.engine.files import MemoryFile, ReadableFile
+from cordwood.engine.source_digests import SourceDigests
 from cordwood.engine.verify import check_file
 from cordwood.errors import CorruptionError, counted
-from cordwood.index import Index, Pieces
+from cordwood.index import Digests, Index, Inline
 from cordwood.keypath import format_path
 
 __all__ = ["Verification", "check_sources", "verify"]
@@ -49,7 +50,7 @@ def verify(
     """
     with open_checkpoint(path, format=format, max_bytes=max_bytes) as checkpoint:
         index = checkpoint.index
-        check_sources(index, checkpoint.files)
+        check_sources(index, checkpoint.files, SourceDigests(index.sources))
         verified = 0
         for source, file in zip(index.sources, checkpoint.files, strict=True):
             if source.digests is not None:
@@ -62,13 +63,16 @@ def verify(
         )
 
 
-def check_sources(index: Index, files: Sequence[ReadableFile]) -> None:
+def check_sources(
+    index: Index, files: Sequence[ReadableFile], digests: Sequence[Digests | None]
+) -> None:
     """Raise CorruptionError unless every digest of every source matches."""
     lines = []
     for number, (source, file) in enumerate(zip(index.sources, files, strict=True)):
-        if source.digests is None:
+        known = digests[number]
+        if known is None:
             continue
-        for start, stop in check_file(file, source.digests):
+        for start, stop in check_file(file, known):
             names = _leaves_within(index, number, start, stop)
             lines.append(f"  bytes {start} to {stop} of {source.name}: {names}")
     if lines:
@@ -85,7 +89,7 @@ def _leaves_within(index: Index, source: int, start: int, stop: int) -> str:
     places = sorted(
         (piece.offset, piece.offset + piece.length, format_path(leaf.key_path) or "the root")
         for leaf in index.leaves
-        if isinstance(leaf.storage, Pieces)
+        if not isinstance(leaf.storage, Inline)
         for piece in leaf.storage.pieces
         if piece.source == source and piece.length
     )

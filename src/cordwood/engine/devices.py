@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cordwood.engine.jax_private import put_on_device, set_weak_type
 
-__all__ = ["Put", "put_all"]
+__all__ = ["Put", "any_off_cpu", "put_all", "wait_for"]
 
 
 class Put(NamedTuple):
@@ -17,7 +17,7 @@ class Put(NamedTuple):
 
     array: np.ndarray[Any, Any]
     weak_type: bool = False
-    sharding: Any = None  # a jax Sharding to commit to; None: uncommitted, default device
+    sharding: Any = None  # a SingleDeviceSharding to commit to; None: default device, uncommitted
     prng_impl: str | None = None  # the array is key data of a typed PRNG key array
 
 
@@ -32,11 +32,8 @@ def put_all(puts: Sequence[Put], *, alias: bool) -> list[Any]:
     results: list[Any] = [None] * len(puts)
     by_device: dict[Any, list[int]] = {}
     for i, put in enumerate(puts):
-        if put.sharding is not None and (put.prng_impl is not None or _spreads(put.sharding)):
-            results[i] = _put_sharded(put, alias)
-        else:
-            device = None if put.sharding is None else next(iter(put.sharding.device_set))
-            by_device.setdefault(device, []).append(i)
+        device = None if put.sharding is None else next(iter(put.sharding.device_set))
+        by_device.setdefault(device, []).append(i)
     for device, members in by_device.items():
         arrays = [puts[i].array for i in members]
         weak_types = [puts[i].weak_type and puts[i].prng_impl is None for i in members]
@@ -47,14 +44,6 @@ def put_all(puts: Sequence[Put], *, alias: bool) -> list[Any]:
     return results
 
 
-def _spreads(sharding: Any) -> bool:
-    """Whether a sharding is more than a place on one device."""
-    return type(sharding).__name__ != "SingleDeviceSharding" or sharding.memory_kind not in (
-        None,
-        next(iter(sharding.device_set)).default_memory().kind,
-    )
-
-
 def _owned(array: Any, *, weak_types: bool) -> Any:
     import jax
 
@@ -62,12 +51,20 @@ def _owned(array: Any, *, weak_types: bool) -> Any:
     return set_weak_type(copied) if weak_types and not copied.weak_type else copied
 
 
-def _put_sharded(put: Put, alias: bool) -> Any:
+def any_off_cpu(shardings: Iterable[Any]) -> bool:
+    """Whether an array of one of these shardings (None: the default device) leaves the host."""
     import jax
 
-    array = put.array if alias else np.array(put.array)
-    if put.prng_impl is not None:  # a key array's sharding is not its data's
-        key = jax.random.wrap_key_data(jax.device_put(array), impl=put.prng_impl)
-        return jax.device_put(key, put.sharding)
-    result = jax.device_put(array, put.sharding)
-    return set_weak_type(result) if put.weak_type else result
+    distinct = {id(each): each for each in shardings}.values()
+    devices = [next(iter(each.device_set)) for each in distinct if each is not None]
+    if len(devices) < len(distinct):
+        devices += jax.device_put(np.zeros((), np.int32)).devices()
+    return any(device.platform != "cpu" for device in devices)
+
+
+def wait_for(values: Sequence[Any]) -> None:
+    """Return when the jax arrays among `values` have arrived on their devices."""
+    if values:
+        import jax
+
+        jax.block_until_ready(values)  # type: ignore[no-untyped-call]

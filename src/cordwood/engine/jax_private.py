@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from cordwood.errors import ProcessError
 
-__all__ = ["coordination_client", "local_arrays", "put_on_device", "set_weak_type"]
+__all__ = [
+    "coordination_client",
+    "local_arrays",
+    "put_on_device",
+    "put_sharded",
+    "set_weak_type",
+]
 
 
 def put_on_device(
@@ -47,6 +53,37 @@ def put_on_device(
             set_weak_type(result) if weak_type else result
             for result, weak_type in zip(results, weak_types, strict=True)
         ]
+
+
+def put_sharded(
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    arrays: Mapping[Any, np.ndarray[Any, Any]],
+    sharding: Any,
+    *,
+    weak_type: bool,
+) -> Any:
+    """A jax.Array of that sharding from what each of its devices here holds.
+
+    On CPU their memory is aliased. The fallback takes about twenty times as long for small ones.
+    """
+    import jax
+
+    if arrays:
+        try:
+            from jax._src.core import ShapedArray
+            from jax._src.interpreters.pxla import batched_device_put
+
+            aval = ShapedArray(shape, dtype, weak_type=weak_type)
+            return batched_device_put(aval, sharding, [*arrays.values()], [*arrays], True)
+        except (ImportError, AttributeError, TypeError):
+            pass
+    parts = []
+    for device, array in arrays.items():
+        place = jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
+        parts.append(jax.device_put(array, place))
+    whole = jax.make_array_from_single_device_arrays(shape, sharding, parts, dtype=dtype)
+    return set_weak_type(whole) if weak_type else whole
 
 
 def set_weak_type(array: Any) -> Any:

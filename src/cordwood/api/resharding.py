@@ -1,0 +1,184 @@
+"""Leaves in parts: stored in any boxes, or wanted as the shards of any sharding, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from cordwood import dtypes
+from cordwood.api.boxes import read_boxes
+from cordwood.api.convert import as_kind, convert, inline_value
+from cordwood.api.groups import groups_of
+from cordwood.api.reading import Reading
+from cordwood.api.target import Target
+from cordwood.errors import MismatchError
+from cordwood.index import Box, Inline, Leaf, Pieces, Span
+from cordwood.keypath import format_path
+from cordwood.plan.boxes import Want
+from cordwood.sharding.boxes import whole
+
+__all__ = ["DeviceBoxes", "are_plain", "device_boxes", "restore_boxes"]
+
+Array: TypeAlias = np.ndarray[Any, Any]
+DeviceBoxes: TypeAlias = Mapping[int, Mapping[Any, Box]]  # by position; by device
+
+_ON_DEVICE = frozenset({"jax", "prng_key"})
+
+
+def are_plain(targets: Iterable[Target]) -> bool:
+    """Whether all that is stored lies in the order of its elements, in raw bytes."""
+    for target in targets:
+        storage = target[0].storage
+        if isinstance(storage, Pieces):
+            if storage.pieces and type(storage.pieces[0].where) is not Span:
+                return False
+        elif not isinstance(storage, Inline):
+            return False
+    return True
+
+
+def device_boxes(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:
+    """What this process's devices are to hold of the leaves that are not simply on one of them.
+
+    Raises MismatchError for leaves that cannot be cut as their shardings say; names them all.
+    """
+    placed = [i for i, target in enumerate(targets) if target[4] is not None]
+    if not placed:
+        return {}
+    from cordwood.engine.shards import key_boxes, local_boxes, spreads
+
+    found: dict[int, dict[Any, Box]] = {}
+    known: dict[Any, dict[Any, Box] | None] = {}
+    problems = []
+    for i in placed:
+        leaf, kind, _, _, sharding = targets[i]
+        impl = leaf.prng_impl if kind == "prng_key" else None
+        key = sharding, leaf.shape, impl
+        if key not in known:
+            try:
+                if impl is not None:
+                    known[key] = key_boxes(sharding, leaf.shape, impl)
+                else:
+                    known[key] = local_boxes(sharding, leaf.shape) if spreads(sharding) else None
+            except (ValueError, IndexError) as e:
+                problems.append(f"  {format_path(leaf.key_path) or 'the root'}: {e}")
+                continue
+        boxes = known[key]
+        if boxes is not None:
+            found[i] = boxes
+    if problems:
+        more = [f"  ... and {len(problems) - 20} more"] if len(problems) > 20 else []
+        raise MismatchError(
+            "shardings do not fit the leaves that they are for:\n"
+            + "\n".join([*problems[:20], *more])
+        )
+    return found
+
+
+def restore_boxes(
+    reading: Reading,
+    targets: Sequence[Target],
+    boxes: DeviceBoxes,
+    *,
+    alias: bool,
+    budget_bytes: int | None,
+) -> list[Any]:
+    """The values of the targets, in their order.
+
+    Args:
+        reading: what to read from, and how.
+        targets: what each leaf is to become.
+        boxes: what `device_boxes` returned.
+        alias: whether jax may use the memory that was read into, on CPU.
+        budget_bytes: read groups of leaves of at most so many bytes (or of one leaf), the third
+            only when the first has arrived on its devices. None: all at once.
+    """
+    wants = [_want(target.leaf, boxes.get(i)) for i, target in enumerate(targets)]
+    if budget_bytes is None:
+        return _restore(reading, targets, wants, boxes, alias=alias)
+    from cordwood.engine.devices import wait_for
+
+    values: list[Any] = [None] * len(targets)
+    moving: list[Any] = []
+    for group in groups_of(wants, budget_bytes):
+        found = _restore(
+            reading,
+            [targets[i] for i in group],
+            [wants[i] for i in group],
+            {n: boxes[i] for n, i in enumerate(group) if i in boxes},
+            alias=alias,
+        )
+        for i, value in zip(group, found, strict=True):
+            values[i] = value
+        wait_for(moving)
+        moving = found
+    return values
+
+
+def _want(leaf: Leaf, boxes: Mapping[Any, Box] | None) -> Want:
+    if boxes is None:
+        return Want(leaf, (whole(leaf.shape),))
+    return Want(leaf, tuple(dict.fromkeys(boxes.values())))
+
+
+def _restore(
+    reading: Reading,
+    targets: Sequence[Target],
+    wants: Sequence[Want],
+    boxes: DeviceBoxes,
+    *,
+    alias: bool,
+) -> list[Any]:
+    stored = [i for i, want in enumerate(wants) if not isinstance(want.leaf.storage, Inline)]
+    arrays = dict(zip(stored, read_boxes(reading, [wants[i] for i in stored]), strict=True))
+    values: list[Any] = []
+    puts: list[int] = []
+    for i, target in enumerate(targets):
+        storage = target.leaf.storage
+        on_device = target.kind in _ON_DEVICE
+        if on_device:
+            puts.append(i)
+        if isinstance(storage, Inline):
+            value = inline_value(storage.value, target)
+            values.append([value] * len(wants[i].boxes) if on_device else value)
+            continue
+        parts = arrays.pop(i)
+        if target.dtype != target.leaf.dtype and target.dtype:
+            parts = [convert(part, target) for part in parts]
+        values.append(parts if on_device else as_kind(parts[0], target))
+    _put(values, puts, targets, wants, boxes, alias=alias)
+    return values
+
+
+def _put(
+    values: list[Any],
+    puts: Sequence[int],
+    targets: Sequence[Target],
+    wants: Sequence[Want],
+    boxes: DeviceBoxes,
+    *,
+    alias: bool,
+) -> None:
+    """In place of the arrays of boxes, the jax arrays that they make up."""
+    if not puts:
+        return
+    from cordwood.engine.devices import Put, put_all
+    from cordwood.engine.shards import Shards, put_shards
+
+    whole_ones = []
+    for i in puts:
+        leaf, kind, dtype, weak_type, sharding = targets[i]
+        impl = leaf.prng_impl if kind == "prng_key" else None
+        if i in boxes:
+            part_of = dict(zip(wants[i].boxes, values[i], strict=True))
+            arrays = {device: part_of[box] for device, box in boxes[i].items()}
+            shards = Shards(leaf.shape, arrays, sharding, dtypes.to_numpy(dtype), weak_type, impl)
+            values[i] = put_shards(shards, alias=alias)
+        else:
+            (array,) = values[i]
+            whole_ones.append((i, Put(array, weak_type, sharding, impl)))
+    found = put_all([put for _, put in whole_ones], alias=alias)
+    for (i, _), value in zip(whole_ones, found, strict=True):
+        values[i] = value

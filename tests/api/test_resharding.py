@@ -1,0 +1,434 @@
+"""Leaves of single files onto any sharding: equal, read once, and no more than is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+
+import cordwood
+from cordwood import msgpack
+from cordwood.api.boxes import read_boxes
+from cordwood.api.reading import Reading
+from cordwood.api.restore import restore, targets_as_saved
+from cordwood.engine import devices
+from cordwood.engine.files import LocalFile
+from cordwood.index import Box
+from cordwood.plan.boxes import Want
+
+MIB = 1 << 20
+
+
+def mesh_of(*sizes: int) -> jax.sharding.Mesh:
+    names = ("x", "y", "z")[: len(sizes)]
+    devices = np.array(jax.devices()[: int(np.prod(sizes))]).reshape(sizes)
+    return jax.sharding.Mesh(devices, names)
+
+
+def sharding(spec: P, *sizes: int) -> NamedSharding:
+    return NamedSharding(mesh_of(*sizes), spec)
+
+
+# 1 to 8 devices, 1 to 3 axes, cut, replicated and both; for arrays of three axes.
+SHARDINGS = [
+    SingleDeviceSharding(jax.devices()[3]),
+    sharding(P(), 1),
+    sharding(P("x"), 1),
+    sharding(P(), 2),
+    sharding(P("x"), 2),
+    sharding(P(None, "x"), 2),
+    sharding(P(None, None, "x"), 2),
+    sharding(P("x"), 4),
+    sharding(P(None, "x"), 4),
+    sharding(P(), 8),
+    sharding(P("x"), 8),
+    sharding(P(None, "x"), 8),
+    sharding(P(None, None, "x"), 8),
+    sharding(P("x"), 4, 2),
+    sharding(P("y"), 4, 2),
+    sharding(P("x", "y"), 4, 2),
+    sharding(P("y", "x"), 4, 2),
+    sharding(P(("x", "y")), 4, 2),
+    sharding(P(("y", "x")), 4, 2),
+    sharding(P(None, ("x", "y")), 4, 2),
+    sharding(P(None, "y", "x"), 4, 2),
+    sharding(P("x", None, "y"), 2, 4),
+    sharding(P(None, None, ("y", "x")), 2, 4),
+    sharding(P("x", "y"), 3, 2),
+    sharding(P("y"), 3, 2),
+    sharding(P("x", "y", "z"), 2, 2, 2),
+    sharding(P("z", "x"), 2, 2, 2),
+    sharding(P(("x", "z"), None, "y"), 2, 2, 2),
+    sharding(P(None, ("z", "y", "x")), 2, 2, 2),
+    sharding(P("y", None, "z"), 1, 4, 2),
+]
+
+
+def arrays() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    return {
+        "float32": random.random((24, 48, 16), np.float32),
+        "bfloat16": random.random((24, 24, 8), np.float32).astype(jax.numpy.bfloat16),
+        "int4": random.integers(-8, 8, (24, 24, 8)).astype(jax.numpy.int4),
+        "uint8": random.integers(0, 256, (24, 240, 8), np.uint8),
+        "large": random.random((24, 480, 160), np.float32),  # 7 MiB
+    }
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("stored")
+    paths = [folder / name for name in ("a.safetensors", "a.msgpack", "chunked.msgpack")]
+    for path in paths:
+        with pytest.MonkeyPatch.context() as patch:
+            if "chunked" in path.name:
+                patch.setattr(msgpack, "MAX_CHUNK_SIZE", 100_001)
+            cordwood.save(path, arrays())
+    return paths
+
+
+def assert_same(found: Any, expected: np.ndarray, wanted: Any) -> None:
+    assert isinstance(found, jax.Array)
+    assert found.sharding == wanted
+    assert found.committed
+    assert found.dtype == expected.dtype
+    for shard in found.addressable_shards:
+        np.testing.assert_array_equal(np.asarray(shard.data), expected[shard.index])
+
+
+@pytest.mark.parametrize("wanted", SHARDINGS, ids=str)
+def test_any_sharding_of_any_format(stored: list[Path], wanted: Any) -> None:
+    expected = arrays()
+    for path in stored:
+        tree = cordwood.load(path, shardings=wanted)
+        assert list(tree) == list(expected)
+        for name, array in tree.items():
+            assert_same(array, expected[name], wanted)
+
+
+@pytest.mark.parametrize("mmap", [False, True], ids=["read", "mapped"])
+@pytest.mark.parametrize("alias", [False, True], ids=["owned", "aliased"])
+def test_like(stored: list[Path], mmap: bool, alias: bool) -> None:
+    expected = arrays()
+    wanted = sharding(P("y", "x"), 4, 2)
+    like: dict[str, Any] = {
+        name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=wanted)
+        for name, array in expected.items()
+    }
+    like["large"] = jax.device_put(expected["large"], wanted)
+    like["uint8"] = expected["uint8"]
+    for path in stored:
+        tree = cordwood.load(path, like=like, mmap=mmap, alias=alias)
+        assert type(tree["uint8"]) is np.ndarray
+        np.testing.assert_array_equal(tree.pop("uint8"), expected["uint8"])
+        for name, array in tree.items():
+            assert_same(array, expected[name], wanted)
+
+
+def test_shards_alias_what_was_read_and_owned_ones_do_not(stored: list[Path]) -> None:
+    wanted = sharding(P(None, "x"), 2, 2)  # two distinct shards on four devices
+    tree = cordwood.load(stored[0], shardings=wanted)
+    pointers = {
+        shard.device: shard.data.unsafe_buffer_pointer()
+        for shard in tree["large"].addressable_shards
+    }
+    assert len(set(pointers.values())) == 2  # replicas share their memory
+    assert all(pointer % 64 == 0 for pointer in pointers.values())
+    owned = cordwood.load(stored[0], shardings=wanted, alias=False)["large"]
+    assert len({s.data.unsafe_buffer_pointer() for s in owned.addressable_shards}) == 4
+    doubled = jax.jit(lambda x: x * 2, donate_argnums=0)(tree["large"])
+    np.testing.assert_array_equal(doubled, arrays()["large"] * 2)
+
+
+def test_weak_types_keys_and_casts(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    keys = jax.random.split(jax.random.key(1, impl="rbg"), 8)
+    tree: dict[str, Any] = {
+        "keys": keys,
+        "one": jax.random.key(3),
+        "weak": jax.numpy.asarray(2.0),
+        "ints": np.arange(16, dtype=np.int32),
+        "number": 7,
+    }
+    cordwood.save(path, tree)
+    cut, everywhere = sharding(P("x"), 4, 2), sharding(P(), 4, 2)
+    like = {
+        "keys": jax.device_put(keys, cut),
+        "one": jax.device_put(tree["one"], everywhere),
+        "weak": jax.device_put(tree["weak"], everywhere),
+        "ints": jax.ShapeDtypeStruct((16,), np.float32, sharding=cut),
+        "number": jax.ShapeDtypeStruct((), np.int32, sharding=everywhere),
+    }
+    for alias in (True, False):
+        found = cordwood.load(path, like=like, cast=True, alias=alias)
+        assert found["keys"].sharding == cut
+        assert found["one"].sharding == everywhere
+        for name in ("keys", "one"):
+            assert jax.random.key_impl(found[name]) == jax.random.key_impl(tree[name])
+            np.testing.assert_array_equal(
+                jax.random.key_data(found[name]), jax.random.key_data(tree[name])
+            )
+        assert found["weak"].weak_type
+        assert found["weak"].sharding == everywhere
+        assert_same(found["ints"], np.arange(16, dtype=np.float32), cut)
+        assert_same(found["number"], np.array(7, np.int32), everywhere)
+
+
+class TestWhereLeavesGo:
+    TREE: ClassVar[dict[str, Any]] = {
+        "dense": {"kernel": np.ones((8, 4), np.float32), "bias": np.ones(8, np.float32)},
+        "layers": [{"w": np.ones((2, 8), np.float32)}, {"w": np.ones((2, 8), np.float32)}],
+        "scale": np.float32(1.5),
+        "count": np.array(3, np.int32),
+        "step": 7,
+    }
+
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        cordwood.save(tmp_path / "x.safetensors", self.TREE)
+        return tmp_path / "x.safetensors"
+
+    def test_a_mesh_alone_replicates(self, path: Path) -> None:
+        mesh = mesh_of(4, 2)
+        tree = cordwood.load(path, mesh=mesh)
+        for array in (tree["dense"]["kernel"], tree["count"], tree["layers"][1]["w"]):
+            assert array.sharding == NamedSharding(mesh, P())
+        assert tree["step"] == 7
+        assert type(tree["scale"]) is np.float32
+
+    def test_a_mesh_leaves_the_shardings_of_like(self, path: Path) -> None:
+        cut = sharding(P("x"), 2)
+        like = {**self.TREE, "count": jax.ShapeDtypeStruct((), np.int32)}
+        like["dense"] = {
+            "kernel": jax.ShapeDtypeStruct((8, 4), np.float32, sharding=cut),
+            "bias": np.ones(8, np.float32),
+        }
+        mesh = mesh_of(8)
+        tree = cordwood.load(path, like=like, mesh=mesh)
+        assert tree["dense"]["kernel"].sharding == cut
+        assert tree["dense"]["bias"].sharding == NamedSharding(mesh, P())
+        assert tree["count"].sharding == NamedSharding(mesh, P())
+
+    def test_rules(self, path: Path) -> None:
+        mesh = mesh_of(4, 2)
+        rules = [("kernel$", P("x", "y")), (r"layers/\d/w", P(None, "x")), ("dense", P("y", "x"))]
+        tree = cordwood.load(path, mesh=mesh, rules=rules)
+        assert tree["dense"]["kernel"].sharding == NamedSharding(mesh, P("x", "y"))
+        assert tree["dense"]["bias"].sharding == NamedSharding(mesh, P("y"))  # cut to one axis
+        assert tree["layers"][0]["w"].sharding == NamedSharding(mesh, P(None, "x"))
+        assert tree["count"].sharding == NamedSharding(mesh, P())
+        with pytest.raises(ValueError, match="rule not found for param: layers/0/w"):
+            cordwood.load(path, mesh=mesh, rules=rules[:1] + rules[2:])
+        with pytest.raises(ValueError, match="need a mesh: pass mesh="):
+            cordwood.load(path, rules=rules)
+
+    @pytest.mark.parametrize(
+        "shardings",
+        [
+            {"dense": {"kernel": P("x")}, "layers": [{"w": P(None, "y")}, {"w": P(None, "y")}]},
+            {"dense.kernel": P("x"), "layers.0.w": P(None, "y"), "layers.1.w": P(None, "y")},
+            {"dense/kernel": P("x"), "layers": P(None, "y")},
+            {"": P(), "dense.kernel": P("x"), "layers.0": P(None, "y"), "layers/1/w": P(None, "y")},
+        ],
+        ids=["tree", "dotted", "prefix", "all"],
+    )
+    def test_shardings(self, path: Path, shardings: Any) -> None:
+        mesh = mesh_of(4, 2)
+        tree = cordwood.load(path, mesh=mesh, shardings=shardings)
+        assert tree["dense"]["kernel"].sharding == NamedSharding(mesh, P("x"))
+        assert tree["layers"][1]["w"].sharding == NamedSharding(mesh, P(None, "y"))
+        assert tree["dense"]["bias"].sharding == NamedSharding(mesh, P())
+
+    def test_shardings_come_before_rules(self, path: Path) -> None:
+        mesh = mesh_of(4, 2)
+        tree = cordwood.load(
+            path, mesh=mesh, rules=[("", P("y"))], shardings={"dense/bias": P("x")}
+        )
+        assert tree["dense"]["bias"].sharding == NamedSharding(mesh, P("x"))
+        assert tree["dense"]["kernel"].sharding == NamedSharding(mesh, P("y"))
+
+    def test_shardings_without_a_mesh(self, path: Path) -> None:
+        cut = sharding(P("x"), 2)
+        tree = cordwood.load(path, shardings={"dense/kernel": cut})
+        assert tree["dense"]["kernel"].sharding == cut
+        assert type(tree["dense"]["bias"]) is np.ndarray
+        with pytest.raises(ValueError, match=r"dense/kernel: P.* needs a mesh: pass mesh="):
+            cordwood.load(path, shardings={"dense/kernel": P("x")})
+
+    def test_an_entry_for_no_leaf(self, path: Path) -> None:
+        with pytest.raises(
+            ValueError, match=r"there is no leaf 'dense\.kernal'; did you mean dense/kernel"
+        ):
+            cordwood.load(path, shardings={"dense.kernal": sharding(P(), 2)})
+
+    def test_two_entries_for_a_leaf(self, path: Path) -> None:
+        shardings = {"dense": {"bias": sharding(P(), 2)}, "dense/bias": sharding(P("x"), 2)}
+        with pytest.raises(ValueError, match="two entries for 'dense/bias'"):
+            cordwood.load(path, shardings=shardings)
+
+    def test_what_is_no_sharding(self, path: Path) -> None:
+        with pytest.raises(TypeError, match=r"dense/bias: expected a jax Sharding .* found str"):
+            cordwood.load(path, shardings={"dense": {"bias": "x"}})
+
+    def test_shapes_that_cannot_be_cut_are_all_named(self, path: Path) -> None:
+        with pytest.raises(cordwood.MismatchError) as caught:
+            cordwood.load(path, mesh=mesh_of(8), rules=[("kernel|w", P(None, "x")), ("", P("x"))])
+        assert "dense/kernel: shape [8, 4] cannot be cut by" in str(caught.value)
+        assert "dense/bias" not in str(caught.value)
+        like = {**self.TREE, "dense": {"kernel": None, "bias": np.ones(8, np.float32)}}
+        like["dense"]["kernel"] = jax.ShapeDtypeStruct(
+            (8, 4), np.float32, sharding=sharding(P(None, "x"), 8)
+        )
+        with pytest.raises(cordwood.MismatchError, match=r"dense/kernel: .* size is 4"):
+            cordwood.load(path, like=like)
+        with pytest.raises(cordwood.MismatchError, match=r"dense/bias: shape .* cannot be cut by"):
+            cordwood.load(path, mesh=mesh_of(8), shardings={"dense/bias": P("nowhere")})
+
+    def test_numpy_has_no_devices(self, path: Path) -> None:
+        with pytest.raises(ValueError, match='to="numpy" has no use for a mesh'):
+            cordwood.load(path, to="numpy", mesh=mesh_of(2))
+
+    def test_names_of_foreign_files(self, tmp_path: Path) -> None:
+        from safetensors.numpy import save_file
+
+        array = np.ones((8, 4), np.float32)
+        path = tmp_path / "hf.safetensors"
+        save_file({"model.0.weight": array}, path)
+        mesh = mesh_of(4)
+        flat = cordwood.load(path, mesh=mesh, rules=[(r"model\.0\.weight", P("x"))])
+        assert flat["model.0.weight"].sharding == NamedSharding(mesh, P("x"))
+        nested = cordwood.load(path, mesh=mesh, rules=[("model/0/weight", P("x"))], nest=True)
+        assert nested["model"]["0"]["weight"].sharding == NamedSharding(mesh, P("x"))
+        like = {"model": [{"weight": array}]}
+        listed: Any = cordwood.load(
+            path, like=like, mesh=mesh, shardings={"model.0.weight": P("x")}
+        )
+        assert listed["model"][0]["weight"].sharding == NamedSharding(mesh, P("x"))
+
+
+class Count:
+    """How many bytes LocalFile reads, and by how many calls."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.bytes = self.calls = 0
+        original = LocalFile.read_into
+
+        def read_into(file: LocalFile, offset: int, views: Sequence[memoryview]) -> None:
+            self.bytes += sum(map(len, views))
+            self.calls += 1
+            original(file, offset, views)
+
+        patch.setattr(LocalFile, "read_into", read_into)
+
+
+@pytest.fixture
+def big(tmp_path: Path) -> Path:
+    tree = {
+        "a": np.zeros((256, 1024, 32), np.float32),  # 32 MiB
+        "small": np.zeros(1000, np.float32),
+        "b": np.zeros((64, 32 << 10), np.float32),  # 8 MiB, rows of 128 KiB
+    }
+    cordwood.save(tmp_path / "x.safetensors", tree)
+    return tmp_path / "x.safetensors"
+
+
+TOTAL_BYTES = 40 * MIB + 4000
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        sharding(P(), 8),
+        sharding(P("x"), 8),
+        sharding(P(("x", "y")), 2, 4),
+        sharding(P("x", "y"), 2, 4),
+        sharding(P(None, "x"), 8),
+    ],
+    ids=str,
+)
+def test_every_byte_is_read_once(big: Path, wanted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with cordwood.open(big) as checkpoint:
+        count = Count(monkeypatch)
+        checkpoint.load(mesh=wanted.mesh, shardings={"a": wanted, "b": wanted})
+    assert TOTAL_BYTES <= count.bytes <= TOTAL_BYTES * 1.05
+
+
+def test_a_part_of_the_leading_axis(big: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one process of eight reads: the rows of its devices, rounded out to blocks."""
+    with cordwood.open(big) as checkpoint:
+        leaves = {leaf.key_path[0]: leaf for leaf in checkpoint.index.leaves}
+        count = Count(monkeypatch)
+        reading = Reading(
+            checkpoint.index.sources, checkpoint.files, checkpoint.digests, mmap=False, verify=True
+        )
+        wants = [
+            Want(leaves["a"], (Box((32, 0, 0), (48, 1024, 32)), Box((48, 0, 0), (64, 1024, 32)))),
+            Want(leaves["b"], (Box((8, 0), (16, 32 << 10)),)),
+        ]
+        ((first, second), (rows,)) = read_boxes(reading, wants)
+    assert first.shape == second.shape == (16, 1024, 32)
+    assert rows.shape == (8, 32 << 10)
+    needed = 4 * MIB + MIB
+    assert count.bytes <= needed + 2 * 2 * MIB  # each range begins and ends within a block
+    with cordwood.open(big) as checkpoint:
+        count.bytes = 0
+        checkpoint["a"][32:64]
+        assert count.bytes <= 5 * MIB
+        count.bytes = 0
+        checkpoint["b"][:, 0]
+        assert count.bytes <= 9 * MIB  # rows of 128 KiB: one range, and not 64
+        count.bytes = 0
+        checkpoint["a"][::100, 5]  # indices of 128 KiB, 12.5 MiB apart
+        assert count.bytes <= 3 * 2 * MIB
+
+
+def test_groups_of_leaves(big: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a budget, the third group is read when the first has arrived."""
+    events: list[str] = []
+    original = LocalFile.read_into
+
+    def read_into(file: LocalFile, offset: int, views: Sequence[memoryview]) -> None:
+        if events[-1:] != ["read"]:
+            events.append("read")
+        original(file, offset, views)
+
+    def wait_for(values: Sequence[Any]) -> None:
+        events.append(f"wait for {len(values)}")
+
+    with cordwood.open(big) as checkpoint:
+        monkeypatch.setattr(LocalFile, "read_into", read_into)
+        monkeypatch.setattr(devices, "wait_for", wait_for)
+        targets = [
+            target._replace(sharding=sharding(P(None, "x"), 4) if target.leaf.shape[1:] else None)
+            for target in targets_as_saved(checkpoint.index.leaves, "jax")
+        ]
+        values = restore(
+            checkpoint.index,
+            checkpoint.files,
+            targets,
+            mmap=False,
+            verify=True,
+            alias=True,
+            budget_bytes=MIB,
+        )
+    assert events == ["read", "wait for 0", "read", "wait for 1", "read", "wait for 1"]
+    for value, target in zip(values, targets, strict=True):
+        assert value.shape == target.leaf.shape
+        assert not np.asarray(value).any()
+
+
+def test_many_small_replicated_leaves(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    tree = {str(i): np.full((16,), i, np.float32) for i in range(2000)}
+    cordwood.save(path, tree)
+    mesh = mesh_of(4, 2)
+    found: Any = cordwood.load(path, mesh=mesh, rules=[("7$", P("x")), ("", P())])
+    for name, array in found.items():
+        assert array.sharding.spec == (P("x") if name.endswith("7") else P())
+        np.testing.assert_array_equal(np.asarray(array.addressable_shards[0].data)[0], int(name))
