@@ -8,6 +8,8 @@ import numpy as np
 
 __all__ = ["without_padding"]
 
+# Not their characters: float8_e4m3fnuz of ml_dtypes has numpy's own of a complex long double.
+_LONG = frozenset({np.dtype(np.longdouble).num, np.dtype(np.clongdouble).num})
 _NUMBER_BYTES = 10
 _ITEM_BYTES = 16
 
@@ -18,7 +20,7 @@ def without_padding(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     The padding is what lay in memory before: written as it is, the same tree would give other
     bytes each time, and they would tell what they should not.
     """
-    if array.dtype.char not in "gG":
+    if array.dtype.num not in _LONG:
         return array
     if np.finfo(np.longdouble).nmant != 63:  # another platform's: no padding
         return array
