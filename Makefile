@@ -45,6 +45,7 @@ format: $(STAMP)
 
 bench: $(STAMP) $(MINILM)
 	$(BIN)/python benchmarks/single_file.py
+	$(BIN)/python benchmarks/scale.py
 
 fuzz: $(STAMP)
 	$(BIN)/python tests/fuzz.py --seconds $(or $(FUZZ_SECONDS),60)

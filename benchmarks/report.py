@@ -8,9 +8,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.claims import ALIASED_SHARE_MIN, CLAIMS, MAPPED, MAPPED_SECONDS_MAX, ratio_of
+from benchmarks.claims import (
+    ALIASED_SHARE_MIN,
+    CLAIMS,
+    MAPPED,
+    MAPPED_SECONDS_MAX,
+    Claim,
+    ratio_of,
+)
 
-__all__ = ["Report", "as_markdown", "hardware"]
+__all__ = ["Report", "as_markdown", "hardware", "ratio_lines", "table"]
 
 
 class Report(NamedTuple):
@@ -68,9 +75,9 @@ def _file_system(folder: Path) -> str:
 def _section(report: Report) -> list[str]:
     size = f"{report.leaves:,} leaves, {report.size_bytes / 1e9:.3f} GB, {report.rounds} rounds"
     lines = [f"## {report.tree}", "", f"{report.what} ({size})", ""]
-    lines += _table("save", report.saves, report.size_bytes)
-    lines += ["", *_table("load", report.loads, report.size_bytes)]
-    lines += ["", *_table("bytes in memory", report.in_memory, report.size_bytes)]
+    lines += table("save", report.saves, report.size_bytes)
+    lines += ["", *table("load", report.loads, report.size_bytes)]
+    lines += ["", *table("bytes in memory", report.in_memory, report.size_bytes)]
     lines += ["", f"A mapped load aliases {report.aliased_share:.2%} of its bytes."]
     claims = _claims(report)
     if claims:
@@ -78,7 +85,8 @@ def _section(report: Report) -> list[str]:
     return lines
 
 
-def _table(title: str, medians: Mapping[str, float], size_bytes: int) -> list[str]:
+def table(title: str, medians: Mapping[str, float], size_bytes: int) -> list[str]:
+    """Medians in seconds as rows, the fastest first."""
     lines = [f"| {title} | ms | GB/s | x the fastest |", "|---|---:|---:|---:|"]
     fastest = min(medians.values())
     for name, seconds in sorted(medians.items(), key=lambda item: item[1]):
@@ -87,16 +95,22 @@ def _table(title: str, medians: Mapping[str, float], size_bytes: int) -> list[st
     return lines
 
 
-def _claims(report: Report) -> list[str]:
-    medians = {**report.saves, **report.loads, **report.in_memory}
+def ratio_lines(claims: Sequence[Claim], tree: str, medians: Mapping[str, float]) -> list[str]:
+    """A row for each claim about a tree: what was found, what was promised."""
     lines = []
-    for claim in CLAIMS:
-        if report.tree in claim.trees:
+    for claim in claims:
+        if tree in claim.trees:
             found = ratio_of(claim, medians)
             met = "met" if found >= claim.target else "**not met**"
             lines.append(
                 f"| {claim.other} / {claim.ours} | {found:.2f} | {claim.target:g} | {met} |"
             )
+    return lines
+
+
+def _claims(report: Report) -> list[str]:
+    medians = {**report.saves, **report.loads, **report.in_memory}
+    lines = ratio_lines(CLAIMS, report.tree, medians)
     if report.tree == "gpt2":
         mapped = medians[MAPPED]
         met = "met" if mapped <= MAPPED_SECONDS_MAX else "**not met**"

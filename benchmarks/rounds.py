@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -12,9 +13,7 @@ from typing import Any
 
 import jax
 
-from benchmarks.contenders import suffix_of
-
-__all__ = ["median_seconds", "time_saves", "time_values"]
+__all__ = ["median_seconds", "remove", "time_calls", "time_saves", "time_values"]
 
 Times = dict[str, list[float]]
 
@@ -23,8 +22,17 @@ def median_seconds(times: Times) -> dict[str, float]:
     return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
-def time_saves(contenders: Mapping[str, Callable[[Path], Any]], folder: Path, rounds: int) -> Times:
-    """Seconds of each save, onto a path that never was, after unlink and sync."""
+def time_saves(
+    contenders: Mapping[str, Callable[[Path], Any]],
+    folder: Path,
+    rounds: int,
+    *,
+    suffix_of: Callable[[str], str],
+) -> Times:
+    """Seconds of each save, onto a path that never was, after removal and sync.
+
+    `suffix_of` gives the suffix of the path that a contender is to write.
+    """
     times: Times = {name: [] for name in contenders}
     for number, name in _order(list(contenders), rounds):
         path = folder / f"save-{number}-{len(times[name])}{suffix_of(name)}"
@@ -33,21 +41,58 @@ def time_saves(contenders: Mapping[str, Callable[[Path], Any]], folder: Path, ro
         start = time.perf_counter()
         contenders[name](path)
         times[name].append(time.perf_counter() - start)
-        path.unlink()
+        remove(path)
     return times
 
 
-def time_values(contenders: Mapping[str, Callable[[], Any]], rounds: int) -> Times:
-    """Seconds until each value is there, jax arrays ready; it is dropped before the next."""
+def time_calls(
+    contenders: Mapping[str, Callable[[Path], Callable[[], Any]]], folder: Path, rounds: int
+) -> tuple[Times, Times]:
+    """Seconds until each asynchronous save returns, and until what it returned was waited for."""
+    calls: Times = {name: [] for name in contenders}
+    wholes: Times = {name: [] for name in contenders}
+    for number, name in _order(list(contenders), rounds):
+        path = folder / f"async-{number}-{len(calls[name])}"
+        gc.collect()
+        os.sync()
+        start = time.perf_counter()
+        wait = contenders[name](path)
+        calls[name].append(time.perf_counter() - start)
+        wait()
+        wholes[name].append(time.perf_counter() - start)
+        remove(path)
+    return calls, wholes
+
+
+def time_values(
+    contenders: Mapping[str, Callable[[], Any]],
+    rounds: int,
+    *,
+    before: Callable[[str], Any] | None = None,
+) -> Times:
+    """Seconds until each value is there, jax arrays ready; it is dropped before the next.
+
+    `before` is called with the contender's name before its clock starts.
+    """
     times: Times = {name: [] for name in contenders}
     for _, name in _order(list(contenders), rounds):
         gc.collect()
+        if before is not None:
+            before(name)
         start = time.perf_counter()
         value = contenders[name]()
         jax.block_until_ready(value)
         times[name].append(time.perf_counter() - start)
         del value
     return times
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a directory."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def _order(names: list[str], rounds: int) -> list[tuple[int, str]]:

@@ -35,13 +35,22 @@ def measure(name: str, folder: Path, rounds: int) -> Report:
     import cordwood
     from benchmarks.aliasing import aliased_share
     from benchmarks.bare import page_aligned_copy
-    from benchmarks.contenders import Job, bytes_contenders, loads, prepare, saves, warm_up
+    from benchmarks.contenders import (
+        Job,
+        bytes_contenders,
+        loads,
+        prepare,
+        saves,
+        suffix_of,
+        warm_up,
+    )
     from benchmarks.rounds import median_seconds, time_saves, time_values
 
     warm_up(folder)
     job = Job(TREES[name](), folder)
     prepare(job)
-    save_times = time_saves(saves(job, page_aligned_copy(job.ours)), folder, rounds)
+    ours = page_aligned_copy(job.ours)
+    save_times = time_saves(saves(job, ours), folder, rounds, suffix_of=suffix_of)
     prepare(job)
     aliased = aliased_share(cordwood.load(job.ours, mmap=True), job.ours)
     load_times = time_values(loads(job), rounds)

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import optax
 
-__all__ = ["TREES", "minilm_path"]
+__all__ = ["TREES", "gpt2_adam", "minilm_path", "one_leaf", "small_leaves", "tiny_leaves"]
 
 LAYERS, WIDTH, VOCABULARY, CONTEXT = 12, 768, 50257, 1024
 
@@ -50,10 +50,16 @@ def gpt2_adam() -> Any:
     return {"step": jax.device_put(np.int32(1000)), "params": params, "opt_state": state}
 
 
-def one_leaf() -> Any:
+def one_leaf(size_gib: int = 2) -> Any:
     """One leaf of 2 GiB."""
     row = np.random.default_rng(0).standard_normal(1 << 20, np.float32)
-    return {"embedding": jax.device_put(np.tile(row, (512, 1)))}
+    return {"embedding": jax.device_put(np.tile(row, (256 * size_gib, 1)))}
+
+
+def tiny_leaves() -> Any:
+    """1,000 leaves of 64 bytes."""
+    rows = np.random.default_rng(0).standard_normal((1000, 16), np.float32)
+    return {f"w_{i:03d}": jax.device_put(row) for i, row in enumerate(rows)}
 
 
 def small_leaves() -> Any:

@@ -14,7 +14,16 @@ from rich.table import Table
 
 import cordwood
 from benchmarks.bare import page_aligned_copy
-from benchmarks.contenders import BARE_READ, BARE_WRITE, Job, loads, prepare, saves, warm_up
+from benchmarks.contenders import (
+    BARE_READ,
+    BARE_WRITE,
+    Job,
+    loads,
+    prepare,
+    saves,
+    suffix_of,
+    warm_up,
+)
 from benchmarks.rounds import median_seconds, time_saves, time_values
 from benchmarks.trees import minilm, minilm_path
 
@@ -78,7 +87,8 @@ def _show_times(console: Console, folder: Path) -> None:
     warm_up(folder)
     job = Job(minilm(), folder)
     prepare(job)
-    save_times = time_saves(saves(job, page_aligned_copy(job.ours)), folder, ROUNDS)
+    ours = page_aligned_copy(job.ours)
+    save_times = time_saves(saves(job, ours), folder, ROUNDS, suffix_of=suffix_of)
     prepare(job)
     load_times = time_values(loads(job), ROUNDS)
     for title, times, bare in (

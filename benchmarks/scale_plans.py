@@ -1,0 +1,226 @@
+"""The plans of a save and of a resharded load, timed step by step as one process makes them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from hashlib import md5
+from typing import Any, NamedTuple
+
+from jax.sharding import NamedSharding
+
+from benchmarks.scale_model import DEVICES_PER_PROCESS, StateLeaf, mesh_of, state
+from cordwood import dtypes
+from cordwood.engine.digest import BLOCK_BYTES
+from cordwood.formats.packs.index_file import encode_index
+from cordwood.formats.packs.layout import (
+    Layout,
+    WrittenPack,
+    encode_item,
+    lay_out,
+    own_packs,
+    pack_name,
+)
+from cordwood.formats.packs.scan import index_of, parse_items
+from cordwood.index import Box, LeafSpec, Pieces, Sealed
+from cordwood.plan.boxes import Want, plan_boxes
+from cordwood.plan.packs import packs_of_all
+from cordwood.sharding.boxes import element_count
+from cordwood.sharding.shards import device_boxes, shard_map
+from cordwood.tree.flatten import flatten
+
+__all__ = ["Load", "Save", "plan_load", "plan_save"]
+
+SAVE_ID = "0" * 16
+
+
+class Save(NamedTuple):
+    """What the save of the state from some processes takes; seconds are of one of them."""
+
+    processes: int
+    leaves: int
+    cells: int  # parts of leaves, over all processes
+    state_bytes: int
+    shards_seconds: float  # which process holds what, asked of jax
+    layout_seconds: float  # who writes what
+    own_seconds: float  # the files of one process, their headers laid out
+    fewest_bytes: int  # of any process
+    most_bytes: int
+    most_files: int
+    header_bytes: int  # of the files of process 0
+    merge_seconds: float  # process 0: the index, from what all have told
+    index_bytes: int
+
+    @property
+    def plan_seconds(self) -> float:
+        """Of each process, before it writes."""
+        return self.shards_seconds + self.layout_seconds + self.own_seconds
+
+    @property
+    def imbalance(self) -> float:
+        """How much more than the mean the process with the most bytes writes."""
+        return self.most_bytes * self.processes / self.state_bytes - 1
+
+
+class Load(NamedTuple):
+    """What one process does to load its part of the state."""
+
+    saved: int  # processes that saved it
+    loading: int
+    tensor: int  # devices that a matrix is cut over along the other axis
+    parse_seconds: float  # the index checked
+    boxes_seconds: float  # what it wants, asked of jax
+    pieces_seconds: float  # where that lies
+    plan_seconds: float  # what to read and copy
+    wanted_bytes: int
+    read_bytes: int
+    reads: int  # ranges of files
+    files: int
+
+    @property
+    def seconds(self) -> float:
+        """Before the first byte is read."""
+        return self.parse_seconds + self.boxes_seconds + self.pieces_seconds + self.plan_seconds
+
+
+def plan_save(processes: int) -> tuple[Save, bytes]:
+    """Plan the save of the state, and write its index."""
+    leaves, specs, structure = _state(processes, tensor=8)
+    clock = _Clock()
+    known: dict[tuple[NamedSharding, tuple[int, ...]], Any] = {}
+    shards = []
+    for leaf in leaves:
+        key = (leaf.sharding, leaf.shape)
+        if key not in known:
+            known[key] = shard_map(*key)
+        shards.append(known[key])
+    shards_seconds = clock.lap()
+    layout = lay_out(structure, specs, shards, process_count=processes)
+    layout_seconds = clock.lap()
+    own = own_packs(layout, 0, save_id=SAVE_ID, format_tag="pt")
+    own_seconds = clock.lap()
+    header_bytes = [pack.plan.header_bytes for pack in own]
+    written = _written(layout, header_bytes)
+    clock.lap()
+    item = encode_item(layout, written, save_id=SAVE_ID, metadata={})
+    index = encode_index({"": item})
+    merge_seconds = clock.lap()
+    sizes = layout.shares.bytes_of_process
+    found = Save(
+        processes=processes,
+        leaves=len(leaves),
+        cells=sum([grid.cell_count for grid in layout.grids if grid is not None]),
+        state_bytes=sum(sizes),
+        shards_seconds=shards_seconds,
+        layout_seconds=layout_seconds,
+        own_seconds=own_seconds,
+        fewest_bytes=min(sizes),
+        most_bytes=max(sizes),
+        most_files=max(map(len, written)),
+        header_bytes=sum(header_bytes),
+        merge_seconds=merge_seconds,
+        index_bytes=len(index),
+    )
+    return found, index
+
+
+def plan_load(data: bytes, *, saved: int, loading: int, tensor: int) -> Load:
+    """Plan what the first of `loading` processes reads."""
+    leaves, _, _ = _state(loading, tensor=tensor)
+    clock = _Clock()
+    item = parse_items(data, name="cordwood.json")[""]
+    parse_seconds = clock.lap()
+    known: dict[tuple[NamedSharding, tuple[int, ...]], tuple[Box, ...]] = {}
+    wanted = []
+    for leaf in leaves:
+        key = (leaf.sharding, leaf.shape)
+        if key not in known:
+            boxes = device_boxes(*key).items()
+            own = [box for device, box in boxes if device.process_index == 0]
+            known[key] = tuple(dict.fromkeys(own))
+        wanted.append(known[key])
+    boxes_seconds = clock.lap()
+    index = index_of(item, wanted=wanted)
+    pieces_seconds = clock.lap()
+    plan = plan_boxes(
+        [Want(leaf, boxes) for leaf, boxes in zip(index.leaves, wanted, strict=True)],
+        block_bytes=[BLOCK_BYTES] * len(index.sources),
+        codecs={},
+    )
+    plan_seconds = clock.lap()
+    assert all(isinstance(leaf.storage, Pieces) for leaf in index.leaves)
+    reads, read_bytes = _blocks(plan.moves)
+    return Load(
+        saved=saved,
+        loading=loading,
+        tensor=tensor,
+        parse_seconds=parse_seconds,
+        boxes_seconds=boxes_seconds,
+        pieces_seconds=pieces_seconds,
+        plan_seconds=plan_seconds,
+        wanted_bytes=sum(
+            element_count(box) * dtypes.itemsize(leaf.dtype)
+            for leaf, boxes in zip(leaves, wanted, strict=True)
+            for box in boxes
+        ),
+        read_bytes=read_bytes,
+        reads=reads,
+        files=len({move.source for move in plan.moves}),
+    )
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+
+    def lap(self) -> float:
+        """Seconds since the last lap."""
+        last, self._last = self._last, time.perf_counter()
+        return self._last - last
+
+
+def _state(processes: int, *, tensor: int) -> tuple[list[StateLeaf], list[LeafSpec], Any]:
+    """The leaves in the order of the tree, which is jax's; what they are; and the tree."""
+    mesh = mesh_of(processes, tensor=min(tensor, processes * DEVICES_PER_PROCESS))
+    by_path = {leaf.path: leaf for leaf in state(mesh)}
+    tree: dict[str, Any] = {}
+    for path in by_path:
+        node = tree
+        for key in path[:-1]:
+            node = node.setdefault(key, {})
+        node[path[-1]] = 0
+    flat = flatten(tree)
+    leaves = [by_path[path] for path in flat.paths]  # type: ignore[index]
+    specs = [LeafSpec(leaf.path, "jax", leaf.shape, leaf.dtype) for leaf in leaves]
+    return leaves, specs, flat.structure
+
+
+def _written(layout: Layout, header_bytes: Sequence[int]) -> list[list[WrittenPack]]:
+    """What the processes would tell. Those that hold like shards have headers of like size."""
+    written = []
+    for process, packs in enumerate(packs_of_all(layout.shares)):
+        done = []
+        for number, pack in enumerate(packs):
+            name = pack_name(SAVE_ID, process, number)
+            header = header_bytes[min(number, len(header_bytes) - 1)]
+            sealed = Sealed(header, md5(name.encode(), usedforsecurity=False).digest())
+            done.append(WrittenPack(name, header + pack.data_bytes, sealed))
+        written.append(done)
+    return written
+
+
+def _blocks(moves: Sequence[Any]) -> tuple[int, int]:
+    """How many ranges are read, and their bytes, rounded out to whole digest blocks."""
+    ranges = size = 0
+    source = end = -1
+    for move in moves:
+        start = move.offset // BLOCK_BYTES * BLOCK_BYTES
+        stop = -(-(move.offset + move.length) // BLOCK_BYTES) * BLOCK_BYTES
+        if move.source != source or start > end:
+            ranges += 1
+            size += stop - start
+            source, end = move.source, stop
+        elif stop > end:
+            size += stop - end
+            end = stop
+    return ranges, size
