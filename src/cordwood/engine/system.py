@@ -12,9 +12,9 @@ import fcntl
 import functools
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-__all__ = ["System", "current", "open_into", "replaced"]
+__all__ = ["System", "close_all", "current", "open_into", "replaced"]
 
 
 class System:
@@ -92,6 +92,13 @@ def open_into(opened: list[int], path: str, flags: int) -> None:
     before an assignment would keep the descriptor. `extend` keeps it with no bytecode between.
     """
     opened.extend(map(current().open, (path,), (flags,), (0o666,)))
+
+
+def close_all(opened: list[int]) -> None:
+    """Close the descriptors in a list, and take them out of it; errors are of no interest."""
+    while opened:
+        with suppress(OSError):
+            current().close(opened.pop())
 
 
 @functools.cache

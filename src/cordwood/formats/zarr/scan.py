@@ -38,7 +38,7 @@ from cordwood.formats.zarr.metadata import (
     codec_of,
     parse_metadata,
 )
-from cordwood.formats.zarr.paths import within_prefix
+from cordwood.formats.zarr.nested import nested_dicts
 from cordwood.index import (
     Box,
     Digests,
@@ -51,9 +51,9 @@ from cordwood.index import (
     Source,
 )
 from cordwood.keypath import KeyPath
-from cordwood.tree.structure import LEAF, Node, Structure, leaf_paths
+from cordwood.tree.structure import leaf_paths
 
-__all__ = ["FORMAT", "read_index", "scan"]
+__all__ = ["FORMAT", "is_chunk_name", "read_index", "scan"]
 
 FORMAT = "zarr"
 
@@ -124,10 +124,14 @@ def _scan(
     reader.finish()
     sources = tuple(reader.sources)
     if own is None:
-        structure, leaves = _foreign(entries, arrays, prefix)
-        return Index(FORMAT, structure, leaves, sources, "dotted")
-    leaves = _own(own, arrays)
-    return Index(FORMAT, own.table.structure, leaves, sources, "exact", own.metadata)
+        structure, order, paths = nested_dicts([entry.path for entry in entries], prefix)
+        leaves = [_leaf(path, arrays[i]) for path, i in zip(paths, order, strict=True)]
+        return Index(FORMAT, structure, tuple(leaves), sources, "dotted")
+    try:
+        leaves = _own(own, arrays)
+    except FormatError as e:
+        raise FormatError(f"{directory.name}: {INDEX_NAME}: {e}") from e
+    return Index(FORMAT, own.table.structure, tuple(leaves), sources, "exact", own.metadata)
 
 
 def _named(error: Exception, directory: ReadableDirectory, path: str) -> Exception:
@@ -223,7 +227,7 @@ class _Reader:
     def _check_count(self, count: int, metadata: ArrayMetadata, there: Mapping[str, int]) -> None:
         """Before the names of so many chunks are made: that there are as many files."""
         axes = max(1, len(metadata.shape))
-        named = [n for n in there if _CHUNK_NAME.fullmatch(n) and n.count(".") == axes - 1]
+        named = [n for n in there if is_chunk_name(n) and n.count(".") == axes - 1]
         if len(named) > count:
             wanted = {name for name, _ in chunks(metadata.shape, metadata.chunks, ".")}
             extra = sorted(set(named) - wanted)
@@ -258,6 +262,11 @@ class _Reader:
             raise CorruptionError("the index has no digests for it")
         self._next_digest = stop
         return self._own.digests[start:stop]
+
+
+def is_chunk_name(name: str) -> bool:
+    """Whether a file in the directory of an array is one of its chunks."""
+    return _CHUNK_NAME.fullmatch(name) is not None
 
 
 def _join(path: str, name: str) -> str:
@@ -308,7 +317,13 @@ def _storage(array: _Array, axes: int) -> Pieces | Encoded:
     return Encoded(tuple(whole), metadata.chunks[:axes], codec_of(metadata))
 
 
-def _own(item: Item, arrays: Sequence[_Array]) -> tuple[Leaf, ...]:
+def _leaf(path: KeyPath, array: _Array) -> Leaf:
+    """A leaf of another writer's."""
+    shape, dtype = array.metadata.shape, array.metadata.dtype
+    return Leaf(path, "jax", shape, dtype, _storage(array, len(shape)))
+
+
+def _own(item: Item, arrays: Sequence[_Array]) -> list[Leaf]:
     table = item.table
     paths = leaf_paths(table.structure)
     array_of = dict(zip(item.order, arrays, strict=True))
@@ -323,7 +338,7 @@ def _own(item: Item, arrays: Sequence[_Array]) -> tuple[Leaf, ...]:
             else:
                 leaves.append(Leaf(path, leaf_type.kind, (), "", Inline(next(values))))
         start += length
-    return tuple(leaves)
+    return leaves
 
 
 def _own_leaf(path: KeyPath, leaf_type: LeafType, array: _Array) -> Leaf:
@@ -348,49 +363,3 @@ def _own_leaf(path: KeyPath, leaf_type: LeafType, array: _Array) -> Leaf:
         )
     storage = _storage(array, len(shape))
     return Leaf(path, kind, shape, dtype, storage, weak_type, impl)
-
-
-def _foreign(
-    entries: Sequence[Entry], arrays: Sequence[_Array], prefix: str
-) -> tuple[Structure, tuple[Leaf, ...]]:
-    """Nested dicts by the steps of the paths; or one flat dict, where a leaf lies in another."""
-    paths: list[tuple[str, ...]] = [
-        () if entry.path == "." else tuple(within_prefix(entry.path, prefix)) for entry in entries
-    ]
-    if paths != [()]:
-        above = {path[:i] for path in paths for i in range(len(path))}
-        if not above.isdisjoint(paths) or len(set(paths)) < len(paths):
-            paths = [(entry.path,) for entry in entries]
-    order, structure = _nested(paths)
-    leaves = []
-    for i in order:
-        array = arrays[i]
-        shape, dtype = array.metadata.shape, array.metadata.dtype
-        storage = _storage(array, len(shape))
-        leaves.append(Leaf(paths[i], "jax", shape, dtype, storage))
-    return structure, tuple(leaves)
-
-
-def _nested(paths: Sequence[tuple[str, ...]]) -> tuple[list[int], Structure]:
-    """The structure of nested dicts with leaves at these paths, and the leaves in its order."""
-    if list(paths) == [()]:
-        return [0], (LEAF,)
-    tree: dict[str, object] = {}
-    for i, path in enumerate(paths):
-        node = tree
-        for step in path[:-1]:
-            node = node.setdefault(step, {})  # type: ignore[assignment]
-        node[path[-1]] = i
-    nodes: list[Node] = []
-    order: list[int] = []
-    stack: list[object] = [tree]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, dict):
-            nodes.append(Node("dict", len(value), tuple(value)))
-            stack += reversed(value.values())
-        else:
-            assert isinstance(value, int)
-            nodes.append(LEAF)
-            order.append(value)
-    return order, tuple(nodes)

@@ -1,0 +1,63 @@
+"""Whole directories: what lies in them, their permissions, their removal."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+
+from cordwood.engine import system
+
+__all__ = ["copy_mode", "count_files", "entries_of", "remove_tree"]
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory and all in it, as far as that can be done. Follows no symlinks."""
+    calls = system.current()
+    folders = [path]
+    for folder in folders:  # which grows meanwhile
+        for name, is_folder in entries_of(folder).items():
+            if is_folder:
+                folders.append(f"{folder}/{name}")
+                continue
+            with suppress(OSError):  # the next save tries again
+                calls.unlink(f"{folder}/{name}")
+    for folder in reversed(folders):
+        with suppress(OSError):
+            calls.rmdir(folder)
+
+
+def entries_of(folder: str) -> dict[str, bool]:
+    """What a directory holds, and whether it is a directory; {} where there is none."""
+    found = {}
+    with suppress(FileNotFoundError, NotADirectoryError):
+        # Not os.scandir, which an interrupt would leave open.
+        for name in os.listdir(folder):
+            with suppress(FileNotFoundError):
+                found[name] = stat.S_ISDIR(os.lstat(f"{folder}/{name}").st_mode)
+    return found
+
+
+def copy_mode(source: str, target: str) -> None:
+    """Give one directory the permissions of another."""
+    mode = stat.S_IMODE(os.stat(source).st_mode)
+    if stat.S_IMODE(os.stat(target).st_mode) != mode:
+        system.current().chmod(target, mode)
+
+
+def count_files(folder: str, *, at_most: int) -> int:
+    """How many files lie in a directory, at any depth; no further than one above `at_most`.
+
+    More directories than that count as too many files.
+    """
+    count = 0
+    folders = [folder]
+    for each in folders:  # which grows meanwhile
+        for name, is_folder in entries_of(each).items():
+            if is_folder:
+                folders.append(f"{each}/{name}")
+            else:
+                count += 1
+            if max(count, len(folders)) > at_most:
+                return at_most + 1
+    return count

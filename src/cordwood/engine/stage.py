@@ -1,0 +1,369 @@
+"""Replace a directory at once and for good, or not at all.
+
+The new directory is made beside the old one, under a name and a lock of its own. Then, under a
+lock of the parent directory: what the save does not replace is linked in, everything is flushed,
+the two are exchanged, and the parent is flushed. Until the exchange the old directory is whole
+and untouched; after that flush the new one outlives a power cut. There is no moment without one.
+
+Where a file system cannot exchange, the old directory is renamed away first, to a name that
+readers know (`standing`), and whoever saves next puts it back if it stands alone.
+
+A save that was killed leaves its stage, unlocked: the next save of the same name removes it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+from cordwood.engine import system
+from cordwood.engine.commit import (
+    NO_LOCKS,
+    make_ancestors,
+    storage_error,
+    sync_directory,
+    temporary_stem,
+)
+from cordwood.engine.folders import copy_mode, remove_tree
+from cordwood.engine.system import close_all, open_into
+from cordwood.errors import NotACheckpointError, StorageError
+
+__all__ = ["Stage", "stale_stages", "standing"]
+
+_RANDOM_BYTES = 8
+_NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY)
+
+
+class Stage:
+    """A directory in the making. `doing` says what, for the message of an error.
+
+        stage = Stage(path)
+        with stage.reporting():
+            stage.begin()
+            ...
+            stage.commit(prepare)
+
+    In a thread where no interrupts come (`run_apart`): they could cost a lock.
+
+    Raises, when it is made:
+        NotADirectoryError: `path` is a file.
+        NotACheckpointError: `path` is a mount point.
+
+    And within `reporting`: StorageError where the disk failed or is full (errno kept), or the
+    builtin subclass of OSError that belongs to the errno.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._lock: list[int] = []
+        self.asked = os.fspath(path)
+        self.target = _resolve(self.asked)
+        self.path = ""
+        self.doing = "creating its directory"
+        self.in_place = False
+        self._parent, self._name = os.path.split(self.target)
+        self._made: list[str] = []
+        self._unsynced: dict[str, None] = {}
+
+    def begin(self) -> None:
+        """Make it, and lock it."""
+        make_ancestors(self._parent, self._made)
+        self.doing = "removing what a killed save left"
+        _remove_stale(self._parent, self._name)
+        self.doing = "creating a directory beside it"
+        while not self._create():
+            self.close()
+        self._unsynced[self.path] = None
+        self.doing = "writing"
+
+    def _create(self) -> bool:
+        """Try to; False where another save has taken it for a killed one's before the lock."""
+        calls = system.current()
+        random = secrets.token_hex(_RANDOM_BYTES)
+        self.path = f"{self._parent}/{temporary_stem(self._name)}{random}.stage"
+        calls.mkdir(self.path)
+        try:
+            open_into(self._lock, self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            calls.flock(self._lock[0], fcntl.LOCK_EX)
+        except OSError as e:
+            if e.errno not in NO_LOCKS:
+                raise
+        return _is_at(self._lock[0], self.path)
+
+    def make_folders(self, paths: Iterable[str]) -> None:
+        """Make directories in it, and those that they lie in; none of them is flushed yet."""
+        for path in paths:
+            steps = path.split("/")
+            for i in range(1, len(steps) + 1):
+                self.make_folder("/".join(steps[:i]))
+
+    def make_folder(self, path: str) -> bool:
+        """Make one directory in it; False where it is there already."""
+        folder = f"{self.path}/{path}"
+        if folder in self._unsynced:
+            return False
+        try:
+            system.current().mkdir(folder)
+        except FileExistsError:
+            if not os.path.isdir(folder):
+                raise
+            return False
+        self._unsynced[folder] = None
+        self.touch(path)
+        return True
+
+    def touch(self, path: str) -> None:
+        """Note that a name has come or gone: the directory that it lies in is to be flushed."""
+        self._unsynced[os.path.dirname(f"{self.path}/{path}")] = None
+
+    def write(self, path: str, chunks: Iterable[bytes]) -> None:
+        """Put a new file in it, flushed to the disk."""
+        calls = system.current()
+        opened: list[int] = []
+        offset = 0
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            open_into(opened, f"{self.path}/{path}", flags)
+            for chunk in chunks:
+                view = memoryview(chunk)
+                while len(view):
+                    count = calls.pwrite(opened[0], view, offset)
+                    if count <= 0:
+                        raise OSError(errno.EIO, "the file takes no more bytes")
+                    view, offset = view[count:], offset + count
+            calls.fsync(opened[0])
+        finally:
+            if opened:
+                calls.close(opened[0])
+        self.touch(path)
+
+    def remove(self, path: str) -> None:
+        """Remove a file of it."""
+        system.current().unlink(f"{self.path}/{path}")
+        self.touch(path)
+
+    def move(self, source: str, target: str) -> None:
+        """Rename a directory within it."""
+        if "/" in target:
+            self.make_folders([os.path.dirname(target)])
+        system.current().replace(f"{self.path}/{source}", f"{self.path}/{target}")
+        for folder in [f for f in self._unsynced if f"{f}/".startswith(f"{self.path}/{source}/")]:
+            del self._unsynced[folder]
+            self._unsynced[f"{self.path}/{target}{folder[len(self.path) + 1 + len(source) :]}"] = (
+                None
+            )
+        self.touch(source)
+        self.touch(target)
+
+    def sync_folders(self) -> None:
+        """Flush every directory that has changed since the last time."""
+        while self._unsynced:
+            sync_directory(next(reversed(self._unsynced)))
+            self._unsynced.popitem()
+
+    def commit(self, prepare: Callable[[str | None], Callable[[str], None]]) -> None:
+        """Put it in place of the target.
+
+        Args:
+            prepare: called under the lock of the parent with the path of the directory that
+                is there now (None: there is none), to bring in what is to be kept of it. What
+                it returns is called with the path of the old directory once that is out of
+                place, to bring in what came there meanwhile.
+
+        Where `prepare` raises, nothing is replaced.
+        """
+        self.doing = "flushing its directories to the disk"
+        self.sync_folders()
+        self.doing = "waiting for the lock of its parent directory"
+        with _locked(self._parent):
+            old = f"{self._parent}/{_old_name(self._name)}"
+            self.doing = "bringing in what it does not replace"
+            _recover(self.target, old)
+            there = os.path.isdir(self.target)
+            keep_up = prepare(self.target if there else None)
+            self.doing = "flushing its directories to the disk"
+            self.sync_folders()
+            self.doing = "putting it in place"
+            out = self._put(old, there=there)
+            self.path = self.target
+            self.doing = "flushing its parent directory to the disk"
+            sync_directory(self._parent)
+            if out is not None:
+                self.doing = "bringing in what came to the old directory meanwhile"
+                keep_up(out)
+                self.sync_folders()
+        self.close()
+        if out is not None:
+            remove_tree(out)
+
+    def _put(self, old: str, *, there: bool) -> str | None:
+        """Exchange it with the target, if there is one; where the old one is now."""
+        calls = system.current()
+        if not there:
+            calls.replace(self.path, self.target)
+            self.in_place = True
+            return None
+        copy_mode(self.target, self.path)
+        try:
+            calls.exchange(self.path, self.target)
+        except OSError as e:
+            if e.errno not in _NO_EXCHANGE:
+                raise
+        else:
+            self.in_place = True
+            return self.path
+        calls.replace(self.target, old)
+        try:
+            calls.replace(self.path, self.target)
+        except BaseException:
+            with suppress(OSError):  # `standing` finds it there, and the next save puts it back
+                calls.replace(old, self.target)
+            raise
+        self.in_place = True
+        return old
+
+    def close(self) -> None:
+        """Give up its lock."""
+        close_all(self._lock)
+
+    def abandon(self) -> None:
+        """Remove it, and the directories that were made for it, unless it is in place."""
+        try:
+            if not self.in_place:
+                if self.path:
+                    remove_tree(self.path)
+                for folder in reversed(self._made):
+                    with suppress(OSError):  # not empty: someone else uses it
+                        system.current().rmdir(folder)
+        finally:
+            self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """On an exception abandon it; OSErrors are raised anew, saying what was going on."""
+        try:
+            yield
+        except OSError as e:
+            self.abandon()
+            if isinstance(e, StorageError | NotACheckpointError) or e.errno is None:
+                raise
+            raise storage_error(
+                e, self.asked, self.doing, what="directory", in_place=self.in_place
+            ) from e
+        except BaseException:
+            self.abandon()
+            raise
+
+
+def standing(path: str | os.PathLike[str]) -> str:
+    """Where the directory of that path is: where a save without exchange has left it for now."""
+    text = os.fspath(path)
+    if not os.path.lexists(text):
+        parent, name = os.path.split(os.path.realpath(text))
+        old = f"{parent}/{_old_name(name)}"
+        if os.path.isdir(old):
+            return old
+    return text
+
+
+def stale_stages(path: str | os.PathLike[str]) -> list[str]:
+    """Stages beside `path` that saves of it made, alive or killed."""
+    parent, name = os.path.split(os.path.realpath(path))
+    pattern = _pattern(name)
+    with suppress(FileNotFoundError):
+        return [f"{parent}/{entry}" for entry in sorted(os.listdir(parent)) if pattern(entry)]
+    return []
+
+
+def _resolve(path: str) -> str:
+    """The absolute path behind any symlinks; refuses what cannot be exchanged."""
+    target = os.path.realpath(path)
+    try:
+        found = os.lstat(target)
+    except (FileNotFoundError, NotADirectoryError):
+        return target
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotADirectoryError(
+            errno.ENOTDIR, "expected the path of a directory to save, found a file", path
+        )
+    if os.path.ismount(target):
+        raise NotACheckpointError(
+            errno.EEXIST,
+            "it is a mount point, which cannot be replaced; save to a directory inside of it",
+            path,
+        )
+    return target
+
+
+def _old_name(name: str) -> str:
+    return f"{temporary_stem(name)}old"
+
+
+def _pattern(name: str) -> Callable[[str], object]:
+    stem = re.escape(temporary_stem(name))
+    return re.compile(f"{stem}[0-9a-f]{{{2 * _RANDOM_BYTES}}}\\.stage").fullmatch
+
+
+def _is_at(fd: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _remove_stale(parent: str, name: str) -> None:
+    calls = system.current()
+    pattern = _pattern(name)
+    for entry in os.listdir(parent):
+        if not pattern(entry):
+            continue
+        path = f"{parent}/{entry}"
+        opened: list[int] = []
+        try:
+            open_into(opened, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            calls.flock(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # It may have been exchanged since: then another directory lies there.
+            if _is_at(opened[0], path):
+                remove_tree(path)
+        except OSError:
+            pass  # gone meanwhile, another user's, a live save's, or no locks here: not ours
+        finally:
+            close_all(opened)
+
+
+def _recover(target: str, old: str) -> None:
+    """Put back a directory that a save without exchange had renamed away, and remove garbage."""
+    if not os.path.isdir(old):
+        return
+    if os.path.lexists(target):
+        remove_tree(old)
+    else:
+        system.current().replace(old, target)
+
+
+@contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """An exclusive lock of a directory, as far as its file system has locks."""
+    calls = system.current()
+    opened: list[int] = []
+    try:
+        open_into(opened, folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            calls.flock(opened[0], fcntl.LOCK_EX)
+        except OSError as e:
+            if e.errno not in NO_LOCKS:
+                raise
+        yield
+    finally:
+        close_all(opened)

@@ -1,0 +1,427 @@
+"""Directories are replaced at once: by exchange, without it, in a crowd, and after crashes."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cordwood.engine import system
+from cordwood.engine.apart import Check, run_apart
+from cordwood.engine.carry import carry
+from cordwood.engine.folders import count_files, remove_tree
+from cordwood.engine.stage import Stage, stale_stages, standing
+from cordwood.errors import NotACheckpointError, StorageError
+from cordwood.testing.faults.systems import CountingSystem
+
+
+def nothing(_path: str, _names: set[str]) -> set[str]:
+    return set()
+
+
+def save(
+    path: Path,
+    files: dict[str, bytes],
+    *,
+    replaced: Callable[[str, set[str]], set[str]] | None = None,
+) -> None:
+    """Replace a directory by one of these files, and of what `replaced` leaves of the old."""
+    stage = Stage(path)
+    keep = replaced or (lambda _, names: names)
+
+    def prepare(there: str | None) -> Callable[[str], None]:
+        if there is not None:
+            carry(there, stage, keep)
+        return lambda old: carry(old, stage, keep, late=True)
+
+    def run(check: Check) -> None:
+        with stage.reporting():
+            stage.begin()
+            for name, data in files.items():
+                check()
+                if "/" in name:
+                    stage.make_folders([os.path.dirname(name)])
+                stage.write(name, [data])
+            stage.commit(prepare)
+
+    run_apart(run)
+
+
+def tree(path: Path) -> dict[str, bytes]:
+    return {
+        str(file.relative_to(path)): file.read_bytes()
+        for file in sorted(path.rglob("*"))
+        if file.is_file()
+    }
+
+
+class NoExchange(CountingSystem):
+    """A file system that cannot exchange."""
+
+    def exchange(self, one: str, other: str) -> None:
+        raise OSError(errno.EINVAL, "no exchange here")
+
+
+class NoLinks(CountingSystem):
+    def link(self, source: str, target: str) -> None:
+        raise OSError(errno.EPERM, "no links here", source)
+
+
+BOTH = pytest.mark.parametrize("calls", [system.System, NoExchange], ids=["exchange", "rename"])
+
+
+@BOTH
+def test_a_directory_is_made_and_replaced(tmp_path: Path, calls: type[system.System]) -> None:
+    path = tmp_path / "a" / "ckpt"
+    with system.replaced(calls()):
+        save(path, {"x/y": b"1", "z": b"2"})
+        assert tree(path) == {"x/y": b"1", "z": b"2"}
+        save(path, {"x/w": b"3"})
+        assert tree(path) == {"x/w": b"3"}
+    assert os.listdir(path.parent) == ["ckpt"]
+
+
+@BOTH
+def test_what_is_not_replaced_is_linked(tmp_path: Path, calls: type[system.System]) -> None:
+    path = tmp_path / "ckpt"
+    save(path, {"mine/0": b"old", "mine/notes": b"kept", "other/deep/0": b"other", "top": b"top"})
+    (path / "empty").mkdir(mode=0o750)
+    (path / "link").symlink_to("other/deep")
+    os.mkfifo(path / "pipe")
+    inode = (path / "other/deep/0").stat().st_ino
+    (path / "other").chmod(0o711)
+    path.chmod(0o705)
+
+    def replaced(folder: str, names: set[str]) -> set[str]:
+        return {"0"} if folder == "mine" else set()
+
+    with system.replaced(calls()):
+        save(path, {"mine/1": b"new"}, replaced=replaced)
+    assert (path / "other/deep/0").stat().st_ino == inode
+    assert (path / "other/deep/0").stat().st_nlink == 1
+    assert os.readlink(path / "link") == "other/deep"
+    assert stat.S_ISFIFO((path / "pipe").lstat().st_mode)
+    assert stat.S_IMODE((path / "empty").stat().st_mode) == 0o750
+    assert stat.S_IMODE((path / "other").stat().st_mode) == 0o711
+    assert stat.S_IMODE(path.stat().st_mode) == 0o705
+    (path / "pipe").unlink()
+    (path / "link").unlink()
+    assert tree(path) == {
+        "mine/1": b"new",
+        "mine/notes": b"kept",
+        "other/deep/0": b"other",
+        "top": b"top",
+    }
+
+
+def test_directories_that_are_left_empty_do_not_stay(tmp_path: Path) -> None:
+    path = tmp_path / "ckpt"
+    save(path, {"a/b/0": b"old", "c": b"kept"})
+    save(path, {"d": b"new"}, replaced=lambda folder, _: {"0"} if folder == "a/b" else set())
+    assert sorted(p.name for p in path.iterdir()) == ["c", "d"]
+
+
+def test_files_are_copied_where_there_are_no_links(tmp_path: Path) -> None:
+    path = tmp_path / "ckpt"
+    save(path, {"other/0": bytes(range(256)) * 50_000, "top": b""})
+    before = tree(path)
+    with system.replaced(NoLinks()):
+        save(path, {"new": b"1"}, replaced=nothing)
+        assert tree(path) == {**before, "new": b"1"}
+        (path / "link").symlink_to("top")
+        with pytest.raises(NotACheckpointError, match="holds 'link', which is neither file nor"):
+            save(path, {"new": b"2"}, replaced=nothing)
+    assert (path / "new").read_bytes() == b"1"
+    assert os.listdir(tmp_path) == ["ckpt"]
+
+
+def test_a_file_in_the_way_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "ckpt"
+    save(path, {"w/0": b"theirs"})
+    with pytest.raises(NotACheckpointError, match="holds 'w/0', which is no part of the") as caught:
+        save(path, {"w/0": b"ours"}, replaced=nothing)
+    assert caught.value.filename == str(path)
+    assert tree(path) == {"w/0": b"theirs"}
+    assert os.listdir(tmp_path) == ["ckpt"]
+
+
+@BOTH
+def test_what_came_at_the_last_moment_is_kept(tmp_path: Path, calls: type[system.System]) -> None:
+    path = tmp_path / "ckpt"
+    save(path, {"a": b"old", "sub/b": b"old"})
+
+    class Late(calls):  # type: ignore[misc, valid-type]
+        def exchange(self, one: str, other: str) -> None:
+            (path / "late").write_bytes(b"late")
+            (path / "sub" / "late").write_bytes(b"late")
+            super().exchange(one, other)
+
+    with system.replaced(Late()):
+        save(path, {"a": b"new"}, replaced=lambda folder, names: {"a"} if not folder else set())
+    assert tree(path) == {"a": b"new", "sub/b": b"old", "late": b"late", "sub/late": b"late"}
+
+
+def test_symlinks_to_the_directory_are_followed(tmp_path: Path) -> None:
+    path = tmp_path / "real"
+    save(path, {"a": b"1"})
+    (tmp_path / "link").symlink_to("real")
+    save(tmp_path / "link", {"a": b"2"})
+    assert (tmp_path / "link").is_symlink()
+    assert tree(path) == {"a": b"2"}
+
+
+def test_what_cannot_be_replaced(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="expected the path of a directory to save"):
+        Stage(tmp_path / "file")
+    with pytest.raises(NotACheckpointError, match="mount point, which cannot be replaced; save to"):
+        Stage("/")
+    with pytest.raises(OSError, match="while creating its directory; what was there before is"):
+        save(tmp_path / "file" / "ckpt", {})
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_long_names(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 255)
+    save(path, {"a": b"1"})
+    save(path, {"a": b"2"})
+    assert tree(path) == {"a": b"2"}
+    assert len(os.listdir(tmp_path)) == 1
+
+
+class Crash(BaseException):
+    pass
+
+
+class Crashing(CountingSystem):
+    """Nothing happens any more from a call on, as if the process were gone."""
+
+    def __init__(self, name: str, number: int = 1, *, exchanges: bool = True) -> None:
+        super().__init__()
+        self._name, self._number, self._exchanges = name, number, exchanges
+        self._gone = False
+
+    def _make(self, number: int, name: str, make: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        if name == "exchange" and not self._exchanges:
+            raise OSError(errno.EINVAL, "no exchange here")
+        self._gone = self._gone or (name == self._name and self.made.count(name) == self._number)
+        if self._gone and name != "close":  # a lock does not outlive its process
+            raise Crash
+        return make(*args)
+
+
+def test_stages_of_the_dead_are_removed_and_those_of_the_living_stay(tmp_path: Path) -> None:
+    path = tmp_path / "ckpt"
+    save(path, {"a": b"old"})
+    with system.replaced(Crashing("exchange")), pytest.raises(Crash):
+        save(path, {"a": b"dead"})
+    (dead,) = stale_stages(path)
+    assert tree(path) == {"a": b"old"}
+    living = Stage(path)
+    living.begin()
+    assert not os.path.exists(dead)
+    assert stale_stages(path) == [living.path]
+    save(path, {"a": b"new"})
+    assert stale_stages(path) == [living.path]
+    living.abandon()
+    assert os.listdir(tmp_path) == ["ckpt"]
+    assert tree(path) == {"a": b"new"}
+
+
+def test_a_stage_that_was_exchanged_meanwhile_is_not_removed(tmp_path: Path) -> None:
+    """The cleaner opened what is the checkpoint by now, and gets its lock."""
+    path = tmp_path / "ckpt"
+    save(path, {"a": b"old"})
+    stage = Stage(path)
+    stage.begin()
+    stage.write("a", [b"new"])
+
+    class Slow(system.System):
+        done = False
+
+        def flock(self, fd: int, operation: int) -> None:
+            if operation & fcntl.LOCK_NB and not self.done:
+                self.done = True
+                with system.replaced(system.System()):
+                    stage.commit(lambda _: lambda _: None)
+            super().flock(fd, operation)
+
+    slow = Slow()
+    with system.replaced(slow):
+        save(path, {"b": b"next"}, replaced=nothing)
+    assert slow.done
+    assert tree(path) == {"a": b"new", "b": b"next"}
+
+
+@pytest.mark.parametrize("crash", [("replace", 1), ("replace", 2), ("fsync", 3)], ids=str)
+def test_without_exchange_a_crash_leaves_the_old_one_to_be_found(
+    tmp_path: Path, crash: tuple[str, int]
+) -> None:
+    path = tmp_path / "ckpt"
+    save(path, {"a": b"old", "b": b"other"})
+    assert standing(path) == str(path)
+
+    def replaced(folder: str, names: set[str]) -> set[str]:
+        return {"a"}
+
+    crashing = Crashing(*crash, exchanges=False)
+    with system.replaced(crashing), pytest.raises(Crash):
+        save(path, {"a": b"new"}, replaced=replaced)
+    assert tree(Path(standing(path)))["b"] == b"other"
+    with system.replaced(NoExchange()):
+        save(path, {"a": b"newer"}, replaced=replaced)
+    assert tree(path) == {"a": b"newer", "b": b"other"}
+    assert os.listdir(tmp_path) == ["ckpt"]
+
+
+def test_a_failed_rename_is_taken_back(tmp_path: Path) -> None:
+    path = tmp_path / "ckpt"
+    save(path, {"a": b"old"})
+
+    class Failing(NoExchange):
+        def replace(self, source: str, target: str) -> None:
+            if self.made.count("replace") == 2:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            super().replace(source, target)
+
+    with (
+        system.replaced(Failing()),
+        pytest.raises(StorageError, match="while putting it in place; what was there before is"),
+    ):
+        save(path, {"a": b"new"})
+    assert tree(path) == {"a": b"old"}
+    assert os.listdir(tmp_path) == ["ckpt"]
+
+
+def test_a_failure_after_the_exchange_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "ckpt"
+    save(path, {"a": b"old"})
+
+    class Failing(CountingSystem):
+        def fsync(self, fd: int) -> None:
+            if "exchange" in self.made:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            super().fsync(fd)
+
+    message = "while flushing its parent directory to the disk; the new directory is in place and"
+    with system.replaced(Failing()), pytest.raises(StorageError, match=message) as caught:
+        save(path, {"a": b"new"})
+    assert caught.value.errno == errno.EIO
+    assert tree(path) == {"a": b"new"}
+    save(path, {"a": b"newer"})
+    assert os.listdir(tmp_path) == ["ckpt"]
+
+
+def test_an_exception_while_preparing_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "ckpt"
+    stage = Stage(path)
+
+    def prepare(_there: str | None) -> Callable[[str], None]:
+        raise ZeroDivisionError
+
+    def run() -> None:
+        with stage.reporting():
+            stage.begin()
+            assert len(os.listdir(path.parent)) == 1
+            stage.commit(prepare)
+
+    with pytest.raises(ZeroDivisionError):
+        run()
+    assert os.listdir(tmp_path) == []
+
+
+@BOTH
+def test_savers_in_a_crowd_lose_nothing(tmp_path: Path, calls: type[system.System]) -> None:
+    """Each brings in its own file and keeps all others."""
+    path = tmp_path / "ckpt"
+    failures: list[BaseException] = []
+
+    def work(name: str) -> None:
+        try:
+            for i in range(6):
+                save(
+                    path,
+                    {f"{name}/{i}": name.encode(), name + ".last": str(i).encode()},
+                    replaced=lambda _, names: {name + ".last"} & names,
+                )
+        except BaseException as e:  # noqa: BLE001
+            failures.append(e)
+
+    threads = [threading.Thread(target=work, args=(f"s{n}",)) for n in range(8)]
+    with system.replaced(calls()):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failures
+    found = tree(path)
+    assert found == {
+        **{f"s{n}/{i}": f"s{n}".encode() for n in range(8) for i in range(6)},
+        **{f"s{n}.last": b"5" for n in range(8)},
+    }
+    assert os.listdir(tmp_path) == ["ckpt"]
+
+
+def test_interrupts_at_any_moment_leave_nothing_behind(tmp_path: Path) -> None:
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    rng = np.random.default_rng(0)
+    path = tmp_path / "ckpt"
+    save(path, {"a/b": b"whole", "c": b"kept"})
+    begun = time.perf_counter()
+    save(path, {"a/b": b"whole"}, replaced=nothing_of_a)
+    one_save = time.perf_counter() - begun
+    open_before = len(os.listdir("/proc/self/fd"))
+    before = signal.signal(signal.SIGALRM, interrupt)
+    interrupted = 0
+    try:
+        for _ in range(150):
+            try:
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-5, one_save)))
+                    save(path, {"a/b": b"whole"}, replaced=nothing_of_a)
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                interrupted += 1
+            assert tree(path) == {"a/b": b"whole", "c": b"kept"}
+            assert os.listdir(tmp_path) == ["ckpt"]
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted > 15
+    assert len(os.listdir("/proc/self/fd")) == open_before
+
+
+def nothing_of_a(folder: str, names: set[str]) -> set[str]:
+    return names if folder == "a" else set()
+
+
+def test_removing_follows_no_symlinks(tmp_path: Path) -> None:
+    (tmp_path / "keep").mkdir()
+    (tmp_path / "keep" / "file").touch()
+    (tmp_path / "gone" / "sub").mkdir(parents=True)
+    (tmp_path / "gone" / "link").symlink_to("../keep")
+    (tmp_path / "gone" / "sub" / "file").symlink_to("../../keep/file")
+    remove_tree(str(tmp_path / "gone"))
+    assert os.listdir(tmp_path) == ["keep"]
+    assert os.listdir(tmp_path / "keep") == ["file"]
+
+
+def test_counting_stops_early(tmp_path: Path) -> None:
+    names: Iterable[int] = range(30)
+    for i in names:
+        (tmp_path / str(i % 3)).mkdir(exist_ok=True)
+        (tmp_path / str(i % 3) / str(i)).touch()
+    assert count_files(str(tmp_path), at_most=100) == 30
+    assert count_files(str(tmp_path), at_most=5) == 6

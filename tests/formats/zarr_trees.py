@@ -1,0 +1,80 @@
+"""Save into the zarr layout, and read it without the loader."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cordwood.api.save_zarr import draft, save_draft
+from cordwood.dtypes import to_numpy
+from cordwood.engine.decode import decode_chunk
+from cordwood.engine.directory import LocalDirectory
+from cordwood.engine.verify import check_file
+from cordwood.formats.zarr import scan
+from cordwood.index import Box, Encoded, Index, Inline, Leaf
+from cordwood.plan.spread import Chunk, Codec, Spread
+from cordwood.sharding.boxes import shape_of, slices
+from cordwood.tree.flatten import build
+
+__all__ = ["read_tree", "save_tree", "scanned", "stored_index"]
+
+
+def save_tree(
+    path: str | os.PathLike[str],
+    tree: Any,
+    *,
+    prefix: str = "",
+    compression: str | None = None,
+    metadata: dict[str, str] | None = None,
+    covered: bool = True,
+) -> None:
+    item = draft(
+        tree, prefix=prefix, compression=compression, metadata=metadata or {}, covered=covered
+    )
+    save_draft(path, item, item.leaves.__getitem__)
+
+
+def scanned(path: str | os.PathLike[str], prefix: str | None = None) -> Index:
+    with LocalDirectory(path) as directory:
+        return scan(directory, prefix)
+
+
+def stored_index(path: Path) -> Any:
+    return json.loads((path / "tensorstore_index.json").read_text())
+
+
+def read_tree(path: str | os.PathLike[str], prefix: str | None = None) -> Any:
+    """The tree, verified, of plain containers and numpy arrays; sources without digests fail."""
+    with LocalDirectory(path) as directory:
+        index = scan(directory, prefix)
+        for source in index.sources:
+            assert source.digests is not None
+            with directory.file(source.name, source.size_bytes) as file:
+                assert check_file(file, source.digests) == []
+        return build(index.structure, [_value(directory, index, leaf) for leaf in index.leaves])
+
+
+def _value(directory: LocalDirectory, index: Index, leaf: Leaf) -> Any:
+    storage = leaf.storage
+    if isinstance(storage, Inline):
+        return storage.value
+    dtype = to_numpy(leaf.dtype)
+    array = np.empty(leaf.shape, dtype)
+    for where, source, offset, length in storage.pieces:
+        assert isinstance(where, Box)
+        name, size = index.sources[source][:2]
+        data = memoryview(directory.file(name, size).read(offset, length))
+        shape = shape_of(where)
+        if isinstance(storage, Encoded):
+            shape = storage.chunk_shape
+            codec = Codec(**json.loads(storage.codec))
+            spread = Spread(shape, dtype.itemsize, ())
+            chunk = Chunk(0, offset, length, codec, leaf.dtype, spread)
+            data = decode_chunk(chunk, data, name=name)
+        held = np.frombuffer(data, dtype).reshape(shape)
+        array[slices(where)] = held[tuple(slice(size) for size in shape_of(where))]
+    return array[()] if leaf.kind == "numpy_scalar" else array
