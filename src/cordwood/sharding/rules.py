@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 
 __all__ = ["Rules", "first_match", "match_partition_rules", "spec_for"]
 
+MIN_SHARDING_SIZE = 16384  # eFormer's, in elements
+
 Rules: TypeAlias = Sequence[tuple[str, Any]]  # (regular expression, jax PartitionSpec)
 
 
@@ -21,7 +23,7 @@ def match_partition_rules(
         rules: (regular expression, PartitionSpec), tried in order with re.search on the leaf's
             keys joined by '/'. The first that is found counts.
         tree: any jax pytree, of arrays or anything with a shape.
-        min_size: an array of fewer elements is replicated (`strict` only).
+        min_size: an array of fewer elements is replicated (`strict` only); None: 16,384.
         strict: whether leaves without axes are replicated, whatever the rules, and specs are cut
             to the number of axes. False takes specs as they are.
 
@@ -38,11 +40,12 @@ def match_partition_rules(
     import jax
 
     paths, treedef = jax.tree_util.tree_flatten_with_path(tree)
+    least = MIN_SHARDING_SIZE if min_size is None else min_size
     specs = []
     for path, leaf in paths:
         name = "/".join([str(_key(entry)) for entry in path])
         if strict:
-            specs.append(spec_for(rules, name, _shape(leaf), min_size=min_size or 0))
+            specs.append(spec_for(rules, name, _shape(leaf), min_size=least))
         else:
             specs.append(first_match(rules, name))
     return jax.tree_util.tree_unflatten(treedef, specs)
@@ -60,15 +63,15 @@ def first_match(rules: Rules, name: str) -> Any:
 
 
 def spec_for(rules: Rules, name: str, shape: Sequence[int], *, min_size: int = 0) -> Any:
-    """The spec of an array: none of its axes is cut where it is small, and no more than it has.
+    """The spec of an array: cut to its axes, and none cut where there are few elements.
 
     Raises ValueError where no rule is found in its name.
     """
     import jax
 
-    if not shape or math.prod(shape) < min_size:
+    spec = first_match(rules, name) if shape else None
+    if spec is None or math.prod(shape) < min_size:
         return jax.sharding.PartitionSpec()  # type: ignore[no-untyped-call]
-    spec = first_match(rules, name)
     if len(spec) <= len(shape):
         return spec
     return type(spec)(*tuple(spec)[: len(shape)])
