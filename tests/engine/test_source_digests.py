@@ -32,8 +32,8 @@ def test_only_the_digests_that_are_needed_are_fetched_and_once() -> None:
     assert fetched == [1, 2]
     execute_load(LoadPlan((50,), (Move(3, 0, 10, 0, 0),), ()), files, digests=digests, verify=False)
     assert fetched == [1, 2]
+    plan = LoadPlan((50,), (Move(3, 950, 10, 0, 0),), ())
     with pytest.raises(CorruptionError, match="file 3: bytes 900 to 1000"):
-        plan = LoadPlan((50,), (Move(3, 950, 10, 0, 0),), ())
         execute_load(plan, files, digests=digests, verify=True)
     assert fetched == [1, 2, 3]
     assert digests[1:3] == [digests[1], digests[2]]

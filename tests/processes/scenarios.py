@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-import jax
+from collections.abc import Mapping, Sequence
+from typing import Any
+from unittest.mock import patch
 
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import cordwood
+from cordwood.engine.files import LocalFile
 from cordwood.engine.hosts import JaxHosts, current
 from cordwood.engine.meeting import Meeting
 
@@ -20,3 +29,32 @@ def meet(rounds: int) -> list[bytes]:
             meeting.round(f"{hosts.index}.{i}".encode(), lambda values: b",".join(values))
             for i in range(rounds)
         ]
+
+
+def load_onto(path: str, specs: Mapping[str, Sequence[Any]], mesh: Sequence[int]) -> Any:
+    """Load a file onto a mesh over all processes; what this one got, and the bytes it read."""
+    read = []
+    original = LocalFile.read_into
+
+    def counting(file: LocalFile, offset: int, views: Sequence[memoryview]) -> None:
+        read.append(sum(map(len, views)))
+        original(file, offset, views)
+
+    grid = jax.sharding.Mesh(np.array(jax.devices()).reshape(mesh), ("x", "y")[: len(mesh)])
+    shardings = {name: P(*spec) for name, spec in specs.items()}
+    with cordwood.open(path) as checkpoint, patch.object(LocalFile, "read_into", counting):
+        tree = checkpoint.load(mesh=grid, shardings=shardings)
+    parts = {}
+    for name, spec in shardings.items():
+        array = tree[name]
+        assert array.sharding == NamedSharding(grid, spec), array.sharding
+        if not isinstance(array.dtype, np.dtype):  # of PRNG keys
+            array = jax.random.key_data(array)
+        parts[name] = [
+            (
+                [part.indices(size)[:2] for part, size in zip(s.index, array.shape, strict=True)],
+                np.asarray(s.data),
+            )
+            for s in array.addressable_shards
+        ]
+    return parts, sum(read)
