@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 
 from cordwood.engine import objects
+from cordwood.engine.digest import digest_of
 from cordwood.engine.files import ReadableFile
 from cordwood.engine.kvstore import ObjectStore
-from cordwood.engine.objects import NewObject, ObjectFile, object_bytes, write_objects
+from cordwood.engine.objects import ObjectFile, object_bytes, write_objects
 from cordwood.engine.read import execute_load
+from cordwood.engine.stores import NewFile
 from cordwood.errors import CorruptionError, StorageError, TruncatedError
+from cordwood.index import Sealed
 from cordwood.plan.save import FilePlan, LeafBytes
 from tests.engine.plans import expected_file, lay_out, load_plan
 from tests.engine.stores import KINDS, new_store
@@ -38,7 +41,8 @@ def arrays() -> list[np.ndarray]:
 def test_an_object_holds_what_a_file_would(store: ObjectStore, gap: bytes, header: bytes) -> None:
     data = arrays()
     laid = lay_out(data, gap=gap, header=header)
-    write_objects(store, [NewObject("a", laid.plan, data.__getitem__)])
+    sealed = write_objects(store, [NewFile("a", laid.plan, data.__getitem__)])
+    assert sealed == [Sealed(len(header), digest_of(header))]
     expected = expected_file(data, gap=gap, header=header)
     assert store.read("a", limit_bytes=1 << 30).data == expected
 
@@ -50,7 +54,7 @@ def test_loading_from_an_object(
     monkeypatch.setattr(objects, "_PART_BYTES", part)
     data = arrays()
     laid = lay_out(data, header=HEADER)
-    write_objects(store, [NewObject("a", laid.plan, data.__getitem__)])
+    write_objects(store, [NewFile("a", laid.plan, data.__getitem__)])
     assert laid.seal is not None
     plan, positions = load_plan(laid, data)
     file: ReadableFile = ObjectFile(store, "a", laid.plan.size_bytes)
@@ -80,15 +84,20 @@ def test_any_range(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
             file.read(-1, 2)
 
 
-def test_an_object_shorter_than_the_index_says(store: ObjectStore) -> None:
+def test_an_object_that_is_not_what_the_index_says(store: ObjectStore) -> None:
     store.start_write("a", b"0123").result()
-    with pytest.raises(TruncatedError, match="/a: it ends before"):
-        ObjectFile(store, "a", 10).read(2, 8)
-
-
-def test_an_object_that_is_not_there(store: ObjectStore) -> None:
-    with pytest.raises(FileNotFoundError, match="lacks this object"):
-        ObjectFile(store, "a", 10).read(2, 8)
+    assert ObjectFile(store, "a", 4).read(3, 1) == b"3"
+    with pytest.raises(TruncatedError, match="/a: expected 5 bytes, found fewer"):
+        ObjectFile(store, "a", 5).read(0, 1)
+    with pytest.raises(CorruptionError, match="/a: expected 3 bytes, found more"):
+        ObjectFile(store, "a", 3).read(0, 1)
+    with pytest.raises(CorruptionError, match="/b is missing"):
+        ObjectFile(store, "b", 4).read(0, 1)
+    file = ObjectFile(store, "a", 4)
+    assert file.read(0, 1) == b"0"
+    store.delete(["a"])
+    with pytest.raises(CorruptionError, match="/a is missing"):
+        file.read(0, 1)
 
 
 def test_an_object_cannot_be_mapped(store: ObjectStore) -> None:
@@ -99,8 +108,7 @@ def test_an_object_cannot_be_mapped(store: ObjectStore) -> None:
 def test_damage_in_an_object_is_found(store: ObjectStore) -> None:
     data = arrays()
     laid = lay_out(data, header=HEADER)
-    item = NewObject("a", laid.plan, data.__getitem__)
-    whole = bytearray(object_bytes(item))
+    whole = bytearray(object_bytes(laid.plan, data.__getitem__))
     whole[2_000_000] ^= 1
     store.start_write("a", bytes(whole)).result()
     assert laid.seal is not None
@@ -117,7 +125,7 @@ def test_damage_in_an_object_is_found(store: ObjectStore) -> None:
 def test_few_objects_are_in_memory_at_once(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "_WRITES_IN_FLIGHT", 2)
+    monkeypatch.setattr(objects, "IN_FLIGHT_BYTES", 25)
     waiting = 0
     most = 0
     start_write = ObjectStore.start_write
@@ -140,7 +148,7 @@ def test_few_objects_are_in_memory_at_once(
     monkeypatch.setattr(ObjectStore, "start_write", counted)
     one = np.ones(10, np.uint8)
     plan = FilePlan(10, (LeafBytes(0, 0, 10),))
-    write_objects(store, (NewObject(f"{n}", plan, lambda i: one) for n in range(9)))
+    write_objects(store, (NewFile(f"{n}", plan, lambda i: one) for n in range(9)))
     assert most == 2
     assert waiting == 0
     assert len(store.names()) == 9
@@ -158,11 +166,11 @@ def test_a_failure_begins_no_further_object(store: ObjectStore) -> None:
         return one
 
     with pytest.raises(StorageError, match="the leaf is gone"):
-        write_objects(store, (NewObject(f"{n}", plan, fetch) for n in range(9)))
+        write_objects(store, (NewFile(f"{n}", plan, fetch) for n in range(9)))
     assert store.names() == ["0", "1"]
 
 
 def test_a_plan_that_does_not_add_up(store: ObjectStore) -> None:
     plan = FilePlan(11, (LeafBytes(0, 0, 10),))
-    with pytest.raises(ValueError, match="end at 10, not at 11"):
-        write_objects(store, [NewObject("a", plan, lambda i: np.ones(10, np.uint8))])
+    with pytest.raises(ValueError, match="a plan of 11 bytes, but its segments end at 10"):
+        write_objects(store, [NewFile("a", plan, lambda i: np.ones(10, np.uint8))])

@@ -51,15 +51,8 @@ class ObjectStore:
         Raises LimitError for a larger one, StorageError where the store refuses.
         """
         where = self.name_of(name)
-        too_far = self._store.read(name, byte_range=slice(limit_bytes, limit_bytes + 1))
-        try:
-            probe = too_far.result()
-        except ValueError as e:
-            if _code(e) != "OUT_OF_RANGE":
-                raise storage_error(e, where, "reading it") from e
-        else:
-            if probe.state != "missing":
-                raise LimitError(f"{where}: it is larger than {limit_bytes} bytes, the limit")
+        if self.reaches(name, limit_bytes):
+            raise LimitError(f"{where}: it is larger than {limit_bytes} bytes, the limit")
         try:
             found = self._store.read(name).result()
         except ValueError as e:
@@ -71,25 +64,32 @@ class ObjectStore:
         """A future of a read of bytes [start, stop)."""
         return self._store.read(name, byte_range=slice(start, stop))
 
-    def has_size(self, name: str, size_bytes: int) -> bool:
-        """Whether there is an object of exactly this size. Stores tell no size: two probes do."""
-        probes = [self.start_read(name, size_bytes, size_bytes + 1)]
-        if size_bytes:
-            probes.append(self.start_read(name, size_bytes - 1, size_bytes))
-        states = [_state(probe, self.name_of(name)) for probe in probes]
-        return states == ["short", "value"][: len(states)]
+    def reaches(self, name: str, offset: int) -> bool | None:
+        """Whether an object has a byte at `offset`; None where there is no object.
+
+        TensorStore tells no sizes, so this reads that byte.
+        """
+        try:
+            state = self.start_read(name, offset, offset + 1).result().state
+        except ValueError as e:
+            if _code(e) == "OUT_OF_RANGE":
+                return False
+            raise storage_error(e, self.name_of(name), "looking for it") from e
+        return None if state == "missing" else True
 
     def start_write(self, name: str, data: bytes) -> Any:
         """A future of the writing of a whole new object."""
         return self._store.write(name, data)
 
     def replace(
-        self, name: str, update: Callable[[bytes | None], bytes], *, limit_bytes: int
-    ) -> None:
-        """Replace an object by what `update` makes of its bytes (None: there is none).
+        self, name: str, update: Callable[[bytes | None], bytes | None], *, limit_bytes: int
+    ) -> bytes:
+        """Replace an object by what `update` makes of its bytes; None stands for no object.
 
         `update` is called again whenever another writer came first, with what that one wrote. It
         must do no harm to be called on its own result: a write may have succeeded unnoticed.
+
+        Returns the new generation.
 
         Raises StorageError where the store refuses, or after very many attempts; and what
         `update` raises.
@@ -101,15 +101,26 @@ class ObjectStore:
                 time.sleep(random.uniform(0, most))  # noqa: S311  (not a secret)
             found = self.read(name, limit_bytes=limit_bytes)
             data = update(found.data)
+            if data is None and found.data is None:
+                return found.generation
             try:
                 stamp = self._store.write(name, data, if_equal=found.generation).result()
             except ValueError as e:
                 raise storage_error(e, where, "replacing it") from e
             if stamp.generation:  # empty: the condition did not hold
-                return
+                generation: bytes = stamp.generation
+                return generation
         raise StorageError(
             errno.EBUSY, f"other writers replaced it {_ATTEMPTS} times meanwhile; save again", where
         )
+
+    def generation(self, name: str) -> bytes:
+        """At which of its versions an object is."""
+        try:
+            found = self._store.read(name, byte_range=slice(0, 0)).result()
+        except ValueError as e:
+            raise storage_error(e, self.name_of(name), "looking for it") from e
+        return _known(found.stamp.generation, self.name_of(name))
 
     def names(self) -> list[str]:
         """The names of all objects, sorted; those that are no UTF-8 left out."""
@@ -165,16 +176,6 @@ def _known(generation: bytes, where: str) -> bytes:
     if not generation:  # it would make the write unconditional
         raise StorageError(errno.EIO, "the store tells no generation of it", where)
     return generation
-
-
-def _state(probe: Any, where: str) -> str:
-    try:
-        state: str = probe.result().state
-    except ValueError as e:
-        if _code(e) == "OUT_OF_RANGE":
-            return "short"
-        raise storage_error(e, where, "looking for it") from e
-    return state
 
 
 @functools.cache

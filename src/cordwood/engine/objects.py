@@ -7,31 +7,36 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
-from cordwood.engine.digest import digests_of
+from cordwood.engine.digest import digest_of, digests_of
 from cordwood.engine.gather import LeafStore
 from cordwood.engine.kvstore import ObjectStore, storage_error
-from cordwood.errors import TruncatedError
+from cordwood.engine.stores import NewFile
+from cordwood.errors import CorruptionError, TruncatedError
+from cordwood.index import Sealed
 from cordwood.plan.save import FilePlan, LeafBytes
 
-__all__ = ["NewObject", "ObjectFile", "object_bytes", "write_objects"]
+__all__ = ["IN_FLIGHT_BYTES", "ObjectFile", "object_bytes", "write_objects"]
 
 _PART_BYTES = 4 << 20  # of one request
 _READS_IN_FLIGHT = 8  # of one call
-_WRITES_IN_FLIGHT = 4
+IN_FLIGHT_BYTES = 256 << 20  # of one call that writes
 
 
 class ObjectFile:
     """An object of known size, as a file.
 
-    The size comes from the index: that an object is shorter is found when it is read.
+    The size comes from the index; that the object has it is checked before it is read first.
+
+    Raises CorruptionError and TruncatedError where it is missing or of another size.
     """
 
     name: str
     size_bytes: int
+    _checked = False
 
     def __init__(self, store: ObjectStore, name: str, size_bytes: int) -> None:
         self.name = store.name_of(name)
@@ -89,6 +94,26 @@ class ObjectFile:
                 f"{self.name}: expected {length} bytes at offset {offset}, found "
                 f"{max(0, self.size_bytes - offset)}: it is shorter than what it promises"
             )
+        if not self._checked:
+            self._check_size()
+            self._checked = True
+
+    def _check_size(self) -> None:
+        longer = self._store.reaches(self._key, self.size_bytes)
+        if longer is None:
+            raise self._missing()
+        if longer or (self.size_bytes and not self._store.reaches(self._key, self.size_bytes - 1)):
+            kind = CorruptionError if longer else TruncatedError
+            raise kind(
+                f"{self.name}: expected {self.size_bytes} bytes, found "
+                f"{'more' if longer else 'fewer'}: it is damaged or belongs to another checkpoint; "
+                "copy or save it again"
+            )
+
+    def _missing(self) -> CorruptionError:
+        return CorruptionError(
+            f"{self.name} is missing: the checkpoint is incomplete; copy or save it again"
+        )
 
     def _finish(self, future: Any, offset: int) -> bytes:
         try:
@@ -96,7 +121,7 @@ class ObjectFile:
         except ValueError as e:
             raise storage_error(e, self.name, f"reading it at byte {offset}") from e
         if result.state == "missing":
-            raise FileNotFoundError(2, "the checkpoint lacks this object", self.name)
+            raise self._missing()
         value: bytes = result.value
         return value
 
@@ -120,36 +145,39 @@ class _Scatter:
                 self._views.popleft()
 
 
-class NewObject(NamedTuple):
-    """An object to write: its plan, and where its leaves come from."""
+def write_objects(store: ObjectStore, files: Iterable[NewFile]) -> list[Sealed]:
+    """Write objects, several on their way at any time; all are there when this returns.
 
-    name: str
-    plan: FilePlan
-    fetch: Callable[[int], np.ndarray]
+    On their way are at most IN_FLIGHT_BYTES, or one object; while one is handed over, it is in
+    memory three times (TensorStore copies what it is given). After an exception nothing more is
+    begun, and what was begun is waited for, so that the caller can delete all of it.
 
-
-def write_objects(store: ObjectStore, objects: Iterable[NewObject]) -> None:
-    """Write objects, a few on their way at any time; all are there when this returns.
-
-    Memory: each on its way takes its size, and one of them three times that for a moment
-    (TensorStore copies what it is given). On an exception nothing more is begun; what was begun is
-    waited for, so that the caller can delete all of it.
+    Returns what their headers are known by.
     """
-    started: deque[tuple[str, Any]] = deque()
+    started: deque[tuple[str, int, Any]] = deque()
+    sealed: list[Sealed] = []
     failure: BaseException | None = None
+    on_their_way = 0
 
     def finish_oldest() -> None:
-        name, future = started.popleft()
+        nonlocal on_their_way
+        name, size, future = started.popleft()
+        on_their_way -= size
         try:
             future.result()
         except ValueError as e:
             raise storage_error(e, store.name_of(name), "writing it") from e
 
     try:
-        for item in objects:
-            while len(started) >= _WRITES_IN_FLIGHT:
+        for name, plan, fetch in files:
+            while started and on_their_way + plan.size_bytes > IN_FLIGHT_BYTES:
                 finish_oldest()
-            started.append((item.name, store.start_write(item.name, object_bytes(item))))
+            data = object_bytes(plan, fetch)
+            header = memoryview(data)[: plan.header_bytes]
+            sealed.append(Sealed(plan.header_bytes, digest_of(header)))
+            started.append((name, len(data), store.start_write(name, data)))
+            on_their_way += len(data)
+            del data, header
     except BaseException as e:  # noqa: BLE001  (raised below, once nothing is on its way)
         failure = e
     while started:
@@ -159,28 +187,30 @@ def write_objects(store: ObjectStore, objects: Iterable[NewObject]) -> None:
             failure = failure or e
     if failure is not None:
         raise failure
+    return sealed
 
 
-def object_bytes(item: NewObject) -> bytes:
-    """What an object holds, filled, hashed and sealed."""
-    plan = item.plan
+def object_bytes(plan: FilePlan, fetch: Callable[[int], np.ndarray]) -> bytes:
+    """What an object holds, filled, hashed and sealed.
+
+    Raises ValueError for a plan whose sizes disagree with each other or with the leaves.
+    """
     lengths = [s.stop - s.start if isinstance(s, LeafBytes) else len(s.data) for s in plan.segments]
     ends = list(accumulate(lengths, initial=plan.header_bytes))
     if ends[-1] != plan.size_bytes or (plan.seal is None) != (plan.header_bytes == 0):
-        raise ValueError(f"{item.name}: its segments end at {ends[-1]}, not at {plan.size_bytes}")
+        raise ValueError(f"a plan of {plan.size_bytes} bytes, but its segments end at {ends[-1]}")
     whole = io.BytesIO()  # gives its memory away as bytes, without a copy
     if plan.size_bytes:
         whole.seek(plan.size_bytes - 1)
         whole.write(b"\0")
     with whole.getbuffer() as view:
-        LeafStore(plan.segments, ends, item.fetch).fill(view[plan.header_bytes :], 0, 0)
+        if len(view) > plan.header_bytes:
+            LeafStore(plan.segments, ends, fetch).fill(view[plan.header_bytes :], 0, 0)
         if plan.seal is not None:
-            digests = digests_of([view[plan.header_bytes :]], start=plan.header_bytes)
-            header = plan.seal(digests)
+            header = plan.seal(digests_of([view[plan.header_bytes :]], start=plan.header_bytes))
             if len(header) != plan.header_bytes:
                 raise ValueError(
-                    f"{item.name}: the seal returned {len(header)} bytes for a header of "
-                    f"{plan.header_bytes}"
+                    f"the seal returned {len(header)} bytes for a header of {plan.header_bytes}"
                 )
             view[: plan.header_bytes] = header
     return whole.getvalue()

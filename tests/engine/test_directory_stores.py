@@ -1,0 +1,336 @@
+"""One suite for every kind of directory store: what saves leave, whatever becomes of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cordwood.engine.digest import digest_of
+from cordwood.engine.kvstore import ObjectStore
+from cordwood.engine.local_store import LocalStore
+from cordwood.engine.object_store import GRACE_SECONDS, ObjectDirectory
+from cordwood.engine.save_ids import began_seconds, new_save_id
+from cordwood.engine.stores import Change, DirectoryStore, NewFile, Rules, StoreSave
+from cordwood.engine.urls import parse_url
+from cordwood.errors import CorruptionError, StorageError, TruncatedError
+from cordwood.index import Sealed, Source
+from cordwood.plan.save import FilePlan, LeafBytes
+
+HEADER = b"h" * 4096
+RULES = Rules(
+    "index",
+    1 << 16,
+    ("beside",),
+    lambda name: name.startswith("data-"),
+    lambda data: frozenset(name for names in json.loads(data).values() for name in names),
+)
+NOW = f"data-{new_save_id()}"
+_numbers = itertools.count()
+
+
+class Place:
+    """Where a store lies, and what is really there."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.path = folder / "a" / "b"
+        url = f"memory://tests-of-stores/{next(_numbers)}"
+        self.url = parse_url(url if kind == "memory" else self.path.as_uri())
+        self.kind = kind
+
+    def store(self) -> DirectoryStore:
+        if self.kind == "local":
+            return LocalStore(self.path, RULES)
+        assert self.url is not None
+        return ObjectDirectory(self.url, RULES)
+
+    def raw(self) -> ObjectStore:
+        assert self.url is not None
+        return ObjectStore(self.url)
+
+    def found(self) -> list[str]:
+        return self.raw().names()
+
+    def content(self, name: str) -> bytes | None:
+        return self.raw().read(name, limit_bytes=1 << 20).data
+
+    def put(self, name: str, data: bytes) -> None:
+        self.raw().start_write(name, data).result()
+
+
+def seconds_of(name: str) -> int:
+    began = began_seconds(name)
+    assert began is not None
+    return began
+
+
+@pytest.fixture(params=["local", "memory", "file"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return Place(request.param, tmp_path)
+
+
+@pytest.fixture(params=["memory", "file"])
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return Place(request.param, tmp_path)
+
+
+def new_file(name: str, size: int = 100) -> NewFile:
+    plan = FilePlan(4096 + size, (LeafBytes(0, 0, size),) if size else (), 4096, lambda _: HEADER)
+    return NewFile(name, plan, lambda _: np.full(size, 7, np.uint8))
+
+
+def put(key: str, *names: str, beside: bytes | None = None) -> Callable[[bytes | None], Change]:
+    def update(old: bytes | None) -> Change:
+        items = json.loads(old or b"{}")
+        items[key] = names
+        return Change(json.dumps(items).encode(), dict.fromkeys(names, 4196), {"beside": beside})
+
+    return update
+
+
+def save(place: Place, key: str, *names: str, beside: bytes | None = None) -> None:
+    with place.store().saving(others_commit=False) as saving:
+        saving.write([new_file(name) for name in names])
+        saving.commit(put(key, *names, beside=beside))
+
+
+def test_save_ids_tell_when_a_save_began() -> None:
+    now = int(time.time())
+    save_id = new_save_id()
+    assert re.fullmatch("[0-9a-f]{16}", save_id)
+    assert now <= seconds_of(save_id) <= now + 60
+    assert len({new_save_id() for _ in range(100)}) == 100
+    assert began_seconds("data-0123456789abcdef0-1") is None
+
+
+def test_a_save_and_the_next(place: Place) -> None:
+    store = place.store()
+    assert store.read_index() is None
+    assert store.names() == []
+    save(place, "x", f"{NOW}-1", f"{NOW}-2", beside=b"map")
+    assert place.found() == store.names() == ["beside", f"{NOW}-1", f"{NOW}-2", "index"]
+    assert place.content("beside") == b"map"
+    assert place.content(f"{NOW}-1") == HEADER + b"\7" * 100
+    save(place, "y", f"{NOW}-3")
+    assert place.found() == [f"{NOW}-1", f"{NOW}-2", f"{NOW}-3", "index"]
+    place.put("notes.txt", b"kept")
+    save(place, "x", f"{NOW}-4")
+    assert place.found() == [f"{NOW}-3", f"{NOW}-4", "index", "notes.txt"]
+    assert json.loads(store.read_index() or b"") == {"x": [f"{NOW}-4"], "y": [f"{NOW}-3"]}
+
+
+def test_what_a_file_is_known_by(place: Place) -> None:
+    with place.store().saving(others_commit=False) as saving:
+        sealed = saving.write([new_file(f"{NOW}-1"), new_file(f"{NOW}-2", 0)])
+    assert sealed == [Sealed(4096, digest_of(HEADER))] * 2
+
+
+@pytest.mark.parametrize("count", [1, 65])
+def test_reading_what_is_and_is_not_as_the_index_says(place: Place, count: int) -> None:
+    names = [f"{NOW}-{i}" for i in range(count)]
+    save(place, "x", *names)
+
+    def read(size: int, offset: int = 4090, length: int = 10) -> bytes:
+        sources = [Source(names[0], size), *[Source(name, 4196) for name in names[1:]]]
+        files = place.store().open(sources)
+        assert all(file.read(4195, 1) == b"\7" for file in files[1:])
+        return files[0].read(offset, length)
+
+    assert read(4196) == b"h" * 6 + b"\7" * 4
+    with pytest.raises(TruncatedError, match="-0: expected 9 bytes at offset 4190, found 6"):
+        read(4196, 4190, 9)
+    with pytest.raises(TruncatedError, match="-0: expected 4197 bytes, found"):
+        read(4197)
+    with pytest.raises(CorruptionError, match="-0: expected 4195 bytes, found"):
+        read(4195)
+    place.raw().delete([names[0]])
+    with pytest.raises(CorruptionError, match="-0 is missing"):
+        read(4196)
+
+
+def save_and(
+    place: Place, *names: str, then: Callable[[StoreSave], None], others_commit: bool = False
+) -> None:
+    with place.store().saving(others_commit=others_commit) as saving:
+        saving.write([new_file(name) for name in names])
+        then(saving)
+
+
+def test_an_exception_leaves_nothing(place: Place) -> None:
+    save(place, "x", f"{NOW}-1")
+
+    def fail(saving: StoreSave) -> None:
+        assert place.found() == [f"{NOW}-1", f"{NOW}-2", "index"]
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        save_and(place, f"{NOW}-2", then=fail)
+
+    def refuse(old: bytes | None) -> Change:
+        assert old is not None
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        save_and(place, f"{NOW}-2", then=lambda saving: saving.commit(refuse))
+    assert place.found() == [f"{NOW}-1", "index"]
+
+
+def test_another_process_commits(place: Place) -> None:
+    """What others wrote stays when they fail after the commit, and goes when there is none."""
+
+    def fail_late(saving: StoreSave) -> None:
+        with place.store().saving(others_commit=False) as first:
+            first.write([new_file(f"{NOW}-1")])
+            first.commit(put("x", f"{NOW}-1", f"{NOW}-2"))
+        raise ZeroDivisionError
+
+    def fail(saving: StoreSave) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        save_and(place, f"{NOW}-2", then=fail_late, others_commit=True)
+    assert place.found() == [f"{NOW}-1", f"{NOW}-2", "index"]
+    with pytest.raises(ZeroDivisionError):
+        save_and(place, f"{NOW}-3", then=fail, others_commit=True)
+    assert place.found() == [f"{NOW}-1", f"{NOW}-2", "index"]
+
+
+def test_a_commit_needs_all_that_was_written(place: Place) -> None:
+    save(place, "x", f"{NOW}-1")
+
+    def then(saving: StoreSave) -> None:
+        place.raw().delete([f"{NOW}-3"])
+        saving.commit(put("x", f"{NOW}-2", f"{NOW}-3"))
+
+    with pytest.raises(StorageError, match=f"{NOW}-3.* found nothing") as raised:
+        save_and(place, f"{NOW}-2", f"{NOW}-3", then=then)
+    assert "what was there before is untouched" in str(raised.value)
+    assert place.found() == [f"{NOW}-1", "index"]
+
+
+def test_threads_that_save_at_once(place: Place) -> None:
+    """Each of eight keys is saved five times; none is lost, and nothing else is left."""
+    failures: list[BaseException] = []
+    together = threading.Barrier(8)
+
+    def work(thread: int) -> None:
+        try:
+            for step in range(5):
+                together.wait()
+                save(place, str(thread), f"{NOW}-{thread}-{step}", beside=b"map")
+        except BaseException as e:  # noqa: BLE001
+            failures.append(e)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    items = json.loads(place.content("index") or b"")
+    assert items == {str(i): [f"{NOW}-{i}-4"] for i in range(8)}
+    assert place.found() == ["beside", *[f"{NOW}-{i}-4" for i in range(8)], "index"]
+
+
+def test_collecting(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a dead save left goes: at once where locks tell, after a day where only time does."""
+    store = place.store()
+    with pytest.raises(FileNotFoundError):
+        store.collect(dry_run=False)
+    save(place, "x", f"{NOW}-1")
+    place.put(f"{NOW}-dead", b"")
+    place.put("mine", b"")
+    if place.kind != "local":
+        assert store.collect(dry_run=True) == []
+        later = seconds_of(NOW) + GRACE_SECONDS + 1
+        monkeypatch.setattr(time, "time", lambda: later)
+    assert store.collect(dry_run=True) == [f"{NOW}-dead"]
+    assert f"{NOW}-dead" in place.found()
+    assert store.collect(dry_run=False) == [f"{NOW}-dead"]
+    assert place.found() == [f"{NOW}-1", "index", "mine"]
+
+
+def test_a_living_save_is_left_alone(place: Place) -> None:
+    save(place, "x", f"{NOW}-1")
+    with place.store().saving(others_commit=False) as living:
+        living.write([new_file(f"{NOW}-2")])
+        save(place, "y", f"{NOW}-3")
+        assert place.store().collect(dry_run=False) == []
+        living.commit(put("x", f"{NOW}-2"))
+    assert place.found() == [f"{NOW}-2", f"{NOW}-3", "index"]
+
+
+def test_a_mark_is_seen_where_the_place_is_the_same(place: Place, tmp_path: Path) -> None:
+    elsewhere = Place(place.kind, tmp_path / "elsewhere")
+    with place.store().saving(others_commit=False) as saving:
+        mark = saving.mark()
+        for there, expected in ((place, True), (elsewhere, False)):
+            with there.store().saving(others_commit=True) as other:
+                assert other.sees(mark, timeout_seconds=0.1) == expected
+        save(place, "x", f"{NOW}-1")
+        place.store().collect(dry_run=False)
+        assert mark in place.found()
+    assert place.found() == [f"{NOW}-1", "index"]
+
+
+def test_a_dead_saves_mark_goes_after_a_day(
+    objects: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with objects.store().saving(others_commit=False) as saving:
+        mark = saving.mark()
+        objects.put("copy", b"")
+        objects.put(mark.replace("index", "other"), b"")
+        monkeypatch.setattr(time, "time", lambda: seconds_of(mark) + 90_000)
+        assert objects.store().collect(dry_run=True) == [mark]
+
+
+def test_an_answer_that_is_lost_on_the_way(objects: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index was replaced, though the store said that it failed: the data must stay."""
+    save(objects, "x", f"{NOW}-1")
+    replace = ObjectStore.replace
+
+    def failing(self: ObjectStore, name: str, *args: object, **kwargs: object) -> bytes:
+        replace(self, name, *args, **kwargs)  # type: ignore[arg-type]
+        raise StorageError(5, "the connection was lost", name)
+
+    monkeypatch.setattr(ObjectStore, "replace", failing)
+    with pytest.raises(StorageError, match="connection was lost"):
+        save(objects, "x", f"{NOW}-2")
+    monkeypatch.undo()
+    assert json.loads(objects.content("index") or b"") == {"x": [f"{NOW}-2"]}
+    assert f"{NOW}-2" in objects.found()
+
+
+def test_what_lies_beside_is_the_last_saves(
+    objects: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A save that another overtakes after its index leaves what the other put beside."""
+    replace = ObjectStore.replace
+    calls = 0
+
+    def overtaken(self: ObjectStore, name: str, *args: object, **kwargs: object) -> bytes:
+        nonlocal calls
+        calls += 1
+        if calls == 2:  # the first save has replaced the index, and comes to what lies beside
+            save(objects, "y", f"{NOW}-2", beside=b"second")
+        return replace(self, name, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ObjectStore, "replace", overtaken)
+    save(objects, "x", f"{NOW}-1", beside=b"first")
+    assert objects.content("beside") == b"second"
+    assert sorted(json.loads(objects.content("index") or b"")) == ["x", "y"]
+
+
+def test_only_what_lies_directly_there_counts(objects: Place) -> None:
+    objects.put("deeper/data-0", b"")
+    assert objects.store().names() == ["deeper"]
+    save(objects, "x", f"{NOW}-1")
+    assert objects.store().collect(dry_run=False) == []
+    assert objects.found() == [f"{NOW}-1", "deeper/data-0", "index"]
