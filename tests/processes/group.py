@@ -1,7 +1,7 @@
 """Groups of real processes: each has two CPU devices, and jax makes one job of them all.
 
-A group is started once and then runs scenarios, functions of `tests.processes.scenarios` that
-every process of it calls with the same arguments. The processes are forked from a server that has
+A group is started once and then runs scenarios, functions of `tests.processes.scenarios` (or
+another module there: "directories.save") that every process of it calls with the same arguments. The processes are forked from a server that has
 imported jax but not begun to use it.
 """
 
@@ -12,6 +12,7 @@ import signal
 import socket
 import traceback
 from contextlib import suppress
+from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
@@ -23,7 +24,7 @@ DEVICES_EACH = 2
 SECONDS = 120.0  # no scenario takes longer
 
 _context = get_context("forkserver")
-_context.set_forkserver_preload(["jax", "cordwood", "tests.processes.scenarios"])
+_context.set_forkserver_preload(["jax", "cordwood", "tests.processes.directories"])
 
 
 class Result(NamedTuple):
@@ -134,8 +135,6 @@ def _serve(pipe: Connection[Any, Any], address: str, index: int, count: int) -> 
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES_EACH}"
     import jax
 
-    from tests.processes import scenarios
-
     if address:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(
@@ -147,6 +146,9 @@ def _serve(pipe: Connection[Any, Any], address: str, index: int, count: int) -> 
         except EOFError:
             os._exit(0)  # not jax's own end, which waits for processes that were killed
         try:
-            pipe.send((getattr(scenarios, name)(**arguments),))
+            module, _, function = f"scenarios.{name}".rpartition(".")
+            module = module.rpartition(".")[2]
+            found = import_module(f"tests.processes.{module}")
+            pipe.send((getattr(found, function)(**arguments),))
         except BaseException as e:  # noqa: BLE001  (the test looks at it)
             pipe.send((None, f"{type(e).__name__}: {e}", traceback.format_exc()))
