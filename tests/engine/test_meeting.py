@@ -92,6 +92,26 @@ def test_a_failure_is_told_to_all_at_once(process: int, error: Callable[[], Base
         assert f"process {process} failed to save x: {type(error()).__name__}" in text
 
 
+@pytest.mark.parametrize("process", [0, 2])
+def test_a_process_that_will_not_come_says_so(process: int) -> None:
+    def work(hosts: Hosts) -> None:
+        met = meeting(hosts)
+        if hosts.index == process:
+            met.give_up(ValueError("a leaf that cannot be stored"))
+            return
+        with met:
+            raise AssertionError("not all are here")
+
+    begun = time.monotonic()
+    outcomes = run_processes(COUNT, work)
+    assert time.monotonic() - begun < 10
+    assert outcomes.pop(process).error is None
+    for text in texts(outcomes):
+        assert (
+            text == f"process {process} failed to save x: ValueError: a leaf that cannot be stored"
+        )
+
+
 def test_process_0_refuses_what_the_others_sent() -> None:
     def refuse(values: list[bytes]) -> bytes:
         raise ValueError(f"leaf w of process {values.index(b'odd')} differs")

@@ -57,9 +57,8 @@ def spread(tree: dict[str, Any], columns: int) -> dict[str, Any]:
     result = dict(tree)
     for name, spec in SPECS.items():
         value = tree[name]
-        result[name] = jax.make_array_from_callback(
-            value.shape, NamedSharding(mesh(columns), spec), lambda index, v=value: v[index]
-        )
+        sharding = NamedSharding(mesh(columns), spec)
+        result[name] = jax.make_array_from_callback(value.shape, sharding, value.__getitem__)
     return result
 
 

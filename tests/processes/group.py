@@ -1,8 +1,8 @@
 """Groups of real processes: each has two CPU devices, and jax makes one job of them all.
 
-A group is started once and then runs scenarios, functions of `tests.processes.scenarios` (or
-another module there: "directories.save") that every process of it calls with the same arguments. The processes are forked from a server that has
-imported jax but not begun to use it.
+A group is started once and then runs scenarios, functions of `tests.processes.scenarios` (or of
+another module there: "directories.save") that every process of it calls with the same arguments.
+The processes are forked from a server that has imported jax but not begun to use it.
 """
 
 from __future__ import annotations

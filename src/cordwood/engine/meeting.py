@@ -39,8 +39,9 @@ _ANSWER, _FAILURE = b"A", b"F"
 class Meeting:
     """The processes that take part in one save, from their arrival on.
 
-    Every process makes its meetings in the same order. An exception that leaves the `with` block
-    is announced to the others: their next round, or `check`, raises ProcessError with its text.
+    Every process makes its meetings in the same order, and then enters each or gives it up. An
+    exception that leaves the `with` block is announced to the others: their next round, or
+    `check`, raises ProcessError with its text.
 
     Args:
         hosts: this process and the others.
@@ -115,6 +116,10 @@ class Meeting:
             answer = self._listen()
         self._round += 1
         return answer
+
+    def give_up(self, error: BaseException) -> None:
+        """Announce why this process will not come; for an error before the `with` block."""
+        self._leave(error)
 
     def barrier(self) -> None:
         """Wait until every process is here; raises as `round` does."""

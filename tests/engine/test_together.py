@@ -1,0 +1,162 @@
+"""A save by several processes: process 0 commits what all have written, or nobody does."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from cordwood.engine import together
+from cordwood.engine.hosts import ALONE, Hosts
+from cordwood.engine.meeting import Meeting
+from cordwood.engine.together import save_together
+from cordwood.errors import ProcessError
+from cordwood.testing.processes import Died, FakeHosts, run_processes
+
+COUNT = 3
+
+
+class Disk:
+    """Where processes save to; which of them share it is up to the test."""
+
+    def __init__(self) -> None:
+        self.marks: set[str] = set()
+        self.written: dict[int, str] = {}
+        self.committed: list[tuple[str, list[bytes]]] = []
+
+    def mark(self) -> str:
+        self.marks.add("a mark")
+        return "a mark"
+
+    def sees(self, mark: str, *, timeout_seconds: float) -> bool:
+        return mark in self.marks
+
+
+def save(
+    hosts: Hosts,
+    disk: Disk,
+    *,
+    prints: bytes = b"same",
+    fails: Exception | None = None,
+    commit_fails: Exception | None = None,
+) -> None:
+    def write(save_id: str) -> bytes:
+        if fails is not None:
+            raise fails
+        disk.written[hosts.index] = save_id
+        return f"report {hosts.index}".encode()
+
+    def commit(save_id: str, reports: list[bytes]) -> None:
+        assert hosts.index == 0
+        if commit_fails is not None:
+            raise commit_fails
+        disk.committed.append((save_id, reports))
+
+    with Meeting(hosts, "save x", timeout_seconds=5, silence_seconds=0.5) as meeting:
+        save_together(
+            meeting,
+            disk,
+            where="x",
+            prints=lambda: [prints * 16],
+            specs=[],
+            write=write,
+            commit=commit,
+        )
+
+
+def texts(outcomes: list[Any]) -> set[str]:
+    assert all(isinstance(outcome.error, ProcessError) for outcome in outcomes), outcomes
+    return {str(outcome.error) for outcome in outcomes}
+
+
+def test_alone() -> None:
+    disk = Disk()
+    save(ALONE, disk)
+    ((save_id, reports),) = disk.committed
+    assert reports == [b"report 0"]
+    assert len(bytes.fromhex(save_id)) == 8
+    assert not disk.marks
+
+
+def test_all_write_and_process_0_commits() -> None:
+    disk = Disk()
+    outcomes = run_processes(COUNT, lambda hosts: save(hosts, disk))
+    assert [outcome.error for outcome in outcomes] == [None] * COUNT
+    ((save_id, reports),) = disk.committed
+    assert reports == [b"report 0", b"report 1", b"report 2"]
+    assert disk.written == dict.fromkeys(range(COUNT), save_id)
+
+
+@pytest.mark.parametrize("process", range(COUNT))
+def test_a_process_fails_to_write(process: int) -> None:
+    disk = Disk()
+    full = OSError(28, "No space left")
+
+    def work(hosts: FakeHosts) -> None:
+        save(hosts, disk, fails=full if hosts.index == process else None)
+
+    outcomes = run_processes(COUNT, work)
+    assert outcomes.pop(process).error is full
+    (text,) = texts(outcomes)
+    assert text == f"process {process} failed to save x: OSError: [Errno 28] No space left"
+    assert not disk.committed
+
+
+def test_process_0_fails_to_commit() -> None:
+    disk = Disk()
+    full = OSError(28, "No space left")
+    outcomes = run_processes(COUNT, lambda hosts: save(hosts, disk, commit_fails=full))
+    assert outcomes[0].error is full
+    assert texts(outcomes[1:]) == {"process 0 failed to save x: OSError: [Errno 28] No space left"}
+
+
+def test_a_process_dies_at_any_call() -> None:
+    def count_calls(hosts: FakeHosts) -> int:
+        save(hosts, disk)
+        return hosts.calls
+
+    disk = Disk()
+    calls = run_processes(COUNT, count_calls)[1].value
+    for number in range(1, calls):
+        disk = Disk()
+        outcomes = run_processes(COUNT, count_calls, dies_at={1: number})
+        assert isinstance(outcomes.pop(1).error, Died)
+        if disk.committed:  # it had reported
+            assert [outcome.error for outcome in outcomes] == [None, None]
+        else:
+            assert "process 1 gave no sign of life" in texts(outcomes).pop()
+
+
+def test_a_directory_that_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together, "MARK_SECONDS", 0.1)
+    disks = [Disk(), Disk(), Disk()]
+    disks[2] = disks[0]
+    outcomes = run_processes(COUNT, lambda hosts: save(hosts, disks[hosts.index]))
+    (text,) = texts(outcomes)
+    assert text.startswith("x is not one directory for all processes: process 1 (on ")
+    assert not any(disk.written or disk.committed for disk in disks)
+
+
+def test_trees_that_differ() -> None:
+    disk = Disk()
+
+    def work(hosts: FakeHosts) -> None:
+        save(hosts, disk, prints=b"else" if hosts.index == 2 else b"same")
+
+    (text,) = texts(run_processes(COUNT, work))
+    assert "process 2 would save something else than process 0" in text
+    assert not disk.written
+
+
+def test_nobody_writes_before_everybody_is_here() -> None:
+    disk = Disk()
+    ready = threading.Event()
+
+    def work(hosts: FakeHosts) -> None:
+        if hosts.index == 1:
+            ready.wait(0.3)
+            assert not disk.written
+        save(hosts, disk)
+
+    assert [o.error for o in run_processes(COUNT, work)] == [None] * COUNT
