@@ -124,3 +124,39 @@ def test_peak_memory(room: Path, suffix: str, kind: str) -> None:
             assert peak <= EXTRA_BYTES, f"mapping took {peak / MIB:.0f} MiB"
     finally:
         path.unlink(missing_ok=True)
+
+
+COLUMNS = (
+    CHILD
+    + """
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+def tree_of_matrices(side):
+    return {str(i): np.ones((side, side), np.float32) for i in range(4)}
+
+mesh = jax.sharding.Mesh(np.array(jax.devices()), ("x",))
+columns = NamedSharding(mesh, PartitionSpec(None, "x"))
+
+cordwood.save(path, tree_of_matrices(512))
+cordwood.load(path, shardings=columns)
+cordwood.save(path, tree_of_matrices(4096))
+peak, tree = peak_of(lambda: cordwood.load(path, shardings=columns))
+assert len(tree["3"].addressable_shards) == 8
+print(json.dumps(peak))
+"""
+)
+
+
+def test_peak_memory_of_shards(room: Path) -> None:
+    """A part of every row for every device: no leaf is ever whole."""
+    path = room / "matrices.safetensors"
+    flags = "--xla_force_host_platform_device_count=8"
+    try:
+        found = run_python(COLUMNS, "load", str(path), "jax", JAX_PLATFORMS="cpu", XLA_FLAGS=flags)
+        peak = json.loads(found)
+        assert peak >= 243 * MIB, f"a peak of {peak / MIB:.0f} MiB measures something else"
+        extra = peak - 256 * MIB
+        assert extra <= 64 * MIB, f"loading took {extra / MIB:.0f} MiB beside the tree"
+    finally:
+        path.unlink(missing_ok=True)

@@ -122,7 +122,7 @@ class Encoded(NamedTuple):
 
     pieces: tuple[Piece, ...]
     chunk_shape: tuple[int, ...]
-    codec: str  # the zarr metadata of the array, as JSON
+    codec: str  # JSON: {"compressor": its zarr id or null, "order": "C" or "F", "swapped": bool}
 
 
 class Inline(NamedTuple):

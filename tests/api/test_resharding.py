@@ -146,6 +146,25 @@ def test_shards_alias_what_was_read_and_owned_ones_do_not(stored: list[Path]) ->
     np.testing.assert_array_equal(doubled, arrays()["large"] * 2)
 
 
+@pytest.mark.parametrize("kind", ["device", "pinned_host", "unpinned_host"])
+def test_explicit_axes_and_kinds_of_memory(stored: list[Path], kind: str) -> None:
+    wanted = NamedSharding(jax.make_mesh((4, 2), ("x", "y")), P("x", "y"), memory_kind=kind)
+    assert jax.sharding.AxisType.Explicit in wanted.mesh.axis_types
+    expected = jax.device_put(arrays()["float32"], wanted)
+    found = cordwood.load(stored[0], shardings={"float32": wanted})["float32"]
+    assert jax.typeof(found) == jax.typeof(expected)
+    assert_same(found, arrays()["float32"], wanted)
+
+
+def test_layouts(stored: list[Path]) -> None:
+    from jax.experimental.layout import Format, Layout
+
+    wanted = Format(Layout((2, 0, 1)), sharding(P("x"), 4))
+    array = cordwood.load(stored[0], shardings={"large": wanted})["large"]
+    assert array.format.layout.major_to_minor == (2, 0, 1)
+    assert_same(array, arrays()["large"], wanted.sharding)
+
+
 def test_weak_types_keys_and_casts(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     keys = jax.random.split(jax.random.key(1, impl="rbg"), 8)
@@ -273,7 +292,7 @@ class TestWhereLeavesGo:
             cordwood.load(path, shardings=shardings)
 
     def test_what_is_no_sharding(self, path: Path) -> None:
-        with pytest.raises(TypeError, match=r"dense/bias: expected a jax Sharding .* found str"):
+        with pytest.raises(TypeError, match=r"dense/bias: expected a jax Sharding.* found str"):
             cordwood.load(path, shardings={"dense": {"bias": "x"}})
 
     def test_shapes_that_cannot_be_cut_are_all_named(self, path: Path) -> None:
@@ -293,6 +312,14 @@ class TestWhereLeavesGo:
     def test_numpy_has_no_devices(self, path: Path) -> None:
         with pytest.raises(ValueError, match='to="numpy" has no use for a mesh'):
             cordwood.load(path, to="numpy", mesh=mesh_of(2))
+
+    def test_dtypes_that_jax_lacks_stay(self, tmp_path: Path) -> None:
+        times = np.array(["2020-01-01"] * 8, "datetime64[D]")
+        cordwood.save(tmp_path / "x.msgpack", {"t": times, "a": np.ones(8, np.float32)})
+        tree = cordwood.load(tmp_path / "x.msgpack", mesh=mesh_of(8), rules=[("", P("x"))])
+        assert len(tree["a"].devices()) == 8
+        np.testing.assert_array_equal(tree["t"], times)
+        assert tree["t"].dtype == times.dtype
 
     def test_names_of_foreign_files(self, tmp_path: Path) -> None:
         from safetensors.numpy import save_file

@@ -91,13 +91,14 @@ def load(
         alias: False makes jax copy into memory of its own, so that a donated step need not.
         nest: turn the dotted names of a foreign safetensors file into nested dicts.
         mesh: a jax Mesh: arrays become jax arrays on it, replicated where nothing else is said.
+            Scalars, and arrays of dtypes that jax lacks, stay as they are.
         rules: (regular expression, PartitionSpec), tried in order with `re.search` on the leaf's
             keys joined by '/'; the first that is found counts. Arrays without axes are
             replicated, and a spec is cut to the number of axes. Needs `mesh`.
-        shardings: a tree of jax Shardings and PartitionSpecs (which need `mesh`), or a flat dict
-            of them by key paths with '.' or '/'; an entry holds for all leaves under it. It
-            counts before `rules`, and those before the shardings of `like`. Each process reads
-            what its own devices need, once however many of them hold it.
+        shardings: a tree of jax Shardings, Formats and PartitionSpecs (these need `mesh`), or a
+            flat dict of them by key paths with '.' or '/'; an entry holds for all leaves under
+            it. It counts before `rules`, and those before the shardings of `like`. Each process
+            reads what its own devices need, once however many of them hold it.
         format: the format's name, where the suffix does not say it.
         max_bytes: how far a compressed file may grow. None: to 4 GiB, or 1100 times its size if
             that is more: only a tree of more than 4 GiB that is nearly all one value needs it.

@@ -16,6 +16,7 @@ from cordwood.tree.flatten import flatten
 __all__ = ["Placing", "place"]
 
 _PLACED = frozenset({"jax", "numpy", "prng_key"})  # scalars stay as they are
+_HOST_ONLY = ("datetime64", "timedelta64", "float128", "complex256")  # jax has no such arrays
 _MAX_LINES = 20
 
 
@@ -31,7 +32,8 @@ def place(placing: Placing, targets: Sequence[Target], paths: Sequence[KeyPath])
     """The targets with the shardings that they are given; arrays become jax arrays.
 
     An entry of `shardings` counts before a rule, and that before the sharding that a target has
-    (that of `like`); what has none is replicated over the mesh.
+    (that of `like`); what has none is replicated over the mesh. Scalars, and arrays of dtypes
+    that jax lacks, stay as they are.
 
     Args:
         placing: what was asked for.
@@ -50,7 +52,7 @@ def place(placing: Placing, targets: Sequence[Target], paths: Sequence[KeyPath])
     problems: list[str] = []
     for target, path in zip(targets, paths, strict=True):
         given = entries.of(path)
-        if target.kind not in _PLACED:
+        if target.kind not in _PLACED or target.dtype.startswith(_HOST_ONLY):
             placed.append(target)
             continue
         shape = _shape(target)
@@ -96,23 +98,28 @@ def _shape(target: Target) -> tuple[int, ...]:
 def _sharding(given: Any, mesh: Any, shape: tuple[int, ...], name: str) -> Any:
     import jax
 
+    from cordwood.engine.shards import sharding_of
+
     if given is None:
         if mesh is None:
             return None
         given = jax.sharding.PartitionSpec()  # type: ignore[no-untyped-call]
     is_spec = isinstance(given, jax.sharding.PartitionSpec)
-    if not is_spec and not isinstance(given, jax.sharding.Sharding):
+    plain = sharding_of(given)
+    if not is_spec and not isinstance(plain, jax.sharding.Sharding):
         raise TypeError(
-            f"{name}: expected a jax Sharding or PartitionSpec, found {type(given).__name__}"
+            f"{name}: expected a jax Sharding, Format or PartitionSpec, found "
+            f"{type(given).__name__}"
         )
     if is_spec and mesh is None:
         raise ValueError(f"{name}: {given} is a partition spec, which needs a mesh: pass mesh=")
     try:
-        sharding = jax.sharding.NamedSharding(mesh, given) if is_spec else given
-        sharding.shard_shape(shape)
+        if is_spec:
+            given = plain = jax.sharding.NamedSharding(mesh, given)
+        plain.shard_shape(shape)
     except ValueError as e:
         raise _Unfit(f"shape {list(shape)} cannot be cut by {given}: {e}") from e
-    return sharding
+    return given
 
 
 class _Entries:

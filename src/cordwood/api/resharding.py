@@ -47,21 +47,24 @@ def device_boxes(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:
     placed = [i for i, target in enumerate(targets) if target[4] is not None]
     if not placed:
         return {}
-    from cordwood.engine.shards import key_boxes, local_boxes, spreads
+    from cordwood.engine.shards import key_boxes, local_boxes, sharding_of, spreads
 
     found: dict[int, dict[Any, Box]] = {}
     known: dict[Any, dict[Any, Box] | None] = {}
     problems = []
     for i in placed:
-        leaf, kind, _, _, sharding = targets[i]
+        leaf, kind, _, _, given = targets[i]
         impl = leaf.prng_impl if kind == "prng_key" else None
-        key = sharding, leaf.shape, impl
+        key = given, leaf.shape, impl
         if key not in known:
+            sharding = sharding_of(given)
             try:
                 if impl is not None:
                     known[key] = key_boxes(sharding, leaf.shape, impl)
+                elif given is not sharding or spreads(sharding):
+                    known[key] = local_boxes(sharding, leaf.shape)
                 else:
-                    known[key] = local_boxes(sharding, leaf.shape) if spreads(sharding) else None
+                    known[key] = None
             except (ValueError, IndexError) as e:
                 problems.append(f"  {format_path(leaf.key_path) or 'the root'}: {e}")
                 continue
@@ -164,21 +167,26 @@ def _put(
     """In place of the arrays of boxes, the jax arrays that they make up."""
     if not puts:
         return
+    import jax
+
     from cordwood.engine.devices import Put, put_all
-    from cordwood.engine.shards import Shards, put_shards
+    from cordwood.engine.shards import Shards, put_shards, sharding_of
 
     whole_ones = []
     for i in puts:
-        leaf, kind, dtype, weak_type, sharding = targets[i]
+        leaf, kind, dtype, weak_type, given = targets[i]
         impl = leaf.prng_impl if kind == "prng_key" else None
         if i in boxes:
             part_of = dict(zip(wants[i].boxes, values[i], strict=True))
             arrays = {device: part_of[box] for device, box in boxes[i].items()}
+            sharding = sharding_of(given)
             shards = Shards(leaf.shape, arrays, sharding, dtypes.to_numpy(dtype), weak_type, impl)
             values[i] = put_shards(shards, alias=alias)
+            if given is not sharding:  # a layout of its own
+                values[i] = jax.device_put(values[i], given)
         else:
             (array,) = values[i]
-            whole_ones.append((i, Put(array, weak_type, sharding, impl)))
+            whole_ones.append((i, Put(array, weak_type, given, impl)))
     found = put_all([put for _, put in whole_ones], alias=alias)
     for (i, _), value in zip(whole_ones, found, strict=True):
         values[i] = value

@@ -16,4 +16,4 @@ class Target(NamedTuple):
     kind: LeafKind
     dtype: str  # other than the leaf's: converted
     weak_type: bool = False
-    sharding: Any = None
+    sharding: Any = None  # a jax Sharding or Format

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cordwood.engine.jax_private import put_on_device, set_weak_type
+from cordwood.engine.shards import sharding_of
 
 __all__ = ["Put", "any_off_cpu", "put_all", "wait_for"]
 
@@ -56,7 +57,7 @@ def any_off_cpu(shardings: Iterable[Any]) -> bool:
     import jax
 
     distinct = {id(each): each for each in shardings}.values()
-    devices = [next(iter(each.device_set)) for each in distinct if each is not None]
+    devices = [next(iter(sharding_of(each).device_set)) for each in distinct if each is not None]
     if len(devices) < len(distinct):
         devices += jax.device_put(np.zeros((), np.int32)).devices()
     return any(device.platform != "cpu" for device in devices)

@@ -11,7 +11,15 @@ import numpy as np
 from cordwood.engine.jax_private import put_sharded, set_weak_type
 from cordwood.index import Box
 
-__all__ = ["Shards", "key_boxes", "key_shape", "local_boxes", "put_shards", "spreads"]
+__all__ = [
+    "Shards",
+    "key_boxes",
+    "key_shape",
+    "local_boxes",
+    "put_shards",
+    "sharding_of",
+    "spreads",
+]
 
 
 class Shards(NamedTuple):
@@ -23,6 +31,11 @@ class Shards(NamedTuple):
     dtype: np.dtype[Any]
     weak_type: bool = False
     prng_impl: str | None = None  # the arrays are key data of a typed PRNG key array
+
+
+def sharding_of(given: Any) -> Any:
+    """The jax Sharding that a Sharding is, or that a jax Format (which adds a layout) has."""
+    return given.sharding if hasattr(given, "layout") else given
 
 
 def spreads(sharding: Any) -> bool:
