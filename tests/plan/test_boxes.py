@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordwood import dtypes
+from cordwood.engine import read
 from cordwood.engine.digest import digests_of
 from cordwood.engine.files import MemoryFile
 from cordwood.engine.read import execute_load
@@ -61,9 +62,16 @@ class Counted(MemoryFile):
     st.sampled_from([0, 16, 100]),
     st.sampled_from([1, 10, 1000]),
     st.sampled_from([1, 10, 1000]),
+    st.sampled_from([50, 1 << 20]),
 )
 def test_every_box_is_numpys(
-    data: st.DataObject, shape: tuple[int, ...], dtype: str, block: int, price: int, run: int
+    data: st.DataObject,
+    shape: tuple[int, ...],
+    dtype: str,
+    block: int,
+    price: int,
+    run: int,
+    unit: int,
 ) -> None:
     item = dtypes.itemsize(dtype)
     count = math.prod(shape)
@@ -89,8 +97,9 @@ def test_every_box_is_numpys(
         patch.setattr(planner, "RANGE_PRICE_BYTES", price)
         patch.setattr(templates, "RUN_BYTES", run)
         plan = plan_boxes(wants, block_bytes=[block] * 2, codecs={})
+        patch.setattr(read, "_UNIT_BYTES", unit)
+        buffers = execute_load(plan, list(map(MemoryFile, files)), digests=digests, verify=True)
     assert plan.moves == tuple(sorted(plan.moves))
-    buffers = execute_load(plan, list(map(MemoryFile, files)), digests=digests, verify=True)
     wanted = [(raw, box) for raw in raws for box in boxes]
     for (raw, box), (buffer, position, length) in zip(wanted, plan.placements, strict=True):
         assert position % 64 == 0
@@ -249,3 +258,16 @@ def test_empty_boxes_take_nothing() -> None:
     assert [length for _, _, length in plan.placements] == [0, 0]
     assert not plan.moves
     assert shape_of(whole((0, 3))) == (0, 3)
+
+
+def test_arrays_of_64_axes_whose_elements_blocks_cut() -> None:
+    shape = (1,) * 62 + (3, 5)
+    raw = np.arange(15, dtype=np.int32).reshape(shape)
+    data = raw.tobytes()
+    digests = digests_of([data], start=0, block_bytes=7)
+    box = Box((0,) * 64, (1,) * 62 + (3, 2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(read, "_UNIT_BYTES", 7)
+        plan = plan_boxes([Want(stored_whole(shape, "int32"), (box,))], block_bytes=[7], codecs={})
+        buffers = execute_load(plan, [MemoryFile(data)], digests=[digests], verify=True)
+    assert buffers[0].tobytes() == raw[slices(box)].tobytes()

@@ -104,7 +104,18 @@ def test_overlaps_that_add_up_are_no_tiling() -> None:
     assert not tiles([Box((0, 0), (1, 2))] * 2, Box((0, 0), (2, 2)))
 
 
-def test_too_many_cut_axes() -> None:
+def test_parts_need_not_be_a_grid() -> None:
+    pinwheel = [
+        Box((0, 0), (1, 2)), Box((0, 2), (2, 3)), Box((1, 0), (3, 1)), Box((2, 1), (3, 3)),
+        Box((1, 1), (2, 2)),
+    ]  # fmt: skip
+    assert tiles(pinwheel, whole((3, 3)))
+    assert not tiles([*pinwheel[:-1], Box((0, 0), (1, 1))], whole((3, 3)))
+
+
+def test_many_parts_take_no_time_or_are_refused() -> None:
+    grid = cells((2,) * 13, ((0, 1),) * 13)
+    assert tiles(grid, whole((2,) * 13))
     parts = [Box((0,) * 13, (1,) * 13)] * 2**13
-    with pytest.raises(LimitError, match="in parts along 13 axes; expected at most 12"):
+    with pytest.raises(LimitError, match="8192 parts that are no grid, along 13 axes"):
         tiles(parts, whole((2,) * 13))

@@ -16,7 +16,7 @@ __all__ = ["Range", "Runs", "byte_ranges", "flat_boxes", "pitches", "runs", "til
 
 Range: TypeAlias = tuple[int, int]  # start and stop, in bytes, from the start of the array
 
-_MAX_CUT_AXES = 12
+_MAX_CORNERS = 1 << 20
 
 
 def pitches(shape: Sequence[int], item_bytes: int) -> tuple[int, ...]:
@@ -160,20 +160,44 @@ def flat_boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
 def tiles(parts: Sequence[Box], box: Box) -> bool:
     """Whether the parts, boxes within `box`, cover it, and none of it twice.
 
-    The sum of the parts' indicator functions is the box's where their derivatives are equal:
-    points at the corners, each with a sign.
+    Raises LimitError for many parts that are no grid, along many axes.
     """
     if sum(map(element_count, parts)) != element_count(box):
         return False
-    whole = shape_of(box)
+    return _is_grid(parts, box) or _sum_up(parts, box)
+
+
+def _is_grid(parts: Sequence[Box], box: Box) -> bool:
+    """Whether the parts are what cuts along each axis make of the box, as parts mostly are."""
+    stop_of: list[dict[int, int]] = []
+    for axis, (low, high) in enumerate(zip(box.start, box.stop, strict=True)):
+        starts = sorted({part.start[axis] for part in parts})
+        if starts[:1] != [low]:
+            return False
+        stop_of.append(dict(zip(starts, [*starts[1:], high], strict=True)))
+    if len({part.start for part in parts}) != math.prod(map(len, stop_of)):
+        return False
+    return all(
+        stops[a] == b
+        for part in parts
+        for stops, a, b in zip(stop_of, part.start, part.stop, strict=True)
+    )
+
+
+def _sum_up(parts: Sequence[Box], box: Box) -> bool:
+    """Whether the indicator functions of the parts add up to that of the box.
+
+    They do where their derivatives are equal: points at the corners, each with a sign.
+    """
     cut = [
         axis
-        for axis, extent in enumerate(whole)
+        for axis, extent in enumerate(shape_of(box))
         if any(part.stop[axis] - part.start[axis] != extent for part in parts)
     ]
-    if len(cut) > _MAX_CUT_AXES:
+    if len(parts) << len(cut) > _MAX_CORNERS:
         raise LimitError(
-            f"an array is stored in parts along {len(cut)} axes; expected at most {_MAX_CUT_AXES}"
+            f"an array is stored in {len(parts)} parts that are no grid, along {len(cut)} axes: "
+            f"expected at most {_MAX_CORNERS} corners"
         )
     corners: Counter[tuple[int, ...]] = Counter()
     for part, sign in [*[(part, 1) for part in parts], (box, -1)]:

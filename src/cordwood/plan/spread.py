@@ -61,7 +61,11 @@ class Copy(NamedTuple):
 
 
 def copies(spread: Spread, start: int, stop: int) -> Iterator[Copy]:
-    """What to do with bytes start to stop of a stored array, which may cut elements in two."""
+    """What to do with bytes start to stop of a stored array, which may cut elements in two.
+
+    No copy has more axes than the array (numpy has at most 64): one for the bytes of an element
+    is added where others, of a single index, are left out.
+    """
     item = spread.item_bytes
     steps = (*pitches(spread.shape, item), 1)
     for cell in flat_boxes((*spread.shape, item), start, stop):
@@ -75,18 +79,15 @@ def copies(spread: Spread, start: int, stop: int) -> Iterator[Copy]:
             target = part.position
             for at, begin, step in zip(common.start, part.box.start, part.steps, strict=True):
                 target += (at - begin) * step
-            shape, source_steps, target_steps = shape_of(common), steps[:-1], part.steps
-            if not whole_items:
-                shape = (*shape, cell.stop[-1] - cell.start[-1])
-                source_steps, target_steps = steps, (*part.steps, 1)
-                position += cell.start[-1]
-                target += cell.start[-1]
-            yield Copy(
-                item if whole_items else 1,
-                shape,
-                position,
-                source_steps,
-                part.buffer,
-                target,
-                target_steps,
-            )
+            if whole_items:
+                shape, source_steps, target_steps = shape_of(common), steps[:-1], part.steps
+            else:
+                cut = cell.start[-1]
+                position, target = position + cut, target + cut
+                extents = [*shape_of(common), cell.stop[-1] - cut]
+                kept = [axis for axis, extent in enumerate(extents) if extent > 1]
+                shape = tuple([extents[axis] for axis in kept])
+                source_steps = tuple([steps[axis] for axis in kept])
+                target_steps = tuple([(*part.steps, 1)[axis] for axis in kept])
+            size = item if whole_items else 1
+            yield Copy(size, shape, position, source_steps, part.buffer, target, target_steps)

@@ -20,7 +20,7 @@ def whole(shape: Sequence[int]) -> Box:
 
 
 def shape_of(box: Box) -> tuple[int, ...]:
-    return tuple([b - a for a, b in zip(box.start, box.stop, strict=True)])
+    return tuple(map(int.__sub__, box.stop, box.start))
 
 
 def element_count(box: Box) -> int:
