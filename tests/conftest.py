@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 
 DEVICES = 8
 
@@ -11,6 +13,7 @@ _flags = os.environ.get("XLA_FLAGS", "")
 if "xla_force_host_platform_device_count" not in _flags:
     os.environ["XLA_FLAGS"] = f"{_flags} --xla_force_host_platform_device_count={DEVICES}".strip()
 
+import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 # Slow shared machines must not fail a property that holds: examples are counted, not timed.
@@ -22,3 +25,13 @@ settings.register_profile(
 )
 settings.register_profile("quick", settings.get_profile("cordwood"), max_examples=20)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "cordwood"))
+
+
+@pytest.fixture
+def collector_off() -> Iterator[None]:
+    """For tests that interrupt: what is raised in a callback of the collector would be lost."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -81,6 +81,7 @@ def test_it_is_told_to_stop() -> None:
     assert ended == [True]
 
 
+@pytest.mark.usefixtures("collector_off")
 def test_interrupts_at_any_moment_do_not_cut_it() -> None:
     rng = np.random.default_rng(0)
     begun = ended = interrupted = 0

@@ -19,6 +19,7 @@ from cordwood.engine.write import write_stream
 from cordwood.testing.faults.systems import CountingSystem
 
 
+@pytest.mark.usefixtures("collector_off")
 def test_no_task_runs_after_an_interrupt_was_raised() -> None:
     rng = np.random.default_rng(0)
     running: set[int] = set()
@@ -96,6 +97,7 @@ def test_an_interrupted_call_leaves_no_temporary(tmp_path: Path, call: str, afte
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
 
 
+@pytest.mark.usefixtures("collector_off")
 def test_interrupts_at_any_moment_leave_nothing_behind(tmp_path: Path) -> None:
     def interrupt(signum: int, frame: object) -> None:
         raise KeyboardInterrupt

@@ -372,6 +372,7 @@ def test_savers_in_a_crowd_lose_nothing(tmp_path: Path, calls: type[system.Syste
     assert os.listdir(tmp_path) == ["ckpt"]
 
 
+@pytest.mark.usefixtures("collector_off")
 def test_interrupts_at_any_moment_leave_nothing_behind(tmp_path: Path) -> None:
     def interrupt(signum: int, frame: object) -> None:
         raise KeyboardInterrupt
