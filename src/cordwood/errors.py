@@ -10,6 +10,7 @@ __all__ = [
     "MismatchError",
     "NotACheckpointError",
     "PendingSaveError",
+    "PrefixError",
     "ProcessError",
     "StorageError",
     "TruncatedError",
@@ -61,6 +62,10 @@ class StorageError(CordwoodError, OSError):
 
 class PendingSaveError(CordwoodError, RuntimeError):
     """An earlier `save_async` failed, and nobody called its `wait`."""
+
+
+class PrefixError(CordwoodError, ValueError):
+    """A directory holds no item of the prefix asked for, or several and none was asked for."""
 
 
 class ProcessError(CordwoodError, RuntimeError):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from cordwood.api.formats import Format
+from cordwood.api.layouts import Layout, module_of
 from cordwood.engine.write import write_file, write_stream
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe, host_array
@@ -20,7 +21,7 @@ Fetch: TypeAlias = Callable[[int], Any]
 
 
 class Job(NamedTuple):
-    """A save to one file. Nothing of it depends on the caller's containers any more."""
+    """A save. Nothing of it depends on the caller's containers any more."""
 
     leaves: Sequence[Any]
     size_bytes: int
@@ -28,9 +29,17 @@ class Job(NamedTuple):
 
 
 def plan_job(
-    path: str | os.PathLike[str], tree: Any, row: Format, metadata: Mapping[str, str]
+    path: str | os.PathLike[str],
+    tree: Any,
+    row: Format | Layout,
+    metadata: Mapping[str, str],
+    *,
+    prefix: str | None,
 ) -> Job:
-    """Plan the save of a tree to one file; raises as `cordwood.save` does, before it writes."""
+    """Plan the save of a tree; raises as `cordwood.save` does, before it writes."""
+    if isinstance(row, Layout):
+        job: Job = module_of(row).plan_job(path, tree, prefix=prefix, metadata=metadata)
+        return job
     if row.name == "safetensors":
         from cordwood.formats.safetensors import plan_save
 

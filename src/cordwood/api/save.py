@@ -1,4 +1,4 @@
-"""save: one tree into one file, durably and atomically."""
+"""save: one tree into a file or a directory, durably and atomically."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from cordwood.api.formats import Format, format_for, scan
+from cordwood.api.formats import Format, scan
 from cordwood.api.jobs import plan_job
+from cordwood.api.layouts import Layout, destination_for, module_of
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.files import LocalFile, ReadableFile
 from cordwood.engine.pending import raise_unreported, wait_for
@@ -23,41 +24,53 @@ def save(
     tree: Any,
     *,
     format: str | None = None,
+    layout: Literal["packs"] | None = None,
+    prefix: str | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Store a tree in one file. When this returns, a power cut cannot lose it.
+    """Store a tree in a file or a directory. When this returns, a power cut cannot lose it.
 
     Until it returns, what was at `path` is whole; if it raises, that stays as it was.
 
     Args:
-        path: where to; its suffix says the format: `.safetensors` (keeps structure, kinds
-            and digests), `.msgpack` (Flax's bytes, no digests), `.msgpack.gz`, `.msgpack.zst`.
+        path: where to. The suffix of a file says its format: `.safetensors` (keeps structure,
+            kinds and digests), `.msgpack` (Flax's bytes, no digests), `.msgpack.gz`,
+            `.msgpack.zst`. Any other name is a directory, which may hold several trees, arrays
+            that are spread over devices as they are, and the same as a safetensors file.
         tree: nested dicts, lists, tuples, named tuples and registered jax pytree nodes, of
             arrays, scalars, strings, bytes, None and PRNG keys. It is not changed.
-        format: the format's name, where the suffix does not say it.
-        metadata: strings to keep beside the tree (safetensors only).
+        format: the name of a file's format, where the suffix does not say it.
+        layout: of a directory: "packs", a few safetensors files and an index. None: that of
+            the checkpoint that is there, or packs.
+        prefix: the name of this tree in a directory of several; those of other prefixes stay.
+        metadata: strings to keep beside the tree (safetensors and directories only).
 
     Raises:
         UnsupportedFormatError: the suffix names no format that can be written.
         UnsupportedLeafError: a leaf cannot be stored; the message names its key path.
-        NotACheckpointError: there is a file at `path` that is no checkpoint of this format.
-        OSError: the system refused (disk full, no permission); the old file is untouched.
+        NotACheckpointError: there is a file or directory at `path` that is no checkpoint of
+            this kind.
+        OSError: the system refused (disk full, no permission); the old checkpoint is untouched.
         PendingSaveError: an earlier `save_async` failed, and nobody has asked about it.
 
     >>> import numpy as np
     >>> save("/tmp/example.safetensors", {"w": np.ones(3, np.float32), "step": 7})
+    >>> save("/tmp/example-step-7", {"w": np.ones(3, np.float32)}, prefix="params")
     """
-    row = format_for(path, format)
+    row = destination_for(path, format=format, layout=layout, prefix=prefix)
     raise_unreported()
     wait_for(path)
     refuse_foreign(path, row)
     with collector_paused():
-        job = plan_job(path, tree, row, metadata or {})
+        job = plan_job(path, tree, row, metadata or {}, prefix=prefix)
         job.write(job.leaves.__getitem__)
 
 
-def refuse_foreign(path: str | os.PathLike[str], row: Format) -> None:
+def refuse_foreign(path: str | os.PathLike[str], row: Format | Layout) -> None:
     """Raise if `path` is something that this save would destroy and could not have written."""
+    if isinstance(row, Layout):
+        module_of(row).refuse_foreign(path)
+        return
     target = Path(path)
     if target.is_dir():
         raise IsADirectoryError(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
-from cordwood.api.formats import format_for
 from cordwood.api.jobs import plan_job
+from cordwood.api.layouts import destination_for
 from cordwood.api.save import refuse_foreign
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.pending import PendingSave, raise_unreported, save_in_background
@@ -21,6 +21,8 @@ def save_async(
     tree: Any,
     *,
     format: str | None = None,
+    layout: Literal["packs"] | None = None,
+    prefix: str | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> PendingSave:
     """Store the tree as it is now, in the background: the caller may change, donate or delete it.
@@ -36,7 +38,7 @@ def save_async(
     not write into that one before `wait` has returned.
 
     Args:
-        path, tree, format, metadata: as in `save`.
+        path, tree, format, layout, prefix, metadata: as in `save`.
 
     Returns:
         A handle: `wait(timeout_seconds=None)`, `done`, `exception`, `progress`.
@@ -52,10 +54,10 @@ def save_async(
     >>> tree["w"] += 1  # a step of training
     >>> pending.wait()
     """
-    row = format_for(path, format)
+    row = destination_for(path, format=format, layout=layout, prefix=prefix)
     raise_unreported()
     with collector_paused():
-        job = plan_job(path, tree, row, metadata or {})
+        job = plan_job(path, tree, row, metadata or {}, prefix=prefix)
         held = hold(job.leaves)
     sizes = [getattr(leaf, "nbytes", 0) for leaf in held]
     write = job.write

@@ -20,7 +20,7 @@ from cordwood.sharding.boxes import intersect, shape_of, whole
 from cordwood.sharding.shards import device_boxes
 from cordwood.tree.leaves import is_jax_array, pinned_host, shard_array
 
-__all__ = ["HeldArray", "hold"]
+__all__ = ["HeldArray", "LocalParts", "hold"]
 
 
 class HeldArray:
@@ -67,6 +67,32 @@ class HeldArray:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = self.part(whole(self.shape))
         return array if dtype is None and not copy else np.array(array, dtype, copy=copy)
+
+
+class LocalParts:
+    """Parts of jax.Arrays as they are now, each straight from the shard that has it."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, tuple[int, ...]], _Places] = {}
+
+    def part(self, leaf: Any, box: Box) -> np.ndarray[Any, Any]:
+        """The elements of a box: a view wherever there is one, which pins the buffer.
+
+        Raises ValueError for a box that no shard of this process has whole.
+        """
+        if len(leaf.sharding.device_set) == 1:
+            alone: np.ndarray[Any, Any] = shard_array(leaf)[_within(box, whole(leaf.shape))]
+            return alone
+        key = (leaf.sharding, leaf.shape)
+        places = self._known.get(key)
+        if places is None:
+            places = self._known[key] = _distinct(leaf)
+        for number, around in zip(places.numbers, places.boxes, strict=True):
+            if around == box or intersect(around, box) == box:
+                shard = shard_array(local_arrays(leaf)[number])
+                part: np.ndarray[Any, Any] = shard[_within(box, around)]
+                return part
+        raise ValueError(f"{box} of an array of shape {leaf.shape} is on no shard of this process")
 
 
 def _within(box: Box, around: Box) -> tuple[Any, ...]:

@@ -35,7 +35,7 @@ def is_jax_array(leaf: object) -> bool:
     return jax is not None and isinstance(leaf, jax.Array)
 
 
-def describe(path: KeyPath, leaf: Any, *, abstract: bool = False) -> LeafSpec:
+def describe(path: KeyPath, leaf: Any, *, abstract: bool = False, spread: bool = False) -> LeafSpec:
     """What a leaf is.
 
     Args:
@@ -43,6 +43,7 @@ def describe(path: KeyPath, leaf: Any, *, abstract: bool = False) -> LeafSpec:
         leaf: an array, scalar, str, bytes or PRNG key array.
         abstract: whether a jax.ShapeDtypeStruct will do (for a `like`), which counts as a
             jax array, and whether the data may be out of reach.
+        spread: whether parts of it may live on other processes.
 
     Raises:
         UnsupportedLeafError: it cannot be stored; the message names its key path and what
@@ -59,7 +60,7 @@ def describe(path: KeyPath, leaf: Any, *, abstract: bool = False) -> LeafSpec:
     jax = sys.modules.get("jax")
     if jax is not None:
         if isinstance(leaf, jax.Array):
-            return _describe_jax(path, leaf, jax, abstract)
+            return _describe_jax(path, leaf, jax, abstract, spread)
         if abstract and isinstance(leaf, jax.ShapeDtypeStruct):
             return _describe_jax_type(path, leaf, jax)
     raise UnsupportedLeafError(f"{_name(path)}: {_why_not(leaf)}")
@@ -84,7 +85,7 @@ def _dtype_name(path: KeyPath, dtype: np.dtype[Any]) -> str:
         ) from e
 
 
-def _describe_jax(path: KeyPath, leaf: Any, jax: Any, abstract: bool) -> LeafSpec:
+def _describe_jax(path: KeyPath, leaf: Any, jax: Any, abstract: bool, spread: bool) -> LeafSpec:
     if isinstance(leaf, jax.core.Tracer):
         raise UnsupportedLeafError(
             f"{_name(path)}: a tracer has no value; save outside of jit, grad and vmap"
@@ -95,7 +96,7 @@ def _describe_jax(path: KeyPath, leaf: Any, jax: Any, abstract: bool) -> LeafSpe
                 f"{_name(path)}: the array was deleted or donated; save before the step that "
                 "donates it, or save what the step returned"
             )
-        if not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+        if not (spread or leaf.is_fully_addressable or leaf.is_fully_replicated):
             raise UnsupportedLeafError(
                 f"{_name(path)}: shards of this array live on other processes; one file is "
                 "written by one process"

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cordwood.formats.packs.grid import Grid
-from cordwood.formats.packs.item import Item
 from cordwood.formats.packs.leaf_types import PackedType, Tensor, tensor_of, to_json, type_of
 from cordwood.formats.safetensors.layout import plan_save
 from cordwood.formats.safetensors.leaf_table import runs_of
@@ -193,8 +192,3 @@ def _spans(column: Sequence[int]) -> list[int]:
             spans += (leaf, 1)
         end = leaf + 1
     return spans
-
-
-def referenced_packs(items: Mapping[str, Item]) -> frozenset[str]:
-    """The names of the data files that items refer to."""
-    return frozenset([pack.source.name for item in items.values() for pack in item.packs])

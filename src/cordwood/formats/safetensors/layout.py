@@ -35,7 +35,7 @@ from cordwood.plan.order import data_order
 from cordwood.plan.save import FilePlan, LeafBytes
 from cordwood.tree.structure import Structure, leaf_paths
 
-__all__ = ["DATA_ALIGNMENT", "INLINE_BYTES", "plan_save"]
+__all__ = ["DATA_ALIGNMENT", "INLINE_BYTES", "check_metadata", "plan_save"]
 
 DATA_ALIGNMENT = 4096  # of the data in the file: a mapping of it begins at a page
 INLINE_BYTES = 4096  # a longer str or bytes is a tensor
@@ -78,7 +78,7 @@ def plan_save(
         LimitError: the header would pass MAX_HEADER_BYTES, or the tree is too deep and wide.
         ValueError, TypeError: `metadata` holds what cannot be stored.
     """
-    _check_metadata(metadata)
+    check_metadata(metadata)
     with collector_paused():
         return _plan(structure, specs, metadata)
 
@@ -221,7 +221,8 @@ def _refusal(spec: LeafSpec) -> str:
     )
 
 
-def _check_metadata(metadata: Mapping[str, str]) -> None:
+def check_metadata(metadata: Mapping[str, str]) -> None:
+    """Raise TypeError or ValueError for strings of the user's that cannot be stored."""
     for key, value in metadata.items():
         if type(key) is not str or type(value) is not str:
             raise TypeError(

@@ -1,0 +1,119 @@
+"""Which layout a directory is in, and where the code for each one is."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cordwood.api.formats import FORMATS, Format, format_for
+from cordwood.errors import NotACheckpointError, UnsupportedFormatError
+
+__all__ = [
+    "LAYOUTS",
+    "Layout",
+    "destination_for",
+    "is_directory_name",
+    "layout_at",
+    "module_of",
+]
+
+
+class Layout(NamedTuple):
+    """One row of the table."""
+
+    name: str
+    index_name: str  # the file that makes a directory a checkpoint of this layout
+    module: str  # which has the functions that `cordwood.api.packs` has
+
+
+LAYOUTS: Sequence[Layout] = (Layout("packs", "cordwood.json", "cordwood.api.packs"),)
+DEFAULT = LAYOUTS[0]
+_BY_NAME: Mapping[str, Layout] = {row.name: row for row in LAYOUTS}
+
+# Suffixes of files that others write: a directory of such a name would be a mistake.
+_FILE_SUFFIXES = frozenset(
+    {
+        *(".bin", ".eqx", ".gguf", ".gz", ".h5", ".hdf5", ".json", ".npy", ".npz", ".onnx"),
+        *(".pickle", ".pkl", ".pt", ".pth", ".tar", ".zarr", ".zip", ".zst"),
+    }
+)
+
+
+def destination_for(
+    path: str | os.PathLike[str],
+    *,
+    format: str | None,
+    layout: str | None,
+    prefix: str | None,
+) -> Format | Layout:
+    """How a tree is saved at `path`: in a file of some format, or a directory of some layout.
+
+    Raises:
+        UnsupportedFormatError: the path's suffix, `format` or `layout` names nothing known.
+        NotACheckpointError: there is a checkpoint of another layout.
+        ValueError: the arguments contradict each other.
+    """
+    text = os.fspath(path)
+    is_file = any(text.endswith(row.suffix) for row in FORMATS)
+    if layout is not None and (format is not None or is_file):
+        what = f"format={format!r}" if format is not None else "a name with the suffix of a file"
+        raise ValueError(f"{text}: layout= is for directories, and {what} means a file")
+    if layout is None and (format is not None or not is_directory_name(text)):
+        if prefix is not None:
+            raise ValueError(f"{text}: prefix= is for directories; a file holds one tree")
+        return format_for(path, format)
+    if layout is not None and layout not in _BY_NAME:
+        known = ", ".join(map(repr, _BY_NAME))
+        raise UnsupportedFormatError(f"layout {layout!r} is unknown; expected one of {known}")
+    there = layout_at(path)
+    if layout is None:
+        return there or DEFAULT
+    if there is not None and there.name != layout:
+        raise NotACheckpointError(
+            f"{text} is a checkpoint of the layout {there.name!r}: save with layout="
+            f"{there.name!r}, remove it, or save to another path"
+        )
+    return _BY_NAME[layout]
+
+
+def is_directory_name(text: str) -> bool:
+    """Whether a name without `format` or `layout` is meant for a directory.
+
+    All are but those with the suffix of a file: one of a known format, one like it (a slip of
+    the pen), or one that other tools write.
+
+    >>> [is_directory_name(name) for name in ("ckpt/100", "run-1.5", "m.safetensor", "m.npz")]
+    [True, True, False, False]
+    """
+    if text.endswith("/"):
+        return True
+    suffix = Path(text).suffix.lower()
+    known = [row.suffix for row in FORMATS]
+    return suffix not in _FILE_SUFFIXES and not difflib.get_close_matches(suffix, known, n=1)
+
+
+def layout_at(path: str | os.PathLike[str]) -> Layout | None:
+    """The layout of the checkpoint in a directory; None where there is none.
+
+    Raises NotACheckpointError where there are indexes of several.
+    """
+    found = [row for row in LAYOUTS if _is_there(Path(path) / row.index_name)]
+    if len(found) > 1:
+        names = " and ".join(row.index_name for row in found)
+        raise NotACheckpointError(
+            f"{os.fspath(path)} has both {names}: remove the one that is not meant"
+        )
+    return found[0] if found else None
+
+
+def _is_there(path: Path) -> bool:
+    return path.is_symlink() or path.exists()
+
+
+def module_of(row: Layout) -> Any:
+    """The functions of a layout."""
+    return importlib.import_module(row.module)

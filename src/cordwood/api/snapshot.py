@@ -1,0 +1,133 @@
+"""A tree taken apart for a save of many files: what each leaf is, and how it is spread.
+
+The leaves themselves stay apart from this: they are the caller's, or, for a save in the
+background, what `cordwood.engine.snapshot.hold` made of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from cordwood.engine.snapshot import HeldArray, LocalParts
+from cordwood.index import Box, LeafSpec
+from cordwood.sharding.boxes import slices
+from cordwood.sharding.shards import ShardMap, shard_map, single
+from cordwood.tree.flatten import flatten
+from cordwood.tree.leaves import describe, is_jax_array
+from cordwood.tree.padding import without_padding
+from cordwood.tree.structure import Structure
+
+__all__ = ["LeafParts", "Snapshot", "take_apart"]
+
+Fetch: TypeAlias = Callable[[int], Any]
+
+
+class Snapshot(NamedTuple):
+    """What a save has to know of a tree before it sees an element of it."""
+
+    structure: Structure
+    specs: tuple[LeafSpec, ...]
+    shards: tuple[ShardMap, ...]  # of each leaf: its cells, and which processes hold them
+    leaves: tuple[Any, ...]  # the caller's
+
+
+def take_apart(tree: Any, *, process_count: int) -> Snapshot:
+    """A tree's structure, and what and where its leaves are.
+
+    What jax has not spread over several processes (numpy arrays, Python values, arrays on the
+    devices of one) counts as process 0's: every process has its own.
+
+    Raises UnsupportedLeafError for a leaf that cannot be stored; names its key path.
+    """
+    flat = flatten(tree)
+    specs = tuple(
+        [
+            describe(path, leaf, spread=process_count > 1)
+            for path, leaf in zip(flat.paths, flat.leaves, strict=True)
+        ]
+    )
+    known: dict[tuple[Any, tuple[int, ...]], ShardMap] = {}
+    shards = [
+        _shards(spec, leaf, process_count, known)
+        for spec, leaf in zip(specs, flat.leaves, strict=True)
+    ]
+    return Snapshot(flat.structure, specs, tuple(shards), flat.leaves)
+
+
+def _shards(
+    spec: LeafSpec,
+    leaf: Any,
+    process_count: int,
+    known: dict[tuple[Any, tuple[int, ...]], ShardMap],
+) -> ShardMap:
+    sharding = leaf.sharding if is_jax_array(leaf) else None
+    if sharding is not None and len(sharding.device_set) == 1 and sharding.is_fully_addressable:
+        sharding = None
+    key = (sharding, spec.shape)
+    found = known.get(key)
+    if found is None:
+        found = known[key] = _map(sharding, spec.shape, leaf, process_count)
+    return found
+
+
+def _map(sharding: Any, shape: tuple[int, ...], leaf: Any, process_count: int) -> ShardMap:
+    if sharding is None:
+        return single(shape)
+    # Of a PRNG key array the shape is that of its data, which has axes more, all whole.
+    grid = shard_map(sharding, leaf.shape)
+    holders = grid.holders
+    processes = {process for each in holders for process in each}
+    if process_count == 1 or len(processes) == 1:
+        holders = ((0,),) * len(holders)
+    more = ((0,),) * (len(shape) - len(leaf.shape))
+    return ShardMap(shape, (*grid.cuts, *more), holders)
+
+
+class LeafParts:
+    """The leaves of a save, fetched when the first part of each is wanted, dropped after the last.
+
+    Args:
+        fetch: gives a leaf, the caller's or a held one.
+        parts: the leaf that each part to come is of.
+    """
+
+    def __init__(self, fetch: Fetch, parts: Iterable[int]) -> None:
+        self._fetch = fetch
+        self._left: dict[int, int] = {}
+        for leaf in parts:
+            self._left[leaf] = self._left.get(leaf, 0) + 1
+        self._held: dict[int, Any] = {}
+        self._local = LocalParts()
+
+    def part(self, leaf: int, box: Box) -> np.ndarray[Any, Any]:
+        """The elements of a box of a leaf: a view, wherever there can be one."""
+        if leaf not in self._held:
+            self._held[leaf] = _elements(self._fetch(leaf))
+        value = self._held[leaf]
+        self._left[leaf] -= 1
+        if not self._left[leaf]:
+            del self._held[leaf]
+        if isinstance(value, HeldArray):
+            return without_padding(value.part(box))
+        if is_jax_array(value):
+            return self._local.part(value, box)
+        return without_padding(value[(*slices(box), ...)])
+
+
+def _elements(leaf: Any) -> Any:
+    if isinstance(leaf, str):
+        leaf = leaf.encode("utf-8", "surrogatepass")
+    if isinstance(leaf, bytes):
+        return np.frombuffer(leaf, np.uint8)
+    if isinstance(leaf, HeldArray):
+        return leaf
+    if not is_jax_array(leaf):
+        return np.asarray(leaf)
+    if isinstance(leaf.dtype, np.dtype):
+        return leaf
+    import jax
+
+    return jax.random.key_data(leaf)
