@@ -62,7 +62,7 @@ def item_of(
     flat = flatten(tree)
     specs = [describe(path, leaf) for path, leaf in zip(flat.paths, flat.leaves, strict=True)]
     arrays = [elements(leaf) for leaf in flat.leaves]
-    maps = [(shards or {}).get(i, single(array.shape)) for i, array in enumerate(arrays)]
+    maps = [(shards or {}).get(i, single(np.shape(leaf))) for i, leaf in enumerate(flat.leaves)]
     layout = lay_out(flat.structure, specs, maps, process_count=process_count)
     files: dict[str, bytes] = {}
     written: list[list[WrittenPack]] = []

@@ -151,7 +151,7 @@ ITEMS: dict[str, tuple[Callable[[Any], None], type[Exception], str]] = {
     "many cells": (
         both(setting("types", 0, "shape", to=[1 << 30]), setting("types", 0, "cuts", to=[1 << 30])),
         LimitError,
-        "at most 16777216 (MAX_CELLS)",
+        "at most 67108864 (MAX_CELLS)",
     ),
     "more cells than parts": (
         both(setting("types", 0, "shape", to=[1 << 20]), setting("types", 0, "cuts", to=[1 << 20])),

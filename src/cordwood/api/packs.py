@@ -101,10 +101,15 @@ def _check_prefix(prefix: str | None) -> None:
 
 
 def plan_job(
-    path: str | os.PathLike[str], tree: Any, *, prefix: str | None, metadata: Mapping[str, str]
+    path: str | os.PathLike[str],
+    tree: Any,
+    *,
+    prefix: str | None,
+    metadata: Mapping[str, str],
+    save_id: str | None = None,
 ) -> Job:
-    """Plan the save of a tree by one process."""
-    planned = plan(tree, prefix=prefix, metadata=metadata)
+    """Plan the save of a tree by one process; see `plan`."""
+    planned = plan(tree, prefix=prefix, metadata=metadata, save_id=save_id)
     store = store_at(path)
 
     def write(fetch: Fetch) -> None:

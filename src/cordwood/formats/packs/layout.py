@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from cordwood.formats.packs.grid import Grid
 from cordwood.formats.packs.leaf_types import PackedType, Tensor, tensor_of, to_json, type_of
 from cordwood.formats.safetensors.layout import plan_save
-from cordwood.formats.safetensors.leaf_table import runs_of
+from cordwood.formats.safetensors.leaf_table import BYTE_KINDS, runs_of
 from cordwood.formats.safetensors.names import tensor_names
 from cordwood.formats.safetensors.values import encode_value
 from cordwood.index import Box, LeafSpec, Sealed
@@ -17,7 +17,7 @@ from cordwood.plan.packs import Pack, packs_of_all, packs_of_process
 from cordwood.plan.save import FilePlan
 from cordwood.plan.shares import Shares, Stored, share_out
 from cordwood.sharding.boxes import shape_of
-from cordwood.sharding.shards import ShardMap
+from cordwood.sharding.shards import ShardMap, single
 from cordwood.tree.structure import LEAF, Node, Structure, structure_to_json
 
 __all__ = ["Layout", "PackPlan", "WrittenPack", "encode_item", "lay_out", "own_packs", "pack_name"]
@@ -68,11 +68,11 @@ def lay_out(
         UnsupportedLeafError: a leaf cannot be stored.
     """
     tensors = tuple([tensor_of(spec) for spec in specs])
-    stored = [
-        Stored(leaf, tensor.itemsize, shards[leaf])
-        for leaf, tensor in enumerate(tensors)
-        if tensor is not None
-    ]
+    stored = []
+    for leaf, (spec, tensor) in enumerate(zip(specs, tensors, strict=True)):
+        if tensor is not None:
+            spread = single(tensor.shape) if spec.kind in BYTE_KINDS else shards[leaf]
+            stored.append(Stored(leaf, tensor.itemsize, spread))
     shares = share_out(stored, process_count=process_count)
     grids: list[Grid | None] = [None] * len(specs)
     for group in shares.groups:
