@@ -69,7 +69,7 @@ def item_of(
     for process in range(process_count):
         done = []
         for pack in own_packs(layout, process, save_id=save_id, format_tag="pt"):
-            parts = [arrays[leaf][slices(box)] for leaf, box in pack.parts]
+            parts = [arrays[i] if box is None else arrays[i][slices(box)] for i, box in pack.parts]
             raw = file_of(pack.plan, parts)
             files[pack.name] = raw
             header = raw[: pack.plan.header_bytes]

@@ -254,8 +254,7 @@ def test_the_hugging_face_index() -> None:
         "metadata": {"total_size": 32 * 4 * 2 + 6 + 5000},
         "weight_map": dict.fromkeys(["layers.0.w", "layers.0.b", "layers.1.w", "note"], name),
     }
-    assert written.startswith(b'{\n  "metadata"')
-    assert written.endswith(b"}\n")
+    assert written == f"{json.dumps(json.loads(written), indent=2)}\n".encode()
 
 
 def test_the_hugging_face_index_of_two_items() -> None:
@@ -287,7 +286,7 @@ def test_what_was_written_must_be_what_was_laid_out() -> None:
         flatten(0).structure, [spec], [ShardMap((3,), ((0,),), ((0,),))], process_count=1
     )
     (pack,) = own_packs(layout, 0, save_id=SAVE_ID, format_tag="pt")
-    assert pack.parts == ((0, Box((0,), (3,))),)
+    assert pack.parts == ((0, None),)
     with pytest.raises(ValueError, match="process 0 wrote 0 files, not 1"):
         encode_item(layout, [[]], save_id=SAVE_ID, metadata={})
 

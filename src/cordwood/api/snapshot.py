@@ -16,7 +16,7 @@ from cordwood.index import Box, LeafSpec
 from cordwood.sharding.boxes import slices
 from cordwood.sharding.shards import ShardMap, shard_map, single
 from cordwood.tree.flatten import flatten
-from cordwood.tree.leaves import describe, is_jax_array
+from cordwood.tree.leaves import describe, host_array, is_jax_array
 from cordwood.tree.padding import without_padding
 from cordwood.tree.structure import Structure
 
@@ -102,8 +102,11 @@ class LeafParts:
         self._held: dict[int, Any] = {}
         self._local = LocalParts()
 
-    def part(self, leaf: int, box: Box) -> np.ndarray[Any, Any]:
-        """The elements of a box of a leaf: a view, wherever there can be one."""
+    def part(self, leaf: int, box: Box | None) -> np.ndarray[Any, Any]:
+        """The elements of a box of a leaf, or of all of it: a view, wherever there can be one."""
+        if box is None:  # its only part
+            value = self._fetch(leaf)
+            return without_padding(value if type(value) is np.ndarray else _whole(value))
         if leaf not in self._held:
             self._held[leaf] = _elements(self._fetch(leaf))
         value = self._held[leaf]
@@ -111,10 +114,15 @@ class LeafParts:
         if not self._left[leaf]:
             del self._held[leaf]
         if isinstance(value, HeldArray):
-            return without_padding(value.part(box))
+            return value.part(box)
         if is_jax_array(value):
             return self._local.part(value, box)
         return without_padding(value[(*slices(box), ...)])
+
+
+def _whole(leaf: Any) -> np.ndarray[Any, Any]:
+    elements = _elements(leaf)
+    return host_array(elements) if is_jax_array(elements) else np.asarray(elements)
 
 
 def _elements(leaf: Any) -> Any:

@@ -38,7 +38,7 @@ class PackPlan(NamedTuple):
 
     name: str
     plan: FilePlan
-    parts: tuple[tuple[int, Box], ...]  # leaf, and which part of it
+    parts: tuple[tuple[int, Box | None], ...]  # leaf, and which part of it; None: all
 
 
 class WrittenPack(NamedTuple):
@@ -67,7 +67,8 @@ def lay_out(
     Raises:
         UnsupportedLeafError: a leaf cannot be stored.
     """
-    tensors = tuple([tensor_of(spec) for spec in specs])
+    known: dict[tuple[Any, ...], Tensor | None] = {}
+    tensors = tuple([_known_tensor(spec, known) for spec in specs])
     stored = []
     for leaf, (spec, tensor) in enumerate(zip(specs, tensors, strict=True)):
         if tensor is not None:
@@ -80,6 +81,16 @@ def lay_out(
         for leaf in group.leaves:
             grids[leaf] = grid
     return Layout(structure, tuple(specs), tensors, tuple(grids), shares)
+
+
+def _known_tensor(spec: LeafSpec, known: dict[tuple[Any, ...], Tensor | None]) -> Tensor | None:
+    """As tensor_of, thought through once for leaves that are alike."""
+    if spec[6] is not None:  # a value
+        return tensor_of(spec)
+    alike = spec[1:4]  # kind, shape, dtype
+    if alike not in known:
+        known[alike] = tensor_of(spec)
+    return known[alike]
 
 
 def pack_name(save_id: str, process: int, number: int) -> str:
@@ -108,21 +119,28 @@ def own_packs(layout: Layout, process: int, *, save_id: str, format_tag: str) ->
 def _plan_pack(
     layout: Layout, pack: Pack, names: Mapping[int, str], name: str, format_tag: str
 ) -> PackPlan:
-    parts: list[tuple[int, Box]] = []
+    dtypes = {leaf: tensor.dtype for leaf, tensor in enumerate(layout.tensors) if tensor}
+    parts: list[tuple[int, Box | None]] = []
     labels: list[KeyPath] = []
+    shapes: list[tuple[int, ...]] = []
     for leaves, cell in pack.parts:
         for leaf in leaves:
             grid = layout.grids[leaf]
             assert grid is not None
+            if grid.cell_count == 1:
+                parts.append((leaf, None))
+                labels.append((names[leaf],))
+                shapes.append(grid.shape)
+                continue
             box = grid.box(cell)
             parts.append((leaf, box))
-            labels.append((f"{names[leaf]}{_suffix(box) if grid.cell_count > 1 else ''}",))
+            labels.append((f"{names[leaf]}{_suffix(box)}",))
+            shapes.append(shape_of(box))
     keys = tuple(tensor_names(labels).names)  # a leaf may be called like a part of another
-    specs = []
-    for key, (leaf, box) in zip(keys, parts, strict=True):
-        tensor = layout.tensors[leaf]
-        assert tensor is not None
-        specs.append(LeafSpec((key,), "numpy", shape_of(box), tensor.dtype))
+    specs = [
+        LeafSpec((key,), "numpy", shape, dtypes[leaf])
+        for key, (leaf, _), shape in zip(keys, parts, shapes, strict=True)
+    ]
     structure = (Node("dict", len(keys), keys), *[LEAF] * len(keys))
     plan = plan_save(structure, specs, metadata={"format": format_tag})
     return PackPlan(name, plan, tuple(parts))
@@ -151,11 +169,15 @@ def encode_item(
     Raises ValueError where the files are not those that the layout asks for.
     """
     numbers: dict[PackedType, int] = {}
+    known: dict[tuple[Any, ...], int] = {}
     leaf_types = []
     values = []
     for spec, tensor, grid in zip(layout.specs, layout.tensors, layout.grids, strict=True):
-        packed = type_of(spec, tensor, () if grid is None else grid.cuts)
-        leaf_types.append(numbers.setdefault(packed, len(numbers)))
+        alike = (*spec[1:6], id(grid))  # all but the path and the value
+        if tensor is None or alike not in known:
+            packed = type_of(spec, tensor, grid)
+            known[alike] = numbers.setdefault(packed, len(numbers))
+        leaf_types.append(known[alike])
         if tensor is None:
             values.append(encode_value(spec.kind, spec.value))
     columns: dict[tuple[int, ...], int] = {}

@@ -24,7 +24,6 @@ from cordwood.formats.safetensors.tensors import MAX_DIMS, MAX_TENSOR_BYTES
 from cordwood.formats.safetensors.values import VALUE_KINDS
 from cordwood.index import LeafSpec
 from cordwood.keypath import format_path
-from cordwood.sharding.boxes import Cuts
 
 __all__ = ["PackedType", "ParsedType", "parse_type", "tensor_of", "to_json"]
 
@@ -81,26 +80,25 @@ def tensor_of(spec: LeafSpec) -> Tensor | None:
         return Tensor((size,), "uint8", 1) if size > INLINE_BYTES else None
     if spec.kind in VALUE_KINDS:
         return None
+    if spec.kind == "opaque" or len(spec.shape) >= MAX_DIMS:
+        raise UnsupportedLeafError(_refusal(spec))
+    return Tensor(spec.shape, spec.dtype, stored_as(spec.dtype).itemsize)
+
+
+def _refusal(spec: LeafSpec) -> str:
     name = format_path(spec.key_path) or "the tree itself"
     if spec.kind == "opaque":
-        raise UnsupportedLeafError(
-            f"{name}: a value that only its own format understands cannot be stored here"
-        )
-    itemsize = stored_as(spec.dtype).itemsize
-    if len(spec.shape) >= MAX_DIMS:
-        raise UnsupportedLeafError(
-            f"{name}: {len(spec.shape)} dimensions; packs take fewer than {MAX_DIMS} (MAX_DIMS)"
-        )
-    return Tensor(spec.shape, spec.dtype, itemsize)
+        return f"{name}: a value that only its own format understands cannot be stored here"
+    return f"{name}: {len(spec.shape)} dimensions; packs take fewer than {MAX_DIMS} (MAX_DIMS)"
 
 
-def type_of(spec: LeafSpec, tensor: Tensor | None, cuts: Cuts) -> PackedType:
+def type_of(spec: LeafSpec, tensor: Tensor | None, grid: Grid | None) -> PackedType:
     """How a leaf is stored whose array is cut so."""
     if tensor is None:
         return PackedType(LeafType(spec.kind, False), 0, None)
     dtype = spec.dtype if spec.kind in _TELL_DTYPE else ""
     leaf_type = LeafType(spec.kind, True, dtype, spec.weak_type, spec.prng_impl)
-    return PackedType(leaf_type, tensor.itemsize, Grid(tensor.shape, cuts))
+    return PackedType(leaf_type, tensor.itemsize, grid)
 
 
 _TELL_DTYPE = ("jax", "numpy", "numpy_scalar")  # the others leave no choice
