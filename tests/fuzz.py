@@ -105,6 +105,7 @@ def reader(name: str) -> Callable[[bytes], None]:
         return expand
 
     from cordwood.api.checkpoint import Checkpoint
+    from cordwood.api.contents import Contents
     from cordwood.api.formats import format_for, scan
     from cordwood.api.verify import check_sources
 
@@ -116,7 +117,7 @@ def reader(name: str) -> Callable[[bytes], None]:
         file = MemoryFile(data)
         try:
             index = scan(file, row)
-            with Checkpoint("fuzzed", row, file, index) as checkpoint:
+            with Checkpoint("fuzzed", Contents(row.name, index, (file,))) as checkpoint:
                 checkpoint.load(to="numpy", verify=name != "sealed")
                 checkpoint.load(to="numpy", mmap=True)
                 if name != "sealed":

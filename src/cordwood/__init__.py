@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "cordwood.api.checkpoint": ("Checkpoint", "StoredLeaf", "open"),
+    "cordwood.api.gc": ("gc",),
     "cordwood.api.load": ("load",),
     "cordwood.api.save": ("save",),
     "cordwood.api.save_async": ("save_async",),
@@ -22,10 +23,12 @@ _PUBLIC = {
         "CordwoodError",
         "CorruptionError",
         "FormatError",
+        "IncompleteCheckpointError",
         "LimitError",
         "MismatchError",
         "NotACheckpointError",
         "PendingSaveError",
+        "PrefixError",
         "ProcessError",
         "StorageError",
         "TruncatedError",
@@ -69,6 +72,7 @@ if TYPE_CHECKING:
     from cordwood.api.checkpoint import Checkpoint as Checkpoint
     from cordwood.api.checkpoint import StoredLeaf as StoredLeaf
     from cordwood.api.checkpoint import open as open
+    from cordwood.api.gc import gc as gc
     from cordwood.api.load import load as load
     from cordwood.api.save import save as save
     from cordwood.api.save_async import save_async as save_async
@@ -79,10 +83,12 @@ if TYPE_CHECKING:
     from cordwood.errors import CordwoodError as CordwoodError
     from cordwood.errors import CorruptionError as CorruptionError
     from cordwood.errors import FormatError as FormatError
+    from cordwood.errors import IncompleteCheckpointError as IncompleteCheckpointError
     from cordwood.errors import LimitError as LimitError
     from cordwood.errors import MismatchError as MismatchError
     from cordwood.errors import NotACheckpointError as NotACheckpointError
     from cordwood.errors import PendingSaveError as PendingSaveError
+    from cordwood.errors import PrefixError as PrefixError
     from cordwood.errors import ProcessError as ProcessError
     from cordwood.errors import StorageError as StorageError
     from cordwood.errors import TruncatedError as TruncatedError

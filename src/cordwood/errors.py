@@ -6,6 +6,7 @@ __all__ = [
     "CordwoodError",
     "CorruptionError",
     "FormatError",
+    "IncompleteCheckpointError",
     "LimitError",
     "MismatchError",
     "NotACheckpointError",
@@ -38,6 +39,10 @@ class LimitError(FormatError):
 
 class CorruptionError(CordwoodError, ValueError):
     """Stored bytes do not match the digest that was saved with them."""
+
+
+class IncompleteCheckpointError(CordwoodError, FileNotFoundError):
+    """A directory has no index: no save to it has finished, or it is no checkpoint."""
 
 
 class MismatchError(CordwoodError, ValueError):

@@ -185,7 +185,7 @@ def test_tracers_deleted_arrays_and_abstract_values(tmp_path: Path) -> None:
         cordwood.save(path, {"x": jax.ShapeDtypeStruct((2,), jnp.float32)})
 
 
-@pytest.mark.parametrize("name", ["x.safetensor", "x.npz", "x.eqx", "x.msgpck", "x"])
+@pytest.mark.parametrize("name", ["x.safetensor", "x.npz", "x.eqx", "x.msgpck", "x.NPZ", "x.pt"])
 def test_unknown_suffixes(tmp_path: Path, name: str) -> None:
     with pytest.raises(cordwood.UnsupportedFormatError, match=r"expected a name that ends in"):
         cordwood.save(tmp_path / name, {"a": 1})

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cordwood.api.packs import plan_job
+from cordwood.api.save_packs import plan_job
 from cordwood.dtypes import to_numpy
 
 FOLDER = Path(__file__).parent

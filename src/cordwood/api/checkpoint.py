@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -14,19 +14,21 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.api.boxes import read_boxes
-from cordwood.api.formats import Format, format_for, open_source, scan
+from cordwood.api.contents import Contents
+from cordwood.api.formats import open_source, scan
+from cordwood.api.layouts import Layout, module_of, origin_of
 from cordwood.api.match import Fit, fit
 from cordwood.api.nest import nest_names
 from cordwood.api.placing import Placing, place
 from cordwood.api.reading import Reading
+from cordwood.api.resharding import device_boxes
 from cordwood.api.restore import restore, target_as_saved, targets_as_saved
 from cordwood.api.slicing import select
 from cordwood.api.target import Target
 from cordwood.engine.collector import collector_paused
-from cordwood.engine.files import ReadableFile
 from cordwood.engine.source_digests import SourceDigests
 from cordwood.errors import counted
-from cordwood.index import Index, Leaf, LeafKind
+from cordwood.index import Box, Leaf, LeafKind
 from cordwood.keypath import format_path
 from cordwood.plan.boxes import Want
 from cordwood.sharding.rules import Rules
@@ -37,22 +39,32 @@ __all__ = ["Checkpoint", "StoredLeaf", "open", "open_for_one_load"]
 
 
 def open(
-    path: str | os.PathLike[str], *, format: str | None = None, max_bytes: int | None = None
+    path: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    prefix: str | None = None,
+    max_bytes: int | None = None,
 ) -> Checkpoint:
     """Open a checkpoint without reading its leaves.
 
     Use it in a `with` block, or call `close()`. A compressed file is decompressed here, and
-    what it holds stays in memory as long as the checkpoint lives.
+    what it holds stays in memory as long as the checkpoint lives. A directory stays as it was
+    while it is open, whatever is saved there meanwhile; of very many files (64), only until
+    then: reading a leaf may then be an error.
 
     Args:
-        path: the file; its suffix says the format.
-        format: the format's name, where the suffix does not say it.
+        path: the file, whose suffix says the format, or the directory.
+        format: the name of a file's format, where the suffix does not say it.
+        prefix: which tree of a directory. None: the one saved without a prefix, or the only one.
         max_bytes: how far a compressed file may grow. None: to 4 GiB, or 1100 times its size if
             that is more.
 
     Raises:
         FileNotFoundError: there is nothing at `path`.
+        IncompleteCheckpointError: there is a directory without an index.
+        PrefixError: there is no such tree, or none is asked for and there are several.
         FormatError: the file is not what its format says; names the byte offset.
+        CorruptionError: the index of a directory is damaged, or a file of it is missing.
         LimitError: it decompresses to more than `max_bytes`.
 
     >>> from cordwood import save
@@ -61,23 +73,34 @@ def open(
     ...     print(list(checkpoint), checkpoint["a/w"].shape, checkpoint["a/w"][1:, 0])
     ['a/w'] (3, 2) [2. 4.]
     """
-    return _open(path, format, max_bytes, read_once=False)
+    return _open(path, format, prefix, max_bytes, read_once=False)
 
 
 def open_for_one_load(
-    path: str | os.PathLike[str], *, format: str | None, max_bytes: int | None
+    path: str | os.PathLike[str],
+    *,
+    format: str | None,
+    prefix: str | None,
+    max_bytes: int | None,
 ) -> Checkpoint:
     """As `open`, for a single eager `load`, which lets go of what it has read."""
-    return _open(path, format, max_bytes, read_once=True)
+    return _open(path, format, prefix, max_bytes, read_once=True)
 
 
 def _open(
-    path: str | os.PathLike[str], format: str | None, max_bytes: int | None, *, read_once: bool
+    path: str | os.PathLike[str],
+    format: str | None,
+    prefix: str | None,
+    max_bytes: int | None,
+    *,
+    read_once: bool,
 ) -> Checkpoint:
-    row = format_for(path, format)
+    row = origin_of(path, format=format, prefix=prefix)
+    if isinstance(row, Layout):
+        return Checkpoint(os.fspath(path), module_of(row).open_contents(path, prefix))
     file = open_source(path, row, max_bytes=max_bytes, read_once=read_once)
     try:
-        return Checkpoint(os.fspath(path), row, file, scan(file, row))
+        return Checkpoint(os.fspath(path), Contents(row.name, scan(file, row), (file,)))
     except BaseException:
         file.close()
         raise
@@ -135,6 +158,7 @@ class StoredLeaf:
         reading = Reading(
             checkpoint.index.sources, checkpoint.files, checkpoint.digests, mmap=False, verify=True
         )
+        (leaf,) = checkpoint.located([leaf], [boxes])
         (arrays,) = read_boxes(reading, [Want(leaf, boxes)])
         array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis)
         part = array[rest]
@@ -157,14 +181,17 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         format: its format's name.
         index: everything but the bulk bytes (`cordwood.index.Index`).
         digests: those of each source.
+        is_current: whether no save has replaced it since; called.
     """
 
-    def __init__(self, path: str, row: Format, file: ReadableFile, index: Index) -> None:
+    def __init__(self, path: str, contents: Contents) -> None:
         self.path = path
-        self.format = row.name
-        self.index = index
-        self.files = (file,)
-        self.digests = SourceDigests(index.sources)
+        self.format = contents.format
+        self.index = contents.index
+        self.files = contents.files
+        self.digests = SourceDigests(self.index.sources, contents.fetch_digests)
+        self.is_current = contents.is_current
+        self._locate = contents.locate
 
     @cached_property
     def _by_name(self) -> dict[str, Leaf]:
@@ -236,6 +263,12 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         self, targets: Sequence[Target], *, mmap: bool, verify: bool, alias: bool
     ) -> list[Any]:
         """The values of the targets, leaves of this checkpoint, in their order."""
+        if self._locate is not None:
+            placed = device_boxes(targets)
+            wanted = [placed[i].values() if i in placed else None for i in range(len(targets))]
+            leaves = self.located([target.leaf for target in targets], wanted)
+            pairs = zip(targets, leaves, strict=True)
+            targets = [target._replace(leaf=leaf) for target, leaf in pairs]
         return restore(
             self.index,
             self.files,
@@ -246,8 +279,26 @@ class Checkpoint(Mapping[str, StoredLeaf]):
             digests=self.digests,
         )
 
+    def located(
+        self, leaves: Sequence[Leaf], boxes: Sequence[Collection[Box] | None]
+    ) -> Sequence[Leaf]:
+        """Leaves of this checkpoint with their pieces, as far as boxes (None: all) need them."""
+        if self._locate is None:
+            return leaves
+        numbers = [self._number_of[id(leaf)] for leaf in leaves]
+        wanted = {
+            number: None if some is None else list(dict.fromkeys(some))
+            for number, some in zip(numbers, boxes, strict=True)
+        }
+        found = self._locate(wanted)
+        return [found[number] for number in numbers]
+
+    @cached_property
+    def _number_of(self) -> dict[int, int]:
+        return {id(leaf): number for number, leaf in enumerate(self.index.leaves)}
+
     def close(self) -> None:
-        """Close the file. Leaves that were mapped stay valid."""
+        """Close the files. Leaves that were mapped stay valid."""
         for file in self.files:
             file.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import os
 from collections.abc import Mapping, Sequence
@@ -10,15 +11,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cordwood.api.formats import FORMATS, Format, format_for
-from cordwood.errors import NotACheckpointError, UnsupportedFormatError
+from cordwood.errors import (
+    IncompleteCheckpointError,
+    NotACheckpointError,
+    UnsupportedFormatError,
+)
 
 __all__ = [
+    "DEFAULT",
     "LAYOUTS",
     "Layout",
     "destination_for",
     "is_directory_name",
     "layout_at",
     "module_of",
+    "origin_of",
 ]
 
 
@@ -27,7 +34,8 @@ class Layout(NamedTuple):
 
     name: str
     index_name: str  # the file that makes a directory a checkpoint of this layout
-    module: str  # which has the functions that `cordwood.api.packs` has
+    # Which has `plan_job`, `refuse_foreign`, `open_contents`, `verify_all` and `collect`.
+    module: str
 
 
 LAYOUTS: Sequence[Layout] = (Layout("packs", "cordwood.json", "cordwood.api.packs"),)
@@ -78,6 +86,34 @@ def destination_for(
             f"{there.name!r}, remove it, or save to another path"
         )
     return _BY_NAME[layout]
+
+
+def origin_of(
+    path: str | os.PathLike[str], *, format: str | None, prefix: str | None
+) -> Format | Layout:
+    """How what lies at `path` is to be read.
+
+    Raises:
+        UnsupportedFormatError: it is a file, or no name of a directory, and of no known format.
+        FileNotFoundError: there is nothing at `path`.
+        IncompleteCheckpointError: it is a directory without an index.
+        NotACheckpointError: it is a directory with several.
+    """
+    text = os.fspath(path)
+    place = Path(path)
+    if format is None and place.is_dir():
+        there = layout_at(path)
+        if there is not None:
+            return there
+        names = " or ".join(row.index_name for row in LAYOUTS)
+        raise IncompleteCheckpointError(
+            f"{text} has no {names}: no save to it has finished, or it is no checkpoint"
+        )
+    if prefix is not None:
+        raise ValueError(f"{text}: prefix= is for directories; a file holds one tree")
+    if format is None and not place.exists() and is_directory_name(text):
+        raise FileNotFoundError(errno.ENOENT, "there is no checkpoint", text)
+    return format_for(path, format)
 
 
 def is_directory_name(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""load: a tree from one file."""
+"""load: a tree from a file or a directory."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any, Literal, TypeVar, overload
 from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.checkpoint import open_for_one_load
 from cordwood.engine.collector import collector_paused
+from cordwood.errors import CordwoodError
 from cordwood.sharding.rules import Rules
 
 __all__ = ["load"]
 
 T = TypeVar("T")
+_ATTEMPTS = 20
 
 
 @overload
@@ -31,6 +33,7 @@ def load(
     rules: Rules | None = None,
     shardings: Any = None,
     format: str | None = None,
+    prefix: str | None = None,
     max_bytes: int | None = None,
 ) -> Any: ...
 
@@ -51,6 +54,7 @@ def load(
     rules: Rules | None = None,
     shardings: Any = None,
     format: str | None = None,
+    prefix: str | None = None,
     max_bytes: int | None = None,
 ) -> T: ...
 
@@ -71,12 +75,13 @@ def load(
     rules: Rules | None = None,
     shardings: Any = None,
     format: str | None = None,
+    prefix: str | None = None,
     max_bytes: int | None = None,
 ) -> Any:
     """Load a tree that `save`, Flax or safetensors wrote.
 
     Args:
-        path: the file; its suffix says the format.
+        path: the file, whose suffix says the format, or the directory.
         like: a tree of the structure, shapes and dtypes to expect, of arrays or
             jax.ShapeDtypeStructs. The result has its types, its kinds of array, its
             shardings and weak types. Without it, the result has those that were saved, as
@@ -99,7 +104,8 @@ def load(
             flat dict of them by key paths with '.' or '/'; an entry holds for all leaves under
             it. It counts before `rules`, and those before the shardings of `like`. Each process
             reads what its own devices need, once however many of them hold it.
-        format: the format's name, where the suffix does not say it.
+        format: the name of a file's format, where the suffix does not say it.
+        prefix: which tree of a directory. None: the one saved without a prefix, or the only one.
         max_bytes: how far a compressed file may grow. None: to 4 GiB, or 1100 times its size if
             that is more: only a tree of more than 4 GiB that is nearly all one value needs it.
 
@@ -108,6 +114,8 @@ def load(
 
     Raises:
         FileNotFoundError: there is nothing at `path`.
+        IncompleteCheckpointError: there is a directory without an index.
+        PrefixError: there is no such tree, or none is asked for and there are several.
         FormatError: the file is not what its format says; names the byte offset.
         LimitError: a compressed file holds more than `max_bytes`.
         CorruptionError: stored bytes do not match their digest; names file and byte range.
@@ -117,17 +125,26 @@ def load(
         ValueError: a mesh is missing, no rule matches a leaf, or a sharding is for no leaf.
     """
     open_it = open_checkpoint if mmap else open_for_one_load
-    with open_it(path, format=format, max_bytes=max_bytes) as checkpoint:
-        return checkpoint.load(
-            like,
-            mmap=mmap,
-            to=to,
-            verify=verify,
-            strict=strict,
-            cast=cast,
-            alias=alias,
-            nest=nest,
-            mesh=mesh,
-            rules=rules,
-            shardings=shardings,
-        )
+    attempts = _ATTEMPTS
+    while True:
+        checkpoint = open_it(path, format=format, prefix=prefix, max_bytes=max_bytes)
+        with checkpoint:
+            try:
+                return checkpoint.load(
+                    like,
+                    mmap=mmap,
+                    to=to,
+                    verify=verify,
+                    strict=strict,
+                    cast=cast,
+                    alias=alias,
+                    nest=nest,
+                    mesh=mesh,
+                    rules=rules,
+                    shardings=shardings,
+                )
+            except CordwoodError:
+                # A save may have replaced it meanwhile, and removed files that were not open yet.
+                attempts -= 1
+                if not attempts or checkpoint.is_current():
+                    raise

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cordwood.api.checkpoint import open as open_checkpoint
+from cordwood.api.contents import Checked
+from cordwood.api.layouts import Layout, module_of, origin_of
 from cordwood.engine.files import MemoryFile, ReadableFile
 from cordwood.engine.source_digests import SourceDigests
 from cordwood.engine.verify import check_file
@@ -39,15 +41,24 @@ def verify(
     its checksum out carry no digests: their structure is checked, and their bytes are counted
     as unverified.
 
+    Of a directory all trees are checked, and all files are compared with its index. Files that
+    saves under way, or dead ones, have left there are passed over.
+
     Args:
-        path: the file; its suffix says the format.
-        format: the format's name, where the suffix does not say it.
+        path: the file, whose suffix says the format, or the directory.
+        format: the name of a file's format, where the suffix does not say it.
         max_bytes: how far a compressed file may grow; see `cordwood.load`.
 
     Raises:
-        CorruptionError: bytes do not match; names each leaf, file and byte range.
-        FormatError: the file is not what its format says.
+        CorruptionError: bytes do not match, or files of a directory are missing, of another
+            size, or too many; names each leaf, file and byte range.
+        FormatError: the file, or the index of a directory, is not what its format says.
+        IncompleteCheckpointError: there is a directory without an index.
     """
+    row = origin_of(path, format=format, prefix=None)
+    if isinstance(row, Layout):
+        checked: Checked = module_of(row).verify_all(path)
+        return Verification(os.fspath(path), row.name, checked.leaves, checked.size_bytes, 0)
     with open_checkpoint(path, format=format, max_bytes=max_bytes) as checkpoint:
         index = checkpoint.index
         check_sources(index, checkpoint.files, SourceDigests(index.sources))

@@ -53,6 +53,9 @@ class LocalStore:
     def read_index(self) -> bytes | None:
         return _read_index(self.name, self._rules)
 
+    def read_beside(self, name: str) -> bytes | None:
+        return _read_small(self.name, name, self._rules)
+
     def open(self, sources: Sequence[Source]) -> list[ReadableFile]:
         directory = LocalDirectory(self.name)
         if len(sources) > PINNED_FILES:
@@ -277,14 +280,18 @@ def _small_names(rules: Rules) -> tuple[str, ...]:
 
 
 def _read_index(path: str, rules: Rules) -> bytes | None:
+    return _read_small(path, rules.index_name, rules)
+
+
+def _read_small(path: str, name: str, rules: Rules) -> bytes | None:
     try:
         directory = LocalDirectory(path)
     except FileNotFoundError:
         return None
     with directory:
-        if not directory.has(rules.index_name):
+        if not directory.has(name):
             return None
-        return directory.read(rules.index_name, limit_bytes=rules.max_index_bytes)
+        return directory.read(name, limit_bytes=rules.max_index_bytes)
 
 
 def _remove_unlocked(path: str, *, dry_run: bool) -> bool:

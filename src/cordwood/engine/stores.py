@@ -92,6 +92,10 @@ class DirectoryStore(Protocol):
         """
         ...
 
+    def read_beside(self, name: str) -> bytes | None:
+        """One of the small files beside the index, as `read_index` reads that."""
+        ...
+
     def open(self, sources: Sequence[Source]) -> list[ReadableFile]:
         """The data files, to read from. One that is missing or of another size than its source
         says is an error here or when it is first read: CorruptionError or TruncatedError.

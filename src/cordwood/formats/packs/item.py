@@ -62,6 +62,7 @@ class Item(NamedTuple):
     columns: tuple[Leaves, ...]  # leaves, ascending
     packs: tuple[PackParts, ...]
     cell_starts: Leaves  # of each leaf: how many cells the leaves before it have
+    cell_count: int  # of all leaves
 
 
 def parse_item(item: Any, *, index_bytes: int, where: str) -> Item:
@@ -112,6 +113,7 @@ def parse_item(item: Any, *, index_bytes: int, where: str) -> Item:
         tuple([_expanded(spans) for spans in columns]),
         tuple(packs),
         np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)[:-1]])[:leaves],
+        int(counts.sum()),
     )
     _check_coverage(result, counts, where=where)
     return result
@@ -204,7 +206,7 @@ def _check_counts(
 
 def _check_coverage(item: Item, counts: Leaves, *, where: str) -> None:
     """Require each cell once, and files of the sizes that their cells make up."""
-    taken = np.zeros(int(counts.sum()), np.bool_)
+    taken = np.zeros(item.cell_count, np.bool_)
     fewest = [int(counts[column].min(initial=MAX_CELLS)) for column in item.columns]
     kinds = [
         np.stack(np.unique(item.leaf_types[column], return_counts=True), axis=1).tolist()

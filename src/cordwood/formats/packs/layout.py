@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +21,17 @@ from cordwood.sharding.boxes import shape_of
 from cordwood.sharding.shards import ShardMap, single
 from cordwood.tree.structure import LEAF, Node, Structure, structure_to_json
 
-__all__ = ["Layout", "PackPlan", "WrittenPack", "encode_item", "lay_out", "own_packs", "pack_name"]
+__all__ = [
+    "Layout",
+    "PackPlan",
+    "WrittenPack",
+    "decode_report",
+    "encode_item",
+    "encode_report",
+    "lay_out",
+    "own_packs",
+    "pack_name",
+]
 
 
 class Layout(NamedTuple):
@@ -149,6 +160,23 @@ def _plan_pack(
 def _suffix(box: Box) -> str:
     ranges = zip(box.start, box.stop, strict=True)
     return f"[{','.join([f'{start}:{stop}' for start, stop in ranges])}]"
+
+
+def encode_report(written: Sequence[WrittenPack]) -> bytes:
+    """The files of a process, for process 0."""
+    rows = [
+        [name, size, sealed.header_bytes, sealed.header_digest.hex()]
+        for name, size, sealed in written
+    ]
+    return json.dumps(rows).encode()
+
+
+def decode_report(data: bytes) -> list[WrittenPack]:
+    """What `encode_report` was given."""
+    return [
+        WrittenPack(name, size, Sealed(header_bytes, bytes.fromhex(digest)))
+        for name, size, header_bytes, digest in json.loads(data)
+    ]
 
 
 def encode_item(

@@ -17,7 +17,7 @@ from cordwood.formats.packs.leaf_types import dtype_of
 from cordwood.index import Box, Index, Inline, Leaf, Piece, Pieces, Span
 from cordwood.tree.structure import leaf_paths
 
-__all__ = ["FORMAT", "Wanted", "index_of", "parse_items"]
+__all__ = ["FORMAT", "Wanted", "cells_of_file", "index_of", "parse_items"]
 
 FORMAT = "packs"
 
@@ -84,8 +84,7 @@ def _flags(item: Item, wanted: Wanted) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Which cells of all leaves are wanted."""
     grids = [packed.grid for packed in item.types]
     kinds = item.leaf_types.tolist()
-    count = sum([grid.cell_count for kind in kinds if (grid := grids[kind]) is not None])
-    flags = np.zeros(count, np.bool_)
+    flags = np.zeros(item.cell_count, np.bool_)
     for start, kind, boxes in zip(item.cell_starts.tolist(), kinds, wanted, strict=True):
         grid = grids[kind]
         if grid is None:
@@ -138,6 +137,19 @@ def _pieces(item: Item, flags: np.ndarray[Any, np.dtype[np.bool_]] | None) -> _F
 
 
 _new = tuple.__new__
+
+
+def cells_of_file(item: Item, number: int) -> Iterator[tuple[int, int, int]]:
+    """What lies in a file of an item, in order: leaf, offset, length in bytes."""
+    pack = item.packs[number]
+    bytes_of = [cell_sizes(packed) for packed in item.types]
+    end = pack.source.sealed.header_bytes if pack.source.sealed is not None else 0
+    for part, cell in pack.parts:
+        column = item.columns[part]
+        for leaf, kind in zip(column.tolist(), item.leaf_types[column].tolist(), strict=True):
+            length = bytes_of[kind](cell)
+            yield leaf, end, length
+            end += length
 
 
 def _place(grid: Grid | None, cell: int) -> Box | Span:

@@ -1,0 +1,36 @@
+"""gc: what saves that died have left in a directory."""
+
+from __future__ import annotations
+
+import os
+
+from cordwood.api.layouts import DEFAULT, layout_at, module_of
+
+__all__ = ["gc"]
+
+
+def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:
+    """Remove what saves of a directory that died have left there; no tree loses anything.
+
+    The next save of the directory does the same. Files of saves that are under way stay, and so
+    does whatever is not cordwood's.
+
+    Args:
+        path: the directory.
+        dry_run: remove nothing.
+
+    Returns:
+        The paths of what was, or would be, removed.
+
+    Raises:
+        FileNotFoundError: there is no directory at `path`.
+        CorruptionError, FormatError: its index cannot be read, so nothing is removed.
+
+    >>> from cordwood import save
+    >>> save("/tmp/example-step-7", {"w": 1.5})
+    >>> gc("/tmp/example-step-7")
+    []
+    """
+    row = layout_at(path) or DEFAULT
+    names: list[str] = module_of(row).collect(path, dry_run=dry_run)
+    return [os.fspath(path).rstrip("/") + f"/{name}" for name in names]

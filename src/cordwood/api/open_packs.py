@@ -1,0 +1,107 @@
+"""Open a directory of packs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from cordwood.api.contents import Contents
+from cordwood.api.stores import store_at
+from cordwood.engine.stores import DirectoryStore
+from cordwood.errors import CordwoodError, FormatError, IncompleteCheckpointError, PrefixError
+from cordwood.formats.packs.item import Item
+from cordwood.formats.packs.rules import RULES
+from cordwood.formats.packs.scan import FORMAT, index_of, parse_items
+from cordwood.formats.safetensors.sealed import sealed_digests
+from cordwood.index import Box, Digests, Leaf
+
+__all__ = ["open_contents", "read_index"]
+
+_LISTED_CELLS = 200_000  # of an item with more, only those are listed that are wanted
+_ATTEMPTS = 20  # each lost to a save that came in between
+
+
+def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
+    """An item of a directory of packs.
+
+    Args:
+        path: the directory.
+        prefix: of the item. None: the tree saved without one, or the only item.
+
+    Raises:
+        IncompleteCheckpointError: there is no index.
+        PrefixError: there is no such item, or none is asked for and there are several.
+        FormatError: the index is not what docs/format.md says, or a file is too short.
+        CorruptionError: the index is damaged, or a file is missing or of another size.
+    """
+    store = store_at(path)
+    data = read_index(store)
+    for _ in range(_ATTEMPTS):
+        try:
+            return _open(store, data, prefix)
+        except CordwoodError:
+            again = read_index(store)
+            if again == data:
+                raise
+            data = again
+    return _open(store, data, prefix)
+
+
+def read_index(store: DirectoryStore) -> bytes:
+    """The index of a checkpoint that must be there. Raises as `open_contents` does."""
+    data = store.read_index()
+    if data is None:
+        raise IncompleteCheckpointError(
+            f"{store.name} has no {RULES.index_name}: no save to it has finished, or it is no "
+            "checkpoint"
+        )
+    return data
+
+
+def _open(store: DirectoryStore, data: bytes, prefix: str | None) -> Contents:
+    items = parse_items(data, name=f"{store.name}/{RULES.index_name}")
+    item = _pick(items, prefix, name=store.name)
+    listed = item.cell_count <= _LISTED_CELLS
+    index = index_of(item, wanted=None if listed else [()] * len(item.leaf_types))
+    files = store.open(index.sources)
+
+    def fetch(number: int) -> Digests:
+        sealed = index.sources[number].sealed
+        assert sealed is not None
+        return sealed_digests(files[number], sealed)
+
+    def is_current() -> bool:
+        with suppress(CordwoodError):
+            return store.read_index() == data
+        return False
+
+    def locate(wanted: Mapping[int, Sequence[Box] | None]) -> dict[int, Leaf]:
+        return _located(item, wanted)
+
+    return Contents(FORMAT, index, files, fetch, None if listed else locate, is_current)
+
+
+def _located(item: Item, wanted: Mapping[int, Sequence[Box] | None]) -> dict[int, Leaf]:
+    boxes = [wanted.get(leaf, ()) for leaf in range(len(item.leaf_types))]
+    leaves = index_of(item, wanted=boxes).leaves
+    return {leaf: leaves[leaf] for leaf in wanted}
+
+
+def _pick(items: Mapping[str, Item], prefix: str | None, *, name: str) -> Item:
+    """The item of a prefix. Without one: the tree saved without one, or the only item.
+
+    Raises:
+        PrefixError: there is no such item, or none is asked for and there are several.
+        FormatError: there are no items at all.
+    """
+    available = sorted(items)
+    if not available:
+        raise FormatError(f"{name} holds no items")
+    if prefix is None and ("" in items or len(items) == 1):
+        return items["" if "" in items else available[0]]
+    if prefix is None:
+        raise PrefixError(f"{name}: No prefix specified. Available prefixes: {available}")
+    if prefix not in items:
+        raise PrefixError(f"{name}: Prefix {prefix!r} not found. Available: {available}")
+    return items[prefix]

@@ -1,0 +1,215 @@
+"""Directories of packs: planned, written, opened and cleaned."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cordwood.api.jobs import Fetch, Job
+from cordwood.api.snapshot import LeafParts, take_apart
+from cordwood.api.stores import store_at
+from cordwood.engine.stores import Change, NewFile, StoreSave
+from cordwood.errors import CordwoodError, NotACheckpointError
+from cordwood.formats.packs.hugging_face import HUGGING_FACE_NAME, hugging_face_index
+from cordwood.formats.packs.index_file import decode_index, encode_index
+from cordwood.formats.packs.layout import (
+    Layout,
+    PackPlan,
+    WrittenPack,
+    encode_item,
+    lay_out,
+    own_packs,
+)
+from cordwood.formats.packs.rules import RULES, is_pack_name
+from cordwood.formats.packs.scan import parse_items
+from cordwood.formats.safetensors.layout import check_metadata
+
+__all__ = [
+    "Plan",
+    "change",
+    "new_save_id",
+    "plan",
+    "plan_job",
+    "refuse_foreign",
+    "write_packs",
+]
+
+_SAVE_ID_BYTES = 8
+_MAX_SHOWN = 3
+
+
+class Plan(NamedTuple):
+    """A save to a directory, before a byte of it is written."""
+
+    layout: Layout  # equal on every process
+    leaves: tuple[Any, ...]  # the caller's
+    process: int  # this one's number
+    prefix: str
+    metadata: Mapping[str, str]
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes of leaves this process writes."""
+        return self.layout.shares.bytes_of_process[self.process]
+
+
+def new_save_id() -> str:
+    """16 hexadecimal digits that no other save has."""
+    return secrets.token_hex(_SAVE_ID_BYTES)
+
+
+def plan(
+    tree: Any,
+    *,
+    prefix: str | None,
+    metadata: Mapping[str, str],
+    process: int,
+    process_count: int,
+) -> Plan:
+    """Decide what of a tree goes where.
+
+    Args:
+        tree: what to save.
+        prefix: under which name; None: none.
+        metadata: the user's strings.
+        process: this one's number.
+        process_count: how many take part.
+
+    Raises as `cordwood.save` does, before it writes.
+    """
+    check_metadata(metadata)
+    _check_prefix(prefix)
+    structure, specs, shards, leaves = take_apart(tree, process_count=process_count)
+    layout = lay_out(structure, specs, shards, process_count=process_count)
+    return Plan(layout, leaves, process, prefix or "", dict(metadata))
+
+
+def _check_prefix(prefix: str | None) -> None:
+    if prefix is None:
+        return
+    if type(prefix) is not str:
+        raise TypeError(f"prefix: expected a str, found {type(prefix).__name__}")
+    try:
+        prefix.encode()
+    except UnicodeEncodeError as e:
+        raise ValueError(f"prefix: {prefix!r:.80} holds a lone surrogate") from e
+
+
+def plan_job(
+    path: str | os.PathLike[str],
+    tree: Any,
+    *,
+    prefix: str | None,
+    metadata: Mapping[str, str],
+    save_id: str | None = None,
+) -> Job:
+    """Plan the save of a tree by one process; `save_id` is for tests."""
+    planned = plan(tree, prefix=prefix, metadata=metadata, process=0, process_count=1)
+    own = save_id or new_save_id()
+    store = store_at(path)
+
+    def write(fetch: Fetch) -> None:
+        with store.saving(others_commit=False) as save:
+            written = write_packs(save, planned, fetch, save_id=own)
+            save.commit(lambda old: change(planned, [written], old, own, name=store.name))
+
+    return Job(planned.leaves, planned.size_bytes, write)
+
+
+def write_packs(save: StoreSave, planned: Plan, fetch: Fetch, *, save_id: str) -> list[WrittenPack]:
+    """Write the files of this process; what process 0 has to know of them.
+
+    Args:
+        save: under way.
+        planned: what to write.
+        fetch: gives a leaf, the caller's or a held one; called once for each.
+        save_id: 16 hexadecimal digits, the same on every process, of this save alone.
+    """
+    tag = planned.metadata.get("format", "pt")
+    packs = own_packs(planned.layout, planned.process, save_id=save_id, format_tag=tag)
+    parts = LeafParts(fetch, [leaf for pack in packs for leaf, _ in pack.parts])
+    sealed = save.write(_new_files(packs, parts))
+    return [
+        WrittenPack(pack.name, pack.plan.size_bytes, seal)
+        for pack, seal in zip(packs, sealed, strict=True)
+    ]
+
+
+def _new_files(packs: list[PackPlan], parts: LeafParts) -> Iterator[NewFile]:
+    for pack in packs:
+        yield NewFile(pack.name, pack.plan, partial(_part_of, pack, parts))
+
+
+def _part_of(pack: PackPlan, parts: LeafParts, number: int) -> np.ndarray[Any, Any]:
+    return parts.part(*pack.parts[number])
+
+
+def change(
+    planned: Plan,
+    written: list[list[WrittenPack]],
+    old: bytes | None,
+    save_id: str,
+    *,
+    name: str,
+) -> Change:
+    """The index with this save in it, in place of the item of its prefix.
+
+    Args:
+        planned: the save.
+        written: the files of each process.
+        old: the index as it is; None: there is none.
+        save_id: of the save.
+        name: the directory's, for errors.
+
+    Raises as `parse_items` does: the old index cannot be kept in part.
+    """
+    try:
+        items = {} if old is None else decode_index(old)
+    except CordwoodError as e:
+        raise type(e)(f"{name}/{RULES.index_name}: {e}") from e
+    items[planned.prefix] = encode_item(
+        planned.layout, written, save_id=save_id, metadata=planned.metadata
+    )
+    data = encode_index(dict(sorted(items.items())))
+    parsed = parse_items(data, name=f"{name}/{RULES.index_name}")
+    added = {pack.name: pack.size_bytes for own in written for pack in own}
+    return Change(data, added, {HUGGING_FACE_NAME: hugging_face_index(parsed)})
+
+
+def refuse_foreign(path: str | os.PathLike[str]) -> None:
+    """Raise unless `path` is a place for a save: nothing, a checkpoint, or what a dead one left.
+
+    Raises NotACheckpointError.
+    """
+    store = store_at(path)
+    try:
+        data = store.read_index()
+        if data is not None:
+            parse_items(data, name=f"{store.name}/{RULES.index_name}")
+            return
+        foreign = [name for name in store.names() if not _may_be_ours(name)]
+    except NotADirectoryError as e:
+        raise NotACheckpointError(
+            f"{store.name} is a file; expected a directory, or nothing there yet"
+        ) from e
+    except CordwoodError as e:
+        raise NotACheckpointError(
+            f"{store.name} is not a checkpoint that can be saved over ({e}); remove it, or save "
+            "to another path"
+        ) from e
+    if foreign:
+        more = f" and {len(foreign) - _MAX_SHOWN} more" if len(foreign) > _MAX_SHOWN else ""
+        raise NotACheckpointError(
+            f"{store.name} is a directory that is no checkpoint: it has no {RULES.index_name}, "
+            f"but {', '.join(foreign[:_MAX_SHOWN])}{more}; remove it, or save to another path"
+        )
+
+
+def _may_be_ours(name: str) -> bool:
+    """Whether a save that died may have left a file of that name."""
+    return is_pack_name(name) or (name.startswith(".") and ".cordwood-" in name)

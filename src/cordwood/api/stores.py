@@ -1,0 +1,21 @@
+"""Where the files of a directory of packs lie."""
+
+from __future__ import annotations
+
+import os
+
+from cordwood.engine.local_store import LocalStore
+from cordwood.engine.stores import DirectoryStore
+from cordwood.formats.packs.rules import RULES
+
+__all__ = ["collect", "store_at"]
+
+
+def store_at(path: str | os.PathLike[str]) -> DirectoryStore:
+    """The directory at a path, which need not exist yet."""
+    return LocalStore(path, RULES)
+
+
+def collect(path: str | os.PathLike[str], *, dry_run: bool) -> list[str]:
+    """Remove what saves that died have left; the names."""
+    return store_at(path).collect(dry_run=dry_run)
