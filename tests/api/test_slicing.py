@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import basic_indices
 import cordwood
 from cordwood.api import slicing
 from cordwood.api.checkpoint import Checkpoint
-from cordwood.api.formats import format_for
+from cordwood.api.contents import Contents
 from cordwood.api.slicing import select
 from cordwood.engine.files import MemoryFile
 from cordwood.index import Box, Encoded, Index, Leaf, Piece, Pieces, Source
@@ -47,7 +47,7 @@ def in_memory(array: np.ndarray[Any, Any], how: str) -> Checkpoint:
         storage = Encoded(tuple(pieces), chunk_shape, codec)
     leaf = Leaf((), "numpy", array.shape, "int32", storage)
     index = Index("memory", (LEAF,), (leaf,), (Source("memory", len(data)),))
-    return Checkpoint("memory", format_for("x.msgpack", None), MemoryFile(data), index)
+    return Checkpoint("memory", Contents("memory", index, (MemoryFile(data),)))
 
 
 @given(st.data(), SHAPES, st.sampled_from(["raw", "swapped", "encoded"]), st.sampled_from([1, 50]))

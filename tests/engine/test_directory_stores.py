@@ -116,7 +116,8 @@ def test_a_save_and_the_next(place: Place) -> None:
     assert store.names() == []
     save(place, "x", f"{NOW}-1", f"{NOW}-2", beside=b"map")
     assert place.found() == store.names() == ["beside", f"{NOW}-1", f"{NOW}-2", "index"]
-    assert place.content("beside") == b"map"
+    assert place.content("beside") == store.read_beside("beside") == b"map"
+    assert store.read_beside("elsewhere") is None
     assert place.content(f"{NOW}-1") == HEADER + b"\7" * 100
     save(place, "y", f"{NOW}-3")
     assert place.found() == [f"{NOW}-1", f"{NOW}-2", f"{NOW}-3", "index"]

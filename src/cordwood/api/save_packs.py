@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ import numpy as np
 from cordwood.api.jobs import Fetch, Job
 from cordwood.api.snapshot import LeafParts, take_apart
 from cordwood.api.stores import store_at
+from cordwood.engine.save_ids import new_save_id
 from cordwood.engine.stores import Change, NewFile, StoreSave
 from cordwood.errors import CordwoodError, NotACheckpointError
 from cordwood.formats.packs.hugging_face import HUGGING_FACE_NAME, hugging_face_index
@@ -32,14 +32,12 @@ from cordwood.formats.safetensors.layout import check_metadata
 __all__ = [
     "Plan",
     "change",
-    "new_save_id",
     "plan",
     "plan_job",
     "refuse_foreign",
     "write_packs",
 ]
 
-_SAVE_ID_BYTES = 8
 _MAX_SHOWN = 3
 
 
@@ -56,11 +54,6 @@ class Plan(NamedTuple):
     def size_bytes(self) -> int:
         """How many bytes of leaves this process writes."""
         return self.layout.shares.bytes_of_process[self.process]
-
-
-def new_save_id() -> str:
-    """16 hexadecimal digits that no other save has."""
-    return secrets.token_hex(_SAVE_ID_BYTES)
 
 
 def plan(

@@ -39,8 +39,10 @@ class ObjectDirectory:
         self._rules = rules
 
     def read_index(self) -> bytes | None:
-        limit = self._rules.max_index_bytes
-        return self._store.read(self._rules.index_name, limit_bytes=limit).data
+        return self.read_beside(self._rules.index_name)
+
+    def read_beside(self, name: str) -> bytes | None:
+        return self._store.read(name, limit_bytes=self._rules.max_index_bytes).data
 
     def open(self, sources: Sequence[Source]) -> list[ReadableFile]:
         return [ObjectFile(self._store, source.name, source.size_bytes) for source in sources]
