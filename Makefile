@@ -46,6 +46,7 @@ format: $(STAMP)
 bench: $(STAMP) $(MINILM)
 	$(BIN)/python benchmarks/single_file.py
 	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/parts.py
 
 fuzz: $(STAMP)
 	$(BIN)/python tests/fuzz.py --seconds $(or $(FUZZ_SECONDS),60)

@@ -1,0 +1,152 @@
+"""What reading a part of a leaf costs: how much is read for it, by how many ranges, how fast.
+
+    python benchmarks/parts.py              writes parts.md
+    python benchmarks/parts.py --mib 64     a smaller leaf; prints its table
+
+One leaf, and of every row an eighth: what one of eight devices needs of a matrix that is cut along
+its other axis. The planner's choice beside the two that it has: a range for each row, and one for
+all. A warm page cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+from unittest.mock import patch
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+import numpy as np  # noqa: E402
+
+from benchmarks.report import hardware  # noqa: E402
+from cordwood.engine import read  # noqa: E402
+from cordwood.engine.digest import digests_of  # noqa: E402
+from cordwood.engine.files import LocalFile  # noqa: E402
+from cordwood.index import Box, Digests, Leaf, Piece, Pieces, Span  # noqa: E402
+from cordwood.plan import boxes as planner  # noqa: E402
+from cordwood.plan import templates  # noqa: E402
+from cordwood.plan.boxes import RANGE_PRICE_BYTES, Want, plan_boxes  # noqa: E402
+from cordwood.plan.templates import RUN_BYTES  # noqa: E402
+
+MIB = 1 << 20
+SHARE = 8
+ROUNDS = 5
+ROWS_KIB = (16, 64, 256, 1024, 4096, 16384)
+# What a range costs, and how long a run must be to be one of several, in bytes.
+WAYS = {
+    "a range a row": (1, 1),
+    "one range": (1 << 50, 1 << 50),
+    "chosen": (RANGE_PRICE_BYTES, RUN_BYTES),
+}
+
+
+class Counted(LocalFile):
+    """A file that counts what is read of it."""
+
+    read_bytes = 0
+
+    def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
+        self.read_bytes += sum(map(len, views))
+        super().read_into(offset, views)
+
+
+class Cost(NamedTuple):
+    """Of one way to read a part."""
+
+    ranges: int
+    read_bytes: int
+    seconds: float
+
+
+def measure(file: Counted, row_bytes: int, digests: Digests | None) -> dict[str, Cost]:
+    """Each way of reading an eighth of every row of a file, as one float32 matrix."""
+    shape = (file.size_bytes // row_bytes, row_bytes // 4)
+    span = Span(0, shape[0] * shape[1])
+    leaf = Leaf(("w",), "numpy", shape, "float32", Pieces((Piece(span, 0, 0, file.size_bytes),)))
+    want = Want(leaf, (Box((0, 0), (shape[0], shape[1] // SHARE)),))
+    costs: dict[str, Cost] = {}
+    for _ in range(ROUNDS):
+        for name, (price, run) in WAYS.items():
+            file.read_bytes = 0
+            with (
+                patch.object(planner, "RANGE_PRICE_BYTES", price),
+                patch.object(templates, "RUN_BYTES", run),
+                patch.object(read, "_GAP_BYTES", min(price, 64 << 10)),
+            ):
+                start = time.perf_counter()
+                blocks = digests.block_bytes if digests is not None else 0
+                plan = plan_boxes([want], block_bytes=[blocks], codecs={})
+                read.execute_load(plan, [file], digests=[digests], verify=True)
+                seconds = time.perf_counter() - start
+            if name in costs:
+                seconds = min(seconds, costs[name].seconds)
+            costs[name] = Cost(len(plan.moves), file.read_bytes, seconds)
+    return costs
+
+
+def table(file: Counted, digests: Digests | None) -> list[str]:
+    columns = ["row, KiB", "needed, MiB", "chosen: ranges", "MiB", "ms"]
+    columns += ["a range a row: MiB", "ms", "one range: MiB", "ms"]
+    lines = [f"| {' | '.join(columns)} |", "|---:" * len(columns) + "|"]
+    for kib in ROWS_KIB:
+        costs = measure(file, kib << 10, digests)
+        cells = [f"{kib:,}", f"{file.size_bytes // SHARE / MIB:.0f}"]
+        for name in ("chosen", "a range a row", "one range"):
+            cost = costs[name]
+            cells += [f"{cost.ranges:,}"] if name == "chosen" else []
+            cells += [f"{cost.read_bytes / MIB:.0f}", f"{cost.seconds * 1e3:.0f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def report(size_bytes: int, folder: Path) -> str:
+    path = folder / "matrix"
+    data = np.random.default_rng(0).integers(0, 256, size_bytes, np.uint8)
+    data.tofile(path)
+    digests = digests_of([data.data], start=0)
+    del data
+    with Counted(path) as file:
+        plain, checked = table(file, None), table(file, digests)
+    return "\n".join(
+        [
+            "# Reading parts of a leaf",
+            "",
+            "Written by `python benchmarks/parts.py`: an eighth of every row of a leaf of",
+            f"{size_bytes // MIB} MiB. Best of {ROUNDS}, from a warm page cache; on colder storage",
+            "what is read counts for more.",
+            "",
+            f"- {hardware(folder)}",
+            "",
+            "## Without digests",
+            "",
+            *plain,
+            "",
+            "## With a digest for every MiB",
+            "",
+            "A block is read whole where a byte of it is wanted.",
+            "",
+            *checked,
+            "",
+        ]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--mib", type=int, default=512)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        text = report(options.mib * MIB, Path(folder))
+    print(text)
+    if options.mib == parser.get_default("mib"):
+        (HERE / "parts.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
