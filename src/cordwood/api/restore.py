@@ -20,7 +20,7 @@ from cordwood.errors import MismatchError
 from cordwood.index import Digests, Index, Inline, Leaf, LeafKind
 from cordwood.keypath import format_path
 
-__all__ = ["Target", "restore", "target_as_saved", "targets_as_saved"]
+__all__ = ["Target", "check_x64", "restore", "target_as_saved", "targets_as_saved"]
 
 _new = tuple.__new__
 _NEED_X64 = frozenset({"int64", "uint64", "float64", "complex128"})
@@ -80,7 +80,7 @@ def restore(
             conversion to integers would change a value, or a sharding does not fit its leaf.
         CorruptionError: with `verify`, stored bytes do not match their digests.
     """
-    _check_x64(files[0].name if files else "", targets)
+    check_x64(files[0].name if files else "", targets)
     known = SourceDigests(index.sources) if digests is None else digests
     if mmap and verify:
         _check_mapped(index, files, known)
@@ -136,7 +136,8 @@ def _leaves_the_host(targets: Sequence[Target]) -> bool:
     return any_off_cpu(shardings)
 
 
-def _check_x64(name: str, targets: Sequence[Target]) -> None:
+def check_x64(name: str, targets: Sequence[Target]) -> None:
+    """Raise MismatchError for 64-bit leaves that jax would make 32-bit ones of."""
     if "jax" not in map(itemgetter(1), targets):
         return
     wide = [t for t in targets if t.kind == "jax" and (t.dtype or t.leaf.dtype) in _NEED_X64]

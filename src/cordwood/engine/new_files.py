@@ -22,6 +22,7 @@ from cordwood.engine import system
 from cordwood.engine.apart import Check
 from cordwood.engine.digest import BLOCK_BYTES, digest_of
 from cordwood.engine.encode import Encoder
+from cordwood.engine.files import read_views
 from cordwood.engine.gather import copy_bytes
 from cordwood.engine.parallel import run_tasks
 from cordwood.engine.snapshot import HeldArray, hold
@@ -31,7 +32,7 @@ from cordwood.sharding.boxes import shape_of, slices
 from cordwood.tree.leaves import is_jax_array
 from cordwood.tree.padding import without_padding
 
-__all__ = ["Written", "write_new_files"]
+__all__ = ["Written", "adopt_files", "write_new_files"]
 
 _UNIT_BYTES = 4 << 20
 _THREADS = 4
@@ -109,6 +110,45 @@ def write_new_files(
             for _, opened in own:
                 close_all(opened)
     return results
+
+
+def adopt_files(folder: str, paths: Sequence[str], *, check: Check) -> list[Written]:
+    """Hash files that something else has written, and flush them to the disk.
+
+    Raises OSError as the system does, with the name of the file.
+    """
+    results = [Written(0, b"")] * len(paths)
+
+    def make_worker() -> Callable[[int], None]:
+        scratch = _Scratch()
+
+        def work(task: int) -> None:
+            check()
+            path = f"{folder}/{paths[task]}"
+            opened: list[int] = []
+            try:
+                open_into(opened, path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                results[task] = _hash(opened[0], scratch, name=path)
+                system.current().fsync(opened[0])
+            except OSError as e:
+                raise _with_name(e, path) from e
+            finally:
+                close_all(opened)
+
+        return work
+
+    run_tasks(len(paths), threads=_THREADS, make_worker=make_worker)
+    return results
+
+
+def _hash(fd: int, scratch: _Scratch, *, name: str) -> Written:
+    size = os.fstat(fd).st_size
+    digests = []
+    for start in range(0, size, _UNIT_BYTES):
+        unit = scratch.of(min(_UNIT_BYTES, size - start))
+        read_views(fd, start, [unit], name=name)
+        digests += [digest_of(unit[a : a + BLOCK_BYTES]) for a in range(0, len(unit), BLOCK_BYTES)]
+    return Written(size, b"".join(digests))
 
 
 def _bulk(file: NewFile) -> int:

@@ -146,20 +146,20 @@ def new_files(plan: ItemPlan, paths: Sequence[str]) -> list[NewFile]:
 
 
 def finish_item(
-    plan: ItemPlan, sizes: Sequence[int], digests: bytes, metadata: Mapping[str, str]
+    plan: ItemPlan, sizes: Sequence[int] | None, digests: bytes, metadata: Mapping[str, str]
 ) -> dict[str, Any]:
     """cordwood's part of the index for an item whose files are written.
 
     Args:
         plan: the item's.
-        sizes: of its chunk files, in bytes.
+        sizes: of its chunk files, in bytes; None where all are raw.
         digests: of all its files, one after another.
         metadata: the user's strings.
     """
     return encode_item(
         plan.structure,
         [array.leaf for array in plan.arrays],
-        None if plan.compression is None else sizes,
+        sizes,
         digests,
         metadata,
     )

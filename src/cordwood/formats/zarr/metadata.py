@@ -21,6 +21,7 @@ __all__ = [
     "ArrayMetadata",
     "codec_of",
     "encode_metadata",
+    "marked_metadata",
     "parse_metadata",
 ]
 
@@ -74,6 +75,12 @@ def encode_metadata(
     if marked:
         members[MARK] = 1
     return json.dumps(members, separators=(",", ":"), sort_keys=True).encode()
+
+
+def marked_metadata(data: bytes) -> bytes:
+    """A `.zarray` of another writer's with cordwood's mark."""
+    members = parse_json(data.decode(), METADATA_NAME)
+    return json.dumps({**members, MARK: 1}, separators=(",", ":"), sort_keys=True).encode()
 
 
 def parse_metadata(data: bytes) -> ArrayMetadata:

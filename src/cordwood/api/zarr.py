@@ -131,12 +131,10 @@ def finish(item: Draft, written: Sequence[Written]) -> dict[str, Any] | None:
     """cordwood's part of the index, if there is to be one."""
     if not item.covered:
         return None
-    files = new_files(item.plan, item.paths)
-    sizes = [
-        found.size_bytes
-        for file, found in zip(files, written, strict=True)
-        if isinstance(file, ChunkFile)
-    ]
+    sizes = None
+    if item.plan.compression is not None:
+        files = zip(new_files(item.plan, item.paths), written, strict=True)
+        sizes = [found.size_bytes for file, found in files if isinstance(file, ChunkFile)]
     digests = b"".join([found.digests for found in written])
     return finish_item(item.plan, sizes, digests, item.metadata)
 

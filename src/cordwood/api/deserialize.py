@@ -1,0 +1,167 @@
+"""tree_deserialize_leaves: eFormer's call, on cordwood's engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from cordwood.api.local_path import local_path
+from cordwood.api.managed import ArrayManager, load_managed
+from cordwood.api.match import fit
+from cordwood.api.open_zarr import OpenItem, open_item
+from cordwood.api.restore import restore, targets_as_saved
+from cordwood.api.target import Target
+from cordwood.api.tree_names import leaf_order, leaf_steps, nest
+from cordwood.api.tree_shardings import as_asked, with_shardings
+from cordwood.engine.collector import collector_paused
+from cordwood.engine.pending import wait_for
+from cordwood.errors import CordwoodError
+from cordwood.sharding.rules import Rules
+from cordwood.tree.leaves import ARRAY_KINDS
+
+__all__ = ["tree_deserialize_leaves"]
+
+_ATTEMPTS = 5  # with a saver that replaces the directory each time
+
+
+def tree_deserialize_leaves(
+    checkpoint_dir: Any,
+    mesh: Any,
+    manager: ArrayManager | None = None,
+    *,
+    prefix: str | None = None,
+    partition_rules: Rules | None = None,
+    shardings: Any = None,
+    callback: Callable[[Any, str], Any] | None = None,
+    chunk_size: int | None = None,
+    like: Any = None,
+) -> Any:
+    """Load what `tree_serialize_leaves` wrote, cordwood's or eFormer's (of any version).
+
+    Args:
+        checkpoint_dir: the directory: a path, or a file:// URL.
+        mesh: of the devices to load onto; None: what has no sharding goes to the default device.
+        manager: None: cordwood's own engine reads, and checks what is under a digest. Given,
+            its `deserialize_with_paths` and `wait_until_finished` load jax arrays, whose files
+            are checked before.
+        prefix: the item that was saved under it.
+        partition_rules: (regular expression, PartitionSpec): the first that is found in a
+            leaf's name, its keys joined by '/', counts; `shardings` does not then.
+        shardings: a jax Sharding, PartitionSpec or Format for each name: a dict by dotted names
+            (without the prefix), or a tree of dicts like the result.
+        callback: called with each array and its dotted name, in the order of the index; its
+            result takes the array's place.
+        chunk_size: how many arrays to load before the callback sees them; None: all.
+        like: a tree of the structure, shapes and dtypes to expect; the result is one like it.
+
+    Returns:
+        Without `like`, nested dicts with string keys ("0" for a list's first element): jax
+        arrays, and numpy arrays, scalars and strings as they were saved.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint.
+        MismatchError: no item of that prefix; leaves that do not fit `like` or their shardings;
+            64-bit arrays while jax's 64-bit types are off.
+        ValueError: a leaf has no sharding on a mesh of several axes, or no rule matches it.
+        CorruptionError: files are missing or damaged.
+        FormatError: the directory is not what its index says.
+    """
+    path = local_path(checkpoint_dir)
+    wait_for(path)
+    seen = 0
+
+    def count(value: Any, name: str) -> Any:
+        nonlocal seen
+        seen += 1
+        return value if callback is None else callback(value, name)
+
+    for attempt in range(_ATTEMPTS):
+        with _opened(path, prefix) as item:
+            try:
+                with collector_paused():
+                    return _load(
+                        item,
+                        prefix or "",
+                        mesh=mesh,
+                        manager=manager,
+                        rules=partition_rules,
+                        shardings=shardings,
+                        callback=count,
+                        chunk_size=chunk_size,
+                        like=like,
+                    )
+            except CordwoodError:
+                # Another save has replaced the directory, and removes what was opened.
+                replaced = not item.directory.is_still_at(path)
+                if not replaced or seen or attempt == _ATTEMPTS - 1:
+                    raise
+    raise AssertionError
+
+
+@contextmanager
+def _opened(path: str, prefix: str | None) -> Iterator[OpenItem]:
+    item = open_item(path, prefix)
+    with item.directory:
+        yield item
+
+
+def _load(
+    item: OpenItem,
+    prefix: str,
+    *,
+    mesh: Any,
+    manager: ArrayManager | None,
+    rules: Rules | None,
+    shardings: Any,
+    callback: Callable[[Any, str], Any],
+    chunk_size: int | None,
+    like: Any,
+) -> Any:
+    index = item.stored
+    steps = leaf_steps(index, prefix)
+    targets: Sequence[Target] = targets_as_saved(index.leaves, None)
+    order = leaf_order(index)
+    rebuild = None
+    if like is not None:
+        fitted = fit(index, like, name=item.directory.name, to=None, strict=True, cast=False)
+        position = {leaf.key_path: i for i, leaf in enumerate(index.leaves)}
+        found = [position[target.leaf.key_path] for target in fitted.targets]
+        steps = [steps[i] for i in found]
+        rank = {i: n for n, i in enumerate(order)}
+        order = sorted(range(len(found)), key=lambda n: rank[found[n]])
+        targets, rebuild = fitted.targets, fitted.rebuild
+    placed, formats = with_shardings(
+        targets, steps, mesh=mesh, rules=rules, shardings=shardings, like=like is not None
+    )
+    values: list[Any] = [None] * len(placed)
+    arrays = [i for i in order if placed[i].leaf.kind in ARRAY_KINDS]
+    size = chunk_size if chunk_size is not None and chunk_size > 0 else max(1, len(arrays))
+    for start in range(0, len(arrays), size):
+        batch = arrays[start : start + size]
+        loaded = _values(item, [placed[i] for i in batch], manager)
+        for n, i in enumerate(batch):
+            value = as_asked(loaded[n], formats[i]) if i in formats else loaded[n]
+            loaded[n] = None  # the callback may let go of it
+            values[i] = callback(value, ".".join(steps[i]))
+            del value
+    rest = [i for i in order if placed[i].leaf.kind not in ARRAY_KINDS]
+    for i, value in zip(rest, _values(item, [placed[i] for i in rest], None), strict=True):
+        values[i] = value
+    if rebuild is not None:
+        return rebuild(values)
+    return nest([steps[i] for i in order], [values[i] for i in order], name=item.directory.name)
+
+
+def _values(item: OpenItem, targets: Sequence[Target], manager: ArrayManager | None) -> list[Any]:
+    if manager is not None:
+        return load_managed(item, targets, manager)
+    return restore(
+        item.stored,
+        item.files,
+        targets,
+        mmap=False,
+        verify=True,
+        alias=True,
+        digests=item.digests,
+    )
