@@ -14,9 +14,11 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "cordwood.api.checkpoint": ("Checkpoint", "StoredLeaf", "open"),
     "cordwood.api.gc": ("gc",),
+    "cordwood.api.deserialize": ("tree_deserialize_leaves",),
     "cordwood.api.load": ("load",),
     "cordwood.api.save": ("save",),
     "cordwood.api.save_async": ("save_async",),
+    "cordwood.api.serialize": ("tree_serialize_leaves",),
     "cordwood.api.verify": ("Verification", "verify"),
     "cordwood.engine.pending": ("PendingSave", "Progress"),
     "cordwood.errors": (
@@ -51,7 +53,8 @@ _PUBLIC = {
         "to_compressed_bytes",
         "validate_serializable",
     ),
-    "cordwood.tree.leaf_key_paths": ("leaf_key_paths",),
+    "cordwood.sharding.rules": ("match_partition_rules",),
+    "cordwood.tree.leaf_key_paths": ("is_array_like", "join_key", "leaf_key_paths"),
     "cordwood.tree.state_dict": (
         "current_path",
         "from_state_dict",
@@ -72,10 +75,12 @@ if TYPE_CHECKING:
     from cordwood.api.checkpoint import Checkpoint as Checkpoint
     from cordwood.api.checkpoint import StoredLeaf as StoredLeaf
     from cordwood.api.checkpoint import open as open
+    from cordwood.api.deserialize import tree_deserialize_leaves as tree_deserialize_leaves
     from cordwood.api.gc import gc as gc
     from cordwood.api.load import load as load
     from cordwood.api.save import save as save
     from cordwood.api.save_async import save_async as save_async
+    from cordwood.api.serialize import tree_serialize_leaves as tree_serialize_leaves
     from cordwood.api.verify import Verification as Verification
     from cordwood.api.verify import verify as verify
     from cordwood.engine.pending import PendingSave as PendingSave
@@ -110,6 +115,9 @@ if TYPE_CHECKING:
     from cordwood.msgpack import to_bytes as to_bytes
     from cordwood.msgpack import to_compressed_bytes as to_compressed_bytes
     from cordwood.msgpack import validate_serializable as validate_serializable
+    from cordwood.sharding.rules import match_partition_rules as match_partition_rules
+    from cordwood.tree.leaf_key_paths import is_array_like as is_array_like
+    from cordwood.tree.leaf_key_paths import join_key as join_key
     from cordwood.tree.leaf_key_paths import leaf_key_paths as leaf_key_paths
     from cordwood.tree.state_dict import current_path as current_path
     from cordwood.tree.state_dict import from_state_dict as from_state_dict

@@ -19,6 +19,7 @@ import pytest
 from cordwood.engine import system
 from cordwood.engine.apart import Check, run_apart
 from cordwood.engine.carry import carry
+from cordwood.engine.directory import LocalDirectory
 from cordwood.engine.folders import count_files, remove_tree
 from cordwood.engine.stage import Stage, stale_stages, standing
 from cordwood.errors import NotACheckpointError, StorageError
@@ -189,6 +190,29 @@ def test_what_cannot_be_replaced(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="while creating its directory; what was there before is"):
         save(tmp_path / "file" / "ckpt", {})
     assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_a_directory_that_is_read_is_not_removed_under_the_reader(
+    tmp_path: Path, locks: bool
+) -> None:
+    class NoLocks(system.System):
+        def flock(self, fd: int, operation: int) -> None:
+            raise OSError(errno.ENOLCK, "no locks here")
+
+    path = tmp_path / "ckpt"
+    save(path, {"a": b"old"})
+    with system.replaced(system.System() if locks else NoLocks()):
+        with LocalDirectory(path) as directory:
+            directory.hold()
+            save(path, {"a": b"new"})
+            assert not directory.is_still_at(path)
+            assert len(stale_stages(path)) == locks
+            if locks:
+                assert directory.read("a", limit_bytes=9) == b"old"
+        save(path, {"a": b"newer"})
+        assert tree(path) == {"a": b"newer"}
+        assert os.listdir(tmp_path) == ["ckpt"]
 
 
 def test_long_names(tmp_path: Path) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cordwood.api.local_path import local_path
@@ -16,13 +15,10 @@ from cordwood.api.tree_names import leaf_order, leaf_steps, nest
 from cordwood.api.tree_shardings import as_asked, with_shardings
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.pending import wait_for
-from cordwood.errors import CordwoodError
 from cordwood.sharding.rules import Rules
 from cordwood.tree.leaves import ARRAY_KINDS
 
 __all__ = ["tree_deserialize_leaves"]
-
-_ATTEMPTS = 5  # with a saver that replaces the directory each time
 
 
 def tree_deserialize_leaves(
@@ -69,41 +65,23 @@ def tree_deserialize_leaves(
     """
     path = local_path(checkpoint_dir)
     wait_for(path)
-    seen = 0
-
-    def count(value: Any, name: str) -> Any:
-        nonlocal seen
-        seen += 1
-        return value if callback is None else callback(value, name)
-
-    for attempt in range(_ATTEMPTS):
-        with _opened(path, prefix) as item:
-            try:
-                with collector_paused():
-                    return _load(
-                        item,
-                        prefix or "",
-                        mesh=mesh,
-                        manager=manager,
-                        rules=partition_rules,
-                        shardings=shardings,
-                        callback=count,
-                        chunk_size=chunk_size,
-                        like=like,
-                    )
-            except CordwoodError:
-                # Another save has replaced the directory, and removes what was opened.
-                replaced = not item.directory.is_still_at(path)
-                if not replaced or seen or attempt == _ATTEMPTS - 1:
-                    raise
-    raise AssertionError
-
-
-@contextmanager
-def _opened(path: str, prefix: str | None) -> Iterator[OpenItem]:
     item = open_item(path, prefix)
-    with item.directory:
-        yield item
+    with item.directory, collector_paused():
+        return _load(
+            item,
+            prefix or "",
+            mesh=mesh,
+            manager=manager,
+            rules=partition_rules,
+            shardings=shardings,
+            callback=callback or _keep,
+            chunk_size=chunk_size,
+            like=like,
+        )
+
+
+def _keep(array: Any, _name: str) -> Any:
+    return array
 
 
 def _load(

@@ -163,7 +163,7 @@ def load_managed(item: OpenItem, targets: Sequence[Target], manager: ArrayManage
     digests = [item.digests[n] if n in used else None for n in range(len(item.files))]
     check_sources(item.stored, item.files, digests)
     paths = [f"{item.directory.name}/{_place(item.stored, targets[i].leaf)}" for i in theirs]
-    shardings = [targets[i].sharding or _default_sharding() for i in theirs]
+    shardings = [targets[i].sharding for i in theirs]
     arrays = manager.deserialize_with_paths(shardings=shardings, paths=paths)
     manager.wait_until_finished()
     for i, array in zip(theirs, arrays, strict=True):
@@ -174,6 +174,8 @@ def load_managed(item: OpenItem, targets: Sequence[Target], manager: ArrayManage
 def _can_load(target: Target) -> bool:
     leaf = target.leaf
     if not target.kind == leaf.kind == "jax" or target.dtype != leaf.dtype:
+        return False
+    if target.sharding is None:  # a manager's arrays are always committed to devices
         return False
     return bool(_pieces(leaf)) and not stored_as(leaf.dtype).disguised
 
@@ -189,13 +191,6 @@ def _place(index: Index, leaf: Leaf) -> str:
     if len(leaf.shape) > 1 and "." not in chunk:  # a directory for each axis but the last
         folder = "/".join(name.split("/")[: -len(leaf.shape)])
     return folder or "."
-
-
-def _default_sharding() -> Any:
-    import jax
-
-    (device,) = jax.device_put(0).devices()
-    return jax.sharding.SingleDeviceSharding(device)
 
 
 def _with_weak_type(array: Any) -> Any:

@@ -18,6 +18,9 @@ from cordwood.index import Index
 __all__ = ["OpenItem", "open_item"]
 
 
+_ATTEMPTS = 100  # with a saver that replaces it each time
+
+
 class OpenItem(NamedTuple):
     """An item, and the directory as it was when it was opened."""
 
@@ -36,10 +39,7 @@ def open_item(path: str | os.PathLike[str], prefix: str | None) -> OpenItem:
         FormatError, CorruptionError: as `formats.zarr.scan`.
     """
     text = os.fspath(path)
-    try:
-        directory = LocalDirectory(standing(text))
-    except FileNotFoundError as e:
-        raise _nothing(text, "there is no such directory") from e
+    directory = _opened(text)
     try:
         if not directory.has(INDEX_NAME):
             raise _nothing(text, _why(directory))
@@ -49,6 +49,25 @@ def open_item(path: str | os.PathLike[str], prefix: str | None) -> OpenItem:
     except BaseException:
         directory.close()
         raise
+
+
+def _opened(path: str) -> LocalDirectory:
+    """The directory, which no saver of cordwood's removes while it is open."""
+    for _ in range(_ATTEMPTS):
+        place = standing(path)
+        try:
+            directory = LocalDirectory(place)
+        except FileNotFoundError as e:
+            if place != path:
+                continue  # put back meanwhile
+            raise _nothing(path, "there is no such directory") from e
+        directory.hold()
+        if directory.is_still_at(place):
+            break
+        directory.close()  # replaced before it was held: it may be on its way out
+    else:
+        directory = LocalDirectory(place)
+    return directory
 
 
 def _why(directory: LocalDirectory) -> str:

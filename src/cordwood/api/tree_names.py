@@ -44,7 +44,7 @@ def leaf_steps(index: Index, prefix: str) -> list[Steps]:
 
 def _ordinary(path: KeyPath, prefix: str) -> Steps:
     if not path:  # the tree is one leaf: it lies in the directory of the prefix itself
-        return (prefix,) if prefix else ("", "")
+        return tuple(prefix.replace("/", ".").split(".")) if prefix else ("", "")
     ordinary = ordinary_path(dotted_name(path))
     if ordinary is None:
         return tuple(format_path(path).split("/"))

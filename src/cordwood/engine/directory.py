@@ -7,9 +7,11 @@ meanwhile does not mix the two, and what an index names cannot lie outside.
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 import stat
+import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -19,6 +21,8 @@ from cordwood.errors import CorruptionError, LimitError, TruncatedError
 
 __all__ = ["DirectoryFile", "LocalDirectory", "ReadableDirectory"]
 
+_HOLD_SECONDS = 1.0
+_POLL_SECONDS = 0.002
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
@@ -96,6 +100,24 @@ class LocalDirectory(Closing):
     def file(self, path: str, size_bytes: int) -> DirectoryFile:
         """A file that must have `size_bytes`; it is opened when it is read."""
         return DirectoryFile(self, path, size_bytes)
+
+    def hold(self) -> None:
+        """Keep savers from removing what is open here, once they have replaced it.
+
+        As far as the file system has locks; and a saver that is just putting it in place is
+        waited for, but not for long.
+        """
+        deadline = time.monotonic() + _HOLD_SECONDS
+        while True:
+            try:
+                fcntl.flock(self._folder(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() < deadline:
+                    time.sleep(_POLL_SECONDS)
+                    continue
+            except OSError:
+                pass
+            return
 
     def is_still_at(self, path: str | os.PathLike[str]) -> bool:
         """Whether `path` leads to this directory, and not to one put in its place."""

@@ -8,7 +8,8 @@ and untouched; after that flush the new one outlives a power cut. There is no mo
 Where a file system cannot exchange, the old directory is renamed away first, to a name that
 readers know (`standing`), and whoever saves next puts it back if it stands alone.
 
-A save that was killed leaves its stage, unlocked: the next save of the same name removes it.
+A save that was killed leaves its stage, unlocked: the next save of the same name removes it. So
+it does with an old directory that somebody still reads, who has a shared lock of it.
 """
 
 from __future__ import annotations
@@ -202,7 +203,7 @@ class Stage:
                 self.sync_folders()
         self.close()
         if out is not None:
-            remove_tree(out)
+            _remove_unused(out, without_locks=True)
 
     def _put(self, old: str, *, there: bool) -> str | None:
         """Exchange it with the target, if there is one; where the old one is now."""
@@ -323,23 +324,32 @@ def _is_at(fd: int, path: str) -> bool:
 
 
 def _remove_stale(parent: str, name: str) -> None:
-    calls = system.current()
     pattern = _pattern(name)
     for entry in os.listdir(parent):
-        if not pattern(entry):
-            continue
-        path = f"{parent}/{entry}"
-        opened: list[int] = []
+        if pattern(entry):
+            _remove_unused(f"{parent}/{entry}", without_locks=False)
+
+
+def _remove_unused(path: str, *, without_locks: bool) -> None:
+    """Remove a directory unless a living save or a reader has a lock of it.
+
+    `without_locks`: and also where the file system has none.
+    """
+    opened: list[int] = []
+    try:
+        open_into(opened, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            open_into(opened, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            calls.flock(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # It may have been exchanged since: then another directory lies there.
-            if _is_at(opened[0], path):
-                remove_tree(path)
-        except OSError:
-            pass  # gone meanwhile, another user's, a live save's, or no locks here: not ours
-        finally:
-            close_all(opened)
+            system.current().flock(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as e:
+            if e.errno not in NO_LOCKS or not without_locks:
+                raise
+        # It may have been exchanged since: then another directory lies there.
+        if _is_at(opened[0], path):
+            remove_tree(path)
+    except OSError:
+        pass  # gone meanwhile, another user's, or in use: the next save looks again
+    finally:
+        close_all(opened)
 
 
 def _recover(target: str, old: str) -> None:

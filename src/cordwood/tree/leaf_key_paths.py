@@ -1,16 +1,25 @@
-"""leaf_key_paths: a tree of its own leaves' dotted names."""
+"""leaf_key_paths: a tree of its own leaves' dotted names; and its small relations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["join_key", "leaf_key_paths"]
+__all__ = ["is_array_like", "join_key", "leaf_key_paths"]
 
 
-def join_key(prefix: str | None, key: str | None) -> str:
+def is_array_like(x: Any) -> bool:
+    """Whether something has a shape and a dtype: arrays of any kind, not Python's numbers.
+
+    >>> is_array_like(3.5)
+    False
+    """
+    return hasattr(x, "shape") and hasattr(x, "dtype")
+
+
+def join_key(prefix: str | None, k: str | None) -> str:
     """'prefix.key', where both are there; else the one that is, or ''."""
-    return ".".join(part for part in (prefix, key) if part)
+    return ".".join(part for part in (prefix, k) if part)
 
 
 def leaf_key_paths(

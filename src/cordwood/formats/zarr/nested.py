@@ -22,11 +22,9 @@ class Nested(NamedTuple):
 
 def nested_dicts(paths: Sequence[str], prefix: str) -> Nested:
     """Nested dicts by the steps of the paths; or one flat dict, where a leaf lies in another."""
-    steps: list[tuple[str, ...]] = [
-        () if path == "." else tuple(within_prefix(path, prefix)) for path in paths
-    ]
-    if steps == [()]:
-        return Nested((LEAF,), (0,), ((),))
+    if len(paths) == 1 and paths[0] == (prefix.replace(".", "/") or "."):
+        return Nested((LEAF,), (0,), ((),))  # the tree is one leaf
+    steps = [tuple(within_prefix(path, prefix)) for path in paths]
     above = {path[:i] for path in steps for i in range(len(path))}
     if not above.isdisjoint(steps) or len(set(steps)) < len(steps):
         steps = [(path,) for path in paths]
