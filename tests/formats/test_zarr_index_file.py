@@ -15,7 +15,7 @@ from cordwood.errors import (
     CorruptionError,
     FormatError,
     LimitError,
-    MismatchError,
+    PrefixError,
     UnsupportedFormatError,
 )
 from cordwood.formats.zarr.elements import parse_zarr_dtype, stored_as, zarr_dtype
@@ -96,11 +96,11 @@ def test_the_first_layout_has_one_item() -> None:
 def test_which_item() -> None:
     index = index_of(prefixes={"a": [], "b": []})
     assert select_item(index, "a") == "a"
-    with pytest.raises(MismatchError, match=r"^Prefix 'zz' not found. Available: \['a', 'b'\]"):
+    with pytest.raises(PrefixError, match=r"^Prefix 'zz' not found. Available: \['a', 'b'\]"):
         select_item(index, "zz")
     for none in (None, ""):
         with pytest.raises(
-            MismatchError, match=r"No prefix specified. Available prefixes: \['a', 'b'\]"
+            PrefixError, match=r"No prefix specified. Available prefixes: \['a', 'b'\]"
         ):
             select_item(index, none)
     assert select_item(index_of(prefixes={"a": []}, arrays=[]), None) == ""

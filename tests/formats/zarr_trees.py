@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cordwood.api.zarr import draft, save_draft
+from cordwood.api.save_zarr import draft, save_draft
 from cordwood.dtypes import to_numpy
 from cordwood.engine.decode import decode_chunk
 from cordwood.engine.directory import LocalDirectory

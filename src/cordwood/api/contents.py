@@ -35,4 +35,5 @@ class Checked(NamedTuple):
     """How much of a directory was checked."""
 
     leaves: int
-    size_bytes: int  # of its files
+    size_bytes: int  # of its files, under digests
+    unverified_bytes: int = 0  # of files of other writers

@@ -57,8 +57,9 @@ def tree_deserialize_leaves(
 
     Raises:
         FileNotFoundError: there is no checkpoint.
-        MismatchError: no item of that prefix; leaves that do not fit `like` or their shardings;
-            64-bit arrays while jax's 64-bit types are off.
+        PrefixError: there is no item of that prefix.
+        MismatchError: leaves do not fit `like` or their shardings; or there are 64-bit arrays
+            while jax's 64-bit types are off.
         ValueError: a leaf has no sharding on a mesh of several axes, or no rule matches it.
         CorruptionError: files are missing or damaged.
         FormatError: the directory is not what its index says.

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 
 from cordwood.api.layouts import DEFAULT, layout_at, module_of
+from cordwood.engine.stage import collect_stages
 
 __all__ = ["gc"]
 
 
 def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:
-    """Remove what saves of a directory that died have left there; no tree loses anything.
+    """Remove what saves of a directory that died have left there, or beside it.
 
-    The next save of the directory does the same. Files of saves that are under way stay, and so
-    does whatever is not cordwood's.
+    No tree loses anything. The next save of the directory does the same. Files of saves that are
+    under way stay, and so does whatever is not cordwood's.
 
     Args:
         path: the directory.
@@ -31,6 +32,9 @@ def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:
     >>> gc("/tmp/example-step-7")
     []
     """
+    beside = collect_stages(path, dry_run=dry_run)
+    if beside and not os.path.isdir(path):
+        return beside  # of a save that died before the first one ended
     row = layout_at(path) or DEFAULT
     names: list[str] = module_of(row).collect(path, dry_run=dry_run)
-    return [os.fspath(path).rstrip("/") + f"/{name}" for name in names]
+    return [os.fspath(path).rstrip("/") + f"/{name}" for name in names] + beside

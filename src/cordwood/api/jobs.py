@@ -35,10 +35,16 @@ def plan_job(
     metadata: Mapping[str, str],
     *,
     prefix: str | None,
+    compression: str | None,
 ) -> Job:
     """Plan the save of a tree; raises as `cordwood.save` does, before it writes."""
+    options: dict[str, Any] = {}
+    if compression is not None:
+        if row.name != "zarr":
+            raise ValueError(f'{os.fspath(path)}: compression= is for layout="zarr"')
+        options = {"compression": compression}
     if isinstance(row, Layout):
-        job: Job = module_of(row).plan_job(path, tree, prefix=prefix, metadata=metadata)
+        job: Job = module_of(row).plan_job(path, tree, prefix=prefix, metadata=metadata, **options)
         return job
     if row.name == "safetensors":
         from cordwood.formats.safetensors import plan_save

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cordwood.api.formats import FORMATS, Format, format_for
+from cordwood.engine.stage import standing
 from cordwood.errors import (
     IncompleteCheckpointError,
     NotACheckpointError,
@@ -38,7 +39,10 @@ class Layout(NamedTuple):
     module: str
 
 
-LAYOUTS: Sequence[Layout] = (Layout("packs", "cordwood.json", "cordwood.api.packs"),)
+LAYOUTS: Sequence[Layout] = (
+    Layout("packs", "cordwood.json", "cordwood.api.packs"),
+    Layout("zarr", "tensorstore_index.json", "cordwood.api.zarr"),
+)
 DEFAULT = LAYOUTS[0]
 _BY_NAME: Mapping[str, Layout] = {row.name: row for row in LAYOUTS}
 
@@ -77,7 +81,7 @@ def destination_for(
     if layout is not None and layout not in _BY_NAME:
         known = ", ".join(map(repr, _BY_NAME))
         raise UnsupportedFormatError(f"layout {layout!r} is unknown; expected one of {known}")
-    there = layout_at(path)
+    there = layout_at(standing(path))
     if layout is None:
         return there or DEFAULT
     if there is not None and there.name != layout:
@@ -100,9 +104,9 @@ def origin_of(
         NotACheckpointError: it is a directory with several.
     """
     text = os.fspath(path)
-    place = Path(path)
+    place = Path(standing(path))
     if format is None and place.is_dir():
-        there = layout_at(path)
+        there = layout_at(place)
         if there is not None:
             return there
         names = " or ".join(row.index_name for row in LAYOUTS)

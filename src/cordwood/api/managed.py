@@ -8,9 +8,9 @@ from typing import Any, Protocol
 from cordwood import dtypes
 from cordwood.api.open_zarr import OpenItem
 from cordwood.api.restore import check_x64, restore
+from cordwood.api.save_zarr import Draft, place, refuse_foreign
 from cordwood.api.target import Target
 from cordwood.api.verify import check_sources
-from cordwood.api.zarr import Draft, place, refuse_foreign
 from cordwood.engine.apart import Check, run_apart
 from cordwood.engine.directory import LocalDirectory
 from cordwood.engine.new_files import Written, adopt_files, write_new_files
@@ -62,7 +62,7 @@ def save_managed(
         manager: whose `serialize_with_paths` writes.
         commit_callback: called when the item is in place.
 
-    Raises as `api.zarr.save_draft`; from the manager's callback too.
+    Raises as `api.save_zarr.save_draft`; from the manager's callback too.
     """
     refuse_foreign(path)
     stage = Stage(path)

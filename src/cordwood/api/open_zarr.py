@@ -7,15 +7,18 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cordwood.engine.directory import LocalDirectory
+from cordwood.api.contents import Contents
+from cordwood.engine.directory import LocalDirectory, OwnedFile
 from cordwood.engine.files import ReadableFile
 from cordwood.engine.source_digests import SourceDigests
 from cordwood.engine.stage import standing
-from cordwood.formats.zarr import scan
-from cordwood.formats.zarr.index_file import INDEX_NAME
+from cordwood.errors import IncompleteCheckpointError
+from cordwood.formats.zarr import FORMAT, scan
+from cordwood.formats.zarr.index_file import INDEX_NAME, item_names
+from cordwood.formats.zarr.scan import read_index
 from cordwood.index import Index
 
-__all__ = ["OpenItem", "open_item"]
+__all__ = ["OpenItem", "open_contents", "open_directory", "open_item"]
 
 
 _ATTEMPTS = 100  # with a saver that replaces it each time
@@ -33,26 +36,56 @@ class OpenItem(NamedTuple):
 def open_item(path: str | os.PathLike[str], prefix: str | None) -> OpenItem:
     """Open a directory and scan one of its items; the caller closes the directory.
 
+    Args:
+        path: the directory.
+        prefix: the item's; None or '' for the one that was saved without.
+
     Raises:
         FileNotFoundError: there is no such directory, or no index in it.
-        MismatchError: it has no item of that prefix.
+        PrefixError: it has no item of that prefix.
         FormatError, CorruptionError: as `formats.zarr.scan`.
     """
-    text = os.fspath(path)
-    directory = _opened(text)
+    directory = open_directory(os.fspath(path))
     try:
-        if not directory.has(INDEX_NAME):
-            raise _nothing(text, _why(directory))
-        index = scan(directory, prefix)
-        files = [directory.file(source.name, source.size_bytes) for source in index.sources]
-        return OpenItem(directory, index, files, SourceDigests(index.sources))
+        return _item(directory, prefix)
     except BaseException:
         directory.close()
         raise
 
 
-def _opened(path: str) -> LocalDirectory:
-    """The directory, which no saver of cordwood's removes while it is open."""
+def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
+    """An item, for `cordwood.open`; without a prefix the one saved without, or the only one.
+
+    Raises as `open_item`.
+    """
+    text = os.fspath(path)
+    directory = open_directory(text)
+    try:
+        if prefix is None:
+            names = item_names(read_index(directory))
+            prefix = names[0] if len(names) == 1 else None
+        item = _item(directory, prefix)
+    except BaseException:
+        directory.close()
+        raise
+
+    def is_current() -> bool:
+        return directory.is_still_at(standing(text))
+
+    return Contents(FORMAT, item.stored, item.files, None, None, is_current)
+
+
+def _item(directory: LocalDirectory, prefix: str | None) -> OpenItem:
+    stored = scan(directory, prefix)
+    files = [OwnedFile(directory, source.name, source.size_bytes) for source in stored.sources]
+    return OpenItem(directory, stored, files, SourceDigests(stored.sources))
+
+
+def open_directory(path: str) -> LocalDirectory:
+    """The directory of a checkpoint, which no saver of cordwood's removes while it is open.
+
+    Raises FileNotFoundError; IncompleteCheckpointError where it has no index.
+    """
     for _ in range(_ATTEMPTS):
         place = standing(path)
         try:
@@ -60,24 +93,24 @@ def _opened(path: str) -> LocalDirectory:
         except FileNotFoundError as e:
             if place != path:
                 continue  # put back meanwhile
-            raise _nothing(path, "there is no such directory") from e
+            raise FileNotFoundError(errno.ENOENT, "there is no checkpoint", path) from e
         directory.hold()
         if directory.is_still_at(place):
             break
         directory.close()  # replaced before it was held: it may be on its way out
     else:
         directory = LocalDirectory(place)
+    if not directory.has(INDEX_NAME):
+        why = _why(directory)
+        directory.close()
+        raise IncompleteCheckpointError(f"{path} {why}")
     return directory
 
 
 def _why(directory: LocalDirectory) -> str:
     if directory.has("cordwood.json"):
-        return f"no {INDEX_NAME}, but a cordwood.json: load it with cordwood.load"
+        return f"has no {INDEX_NAME}, but a cordwood.json: load it with cordwood.load"
     return (
-        f"no {INDEX_NAME} in it: the save did not finish, or this is no such checkpoint; load an "
+        f"has no {INDEX_NAME}: no save to it has finished, or it is no such checkpoint; load an "
         "earlier one"
     )
-
-
-def _nothing(path: str, why: str) -> FileNotFoundError:
-    return FileNotFoundError(errno.ENOENT, why, path)

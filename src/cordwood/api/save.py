@@ -24,7 +24,8 @@ def save(
     tree: Any,
     *,
     format: str | None = None,
-    layout: Literal["packs"] | None = None,
+    layout: Literal["packs", "zarr"] | None = None,
+    compression: Literal["zstd", "blosc"] | None = None,
     prefix: str | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
@@ -40,8 +41,11 @@ def save(
         tree: nested dicts, lists, tuples, named tuples and registered jax pytree nodes, of
             arrays, scalars, strings, bytes, None and PRNG keys. It is not changed.
         format: the name of a file's format, where the suffix does not say it.
-        layout: of a directory: "packs", a few safetensors files and an index. None: that of
-            the checkpoint that is there, or packs.
+        layout: of a directory: "packs", a few safetensors files and an index, or "zarr", an
+            array of zarr version 2 for each leaf, which eFormer and TensorStore read. None: that
+            of the checkpoint that is there, or packs.
+        compression: of layout="zarr": "zstd", or "blosc", which is quicker and less; for slow
+            disks. None: chunks are raw, and load at the speed of the disk.
         prefix: the name of this tree in a directory of several; those of other prefixes stay.
         metadata: strings to keep beside the tree (safetensors and directories only).
 
@@ -62,7 +66,7 @@ def save(
     wait_for(path)
     refuse_foreign(path, row)
     with collector_paused():
-        job = plan_job(path, tree, row, metadata or {}, prefix=prefix)
+        job = plan_job(path, tree, row, metadata or {}, prefix=prefix, compression=compression)
         job.write(job.leaves.__getitem__)
 
 

@@ -21,7 +21,8 @@ def save_async(
     tree: Any,
     *,
     format: str | None = None,
-    layout: Literal["packs"] | None = None,
+    layout: Literal["packs", "zarr"] | None = None,
+    compression: Literal["zstd", "blosc"] | None = None,
     prefix: str | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> PendingSave:
@@ -38,7 +39,7 @@ def save_async(
     not write into that one before `wait` has returned.
 
     Args:
-        path, tree, format, layout, prefix, metadata: as in `save`.
+        path, tree, format, layout, compression, prefix, metadata: as in `save`.
 
     Returns:
         A handle: `wait(timeout_seconds=None)`, `done`, `exception`, `progress`.
@@ -57,7 +58,7 @@ def save_async(
     row = destination_for(path, format=format, layout=layout, prefix=prefix)
     raise_unreported()
     with collector_paused():
-        job = plan_job(path, tree, row, metadata or {}, prefix=prefix)
+        job = plan_job(path, tree, row, metadata or {}, prefix=prefix, compression=compression)
         held = hold(job.leaves)
     sizes = [getattr(leaf, "nbytes", 0) for leaf in held]
     write = job.write

@@ -7,7 +7,7 @@ from typing import Any
 
 from cordwood.api.local_path import local_path
 from cordwood.api.managed import ArrayManager, save_managed
-from cordwood.api.zarr import draft, save_draft
+from cordwood.api.save_zarr import draft, save_draft
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.pending import raise_unreported, wait_for
 

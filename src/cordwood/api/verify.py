@@ -42,7 +42,8 @@ def verify(
     as unverified.
 
     Of a directory all trees are checked, and all files are compared with its index. Files that
-    saves under way, or dead ones, have left there are passed over.
+    saves under way, or dead ones, have left there are passed over. Trees that another tool saved
+    into a directory of the zarr layout carry no digests.
 
     Args:
         path: the file, whose suffix says the format, or the directory.
@@ -58,7 +59,7 @@ def verify(
     row = origin_of(path, format=format, prefix=None)
     if isinstance(row, Layout):
         checked: Checked = module_of(row).verify_all(path)
-        return Verification(os.fspath(path), row.name, checked.leaves, checked.size_bytes, 0)
+        return Verification(os.fspath(path), row.name, *checked)
     with open_checkpoint(path, format=format, max_bytes=max_bytes) as checkpoint:
         index = checkpoint.index
         check_sources(index, checkpoint.files, SourceDigests(index.sources))

@@ -19,7 +19,7 @@ from cordwood.engine.beneath import open_beneath
 from cordwood.engine.files import Closing, read_views
 from cordwood.errors import CorruptionError, LimitError, TruncatedError
 
-__all__ = ["DirectoryFile", "LocalDirectory", "ReadableDirectory"]
+__all__ = ["DirectoryFile", "LocalDirectory", "OwnedFile", "ReadableDirectory"]
 
 _HOLD_SECONDS = 1.0
 _POLL_SECONDS = 0.002
@@ -215,6 +215,13 @@ class DirectoryFile(Closing):
             os.close(fd)
             raise
         return fd
+
+
+class OwnedFile(DirectoryFile):
+    """A file of a directory that is closed with it: one of those that a checkpoint consists of."""
+
+    def close(self) -> None:
+        self._directory.close()
 
 
 def _regular_size(fd: int, name: str) -> int:

@@ -35,7 +35,7 @@ from cordwood.engine.folders import copy_mode, remove_tree
 from cordwood.engine.system import close_all, open_into
 from cordwood.errors import NotACheckpointError, StorageError
 
-__all__ = ["Stage", "stale_stages", "standing"]
+__all__ = ["Stage", "collect_stages", "stale_stages", "standing"]
 
 _RANDOM_BYTES = 8
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY)
@@ -287,6 +287,16 @@ def stale_stages(path: str | os.PathLike[str]) -> list[str]:
     return []
 
 
+def collect_stages(path: str | os.PathLike[str], *, dry_run: bool) -> list[str]:
+    """Remove the stages that saves of a path have left beside it, unless somebody has a lock of
+    them; their paths."""
+    return [
+        stage
+        for stage in stale_stages(path)
+        if _remove_unused(stage, without_locks=False, dry_run=dry_run)
+    ]
+
+
 def _resolve(path: str) -> str:
     """The absolute path behind any symlinks; refuses what cannot be exchanged."""
     target = os.path.realpath(path)
@@ -330,8 +340,8 @@ def _remove_stale(parent: str, name: str) -> None:
             _remove_unused(f"{parent}/{entry}", without_locks=False)
 
 
-def _remove_unused(path: str, *, without_locks: bool) -> None:
-    """Remove a directory unless a living save or a reader has a lock of it.
+def _remove_unused(path: str, *, without_locks: bool, dry_run: bool = False) -> bool:
+    """Remove a directory unless a living save or a reader has a lock of it; whether it could be.
 
     `without_locks`: and also where the file system has none.
     """
@@ -344,10 +354,13 @@ def _remove_unused(path: str, *, without_locks: bool) -> None:
             if e.errno not in NO_LOCKS or not without_locks:
                 raise
         # It may have been exchanged since: then another directory lies there.
-        if _is_at(opened[0], path):
+        if not _is_at(opened[0], path):
+            return False
+        if not dry_run:
             remove_tree(path)
+        return True
     except OSError:
-        pass  # gone meanwhile, another user's, or in use: the next save looks again
+        return False  # gone meanwhile, another user's, or in use: the next save looks again
     finally:
         close_all(opened)
 

@@ -19,7 +19,7 @@ from cordwood.engine.digest import digest_of
 from cordwood.errors import (
     CorruptionError,
     FormatError,
-    MismatchError,
+    PrefixError,
     UnsupportedFormatError,
 )
 from cordwood.formats.safetensors.strict_json import parse_json
@@ -135,17 +135,17 @@ def item_names(index: IndexFile) -> list[str]:
 def select_item(index: IndexFile, prefix: str | None) -> str:
     """The prefix of the item that is meant; '' for the one without.
 
-    Raises MismatchError where there is none such; the message lists those that are.
+    Raises PrefixError where there is none such; the message lists those that are.
     """
     prefixes = index.members.get("prefixes")
     if prefixes is None:  # eFormer's first layout: one item, and no prefixes
         return ""
     if prefix:
         if prefix not in prefixes:
-            raise MismatchError(f"Prefix {prefix!r} not found. Available: {list(prefixes)}")
+            raise PrefixError(f"Prefix {prefix!r} not found. Available: {list(prefixes)}")
         return prefix
     if "arrays" not in index.members:
-        raise MismatchError(f"No prefix specified. Available prefixes: {list(prefixes)}")
+        raise PrefixError(f"No prefix specified. Available prefixes: {list(prefixes)}")
     return ""
 
 

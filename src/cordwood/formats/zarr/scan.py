@@ -96,7 +96,7 @@ def scan(directory: ReadableDirectory, prefix: str | None = None) -> Index:
         FormatError: the index, a `.zarray` or a chunk is not what it should be.
         CorruptionError: a file is missing, no regular file, or not what cordwood wrote.
         UnsupportedFormatError: a newer cordwood wrote it.
-        MismatchError: there is no item of that prefix.
+        PrefixError: there is no item of that prefix.
     """
     with collector_paused():
         index = read_index(directory)

@@ -87,12 +87,12 @@ def judge(
 
 
 def _load(scenario: Scenario, names: Mapping[str, Any], path: str) -> tuple[Found, str]:
-    if not os.path.lexists(path):
-        return "lost", "no such file"
     bound = {**names, "path": path}
     try:
         exec(scenario.load, bound)  # noqa: S102
     except Exception as e:  # noqa: BLE001  (whatever it is, the tree did not load)
+        if not os.path.lexists(path):
+            return "lost", "no such file"
         return "damaged", f"{type(e).__name__}: {e}"
     if same_tree(bound["found"], names["new"]):
         return "new", ""

@@ -1,0 +1,139 @@
+"""Saves of a directory of the zarr layout over an older one, broken in every way."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from cordwood.engine.system import System
+from cordwood.testing.faults import (
+    Outcome,
+    Scenario,
+    cut_power,
+    fail_calls,
+    kill_calls,
+    strace_kills,
+    why_no_power_cuts,
+    why_no_strace,
+)
+
+TREES = """
+import numpy as np
+
+def tree_of(start, elements):
+    w = np.arange(start, start + elements, dtype=np.float32)
+    return {"params": {"w": w}, "step": np.asarray(start), "name": f"run {start}"}
+
+old = tree_of(0, 1000)
+new = tree_of(5, ELEMENTS)
+"""
+
+# Beside the tree there are another item and a file that is no part of the checkpoint.
+SAVE = """
+import os
+import cordwood
+
+if not os.path.isdir(path) and not os.path.isdir(os.path.dirname(path) + "/.c.cordwood-old"):
+    cordwood.save(path, {"other": np.ones(3)}, layout="zarr", prefix="other")
+    with open(path + "/note", "w") as note:
+        note.write("mine")
+        os.fsync(note.fileno())
+    directory = os.open(path, os.O_RDONLY)
+    os.fsync(directory)
+    os.close(directory)
+cordwood.save(path, tree, layout="zarr"OPTIONS)
+"""
+LOAD = """
+import cordwood
+from cordwood.engine.stage import standing
+
+found = cordwood.load(path, prefix="")
+assert cordwood.load(path, prefix="other")["other"].tolist() == [1, 1, 1]
+assert open(standing(path) + "/note").read() == "mine"
+"""
+LEFTOVERS = """
+import os
+leftovers = sorted(set(os.listdir(path)) - {"params", "step", "other", "note", "tensorstore_index.json"})
+"""
+NO_EXCHANGE = """
+import errno
+from cordwood.engine.system import System
+
+def exchange(self, one, other):
+    raise OSError(errno.EINVAL, "no exchange here")
+
+System.exchange = exchange
+"""
+
+
+def scenario(elements: int, options: str = "", *, exchange: bool = True) -> Scenario:
+    trees = TREES.replace("ELEMENTS", str(elements)) + ("" if exchange else NO_EXCHANGE)
+    return Scenario("c", trees, SAVE.replace("OPTIONS", options), LOAD, LEFTOVERS)
+
+
+SCENARIOS = {
+    "raw": scenario(3000),
+    "zstd": scenario(3000, ', compression="zstd"'),
+    "large": scenario(2_500_000),
+    "no-exchange": scenario(3000, exchange=False),
+}
+
+
+@pytest.fixture(autouse=True)
+def _exchange_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(System, "exchange", System.exchange)  # a scenario may replace it
+
+
+def check(outcomes: list[Outcome], *, at_least: int) -> None:
+    """Each kept exactly the old or the new tree, and the next save left nothing behind."""
+    for outcome in outcomes:
+        assert outcome.kept_a_tree, outcome
+    assert len(outcomes) >= at_least
+
+
+@pytest.mark.parametrize("name", ["raw", "no-exchange"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+def test_any_call_fails(tmp_path: Path, name: str, code: int) -> None:
+    outcomes = list(fail_calls(SCENARIOS[name], str(tmp_path), code))
+    check(outcomes, at_least=60)
+    assert {outcome.found for outcome in outcomes} == {"old", "new"}
+    for outcome in outcomes:
+        error = outcome.error
+        if error is None:
+            continue
+        assert isinstance(error, OSError), outcome
+        assert error.errno == code
+        assert os.path.basename(error.filename) == "c"
+        assert os.strerror(code) in str(error)
+        if outcome.found == "old":
+            assert "what was there before is untouched" in str(error), outcome
+        else:
+            assert "the new directory is in place and whole" in str(error), outcome
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_process_ends_at_any_call(tmp_path: Path, name: str) -> None:
+    outcomes = list(kill_calls(SCENARIOS[name], str(tmp_path), torn=name == "zstd"))
+    check(outcomes, at_least=60)
+    assert {outcome.found for outcome in outcomes} == {"old", "new"}
+    assert not any(outcome.returned for outcome in outcomes)
+
+
+@pytest.mark.parametrize("name", ["raw", "large"])
+def test_killed_from_outside(tmp_path: Path, name: str) -> None:
+    if why := why_no_strace():
+        pytest.skip(why)
+    outcomes = list(strace_kills(SCENARIOS[name], str(tmp_path), sample=12))
+    check(outcomes, at_least=8)
+    assert any(not outcome.returned for outcome in outcomes)
+
+
+@pytest.mark.parametrize("name", ["raw", "large", "no-exchange"])
+def test_the_power_is_cut(tmp_path: Path, name: str) -> None:
+    """When save returns, and 8 s later: what matters then is what the kernel wrote meanwhile."""
+    if why := why_no_power_cuts(str(tmp_path)):
+        pytest.skip(why)
+    check(cut_power(SCENARIOS[name], str(tmp_path), delays_seconds=(0.0, 8.0)), at_least=2)
