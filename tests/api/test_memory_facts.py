@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import cordwood
+from cordwood.tree.leaves import host_array
 from tests.children import run_python
 
 SIZE = 3 << 20  # elements: 12 MiB of float32, an allocation of its own
@@ -123,12 +124,20 @@ def test_saving_over_a_mapped_checkpoint(path: Path) -> None:
     "make",
     [
         lambda: jnp.arange(1000.0),
+        lambda: jnp.arange(1000, dtype=jnp.bfloat16),
+        lambda: jnp.arange(1000).astype(jnp.float8_e4m3fn),
         lambda: jnp.array([1, -2], jnp.int4),
         lambda: jax.device_put(jnp.arange(8.0), jax.devices()[3]),
     ],
-    ids=["f32", "int4", "other-device"],
+    ids=["f32", "bf16", "f8", "int4", "other-device"],
 )
 def test_saving_leaves_no_host_copy_behind(tmp_path: Path, make: Callable[[], Any]) -> None:
     array = make()
     cordwood.save(tmp_path / "x.safetensors", {"x": array})
     assert array._npy_value is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_saving_takes_views(dtype: str) -> None:
+    array = jnp.ones(1000, dtype)
+    assert host_array(array).ctypes.data == array.unsafe_buffer_pointer()

@@ -18,7 +18,7 @@ from cordwood.engine.jax_private import local_arrays
 from cordwood.index import Box
 from cordwood.sharding.boxes import intersect, shape_of, whole
 from cordwood.sharding.shards import device_boxes
-from cordwood.tree.leaves import is_jax_array, pinned_host, shard_array
+from cordwood.tree.leaves import is_jax_array, is_viewed, pinned_host, shard_array
 
 __all__ = ["HeldArray", "LocalParts", "hold"]
 
@@ -158,7 +158,7 @@ def _hold_jax(leaf: Any, known: dict[Any, _Places], moving: list[_Moving]) -> He
         places = known[key] = _distinct(leaf)
     numbers, boxes, viewed, pinned = places
     shards = local_arrays(leaf)
-    if viewed and dtype.kind != "V":
+    if viewed and is_viewed(dtype):
         return HeldArray(shape, dtype, boxes, [np.asarray(shards[number]) for number in numbers])
     parts: list[Any] = []
     for number, target in zip(numbers, pinned, strict=True):

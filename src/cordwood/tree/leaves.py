@@ -13,7 +13,15 @@ from cordwood.errors import UnsupportedLeafError
 from cordwood.index import LeafKind, LeafSpec
 from cordwood.keypath import KeyPath, format_path
 
-__all__ = ["ARRAY_KINDS", "describe", "host_array", "is_jax_array", "pinned_host", "shard_array"]
+__all__ = [
+    "ARRAY_KINDS",
+    "describe",
+    "host_array",
+    "is_jax_array",
+    "is_viewed",
+    "pinned_host",
+    "shard_array",
+]
 
 ARRAY_KINDS: frozenset[LeafKind] = frozenset({"jax", "numpy", "numpy_scalar", "prng_key"})
 
@@ -181,13 +189,19 @@ def shard_array(data: Any) -> np.ndarray[Any, Any]:
     """As `host_array`, of a jax.Array on one device."""
     (device,) = data.devices()
     aside: Any = pinned_host(device)
-    if aside is None and device.platform == "cpu" and data.dtype.kind != "V":
+    if aside is None and device.platform == "cpu" and is_viewed(data.dtype):
         return np.asarray(data)
     # numpy's form of any other array is a copy, which jax would keep on the array: it is made of
     # a copy instead. A computed one would do, but jax 0.10.2 cannot compute with 1-bit types.
     import jax
 
     return np.asarray(jax.device_put(data, aside or device, may_alias=False))
+
+
+def is_viewed(dtype: np.dtype[Any]) -> bool:
+    """Whether numpy's form of a jax.Array on CPU is a view of its memory: of all but the types
+    under eight bits, which XLA packs."""
+    return dtype.kind != "V" or dtype.itemsize > 1 or dtype.name.startswith("float8")
 
 
 def pinned_host(device: Any) -> Any:
