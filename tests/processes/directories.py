@@ -72,16 +72,23 @@ def like(tree: dict[str, Any], columns: int) -> dict[str, Any]:
     return result
 
 
-def save(path: str, step: int, columns: int = 2, rows: int = 64, background: bool = False) -> None:
+def save(
+    path: str,
+    step: int,
+    columns: int = 2,
+    rows: int = 64,
+    background: bool = False,
+    timeout_seconds: float = 60.0,
+) -> None:
     tree = spread(reference(step, rows), columns)
-    if background:
-        pending = cordwood.save_async(path, tree)
-        for name in SPECS:
-            tree[name].delete()
-        tree["local"]["numpy"][:] = -1
-        pending.wait()
-    else:
-        cordwood.save(path, tree)
+    if not background:
+        cordwood.save(path, tree, timeout_seconds=timeout_seconds)
+        return
+    pending = cordwood.save_async(path, tree, timeout_seconds=timeout_seconds)
+    for name in SPECS:
+        tree[name].delete()
+    tree["local"]["numpy"][:] = -1
+    pending.wait()
 
 
 def load(path: str, steps: list[int], columns: int = 2, rows: int = 64) -> int:
