@@ -64,8 +64,14 @@ PUBLIC = [
 ]
 
 SIGNATURES = {
-    "save": ["path", "tree", "*", "format", "layout", "compression", "prefix", "metadata"],
-    "save_async": ["path", "tree", "*", "format", "layout", "compression", "prefix", "metadata"],
+    "save": [
+        *["path", "tree", "*", "format", "layout", "compression", "prefix", "metadata"],
+        "timeout_seconds",
+    ],
+    "save_async": [
+        *["path", "tree", "*", "format", "layout", "compression", "prefix", "metadata"],
+        "timeout_seconds",
+    ],
     "load": [
         *["path", "like", "*", "mmap", "to", "verify", "strict", "cast", "alias", "nest"],
         *["mesh", "rules", "shardings", "format", "prefix", "max_bytes"],

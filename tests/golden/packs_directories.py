@@ -14,6 +14,8 @@ import numpy as np
 
 from cordwood.api.save_packs import plan_job
 from cordwood.dtypes import to_numpy
+from cordwood.engine.hosts import ALONE
+from cordwood.engine.meeting import Meeting
 
 FOLDER = Path(__file__).parent
 WHOLE_AT, SPREAD_AT = FOLDER / "packs-v1-whole", FOLDER / "packs-v1-spread"
@@ -53,7 +55,9 @@ def spread() -> Any:
 
 def write(folder: Path, items: dict[str, tuple[Any, dict[str, str]]]) -> None:
     for number, (prefix, (tree, metadata)) in enumerate(items.items(), start=1):
-        job = plan_job(folder, tree, prefix=prefix, metadata=metadata, save_id=f"{number:x}" * 16)
+        alone = Meeting(ALONE, "save", timeout_seconds=1, silence_seconds=1)
+        own = f"{number:x}" * 16
+        job = plan_job(folder, tree, prefix=prefix, metadata=metadata, meeting=alone, save_id=own)
         job.write(job.leaves.__getitem__)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import cordwood
-from cordwood.engine import meeting, together
+from cordwood.engine import meeting, system, together
 from cordwood.testing import assert_trees_equal
 
 # How each leaf is spread over a mesh of axes x and y; all sizes divide by eight.
@@ -103,3 +106,118 @@ def load(path: str, steps: list[int], columns: int = 2, rows: int = 64) -> int:
         for shard in found[name].addressable_shards:
             np.testing.assert_array_equal(np.asarray(shard.data), expected[name][shard.index])
     return step
+
+
+def save_differing(path: str, what: str) -> None:
+    """Save a tree of which process 1 has another one."""
+    tree = spread(reference(1), 2)
+    if jax.process_index() == 1:
+        if what == "step":
+            tree["local"]["step"] = 2
+        elif what == "array":
+            tree["local"]["numpy"][3] += 1
+        elif what == "more":
+            tree["local"]["more"] = None
+        elif what == "spec":
+            value = reference(1)["rows"]
+            tree["rows"] = jax.make_array_from_callback(
+                value.shape, NamedSharding(mesh(2), P("y")), value.__getitem__
+            )
+        else:
+            tree["local"]["odd"] = object()
+    cordwood.save(path, tree)
+
+
+def save_own_arrays(path: str) -> tuple[int, Any]:
+    """Save arrays that lie on each process's own devices, and load them."""
+    here = jax.local_devices()
+    both = Mesh(np.array(here), ("x",))
+    tree = {
+        "one": jax.device_put(jnp.arange(5.0), here[1]),
+        "both": jax.device_put(jnp.arange(8.0), NamedSharding(both, P("x"))),
+        "key": jax.random.key(3),
+    }
+    cordwood.save(path, tree)
+    found = cordwood.load(path, like=tree)
+    assert_trees_equal(found, tree)
+    return jax.process_index(), sorted(cordwood.open(path))
+
+
+def save_on_one(path: str, process: int) -> None:
+    """Save an array that is spread over the devices of one process."""
+    devices = [device for device in jax.devices() if device.process_index == process]
+    sharding = NamedSharding(Mesh(np.array(devices), ("x",)), P("x"))
+    shards = [jax.device_put(jnp.zeros(4), device) for device in sharding.addressable_devices]
+    array = jax.make_array_from_single_device_arrays((8,), sharding, shards, dtype=jnp.float32)
+    cordwood.save(path, {"w": array})
+
+
+def save_apart(folder: str) -> None:
+    """Save to a directory that is another one on each process, under the same name."""
+    os.chdir(Path(folder) / str(jax.process_index()))
+    cordwood.save("checkpoint", spread(reference(1), 2))
+
+
+def save_failing(path: str, process: int, call: str, step: int) -> None:
+    """Save, with one process whose disk is full."""
+
+    class Full(system.System):
+        def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
+            if call == "pwrite":
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().pwrite(fd, data, offset)
+
+        def fsync(self, fd: int) -> None:
+            if call == "fsync":
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            super().fsync(fd)
+
+    with system.replaced(Full() if jax.process_index() == process else system.System()):
+        cordwood.save(path, spread(reference(step), 2))
+
+
+def save_background_failing(path: str, process: int) -> list[str]:
+    """A save in the background that fails on one process; what wait and the next save raise."""
+    errors = []
+    here = jax.process_index()
+    for waits in (True, False):
+        tree = spread(reference(1), 2)
+
+        class Full(system.System):
+            def fsync(self, fd: int) -> None:
+                if here == process:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+                super().fsync(fd)
+
+        with system.replaced(Full()):
+            pending = cordwood.save_async(path, tree)
+            pending._ended.wait()
+        try:
+            pending.wait() if waits else cordwood.save(path, tree)
+        except Exception as e:  # noqa: BLE001  (looked at by the test)
+            errors.append(f"{type(e).__name__}: {e}")
+    return errors
+
+
+def save_several(path: str, count: int) -> int:
+    """Saves of several prefixes in the background at once, and of one path in order."""
+    pendings = [
+        cordwood.save_async(path, spread(reference(i), 2), prefix=f"item-{i % 3}")
+        for i in range(count)
+    ]
+    for pending in pendings:
+        pending.wait()
+    return len(pendings)
+
+
+def save_files(folder: str) -> None:
+    """Every process saves a file of its own, and one of them another one alone."""
+    here = jax.process_index()
+    cordwood.save(f"{folder}/{here}.safetensors", {"step": np.array(here)})
+    if here == 1:
+        cordwood.save_async(f"{folder}/one.msgpack", {"step": np.array(here)}).wait()
+
+
+def disagree(folder: str) -> None:
+    """Processes that save to different places."""
+    cordwood.save(f"{folder}/{jax.process_index()}", {"step": 1}, timeout_seconds=30)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import random
-import time
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import cordwood
-from cordwood.engine.together import MARK_SECONDS
 from cordwood.testing import assert_trees_equal
-from tests.processes.directories import reference
-from tests.processes.group import Group, Result
+from tests.processes.directories import SPECS, reference
+from tests.processes.group import Group
 
 
 @pytest.fixture(scope="module")
@@ -22,21 +21,152 @@ def four() -> Iterator[Group]:
         yield group
 
 
-def data_files(path: Path) -> list[str]:
-    return sorted(file.name for file in path.glob("data-*"))
+@pytest.fixture(scope="module")
+def two() -> Iterator[Group]:
+    with Group(2) as group:
+        yield group
 
 
-def test_any_number_of_processes_to_any_other(tmp_path: Path, four: Group) -> None:
-    paths = [str(tmp_path / f"{i}") for i in range(4)]
+def names(path: Path) -> list[str]:
+    return sorted(file.name for file in path.iterdir())
+
+
+def test_any_number_of_processes_to_any_other(tmp_path: Path, four: Group, two: Group) -> None:
+    paths = [str(tmp_path / f"{i}") for i in range(3)]
     four.run("directories.save", path=paths[0], step=1, columns=2)
-    with Group(2) as two:
-        assert two.run("directories.load", path=paths[0], steps=[1], columns=1) == [1, 1]
-        two.run("directories.save", path=paths[1], step=2, columns=2)
+    assert two.run("directories.load", path=paths[0], steps=[1], columns=1) == [1, 1]
+    two.run("directories.save", path=paths[1], step=2, columns=2)
     with Group(1) as one:
         assert one.run("directories.load", path=paths[1], steps=[2], columns=1) == [2]
         one.run("directories.save", path=paths[2], step=3, columns=1)
     assert four.run("directories.load", path=paths[2], steps=[3], columns=4) == [3] * 4
     four.run("directories.save", path=paths[2], step=4, columns=8)
     assert four.run("directories.load", path=paths[2], steps=[4], columns=1) == [4] * 4
+    # What it was saved over is gone, and this process reads what four have written.
     assert_trees_equal(cordwood.load(paths[2], to="numpy"), reference(4))
     assert cordwood.verify(paths[2]).unverified_bytes == 0
+
+
+def test_each_writes_its_share(tmp_path: Path, four: Group) -> None:
+    path = tmp_path / "x"
+    four.run("directories.save", path=str(path), step=1, columns=2, rows=512)
+    by_process = [0] * 4
+    for file in path.glob("data-*"):
+        by_process[int(file.name.split("-")[2])] += file.stat().st_size
+    assert max(by_process) < 1.1 * min(by_process)
+    total = sum(reference(1, 512)[name].nbytes for name in SPECS)
+    assert sum(by_process) < 1.02 * total  # replicas are not written twice
+
+
+@pytest.mark.parametrize("columns", [1, 2, 8])
+def test_in_the_background(tmp_path: Path, four: Group, columns: int) -> None:
+    path = str(tmp_path / "x")
+    four.run("directories.save", path=path, step=1, columns=columns, background=True)
+    assert four.run("directories.load", path=path, steps=[1], columns=2) == [1] * 4
+
+
+def test_saves_in_the_background_of_several_prefixes(tmp_path: Path, two: Group) -> None:
+    path = tmp_path / "x"
+    assert two.run("directories.save_several", path=str(path), count=9) == [9, 9]
+    for i in range(3):
+        found = cordwood.load(path, prefix=f"item-{i}", to="numpy")
+        assert_trees_equal(found, reference(6 + i))
+    assert not cordwood.gc(path)
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("step", "local/step: another value on process 1"),
+        ("array", "local/numpy: another value on process 1"),
+        ("spec", "rows: another type, shape or sharding on process 1"),
+        ("more", "the tree: another structure"),
+        ("odd", "process 1 failed to save"),
+    ],
+)
+def test_trees_that_differ(tmp_path: Path, four: Group, what: str, expected: str) -> None:
+    path = tmp_path / "x"
+    for index, text in enumerate(
+        four.fail("directories.save_differing", path=str(path), what=what)
+    ):
+        if what == "odd" and index == 1:
+            assert text.startswith("UnsupportedLeafError: local/odd: a value of type builtins.obj")
+        else:
+            assert text.startswith("ProcessError: ")
+            assert expected in text
+    assert not path.exists()
+
+
+def test_arrays_on_each_processs_own_devices(tmp_path: Path, two: Group) -> None:
+    path = tmp_path / "x"
+    expected = ["both", "key", "one"]
+    assert two.run("directories.save_own_arrays", path=str(path)) == [(0, expected), (1, expected)]
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_arrays_on_another_processs_devices(tmp_path: Path, two: Group, process: int) -> None:
+    path = tmp_path / "x"
+    texts = two.fail("directories.save_on_one", path=str(path), process=process)
+    assert f"w: an array on devices of process {process} alone, which process" in texts[1 - process]
+    assert f"process {1 - process} failed to save" in texts[process]
+    assert not path.exists()
+
+
+def test_a_file_system_that_is_not_shared(tmp_path: Path, two: Group) -> None:
+    for index in range(2):
+        (tmp_path / str(index)).mkdir()
+    two.run("directories.hasten", silence_seconds=10.0, mark_seconds=0.2)
+    for text in two.fail("directories.save_apart", folder=str(tmp_path)):
+        assert "checkpoint is not one directory for all processes: process 1 (on " in text
+    assert [names(tmp_path / str(index)) for index in range(2)] == [[], []]
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fsync"])
+@pytest.mark.parametrize("process", range(2))
+def test_a_process_whose_disk_fails(tmp_path: Path, two: Group, process: int, call: str) -> None:
+    path = tmp_path / "x"
+    two.run("directories.save", path=str(path), step=1)
+    before = names(path)
+    arguments: dict[str, Any] = {"process": process, "call": call, "step": 2}
+    texts = two.fail("directories.save_failing", path=str(path), **arguments)
+    assert texts[process].startswith("StorageError: ")
+    other = texts[1 - process]
+    assert other.startswith(f"ProcessError: process {process} failed to save {path}: StorageError")
+    assert names(path) == before
+    assert two.run("directories.load", path=str(path), steps=[1]) == [1, 1]
+    two.run("directories.save", path=str(path), step=3)
+    assert two.run("directories.load", path=str(path), steps=[3]) == [3, 3]
+
+
+def test_a_failure_in_the_background_reaches_all(tmp_path: Path, two: Group) -> None:
+    path = tmp_path / "x"
+    found = two.run("directories.save_background_failing", path=str(path), process=1)
+    assert found[1][0].startswith("StorageError: ")
+    assert found[0][0].startswith(f"ProcessError: process 1 failed to save {path}: StorageError")
+    for index, (_, later) in enumerate(found):
+        text = later if index == 1 or later.startswith("Pending") else found[1][1]
+        assert "in the background failed" in text
+        assert text.startswith(("PendingSaveError", "ProcessError: process"))
+    assert not path.exists()
+
+
+def test_files_are_each_processs_own(tmp_path: Path, two: Group) -> None:
+    two.run("directories.save_files", folder=str(tmp_path))
+    assert names(tmp_path) == ["0.safetensors", "1.safetensors", "one.msgpack"]
+    for index in range(2):
+        assert int(cordwood.load(tmp_path / f"{index}.safetensors")["step"]) == index
+
+
+def test_processes_that_save_to_different_places(tmp_path: Path, two: Group) -> None:
+    for text in two.fail("directories.disagree", folder=str(tmp_path)):
+        assert f"process 1 came to save {tmp_path}/1, process 0 to save {tmp_path}/0" in text
+    assert names(tmp_path) == []
+
+
+def test_the_index_is_small_and_says_all(tmp_path: Path, four: Group) -> None:
+    path = tmp_path / "x"
+    four.run("directories.save", path=str(path), step=1, columns=2)
+    index = json.loads((path / "cordwood.json").read_text())
+    written = {row[0] for row in index["items"][""]["files"]}
+    assert written == {name for name in names(path) if name.startswith("data-")}
+    assert {name.split("-")[2] for name in written} <= {"0", "1", "2", "3"}

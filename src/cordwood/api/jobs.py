@@ -10,6 +10,7 @@ import numpy as np
 
 from cordwood.api.formats import Format
 from cordwood.api.layouts import Layout, module_of
+from cordwood.engine.meeting import Meeting
 from cordwood.engine.write import write_file, write_stream
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe, host_array
@@ -24,8 +25,8 @@ class Job(NamedTuple):
     """A save. Nothing of it depends on the caller's containers any more."""
 
     leaves: Sequence[Any]
-    size_bytes: int
     write: Callable[[Fetch], None]  # asks for each leaf once, when it is its turn
+    sizes: Sequence[int] | None = None  # of each leaf: bytes written here; None: all of each
 
 
 def plan_job(
@@ -36,15 +37,21 @@ def plan_job(
     *,
     prefix: str | None,
     compression: str | None,
+    meeting: Meeting,
 ) -> Job:
-    """Plan the save of a tree; raises as `cordwood.save` does, before it writes."""
+    """Plan the save of a tree; raises as `cordwood.save` does, before it writes.
+
+    `meeting` is of the processes that save together, and is entered when the job is written.
+    """
     options: dict[str, Any] = {}
     if compression is not None:
         if row.name != "zarr":
             raise ValueError(f'{os.fspath(path)}: compression= is for layout="zarr"')
         options = {"compression": compression}
     if isinstance(row, Layout):
-        job: Job = module_of(row).plan_job(path, tree, prefix=prefix, metadata=metadata, **options)
+        job: Job = module_of(row).plan_job(
+            path, tree, prefix=prefix, metadata=metadata, meeting=meeting, **options
+        )
         return job
     if row.name == "safetensors":
         from cordwood.formats.safetensors import plan_save
@@ -52,11 +59,7 @@ def plan_job(
         flat = flatten(tree)
         specs = [describe(p, leaf) for p, leaf in zip(flat.paths, flat.leaves, strict=True)]
         plan = plan_save(flat.structure, specs, metadata=metadata)
-        return Job(
-            flat.leaves,
-            plan.size_bytes,
-            lambda fetch: write_file(path, plan, lambda i: _elements(fetch(i))),
-        )
+        return Job(flat.leaves, lambda fetch: write_file(path, plan, lambda i: _elements(fetch(i))))
     if metadata:
         raise ValueError(f"{os.fspath(path)}: the {row.name} format has no place for metadata")
     from cordwood.msgpack import plan_buffers, plan_state
@@ -74,7 +77,7 @@ def plan_job(
             buffers = plan_buffers(state_plan, fetch)
             write_stream(path, compress(buffers, compression, size_bytes=size_bytes))
 
-    return Job(arrays, size_bytes, write)
+    return Job(arrays, write)
 
 
 def _elements(leaf: Any) -> np.ndarray[Any, Any]:

@@ -11,8 +11,10 @@ from typing import Any, Literal
 from cordwood.api.formats import Format, scan
 from cordwood.api.jobs import plan_job
 from cordwood.api.layouts import Layout, destination_for, module_of
+from cordwood.api.meetings import meeting_for
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.files import LocalFile, ReadableFile
+from cordwood.engine.meeting import TIMEOUT_SECONDS
 from cordwood.engine.pending import raise_unreported, wait_for
 from cordwood.errors import CordwoodError, NotACheckpointError
 
@@ -28,10 +30,16 @@ def save(
     compression: Literal["zstd", "blosc"] | None = None,
     prefix: str | None = None,
     metadata: Mapping[str, str] | None = None,
+    timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> None:
     """Store a tree in a file or a directory. When this returns, a power cut cannot lose it.
 
     Until it returns, what was at `path` is whole; if it raises, that stays as it was.
+
+    A directory is saved by all processes of `jax.distributed` together: every one calls this, with
+    the same path, each writes its own parts, and it returns on all or raises on all. What each
+    holds for itself (numpy arrays, Python values) must be equal. A file is the affair of the
+    process that calls: let one of them save it, or each one of its own.
 
     Args:
         path: where to. The suffix of a file says its format: `.safetensors` (keeps structure,
@@ -48,6 +56,7 @@ def save(
             disks. None: chunks are raw, and load at the speed of the disk.
         prefix: the name of this tree in a directory of several; those of other prefixes stay.
         metadata: strings to keep beside the tree (safetensors and directories only).
+        timeout_seconds: how long to wait for other processes that are late, but alive.
 
     Raises:
         UnsupportedFormatError: the suffix names no format that can be written.
@@ -55,6 +64,8 @@ def save(
         NotACheckpointError: there is a file or directory at `path` that is no checkpoint of
             this kind.
         OSError: the system refused (disk full, no permission); the old checkpoint is untouched.
+        ProcessError: a process died, failed or did not come in time, or holds another tree; it
+            is named, and nothing was saved.
         PendingSaveError: an earlier `save_async` failed, and nobody has asked about it.
 
     >>> import numpy as np
@@ -62,12 +73,22 @@ def save(
     >>> save("/tmp/example-step-7", {"w": np.ones(3, np.float32)}, prefix="params")
     """
     row = destination_for(path, format=format, layout=layout, prefix=prefix)
-    raise_unreported()
-    wait_for(path)
-    refuse_foreign(path, row)
-    with collector_paused():
-        job = plan_job(path, tree, row, metadata or {}, prefix=prefix, compression=compression)
-        job.write(job.leaves.__getitem__)
+    with meeting_for(path, row, prefix=prefix, timeout_seconds=timeout_seconds) as meeting:
+        raise_unreported()
+        wait_for(path)
+        if meeting.index == 0:
+            refuse_foreign(path, row)
+        with collector_paused():
+            job = plan_job(
+                path,
+                tree,
+                row,
+                metadata or {},
+                prefix=prefix,
+                compression=compression,
+                meeting=meeting,
+            )
+            job.write(job.leaves.__getitem__)
 
 
 def refuse_foreign(path: str | os.PathLike[str], row: Format | Layout) -> None:

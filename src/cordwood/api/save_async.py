@@ -8,8 +8,10 @@ from typing import Any, Literal
 
 from cordwood.api.jobs import plan_job
 from cordwood.api.layouts import destination_for
+from cordwood.api.meetings import announced, meeting_for
 from cordwood.api.save import refuse_foreign
 from cordwood.engine.collector import collector_paused
+from cordwood.engine.meeting import TIMEOUT_SECONDS
 from cordwood.engine.pending import PendingSave, raise_unreported, save_in_background
 from cordwood.engine.snapshot import hold
 
@@ -25,6 +27,7 @@ def save_async(
     compression: Literal["zstd", "blosc"] | None = None,
     prefix: str | None = None,
     metadata: Mapping[str, str] | None = None,
+    timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> PendingSave:
     """Store the tree as it is now, in the background: the caller may change, donate or delete it.
 
@@ -39,7 +42,7 @@ def save_async(
     not write into that one before `wait` has returned.
 
     Args:
-        path, tree, format, layout, compression, prefix, metadata: as in `save`.
+        path, tree, format, layout, compression, prefix, metadata, timeout_seconds: as in `save`.
 
     Returns:
         A handle: `wait(timeout_seconds=None)`, `done`, `exception`, `progress`.
@@ -56,24 +59,35 @@ def save_async(
     >>> pending.wait()
     """
     row = destination_for(path, format=format, layout=layout, prefix=prefix)
-    raise_unreported()
-    with collector_paused():
-        job = plan_job(path, tree, row, metadata or {}, prefix=prefix, compression=compression)
-        held = hold(job.leaves)
-    sizes = [getattr(leaf, "nbytes", 0) for leaf in held]
-    write = job.write
-    del job, tree
+    with meeting_for(path, row, prefix=prefix, timeout_seconds=timeout_seconds) as meeting:
+        raise_unreported()
+        with collector_paused():
+            job = plan_job(
+                path,
+                tree,
+                row,
+                metadata or {},
+                prefix=prefix,
+                compression=compression,
+                meeting=meeting,
+            )
+            held = hold(job.leaves)
+        sizes = job.sizes or [getattr(leaf, "nbytes", 0) for leaf in held]
+        write = job.write
+        del job, tree
 
-    def work(pending: PendingSave) -> None:
-        def take(leaf: int) -> Any:
-            value, held[leaf] = held[leaf], None
-            pending.advance(sizes[leaf])
-            return value
+        def work(pending: PendingSave) -> None:
+            def take(leaf: int) -> Any:
+                value, held[leaf] = held[leaf], None
+                pending.advance(sizes[leaf])
+                return value
 
-        try:
-            refuse_foreign(path, row)
-            write(take)
-        finally:
-            held.clear()  # an exception's traceback would keep it
+            try:
+                with announced(meeting):
+                    if meeting.index == 0:
+                        refuse_foreign(path, row)
+                    write(take)
+            finally:
+                held.clear()  # an exception's traceback would keep it
 
-    return save_in_background(path, work, total_bytes=sum(sizes))
+        return save_in_background(path, work, total_bytes=sum(sizes))

@@ -10,10 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cordwood.api.jobs import Fetch, Job
-from cordwood.api.snapshot import LeafParts, take_apart
+from cordwood.api.snapshot import LeafParts, Snapshot, take_apart, whole_array
 from cordwood.api.stores import store_at
+from cordwood.engine.agreement import fingerprints
+from cordwood.engine.meeting import Meeting
 from cordwood.engine.save_ids import new_save_id
 from cordwood.engine.stores import Change, NewFile, StoreSave
+from cordwood.engine.together import save_together
 from cordwood.errors import CordwoodError, NotACheckpointError
 from cordwood.formats.packs.hugging_face import HUGGING_FACE_NAME, hugging_face_index
 from cordwood.formats.packs.index_file import decode_index, encode_index
@@ -21,13 +24,16 @@ from cordwood.formats.packs.layout import (
     Layout,
     PackPlan,
     WrittenPack,
+    decode_report,
     encode_item,
+    encode_report,
     lay_out,
     own_packs,
 )
 from cordwood.formats.packs.rules import RULES, is_pack_name
 from cordwood.formats.packs.scan import parse_items
 from cordwood.formats.safetensors.layout import check_metadata
+from cordwood.plan.shares import bytes_of_leaves
 
 __all__ = [
     "Plan",
@@ -45,15 +51,10 @@ class Plan(NamedTuple):
     """A save to a directory, before a byte of it is written."""
 
     layout: Layout  # equal on every process
-    leaves: tuple[Any, ...]  # the caller's
+    snapshot: Snapshot  # of the caller's leaves
     process: int  # this one's number
     prefix: str
     metadata: Mapping[str, str]
-
-    @property
-    def size_bytes(self) -> int:
-        """How many bytes of leaves this process writes."""
-        return self.layout.shares.bytes_of_process[self.process]
 
 
 def plan(
@@ -77,9 +78,11 @@ def plan(
     """
     check_metadata(metadata)
     _check_prefix(prefix)
-    structure, specs, shards, leaves = take_apart(tree, process_count=process_count)
-    layout = lay_out(structure, specs, shards, process_count=process_count)
-    return Plan(layout, leaves, process, prefix or "", dict(metadata))
+    snapshot = take_apart(tree, process=process, process_count=process_count)
+    layout = lay_out(
+        snapshot.structure, snapshot.specs, snapshot.shards, process_count=process_count
+    )
+    return Plan(layout, snapshot, process, prefix or "", dict(metadata))
 
 
 def _check_prefix(prefix: str | None) -> None:
@@ -99,19 +102,58 @@ def plan_job(
     *,
     prefix: str | None,
     metadata: Mapping[str, str],
+    meeting: Meeting,
     save_id: str | None = None,
 ) -> Job:
-    """Plan the save of a tree by one process; `save_id` is for tests."""
-    planned = plan(tree, prefix=prefix, metadata=metadata, process=0, process_count=1)
-    own = save_id or new_save_id()
+    """Plan the save of a tree by the processes of a meeting; `save_id` is for tests."""
+    planned = plan(
+        tree,
+        prefix=prefix,
+        metadata=metadata,
+        process=meeting.index,
+        process_count=meeting.count,
+    )
+    leaves = planned.snapshot.leaves
+    # They are asked for when they are written: until then nothing here keeps them.
+    snapshot = planned.snapshot._replace(leaves=())
+    planned = planned._replace(snapshot=snapshot)
     store = store_at(path)
 
     def write(fetch: Fetch) -> None:
-        with store.saving(others_commit=False) as save:
-            written = write_packs(save, planned, fetch, save_id=own)
-            save.commit(lambda old: change(planned, [written], old, own, name=store.name))
+        kept: dict[int, Any] = {}  # what was compared and is yet to be written
 
-    return Job(planned.leaves, planned.size_bytes, write)
+        def fetch_kept(leaf: int) -> Any:
+            meeting.check()
+            return kept.pop(leaf) if leaf in kept else fetch(leaf)
+
+        def prints() -> list[bytes]:
+            local = {}
+            for leaf in snapshot.local:
+                value = fetch(leaf)
+                if meeting.index == 0:
+                    kept[leaf] = value
+                local[leaf] = whole_array(value)
+            return fingerprints(snapshot.structure, snapshot.specs, snapshot.shards, local)
+
+        def commit(save_id: str, reports: list[bytes]) -> None:
+            written = [decode_report(report) for report in reports]
+            save.commit(lambda old: change(planned, written, old, save_id, name=store.name))
+
+        with meeting, store.saving(others_commit=meeting.index > 0) as save:
+            save_together(
+                meeting,
+                save,
+                where=store.name,
+                save_id=save_id or new_save_id(),
+                specs=snapshot.specs,
+                prints=prints,
+                write=lambda own: encode_report(
+                    write_packs(save, planned, fetch_kept, save_id=own)
+                ),
+                commit=commit,
+            )
+
+    return Job(leaves, write, bytes_of_leaves(planned.layout.shares, meeting.index, len(leaves)))
 
 
 def write_packs(save: StoreSave, planned: Plan, fetch: Fetch, *, save_id: str) -> list[WrittenPack]:

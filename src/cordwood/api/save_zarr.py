@@ -14,9 +14,10 @@ from cordwood.engine.carry import carry
 from cordwood.engine.directory import LocalDirectory
 from cordwood.engine.encode import encoder
 from cordwood.engine.folders import count_files
+from cordwood.engine.meeting import Meeting
 from cordwood.engine.new_files import Written, write_new_files
 from cordwood.engine.stage import Stage
-from cordwood.errors import CordwoodError, NotACheckpointError
+from cordwood.errors import CordwoodError, NotACheckpointError, UnsupportedFormatError
 from cordwood.formats.zarr.index_file import (
     INDEX_NAME,
     IndexFile,
@@ -70,13 +71,20 @@ def plan_job(
     *,
     prefix: str | None,
     metadata: Mapping[str, str],
+    meeting: Meeting,
     compression: str | None = None,
 ) -> Job:
-    """Plan the save of a tree; raises as `draft` does."""
+    """Plan the save of a tree; raises as `draft` does, and where several processes would save."""
+    if meeting.count > 1:
+        raise UnsupportedFormatError(
+            f"{os.fspath(path)}: the zarr layout is written by one process, and "
+            f'{meeting.count} save together; save with layout="packs"'
+        )
     item = draft(
         tree, prefix=prefix or "", compression=compression, metadata=metadata, covered=True
     )
-    return Job(item.leaves, item.size_bytes, lambda fetch: save_draft(path, item, fetch))
+    leaves, item = item.leaves, item._replace(leaves=())  # asked for again when they are written
+    return Job(leaves, lambda fetch: save_draft(path, item, fetch))
 
 
 def draft(

@@ -12,15 +12,17 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from cordwood.engine.snapshot import HeldArray, LocalParts
+from cordwood.errors import UnsupportedLeafError
 from cordwood.index import Box, LeafSpec
+from cordwood.keypath import format_path
 from cordwood.sharding.boxes import slices
 from cordwood.sharding.shards import ShardMap, shard_map, single
 from cordwood.tree.flatten import flatten
-from cordwood.tree.leaves import describe, host_array, is_jax_array
+from cordwood.tree.leaves import ARRAY_KINDS, describe, host_array, is_jax_array
 from cordwood.tree.padding import without_padding
 from cordwood.tree.structure import Structure
 
-__all__ = ["LeafParts", "Snapshot", "take_apart"]
+__all__ = ["LeafParts", "Snapshot", "take_apart", "whole_array"]
 
 Fetch: TypeAlias = Callable[[int], Any]
 
@@ -32,13 +34,14 @@ class Snapshot(NamedTuple):
     specs: tuple[LeafSpec, ...]
     shards: tuple[ShardMap, ...]  # of each leaf: its cells, and which processes hold them
     leaves: tuple[Any, ...]  # the caller's
+    local: tuple[int, ...]  # the arrays that every process holds for itself
 
 
-def take_apart(tree: Any, *, process_count: int) -> Snapshot:
+def take_apart(tree: Any, *, process: int, process_count: int) -> Snapshot:
     """A tree's structure, and what and where its leaves are.
 
-    What jax has not spread over several processes (numpy arrays, Python values, arrays on the
-    devices of one) counts as process 0's: every process has its own.
+    What jax has not spread over several processes (numpy arrays, Python values, arrays on this
+    process's devices) counts as process 0's: every process has its own.
 
     Raises UnsupportedLeafError for a leaf that cannot be stored; names its key path.
     """
@@ -51,15 +54,22 @@ def take_apart(tree: Any, *, process_count: int) -> Snapshot:
     )
     known: dict[tuple[Any, tuple[int, ...]], ShardMap] = {}
     shards = [
-        _shards(spec, leaf, process_count, known)
+        _shards(spec, leaf, process, process_count, known)
         for spec, leaf in zip(specs, flat.leaves, strict=True)
     ]
-    return Snapshot(flat.structure, specs, tuple(shards), flat.leaves)
+    own = ((0,),)
+    local = [
+        i
+        for i, (spec, shard) in enumerate(zip(specs, shards, strict=True))
+        if spec.kind in ARRAY_KINDS and own == tuple(set(shard.holders))
+    ]
+    return Snapshot(flat.structure, specs, tuple(shards), flat.leaves, tuple(local))
 
 
 def _shards(
     spec: LeafSpec,
     leaf: Any,
+    process: int,
     process_count: int,
     known: dict[tuple[Any, tuple[int, ...]], ShardMap],
 ) -> ShardMap:
@@ -69,19 +79,26 @@ def _shards(
     key = (sharding, spec.shape)
     found = known.get(key)
     if found is None:
-        found = known[key] = _map(sharding, spec.shape, leaf, process_count)
+        found = known[key] = _map(sharding, spec, leaf, process, process_count)
     return found
 
 
-def _map(sharding: Any, shape: tuple[int, ...], leaf: Any, process_count: int) -> ShardMap:
+def _map(sharding: Any, spec: LeafSpec, leaf: Any, process: int, process_count: int) -> ShardMap:
+    shape = spec.shape
     if sharding is None:
         return single(shape)
     # Of a PRNG key array the shape is that of its data, which has axes more, all whole.
     grid = shard_map(sharding, leaf.shape)
     holders = grid.holders
-    processes = {process for each in holders for process in each}
-    if process_count == 1 or len(processes) == 1:
+    processes = {holder for each in holders for holder in each}
+    if process_count == 1 or processes == {process}:
         holders = ((0,),) * len(holders)
+    elif len(processes) == 1:
+        raise UnsupportedLeafError(
+            f"{format_path(spec.key_path) or 'the tree itself'}: an array on devices of process "
+            f"{processes.pop()} alone, which process {process} holds too; spread it over all "
+            "processes, or keep it out of the tree"
+        )
     more = ((0,),) * (len(shape) - len(leaf.shape))
     return ShardMap(shape, (*grid.cuts, *more), holders)
 
@@ -106,7 +123,7 @@ class LeafParts:
         """The elements of a box of a leaf, or of all of it: a view, wherever there can be one."""
         if box is None:  # its only part
             value = self._fetch(leaf)
-            return without_padding(value if type(value) is np.ndarray else _whole(value))
+            return without_padding(value if type(value) is np.ndarray else whole_array(value))
         if leaf not in self._held:
             self._held[leaf] = _elements(self._fetch(leaf))
         value = self._held[leaf]
@@ -120,7 +137,8 @@ class LeafParts:
         return without_padding(value[(*slices(box), ...)])
 
 
-def _whole(leaf: Any) -> np.ndarray[Any, Any]:
+def whole_array(leaf: Any) -> np.ndarray[Any, Any]:
+    """The elements of a leaf of which this process has all."""
     elements = _elements(leaf)
     return host_array(elements) if is_jax_array(elements) else np.asarray(elements)
 

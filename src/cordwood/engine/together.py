@@ -7,7 +7,6 @@ Until then nothing that anybody reads has changed; a failure before leaves what 
 
 from __future__ import annotations
 
-import secrets
 import socket
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -20,7 +19,6 @@ from cordwood.index import LeafSpec
 __all__ = ["Place", "save_together"]
 
 MARK_SECONDS = 40.0  # how long a network file system may not know what another machine has made
-_ID_BYTES = 8
 
 
 class Place(Protocol):
@@ -36,6 +34,7 @@ def save_together(
     place: Place,
     *,
     where: str,
+    save_id: str,
     prints: Callable[[], Sequence[bytes]],
     specs: Sequence[LeafSpec],
     write: Callable[[str], bytes],
@@ -47,10 +46,11 @@ def save_together(
         meeting: entered; an exception must leave it, so that the others hear of it.
         place: this process's view of where the save goes.
         where: its path, for errors.
+        save_id: 16 hexadecimal digits of no other save; process 0's is everybody's.
         prints: this process's `fingerprints`; asked for where there are others.
         specs: the leaves.
-        write: writes this process's part, given the id of the save: 16 hexadecimal digits, the
-            same everywhere and of no other save. What it returns goes to `commit`.
+        write: writes this process's part, given the id of the save. What it returns goes to
+            `commit`.
         commit: called on process 0 with the id and what `write` returned on each process.
 
     Raises ProcessError, on all processes but the one that failed, if any did: nothing is committed.
@@ -58,9 +58,9 @@ def save_together(
 
     def begin(_: list[bytes]) -> bytes:
         mark = place.mark() if meeting.count > 1 else ""
-        return f"{secrets.token_hex(_ID_BYTES)} {socket.gethostname()} {mark}".encode()
+        return f"{save_id} {socket.gethostname()} {mark}".encode()
 
-    save_id, host, mark = meeting.round(b"", begin).decode().split(" ", 2)
+    common_id, host, mark = meeting.round(b"", begin).decode().split(" ", 2)
     if meeting.count > 1:
         if meeting.index > 0 and not place.sees(mark, timeout_seconds=MARK_SECONDS):
             raise ProcessError(
@@ -71,7 +71,7 @@ def save_together(
         require_agreement(meeting, prints(), specs)
 
     def decide(reports: list[bytes]) -> bytes:
-        commit(save_id, reports)
+        commit(common_id, reports)
         return b""
 
-    meeting.round(write(save_id), decide)
+    meeting.round(write(common_id), decide)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from cordwood.sharding.boxes import Cuts
 from cordwood.sharding.shards import ShardMap
 
-__all__ = ["MIN_SHARE_BYTES", "Group", "Share", "Shares", "Stored", "share_out"]
+__all__ = ["MIN_SHARE_BYTES", "Group", "Share", "Shares", "Stored", "bytes_of_leaves", "share_out"]
 
 MIN_SHARE_BYTES = 1 << 20  # a smaller part of a cell is not worth a tensor of its own
 _SLACK = 50  # one part in that many more than its even share is what a process may write
@@ -187,3 +187,13 @@ def _fill(loads: Sequence[int], size: int, count: int) -> list[int]:
     for i in sorted(order[:used], key=lambda i: (loads[i] + given[i] * size, i))[:rest]:
         given[i] += 1
     return given
+
+
+def bytes_of_leaves(shares: Shares, process: int, leaf_count: int) -> list[int]:
+    """How many bytes of each leaf a process writes."""
+    sizes = [0] * leaf_count
+    for number, cell, start, stop, _ in shares.of_process[process]:
+        group = shares.groups[number]
+        for leaf in group.leaves[start:stop]:
+            sizes[leaf] += group.cell_bytes[cell]
+    return sizes

@@ -1,0 +1,45 @@
+"""Who saves together: all processes a directory, each process its own files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cordwood.api.formats import Format
+from cordwood.api.layouts import Layout
+from cordwood.engine import meeting as engine
+from cordwood.engine.hosts import ALONE, current
+from cordwood.engine.meeting import Meeting
+
+__all__ = ["announced", "meeting_for"]
+
+
+@contextmanager
+def meeting_for(
+    path: str | os.PathLike[str],
+    row: Format | Layout,
+    *,
+    prefix: str | None,
+    timeout_seconds: float,
+) -> Iterator[Meeting]:
+    """The meeting for a save, not yet entered; an error in the block is announced to it."""
+    purpose = f"save {os.fspath(path)}" + (f" ({prefix})" if prefix else "")
+    meeting = Meeting(
+        current() if isinstance(row, Layout) else ALONE,
+        purpose,
+        timeout_seconds=timeout_seconds,
+        silence_seconds=engine.SILENCE_SECONDS,
+    )
+    with announced(meeting):
+        yield meeting
+
+
+@contextmanager
+def announced(meeting: Meeting) -> Iterator[None]:
+    """Tell the other processes of an error that leaves the block."""
+    try:
+        yield
+    except BaseException as e:
+        meeting.give_up(e)
+        raise
