@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MINILM := $(VENV)/.minilm
 
-.PHONY: help install demo test check format bench fuzz clean
+.PHONY: help install demo test check format bench fuzz soak clean
 
 help:
 	@echo "make demo    real weights and a training run, saved, loaded and compared: under two minutes"
@@ -14,6 +14,7 @@ help:
 	@echo "make format  let ruff rewrite what it can"
 	@echo "make bench   the benchmarks beside the peers; writes benchmarks/*.md"
 	@echo "make fuzz    a bounded run of the fuzzer (FUZZ_SECONDS=60)"
+	@echo "make soak    50 processes killed in the middle of saves; writes benchmarks/soak.md"
 	@echo "make clean   remove .venv and caches"
 
 install: $(STAMP)
@@ -50,6 +51,9 @@ bench: $(STAMP) $(MINILM)
 
 fuzz: $(STAMP)
 	$(BIN)/python tests/fuzz.py --seconds $(or $(FUZZ_SECONDS),60)
+
+soak: $(STAMP)
+	CORDWOOD_SOAK=benchmarks/soak.md $(BIN)/python -m pytest -q tests/processes/test_killed.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -224,8 +224,8 @@ class Meeting:
                 latest, since = self._beats.get(process, (None, now))
                 if beat != latest or paused or process not in self._beats:
                     self._beats[process] = beat, now
-                elif beat is not None and now - since > self._silence:
-                    silent.append(process)
+                elif (beat is not None or self._round) and now - since > self._silence:
+                    silent.append(process)  # in round 0 it may not have come yet
         if failures:
             first = min(failures, key=int)
             self._failure = failures[first].decode("utf-8", "surrogatepass")
