@@ -24,6 +24,7 @@ from cordwood.engine.folders import count_files, remove_tree
 from cordwood.engine.stage import Stage, stale_stages, standing
 from cordwood.errors import NotACheckpointError, StorageError
 from cordwood.testing.faults.systems import CountingSystem
+from tests.children import run_python
 
 
 def nothing(_path: str, _names: set[str]) -> set[str]:
@@ -450,3 +451,33 @@ def test_counting_stops_early(tmp_path: Path) -> None:
         (tmp_path / str(i % 3) / str(i)).touch()
     assert count_files(str(tmp_path), at_most=100) == 30
     assert count_files(str(tmp_path), at_most=5) == 6
+
+
+def test_a_forked_child_keeps_no_lock(tmp_path: Path) -> None:
+    """Its copies of the descriptors outlive the save, its locks do not."""
+    code = f"""
+        import os, sys, time
+        import numpy as np
+        import cordwood
+        from cordwood.engine import system
+
+        class Forking(system.System):
+            children = []
+            def fsync(self, fd):
+                pid = os.fork()
+                if not pid:
+                    time.sleep(600)
+                self.children.append(pid)
+                super().fsync(fd)
+
+        path = {str(tmp_path / "c")!r}
+        with system.replaced(Forking()):
+            cordwood.save(path, {{"a": np.ones(3)}}, layout="zarr")
+        try:
+            cordwood.save(path, {{"a": np.ones(4)}}, layout="zarr")
+            print(cordwood.load(path)["a"].shape, sorted(os.listdir({str(tmp_path)!r})))
+        finally:
+            for child in Forking.children:
+                os.kill(child, 9)
+    """
+    assert run_python(code) == "(4,) ['c']\n"

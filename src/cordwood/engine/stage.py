@@ -233,7 +233,7 @@ class Stage:
 
     def close(self) -> None:
         """Give up its lock."""
-        close_all(self._lock)
+        _unlock(self._lock)
 
     def abandon(self) -> None:
         """Remove it, and the directories that were made for it, unless it is in place."""
@@ -389,4 +389,12 @@ def _locked(folder: str) -> Iterator[None]:
                 raise
         yield
     finally:
-        close_all(opened)
+        _unlock(opened)
+
+
+def _unlock(opened: list[int]) -> None:
+    """Unlock and close; closing alone is not enough where a fork has copied the descriptor."""
+    for fd in opened:
+        with suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_UN)
+    close_all(opened)
