@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedFormatError
-from cordwood.formats.packs import item as item_module
+from cordwood.formats.packs import scan as scan_module
 from cordwood.formats.packs.index_file import decode_index, encode_index
 from cordwood.formats.packs.scan import index_of, parse_items
 from cordwood.sharding.shards import ShardMap
@@ -280,12 +280,33 @@ def test_a_billion_cells_of_a_few_bytes() -> None:
 
 
 def test_limits_are_not_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(item_module, "FREE_LEAVES", 10)
+    monkeypatch.setattr(scan_module, "FREE_LEAVES", 10)
     reading(base())
     item = base()
     item["nodes"] = [["list", 5000], 5000]
     with pytest.raises(LimitError, match="5000 leaves or more; expected at most"):
         reading(item)
+
+
+def test_many_items_share_the_limit_of_leaves() -> None:
+    def item(number: int) -> Any:
+        row = [NAME.replace("-0-", f"-{number}-"), 4096, 4096, "0" * 32, [0, 0]]
+        kind = {"kind": "numpy", "dtype": "int8", "shape": [0]}
+        return {
+            **base(),
+            **{"nodes": [["list", 200_000], 200_000], "types": [kind], "leaves": [0, 200_000]},
+            **{"values": [], "columns": [[0, 200_000]], "files": [row]},
+        }
+
+    data = encode_index({str(number): item(number) for number in range(50)})
+    assert len(data) < 20_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(LimitError):
+            parse_items(data, name="index")
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
 
 
 GOOD = encode_index({})

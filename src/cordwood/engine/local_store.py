@@ -90,7 +90,7 @@ class LocalStore:
         if not os.path.isdir(self._path):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.name)
         with _locked(self._path):
-            data = _read_index(self.name, self._rules)
+            data = _read_index(self._path, self._rules)
             kept = frozenset() if data is None else self._rules.referenced(data)
             found = []
             patterns = [temporary_pattern(name) for name in _small_names(self._rules)]

@@ -34,7 +34,7 @@ SAVE_ID = re.compile(r"[0-9a-f]{16}")
 PACK_NAME = re.compile(rf"data-({SAVE_ID.pattern})-[0-9]{{1,7}}-[0-9]{{1,3}}\.safetensors")
 
 # A few bytes can tell of very many leaves or cells; these bound the memory that they take.
-FREE_LEAVES = 1 << 18  # and one more for each byte of the index
+FREE_LEAVES = 1 << 18  # of all items, and one more for each byte of the index
 MAX_CELLS = 1 << 26  # of all leaves: 16,384 devices with 4,000 leaves each
 MAX_CUTS = 1 << 22  # along all axes of all types
 _MAX_FILE_BYTES = (1 << 63) - 1
@@ -65,8 +65,8 @@ class Item(NamedTuple):
     cell_count: int  # of all leaves
 
 
-def parse_item(item: Any, *, index_bytes: int, where: str) -> Item:
-    """Check an item of an index of `index_bytes`.
+def parse_item(item: Any, *, max_leaves: int, where: str) -> Item:
+    """Check an item of an index, which may have `max_leaves`.
 
     Raises FormatError (LimitError among them) naming the member at fault, with `where` in front.
     """
@@ -84,7 +84,7 @@ def parse_item(item: Any, *, index_bytes: int, where: str) -> Item:
     parsed = [
         parse_type(value, where=f"{where}: types[{n}]") for n, value in enumerate(item["types"])
     ]
-    most = min(FREE_LEAVES + index_bytes, MAX_CELLS + len(item["values"]))
+    most = min(max_leaves, MAX_CELLS + len(item["values"]))
     structure = structure_from_json(item["nodes"], max_leaves=most)
     leaves = structure.count(LEAF)
     runs = parse_runs(item["leaves"], len(parsed), leaves, where=f"{where}: leaves")

@@ -12,7 +12,7 @@ from cordwood.engine.collector import collector_paused
 from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
 from cordwood.formats.packs.grid import Grid, cells_meeting
 from cordwood.formats.packs.index_file import decode_index
-from cordwood.formats.packs.item import Item, cell_sizes, parse_item
+from cordwood.formats.packs.item import FREE_LEAVES, Item, cell_sizes, parse_item
 from cordwood.formats.packs.leaf_types import dtype_of
 from cordwood.index import Box, Index, Inline, Leaf, Piece, Pieces, Span
 from cordwood.tree.structure import leaf_paths
@@ -40,11 +40,12 @@ def parse_items(data: bytes, *, name: str) -> dict[str, Item]:
     """
     try:
         with collector_paused():
-            items = decode_index(data)
-            return {
-                prefix: parse_item(item, index_bytes=len(data), where=_where(prefix))
-                for prefix, item in items.items()
-            }
+            items: dict[str, Item] = {}
+            most = FREE_LEAVES + len(data)
+            for prefix, item in decode_index(data).items():
+                items[prefix] = parse_item(item, max_leaves=most, where=_where(prefix))
+                most -= len(items[prefix].leaf_types)
+            return items
     except (FormatError, CorruptionError, UnsupportedFormatError) as e:
         raise type(e)(f"{name}: {e}") from e
 
