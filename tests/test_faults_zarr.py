@@ -56,7 +56,8 @@ assert open(standing(path) + "/note").read() == "mine"
 """
 LEFTOVERS = """
 import os
-leftovers = sorted(set(os.listdir(path)) - {"params", "step", "other", "note", "tensorstore_index.json"})
+kept = {"params", "step", "other", "note", "tensorstore_index.json"}
+leftovers = sorted(set(os.listdir(path)) - kept)
 """
 NO_EXCHANGE = """
 import errno

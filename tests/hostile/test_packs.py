@@ -294,8 +294,12 @@ def test_many_items_share_the_limit_of_leaves() -> None:
         kind = {"kind": "numpy", "dtype": "int8", "shape": [0]}
         return {
             **base(),
-            **{"nodes": [["list", 200_000], 200_000], "types": [kind], "leaves": [0, 200_000]},
-            **{"values": [], "columns": [[0, 200_000]], "files": [row]},
+            "nodes": [["list", 200_000], 200_000],
+            "types": [kind],
+            "leaves": [0, 200_000],
+            "values": [],
+            "columns": [[0, 200_000]],
+            "files": [row],
         }
 
     data = encode_index({str(number): item(number) for number in range(50)})
