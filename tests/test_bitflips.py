@@ -38,6 +38,34 @@ def test_every_flip_is_detected_or_harmless(tmp_path: Path, suffix: str) -> None
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("count", [1000])
+def test_every_flip_in_a_directory(tmp_path: Path, count: int) -> None:
+    """Of packs: those in what other readers have beside them are harmless to load."""
+    path = tmp_path / "tree"
+    small = {name: leaf for name, leaf in tree().items() if name != "big"}
+    cordwood.save(path, small, metadata={"k": "v"})
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+    report = flip_bits(path, cordwood.load, count=count)
+    assert report.all_caught, report
+    assert {flip.file for flip, _ in report.harmless} == {"model.safetensors.index.json"}, report
+    assert {flip.file for flip, _ in report.detected} == before.keys() - {
+        "model.safetensors.index.json"
+    }
+    checked = flip_bits(path, lambda copy: cordwood.verify(copy).leaves, count=100)
+    assert len(checked.detected) == 100, checked
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+
+
+def test_a_directory_that_is_not_checked(tmp_path: Path) -> None:
+    for name in ("a", "b/c"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"\0")
+    report = flip_bits(tmp_path, lambda copy: (copy / "b/c").read_bytes(), count=99)
+    assert {flip for flip, _ in report.silent} == {(0, bit, "b/c") for bit in range(8)}
+    assert {flip for flip, _ in report.harmless} == {(0, bit, "a") for bit in range(8)}
+    assert "silent: b/c: byte 0, bit" in str(report)
+
+
 def test_every_bit_of_the_metadata(tmp_path: Path) -> None:
     path = tmp_path / "tiny.safetensors"
     cordwood.save(path, {"a": np.ones(1, np.uint8)})
@@ -72,8 +100,8 @@ def test_crashes_are_told_from_detection(tmp_path: Path) -> None:
         return second & 1
 
     report = flip_bits(path, load, count=100)
-    assert {flip for flip, _ in report.crashed} == {(0, bit) for bit in range(8)}
-    assert {flip for flip, _ in report.silent} == {(1, 0)}
+    assert {flip for flip, _ in report.crashed} == {(0, bit, "") for bit in range(8)}
+    assert {flip for flip, _ in report.silent} == {(1, 0, "")}
     assert len(report.harmless) == 7
     assert report.crashed[0].message.startswith("IndexError: no ")
 
@@ -83,4 +111,4 @@ def test_random_flips_are_different_and_repeatable() -> None:
     assert len(set(flips)) == 2000
     assert flips == random_flips(1000, 2000, seed=3)
     assert flips != random_flips(1000, 2000, seed=4)
-    assert random_flips(1, 99) == [(0, bit) for bit in range(8)]
+    assert random_flips(1, 99) == [(0, bit, "") for bit in range(8)]
