@@ -19,7 +19,7 @@ from cordwood.engine.beneath import open_beneath
 from cordwood.engine.files import Closing, read_views
 from cordwood.errors import CorruptionError, LimitError, TruncatedError
 
-__all__ = ["DirectoryFile", "LocalDirectory", "OwnedFile", "ReadableDirectory"]
+__all__ = ["DirectoryFile", "LocalDirectory", "OwnedFile", "ReadableDirectory", "regular_size"]
 
 _HOLD_SECONDS = 1.0
 _POLL_SECONDS = 0.002
@@ -85,7 +85,7 @@ class LocalDirectory(Closing):
     def read(self, path: str, *, limit_bytes: int) -> bytes:
         fd = self._open(path)
         try:
-            size = _regular_size(fd, f"{self.name}/{path}")
+            size = regular_size(fd, f"{self.name}/{path}")
             if size > limit_bytes:
                 raise LimitError(
                     f"{self.name}/{path}: {size} bytes; expected at most {limit_bytes}"
@@ -204,7 +204,7 @@ class DirectoryFile(Closing):
     def _open(self) -> int:
         fd = self._directory._open(self._path)
         try:
-            found = _regular_size(fd, self.name)
+            found = regular_size(fd, self.name)
             if found != self.size_bytes:
                 kind = TruncatedError if found < self.size_bytes else CorruptionError
                 raise kind(
@@ -224,7 +224,8 @@ class OwnedFile(DirectoryFile):
         self._directory.close()
 
 
-def _regular_size(fd: int, name: str) -> int:
+def regular_size(fd: int, name: str) -> int:
+    """The size of an open file. Raises CorruptionError for anything but a regular one."""
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         raise CorruptionError(

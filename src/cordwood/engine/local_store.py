@@ -12,8 +12,11 @@ import errno
 import fcntl
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
+from operator import attrgetter
 
 from cordwood.engine import system
 from cordwood.engine.commit import (
@@ -27,13 +30,13 @@ from cordwood.engine.commit import (
     temporary_pattern,
 )
 from cordwood.engine.digest import digest_of
-from cordwood.engine.directory import LocalDirectory
+from cordwood.engine.directory import LocalDirectory, regular_size
 from cordwood.engine.files import ReadableFile
 from cordwood.engine.pinned import PINNED_FILES, pinned
 from cordwood.engine.stores import Change, NewFile, Rules
 from cordwood.engine.system import open_into
 from cordwood.engine.write import fill_file
-from cordwood.errors import CordwoodError, StorageError
+from cordwood.errors import CordwoodError, CorruptionError, LimitError, StorageError
 from cordwood.index import Sealed, Source
 
 __all__ = ["LocalSave", "LocalStore"]
@@ -83,8 +86,18 @@ class LocalStore:
         except BaseException:
             save.abandon()
             raise
+        else:
+            save.remove_marks()
         finally:
-            save.release()
+            # Nothing but the call: an interrupt would come before any Python code.
+            try:
+                deque(save.closing, maxlen=0)
+            except OSError:  # closed all the same
+                deque(save.closing, maxlen=0)
+
+    def settle(self) -> None:
+        with suppress(FileNotFoundError), _locked(self._path):
+            pass  # whoever commits has it
 
     def collect(self, *, dry_run: bool) -> list[str]:
         if not os.path.isdir(self._path):
@@ -115,6 +128,11 @@ class LocalSave:
         self._files: list[Temporary] = []
         self._small: list[Temporary] = []
         self._marks: list[Temporary] = []
+        # Closes what is open by the time that it is consumed, and so unlocks it.
+        opened = chain.from_iterable(
+            map(attrgetter("opened"), chain(self._files, self._small, self._marks))
+        )
+        self.closing = map(system.current().close, opened)
 
     def mark(self) -> str:
         # Named like a temporary of the index: what becomes of one is known.
@@ -257,6 +275,11 @@ class LocalSave:
                 data = _read_index(self._path, self._rules)
                 self._remove(frozenset() if data is None else self._rules.referenced(data))
 
+    def remove_marks(self) -> None:
+        """Remove what only told others where this save goes."""
+        for mark in self._marks:
+            mark.remove()
+
     def _remove(self, kept: frozenset[str]) -> None:
         for file in self._files:
             if os.path.basename(file.path) not in kept:
@@ -264,15 +287,6 @@ class LocalSave:
         for folder in reversed(self._made):
             with suppress(OSError):  # not empty: someone else uses it
                 system.current().rmdir(folder)
-
-    def release(self) -> None:
-        """Close all files, which unlocks them."""
-        for mark in self._marks:
-            mark.remove()
-        for file in (*self._files, *self._small, *self._marks):
-            while file.opened:
-                with suppress(OSError):
-                    system.current().close(file.opened.pop())
 
 
 def _small_names(rules: Rules) -> tuple[str, ...]:
@@ -284,14 +298,33 @@ def _read_index(path: str, rules: Rules) -> bytes | None:
 
 
 def _read_small(path: str, name: str, rules: Rules) -> bytes | None:
+    calls = system.current()
+    where, limit = f"{path}/{name}", rules.max_index_bytes
+    opened: list[int] = []
     try:
-        directory = LocalDirectory(path)
+        open_into(opened, where, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        size = regular_size(opened[0], where)
+        if size > limit:
+            raise LimitError(f"{where}: {size} bytes; expected at most {limit}")
+        data = b""
+        while more := os.pread(opened[0], size + 1 - len(data), len(data)):
+            data += more
+        return data
     except FileNotFoundError:
         return None
-    with directory:
-        if not directory.has(name):
-            return None
-        return directory.read(name, limit_bytes=rules.max_index_bytes)
+    except OSError as e:
+        if e.errno != errno.ELOOP:
+            raise
+        raise CorruptionError(
+            f"{where} is, or lies behind, a symbolic link: expected a regular file of the "
+            "checkpoint's own; copy the checkpoint with links followed (cp -rL)"
+        ) from e
+    finally:
+        if opened:
+            try:  # noqa: SIM105  (no `suppress`: an interrupt in it would come before the call)
+                calls.close(opened[0])
+            except OSError:
+                pass
 
 
 def _remove_unlocked(path: str, *, dry_run: bool) -> bool:
@@ -308,8 +341,10 @@ def _remove_unlocked(path: str, *, dry_run: bool) -> bool:
         return False  # gone meanwhile, another user's, a live save's, or no locks here: not ours
     finally:
         if opened:
-            with suppress(OSError):
+            try:  # noqa: SIM105  (no `suppress`: an interrupt in it would come before the call)
                 calls.close(opened[0])
+            except OSError:
+                pass
 
 
 @contextmanager
@@ -331,7 +366,12 @@ def _locked(folder: str) -> Iterator[None]:
             return
         finally:
             if opened:
-                with suppress(OSError):  # closing is not enough where a fork has copied it
-                    calls.flock(opened[0], fcntl.LOCK_UN)
-                with suppress(OSError):
-                    calls.close(opened[0])
+                try:
+                    calls.flock(opened[0], fcntl.LOCK_UN)  # a fork may have copied it
+                except OSError:
+                    pass
+                finally:
+                    try:  # noqa: SIM105
+                        calls.close(opened[0])
+                    except OSError:
+                        pass

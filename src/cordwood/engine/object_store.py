@@ -61,6 +61,9 @@ class ObjectDirectory:
         finally:
             save.release()
 
+    def settle(self) -> None:
+        """There are no locks by which to tell."""
+
     def collect(self, *, dry_run: bool) -> list[str]:
         rules = self._rules
         names = self._store.names()

@@ -115,6 +115,10 @@ class DirectoryStore(Protocol):
         """
         ...
 
+    def settle(self) -> None:
+        """Wait while a save is in the middle of its commit, where that can be told."""
+        ...
+
     def collect(self, *, dry_run: bool) -> list[str]:
         """Remove what saves that died have left; the names."""
         ...

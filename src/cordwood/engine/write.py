@@ -11,10 +11,8 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from itertools import accumulate
 
 import numpy as np
@@ -24,6 +22,7 @@ from cordwood.engine.commit import Temporary, atomic_file
 from cordwood.engine.digest import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
 from cordwood.engine.gather import LeafStore
 from cordwood.engine.parallel import run_tasks
+from cordwood.engine.system import open_into
 from cordwood.index import Digests
 from cordwood.plan.save import FilePlan, LeafBytes
 
@@ -36,6 +35,7 @@ _SMALL_SEGMENT_BYTES = 64 << 10
 _THREADS_FOR_SMALL = 1
 _DIRECT_BYTES = 8 << 20  # a smaller file goes through the page cache
 _PAGE_BYTES = 4096
+_DIRECT_FLAGS = os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC
 _NO_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP)
 _NO_FALLOCATE = (errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 _STREAM_BYTES = 1 << 20
@@ -159,11 +159,17 @@ def _write_data(
     units = block_count(size - base, _UNIT_BYTES)
     many_small = len(plan.segments) * _SMALL_SEGMENT_BYTES > size
     threads = _THREADS_FOR_SMALL if many_small else _THREADS
+    calls = system.current()
     try:
+        target.open()
         target.reserve()
         run_tasks(units, threads=threads, make_worker=make_worker)
     finally:
-        target.close()
+        if target.opened:
+            try:  # noqa: SIM105  (no `suppress`: an interrupt in it would come before the call)
+                calls.close(target.opened[0])
+            except OSError:
+                pass
     return Digests(base, BLOCK_BYTES, bytes(values))
 
 
@@ -173,12 +179,13 @@ class _Target:
     def __init__(self, temporary: Temporary, *, size_bytes: int, direct: bool) -> None:
         self._temporary = temporary
         self._size_bytes = size_bytes
-        self._lock = threading.Lock()
-        self._direct = -1
-        if direct and size_bytes >= _DIRECT_BYTES:
-            flags = os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC
+        self._wants_direct = direct and size_bytes >= _DIRECT_BYTES
+        self.opened: list[int] = []  # past the page cache
+
+    def open(self) -> None:
+        if self._wants_direct:
             try:
-                self._direct = system.current().open(temporary.path, flags)
+                open_into(self.opened, self._temporary.path, _DIRECT_FLAGS)
             except OSError as e:
                 if e.errno not in _NO_DIRECT:
                     raise
@@ -196,11 +203,11 @@ class _Target:
         self._temporary.doing = "writing"
 
     def write(self, unit: memoryview, offset: int) -> None:
-        whole = len(unit) // _PAGE_BYTES * _PAGE_BYTES if self._direct >= 0 else 0
+        whole = len(unit) // _PAGE_BYTES * _PAGE_BYTES if self.opened else 0
         done = 0
         try:
             while done < whole:
-                count = system.current().pwrite(self._direct, unit[done:whole], offset + done)
+                count = system.current().pwrite(self.opened[0], unit[done:whole], offset + done)
                 if count <= 0:
                     raise OSError(errno.EIO, "the file takes no more bytes")
                 done += count
@@ -210,11 +217,6 @@ class _Target:
             if e.errno not in _NO_DIRECT:
                 raise
         self._temporary.write(unit[done:], offset + done)
-
-    def close(self) -> None:
-        if self._direct >= 0:
-            with suppress(OSError):
-                system.current().close(self._direct)
 
 
 def _pages(size_bytes: int) -> int:

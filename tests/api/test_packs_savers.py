@@ -1,0 +1,260 @@
+"""Several savers of one directory, savers that are interrupted, and readers beside them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cordwood
+from cordwood.engine import system
+from cordwood.testing.faults.systems import CountingSystem, FailingSystem
+from tests.children import SRC
+
+
+def in_threads(work: Callable[[int], None], count: int) -> None:
+    failures: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as e:  # noqa: BLE001
+            failures.append(e)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def tree_of(value: int) -> dict[str, Any]:
+    return {"a": np.full(20_000, value), "b": [np.full(3, value, np.int16), value]}
+
+
+def value_of(tree: Any) -> int:
+    """Of a tree that one save wrote, and no other."""
+    (value,) = {*tree["a"].tolist(), *tree["b"][0].tolist(), tree["b"][1]}
+    return int(value)
+
+
+def data_files(path: Path) -> int:
+    return sum(name.startswith("data-") for name in os.listdir(path))
+
+
+def test_eight_prefixes_in_threads(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "ckpt"
+
+    def work(number: int) -> None:
+        for step in range(4):
+            cordwood.save(path, tree_of(10 * number + step), prefix=f"p{number}")
+
+    in_threads(work, 8)
+    for number in range(8):
+        assert value_of(cordwood.load(path, prefix=f"p{number}")) == 10 * number + 3
+    assert data_files(path) == 8
+    assert cordwood.gc(path) == []
+    cordwood.verify(path)
+
+
+def test_one_path_in_threads_beside_readers(tmp_path: Path) -> None:
+    """Every load gives the tree of one save; at the end the tree of one is left, and no more."""
+    cordwood.save(tmp_path, tree_of(0))
+    saving = [4]
+    seen: set[int] = set()
+
+    def work(number: int) -> None:
+        if number < 4:
+            try:
+                for step in range(6):
+                    cordwood.save(tmp_path, tree_of(10 * number + step))
+            finally:
+                saving[0] -= 1
+            return
+        while saving[0]:
+            seen.add(value_of(cordwood.load(tmp_path)))
+            cordwood.verify(tmp_path)
+
+    in_threads(work, 6)
+    assert value_of(cordwood.load(tmp_path)) in {5, 15, 25, 35}
+    assert data_files(tmp_path) == 1
+    assert cordwood.gc(tmp_path) == []
+    assert seen
+
+
+SAVER = """
+import sys
+import numpy as np
+import cordwood
+path, prefix, value = sys.argv[1], sys.argv[2] or None, int(sys.argv[3])
+sys.stdin.readline()
+for step in range(10):
+    now = value + step
+    tree = {"a": np.full(20_000, now), "b": [np.full(3, now, np.int16), now]}
+    cordwood.save(path, tree, prefix=prefix)
+"""
+
+
+def start_saver(path: Path, prefix: str, value: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", SAVER, str(path), prefix, str(value)],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SRC)},
+    )
+
+
+def test_prefixes_and_one_path_in_processes(tmp_path: Path) -> None:
+    """Four of prefixes of their own, and two without: nothing is lost, nothing is left over."""
+    prefixes = ["p0", "p1", "p2", "p3", "", ""]
+    children = [start_saver(tmp_path, prefix, 10 * i) for i, prefix in enumerate(prefixes)]
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("\n")
+        child.stdin.flush()
+    for child in children:
+        _, err = child.communicate(timeout=100)
+        assert child.returncode == 0, err
+    for i, prefix in enumerate(prefixes[:4]):
+        assert value_of(cordwood.load(tmp_path, prefix=prefix)) == 10 * i + 9
+    assert value_of(cordwood.load(tmp_path)) in {49, 59}
+    assert data_files(tmp_path) == 5
+    assert cordwood.gc(tmp_path) == []
+
+
+def test_savers_that_are_killed(tmp_path: Path) -> None:
+    """The tree of a save that finished is there; what the dead one left goes with the next save."""
+    cordwood.save(tmp_path, tree_of(0))
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        child = start_saver(tmp_path, "", 1)
+        assert child.stdin is not None
+        child.stdin.write("\n")
+        child.stdin.flush()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(0.25 + float(rng.uniform(0, 0.1)))
+        child.kill()
+        child.communicate()
+        assert value_of(cordwood.load(tmp_path)) in range(11)
+    cordwood.save(tmp_path, tree_of(5))
+    assert data_files(tmp_path) == 1
+    assert value_of(cordwood.load(tmp_path)) == 5
+
+
+def test_interrupts(tmp_path: Path) -> None:
+    """Ctrl-C at any moment: the old tree or the new one, no descriptor, nothing that stays."""
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    cordwood.save(tmp_path, tree_of(0))
+    rng = np.random.default_rng(0)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    interrupted = 0
+    last = 0
+    try:
+        for value in range(1, 121):
+            try:
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-4, 12e-3)))
+                    cordwood.save(tmp_path, tree_of(value))
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                last = value
+            except KeyboardInterrupt:
+                interrupted += 1
+            found = value_of(cordwood.load(tmp_path))
+            assert found in (last, value)
+            last = found
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted > 20
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    cordwood.save(tmp_path, tree_of(200))
+    assert sorted(name[:4] for name in os.listdir(tmp_path)) == ["cord", "data", "mode"]
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_a_first_save_that_fails_leaves_nothing(tmp_path: Path, code: int) -> None:
+    path = tmp_path / "a" / "b"
+    counting = CountingSystem()
+    with system.replaced(counting):
+        cordwood.save(tmp_path / "other" / "b", tree_of(1))
+    loaded = 0
+    codes = set()
+    for number in range(1, len(counting.made) + 1):
+        try:
+            with system.replaced(FailingSystem(number, code)):
+                cordwood.save(path, tree_of(1))
+        except OSError as e:
+            codes.add(e.errno)
+            if "is in place and whole" not in str(e):
+                assert not (path / "cordwood.json").exists()
+                with pytest.raises(FileNotFoundError):
+                    cordwood.load(path)
+                cordwood.save(path, tree_of(2))
+                assert value_of(cordwood.load(path)) == 2
+        loaded += value_of(cordwood.load(path)) == 1
+        assert data_files(path) == 1
+        for name in os.listdir(path):
+            (path / name).unlink()
+        path.rmdir()
+        path.parent.rmdir()
+    assert loaded >= 5
+    assert codes == {code}
+
+
+def test_a_living_save_is_not_cleaned_away(tmp_path: Path) -> None:
+    """One that takes long, while others come and go, and gc is called."""
+    cordwood.save(tmp_path, tree_of(0))
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(system.System):
+        def fsync(self, fd: int) -> None:
+            if threading.current_thread().name == "slow":
+                begun.set()
+                assert go_on.wait(60)
+            super().fsync(fd)
+
+    def save() -> None:
+        cordwood.save(tmp_path, tree_of(7), prefix="slow")
+
+    with system.replaced(Slow()):
+        slow = threading.Thread(target=save, name="slow")
+        slow.start()
+        assert begun.wait(60)
+        cordwood.save(tmp_path, tree_of(1))
+        assert cordwood.gc(tmp_path) == []
+        cordwood.verify(tmp_path)
+        assert data_files(tmp_path) == 2
+        go_on.set()
+        slow.join()
+    assert value_of(cordwood.load(tmp_path, prefix="slow")) == 7
+    assert value_of(cordwood.load(tmp_path)) == 1
+
+
+def test_many_small_leaves(tmp_path: Path) -> None:
+    """They take no files of their own, and no calls."""
+    tree = {f"layer{i}": {"w": np.full(3, i, np.float32)} for i in range(1000)}
+    counting = CountingSystem()
+    with system.replaced(counting):
+        cordwood.save(tmp_path, tree)
+    assert len(os.listdir(tmp_path)) == 3
+    assert counting.made.count("fsync") == 5
+    assert len(counting.made) < 50
+    found = cordwood.load(tmp_path)
+    assert all(found[f"layer{i}"]["w"].tolist() == [i] * 3 for i in range(1000))
