@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from cordwood.api.layouts import DEFAULT, layout_at, module_of
 from cordwood.engine.stage import collect_stages
@@ -33,7 +34,7 @@ def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:
     []
     """
     beside = collect_stages(path, dry_run=dry_run)
-    if beside and not os.path.isdir(path):
+    if beside and not Path(path).is_dir():
         return beside  # of a save that died before the first one ended
     row = layout_at(path) or DEFAULT
     names: list[str] = module_of(row).collect(path, dry_run=dry_run)
