@@ -203,7 +203,9 @@ def test_what_is_no_checkpoint_is_not_replaced(tmp_path: Path) -> None:
 def test_what_a_dead_save_left_is_a_place_to_save_to(tmp_path: Path) -> None:
     (tmp_path / f"data-{'0' * 16}-0-0.safetensors").write_bytes(b"half")
     (tmp_path / f".cordwood.json.cordwood-{'0' * 16}.tmp").write_bytes(b"{")
-    with pytest.raises(cordwood.IncompleteCheckpointError, match=r"has no cordwood.json or tensor.*: no save"):
+    with pytest.raises(
+        cordwood.IncompleteCheckpointError, match=r"has no cordwood.json or tensor.*: no save"
+    ):
         cordwood.load(tmp_path)
     assert len(cordwood.gc(tmp_path, dry_run=True)) == 2
     cordwood.save(tmp_path, {"a": 1})
