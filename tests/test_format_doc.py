@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 from cordwood.dtypes import DTYPES
+from cordwood.formats.packs import index_file, item
 from cordwood.formats.safetensors import layout, seal
 from cordwood.formats.safetensors.codes import CODES, stored_as
 from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
 from cordwood.formats.safetensors.names import MAX_NAME_BYTES
+from cordwood.plan import packs
 from cordwood.tree import structure
 
+DOCS = Path(__file__).parent.parent / "docs"
+DESIGN = (DOCS / "design" / "0002-directories.md").read_text()
 TEXT = (Path(__file__).parent.parent / "docs" / "format.md").read_text()
 
 
@@ -40,3 +45,18 @@ def test_limits_and_constants() -> None:
     assert f"At most {structure.MAX_DEPTH} levels" in TEXT
     assert f"at most {structure.MAX_KEY_DEPTH} deep" in TEXT
     assert f"| `{seal.VERSION_KEY}` | `{seal.VERSION}` |" in TEXT
+
+
+def test_limits_and_constants_of_packs() -> None:
+    empty = index_file.encode_index({}).decode()
+    start, _, rest = empty.partition(f"{json.loads(empty)['digest']}")
+    assert f"{start}<32 hexadecimal digits>{rest.removesuffix('}}')}" in TEXT
+    assert f"stand at bytes {len(index_file._START)} to {index_file._DIGEST_STOP}" in TEXT
+    assert f"{index_file.MAX_INDEX_BYTES:,} bytes\n(`MAX_INDEX_BYTES`)" in TEXT
+    for limit in ("MAX_CUTS", "MAX_CELLS", "FREE_LEAVES"):
+        power = getattr(item, limit).bit_length() - 1
+        assert getattr(item, limit) == 1 << power
+        assert re.search(rf"2\^{power}\s(cuts|cells|leaves)\s\(`{limit}`\)", TEXT)
+    for member in item.MEMBERS:
+        assert f"`{member}`" in TEXT
+    assert f"at most {packs.MAX_PACKS}" in DESIGN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,7 @@ def warm_up(path, kind):
     return cordwood.load(path, like=tree)
 
 action, path, kind = sys.argv[1:]
-warm_up(path.replace("tree.", "warm."), kind)
+warm_up(path.replace("/tree", "/warm"), kind)
 """
 
 SAVE = (
@@ -107,23 +108,60 @@ def child(code: str, action: str, path: Path, kind: str) -> int:
 
 
 @pytest.mark.parametrize("kind", ["numpy", "jax"])
-@pytest.mark.parametrize("suffix", [".safetensors", ".msgpack", ".msgpack.zst"])
+@pytest.mark.parametrize("suffix", [".safetensors", ".msgpack", ".msgpack.zst", ""])
 def test_peak_memory(room: Path, suffix: str, kind: str) -> None:
     path = room / f"tree{suffix}"
     try:
         extra = child(SAVE, "save", path, kind)
         assert extra <= EXTRA_BYTES, f"saving took {extra / MIB:.0f} MiB beside the tree"
         compressed = suffix.endswith(".zst")
-        assert compressed or path.stat().st_size >= TREE_BYTES
+        assert compressed or size_of(path) >= TREE_BYTES
         peak = child(LOAD, "load", path, kind)
         assert peak >= TREE_BYTES * 0.95, f"a peak of {peak / MIB:.0f} MiB measures something else"
         extra = peak - TREE_BYTES
         assert extra <= EXTRA_BYTES, f"loading took {extra / MIB:.0f} MiB beside the tree"
-        if suffix == ".safetensors":
+        if suffix in (".safetensors", ""):
             peak = child(LOAD, "map", path, kind)
             assert peak <= EXTRA_BYTES, f"mapping took {peak / MIB:.0f} MiB"
     finally:
-        path.unlink(missing_ok=True)
+        remove(path)
+
+
+def size_of(path: Path) -> int:
+    files = path.iterdir() if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files)
+
+
+def remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+
+
+SHARDED = (
+    CHILD
+    + """
+import jax
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+big = jax.device_put(np.ones((8192, 12800), np.float32), NamedSharding(mesh, P("x", "y")))
+jax.block_until_ready(big)
+extra, _ = peak_of(lambda: cordwood.save(path, {"big": big}))
+print(json.dumps(extra))
+"""
+)
+
+
+def test_the_shards_of_an_array_are_not_gathered(room: Path) -> None:
+    """400 MiB on eight devices, into a directory: no second one of it is made."""
+    path = room / "tree-sharded"
+    try:
+        extra = child(SHARDED, "save", path, "numpy")
+        assert extra <= EXTRA_BYTES, f"saving took {extra / MIB:.0f} MiB beside the array"
+        assert size_of(path) >= 400 * MIB
+    finally:
+        remove(path)
 
 
 COLUMNS = (

@@ -20,6 +20,7 @@ CARRIERS: list[tuple[str, some.Carrier]] = [
     (".msgpack", "msgpack"),
     (".msgpack.gz", "msgpack"),
     (".msgpack.zst", "msgpack"),
+    ("", "safetensors"),  # a directory of packs
 ]
 PLAIN_LEAF_KINDS = [kind for kind in some.LEAF_KINDS if kind != "jax"]
 TREES = {carrier: some.trees(carrier) for _, carrier in CARRIERS}
@@ -52,15 +53,16 @@ def test_mapped_with_like(suffix: str, carrier: some.Carrier, data: st.DataObjec
     assert_trees_equal(stored(tree, suffix, like=tree, mmap=True, verify=True), tree)
 
 
+@pytest.mark.parametrize("suffix", [".safetensors", ""])
 @given(
-    some.trees(
+    tree=some.trees(
         leaf=some.leaves(kinds=PLAIN_LEAF_KINDS) | some.jax_arrays(committed=False),
         containers=("dict", "list", "tuple", "none"),
     )
 )
 @settings(max_examples=150)
-def test_plain_containers_without_like(tree: Any) -> None:
-    assert_trees_equal(stored(tree, ".safetensors"), tree)
+def test_plain_containers_without_like(suffix: str, tree: Any) -> None:
+    assert_trees_equal(stored(tree, suffix), tree)
 
 
 @pytest.mark.parametrize("suffix", [".msgpack", ".msgpack.gz", ".msgpack.zst"])
