@@ -218,6 +218,18 @@ def test_a_first_save_that_fails_leaves_nothing(tmp_path: Path, code: int) -> No
     assert codes == {code}
 
 
+def test_a_disk_that_fails_is_no_reason_to_remove_a_checkpoint(tmp_path: Path) -> None:
+    cordwood.save(tmp_path, tree_of(1))
+    with (
+        system.replaced(FailingSystem(1, errno.EIO)),
+        pytest.raises(cordwood.StorageError, match=r"while reading cordwood.json") as raised,
+    ):
+        cordwood.save(tmp_path, tree_of(2))
+    assert "remove it" not in str(raised.value)
+    assert raised.value.filename == str(tmp_path)
+    assert value_of(cordwood.load(tmp_path)) == 1
+
+
 def test_a_living_save_is_not_cleaned_away(tmp_path: Path) -> None:
     """One that takes long, while others come and go, and gc is called."""
     cordwood.save(tmp_path, tree_of(0))

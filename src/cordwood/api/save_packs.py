@@ -17,7 +17,7 @@ from cordwood.engine.meeting import Meeting
 from cordwood.engine.save_ids import new_save_id
 from cordwood.engine.stores import Change, NewFile, StoreSave
 from cordwood.engine.together import save_together
-from cordwood.errors import CordwoodError, NotACheckpointError
+from cordwood.errors import CordwoodError, NotACheckpointError, StorageError
 from cordwood.formats.packs.hugging_face import HUGGING_FACE_NAME, hugging_face_index
 from cordwood.formats.packs.index_file import decode_index, encode_index
 from cordwood.formats.packs.layout import (
@@ -232,6 +232,8 @@ def refuse_foreign(path: str | os.PathLike[str]) -> None:
         raise NotACheckpointError(
             f"{store.name} is a file; expected a directory, or nothing there yet"
         ) from e
+    except StorageError:
+        raise  # the disk's fault, not the checkpoint's
     except CordwoodError as e:
         raise NotACheckpointError(
             f"{store.name} is not a checkpoint that can be saved over ({e}); remove it, or save "

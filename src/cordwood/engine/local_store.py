@@ -314,7 +314,8 @@ def _read_small(path: str, name: str, rules: Rules) -> bytes | None:
         return None
     except OSError as e:
         if e.errno != errno.ELOOP:
-            raise
+            doing = f"reading {name}"
+            raise storage_error(e, path, doing, what="checkpoint", in_place=False) from e
         raise CorruptionError(
             f"{where} is, or lies behind, a symbolic link: expected a regular file of the "
             "checkpoint's own; copy the checkpoint with links followed (cp -rL)"
