@@ -25,7 +25,7 @@ import numpy as np
 
 def tree_of(start, elements):
     w = np.arange(start, start + elements, dtype=np.float32)
-    return {"params": {"w": w}, "step": np.asarray(start), "name": f"run {start}"}
+    return {"w": w, "name": f"run {start}"}
 
 old = tree_of(0, 1000)
 new = tree_of(5, ELEMENTS)
@@ -47,17 +47,18 @@ if not os.path.isdir(path) and not os.path.isdir(os.path.dirname(path) + "/.c.co
 cordwood.save(path, tree, layout="zarr"OPTIONS)
 """
 LOAD = """
+from pathlib import Path
 import cordwood
 from cordwood.engine.stage import standing
 
 found = cordwood.load(path, prefix="")
 assert cordwood.load(path, prefix="other")["other"].tolist() == [1, 1, 1]
-assert open(standing(path) + "/note").read() == "mine"
+assert Path(standing(path), "note").read_text() == "mine"
 """
 LEFTOVERS = """
 import os
-kept = {"params", "step", "other", "note", "tensorstore_index.json"}
-leftovers = sorted(set(os.listdir(path)) - kept)
+known = {"w", "other", "note", "tensorstore_index.json"}
+leftovers = sorted(set(os.listdir(path)) - known)
 """
 NO_EXCHANGE = """
 import errno
@@ -95,11 +96,13 @@ def check(outcomes: list[Outcome], *, at_least: int) -> None:
     assert len(outcomes) >= at_least
 
 
-@pytest.mark.parametrize("name", ["raw", "no-exchange"])
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("raw", errno.EIO), ("zstd", errno.ENOSPC), ("no-exchange", errno.EIO)],
+)
 def test_any_call_fails(tmp_path: Path, name: str, code: int) -> None:
     outcomes = list(fail_calls(SCENARIOS[name], str(tmp_path), code))
-    check(outcomes, at_least=60)
+    check(outcomes, at_least=40)
     assert {outcome.found for outcome in outcomes} == {"old", "new"}
     for outcome in outcomes:
         error = outcome.error
@@ -115,24 +118,23 @@ def test_any_call_fails(tmp_path: Path, name: str, code: int) -> None:
             assert "the new directory is in place and whole" in str(error), outcome
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", ["raw", "no-exchange"])
 def test_the_process_ends_at_any_call(tmp_path: Path, name: str) -> None:
-    outcomes = list(kill_calls(SCENARIOS[name], str(tmp_path), torn=name == "zstd"))
-    check(outcomes, at_least=60)
+    outcomes = list(kill_calls(SCENARIOS[name], str(tmp_path), torn=name == "raw"))
+    check(outcomes, at_least=40)
     assert {outcome.found for outcome in outcomes} == {"old", "new"}
     assert not any(outcome.returned for outcome in outcomes)
 
 
-@pytest.mark.parametrize("name", ["raw", "large"])
-def test_killed_from_outside(tmp_path: Path, name: str) -> None:
+def test_killed_from_outside(tmp_path: Path) -> None:
     if why := why_no_strace():
         pytest.skip(why)
-    outcomes = list(strace_kills(SCENARIOS[name], str(tmp_path), sample=12))
+    outcomes = list(strace_kills(SCENARIOS["large"], str(tmp_path), sample=10))
     check(outcomes, at_least=8)
     assert any(not outcome.returned for outcome in outcomes)
 
 
-@pytest.mark.parametrize("name", ["raw", "large", "no-exchange"])
+@pytest.mark.parametrize("name", ["large", "no-exchange"])
 def test_the_power_is_cut(tmp_path: Path, name: str) -> None:
     """When save returns, and 8 s later: what matters then is what the kernel wrote meanwhile."""
     if why := why_no_power_cuts(str(tmp_path)):
