@@ -107,7 +107,7 @@ def test_a_leaf_as_the_tree(tmp_path: Path) -> None:
     assert [leaf.key_path for leaf in found.leaves] == [()]
     assert [source.name for source in found.sources] == ["0.0"]
     tree_serialize_leaves(tmp_path / "p", jnp.ones((2, 2)), prefix="m")
-    assert [leaf.key_path for leaf in scanned(tmp_path / "p", "m").leaves] == [("m",)]
+    assert [leaf.key_path for leaf in scanned(tmp_path / "p", "m").leaves] == [()]
 
 
 def test_a_leaf_within_a_leaf_stays_flat(tmp_path: Path) -> None:

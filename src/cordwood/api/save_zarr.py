@@ -44,6 +44,7 @@ __all__ = [
     "place",
     "plan_job",
     "refuse_foreign",
+    "refuse_processes",
     "save_draft",
     "write_arrays",
 ]
@@ -75,16 +76,21 @@ def plan_job(
     compression: str | None = None,
 ) -> Job:
     """Plan the save of a tree; raises as `draft` does, and where several processes would save."""
-    if meeting.count > 1:
-        raise UnsupportedFormatError(
-            f"{os.fspath(path)}: the zarr layout is written by one process, and "
-            f'{meeting.count} save together; save with layout="packs"'
-        )
+    refuse_processes(path, meeting.count)
     item = draft(
         tree, prefix=prefix or "", compression=compression, metadata=metadata, covered=True
     )
     leaves, item = item.leaves, item._replace(leaves=())  # asked for again when they are written
     return Job(leaves, lambda fetch: save_draft(path, item, fetch))
+
+
+def refuse_processes(path: str | os.PathLike[str], count: int) -> None:
+    """Raise UnsupportedFormatError where several processes would save together."""
+    if count > 1:
+        raise UnsupportedFormatError(
+            f"{os.fspath(path)}: the zarr layout is written by one process, and "
+            f'{count} save together; save with cordwood.save and layout="packs"'
+        )
 
 
 def draft(

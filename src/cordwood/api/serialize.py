@@ -7,8 +7,9 @@ from typing import Any
 
 from cordwood.api.local_path import local_path
 from cordwood.api.managed import ArrayManager, save_managed
-from cordwood.api.save_zarr import draft, save_draft
+from cordwood.api.save_zarr import draft, refuse_processes, save_draft
 from cordwood.engine.collector import collector_paused
+from cordwood.engine.hosts import current
 from cordwood.engine.pending import raise_unreported, wait_for
 
 __all__ = ["tree_serialize_leaves"]
@@ -43,6 +44,8 @@ def tree_serialize_leaves(
     Raises:
         UnsupportedLeafError: a leaf cannot be stored; the message names its key path. Nothing
             has been written.
+        UnsupportedFormatError: several processes of jax.distributed run: this layout is written by
+            one; or a URL of an object store.
         NotACheckpointError: the directory holds what this save would destroy.
         OSError: the system refused (disk full, no permission); what was there is untouched.
         PendingSaveError: an earlier `save_async` failed, and nobody has asked about it.
@@ -51,6 +54,7 @@ def tree_serialize_leaves(
     >>> tree_serialize_leaves("/tmp/example-zarr", {"w": np.ones(3, np.float32)}, prefix="params")
     """
     path = local_path(checkpoint_dir)
+    refuse_processes(path, current().count)
     raise_unreported()
     wait_for(path)
     callback = commit_callback or _nothing
