@@ -12,6 +12,9 @@ from cordwood.formats.safetensors import layout, seal
 from cordwood.formats.safetensors.codes import CODES, stored_as
 from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
 from cordwood.formats.safetensors.names import MAX_NAME_BYTES
+from cordwood.formats.zarr import elements, paths
+from cordwood.formats.zarr import index_file as zarr_index
+from cordwood.formats.zarr import layout as zarr_layout
 from cordwood.plan import packs
 from cordwood.tree import structure
 
@@ -45,6 +48,17 @@ def test_limits_and_constants() -> None:
     assert f"At most {structure.MAX_DEPTH} levels" in TEXT
     assert f"at most {structure.MAX_KEY_DEPTH} deep" in TEXT
     assert f"| `{seal.VERSION_KEY}` | `{seal.VERSION}` |" in TEXT
+
+
+def test_limits_and_constants_of_the_zarr_layout() -> None:
+    assert f"longer than {paths.MAX_COMPONENT_BYTES} bytes" in TEXT
+    assert f"longer than {paths.MAX_PATH_BYTES} bytes" in TEXT
+    raw, compressed = (zarr_layout.MAX_CHUNK_BYTES[name] >> 20 for name in (None, "zstd"))
+    assert f"more than {raw} MiB ({compressed} MiB compressed)" in TEXT
+    assert zarr_layout.MAX_CHUNK_BYTES["blosc"] >> 20 == compressed
+    assert f"`version` (`{zarr_index.VERSION}`), `items` and `digest`" in TEXT
+    for name in elements.EXTENSIONS:
+        assert name in TEXT
 
 
 def test_limits_and_constants_of_packs() -> None:

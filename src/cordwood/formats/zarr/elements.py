@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cordwood import dtypes
 from cordwood.errors import FormatError
 
-__all__ = ["Stored", "parse_zarr_dtype", "stored_as", "zarr_dtype"]
+__all__ = ["EXTENSIONS", "Stored", "parse_zarr_dtype", "stored_as", "zarr_dtype"]
 
 _NUMPY = {
     "b1": "bool",
@@ -27,7 +27,7 @@ _NUMPY = {
     "c16": "complex128",
 }
 # TensorStore's names for what numpy has no code for.
-_EXTENSIONS = (
+EXTENSIONS = (
     "bfloat16",
     "int2",
     "int4",
@@ -42,9 +42,9 @@ _EXTENSIONS = (
 )
 _CODES = {
     **{name: ("|" if code.endswith("1") else "<") + code for code, name in _NUMPY.items()},
-    **{name: name for name in _EXTENSIONS},
+    **{name: name for name in EXTENSIONS},
 }
-_EXPECTED = ", ".join([*_NUMPY, *_EXTENSIONS])
+_EXPECTED = ", ".join([*_NUMPY, *EXTENSIONS])
 
 
 class Stored(NamedTuple):
@@ -75,7 +75,7 @@ def zarr_dtype(dtype: str) -> str:
 
 def parse_zarr_dtype(code: object) -> tuple[str, bool]:
     """The name of a dtype, and whether its elements are big-endian. Raises FormatError."""
-    if code in _EXTENSIONS:
+    if code in EXTENSIONS:
         return str(code), False
     if type(code) is str and code[:1] in ("<", ">", "|") and code[1:] in _NUMPY:
         name = _NUMPY[code[1:]]
