@@ -46,6 +46,7 @@ format: $(STAMP)
 
 bench: $(STAMP) $(MINILM)
 	$(BIN)/python benchmarks/single_file.py
+	$(BIN)/python benchmarks/directory.py
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/parts.py
 

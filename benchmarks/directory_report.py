@@ -1,0 +1,111 @@
+"""The tables that benchmarks/directory.md holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from benchmarks.directory_claims import (
+    ASYNC_CLAIMS,
+    LOAD_CLAIMS,
+    MEMORY_BYTES,
+    MEMORY_SHARE,
+    SAVE_CLAIMS,
+)
+from benchmarks.directory_contenders import PACKS
+from benchmarks.report import ratio_lines, table
+
+__all__ = ["Report", "as_markdown", "unmet"]
+
+
+class Report(NamedTuple):
+    """What one case's run measured: medians in seconds, memory in bytes, by contender."""
+
+    tree: str
+    what: str
+    devices: int
+    leaves: int
+    size_bytes: int
+    rounds: int
+    saves: dict[str, float]
+    loads: dict[str, float]
+    calls: dict[str, float]  # until an asynchronous save returns
+    wholes: dict[str, float]  # until it is done
+    save_memory: dict[str, int]  # beyond what was held before
+    load_memory: dict[str, int]  # beyond that and the loaded tree
+    files: dict[str, int]
+
+
+def as_markdown(reports: Sequence[Report], versions: Mapping[str, str], machine: str) -> str:
+    """All reports as one page."""
+    pinned = ", ".join(f"{name} {version}" for name, version in versions.items())
+    lines = [
+        "# Directories: cordwood beside its peers",
+        "",
+        "Written by `make bench`. Medians of interleaved rounds, all contenders of a tree in one",
+        "process; each save onto a fresh path after removal and sync, each load after its files",
+        "were read through once. cordwood's saves and the bare loop are on the disk when they",
+        "return, and its loads are verified; what Orbax and eFormer write can still be lost, and",
+        "is not checked when it is read. The bare loop moves the bytes of cordwood's packs, in",
+        "the same files. Trust the ratios within a table, not the absolute numbers.",
+        "",
+        f"- {pinned}",
+        f"- {machine}",
+        "",
+    ]
+    for report in reports:
+        lines += [*_section(report), ""]
+    return "\n".join(lines)
+
+
+def unmet(reports: Sequence[Report]) -> list[str]:
+    """The claims that a run did not bear out."""
+    return [
+        f"{report.tree}: {line}"
+        for report in reports
+        for line in _claims(report)
+        if "**not met**" in line
+    ]
+
+
+def _section(report: Report) -> list[str]:
+    devices = "1 device" if report.devices == 1 else f"{report.devices} devices"
+    size = f"{report.leaves:,} leaves, {report.size_bytes / 1e9:.3f} GB, {devices}"
+    lines = [f"## {report.tree}", "", f"{report.what} ({size}, {report.rounds} rounds)", ""]
+    lines += table("save", report.saves, report.size_bytes)
+    lines += ["", *table("load", report.loads, report.size_bytes)]
+    lines += ["", "| asynchronous save | call, ms | until done, ms |", "|---|---:|---:|"]
+    for name, seconds in sorted(report.calls.items(), key=lambda item: item[1]):
+        lines.append(f"| {name} | {1e3 * seconds:,.1f} | {1e3 * report.wholes[name]:,.1f} |")
+    lines += ["", "| | extra memory, save, MiB | load, MiB | files |", "|---|---:|---:|---:|"]
+    for name in report.save_memory:
+        save, load = report.save_memory[name], report.load_memory.get(name)
+        loaded = "" if load is None else _mib(load)
+        lines.append(f"| {name} | {_mib(save)} | {loaded} | {report.files.get(name, '')} |")
+    claims = _claims(report)
+    if claims:
+        lines += ["", "| ratio | found | at least | |", "|---|---:|---:|---|", *claims]
+    return lines
+
+
+def _claims(report: Report) -> list[str]:
+    lines = []
+    for what, claims, medians in (
+        ("save", SAVE_CLAIMS, report.saves),
+        ("load", LOAD_CLAIMS, report.loads),
+        ("blocking", ASYNC_CLAIMS, report.calls),
+    ):
+        lines += [f"| {what}: {line[2:]}" for line in ratio_lines(claims, report.tree, medians)]
+    most = MEMORY_BYTES + MEMORY_SHARE * report.size_bytes
+    for what, memory in (("save", report.save_memory), ("load", report.load_memory)):
+        found = memory[PACKS]
+        met = "met" if found <= most else "**not met**"
+        lines.append(
+            f"| {what}: extra memory of {PACKS}, MiB (at most) | {_mib(found)} | {_mib(most)} "
+            f"| {met} |"
+        )
+    return lines
+
+
+def _mib(size_bytes: float) -> str:
+    return f"{size_bytes / (1 << 20):,.0f}"
