@@ -18,6 +18,7 @@ import pytest
 
 import cordwood
 from cordwood.engine import system
+from cordwood.engine.local_store import LocalStore
 from cordwood.testing.faults.systems import CountingSystem, FailingSystem
 from tests.children import SRC
 
@@ -92,6 +93,22 @@ def test_one_path_in_threads_beside_readers(tmp_path: Path) -> None:
     assert data_files(tmp_path) == 1
     assert cordwood.gc(tmp_path) == []
     assert seen
+
+
+def test_a_save_ends_while_another_looks_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = LocalStore.names
+
+    def names_after_a_save(store: LocalStore) -> list[str]:
+        monkeypatch.undo()
+        cordwood.save(tmp_path, tree_of(1), prefix="first")
+        return names(store)
+
+    monkeypatch.setattr(LocalStore, "names", names_after_a_save)
+    cordwood.save(tmp_path, tree_of(2), prefix="second")
+    assert value_of(cordwood.load(tmp_path, prefix="first")) == 1
+    assert value_of(cordwood.load(tmp_path, prefix="second")) == 2
 
 
 SAVER = """

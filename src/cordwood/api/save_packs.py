@@ -224,10 +224,13 @@ def refuse_foreign(path: str | os.PathLike[str]) -> None:
     store = store_at(path)
     try:
         data = store.read_index()
+        names = store.names() if data is None else []
+        if RULES.index_name in names:  # another save has put it there meanwhile
+            data = store.read_index()
         if data is not None:
             parse_items(data, name=f"{store.name}/{RULES.index_name}")
             return
-        foreign = [name for name in store.names() if not _may_be_ours(name)]
+        foreign = [name for name in names if not _may_be_ours(name)]
     except NotADirectoryError as e:
         raise NotACheckpointError(
             f"{store.name} is a file; expected a directory, or nothing there yet"
