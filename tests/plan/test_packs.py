@@ -9,14 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.plan import packs as packs_module
+from cordwood.plan import shares as shares_module
 from cordwood.plan.order import data_order
-from cordwood.plan.packs import MAX_PACKS, Pack, packs_of_all, packs_of_process
-from cordwood.plan.shares import MIN_SHARE_BYTES, Shares, Stored, share_out
+from cordwood.plan.packs import Pack, packs_of_all, packs_of_process
+from cordwood.plan.shares import MIN_SHARE_BYTES, FileSizes, Shares, Stored
 from cordwood.sharding.boxes import cells, element_count
 from cordwood.sharding.shards import ShardMap, single
 
 MIB = 1 << 20
+SIZES = FileSizes(pack_bytes=1 << 30, max_packs=16, part_bytes=None)
+
+
+def share_out(stored: list[Stored], *, process_count: int, sizes: FileSizes = SIZES) -> Shares:
+    return shares_module.share_out(stored, process_count=process_count, sizes=sizes)
 
 
 def spread(shape: tuple[int, ...], counts: tuple[int, ...], copies: int = 1) -> ShardMap:
@@ -147,6 +152,39 @@ def test_at_most_sixteen_packs() -> None:
     assert [leaf for pack in packs for part in pack.parts for leaf in part.leaves] == [*range(40)]
 
 
+def test_large_cells_are_cut_where_files_are_to_be_small() -> None:
+    small = FileSizes(pack_bytes=64 * MIB, max_packs=512, part_bytes=256 * MIB)
+    stored = [Stored(0, 4, single((1000, MIB))), Stored(1, 4, single((64, MIB)))]
+    shares = share_out(stored, process_count=1, sizes=small)
+    large, whole = shares.groups
+    assert len(large.cell_bytes) == 16
+    assert max(large.cell_bytes) <= 256 * MIB
+    assert whole.cell_bytes == (256 * MIB,)
+    assert written(shares) == all_cells(shares)
+    packs = packs_of_process(shares, 0)
+    assert [len(pack.parts) for pack in packs] == [1] * 17
+
+
+def test_large_cells_of_several_holders_are_cut_and_shared() -> None:
+    small = FileSizes(pack_bytes=MIB, max_packs=512, part_bytes=2 * MIB)
+    shares = share_out(
+        [Stored(0, 4, spread((4096, 1024), (1, 1), 2))], process_count=2, sizes=small
+    )
+    assert [[share.cell for share in own] for own in shares.of_process] == [
+        [*range(4)],
+        [4, 5, 6, 7],
+    ]
+    assert shares.groups[0].cell_bytes == (2 * MIB,) * 8
+
+
+def test_a_cell_is_cut_no_further_than_its_longest_axis() -> None:
+    small = FileSizes(pack_bytes=8, max_packs=512, part_bytes=8)
+    (group,) = share_out([Stored(0, 8, single((3, 5)))], process_count=1, sizes=small).groups
+    assert group.cuts == ((0,), (0, 1, 2, 3, 4))
+    (group,) = share_out([Stored(0, 8, single(()))], process_count=1, sizes=small).groups
+    assert group.cell_bytes == (8,)
+
+
 def test_no_leaves_no_packs() -> None:
     assert packs_of_process(share_out([], process_count=1), 0) == ()
 
@@ -172,17 +210,22 @@ def cases(draw: st.DrawFn) -> tuple[list[Stored], int]:
     return [Stored(10 + 3 * i, *pick) for i, pick in enumerate(picks)], processes
 
 
-@given(cases(), st.sampled_from((4, 1 << 30)), st.sampled_from((40, 200, 1 << 30)))
+@given(
+    cases(),
+    st.sampled_from((4, 1 << 30)),
+    st.sampled_from((40, 200, 1 << 30)),
+    st.sampled_from((None, 8, 50)),
+)
 @settings(max_examples=300)
 def test_every_cell_is_written_once_by_a_holder(
-    case: tuple[list[Stored], int], min_share: int, pack_bytes: int
+    case: tuple[list[Stored], int], min_share: int, pack_bytes: int, part_bytes: int | None
 ) -> None:
     stored, processes = case
+    sizes = FileSizes(pack_bytes, 16, part_bytes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cordwood.plan.shares.MIN_SHARE_BYTES", min_share)
-        patch.setattr(packs_module, "PACK_BYTES", pack_bytes)
-        shares = share_out(stored, process_count=processes)
-        assert share_out(stored, process_count=processes) == shares
+        shares = share_out(stored, process_count=processes, sizes=sizes)
+        assert share_out(stored, process_count=processes, sizes=sizes) == shares
         packs = packs_of_all(shares)
         for process in range(processes):
             assert packs[process] == packs_of_process(shares, process)
@@ -190,7 +233,7 @@ def test_every_cell_is_written_once_by_a_holder(
     maps = {item.leaf: item for item in stored}
     assert sorted(maps) == sorted(leaf for group in shares.groups for leaf in group.leaves)
     for process, own in enumerate(packs):
-        assert len(own) <= MAX_PACKS
+        assert len(own) <= 16
         assert sum(pack.data_bytes for pack in own) == shares.bytes_of_process[process]
         for pack in own:
             check_pack(pack, shares, maps, process)
@@ -229,7 +272,7 @@ def check_pack(pack: Pack, shares: Shares, maps: dict[int, Stored], process: int
     assert total == pack.data_bytes
 
 
-def test_many_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_processes() -> None:
     """256 processes, 30 layers, as a model with tensor and data parallelism would have them."""
     stored: list[Stored] = []
     shards = [
@@ -242,12 +285,12 @@ def test_many_processes(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(30):
             stored += [Stored(len(stored) + i, itemsize, item) for i, item in enumerate(shards)]
         stored.append(Stored(len(stored), itemsize, spread((128256, 8192), (1, 4), 64)))
-    shares = share_out(stored, process_count=256)
+    sizes = SIZES._replace(pack_bytes=256 * MIB)
+    shares = share_out(stored, process_count=256, sizes=sizes)
     assert written(shares) == all_cells(shares)
     loads = shares.bytes_of_process
     assert max(loads) <= 1.05 * sum(loads) / len(loads)
     assert min(loads) >= 0.95 * sum(loads) / len(loads)
-    monkeypatch.setattr(packs_module, "PACK_BYTES", 256 * MIB)
     packs = packs_of_all(shares)
     assert {len(own) for own in packs} == {2}
     columns = {part.leaves for own in packs for pack in own for part in pack.parts}

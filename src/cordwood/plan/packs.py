@@ -9,10 +9,7 @@ from typing import NamedTuple, TypeAlias
 from cordwood.plan.order import data_order
 from cordwood.plan.shares import Group, Share, Shares
 
-__all__ = ["MAX_PACKS", "PACK_BYTES", "Pack", "Part", "packs_of_all", "packs_of_process"]
-
-PACK_BYTES = 1 << 30
-MAX_PACKS = 16  # of one process
+__all__ = ["Pack", "Part", "packs_of_all", "packs_of_process"]
 
 
 class Part(NamedTuple):
@@ -49,25 +46,26 @@ _Known: TypeAlias = dict[tuple[_Outline, int], list[_Bin]]
 
 
 def packs_of_process(shares: Shares, process: int) -> tuple[Pack, ...]:
-    """The files that one process writes: of about PACK_BYTES each, at most MAX_PACKS.
+    """The files that one process writes: as large as `shares.sizes` says.
 
     What others could have written as well comes last. Within a file, arrays are in
     `data_order`, then by cell, then by leaf. So processes that hold like shards write files
     that differ in little but the numbers of their cells, and the index can say of all at once
     what they hold.
     """
-    return _packs(shares.groups, shares.of_process[process], {})
+    return _packs(shares, shares.of_process[process], {})
 
 
 def packs_of_all(shares: Shares) -> list[tuple[Pack, ...]]:
     """`packs_of_process` of each process, which share what is equal."""
     known: _Known = {}
-    return [_packs(shares.groups, own, known) for own in shares.of_process]
+    return [_packs(shares, own, known) for own in shares.of_process]
 
 
-def _packs(groups: Sequence[Group], shares: Sequence[Share], known: _Known) -> tuple[Pack, ...]:
+def _packs(shares: Shares, own: Sequence[Share], known: _Known) -> tuple[Pack, ...]:
+    groups, sizes = shares.groups, shares.sizes
     items: dict[tuple[bool, tuple[bool, int], int], list[_Item]] = {}
-    for number, cell, start, stop, free in shares:
+    for number, cell, start, stop, free in own:
         group = groups[number]
         size = group.cell_bytes[cell]
         key = (free, data_order(size, group.itemsize), cell)
@@ -75,8 +73,8 @@ def _packs(groups: Sequence[Group], shares: Sequence[Share], known: _Known) -> t
     keys = sorted(items)
     outline = tuple([tuple(items[key]) for key in keys])
     forced = sum([not key[0] for key in keys])
-    limit = PACK_BYTES
-    while len(bins := _bins(groups, outline, forced, limit, known)) > MAX_PACKS:
+    limit = sizes.pack_bytes
+    while len(bins := _bins(groups, outline, forced, limit, known)) > sizes.max_packs:
         limit *= 2
     return tuple(
         [

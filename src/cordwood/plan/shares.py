@@ -14,11 +14,28 @@ from typing import NamedTuple
 from cordwood.sharding.boxes import Cuts
 from cordwood.sharding.shards import ShardMap
 
-__all__ = ["MIN_SHARE_BYTES", "Group", "Share", "Shares", "Stored", "bytes_of_leaves", "share_out"]
+__all__ = [
+    "MIN_SHARE_BYTES",
+    "FileSizes",
+    "Group",
+    "Share",
+    "Shares",
+    "Stored",
+    "bytes_of_leaves",
+    "share_out",
+]
 
 MIN_SHARE_BYTES = 1 << 20  # a smaller part of a cell is not worth a tensor of its own
 _SLACK = 50  # one part in that many more than its even share is what a process may write
 _EVEN = 20  # rows a part: that one part has a row more than another is then within 5 %
+
+
+class FileSizes(NamedTuple):
+    """How large the files of a process should be."""
+
+    pack_bytes: int  # about; a cell is never in two
+    max_packs: int  # where more would be needed, each is larger
+    part_bytes: int | None  # a cell of more is cut, where an axis allows it; None: never
 
 
 class Stored(NamedTuple):
@@ -55,9 +72,10 @@ class Shares(NamedTuple):
     groups: tuple[Group, ...]
     of_process: tuple[tuple[Share, ...], ...]
     bytes_of_process: tuple[int, ...]
+    sizes: FileSizes
 
 
-def share_out(stored: Sequence[Stored], *, process_count: int) -> Shares:
+def share_out(stored: Sequence[Stored], *, process_count: int, sizes: FileSizes) -> Shares:
     """Share the cells of all leaves out among the processes that hold them.
 
     A cell that several processes hold is cut among them where each part has MIN_SHARE_BYTES;
@@ -72,19 +90,19 @@ def share_out(stored: Sequence[Stored], *, process_count: int) -> Shares:
     shares: list[list[Share]] = [[] for _ in range(process_count)]
     loads = [0] * process_count
     for leaves, itemsize, shards in _grouped(stored):
-        cuts, parts, axis = _cut(shards, itemsize)
-        sizes = _cell_sizes(shards.shape, cuts, itemsize)
+        cuts, parts, axis, owners = _cut(shards, itemsize, sizes.part_bytes)
+        cell_bytes = _cell_sizes(shards.shape, cuts, itemsize)
         number, count = len(groups), len(leaves)
-        groups.append(Group(leaves, shards.shape, itemsize, cuts, tuple(sizes)))
+        groups.append(Group(leaves, shards.shape, itemsize, cuts, tuple(cell_bytes)))
         for cell, (holders, part) in enumerate(_holders(shards, parts, axis)):
             if max(holders) >= process_count:
                 raise ValueError(f"process {max(holders)} holds a shard of {process_count}")
-            if len(holders) == parts:
-                process = holders[part]
+            if len(holders) == owners:
+                process = holders[part * owners // parts]
                 shares[process].append(Share(number, cell, 0, count, False))
-                loads[process] += sizes[cell] * count
+                loads[process] += cell_bytes[cell] * count
             else:
-                choices.append((-sizes[cell], number, cell, holders))
+                choices.append((-cell_bytes[cell], number, cell, holders))
     total = sum([sum(group.cell_bytes) * len(group.leaves) for group in groups])
     most = total * (_SLACK + 1) // (_SLACK * process_count)
     for size, number, cell, holders in sorted(choices):
@@ -95,7 +113,7 @@ def share_out(stored: Sequence[Stored], *, process_count: int) -> Shares:
                 shares[process].append(Share(number, cell, start, start + count, True))
                 loads[process] -= size * count
                 start += count
-    return Shares(tuple(groups), tuple(map(tuple, shares)), tuple(loads))
+    return Shares(tuple(groups), tuple(map(tuple, shares)), tuple(loads), sizes)
 
 
 def _grouped(stored: Iterable[Stored]) -> Iterator[tuple[tuple[int, ...], int, ShardMap]]:
@@ -110,25 +128,32 @@ def _grouped(stored: Iterable[Stored]) -> Iterator[tuple[tuple[int, ...], int, S
         yield tuple(sorted(leaves)), itemsize, shards
 
 
-def _cut(shards: ShardMap, itemsize: int) -> tuple[Cuts, int, int]:
-    """How a group is cut: the cuts, into how many parts each cell is cut more, and along where."""
+def _cut(shards: ShardMap, itemsize: int, part_bytes: int | None) -> tuple[Cuts, int, int, int]:
+    """How a group is cut: the cuts, into how many parts each cell is cut more, along which axis,
+    and among how many holders these are shared."""
     cuts = shards.cuts
     widths = [_widths(starts, size) for starts, size in zip(cuts, shards.shape, strict=True)]
     room = [min(axis) for axis in widths]
-    wanted = min(min(map(len, shards.holders)), prod(room) * itemsize // MIN_SHARE_BYTES)
+    owners = max(1, min(min(map(len, shards.holders)), prod(room) * itemsize // MIN_SHARE_BYTES))
+    wanted = owners
+    if part_bytes is not None:
+        largest = prod([max(axis) for axis in widths]) * itemsize
+        wanted = owners * max(1, -(-largest // (owners * part_bytes)))
     if wanted < 2 or not room:
-        return cuts, 1, 0
+        return cuts, 1, 0, 1
     even = [n for n, axis in enumerate(widths) if _divides(axis, wanted)]
     axis = even[0] if even else max(range(len(room)), key=lambda n: (room[n], -n))
     parts = min(wanted, room[axis])
+    owners = min(owners, parts)
+    parts -= parts % owners
     if parts < 2:
-        return cuts, 1, 0
+        return cuts, 1, 0, 1
     starts = [
         a + i * width // parts
         for a, width in zip(cuts[axis], widths[axis], strict=True)
         for i in range(parts)
     ]
-    return (*cuts[:axis], tuple(starts), *cuts[axis + 1 :]), parts, axis
+    return (*cuts[:axis], tuple(starts), *cuts[axis + 1 :]), parts, axis, owners
 
 
 def _divides(widths: Iterable[int], parts: int) -> bool:
