@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding
 from benchmarks.scale_model import DEVICES_PER_PROCESS, StateLeaf, mesh_of, state
 from cordwood import dtypes
 from cordwood.engine.digest import BLOCK_BYTES
+from cordwood.engine.local_store import LocalStore
 from cordwood.formats.packs.index_file import encode_index
 from cordwood.formats.packs.layout import (
     Layout,
@@ -95,7 +96,7 @@ def plan_save(processes: int) -> tuple[Save, bytes]:
             known[key] = shard_map(*key)
         shards.append(known[key])
     shards_seconds = clock.lap()
-    layout = lay_out(structure, specs, shards, process_count=processes)
+    layout = lay_out(structure, specs, shards, process_count=processes, sizes=LocalStore.file_sizes)
     layout_seconds = clock.lap()
     own = own_packs(layout, 0, save_id=SAVE_ID, format_tag="pt")
     own_seconds = clock.lap()

@@ -10,6 +10,7 @@ import numpy as np
 from cordwood.dtypes import to_numpy
 from cordwood.engine.digest import digest_of, digests_of
 from cordwood.engine.gather import LeafStore
+from cordwood.engine.local_store import LocalStore
 from cordwood.formats.packs.index_file import encode_index
 from cordwood.formats.packs.item import Item
 from cordwood.formats.packs.layout import WrittenPack, encode_item, lay_out, own_packs
@@ -22,6 +23,7 @@ from cordwood.tree.flatten import build, flatten
 from cordwood.tree.leaves import describe, host_array
 
 SAVE_ID = "00112233445566ff"
+SIZES = LocalStore.file_sizes
 
 
 class Directory(NamedTuple):
@@ -63,7 +65,7 @@ def item_of(
     specs = [describe(path, leaf) for path, leaf in zip(flat.paths, flat.leaves, strict=True)]
     arrays = [elements(leaf) for leaf in flat.leaves]
     maps = [(shards or {}).get(i, single(np.shape(leaf))) for i, leaf in enumerate(flat.leaves)]
-    layout = lay_out(flat.structure, specs, maps, process_count=process_count)
+    layout = lay_out(flat.structure, specs, maps, process_count=process_count, sizes=SIZES)
     files: dict[str, bytes] = {}
     written: list[list[WrittenPack]] = []
     for process in range(process_count):
@@ -130,4 +132,4 @@ def value_of(leaf: Leaf, index: Index, files: Mapping[str, bytes]) -> Any:
     return whole[()] if leaf.kind == "numpy_scalar" else whole
 
 
-__all__ = ["SAVE_ID", "Directory", "LeafSpec", "directory_of", "item_of", "tree_in"]
+__all__ = ["SAVE_ID", "SIZES", "Directory", "LeafSpec", "directory_of", "item_of", "tree_in"]

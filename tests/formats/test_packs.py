@@ -27,7 +27,7 @@ from cordwood.sharding.shards import ShardMap
 from cordwood.testing import assert_trees_equal
 from cordwood.testing import strategies as some
 from cordwood.tree.flatten import flatten
-from tests.formats.packed import SAVE_ID, Directory, directory_of, item_of, tree_in
+from tests.formats.packed import SAVE_ID, SIZES, Directory, directory_of, item_of, tree_in
 
 TREE = {
     "layers": [
@@ -273,18 +273,19 @@ def test_the_hugging_face_index_of_two_items() -> None:
 def test_refused_leaves() -> None:
     structure = flatten(0).structure
     deep = LeafSpec((), "numpy", (1,) * 64, "float32")
+    shards = ShardMap((1,) * 64, ((0,),) * 64, ((0,),))
     with pytest.raises(UnsupportedLeafError, match="64 dimensions; packs take fewer than 64"):
-        lay_out(structure, [deep], [ShardMap((1,) * 64, ((0,),) * 64, ((0,),))], process_count=1)
+        lay_out(structure, [deep], [shards], process_count=1, sizes=SIZES)
     opaque = LeafSpec((), "opaque", (), "")
+    shards = ShardMap((), (), ((0,),))
     with pytest.raises(UnsupportedLeafError, match="only its own format understands"):
-        lay_out(structure, [opaque], [ShardMap((), (), ((0,),))], process_count=1)
+        lay_out(structure, [opaque], [shards], process_count=1, sizes=SIZES)
 
 
 def test_what_was_written_must_be_what_was_laid_out() -> None:
     spec = LeafSpec((), "numpy", (3,), "float32")
-    layout = lay_out(
-        flatten(0).structure, [spec], [ShardMap((3,), ((0,),), ((0,),))], process_count=1
-    )
+    shards = ShardMap((3,), ((0,),), ((0,),))
+    layout = lay_out(flatten(0).structure, [spec], [shards], process_count=1, sizes=SIZES)
     (pack,) = own_packs(layout, 0, save_id=SAVE_ID, format_tag="pt")
     assert pack.parts == ((0, None),)
     with pytest.raises(ValueError, match="process 0 wrote 0 files, not 1"):

@@ -27,6 +27,7 @@ from cordwood.api.slicing import select
 from cordwood.api.target import Target
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.source_digests import SourceDigests
+from cordwood.engine.urls import local_or_url
 from cordwood.errors import counted
 from cordwood.index import Box, Leaf, LeafKind
 from cordwood.keypath import format_path
@@ -49,11 +50,11 @@ def open(
 
     Use it in a `with` block, or call `close()`. A compressed file is decompressed here, and
     what it holds stays in memory as long as the checkpoint lives. A directory stays as it was
-    while it is open, whatever is saved there meanwhile; of very many files (64), only until
-    then: reading a leaf may then be an error.
+    while it is open, whatever is saved there meanwhile; of very many files (64), and in an
+    object store, only until then: reading a leaf may then be an error.
 
     Args:
-        path: the file, whose suffix says the format, or the directory.
+        path: the file, whose suffix says the format, or the directory, or the URL of one.
         format: the name of a file's format, where the suffix does not say it.
         prefix: which tree of a directory. None: the one saved without a prefix, or the only one.
         max_bytes: how far a compressed file may grow. None: to 4 GiB, or 1100 times its size if
@@ -95,6 +96,7 @@ def _open(
     *,
     read_once: bool,
 ) -> Checkpoint:
+    path = local_or_url(path)
     row = origin_of(path, format=format, prefix=prefix)
     if isinstance(row, Layout):
         return Checkpoint(os.fspath(path), module_of(row).open_contents(path, prefix))

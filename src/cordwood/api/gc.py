@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cordwood.api.layouts import DEFAULT, layout_at, module_of
 from cordwood.engine.stage import collect_stages
+from cordwood.engine.urls import local_or_url, parse_url
 
 __all__ = ["gc"]
 
@@ -15,10 +16,12 @@ def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:
     """Remove what saves of a directory that died have left there, or beside it.
 
     No tree loses anything. The next save of the directory does the same. Files of saves that are
-    under way stay, and so does whatever is not cordwood's.
+    under way stay, and so does whatever is not cordwood's. In an object store there are no locks to
+    tell the two apart: there, only what began more than 24 hours ago is taken for dead, and only by
+    this function.
 
     Args:
-        path: the directory.
+        path: the directory, or its URL.
         dry_run: remove nothing.
 
     Returns:
@@ -33,9 +36,13 @@ def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:
     >>> gc("/tmp/example-step-7")
     []
     """
-    beside = collect_stages(path, dry_run=dry_run)
-    if beside and not Path(path).is_dir():
-        return beside  # of a save that died before the first one ended
-    row = layout_at(path) or DEFAULT
+    path = local_or_url(path)
+    if parse_url(path) is not None:
+        row, beside = DEFAULT, []
+    else:
+        beside = collect_stages(path, dry_run=dry_run)
+        if beside and not Path(path).is_dir():
+            return beside  # of a save that died before the first one ended
+        row = layout_at(path) or DEFAULT
     names: list[str] = module_of(row).collect(path, dry_run=dry_run)
     return [os.fspath(path).rstrip("/") + f"/{name}" for name in names] + beside

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from cordwood.api.formats import FORMATS, Format, format_for
 from cordwood.engine.stage import standing
+from cordwood.engine.urls import parse_url
 from cordwood.errors import (
     IncompleteCheckpointError,
     NotACheckpointError,
@@ -70,6 +71,8 @@ def destination_for(
         ValueError: the arguments contradict each other.
     """
     text = os.fspath(path)
+    if parse_url(path) is not None:
+        return _in_a_store(text, format=format, layout=layout)
     is_file = any(text.endswith(row.suffix) for row in FORMATS)
     if layout is not None and (format is not None or is_file):
         what = f"format={format!r}" if format is not None else "a name with the suffix of a file"
@@ -104,6 +107,8 @@ def origin_of(
         NotACheckpointError: it is a directory with several.
     """
     text = os.fspath(path)
+    if parse_url(path) is not None:
+        return _in_a_store(text, format=format, layout=None)
     place = Path(standing(path))
     if format is None and place.is_dir():
         there = layout_at(place)
@@ -118,6 +123,21 @@ def origin_of(
     if format is None and not place.exists() and is_directory_name(text):
         raise FileNotFoundError(errno.ENOENT, "there is no checkpoint", text)
     return format_for(path, format)
+
+
+def _in_a_store(text: str, *, format: str | None, layout: str | None) -> Layout:
+    """Packs: what needs neither renames nor files that grow."""
+    if format is not None or not is_directory_name(text):
+        raise UnsupportedFormatError(
+            f"{text}: an object store holds directories, and this means a file; leave the suffix "
+            "out, or use a local path"
+        )
+    if layout not in (None, DEFAULT.name):
+        raise UnsupportedFormatError(
+            f"{text}: the layout {layout!r} needs a local path; an object store holds "
+            f"{DEFAULT.name!r}"
+        )
+    return DEFAULT
 
 
 def is_directory_name(text: str) -> bool:
@@ -137,7 +157,7 @@ def is_directory_name(text: str) -> bool:
 
 
 def layout_at(path: str | os.PathLike[str]) -> Layout | None:
-    """The layout of the checkpoint in a directory; None where there is none.
+    """The layout of the checkpoint in a local directory; None where there is none.
 
     Raises NotACheckpointError where there are indexes of several.
     """

@@ -81,7 +81,7 @@ def load(
     """Load a tree that `save`, Flax or safetensors wrote.
 
     Args:
-        path: the file, whose suffix says the format, or the directory.
+        path: the file, whose suffix says the format, or the directory, or the URL of one.
         like: a tree of the structure, shapes and dtypes to expect, of arrays or
             jax.ShapeDtypeStructs. The result has its types, its kinds of array, its
             shardings and weak types. Without it, the result has those that were saved, as

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -30,6 +31,7 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
         prefix: of the item. None: the tree saved without one, or the only item.
 
     Raises:
+        FileNotFoundError: there is nothing.
         IncompleteCheckpointError: there is no index.
         PrefixError: there is no such item, or none is asked for and there are several.
         FormatError: the index is not what docs/format.md says, or a file is too short.
@@ -51,6 +53,8 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
 def read_index(store: DirectoryStore) -> bytes:
     """The index of a checkpoint that must be there. Raises as `open_contents` does."""
     data = store.read_index()
+    if data is None and not store.names():
+        raise FileNotFoundError(errno.ENOENT, "there is no checkpoint", store.name)
     if data is None:
         raise IncompleteCheckpointError(
             f"{store.name} has no {RULES.index_name}: no save to it has finished, or it is no "

@@ -16,6 +16,7 @@ from cordwood.engine.collector import collector_paused
 from cordwood.engine.files import LocalFile, ReadableFile
 from cordwood.engine.meeting import TIMEOUT_SECONDS
 from cordwood.engine.pending import raise_unreported, wait_for
+from cordwood.engine.urls import local_or_url
 from cordwood.errors import CordwoodError, NotACheckpointError
 
 __all__ = ["refuse_foreign", "save"]
@@ -45,7 +46,9 @@ def save(
         path: where to. The suffix of a file says its format: `.safetensors` (keeps structure,
             kinds and digests), `.msgpack` (Flax's bytes, no digests), `.msgpack.gz`,
             `.msgpack.zst`. Any other name is a directory, which may hold several trees, arrays
-            that are spread over devices as they are, and the same as a safetensors file.
+            that are spread over devices as they are, and the same as a safetensors file. A
+            URL (`gs://bucket/run/100`, `s3://`, `memory://`) is a directory in an object store;
+            `file://` is a path. Of path objects none is a URL.
         tree: nested dicts, lists, tuples, named tuples and registered jax pytree nodes, of
             arrays, scalars, strings, bytes, None and PRNG keys. It is not changed.
         format: the name of a file's format, where the suffix does not say it.
@@ -59,7 +62,8 @@ def save(
         timeout_seconds: how long to wait for other processes that are late, but alive.
 
     Raises:
-        UnsupportedFormatError: the suffix names no format that can be written.
+        UnsupportedFormatError: the suffix names no format that can be written, or the URL no
+            store that is known.
         UnsupportedLeafError: a leaf cannot be stored; the message names its key path.
         NotACheckpointError: there is a file or directory at `path` that is no checkpoint of
             this kind.
@@ -72,6 +76,7 @@ def save(
     >>> save("/tmp/example.safetensors", {"w": np.ones(3, np.float32), "step": 7})
     >>> save("/tmp/example-step-7", {"w": np.ones(3, np.float32)}, prefix="params")
     """
+    path = local_or_url(path)
     row = destination_for(path, format=format, layout=layout, prefix=prefix)
     with meeting_for(path, row, prefix=prefix, timeout_seconds=timeout_seconds) as meeting:
         raise_unreported()

@@ -14,6 +14,7 @@ from cordwood.engine.collector import collector_paused
 from cordwood.engine.meeting import TIMEOUT_SECONDS
 from cordwood.engine.pending import PendingSave, raise_unreported, save_in_background
 from cordwood.engine.snapshot import hold
+from cordwood.engine.urls import local_or_url
 
 __all__ = ["save_async"]
 
@@ -58,6 +59,7 @@ def save_async(
     >>> tree["w"] += 1  # a step of training
     >>> pending.wait()
     """
+    path = local_or_url(path)
     row = destination_for(path, format=format, layout=layout, prefix=prefix)
     with meeting_for(path, row, prefix=prefix, timeout_seconds=timeout_seconds) as meeting:
         raise_unreported()

@@ -33,7 +33,7 @@ from cordwood.formats.packs.layout import (
 from cordwood.formats.packs.rules import RULES, is_pack_name
 from cordwood.formats.packs.scan import parse_items
 from cordwood.formats.safetensors.layout import check_metadata
-from cordwood.plan.shares import bytes_of_leaves
+from cordwood.plan.shares import FileSizes, bytes_of_leaves
 
 __all__ = [
     "Plan",
@@ -64,6 +64,7 @@ def plan(
     metadata: Mapping[str, str],
     process: int,
     process_count: int,
+    sizes: FileSizes,
 ) -> Plan:
     """Decide what of a tree goes where.
 
@@ -73,6 +74,7 @@ def plan(
         metadata: the user's strings.
         process: this one's number.
         process_count: how many take part.
+        sizes: how large files are to be where they go.
 
     Raises as `cordwood.save` does, before it writes.
     """
@@ -80,7 +82,11 @@ def plan(
     _check_prefix(prefix)
     snapshot = take_apart(tree, process=process, process_count=process_count)
     layout = lay_out(
-        snapshot.structure, snapshot.specs, snapshot.shards, process_count=process_count
+        snapshot.structure,
+        snapshot.specs,
+        snapshot.shards,
+        process_count=process_count,
+        sizes=sizes,
     )
     return Plan(layout, snapshot, process, prefix or "", dict(metadata))
 
@@ -106,18 +112,19 @@ def plan_job(
     save_id: str | None = None,
 ) -> Job:
     """Plan the save of a tree by the processes of a meeting; `save_id` is for tests."""
+    store = store_at(path)
     planned = plan(
         tree,
         prefix=prefix,
         metadata=metadata,
         process=meeting.index,
         process_count=meeting.count,
+        sizes=store.file_sizes,
     )
     leaves = planned.snapshot.leaves
     # They are asked for when they are written: until then nothing here keeps them.
     snapshot = planned.snapshot._replace(leaves=())
     planned = planned._replace(snapshot=snapshot)
-    store = store_at(path)
 
     def write(fetch: Fetch) -> None:
         kept: dict[int, Any] = {}  # what was compared and is yet to be written

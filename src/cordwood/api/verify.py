@@ -12,6 +12,7 @@ from cordwood.api.contents import Checked
 from cordwood.api.layouts import Layout, module_of, origin_of
 from cordwood.engine.files import MemoryFile, ReadableFile
 from cordwood.engine.source_digests import SourceDigests
+from cordwood.engine.urls import local_or_url
 from cordwood.engine.verify import check_file
 from cordwood.errors import CorruptionError, counted
 from cordwood.index import Digests, Index, Inline
@@ -46,7 +47,7 @@ def verify(
     into a directory of the zarr layout carry no digests.
 
     Args:
-        path: the file, whose suffix says the format, or the directory.
+        path: the file, whose suffix says the format, or the directory, or the URL of one.
         format: the name of a file's format, where the suffix does not say it.
         max_bytes: how far a compressed file may grow; see `cordwood.load`.
 
@@ -56,6 +57,7 @@ def verify(
         FormatError: the file, or the index of a directory, is not what its format says.
         IncompleteCheckpointError: there is a directory without an index.
     """
+    path = local_or_url(path)
     row = origin_of(path, format=format, prefix=None)
     if isinstance(row, Layout):
         checked: Checked = module_of(row).verify_all(path)

@@ -29,6 +29,11 @@ class ReadableFile(Protocol):
     @property
     def size_bytes(self) -> int: ...
 
+    @property
+    def waits(self) -> bool:
+        """Whether a read is mostly waiting for an answer, so that many at once are faster."""
+        ...
+
     def read(self, offset: int, length: int) -> bytes:
         """Exactly `length` bytes, or TruncatedError."""
         ...
@@ -55,6 +60,8 @@ class ReadableFile(Protocol):
 
 class Closing:
     """What every file shares."""
+
+    waits = False
 
     def close(self) -> None:
         """Nothing to do, unless a file says otherwise."""

@@ -24,6 +24,8 @@ _ATTEMPTS = 200  # each lost to a writer that got through: more means a store th
 _MOST_SECONDS_BETWEEN = 2.0
 _DELETES_AT_ONCE = 64
 _CODE = re.compile(r"([A-Z_]+): ")
+# About two minutes; TensorStore's own 32 retries are a quarter of an hour of silence.
+_RETRIES = {"max_retries": 8, "initial_delay": "1s", "max_delay": "32s"}
 _MESSAGE_LENGTH = 300  # TensorStore ends its messages in a spec of any length
 
 
@@ -183,7 +185,9 @@ def _context() -> Any:
     """One for the process: what memory:// holds belongs to it."""
     import tensorstore
 
-    return tensorstore.Context()
+    return tensorstore.Context(
+        {"gcs_request_retries": _RETRIES, "s3_request_retries": _RETRIES},
+    )
 
 
 def _open(url: Url) -> Any:

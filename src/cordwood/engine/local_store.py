@@ -38,6 +38,7 @@ from cordwood.engine.system import open_into
 from cordwood.engine.write import fill_file
 from cordwood.errors import CordwoodError, CorruptionError, LimitError, StorageError
 from cordwood.index import Sealed, Source
+from cordwood.plan.shares import FileSizes
 
 __all__ = ["LocalSave", "LocalStore"]
 
@@ -47,6 +48,8 @@ _ATTEMPTS = 100  # to create a file in a directory that others keep removing
 
 class LocalStore:
     """A directory, which need not exist yet, and the rules of the format it holds."""
+
+    file_sizes = FileSizes(pack_bytes=1 << 30, max_packs=16, part_bytes=None)
 
     def __init__(self, path: str | os.PathLike[str], rules: Rules) -> None:
         self.name = os.fspath(path)

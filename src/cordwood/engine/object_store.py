@@ -23,6 +23,7 @@ from cordwood.engine.stores import Change, NewFile, Rules
 from cordwood.engine.urls import Url
 from cordwood.errors import CordwoodError, StorageError
 from cordwood.index import Sealed, Source
+from cordwood.plan.shares import FileSizes
 
 __all__ = ["GRACE_SECONDS", "ObjectDirectory", "ObjectSave"]
 
@@ -32,6 +33,9 @@ _LOOK_SECONDS = 0.05
 
 class ObjectDirectory:
     """All objects below a URL, and the rules of the format they hold."""
+
+    # An object is written whole, from memory.
+    file_sizes = FileSizes(pack_bytes=64 << 20, max_packs=512, part_bytes=256 << 20)
 
     def __init__(self, url: Url, rules: Rules) -> None:
         self.name = str(url)

@@ -6,12 +6,12 @@ import io
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
-from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import numpy as np
 
 from cordwood.engine.digest import digest_of, digests_of
+from cordwood.engine.files import Closing
 from cordwood.engine.gather import LeafStore
 from cordwood.engine.kvstore import ObjectStore, storage_error
 from cordwood.engine.stores import NewFile
@@ -26,7 +26,7 @@ _READS_IN_FLIGHT = 8  # of one call
 IN_FLIGHT_BYTES = 256 << 20  # of one call that writes
 
 
-class ObjectFile:
+class ObjectFile(Closing):
     """An object of known size, as a file.
 
     The size comes from the index; that the object has it is checked before it is read first.
@@ -36,6 +36,7 @@ class ObjectFile:
 
     name: str
     size_bytes: int
+    waits = True
     _checked = False
 
     def __init__(self, store: ObjectStore, name: str, size_bytes: int) -> None:
@@ -71,20 +72,6 @@ class ObjectFile:
         raise io.UnsupportedOperation(
             f"{self.name}: an object in a store cannot be mapped; load it without mmap=True"
         )
-
-    def close(self) -> None:
-        """Nothing to do: an object is not held open."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _require(self, offset: int, length: int) -> None:
         if offset < 0 or length < 0:

@@ -6,12 +6,19 @@ import os
 import threading
 from collections.abc import Callable
 
-__all__ = ["default_threads", "run_tasks"]
+__all__ = ["default_threads", "reading_threads", "run_tasks"]
+
+_WAITING_THREADS = 16
 
 
 def default_threads() -> int:
     """As many as this process may use cores, at most four."""
     return min(4, len(os.sched_getaffinity(0)))
+
+
+def reading_threads(*, waits: bool) -> int:
+    """How many are to read files that wait for answers, or that do not."""
+    return _WAITING_THREADS if waits else default_threads()
 
 
 def run_tasks(

@@ -16,7 +16,7 @@ import numpy as np
 from cordwood.engine.chunks import read_chunk
 from cordwood.engine.digest import check_coverage
 from cordwood.engine.files import ReadableFile
-from cordwood.engine.parallel import default_threads, run_tasks
+from cordwood.engine.parallel import reading_threads, run_tasks
 from cordwood.engine.spread import spread_out
 from cordwood.engine.verify import check_blocks
 from cordwood.errors import TruncatedError
@@ -101,8 +101,10 @@ def execute_load(
 
         return work
 
-    threads = min(default_threads(), 1 + total // _BYTES_PER_THREAD)
-    if sum(len(layer.starts) for layer in layers) * _SMALL_MOVE_BYTES > total:
+    waits = any(files[layer.source].waits for layer in layers)
+    waits = waits or any(files[chunk.source].waits for chunk in plan.chunks)
+    threads = min(reading_threads(waits=waits), 1 + total // _BYTES_PER_THREAD)
+    if not waits and sum(len(layer.starts) for layer in layers) * _SMALL_MOVE_BYTES > total:
         threads = 1  # the interpreter's work, which threads only get in the way of
     run_tasks(len(units) + len(plan.chunks), threads=threads, make_worker=make_worker)
     return buffers

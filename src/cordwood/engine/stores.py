@@ -16,6 +16,7 @@ import numpy as np
 from cordwood.engine.files import ReadableFile
 from cordwood.index import Sealed, Source
 from cordwood.plan.save import FilePlan
+from cordwood.plan.shares import FileSizes
 
 __all__ = ["Change", "DirectoryStore", "NewFile", "Rules", "StoreSave"]
 
@@ -84,6 +85,11 @@ class DirectoryStore(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def file_sizes(self) -> FileSizes:
+        """How large the files are to be that are written there."""
+        ...
 
     def read_index(self) -> bytes | None:
         """The index; None where there is none.

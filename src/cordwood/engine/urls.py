@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from cordwood.errors import UnsupportedFormatError
 
-__all__ = ["SCHEMES", "Url", "parse_url"]
+__all__ = ["SCHEMES", "Url", "local_or_url", "parse_url"]
 
 SCHEMES = ("file", "gs", "memory", "s3")
 
@@ -75,3 +75,13 @@ def parse_url(path: str | os.PathLike[str]) -> Url | None:
             "no control characters"
         )
     return Url(scheme, bucket, key)
+
+
+def local_or_url(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """The path that a file:// URL means; other URLs and paths as they are. Raises as `parse_url`.
+
+    >>> local_or_url("file:///tmp/ckpt")
+    '/tmp/ckpt'
+    """
+    url = parse_url(path)
+    return url.key if url is not None and url.scheme == "file" else path

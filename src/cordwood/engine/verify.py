@@ -13,7 +13,7 @@ from cordwood.engine.digest import (
     digest_of_parts,
 )
 from cordwood.engine.files import ReadableFile
-from cordwood.engine.parallel import default_threads, run_tasks
+from cordwood.engine.parallel import default_threads, reading_threads, run_tasks
 from cordwood.errors import CorruptionError
 from cordwood.index import Digests
 
@@ -42,7 +42,7 @@ def check_file(file: ReadableFile, digests: Digests) -> list[tuple[int, int]]:
 
         return work
 
-    run_tasks(len(ranges), threads=default_threads(), make_worker=make_worker)
+    run_tasks(len(ranges), threads=reading_threads(waits=file.waits), make_worker=make_worker)
     return sorted(bad)
 
 

@@ -16,7 +16,7 @@ from cordwood.index import Box, LeafSpec, Sealed
 from cordwood.keypath import KeyPath
 from cordwood.plan.packs import Pack, packs_of_all, packs_of_process
 from cordwood.plan.save import FilePlan
-from cordwood.plan.shares import Shares, Stored, share_out
+from cordwood.plan.shares import FileSizes, Shares, Stored, share_out
 from cordwood.sharding.boxes import shape_of
 from cordwood.sharding.shards import ShardMap, single
 from cordwood.tree.structure import LEAF, Node, Structure, structure_to_json
@@ -66,6 +66,7 @@ def lay_out(
     shards: Sequence[ShardMap],
     *,
     process_count: int,
+    sizes: FileSizes,
 ) -> Layout:
     """Decide what goes where.
 
@@ -74,6 +75,7 @@ def lay_out(
         specs: the leaves. Of a PRNG key array, shape and dtype are those of its key data.
         shards: of each leaf, how it is spread; of one that is no array, anything.
         process_count: how many processes take part.
+        sizes: how large the files are to be.
 
     Raises:
         UnsupportedLeafError: a leaf cannot be stored.
@@ -85,7 +87,7 @@ def lay_out(
         if tensor is not None:
             spread = single(tensor.shape) if spec.kind in BYTE_KINDS else shards[leaf]
             stored.append(Stored(leaf, tensor.itemsize, spread))
-    shares = share_out(stored, process_count=process_count)
+    shares = share_out(stored, process_count=process_count, sizes=sizes)
     grids: list[Grid | None] = [None] * len(specs)
     for group in shares.groups:
         grid = Grid(group.shape, group.cuts)

@@ -1,0 +1,237 @@
+"""Directories by URL: in object stores, and as another way to write a path."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import cordwood
+from cordwood.engine.kvstore import ObjectStore
+from cordwood.engine.object_store import ObjectDirectory
+from cordwood.engine.urls import parse_url
+from cordwood.errors import (
+    CorruptionError,
+    IncompleteCheckpointError,
+    NotACheckpointError,
+    StorageError,
+    TruncatedError,
+    UnsupportedFormatError,
+)
+from cordwood.plan.shares import FileSizes
+from cordwood.testing import assert_trees_equal
+
+_numbers = itertools.count()
+SMALL = FileSizes(pack_bytes=1000, max_packs=512, part_bytes=600)
+
+
+@pytest.fixture(params=["path", "file", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    path = tmp_path / "run 1" / "ckpt"
+    kinds = {"path": str(path), "file": path.as_uri(), "memory": memory_url()}
+    return kinds[request.param]
+
+
+def memory_url() -> str:
+    return f"memory://tests-of-urls/{next(_numbers)}"
+
+
+def store_of(url: str) -> ObjectStore:
+    """What is really there, also where it is a path."""
+    parsed = parse_url(url if "://" in url else Path(url).as_uri())
+    assert parsed is not None
+    return ObjectStore(parsed)
+
+
+def tree() -> dict[str, Any]:
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("x", "y"))
+
+    def spread(shape: tuple[int, ...], *axes: str | None) -> jax.Array:
+        values = np.random.default_rng(0).random(shape, np.float32)
+        return jax.device_put(values, NamedSharding(mesh, PartitionSpec(*axes)))
+
+    return {
+        "layers": [{"w": spread((16, 24), "x", "y"), "b": spread((24,), "y")} for _ in range(3)],
+        "whole": spread((40, 10)),
+        "numpy": np.arange(7, dtype=np.int16),
+        "step": 12,
+        "name": "é",
+        "nothing": None,
+    }
+
+
+def test_there_and_back(url: str) -> None:
+    saved = tree()
+    cordwood.save(url, saved, metadata={"run": "7"})
+    assert_trees_equal(cordwood.load(url, like=saved), saved)
+    with cordwood.open(url) as checkpoint:
+        assert checkpoint.metadata == {"run": "7"}
+        rows = checkpoint["layers/1/w"][3:5, 20:]
+    np.testing.assert_array_equal(rows, np.asarray(saved["layers"][1]["w"])[3:5, 20:])
+    assert cordwood.verify(url).leaves == 10
+    cordwood.save_async(url, {"w": np.ones(3)}).wait()
+    assert_trees_equal(cordwood.load(url), {"w": np.ones(3)})
+    names = store_of(url).names()
+    assert len(names) == 3, "the save before is gone"
+    assert cordwood.gc(url) == []
+
+
+def test_a_file_url_is_the_path(tmp_path: Path) -> None:
+    cordwood.save(tmp_path.as_uri() + "/a%20b", {"w": 1})
+    assert cordwood.load(tmp_path / "a b") == {"w": 1}
+    cordwood.save(f"{tmp_path.as_uri()}/x.safetensors", {"w": 2})
+    assert cordwood.load(tmp_path / "x.safetensors") == {"w": 2}
+
+
+def test_prefixes_that_are_saved_at_once(url: str) -> None:
+    """Eight threads save three times each under a prefix of their own."""
+    failures: list[BaseException] = []
+    together = threading.Barrier(8)
+
+    def work(number: int) -> None:
+        try:
+            for step in range(3):
+                together.wait()
+                cordwood.save(url, {"w": np.full(50, number * 10 + step)}, prefix=f"p{number}")
+        except BaseException as e:  # noqa: BLE001
+            failures.append(e)
+            together.abort()
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    for number in range(8):
+        loaded = cordwood.load(url, prefix=f"p{number}")
+        assert_trees_equal(loaded, {"w": np.full(50, number * 10 + 2)})
+    data = [name for name in store_of(url).names() if name.startswith("data-")]
+    assert len(data) == 8
+    assert cordwood.verify(url).leaves == 8
+
+
+def test_objects_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells too large for an object are cut, and go together again."""
+    monkeypatch.setattr(ObjectDirectory, "file_sizes", SMALL)
+    saved = tree()
+    url = memory_url()
+    cordwood.save(url, saved)
+    store = store_of(url)
+    data = [name for name in store.names() if name.startswith("data-")]
+    assert len(data) > 3
+    sizes = [len(store.read(name, limit_bytes=1 << 20).data or b"") for name in data]
+    assert max(sizes) < 4096 + 2000  # the header's room, and the data
+    assert_trees_equal(cordwood.load(url, like=saved), saved)
+    cordwood.verify(url)
+
+
+def test_damage(url: str) -> None:
+    cordwood.save(url, {"a": {"w": np.arange(1000)}})
+    store = store_of(url)
+    (name,) = [name for name in store.names() if name.startswith("data-")]
+    data = store.read(name, limit_bytes=1 << 20).data
+    assert data is not None
+
+    def put(damaged: bytes) -> None:
+        store.start_write(name, damaged).result()
+
+    put(data[:5000] + bytes([data[5000] ^ 1]) + data[5001:])
+    with pytest.raises(CorruptionError, match=name):
+        cordwood.load(url)
+    with pytest.raises(CorruptionError, match=rf"bytes 4096 to 12096 of {name}: a/w"):
+        cordwood.verify(url)
+    put(data[:-1])
+    with pytest.raises((CorruptionError, TruncatedError), match=f"{name}: expected 12096 bytes"):
+        cordwood.load(url)
+    put(data + b"\0")
+    with pytest.raises(CorruptionError, match=f"{name}: expected 12096 bytes"):
+        cordwood.load(url)
+    store.delete([name])
+    with pytest.raises(CorruptionError, match=f"{name} is missing"):
+        cordwood.load(url)
+    with pytest.raises(CorruptionError, match=f"{name} is missing"):
+        cordwood.verify(url)
+
+
+def test_nothing_there_and_no_index(url: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        cordwood.load(url)
+    with pytest.raises(FileNotFoundError):
+        cordwood.gc(url)
+    store = store_of(url)
+    store.start_write("notes.txt", b"mine").result()
+    with pytest.raises(IncompleteCheckpointError, match=r"has no cordwood\.json"):
+        cordwood.load(url)
+    with pytest.raises(NotACheckpointError, match=r"notes\.txt"):
+        cordwood.save(url, {"w": 1})
+    assert store.names() == ["notes.txt"]
+
+
+def test_a_store_that_fails_keeps_the_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = memory_url()
+    cordwood.save(url, {"w": np.arange(5)})
+    before = store_of(url).names()
+    monkeypatch.setattr(ObjectDirectory, "file_sizes", SMALL)
+    start_write = ObjectStore.start_write
+    calls = 0
+
+    class Failed:
+        def result(self) -> None:
+            raise ValueError("UNAVAILABLE: the network is gone")
+
+    def failing(self: ObjectStore, name: str, data: bytes) -> Any:
+        nonlocal calls
+        calls += 1
+        return Failed() if calls == 3 else start_write(self, name, data)
+
+    monkeypatch.setattr(ObjectStore, "start_write", failing)
+    with pytest.raises(StorageError, match="the store failed while writing it: UNAVAILABLE"):
+        cordwood.save(url, [np.arange(300) for _ in range(8)])
+    assert calls > 3
+    assert store_of(url).names() == before
+    assert_trees_equal(cordwood.load(url), {"w": np.arange(5)})
+
+
+def test_objects_cannot_be_mapped() -> None:
+    url = memory_url()
+    cordwood.save(url, {"w": np.arange(5)})
+    with pytest.raises(io.UnsupportedOperation, match="without mmap=True"):
+        cordwood.load(url, mmap=True)
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "message"),
+    [
+        ("zz://bucket/x", {}, "expected a path, or a URL of one of file://, gs://, memory://, s3"),
+        ("memory://bucket/x.safetensors", {}, "an object store holds directories"),
+        ("memory://bucket/x", {"format": "msgpack"}, "an object store holds directories"),
+        ("memory://bucket/x", {"layout": "zarr"}, "the layout 'zarr' needs a local path"),
+        ("memory://bucket/../x", {}, "expected names between the slashes"),
+        (Path("gs://bucket/x"), {}, "pass a str such as 'gs://bucket/x'"),
+    ],
+)
+def test_what_is_refused(url: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedFormatError) as caught:
+        cordwood.save(url, {"w": 1}, **options)
+    assert message in str(caught.value)
+    if "layout" not in options:
+        with pytest.raises(UnsupportedFormatError) as caught:
+            cordwood.load(url, **options)
+        assert message in str(caught.value)
+
+
+def test_paths_are_no_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in ("memory:x", "./memory://x", Path("sub/memory:/x"), tmp_path / "gs:" / "b"):
+        cordwood.save(path, {"w": 1})
+        assert cordwood.load(path) == {"w": 1}
+        assert os.path.isdir(path)
