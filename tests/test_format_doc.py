@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 from cordwood.dtypes import DTYPES
+from cordwood.engine.local_store import LocalStore
+from cordwood.engine.object_store import GRACE_SECONDS, ObjectDirectory
 from cordwood.formats.packs import index_file, item
 from cordwood.formats.safetensors import layout, seal
 from cordwood.formats.safetensors.codes import CODES, stored_as
@@ -15,7 +17,6 @@ from cordwood.formats.safetensors.names import MAX_NAME_BYTES
 from cordwood.formats.zarr import elements, paths
 from cordwood.formats.zarr import index_file as zarr_index
 from cordwood.formats.zarr import layout as zarr_layout
-from cordwood.plan import packs
 from cordwood.tree import structure
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -73,4 +74,8 @@ def test_limits_and_constants_of_packs() -> None:
         assert re.search(rf"2\^{power}\s(cuts|cells|leaves)\s\(`{limit}`\)", TEXT)
     for member in item.MEMBERS:
         assert f"`{member}`" in TEXT
-    assert f"at most {packs.MAX_PACKS}" in DESIGN
+    assert f"at most {LocalStore.file_sizes.max_packs}" in DESIGN
+    for size in (ObjectDirectory.file_sizes.pack_bytes, ObjectDirectory.file_sizes.part_bytes):
+        assert size is not None
+        assert f"{size >> 20} MiB" in TEXT
+    assert f"{GRACE_SECONDS // 3600} hours" in TEXT
