@@ -32,6 +32,7 @@ from cordwood.errors import (
 )
 from cordwood.testing import assert_trees_equal
 from tests.formats.zarr_trees import read_tree, stored_index
+from tests.threads import in_threads
 
 P = jax.P
 
@@ -219,22 +220,13 @@ def test_b25_no_index_before_the_data_and_nothing_stale_after_it(tmp_path: Path)
 
 def test_b26_savers_of_several_prefixes_lose_nothing(tmp_path: Path) -> None:
     """Ever so many at once: eFormer's index is read, changed and written by each."""
-    failures: list[BaseException] = []
     start = threading.Barrier(8)
 
     def save(number: int) -> None:
-        try:
-            start.wait()
-            tree_serialize_leaves(tmp_path / "c", {"w": jnp.full(4, number)}, prefix=f"p{number}")
-        except BaseException as e:  # noqa: BLE001
-            failures.append(e)
+        start.wait()
+        tree_serialize_leaves(tmp_path / "c", {"w": jnp.full(4, number)}, prefix=f"p{number}")
 
-    threads = [threading.Thread(target=save, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    in_threads(save, together=start)
     for number in range(8):
         assert read_tree(tmp_path / "c", f"p{number}")["w"].tolist() == [number] * 4
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,24 +21,7 @@ from cordwood.engine import system
 from cordwood.engine.local_store import LocalStore
 from cordwood.testing.faults.systems import CountingSystem, FailingSystem
 from tests.children import SRC
-
-
-def in_threads(work: Callable[[int], None], count: int) -> None:
-    failures: list[BaseException] = []
-
-    def run(number: int) -> None:
-        try:
-            work(number)
-        except BaseException as e:  # noqa: BLE001
-            failures.append(e)
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
+from tests.threads import in_threads
 
 
 def tree_of(value: int) -> dict[str, Any]:
@@ -109,6 +92,32 @@ def test_a_save_ends_while_another_looks_what_is_there(
     cordwood.save(tmp_path, tree_of(2), prefix="second")
     assert value_of(cordwood.load(tmp_path, prefix="first")) == 1
     assert value_of(cordwood.load(tmp_path, prefix="second")) == 2
+
+
+def test_a_handler_saves_what_is_being_saved(tmp_path: Path) -> None:
+    """A signal comes in the middle of a commit, and its handler commits to the same directory."""
+    interrupted: list[str] = []
+
+    class Signalling(system.System):
+        def replace(self, source: str, target: str) -> None:
+            if not interrupted:
+                interrupted.append(target)
+                os.kill(os.getpid(), signal.SIGUSR1)
+                time.sleep(0.2)  # the handler's save waits for the lock by now
+            super().replace(source, target)
+
+    def handle(*_: object) -> None:
+        cordwood.save(tmp_path / "ckpt", tree_of(2), prefix="handler")
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with system.replaced(Signalling()):
+            cordwood.save(tmp_path / "ckpt", tree_of(1), prefix="main")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert [os.path.basename(name) for name in interrupted] == ["cordwood.json"]
+    assert value_of(cordwood.load(tmp_path / "ckpt", prefix="main")) == 1
+    assert value_of(cordwood.load(tmp_path / "ckpt", prefix="handler")) == 2
 
 
 SAVER = """

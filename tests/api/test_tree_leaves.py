@@ -28,6 +28,7 @@ from cordwood.errors import (
     UnsupportedLeafError,
 )
 from tests.formats.zarr_trees import read_tree, stored_index
+from tests.threads import in_threads
 
 P = jax.P
 MESH = ((4, 2), ("x", "y"))
@@ -497,23 +498,14 @@ def test_without_an_index_the_arrays_are_the_callers(tmp_path: Path) -> None:
 def test_prefixes_side_by_side(tmp_path: Path) -> None:
     """B26: of 8 threads at once none loses anything; each saves three times."""
     path = tmp_path / "c"
-    failures: list[BaseException] = []
 
     def work(number: int) -> None:
-        try:
-            for step in range(3):
-                tree = {"w": jnp.full((8, 8), number + step), "step": step}
-                tree_serialize_leaves(path, tree, prefix=f"p{number}")
-        except BaseException as e:  # noqa: BLE001
-            failures.append(e)
+        for step in range(3):
+            tree = {"w": jnp.full((8, 8), number + step), "step": step}
+            tree_serialize_leaves(path, tree, prefix=f"p{number}")
 
     tree_serialize_leaves(path, {"root": jnp.ones(1)})
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    in_threads(work)
     for number in range(8):
         found = read_tree(path, f"p{number}")
         assert found["step"] == 2

@@ -28,6 +28,7 @@ from cordwood.errors import (
 )
 from cordwood.plan.shares import FileSizes
 from cordwood.testing import assert_trees_equal
+from tests.threads import in_threads
 
 _numbers = itertools.count()
 SMALL = FileSizes(pack_bytes=1000, max_packs=512, part_bytes=600)
@@ -93,24 +94,14 @@ def test_a_file_url_is_the_path(tmp_path: Path) -> None:
 
 def test_prefixes_that_are_saved_at_once(url: str) -> None:
     """Eight threads save three times each under a prefix of their own."""
-    failures: list[BaseException] = []
     together = threading.Barrier(8)
 
     def work(number: int) -> None:
-        try:
-            for step in range(3):
-                together.wait()
-                cordwood.save(url, {"w": np.full(50, number * 10 + step)}, prefix=f"p{number}")
-        except BaseException as e:  # noqa: BLE001
-            failures.append(e)
-            together.abort()
+        for step in range(3):
+            together.wait()
+            cordwood.save(url, {"w": np.full(50, number * 10 + step)}, prefix=f"p{number}")
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    in_threads(work, together=together)
     for number in range(8):
         loaded = cordwood.load(url, prefix=f"p{number}")
         assert_trees_equal(loaded, {"w": np.full(50, number * 10 + 2)})

@@ -23,6 +23,7 @@ from cordwood.engine.urls import parse_url
 from cordwood.errors import CorruptionError, StorageError, TruncatedError
 from cordwood.index import Sealed, Source
 from cordwood.plan.save import FilePlan, LeafBytes
+from tests.threads import in_threads
 
 HEADER = b"h" * 4096
 RULES = Rules(
@@ -89,8 +90,16 @@ def new_file(name: str, size: int = 100) -> NewFile:
 def put(key: str, *names: str, beside: bytes | None = None) -> Callable[[bytes | None], Change]:
     def update(old: bytes | None) -> Change:
         items = json.loads(old or b"{}")
+        before = {name for own in items.values() for name in own}
         items[key] = names
-        return Change(json.dumps(items).encode(), dict.fromkeys(names, 4196), {"beside": beside})
+        kept = {name for own in items.values() for name in own}
+        return Change(
+            json.dumps(items).encode(),
+            dict.fromkeys(names, 4196),
+            {"beside": beside},
+            kept=frozenset(kept),
+            dropped=frozenset(before - kept),
+        )
 
     return update
 
@@ -184,7 +193,10 @@ def test_an_exception_leaves_nothing(place: Place) -> None:
 
 
 def test_another_process_commits(place: Place) -> None:
-    """What others wrote stays when they fail after the commit, and goes when there is none."""
+    """What others wrote stays when they fail after the commit, and goes when there is none.
+
+    In an object store nobody can tell that there will be none: there it is left to `collect`.
+    """
 
     def fail_late(saving: StoreSave) -> None:
         with place.store().saving(others_commit=False) as first:
@@ -200,7 +212,8 @@ def test_another_process_commits(place: Place) -> None:
     assert place.found() == [f"{NOW}-1", f"{NOW}-2", "index"]
     with pytest.raises(ZeroDivisionError):
         save_and(place, f"{NOW}-3", then=fail, others_commit=True)
-    assert place.found() == [f"{NOW}-1", f"{NOW}-2", "index"]
+    left = [f"{NOW}-3"] if place.kind != "local" else []
+    assert place.found() == [f"{NOW}-1", f"{NOW}-2", *left, "index"]
 
 
 def test_a_commit_needs_all_that_was_written(place: Place) -> None:
@@ -218,23 +231,14 @@ def test_a_commit_needs_all_that_was_written(place: Place) -> None:
 
 def test_threads_that_save_at_once(place: Place) -> None:
     """Each of eight keys is saved five times; none is lost, and nothing else is left."""
-    failures: list[BaseException] = []
     together = threading.Barrier(8)
 
     def work(thread: int) -> None:
-        try:
-            for step in range(5):
-                together.wait()
-                save(place, str(thread), f"{NOW}-{thread}-{step}", beside=b"map")
-        except BaseException as e:  # noqa: BLE001
-            failures.append(e)
+        for step in range(5):
+            together.wait()
+            save(place, str(thread), f"{NOW}-{thread}-{step}", beside=b"map")
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    in_threads(work, together=together)
     items = json.loads(place.content("index") or b"")
     assert items == {str(i): [f"{NOW}-{i}-4"] for i in range(8)}
     assert place.found() == ["beside", *[f"{NOW}-{i}-4" for i in range(8)], "index"]

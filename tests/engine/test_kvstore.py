@@ -11,6 +11,7 @@ from cordwood.engine import kvstore
 from cordwood.engine.kvstore import ObjectStore, storage_error
 from cordwood.errors import LimitError, StorageError, TruncatedError
 from tests.engine.stores import KINDS, new_store
+from tests.threads import in_threads
 
 LIMIT = 1 << 20
 
@@ -141,22 +142,13 @@ def test_eight_threads_lose_nothing(store: ObjectStore) -> None:
         return update
 
     start = threading.Barrier(8)
-    failures: list[BaseException] = []
 
     def save(number: int) -> None:
-        try:
-            own = ObjectStore(store.url)
-            start.wait()
-            own.replace("index", add(number), limit_bytes=LIMIT)
-        except BaseException as e:  # noqa: BLE001
-            failures.append(e)
+        own = ObjectStore(store.url)
+        start.wait()
+        own.replace("index", add(number), limit_bytes=LIMIT)
 
-    threads = [threading.Thread(target=save, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    in_threads(save, together=start)
     found = store.read("index", limit_bytes=LIMIT).data
     assert found is not None
     assert json.loads(found) == {str(n): n for n in range(8)}

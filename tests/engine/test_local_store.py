@@ -6,7 +6,6 @@ import errno
 import fcntl
 import json
 import os
-import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from cordwood.errors import CorruptionError, LimitError, StorageError, Truncated
 from cordwood.index import Sealed, Source
 from cordwood.plan.save import FilePlan, LeafBytes
 from cordwood.testing.faults.systems import FailingSystem
+from tests.threads import in_threads
 
 HEADER = b"h" * 4096
 RULES = Rules(
@@ -45,9 +45,16 @@ def put(
 
     def update(old: bytes | None) -> Change:
         items = json.loads(old or b"{}")
+        before = {name for own in items.values() for name in own}
         items[key] = names
-        added = dict.fromkeys(names, 4096 + size)
-        return Change(json.dumps(items).encode(), added, {"beside": beside})
+        kept = {name for own in items.values() for name in own}
+        return Change(
+            json.dumps(items).encode(),
+            dict.fromkeys(names, 4096 + size),
+            {"beside": beside},
+            kept=frozenset(kept),
+            dropped=frozenset(before - kept),
+        )
 
     return update
 
@@ -318,21 +325,12 @@ def test_a_file_system_without_locks(tmp_path: Path) -> None:
 
 def test_threads_that_save_at_once(tmp_path: Path) -> None:
     """Each of eight keys is saved five times; none is lost, and nothing else is left."""
-    failures: list[BaseException] = []
 
     def work(thread: int) -> None:
-        try:
-            for step in range(5):
-                save(tmp_path / "new", str(thread), f"data-{thread}-{step}", beside=b"map")
-        except BaseException as e:  # noqa: BLE001
-            failures.append(e)
+        for step in range(5):
+            save(tmp_path / "new", str(thread), f"data-{thread}-{step}", beside=b"map")
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    in_threads(work)
     items = json.loads((tmp_path / "new" / "index").read_bytes())
     assert items == {str(i): [f"data-{i}-4"] for i in range(8)}
     assert found(tmp_path / "new") == ["beside", *[f"data-{i}-4" for i in range(8)], "index"]
@@ -385,13 +383,15 @@ def test_the_lock_follows_the_path(tmp_path: Path) -> None:
     """Whoever waits for the lock of a directory that is replaced meanwhile locks the new one."""
     path = tmp_path / "d"
     save(path, "x", "data-1")
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    lock = path / ".index.cordwood-lock"
+    fd = os.open(lock, os.O_RDWR | os.O_CREAT)
     fcntl.flock(fd, fcntl.LOCK_EX)
+    inode = os.fstat(fd).st_ino
     waits = threading.Event()
 
     class Telling(system.System):
         def flock(self, fd: int, operation: int) -> None:
-            if stat.S_ISDIR(os.fstat(fd).st_mode) and operation == fcntl.LOCK_EX:
+            if os.fstat(fd).st_ino == inode:
                 waits.set()
             super().flock(fd, operation)
 

@@ -21,6 +21,10 @@ def meeting(
     return Meeting(hosts, purpose, timeout_seconds=timeout, silence_seconds=silence)
 
 
+def barrier(met: Meeting) -> None:
+    met.round(b"", lambda _: b"")
+
+
 def join(values: list[bytes]) -> bytes:
     return b",".join(values)
 
@@ -35,7 +39,7 @@ def test_alone_there_is_nobody_to_wait_for() -> None:
     assert current() is ALONE
     with meeting(ALONE) as alone:
         assert alone.round(b"v", join) == b"v"
-        alone.barrier()
+        barrier(alone)
     assert ALONE.list("cordwood/") == {}
 
 
@@ -46,7 +50,7 @@ def test_process_0_answers_everybody(delays: dict[int, float]) -> None:
         answers = []
         for purpose in ("save x", "save y"):
             with meeting(hosts, purpose) as met:
-                met.barrier()
+                barrier(met)
                 answers += [met.round(f"{hosts.index}.{i}".encode(), join) for i in range(3)]
         return answers
 
@@ -62,7 +66,7 @@ def test_rooms_are_cleared_once_everybody_has_left() -> None:
     def work(hosts: Hosts) -> None:
         for _ in range(20):
             with meeting(hosts) as met:
-                met.barrier()
+                barrier(met)
 
     store = Store()
     run_processes(COUNT, work, store=store)
@@ -72,7 +76,7 @@ def test_rooms_are_cleared_once_everybody_has_left() -> None:
 def fail_in(process: int, error: Callable[[], BaseException]) -> Callable[[Hosts], None]:
     def work(hosts: Hosts) -> None:
         with meeting(hosts) as met:
-            met.barrier()
+            barrier(met)
             if hosts.index == process:
                 raise error()
             met.round(b"", join)
@@ -129,7 +133,7 @@ def test_process_0_refuses_what_the_others_sent() -> None:
 def test_failures_are_noticed_in_the_middle_of_long_work() -> None:
     def work(hosts: Hosts) -> None:
         with meeting(hosts, silence=1) as met:
-            met.barrier()
+            barrier(met)
             if hosts.index == 1:
                 raise OSError(5, "Input/output error")
             while True:
@@ -143,8 +147,8 @@ def test_failures_are_noticed_in_the_middle_of_long_work() -> None:
 
 def two_rounds(hosts: FakeHosts) -> int:
     with meeting(hosts, timeout=20, silence=0.5) as met:
-        met.barrier()
-        met.barrier()
+        barrier(met)
+        barrier(met)
     return hosts.calls
 
 
@@ -195,13 +199,38 @@ def test_process_0_never_comes() -> None:
 def test_a_stall_of_process_0_is_nobody_elses_death() -> None:
     def work(hosts: Hosts) -> None:
         with meeting(hosts, silence=0.4) as met:
-            met.barrier()
+            barrier(met)
             if hosts.index == 1:
                 time.sleep(1)  # alive all the while: its beats go on
-            met.barrier()
+            barrier(met)
 
     delays = {0: 0.25}  # each of process 0's calls takes longer than the silence it allows
     assert all(o.error is None for o in run_processes(2, work, delay_seconds=delays))
+
+
+def test_a_process_that_works_on_is_waited_for() -> None:
+    def work(hosts: Hosts) -> None:
+        with meeting(hosts, timeout=0.4, silence=0.5) as met:
+            barrier(met)
+            until = time.monotonic() + 3  # longer than the others wait for process 0's answer
+            while hosts.index == 1 and time.monotonic() < until:
+                met.check()
+                time.sleep(0.05)
+            barrier(met)
+
+    assert all(o.error is None for o in run_processes(3, work))
+
+
+def test_a_process_that_gets_no_further_is_not() -> None:
+    def work(hosts: Hosts) -> None:
+        with meeting(hosts, timeout=0.4, silence=0.5) as met:
+            barrier(met)
+            if hosts.index == 1:
+                time.sleep(2)  # it beats all the while
+            barrier(met)
+
+    for text in texts(run_processes(3, work)):
+        assert text.startswith("process 1 did not come within 0.4 s to save x (step 2)")
 
 
 def test_processes_that_come_for_different_things() -> None:
@@ -218,7 +247,7 @@ def test_a_process_that_was_restarted_alone_is_out_of_step() -> None:
 
     def work(hosts: Hosts) -> None:
         with meeting(hosts) as met:
-            met.barrier()
+            barrier(met)
 
     run_processes(2, work, store=store)
 

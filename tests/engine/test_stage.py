@@ -7,7 +7,6 @@ import fcntl
 import os
 import signal
 import stat
-import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -25,6 +24,7 @@ from cordwood.engine.stage import Stage, stale_stages, standing
 from cordwood.errors import NotACheckpointError, StorageError
 from cordwood.testing.faults.systems import CountingSystem
 from tests.children import run_python
+from tests.threads import in_threads
 
 
 def nothing(_path: str, _names: set[str]) -> set[str]:
@@ -369,26 +369,18 @@ def test_an_exception_while_preparing_changes_nothing(tmp_path: Path) -> None:
 def test_savers_in_a_crowd_lose_nothing(tmp_path: Path, calls: type[system.System]) -> None:
     """Each brings in its own file and keeps all others."""
     path = tmp_path / "ckpt"
-    failures: list[BaseException] = []
 
-    def work(name: str) -> None:
-        try:
-            for i in range(6):
-                save(
-                    path,
-                    {f"{name}/{i}": name.encode(), name + ".last": str(i).encode()},
-                    replaced=lambda _, names: {name + ".last"} & names,
-                )
-        except BaseException as e:  # noqa: BLE001
-            failures.append(e)
+    def work(number: int) -> None:
+        name = f"s{number}"
+        for i in range(6):
+            save(
+                path,
+                {f"{name}/{i}": name.encode(), name + ".last": str(i).encode()},
+                replaced=lambda _, names: {name + ".last"} & names,
+            )
 
-    threads = [threading.Thread(target=work, args=(f"s{n}",)) for n in range(8)]
     with system.replaced(calls()):
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert not failures
+        in_threads(work)
     found = tree(path)
     assert found == {
         **{f"s{n}/{i}": f"s{n}".encode() for n in range(8) for i in range(6)},

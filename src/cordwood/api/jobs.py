@@ -6,15 +6,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-
 from cordwood.api.formats import Format
 from cordwood.api.layouts import Layout, module_of
 from cordwood.engine.meeting import Meeting
 from cordwood.engine.write import write_file, write_stream
 from cordwood.tree.flatten import flatten
-from cordwood.tree.leaves import describe, host_array
-from cordwood.tree.padding import without_padding
+from cordwood.tree.leaves import describe, whole_array
 
 __all__ = ["Fetch", "Job", "plan_job"]
 
@@ -59,7 +56,9 @@ def plan_job(
         flat = flatten(tree)
         specs = [describe(p, leaf) for p, leaf in zip(flat.paths, flat.leaves, strict=True)]
         plan = plan_save(flat.structure, specs, metadata=metadata)
-        return Job(flat.leaves, lambda fetch: write_file(path, plan, lambda i: _elements(fetch(i))))
+        return Job(
+            flat.leaves, lambda fetch: write_file(path, plan, lambda i: whole_array(fetch(i)))
+        )
     if metadata:
         raise ValueError(f"{os.fspath(path)}: the {row.name} format has no place for metadata")
     from cordwood.msgpack import plan_buffers, plan_state
@@ -70,7 +69,7 @@ def plan_job(
 
     def write(fetch: Fetch) -> None:
         if compression is None:
-            write_file(path, state_plan, lambda i: _elements(fetch(i)))
+            write_file(path, state_plan, lambda i: whole_array(fetch(i)))
         else:
             from cordwood.formats.compressed import compress
 
@@ -78,11 +77,3 @@ def plan_job(
             write_stream(path, compress(buffers, compression, size_bytes=size_bytes))
 
     return Job(arrays, write)
-
-
-def _elements(leaf: Any) -> np.ndarray[Any, Any]:
-    if isinstance(leaf, str):
-        leaf = leaf.encode("utf-8", "surrogatepass")
-    if isinstance(leaf, bytes):
-        return np.frombuffer(leaf, np.uint8)
-    return without_padding(host_array(leaf))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cordwood.api.jobs import Fetch, Job
-from cordwood.api.snapshot import LeafParts, Snapshot, take_apart, whole_array
+from cordwood.api.snapshot import LeafParts, Snapshot, take_apart
 from cordwood.api.stores import store_at
 from cordwood.engine.agreement import fingerprints
 from cordwood.engine.meeting import Meeting
@@ -30,10 +30,11 @@ from cordwood.formats.packs.layout import (
     lay_out,
     own_packs,
 )
-from cordwood.formats.packs.rules import RULES, is_pack_name
+from cordwood.formats.packs.rules import RULES, is_pack_name, names_in
 from cordwood.formats.packs.scan import parse_items
 from cordwood.formats.safetensors.layout import check_metadata
 from cordwood.plan.shares import FileSizes, bytes_of_leaves
+from cordwood.tree.leaves import whole_array
 
 __all__ = [
     "Plan",
@@ -212,6 +213,7 @@ def change(
     """
     try:
         items = {} if old is None else decode_index(old)
+        before = names_in(items)
     except CordwoodError as e:
         raise type(e)(f"{name}/{RULES.index_name}: {e}") from e
     items[planned.prefix] = encode_item(
@@ -220,7 +222,9 @@ def change(
     data = encode_index(dict(sorted(items.items())))
     parsed = parse_items(data, name=f"{name}/{RULES.index_name}")
     added = {pack.name: pack.size_bytes for own in written for pack in own}
-    return Change(data, added, {HUGGING_FACE_NAME: hugging_face_index(parsed)})
+    kept = names_in(items)
+    beside = {HUGGING_FACE_NAME: hugging_face_index(parsed)}
+    return Change(data, added, beside, kept=kept, dropped=before - kept)
 
 
 def refuse_foreign(path: str | os.PathLike[str]) -> None:

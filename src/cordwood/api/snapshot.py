@@ -18,11 +18,11 @@ from cordwood.keypath import format_path
 from cordwood.sharding.boxes import slices
 from cordwood.sharding.shards import ShardMap, shard_map, single
 from cordwood.tree.flatten import flatten
-from cordwood.tree.leaves import ARRAY_KINDS, describe, host_array, is_jax_array
+from cordwood.tree.leaves import ARRAY_KINDS, describe, is_jax_array, whole_array
 from cordwood.tree.padding import without_padding
 from cordwood.tree.structure import Structure
 
-__all__ = ["LeafParts", "Snapshot", "take_apart", "whole_array"]
+__all__ = ["LeafParts", "Snapshot", "take_apart"]
 
 Fetch: TypeAlias = Callable[[int], Any]
 
@@ -122,8 +122,7 @@ class LeafParts:
     def part(self, leaf: int, box: Box | None) -> np.ndarray[Any, Any]:
         """The elements of a box of a leaf, or of all of it: a view, wherever there can be one."""
         if box is None:  # its only part
-            value = self._fetch(leaf)
-            return without_padding(value if type(value) is np.ndarray else whole_array(value))
+            return whole_array(self._fetch(leaf))
         if leaf not in self._held:
             self._held[leaf] = _elements(self._fetch(leaf))
         value = self._held[leaf]
@@ -135,12 +134,6 @@ class LeafParts:
         if is_jax_array(value):
             return self._local.part(value, box)
         return without_padding(value[(*slices(box), ...)])
-
-
-def whole_array(leaf: Any) -> np.ndarray[Any, Any]:
-    """The elements of a leaf of which this process has all."""
-    elements = _elements(leaf)
-    return host_array(elements) if is_jax_array(elements) else np.asarray(elements)
 
 
 def _elements(leaf: Any) -> Any:

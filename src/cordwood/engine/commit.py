@@ -9,7 +9,6 @@ unlocked: the next save of the same name removes it.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import re
@@ -19,11 +18,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from cordwood.engine import system
-from cordwood.engine.system import open_into
+from cordwood.engine.locks import lock, remove_unlocked
+from cordwood.engine.system import open_into, write_all
 from cordwood.errors import NotACheckpointError, StorageError
 
 __all__ = [
-    "NO_LOCKS",
     "Temporary",
     "atomic_file",
     "make_ancestors",
@@ -38,7 +37,6 @@ __all__ = [
 
 _NAME_MAX = 255  # bytes in a file name on Linux file systems
 _RANDOM_BYTES = 8
-NO_LOCKS = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK)
 
 
 class Temporary:
@@ -61,26 +59,16 @@ class Temporary:
 
     def lock(self) -> bool:
         """False if it is gone: before it was locked, another save took it for a killed one's."""
-        try:
-            system.current().flock(self.fd, fcntl.LOCK_EX)
-        except OSError as e:
-            if e.errno not in NO_LOCKS:  # a file system without locks: nobody can take it
-                raise
+        lock(self.fd)
         return os.fstat(self.fd).st_nlink > 0
 
     def remove(self) -> None:
         with suppress(OSError):  # the next save tries again
             system.current().unlink(self.path)
 
-    def write(self, data: memoryview, offset: int, *, fd: int | None = None) -> None:
-        """All of `data` at `offset`, however many calls it takes."""
-        target = self.fd if fd is None else fd
-        calls = system.current()
-        while len(data):
-            count = calls.pwrite(target, data, offset)
-            if count <= 0:
-                raise OSError(errno.EIO, "the file takes no more bytes")
-            data, offset = data[count:], offset + count
+    def write(self, data: memoryview, offset: int) -> None:
+        """All of `data` at `offset`."""
+        write_all(self.fd, data, offset)
 
 
 @contextmanager
@@ -227,23 +215,10 @@ def temporary_path(folder: str, name: str) -> str:
 
 def remove_stale(folder: str, name: str) -> None:
     """Remove the temporaries of `name` that no living save holds."""
-    calls = system.current()
     pattern = temporary_pattern(name)
     for entry in os.listdir(folder):
-        if not pattern.fullmatch(entry):
-            continue
-        path = os.path.join(folder, entry)
-        opened: list[int] = []
-        try:
-            open_into(opened, path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-            calls.flock(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
-            calls.unlink(path)
-        except OSError:
-            # Renamed meanwhile, another user's, a live save's, or no locks here: not ours.
-            pass
-        finally:
-            if opened:
-                calls.close(opened[0])
+        if pattern.fullmatch(entry):
+            remove_unlocked(os.path.join(folder, entry))
 
 
 def _abandon(temporary: Temporary | None, made: list[str], *, in_place: bool) -> None:

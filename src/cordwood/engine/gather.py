@@ -12,7 +12,7 @@ import numpy as np
 
 from cordwood.plan.save import LeafBytes, Segment
 
-__all__ = ["LeafStore", "copy_bytes"]
+__all__ = ["LeafStore", "copy_bytes", "is_little_endian"]
 
 _SMALL_COPY_BYTES = 16 << 10  # below this, memoryview assignment is quicker than numpy's
 _LITTLE_ENDIAN = ("|", "<", "=") if sys.byteorder == "little" else ("|", "<")
@@ -85,7 +85,7 @@ class LeafStore:
                 if size >= _SMALL_COPY_BYTES or room < 0:
                     break
                 array = self._fetch(leaf)
-                whole = array.nbytes == size and not start and _is_little_endian(array)
+                whole = array.nbytes == size and not start and is_little_endian(array)
                 found.append(array if whole else _part(leaf, array, start, size))
         return found
 
@@ -145,7 +145,7 @@ def copy_bytes(array: np.ndarray, start: int, target: memoryview) -> None:
     size = len(target)
     if start + size > array.nbytes:
         raise ValueError(f"expected bytes {start} to {start + size}, found {array.nbytes} in all")
-    if not array.flags.c_contiguous or not _is_little_endian(array):
+    if not array.flags.c_contiguous or not is_little_endian(array):
         _copy_elements(array, start, np.frombuffer(target, np.uint8))
         return
     source = array.reshape(-1).view(np.uint8)
@@ -155,7 +155,8 @@ def copy_bytes(array: np.ndarray, start: int, target: memoryview) -> None:
         np.copyto(np.frombuffer(target, np.uint8), source[start : start + size])
 
 
-def _is_little_endian(array: np.ndarray) -> bool:
+def is_little_endian(array: np.ndarray) -> bool:
+    """Whether the bytes of a plain array are what a file holds, as they are."""
     return array.dtype.byteorder in _LITTLE_ENDIAN and type(array) is np.ndarray
 
 

@@ -1,7 +1,7 @@
 """A directory of a local disk, or of a file system that several machines mount.
 
 A data file is created under its final name and locked until its save ends. The index is replaced
-under a lock of the directory, and what it no longer refers to is removed under that lock too: of
+under a lock, and what it no longer refers to is removed under that lock too: of
 data files that no index has referred to yet, only those whose own lock is free. So savers lose
 nothing of each other, and nobody removes what a living save has written.
 """
@@ -9,7 +9,6 @@ nothing of each other, and nobody removes what a living save has written.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import time
 from collections import deque
@@ -17,10 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from operator import attrgetter
+from typing import TypeVar
 
 from cordwood.engine import system
+from cordwood.engine.apart import Check, run_apart
 from cordwood.engine.commit import (
-    NO_LOCKS,
     Temporary,
     make_ancestors,
     remove_stale,
@@ -28,10 +28,12 @@ from cordwood.engine.commit import (
     sync_directory,
     temporary_path,
     temporary_pattern,
+    temporary_stem,
 )
 from cordwood.engine.digest import digest_of
 from cordwood.engine.directory import LocalDirectory, regular_size
 from cordwood.engine.files import ReadableFile
+from cordwood.engine.locks import locked, remove_unlocked, wait_for_lock
 from cordwood.engine.pinned import PINNED_FILES, pinned
 from cordwood.engine.stores import Change, NewFile, Rules
 from cordwood.engine.system import open_into
@@ -41,6 +43,8 @@ from cordwood.index import Sealed, Source
 from cordwood.plan.shares import FileSizes
 
 __all__ = ["LocalSave", "LocalStore"]
+
+T = TypeVar("T")
 
 _LOOK_SECONDS = 0.05
 _ATTEMPTS = 100  # to create a file in a directory that others keep removing
@@ -99,23 +103,27 @@ class LocalStore:
                 deque(save.closing, maxlen=0)
 
     def settle(self) -> None:
-        with suppress(FileNotFoundError), _locked(self._path):
-            pass  # whoever commits has it
+        wait_for_lock(_lock_of(self._path, self._rules))
 
     def collect(self, *, dry_run: bool) -> list[str]:
         if not os.path.isdir(self._path):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.name)
-        with _locked(self._path):
-            data = _read_index(self._path, self._rules)
-            kept = frozenset() if data is None else self._rules.referenced(data)
-            found = []
-            patterns = [temporary_pattern(name) for name in _small_names(self._rules)]
-            for name in self.names():
-                stray = self._rules.is_data(name) and name not in kept
-                stray = stray or any(pattern.fullmatch(name) for pattern in patterns)
-                if stray and _remove_unlocked(f"{self._path}/{name}", dry_run=dry_run):
-                    found.append(name)
-            return found
+        if dry_run:
+            return self._collect(dry_run=True)
+        return _alone(self._path, self._rules, lambda: self._collect(dry_run=False))
+
+    def _collect(self, *, dry_run: bool) -> list[str]:
+        names = self.names()
+        data = _read_index(self._path, self._rules)  # after the names: it knows them all
+        kept = frozenset() if data is None else self._rules.referenced(data)
+        found = []
+        patterns = [temporary_pattern(name) for name in _small_names(self._rules)]
+        for name in names:
+            stray = self._rules.is_data(name) and name not in kept
+            stray = stray or any(pattern.fullmatch(name) for pattern in patterns)
+            if stray and remove_unlocked(f"{self._path}/{name}", dry_run=dry_run):
+                found.append(name)
+        return found
 
 
 class LocalSave:
@@ -194,14 +202,16 @@ class LocalSave:
         self.doing = "creating its directory"
         make_ancestors(self._path, self._made)
         self.doing = "waiting for the lock of its directory"
-        with _locked(self._path):
-            self.doing = "reading the index"
-            old = _read_index(self._path, self._rules)
-            change = update(old)
-            self.doing = "looking for what was written"
-            self._require(change.added)
-            self._replace(change)
-            self._clean(old, change)
+        _alone(self._path, self._rules, lambda: self._commit(update))
+
+    def _commit(self, update: Callable[[bytes | None], Change]) -> None:
+        self.doing = "reading the index"
+        change = update(_read_index(self._path, self._rules))
+        self.doing = "looking for what was written"
+        self._require(change.added)
+        self._replace(change)
+        with suppress(OSError):  # a later save, or gc, does it
+            self._clean(change)
 
     def _require(self, added: Mapping[str, int]) -> None:
         """What a process has written is gone if it died and others took it for a dead save's."""
@@ -250,20 +260,20 @@ class LocalSave:
         self.doing = "flushing its directory to the disk"
         sync_directory(self._path)
 
-    def _clean(self, old: bytes | None, change: Change) -> None:
+    def _clean(self, change: Change) -> None:
         """Remove data files that the index does not refer to, so far as that can be done."""
-        before = frozenset() if old is None else self._rules.referenced(old)
-        kept = self._rules.referenced(change.new_index)
-        with suppress(OSError):  # a later save, or gc, does it
-            for name in os.listdir(self._path):
-                if not self._rules.is_data(name) or name in kept:
-                    continue
-                path = f"{self._path}/{name}"
-                if name in before:  # its save has ended, so there is no lock to look at
-                    with suppress(OSError):
-                        system.current().unlink(path)
-                else:
-                    _remove_unlocked(path, dry_run=False)
+        names = os.listdir(self._path)
+        if _read_index(self._path, self._rules) != change.new_index:
+            return  # the file system has no locks, and another save has come first
+        for name in names:
+            if not self._rules.is_data(name) or name in change.kept:
+                continue
+            path = f"{self._path}/{name}"
+            if name in change.dropped:  # its save has ended, so there is no lock to look at
+                with suppress(OSError):
+                    system.current().unlink(path)
+            else:
+                remove_unlocked(path)
 
     def abandon(self) -> None:
         """Remove what was written, unless an index refers to it."""
@@ -272,24 +282,45 @@ class LocalSave:
         if self.in_place:
             return
         if not self._perhaps_committed:
-            self._remove(frozenset())
+            self._remove_files(frozenset())
         elif self._files:
-            with suppress(OSError, CordwoodError), _locked(self._path):
-                data = _read_index(self._path, self._rules)
-                self._remove(frozenset() if data is None else self._rules.referenced(data))
+            with suppress(OSError, CordwoodError):
+                _alone(self._path, self._rules, self._remove_unreferenced)
+        for folder in reversed(self._made):
+            with suppress(OSError):  # not empty: someone else uses it
+                system.current().rmdir(folder)
+
+    def _remove_unreferenced(self) -> None:
+        data = _read_index(self._path, self._rules)
+        self._remove_files(frozenset() if data is None else self._rules.referenced(data))
 
     def remove_marks(self) -> None:
         """Remove what only told others where this save goes."""
         for mark in self._marks:
             mark.remove()
 
-    def _remove(self, kept: frozenset[str]) -> None:
+    def _remove_files(self, kept: frozenset[str]) -> None:
         for file in self._files:
             if os.path.basename(file.path) not in kept:
                 file.remove()
-        for folder in reversed(self._made):
-            with suppress(OSError):  # not empty: someone else uses it
-                system.current().rmdir(folder)
+
+
+def _lock_of(path: str, rules: Rules) -> str:
+    return f"{path}/{temporary_stem(rules.index_name)}lock"
+
+
+def _alone(path: str, rules: Rules, work: Callable[[], T]) -> T:
+    """What `work` returns or raises, called while nobody else commits to a directory.
+
+    Not in the main thread: there a signal's handler could begin a save of the same directory,
+    and wait for the one that it interrupts.
+    """
+
+    def run(_: Check) -> T:
+        with locked(_lock_of(path, rules)):
+            return work()
+
+    return run_apart(run)
 
 
 def _small_names(rules: Rules) -> tuple[str, ...]:
@@ -329,53 +360,3 @@ def _read_small(path: str, name: str, rules: Rules) -> bytes | None:
                 calls.close(opened[0])
             except OSError:
                 pass
-
-
-def _remove_unlocked(path: str, *, dry_run: bool) -> bool:
-    """Remove a file unless a living save holds its lock; whether it could be."""
-    calls = system.current()
-    opened: list[int] = []
-    try:
-        open_into(opened, path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        calls.flock(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not dry_run:
-            calls.unlink(path)
-        return True
-    except OSError:
-        return False  # gone meanwhile, another user's, a live save's, or no locks here: not ours
-    finally:
-        if opened:
-            try:  # noqa: SIM105  (no `suppress`: an interrupt in it would come before the call)
-                calls.close(opened[0])
-            except OSError:
-                pass
-
-
-@contextmanager
-def _locked(folder: str) -> Iterator[None]:
-    """An exclusive lock of a directory, as far as its file system has locks."""
-    calls = system.current()
-    while True:
-        opened: list[int] = []
-        try:
-            open_into(opened, folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                calls.flock(opened[0], fcntl.LOCK_EX)
-            except OSError as e:
-                if e.errno not in (*NO_LOCKS, errno.EBADF):  # EBADF: NFS locks no directories
-                    raise
-            if not os.path.samestat(os.fstat(opened[0]), os.stat(folder)):
-                continue  # while this one waited, another directory was put in its place
-            yield
-            return
-        finally:
-            if opened:
-                try:
-                    calls.flock(opened[0], fcntl.LOCK_UN)  # a fork may have copied it
-                except OSError:
-                    pass
-                finally:
-                    try:  # noqa: SIM105
-                        calls.close(opened[0])
-                    except OSError:
-                        pass

@@ -7,7 +7,6 @@ mostly done: so most flushes wait for nothing, and one commit of the journal doe
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import threading
@@ -23,10 +22,11 @@ from cordwood.engine.apart import Check
 from cordwood.engine.digest import BLOCK_BYTES, digest_of
 from cordwood.engine.encode import Encoder
 from cordwood.engine.files import read_views
-from cordwood.engine.gather import copy_bytes
+from cordwood.engine.gather import copy_bytes, is_little_endian
 from cordwood.engine.parallel import run_tasks
+from cordwood.engine.scratch import Scratch
 from cordwood.engine.snapshot import HeldArray, hold
-from cordwood.engine.system import close_all, open_into
+from cordwood.engine.system import close_all, open_into, write_all
 from cordwood.plan.chunks import ChunkFile, NewFile, SmallFile
 from cordwood.sharding.boxes import shape_of, slices
 from cordwood.tree.leaves import is_jax_array
@@ -78,7 +78,7 @@ def write_new_files(
     def make_worker() -> Callable[[int], None]:
         own: deque[tuple[str, list[int]]] = deque()
         waiting.append(own)
-        scratch = _Scratch()
+        scratch = Scratch()
 
         def work(task: int) -> None:
             check()
@@ -120,7 +120,7 @@ def adopt_files(folder: str, paths: Sequence[str], *, check: Check) -> list[Writ
     results = [Written(0, b"")] * len(paths)
 
     def make_worker() -> Callable[[int], None]:
-        scratch = _Scratch()
+        scratch = Scratch()
 
         def work(task: int) -> None:
             check()
@@ -141,7 +141,7 @@ def adopt_files(folder: str, paths: Sequence[str], *, check: Check) -> list[Writ
     return results
 
 
-def _hash(fd: int, scratch: _Scratch, *, name: str) -> Written:
+def _hash(fd: int, scratch: Scratch, *, name: str) -> Written:
     size = os.fstat(fd).st_size
     digests = []
     for start in range(0, size, _UNIT_BYTES):
@@ -175,20 +175,8 @@ def _with_name(error: OSError, path: str) -> OSError:
     return type(error)(error.errno, error.strerror, path)
 
 
-class _Scratch:
-    """A thread's memory for what cannot be written from where it is."""
-
-    def __init__(self) -> None:
-        self._view = memoryview(b"")
-
-    def of(self, size_bytes: int) -> memoryview:
-        if len(self._view) < size_bytes:
-            self._view = np.empty(size_bytes, np.uint8).data
-        return self._view[:size_bytes]
-
-
 def _write(
-    fd: int, file: NewFile, leaves: _Leaves, encode: Encoder | None, scratch: _Scratch
+    fd: int, file: NewFile, leaves: _Leaves, encode: Encoder | None, scratch: Scratch
 ) -> Written:
     if isinstance(file, SmallFile):
         return _write_units(fd, len(file.data), lambda a, b: memoryview(file.data)[a:b])
@@ -202,11 +190,11 @@ def _write(
         leaves.release(file)
 
 
-def _write_raw(fd: int, file: ChunkFile, part: np.ndarray[Any, Any], scratch: _Scratch) -> Written:
+def _write_raw(fd: int, file: ChunkFile, part: np.ndarray[Any, Any], scratch: Scratch) -> Written:
     size = math.prod(file.shape) * file.itemsize
     if part.nbytes != size and not _leads(file):
         part = _padded(part, file.shape)
-    if part.nbytes == size and part.flags.c_contiguous and _is_little_endian(part):
+    if part.nbytes == size and part.flags.c_contiguous and is_little_endian(part):
         source = part.reshape(-1).view(np.uint8).data
         return _write_units(fd, size, lambda a, b: source[a:b])
 
@@ -228,14 +216,9 @@ def _write_units(fd: int, size: int, unit_of: Callable[[int, int], memoryview]) 
     for start in range(0, size, _UNIT_BYTES):
         unit = unit_of(start, min(start + _UNIT_BYTES, size))
         digests += [digest_of(unit[a : a + BLOCK_BYTES]) for a in range(0, len(unit), BLOCK_BYTES)]
-        offset = start
-        while len(unit):
-            count = calls.pwrite(fd, unit, offset)
-            if count <= 0:
-                raise OSError(errno.EIO, "the file takes no more bytes")
-            unit, offset = unit[count:], offset + count
+        write_all(fd, unit, start)
         with suppress(OSError):  # the flush will tell
-            calls.start_writeback(fd, start, offset - start)
+            calls.start_writeback(fd, start, len(unit))
     return Written(size, b"".join(digests))
 
 
@@ -247,10 +230,6 @@ def _leads(file: ChunkFile) -> bool:
             return False
         held *= extent
     return True
-
-
-def _is_little_endian(array: np.ndarray[Any, Any]) -> bool:
-    return bool(array.dtype.newbyteorder("<") == array.dtype)
 
 
 def _padded(part: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

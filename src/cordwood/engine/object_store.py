@@ -124,12 +124,11 @@ class ObjectSave:
 
     def commit(self, update: Callable[[bytes | None], Change]) -> None:
         rules, store = self._rules, self._store
-        old: bytes | None = None
         change: Change | None = None
 
         def replaced(data: bytes | None) -> bytes:
-            nonlocal old, change
-            old, change = data, update(data)
+            nonlocal change
+            change = update(data)
             self._require(change.added)
             self._perhaps_committed = True  # an answer may be lost on the way
             return change.new_index
@@ -138,9 +137,8 @@ class ObjectSave:
         assert change is not None
         for name, data in change.beside.items():
             self._write_beside(name, data, generation)
-        before = frozenset() if old is None else rules.referenced(old)
         with suppress(OSError):  # `collect` does it
-            store.delete(sorted(before - rules.referenced(change.new_index)))
+            store.delete(sorted(change.dropped))
 
     def _require(self, added: Mapping[str, int]) -> None:
         """What was written is gone if `collect` took it for a dead save's."""
@@ -174,14 +172,13 @@ class ObjectSave:
             self._store.replace(name, update, limit_bytes=self._rules.max_index_bytes)
 
     def abandon(self) -> None:
-        """Remove what was written, unless an index refers to it."""
-        with suppress(OSError, CordwoodError):  # `collect` does it
-            kept: frozenset[str] = frozenset()
-            if self._perhaps_committed:
-                limit = self._rules.max_index_bytes
-                data = self._store.read(self._rules.index_name, limit_bytes=limit).data
-                kept = frozenset() if data is None else self._rules.referenced(data)
-            self._store.delete([name for name in self._written if name not in kept])
+        """Remove what was written, if no index can refer to it.
+
+        One that is on its way can: what it would refer to is left to `collect`.
+        """
+        if not self._perhaps_committed:
+            with suppress(OSError, CordwoodError):  # `collect` does it
+                self._store.delete(self._written)
 
     def release(self) -> None:
         """Remove the marks."""

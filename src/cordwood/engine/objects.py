@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,7 +16,7 @@ from cordwood.engine.kvstore import ObjectStore, storage_error
 from cordwood.engine.stores import NewFile
 from cordwood.errors import CorruptionError, TruncatedError
 from cordwood.index import Sealed
-from cordwood.plan.save import FilePlan, LeafBytes
+from cordwood.plan.save import FilePlan, seal, segment_ends
 
 __all__ = ["IN_FLIGHT_BYTES", "ObjectFile", "object_bytes", "write_objects"]
 
@@ -182,10 +181,7 @@ def object_bytes(plan: FilePlan, fetch: Callable[[int], np.ndarray]) -> bytes:
 
     Raises ValueError for a plan whose sizes disagree with each other or with the leaves.
     """
-    lengths = [s.stop - s.start if isinstance(s, LeafBytes) else len(s.data) for s in plan.segments]
-    ends = list(accumulate(lengths, initial=plan.header_bytes))
-    if ends[-1] != plan.size_bytes or (plan.seal is None) != (plan.header_bytes == 0):
-        raise ValueError(f"a plan of {plan.size_bytes} bytes, but its segments end at {ends[-1]}")
+    ends = segment_ends(plan)
     whole = io.BytesIO()  # gives its memory away as bytes, without a copy
     if plan.size_bytes:
         whole.seek(plan.size_bytes - 1)
@@ -194,10 +190,6 @@ def object_bytes(plan: FilePlan, fetch: Callable[[int], np.ndarray]) -> bytes:
         if len(view) > plan.header_bytes:
             LeafStore(plan.segments, ends, fetch).fill(view[plan.header_bytes :], 0, 0)
         if plan.seal is not None:
-            header = plan.seal(digests_of([view[plan.header_bytes :]], start=plan.header_bytes))
-            if len(header) != plan.header_bytes:
-                raise ValueError(
-                    f"the seal returned {len(header)} bytes for a header of {plan.header_bytes}"
-                )
-            view[: plan.header_bytes] = header
+            digests = digests_of([view[plan.header_bytes :]], start=plan.header_bytes)
+            view[: plan.header_bytes] = seal(plan, digests)
     return whole.getvalue()

@@ -17,6 +17,7 @@ from cordwood.engine.chunks import read_chunk
 from cordwood.engine.digest import check_coverage
 from cordwood.engine.files import ReadableFile
 from cordwood.engine.parallel import reading_threads, run_tasks
+from cordwood.engine.scratch import Scratch
 from cordwood.engine.spread import spread_out
 from cordwood.engine.verify import check_blocks
 from cordwood.errors import TruncatedError
@@ -89,7 +90,7 @@ def execute_load(
     checked = {c.source: digests[c.source] if verify else None for c in plan.chunks}
 
     def make_worker() -> Callable[[int], None]:
-        scratch = _Scratch()
+        scratch = Scratch()
 
         def work(task: int) -> None:
             if task < len(units):
@@ -119,18 +120,6 @@ def allocate(size_bytes: int) -> np.ndarray:
     whole = np.empty(size_bytes + ALIGNMENT, np.uint8)
     skip = -whole.ctypes.data % ALIGNMENT
     return whole[skip : skip + size_bytes]
-
-
-class _Scratch:
-    """A thread's memory for bytes that no buffer wants, or that go to many places."""
-
-    def __init__(self) -> None:
-        self._view = memoryview(b"")
-
-    def of(self, size_bytes: int) -> memoryview:
-        if len(self._view) < size_bytes:
-            self._view = np.empty(size_bytes, np.uint8).data
-        return self._view[:size_bytes]
 
 
 def _layers(plan: LoadPlan, files: Sequence[ReadableFile]) -> list[_Layer]:
@@ -224,7 +213,7 @@ def _read_unit(
     unit: _Unit,
     files: Sequence[ReadableFile],
     buffers: list[memoryview],
-    scratch: _Scratch,
+    scratch: Scratch,
     spreads: Sequence[Spread],
 ) -> None:
     layer, start, stop, first, last, digests = unit
@@ -266,7 +255,7 @@ def _copy_out(
         buffers[buffer][at : at + b - a] = whole[a - start : b - start]
 
 
-def _scattered(unit: _Unit, buffers: list[memoryview], scratch: _Scratch) -> list[memoryview]:
+def _scattered(unit: _Unit, buffers: list[memoryview], scratch: Scratch) -> list[memoryview]:
     """Where the unit's bytes go, in the order of the file; gaps go to scratch."""
     layer, start, stop, first, last, _ = unit
     parts: list[memoryview] = []

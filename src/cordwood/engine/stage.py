@@ -25,14 +25,14 @@ from contextlib import contextmanager, suppress
 
 from cordwood.engine import system
 from cordwood.engine.commit import (
-    NO_LOCKS,
     make_ancestors,
     storage_error,
     sync_directory,
     temporary_stem,
 )
 from cordwood.engine.folders import copy_mode, remove_tree
-from cordwood.engine.system import close_all, open_into
+from cordwood.engine.locks import is_at, lock, locked, unlock
+from cordwood.engine.system import close_all, open_into, write_all
 from cordwood.errors import NotACheckpointError, StorageError
 
 __all__ = ["Stage", "collect_stages", "stale_stages", "standing"]
@@ -92,12 +92,8 @@ class Stage:
             open_into(self._lock, self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
-        try:
-            calls.flock(self._lock[0], fcntl.LOCK_EX)
-        except OSError as e:
-            if e.errno not in NO_LOCKS:
-                raise
-        return _is_at(self._lock[0], self.path)
+        lock(self._lock[0])
+        return is_at(self._lock[0], self.path)
 
     def make_folders(self, paths: Iterable[str]) -> None:
         """Make directories in it, and those that they lie in; none of them is flushed yet."""
@@ -134,12 +130,8 @@ class Stage:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             open_into(opened, f"{self.path}/{path}", flags)
             for chunk in chunks:
-                view = memoryview(chunk)
-                while len(view):
-                    count = calls.pwrite(opened[0], view, offset)
-                    if count <= 0:
-                        raise OSError(errno.EIO, "the file takes no more bytes")
-                    view, offset = view[count:], offset + count
+                write_all(opened[0], memoryview(chunk), offset)
+                offset += len(chunk)
             calls.fsync(opened[0])
         finally:
             if opened:
@@ -184,26 +176,41 @@ class Stage:
         self.doing = "flushing its directories to the disk"
         self.sync_folders()
         self.doing = "waiting for the lock of its parent directory"
-        with _locked(self._parent):
-            old = f"{self._parent}/{_old_name(self._name)}"
-            self.doing = "bringing in what it does not replace"
-            _recover(self.target, old)
-            there = os.path.isdir(self.target)
-            keep_up = prepare(self.target if there else None)
-            self.doing = "flushing its directories to the disk"
-            self.sync_folders()
-            self.doing = "putting it in place"
-            out = self._put(old, there=there)
-            self.path = self.target
-            self.doing = "flushing its parent directory to the disk"
-            sync_directory(self._parent)
-            if out is not None:
-                self.doing = "bringing in what came to the old directory meanwhile"
-                keep_up(out)
-                self.sync_folders()
+        held: list[int] = []  # the old one: nobody removes it before the exchange is on the disk
+        try:
+            with locked(f"{self._parent}/{temporary_stem(self._name)}lock"):
+                out = self._replace(prepare, held)
+        finally:
+            unlock(held)
         self.close()
         if out is not None:
             _remove_unused(out, without_locks=True)
+
+    def _replace(
+        self, prepare: Callable[[str | None], Callable[[str], None]], held: list[int]
+    ) -> str | None:
+        """`commit` under the lock; where the old directory is now, which `held` keeps locked."""
+        old = f"{self._parent}/{_old_name(self._name)}"
+        self.doing = "bringing in what it does not replace"
+        _recover(self.target, old)
+        there = os.path.isdir(self.target)
+        if there:
+            open_into(held, self.target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            lock(held[0], fcntl.LOCK_SH)
+            copy_mode(self.target, self.path)
+        keep_up = prepare(self.target if there else None)
+        self.doing = "flushing its directories to the disk"
+        self.sync_folders()
+        self.doing = "putting it in place"
+        out = self._put(old, there=there)
+        self.path = self.target
+        self.doing = "flushing its parent directory to the disk"
+        sync_directory(self._parent)
+        if out is not None:
+            self.doing = "bringing in what came to the old directory meanwhile"
+            keep_up(out)
+            self.sync_folders()
+        return out
 
     def _put(self, old: str, *, there: bool) -> str | None:
         """Exchange it with the target, if there is one; where the old one is now."""
@@ -212,7 +219,6 @@ class Stage:
             calls.replace(self.path, self.target)
             self.in_place = True
             return None
-        copy_mode(self.target, self.path)
         try:
             calls.exchange(self.path, self.target)
         except OSError as e:
@@ -233,7 +239,7 @@ class Stage:
 
     def close(self) -> None:
         """Give up its lock."""
-        _unlock(self._lock)
+        unlock(self._lock)
 
     def abandon(self) -> None:
         """Remove it, and the directories that were made for it, unless it is in place."""
@@ -326,13 +332,6 @@ def _pattern(name: str) -> Callable[[str], object]:
     return re.compile(f"{stem}[0-9a-f]{{{2 * _RANDOM_BYTES}}}\\.stage").fullmatch
 
 
-def _is_at(fd: int, path: str) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), os.lstat(path))
-    except FileNotFoundError:
-        return False
-
-
 def _remove_stale(parent: str, name: str) -> None:
     pattern = _pattern(name)
     for entry in os.listdir(parent):
@@ -348,13 +347,10 @@ def _remove_unused(path: str, *, without_locks: bool, dry_run: bool = False) -> 
     opened: list[int] = []
     try:
         open_into(opened, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            system.current().flock(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as e:
-            if e.errno not in NO_LOCKS or not without_locks:
-                raise
+        take = lock if without_locks else system.current().flock
+        take(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
         # It may have been exchanged since: then another directory lies there.
-        if not _is_at(opened[0], path):
+        if not is_at(opened[0], path):
             return False
         if not dry_run:
             remove_tree(path)
@@ -373,28 +369,3 @@ def _recover(target: str, old: str) -> None:
         remove_tree(old)
     else:
         system.current().replace(old, target)
-
-
-@contextmanager
-def _locked(folder: str) -> Iterator[None]:
-    """An exclusive lock of a directory, as far as its file system has locks."""
-    calls = system.current()
-    opened: list[int] = []
-    try:
-        open_into(opened, folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            calls.flock(opened[0], fcntl.LOCK_EX)
-        except OSError as e:
-            if e.errno not in NO_LOCKS:
-                raise
-        yield
-    finally:
-        _unlock(opened)
-
-
-def _unlock(opened: list[int]) -> None:
-    """Unlock and close; closing alone is not enough where a fork has copied the descriptor."""
-    for fd in opened:
-        with suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_UN)
-    close_all(opened)

@@ -45,6 +45,8 @@ class Change(NamedTuple):
     new_index: bytes
     added: Mapping[str, int]  # data files that must be there, and their sizes in bytes
     beside: Mapping[str, bytes | None]  # small files to write after it; None: to remove
+    kept: frozenset[str]  # the data files that it refers to
+    dropped: frozenset[str]  # those that the old one referred to and it does not
 
 
 class StoreSave(Protocol):

@@ -13,14 +13,15 @@ import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
-__all__ = ["System", "close_all", "current", "open_into", "replaced"]
+__all__ = ["System", "close_all", "current", "open_into", "replaced", "write_all"]
 
 
 class System:
     """The real calls, one a method."""
 
-    open = staticmethod(os.open)  # these two themselves: see commit._open_into
+    open = staticmethod(os.open)  # these two themselves: see `open_into`
     close = staticmethod(os.close)
 
     def flock(self, fd: int, operation: int) -> None:
@@ -28,7 +29,7 @@ class System:
 
     def fallocate(self, fd: int, size_bytes: int) -> None:
         """fallocate(2), never glibc's emulation, which would write the zeros itself."""
-        call = _fallocate()
+        call = _c_function("fallocate", _INT, _INT, _OFF_T, _OFF_T)
         if call is None:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         while call(fd, 0, 0, size_bytes) != 0:
@@ -38,9 +39,6 @@ class System:
 
     def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
         return os.pwrite(fd, data, offset)
-
-    def ftruncate(self, fd: int, size_bytes: int) -> None:
-        os.ftruncate(fd, size_bytes)
 
     def fsync(self, fd: int) -> None:
         os.fsync(fd)
@@ -66,7 +64,7 @@ class System:
 
     def exchange(self, one: str, other: str) -> None:
         """Swap what lies at two paths, at once: renameat2(2) with RENAME_EXCHANGE."""
-        call = _renameat2()
+        call = _c_function("renameat2", _INT, _PATH, _INT, _PATH, _UNSIGNED)
         if call is None:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         if call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) != 0:
@@ -75,7 +73,7 @@ class System:
 
     def start_writeback(self, fd: int, offset: int, length: int) -> None:
         """Tell the kernel to begin writing a range to the disk; a hint, which cannot fail."""
-        call = _sync_file_range()
+        call = _c_function("sync_file_range", _INT, _OFF_T, _OFF_T, _UNSIGNED)
         if call is not None:
             call(fd, offset, length, _WRITE)
 
@@ -83,6 +81,7 @@ class System:
 _AT_FDCWD = -100
 _EXCHANGE = 2  # RENAME_EXCHANGE
 _WRITE = 2  # SYNC_FILE_RANGE_WRITE
+_INT, _UNSIGNED, _PATH, _OFF_T = ctypes.c_int, ctypes.c_uint, ctypes.c_char_p, ctypes.c_int64
 
 
 def open_into(opened: list[int], path: str, flags: int) -> None:
@@ -94,6 +93,16 @@ def open_into(opened: list[int], path: str, flags: int) -> None:
     opened.extend(map(current().open, (path,), (flags,), (0o666,)))
 
 
+def write_all(fd: int, data: memoryview, offset: int) -> None:
+    """Write all of `data` at `offset`, however many calls it takes. Raises OSError."""
+    calls = current()
+    while len(data):
+        count = calls.pwrite(fd, data, offset)
+        if count <= 0:
+            raise OSError(errno.EIO, "the file takes no more bytes")
+        data, offset = data[count:], offset + count
+
+
 def close_all(opened: list[int]) -> None:
     """Close the descriptors in a list, and take them out of it; errors are of no interest."""
     while opened:
@@ -102,38 +111,15 @@ def close_all(opened: list[int]) -> None:
 
 
 @functools.cache
-def _fallocate() -> Callable[[int, int, int, int], int] | None:
+def _c_function(name: str, *argument_types: Any) -> Callable[..., int] | None:
+    """A function of the C library that returns an int; None where it has no such function."""
     try:
-        call = ctypes.CDLL(None, use_errno=True).fallocate
+        call = getattr(ctypes.CDLL(None, use_errno=True), name)
     except (OSError, AttributeError):
         return None
-    call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    call.argtypes = argument_types
     call.restype = ctypes.c_int
-    result: Callable[[int, int, int, int], int] = call
-    return result
-
-
-@functools.cache
-def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
-    try:
-        call = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
-        return None
-    call.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-    call.restype = ctypes.c_int
-    result: Callable[[int, bytes, int, bytes, int], int] = call
-    return result
-
-
-@functools.cache
-def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    try:
-        call = ctypes.CDLL(None, use_errno=True).sync_file_range
-    except (OSError, AttributeError):
-        return None
-    call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-    call.restype = ctypes.c_int
-    result: Callable[[int, int, int, int], int] = call
+    result: Callable[..., int] = call
     return result
 
 

@@ -13,7 +13,6 @@ import mmap
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from itertools import accumulate
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from cordwood.engine.gather import LeafStore
 from cordwood.engine.parallel import run_tasks
 from cordwood.engine.system import open_into
 from cordwood.index import Digests
-from cordwood.plan.save import FilePlan, LeafBytes
+from cordwood.plan.save import FilePlan, seal, segment_ends
 
 __all__ = ["fill_file", "write_file", "write_stream"]
 
@@ -56,7 +55,7 @@ def write_file(
     Raises as `cordwood.engine.commit.atomic_file` does, and ValueError for a plan whose sizes
     disagree with each other or with the leaves.
     """
-    ends = _segment_ends(plan)
+    ends = segment_ends(plan)
     with atomic_file(path) as temporary:
         _fill(temporary, plan, ends, fetch)
 
@@ -66,37 +65,16 @@ def fill_file(file: Temporary, plan: FilePlan, fetch: Callable[[int], np.ndarray
 
     Raises OSError as the system does, and ValueError as `write_file` does. Nothing is flushed.
     """
-    return _fill(file, plan, _segment_ends(plan), fetch)
-
-
-def _segment_ends(plan: FilePlan) -> list[int]:
-    """Where each segment begins, and where the last one ends."""
-    lengths = [
-        segment.stop - segment.start if isinstance(segment, LeafBytes) else len(segment.data)
-        for segment in plan.segments
-    ]
-    ends = list(accumulate(lengths, initial=plan.header_bytes))
-    if ends[-1] != plan.size_bytes or (plan.seal is None) != (plan.header_bytes == 0):
-        raise ValueError(
-            f"a plan of {plan.size_bytes} bytes, but a header of {plan.header_bytes} "
-            f"({'no seal' if plan.seal is None else 'sealed'}) and its segments end at {ends[-1]}"
-        )
-    return ends
+    return _fill(file, plan, segment_ends(plan), fetch)
 
 
 def _fill(
     file: Temporary, plan: FilePlan, ends: list[int], fetch: Callable[[int], np.ndarray]
 ) -> bytes:
     digests = _write_data(file, plan, ends, LeafStore(plan.segments, ends, fetch))
-    header = b""
-    if plan.seal is not None:
-        header = plan.seal(digests)
-        if len(header) != plan.header_bytes:
-            raise ValueError(
-                f"the seal returned {len(header)} bytes for a header of {plan.header_bytes}"
-            )
-        file.doing = "writing the header"
-        file.write(memoryview(header), 0)
+    header = seal(plan, digests)
+    file.doing = "writing the header"
+    file.write(memoryview(header), 0)
     found = os.fstat(file.fd).st_size
     if found != plan.size_bytes:
         raise OSError(errno.EIO, f"wrote {plan.size_bytes} bytes, found {found}")

@@ -12,6 +12,7 @@ from cordwood import dtypes
 from cordwood.errors import UnsupportedLeafError
 from cordwood.index import LeafKind, LeafSpec
 from cordwood.keypath import KeyPath, format_path
+from cordwood.tree.padding import without_padding
 
 __all__ = [
     "ARRAY_KINDS",
@@ -21,6 +22,7 @@ __all__ = [
     "is_viewed",
     "pinned_host",
     "shard_array",
+    "whole_array",
 ]
 
 ARRAY_KINDS: frozenset[LeafKind] = frozenset({"jax", "numpy", "numpy_scalar", "prng_key"})
@@ -183,6 +185,15 @@ def host_array(leaf: Any) -> np.ndarray[Any, Any]:
     for shard in shards:
         whole[shard.index] = shard_array(shard.data)
     return whole
+
+
+def whole_array(leaf: Any) -> np.ndarray[Any, Any]:
+    """The elements of any leaf of which this process has all: of text, its bytes in UTF-8."""
+    if isinstance(leaf, str):
+        leaf = leaf.encode("utf-8", "surrogatepass")
+    if isinstance(leaf, bytes):
+        return np.frombuffer(leaf, np.uint8)
+    return without_padding(host_array(leaf))
 
 
 def shard_array(data: Any) -> np.ndarray[Any, Any]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from cordwood.engine.stores import Rules
 from cordwood.errors import FormatError
 from cordwood.formats.packs.hugging_face import HUGGING_FACE_NAME
 from cordwood.formats.packs.index_file import INDEX_NAME, MAX_INDEX_BYTES, decode_index
 from cordwood.formats.packs.item import PACK_NAME
 
-__all__ = ["RULES", "is_pack_name"]
+__all__ = ["RULES", "is_pack_name", "names_in"]
 
 
 def is_pack_name(name: str) -> bool:
@@ -16,10 +19,10 @@ def is_pack_name(name: str) -> bool:
     return PACK_NAME.fullmatch(name) is not None
 
 
-def _referenced(data: bytes) -> frozenset[str]:
-    """The data files that an index refers to. Raises as `decode_index` does."""
+def names_in(items: Mapping[str, Any]) -> frozenset[str]:
+    """The data files that the items of an index refer to. Raises FormatError."""
     names = []
-    for prefix, item in decode_index(data).items():
+    for prefix, item in items.items():
         files = item.get("files") if type(item) is dict else None
         if type(files) is not list:
             raise FormatError(f"items[{prefix!r:.80}]: files: expected a list")
@@ -28,6 +31,10 @@ def _referenced(data: bytes) -> frozenset[str]:
                 raise FormatError(f"items[{prefix!r:.80}]: files: expected names")
             names.append(row[0])
     return frozenset(names)
+
+
+def _referenced(data: bytes) -> frozenset[str]:
+    return names_in(decode_index(data))
 
 
 RULES = Rules(INDEX_NAME, MAX_INDEX_BYTES, (HUGGING_FACE_NAME,), is_pack_name, _referenced)

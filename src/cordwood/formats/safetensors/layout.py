@@ -27,6 +27,7 @@ from cordwood.formats.safetensors.seal import (
     encode_digests,
     seal_header,
 )
+from cordwood.formats.safetensors.strings import check_strings
 from cordwood.formats.safetensors.tensors import MAX_DIMS
 from cordwood.formats.safetensors.values import VALUE_KINDS, encode_value
 from cordwood.index import Digests, LeafSpec
@@ -223,18 +224,10 @@ def _refusal(spec: LeafSpec) -> str:
 
 def check_metadata(metadata: Mapping[str, str]) -> None:
     """Raise TypeError or ValueError for strings of the user's that cannot be stored."""
-    for key, value in metadata.items():
-        if type(key) is not str or type(value) is not str:
-            raise TypeError(
-                f"metadata: expected str keys and values, found {key!r:.80}: {value!r:.80}; "
-                "convert it (json.dumps, for one)"
-            )
+    check_strings(metadata)
+    for key in metadata:
         if key.startswith(OWN_PREFIX):
             raise ValueError(
                 f"metadata: {key!r:.80}: keys that begin with {OWN_PREFIX!r} are cordwood's own; "
                 "choose another"
             )
-        try:
-            f"{key}{value}".encode()
-        except UnicodeEncodeError as e:
-            raise ValueError(f"metadata: {key!r:.80}: holds a lone surrogate") from e

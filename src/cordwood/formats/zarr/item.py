@@ -18,7 +18,7 @@ from cordwood.engine.digest import BLOCK_BYTES, DIGEST_BYTES, MAX_BLOCK_BYTES
 from cordwood.errors import FormatError, LimitError
 from cordwood.formats.safetensors.leaf_table import LeafTable, parse_table
 
-__all__ = ["Item", "check_metadata", "encode_item", "parse_item"]
+__all__ = ["Item", "encode_item", "parse_item"]
 
 _SCHEME = "xxh3-128"
 _MEMBERS = {"structure", "order", "sizes", "digests", "metadata"}
@@ -52,20 +52,6 @@ def encode_item(
     if metadata:
         item["metadata"] = dict(metadata)
     return item
-
-
-def check_metadata(metadata: Mapping[str, str]) -> None:
-    """Raises TypeError and ValueError for metadata that cannot be stored."""
-    for key, value in metadata.items():
-        if type(key) is not str or type(value) is not str:
-            raise TypeError(
-                f"metadata: expected str keys and values, found {key!r:.80}: {value!r:.80}; "
-                "convert it (json.dumps, for one)"
-            )
-        try:
-            f"{key}{value}".encode()
-        except UnicodeEncodeError as e:
-            raise ValueError(f"metadata: {key!r:.80}: holds a lone surrogate") from e
 
 
 def parse_item(item: Any, *, array_count: int) -> Item:

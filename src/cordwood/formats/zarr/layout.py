@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 from cordwood import dtypes
 from cordwood.errors import UnsupportedLeafError
 from cordwood.formats.safetensors.leaf_table import LeafType, encode_table
+from cordwood.formats.safetensors.strings import check_strings
 from cordwood.formats.safetensors.values import VALUE_KINDS, encode_value
 from cordwood.formats.zarr.elements import stored_as
 from cordwood.formats.zarr.grid import chunk_shape, chunks
 from cordwood.formats.zarr.index_file import Entry
-from cordwood.formats.zarr.item import check_metadata, encode_item
+from cordwood.formats.zarr.item import encode_item
 from cordwood.formats.zarr.metadata import MAX_DIMS, METADATA_NAME, encode_metadata
 from cordwood.index import Box, LeafSpec
 from cordwood.keypath import format_path
@@ -81,7 +82,7 @@ def plan_save(
         UnsupportedLeafError: a leaf cannot be stored in this layout.
         ValueError, TypeError: `metadata` holds what cannot be stored.
     """
-    check_metadata(metadata)
+    check_strings(metadata)
     arrays: dict[int, ArrayPlan] = {}
     values: list[Any] = []
     types: dict[LeafType, int] = {}

@@ -20,7 +20,6 @@ SYSCALLS = (
     "openat",
     "fallocate",
     "pwrite64",
-    "ftruncate",
     "fsync",
     "rename",
     "renameat",

@@ -1,0 +1,111 @@
+"""Advisory locks: of what a save writes, and of a place that only one may change at a time.
+
+A place is locked by a regular file beside what is changed, which is made, locked, and removed
+again. Not by its directory: network file systems that pass locks of files on to other machines
+(NFS, Lustre) keep those of directories to themselves.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from cordwood.engine import system
+from cordwood.engine.system import open_into
+
+__all__ = ["is_at", "lock", "locked", "remove_unlocked", "unlock", "wait_for_lock"]
+
+_NO_LOCKS = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK)
+_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def lock(fd: int, operation: int = fcntl.LOCK_EX) -> None:
+    """Lock a file that is open, as far as its file system has locks. Raises OSError."""
+    try:
+        system.current().flock(fd, operation)
+    except OSError as e:
+        if e.errno not in _NO_LOCKS:
+            raise
+
+
+def unlock(opened: list[int]) -> None:
+    """Unlock and close what is open; closing is not enough where a fork has copied it.
+
+    No `suppress`, which is Python code: an interrupt in it would come before the call.
+    """
+    while opened:
+        try:
+            fcntl.flock(opened[-1], fcntl.LOCK_UN)
+        except OSError:
+            pass
+        finally:
+            try:  # noqa: SIM105
+                system.current().close(opened.pop())
+            except OSError:
+                pass
+
+
+def is_at(fd: int, path: str) -> bool:
+    """Whether an open file is what lies at a path now."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def locked(path: str) -> Iterator[None]:
+    """Hold the lock that the file `path` stands for: it must not exist for any other reason.
+
+    Waits as long as it takes. Raises OSError as open(2) and flock(2) do.
+    """
+    opened: list[int] = []
+    mine = False
+    try:
+        while not mine:
+            unlock(opened)
+            try:
+                open_into(opened, path, os.O_RDWR | os.O_CREAT | _FLAGS)
+            except PermissionError:  # another user's
+                open_into(opened, path, os.O_RDONLY | _FLAGS)
+            lock(opened[0])
+            mine = is_at(opened[0], path)  # or whoever had it has removed it
+        yield
+    finally:
+        try:
+            if mine:
+                with suppress(OSError):  # whoever comes next does it
+                    system.current().unlink(path)
+        finally:
+            unlock(opened)
+
+
+def wait_for_lock(path: str) -> None:
+    """Wait while somebody holds the lock `path`. Changes nothing."""
+    opened: list[int] = []
+    try:
+        open_into(opened, path, os.O_RDONLY | _FLAGS)
+        lock(opened[0], fcntl.LOCK_SH)
+    except OSError:
+        pass  # nobody holds it, or that cannot be told
+    finally:
+        unlock(opened)
+
+
+def remove_unlocked(path: str, *, dry_run: bool = False) -> bool:
+    """Remove a file unless a living save holds its lock; whether it could be removed."""
+    calls = system.current()
+    opened: list[int] = []
+    try:
+        open_into(opened, path, os.O_RDWR | _FLAGS)
+        calls.flock(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not dry_run:
+            calls.unlink(path)
+        return True
+    except OSError:
+        return False  # gone meanwhile, another user's, a live save's, or no locks here: not ours
+    finally:
+        unlock(opened)
