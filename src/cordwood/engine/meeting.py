@@ -7,8 +7,8 @@ answer and arrives as fast; and every process beats, so that one that dies witho
 noticed.
 
 The keys of a meeting's room: `in/<round>/<process>` a value, `say/<round>` the answer,
-`failed/<process>` why a process gave up, `alive/<process>` its latest beat, `left/<process>` that
-it needs the room no more.
+`failed/<process>` why a process gave up, `alive/<process>` its latest beat and how far its work has
+come by then, `left/<process>` that it needs the room no more.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cordwood.errors import ProcessError
 
 __all__ = ["SILENCE_SECONDS", "TIMEOUT_SECONDS", "Meeting", "named"]
 
-TIMEOUT_SECONDS = 600.0  # how much later than the first a process may be
+TIMEOUT_SECONDS = 600.0  # how long a process that is late may get no further
 SILENCE_SECONDS = 30.0  # without a beat for this long, a process counts as dead
 _BEATS = 10  # in that time
 _WAKE_SECONDS = 0.25  # how long one wait lasts: Ctrl-C and failures are looked for in between
@@ -46,7 +46,8 @@ class Meeting:
     Args:
         hosts: this process and the others.
         purpose: what they meet for, the same on all: "save ckpt/100".
-        timeout_seconds: how long a round waits for processes that are alive.
+        timeout_seconds: how long a round waits for a process that is alive but gets no further:
+            calls no `check`.
         silence_seconds: how long a process may show no sign of life.
     """
 
@@ -61,6 +62,7 @@ class Meeting:
         self._round = 0
         self._others = range(1, hosts.count)
         self._failure: str | None = None  # what a beat found
+        self._steps = 0  # of this process's work
         self._ended = threading.Event()
         self._lock = threading.Lock()  # of the two that follow
         self._beats: dict[int, tuple[bytes | None, float]] = {}  # the latest, and since when
@@ -121,12 +123,12 @@ class Meeting:
         """Announce why this process will not come; for an error before the `with` block."""
         self._leave(error)
 
-    def barrier(self) -> None:
-        """Wait until every process is here; raises as `round` does."""
-        self.round(b"", lambda _: b"")
-
     def check(self) -> None:
-        """Raise ProcessError if a failure was noticed; at no cost, for the middle of long work."""
+        """Raise ProcessError if a failure was noticed; at no cost, for the middle of long work.
+
+        Whoever waits for this process learns that it gets on.
+        """
+        self._steps += 1
         if self._failure is not None:
             raise ProcessError(self._failure)
 
@@ -160,11 +162,15 @@ class Meeting:
     def _collect(self) -> list[bytes]:
         """On process 0: what the others sent in this round."""
         deadline = time.monotonic() + self._timeout
+        before: dict[int, bytes] = {}
         prefix = self._key("in", self._round, "")
         while True:
             found = {int(name): value for name, value in self._hosts.list(prefix).items()}
             missing = [process for process in self._others if process not in found]
-            self._look(missing)
+            steps = self._look(missing)
+            if any(steps[process] != before.get(process) for process in missing):
+                deadline = time.monotonic() + self._timeout
+            before = steps
             self.check()
             if not missing:
                 self._hosts.delete(prefix)
@@ -179,15 +185,22 @@ class Meeting:
 
     def _listen(self) -> bytes:
         """On the others: the answer of this round."""
-        limit = 2 * self._timeout + self._silence  # process 0 waits for others in that time
-        deadline = time.monotonic() + limit
-        while time.monotonic() < deadline:
+        limit = 2 * self._timeout + self._silence
+        deadline, latest = time.monotonic() + limit, b""
+        while True:
             message = self._hosts.get(self._key("say", self._round), _WAKE_SECONDS)
             if message is not None:
                 if message[:1] == _FAILURE:
                     raise ProcessError(message[1:].decode("utf-8", "surrogatepass"))
                 return message[1:]
             self.check()
+            if time.monotonic() < deadline:
+                continue
+            # Process 0 gets on as long as it waits for others, which it does not do for ever.
+            steps = _steps_in(self._hosts.get(self._key("alive", 0), _WAKE_SECONDS))
+            if steps == latest:
+                break
+            deadline, latest = time.monotonic() + limit, steps
         raise ProcessError(
             f"process 0 did not answer within {limit:g} s to {self._purpose} (step {self._round})"
         )
@@ -196,7 +209,8 @@ class Meeting:
         beat = 0
         while not self._ended.is_set():
             try:
-                self._hosts.put(self._key("alive", self._hosts.index), str(beat).encode())
+                sign = f"{beat} {self._steps}".encode()
+                self._hosts.put(self._key("alive", self._hosts.index), sign)
                 if self._hosts.index == 0:
                     self._look(self._others)
                 else:
@@ -210,8 +224,11 @@ class Meeting:
             beat += 1
             self._ended.wait(self._silence / _BEATS)
 
-    def _look(self, awaited: Iterable[int]) -> None:
-        """On process 0: take note of failures, and of silence among those that are awaited."""
+    def _look(self, awaited: Iterable[int]) -> dict[int, bytes]:
+        """On process 0: take note of failures, and of silence among those that are awaited.
+
+        How far the work of those has come.
+        """
         failures = self._hosts.list(self._key("failed", ""))
         beats = self._hosts.list(self._key("alive", ""))
         with self._lock:
@@ -234,6 +251,7 @@ class Meeting:
                 f"{named(silent)} gave no sign of life for {self._silence:g} s while all met to "
                 f"{self._purpose}: dead, or cut off"
             )
+        return {process: _steps_in(beats.get(str(process))) for process in awaited}
 
     def _leave(self, error: BaseException | None) -> None:
         if self._ended.is_set() or self._hosts.count == 1:
@@ -254,6 +272,11 @@ class Meeting:
                 self._hosts.put(self._key("say", self._round), _FAILURE + message)
             else:
                 self._hosts.put(self._key("failed", self._hosts.index), message)
+
+
+def _steps_in(beat: bytes | None) -> bytes:
+    """How far the work of a process had come at its latest beat."""
+    return (beat or b"").partition(b" ")[2]
 
 
 def _sweep(hosts: Hosts) -> None:
