@@ -47,6 +47,7 @@ format: $(STAMP)
 bench: $(STAMP) $(MINILM)
 	$(BIN)/python benchmarks/single_file.py
 	$(BIN)/python benchmarks/directory.py
+	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/parts.py
 

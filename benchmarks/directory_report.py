@@ -13,9 +13,18 @@ from benchmarks.directory_claims import (
     SAVE_CLAIMS,
 )
 from benchmarks.directory_contenders import PACKS
-from benchmarks.report import ratio_lines, table
+from benchmarks.report import page_head, ratio_lines, table
 
 __all__ = ["Report", "as_markdown", "unmet"]
+
+
+_HOW = """\
+Written by `make bench`. Medians of interleaved rounds, all contenders of a tree in one
+process; each save onto a fresh path after removal and sync, each load after its files
+were read through once. cordwood's saves and the bare loop are on the disk when they
+return, and its loads are verified; what Orbax and eFormer write can still be lost, and
+is not checked when it is read. The bare loop moves the bytes of cordwood's packs, in
+the same files. Trust the ratios within a table, not the absolute numbers."""
 
 
 class Report(NamedTuple):
@@ -38,21 +47,7 @@ class Report(NamedTuple):
 
 def as_markdown(reports: Sequence[Report], versions: Mapping[str, str], machine: str) -> str:
     """All reports as one page."""
-    pinned = ", ".join(f"{name} {version}" for name, version in versions.items())
-    lines = [
-        "# Directories: cordwood beside its peers",
-        "",
-        "Written by `make bench`. Medians of interleaved rounds, all contenders of a tree in one",
-        "process; each save onto a fresh path after removal and sync, each load after its files",
-        "were read through once. cordwood's saves and the bare loop are on the disk when they",
-        "return, and its loads are verified; what Orbax and eFormer write can still be lost, and",
-        "is not checked when it is read. The bare loop moves the bytes of cordwood's packs, in",
-        "the same files. Trust the ratios within a table, not the absolute numbers.",
-        "",
-        f"- {pinned}",
-        f"- {machine}",
-        "",
-    ]
+    lines = page_head("Directories: cordwood beside its peers", _HOW, versions, machine)
     for report in reports:
         lines += [*_section(report), ""]
     return "\n".join(lines)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["extra_bytes"]
+__all__ = ["extra_bytes", "peak_bytes", "reset_peak"]
 
 
 def extra_bytes(operation: Callable[[], Any]) -> int:
@@ -17,14 +17,24 @@ def extra_bytes(operation: Callable[[], Any]) -> int:
     Memory that earlier operations freed is given back to the system first. Linux only: the
     kernel's own peak is reset and read, so that no moment is missed.
     """
+    before = reset_peak()
+    value = operation()
+    peak = peak_bytes()
+    del value
+    return max(0, peak - before)
+
+
+def reset_peak() -> int:
+    """Begin anew to look for the peak; what is resident now."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
-    before = _status("VmRSS")
-    value = operation()
-    peak = _status("VmHWM")
-    del value
-    return max(0, peak - before)
+    return _status("VmRSS")
+
+
+def peak_bytes() -> int:
+    """The peak of resident memory since it was last reset."""
+    return _status("VmHWM")
 
 
 def _status(field: str) -> int:

@@ -17,7 +17,13 @@ from benchmarks.claims import (
     ratio_of,
 )
 
-__all__ = ["Report", "as_markdown", "hardware", "ratio_lines", "table"]
+__all__ = ["Report", "as_markdown", "hardware", "page_head", "ratio_lines", "table"]
+
+
+_HOW = """\
+Written by `make bench`. Medians of interleaved rounds, all contenders of a tree in one
+process; each save onto a fresh path after unlink and sync, each load from a warm page
+cache. Trust the ratios within a table, not the absolute numbers."""
 
 
 class Report(NamedTuple):
@@ -36,21 +42,16 @@ class Report(NamedTuple):
 
 def as_markdown(reports: Sequence[Report], versions: Mapping[str, str], machine: str) -> str:
     """All reports as one page."""
-    pinned = ", ".join(f"{name} {version}" for name, version in versions.items())
-    lines = [
-        "# One file: cordwood beside its peers",
-        "",
-        "Written by `make bench`. Medians of interleaved rounds, all contenders of a tree in one",
-        "process; each save onto a fresh path after unlink and sync, each load from a warm page",
-        "cache. Trust the ratios within a table, not the absolute numbers.",
-        "",
-        f"- {pinned}",
-        f"- {machine}",
-        "",
-    ]
+    lines = page_head("One file: cordwood beside its peers", _HOW, versions, machine)
     for report in reports:
         lines += [*_section(report), ""]
     return "\n".join(lines)
+
+
+def page_head(title: str, how: str, versions: Mapping[str, str], machine: str) -> list[str]:
+    """The lines that a page of tables begins with; `how` says how they were measured."""
+    pinned = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return [f"# {title}", "", *how.splitlines(), "", f"- {pinned}", f"- {machine}", ""]
 
 
 def hardware(folder: Path) -> str:

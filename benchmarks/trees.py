@@ -14,10 +14,10 @@ import optax
 
 __all__ = ["TREES", "gpt2_adam", "minilm_path", "one_leaf", "small_leaves", "tiny_leaves"]
 
-LAYERS, WIDTH, VOCABULARY, CONTEXT = 12, 768, 50257, 1024
+LAYERS, VOCABULARY, CONTEXT = 12, 50257, 1024
 
 
-def gpt2_adam() -> Any:
+def gpt2_adam(width: int = 768) -> Any:
     """GPT-2-small-shaped f32 parameters with Adam's two moments: 447 leaves, 1.49 GB."""
     generator = np.random.default_rng(0)
 
@@ -25,19 +25,19 @@ def gpt2_adam() -> Any:
         return jax.device_put(generator.standard_normal(shape, np.float32))
 
     def norm() -> dict[str, jax.Array]:
-        return {"scale": array(WIDTH), "bias": array(WIDTH)}
+        return {"scale": array(width), "bias": array(width)}
 
     def dense(inputs: int, outputs: int) -> dict[str, jax.Array]:
         return {"kernel": array(inputs, outputs), "bias": array(outputs)}
 
     def block() -> dict[str, Any]:
-        attention = {"qkv": dense(WIDTH, 3 * WIDTH), "out": dense(WIDTH, WIDTH)}
-        mlp = {"up": dense(WIDTH, 4 * WIDTH), "down": dense(4 * WIDTH, WIDTH)}
+        attention = {"qkv": dense(width, 3 * width), "out": dense(width, width)}
+        mlp = {"up": dense(width, 4 * width), "down": dense(4 * width, width)}
         return {"norm_1": norm(), "attention": attention, "norm_2": norm(), "mlp": mlp}
 
     params = {
-        "tokens": {"embedding": array(VOCABULARY, WIDTH)},
-        "positions": {"embedding": array(CONTEXT, WIDTH)},
+        "tokens": {"embedding": array(VOCABULARY, width)},
+        "positions": {"embedding": array(CONTEXT, width)},
         "blocks": {str(i): block() for i in range(LAYERS)},
         "norm": norm(),
     }

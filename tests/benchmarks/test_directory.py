@@ -1,4 +1,4 @@
-"""The benchmark of directories, on a tree of 2 MB: every contender writes and reads it."""
+"""The benchmarks of directories, on small trees: every contender writes and reads them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,25 @@ from benchmarks.directory_claims import ASYNC_CLAIMS, LOAD_CLAIMS, SAVE_CLAIMS
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def test_all_contenders_work(tmp_path: Path) -> None:
-    command = [sys.executable, "benchmarks/directory.py", "--tree", "smoke", "--rounds", "1"]
-    command += ["--folder", str(tmp_path)]
+def printed(folder: Path, *arguments: str) -> str:
+    command = [sys.executable, *arguments, "--folder", str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+    assert list(folder.iterdir()) == []
+    return done.stdout
+
+
+def test_all_contenders_work(tmp_path: Path) -> None:
+    found = printed(tmp_path, "benchmarks/directory.py", "--tree", "smoke", "--rounds", "1")
     for claim in (*SAVE_CLAIMS, *LOAD_CLAIMS, *ASYNC_CLAIMS):
-        assert f"| {claim.ours} |" in done.stdout
-        assert f"| {claim.other} |" in done.stdout
-    assert list(tmp_path.iterdir()) == []
+        assert f"| {claim.ours} |" in found
+        assert f"| {claim.other} |" in found
+
+
+def test_training(tmp_path: Path) -> None:
+    found = printed(tmp_path, "benchmarks/training.py", "--case", "smoke")
+    assert "| cordwood |" in found
+    assert "| orbax |" in found
