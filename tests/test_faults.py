@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import errno
-import os
-import re
 from pathlib import Path
 
 import pytest
 
 from cordwood.testing.faults import (
-    Outcome,
     Scenario,
     cut_power,
     fail_calls,
@@ -19,6 +16,7 @@ from cordwood.testing.faults import (
     why_no_power_cuts,
     why_no_strace,
 )
+from tests.outcomes import check, check_errors
 
 
 def trees(elements: int) -> str:
@@ -68,31 +66,12 @@ SCENARIOS = {
 each_scenario = pytest.mark.parametrize("name", SCENARIOS)
 
 
-def check(outcomes: list[Outcome], *, at_least: int) -> None:
-    """Each kept exactly the old or the new tree, and the next save left nothing behind."""
-    for outcome in outcomes:
-        assert outcome.kept_a_tree, outcome
-    assert len(outcomes) >= at_least
-
-
 @each_scenario
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
 def test_any_call_fails(tmp_path: Path, name: str, code: int) -> None:
     outcomes = list(fail_calls(SCENARIOS[name], str(tmp_path), code))
     check(outcomes, at_least=9)
-    assert {outcome.found for outcome in outcomes} == {"old", "new"}
-    for outcome in outcomes:
-        error = outcome.error
-        if error is None:
-            continue
-        assert isinstance(error, OSError), outcome
-        assert error.errno == code
-        assert os.path.basename(error.filename) == SCENARIOS[name].name
-        assert os.strerror(code) in str(error)
-        if outcome.found == "old":
-            assert "what was there before is untouched" in str(error), outcome
-        else:
-            assert re.search(r"; the new (file|checkpoint) is in place and whole", str(error))
+    check_errors(outcomes, code, name=SCENARIOS[name].name)
 
 
 @each_scenario

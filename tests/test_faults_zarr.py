@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
-import os
 from pathlib import Path
 
 import pytest
 
 from cordwood.engine.system import System
 from cordwood.testing.faults import (
-    Outcome,
     Scenario,
     cut_power,
     fail_calls,
@@ -19,6 +17,7 @@ from cordwood.testing.faults import (
     why_no_power_cuts,
     why_no_strace,
 )
+from tests.outcomes import check, check_errors
 
 TREES = """
 import numpy as np
@@ -89,13 +88,6 @@ def _exchange_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(System, "exchange", System.exchange)  # a scenario may replace it
 
 
-def check(outcomes: list[Outcome], *, at_least: int) -> None:
-    """Each kept exactly the old or the new tree, and the next save left nothing behind."""
-    for outcome in outcomes:
-        assert outcome.kept_a_tree, outcome
-    assert len(outcomes) >= at_least
-
-
 @pytest.mark.parametrize(
     ("name", "code"),
     [("raw", errno.EIO), ("zstd", errno.ENOSPC), ("no-exchange", errno.EIO)],
@@ -103,19 +95,7 @@ def check(outcomes: list[Outcome], *, at_least: int) -> None:
 def test_any_call_fails(tmp_path: Path, name: str, code: int) -> None:
     outcomes = list(fail_calls(SCENARIOS[name], str(tmp_path), code))
     check(outcomes, at_least=40)
-    assert {outcome.found for outcome in outcomes} == {"old", "new"}
-    for outcome in outcomes:
-        error = outcome.error
-        if error is None:
-            continue
-        assert isinstance(error, OSError), outcome
-        assert error.errno == code
-        assert os.path.basename(error.filename) == "c"
-        assert os.strerror(code) in str(error)
-        if outcome.found == "old":
-            assert "what was there before is untouched" in str(error), outcome
-        else:
-            assert "the new directory is in place and whole" in str(error), outcome
+    check_errors(outcomes, code, name="c")
 
 
 @pytest.mark.parametrize("name", ["raw", "no-exchange"])
