@@ -38,22 +38,33 @@ def test_every_flip_is_detected_or_harmless(tmp_path: Path, suffix: str) -> None
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("count", [1000])
-def test_every_flip_in_a_directory(tmp_path: Path, count: int) -> None:
+def test_every_flip_in_a_directory(tmp_path: Path) -> None:
     """Of packs: those in what other readers have beside them are harmless to load."""
     path = tmp_path / "tree"
     small = {name: leaf for name, leaf in tree().items() if name != "big"}
     cordwood.save(path, small, metadata={"k": "v"})
     before = {file.name: file.read_bytes() for file in path.iterdir()}
-    report = flip_bits(path, cordwood.load, count=count)
+    report = flip_bits(path, cordwood.load, count=3000)
     assert report.all_caught, report
     assert {flip.file for flip, _ in report.harmless} == {"model.safetensors.index.json"}, report
     assert {flip.file for flip, _ in report.detected} == before.keys() - {
         "model.safetensors.index.json"
     }
-    checked = flip_bits(path, lambda copy: cordwood.verify(copy).leaves, count=100)
-    assert len(checked.detected) == 100, checked
+    checked = flip_bits(path, lambda copy: cordwood.verify(copy).leaves, count=1000)
+    assert len(checked.detected) == 1000, checked
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+
+
+@pytest.mark.parametrize("compression", [None, "zstd", "blosc"])
+def test_every_flip_in_a_directory_of_zarr_arrays(tmp_path: Path, compression: str | None) -> None:
+    path = tmp_path / "tree"
+    small = {name: leaf for name, leaf in tree().items() if name != "big"}
+    cordwood.save(path, small, layout="zarr", compression=compression, metadata={"k": "v"})
+    report = flip_bits(path, cordwood.load, count=3000)
+    assert report.all_caught, report
+    assert len(report.detected) > 2900, report
+    checked = flip_bits(path, lambda copy: cordwood.verify(copy).leaves, count=300)
+    assert checked.all_caught, checked
 
 
 def test_a_directory_that_is_not_checked(tmp_path: Path) -> None:

@@ -175,6 +175,7 @@ def test_without_exchange_a_checkpoint_is_found_where_it_stands(tmp_path: Path) 
     with cordwood.open(path) as checkpoint:
         assert list(checkpoint) == ["w"]
     assert cordwood.verify(path).leaves == 1
+    assert cordwood.gc(path) == []
     cordwood.save(path, {"v": np.ones(1)}, prefix="p")
     assert os.listdir(tmp_path) == ["c"]
     assert cordwood.load(path, prefix="")["w"].tolist() == [1, 1, 1]

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from cordwood.api.layouts import DEFAULT, layout_at, module_of
-from cordwood.engine.stage import collect_stages
+from cordwood.engine.stage import collect_stages, standing
 from cordwood.engine.urls import local_or_url, parse_url
 
 __all__ = ["gc"]
@@ -41,8 +41,8 @@ def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:
         row, beside = DEFAULT, []
     else:
         beside = collect_stages(path, dry_run=dry_run)
-        if beside and not Path(path).is_dir():
-            return beside  # of a save that died before the first one ended
+        if not Path(path).is_dir() and (beside or standing(path) != os.fspath(path)):
+            return beside  # of saves that died before the first one ended, or between two renames
         row = layout_at(path) or DEFAULT
     names: list[str] = module_of(row).collect(path, dry_run=dry_run)
     return [os.fspath(path).rstrip("/") + f"/{name}" for name in names] + beside
