@@ -262,5 +262,9 @@ def refuse_foreign(path: str | os.PathLike[str]) -> None:
 
 
 def _may_be_ours(name: str) -> bool:
-    """Whether a save that died may have left a file of that name."""
-    return is_pack_name(name) or (name.startswith(".") and ".cordwood-" in name)
+    """Whether a save that died may have left a file of that name, or NFS keeps it for one."""
+    return (
+        is_pack_name(name)
+        or (name.startswith(".") and ".cordwood-" in name)
+        or name.startswith(".nfs")
+    )

@@ -1,9 +1,9 @@
 """A directory of a local disk, or of a file system that several machines mount.
 
 A data file is created under its final name and locked until its save ends. The index is replaced
-under a lock, and what it no longer refers to is removed under that lock too: of
-data files that no index has referred to yet, only those whose own lock is free. So savers lose
-nothing of each other, and nobody removes what a living save has written.
+under a lock, and what it no longer refers to is removed under that lock too: of data files that no
+index has referred to yet, only those whose own lock is free. So savers lose nothing of each other,
+and nobody removes what a living save has written.
 """
 
 from __future__ import annotations
