@@ -137,19 +137,18 @@ def main() -> None:
         print(json.dumps(fields))
         return
     names = list(TREES) if options.tree == "all" else [options.tree]
-    found = []
-    for name in names:
-        print(f"measuring {name} ...", file=sys.stderr, flush=True)
-        found.append(measure_in_child(name, options))
     from benchmarks.directory_report import Report, as_markdown, unmet
     from benchmarks.report import hardware
 
-    reports = [Report(**fields) for fields in found]
     versions = {package: importlib.metadata.version(package) for package in PACKAGES}
-    text = as_markdown(reports, versions, hardware(options.folder))
+    reports: list[Report] = []
+    for name in names:
+        print(f"measuring {name} ...", file=sys.stderr, flush=True)
+        reports.append(Report(**measure_in_child(name, options)))
+        text = as_markdown(reports, versions, hardware(options.folder))
+        if options.tree == "all":  # after each, so that a run that is cut has told something
+            options.output.write_text(text)
     print(text)
-    if options.tree == "all":
-        options.output.write_text(text)
     for line in unmet(reports):
         print(line, file=sys.stderr)
 

@@ -98,10 +98,10 @@ def main() -> None:
     for name in names:
         print(f"measuring {name} ...", file=sys.stderr, flush=True)
         reports.append(measure_in_child(name, options))
-    text = as_markdown(reports, versions, hardware(options.folder))
+        text = as_markdown(reports, versions, hardware(options.folder))
+        if options.tree == "all":  # after each, so that a run that is cut has told something
+            options.output.write_text(text)
     print(text)
-    if options.tree == "all":
-        options.output.write_text(text)
 
 
 if __name__ == "__main__":

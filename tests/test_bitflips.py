@@ -56,7 +56,7 @@ def test_every_flip_in_a_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", [None, "zstd", "blosc"])
-def test_every_flip_in_a_directory_of_zarr_arrays(tmp_path: Path, compression: str | None) -> None:
+def test_every_flip_in_a_directory_of_zarr_arrays(tmp_path: Path, compression: Any) -> None:
     path = tmp_path / "tree"
     small = {name: leaf for name, leaf in tree().items() if name != "big"}
     cordwood.save(path, small, layout="zarr", compression=compression, metadata={"k": "v"})
