@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,6 @@ from jax.experimental.array_serialization.serialization import GlobalAsyncCheckp
 import cordwood
 from cordwood import tree_deserialize_leaves, tree_serialize_leaves
 from cordwood.dtypes import to_numpy
-from cordwood.engine import hosts
 from cordwood.errors import (
     CorruptionError,
     MismatchError,
@@ -332,18 +331,6 @@ def test_rules_are_trimmed_to_the_axes_there_are(tmp_path: Path) -> None:
     assert found["w"].sharding.spec == P("x", "y")
     assert found["b"].sharding.spec == P("x")
     assert found["s"].sharding.spec == P()
-
-
-def test_one_process_writes_this_layout(tmp_path: Path) -> None:
-    class Two:
-        index, count = 0, 2
-
-    with (
-        hosts.replaced(cast("hosts.Hosts", Two())),
-        pytest.raises(UnsupportedFormatError, match="by one process, and 2 save together; save"),
-    ):
-        tree_serialize_leaves(tmp_path / "c", {"w": jnp.ones(1)})
-    assert os.listdir(tmp_path) == []
 
 
 def test_no_checkpoint(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -231,6 +232,58 @@ def test_a_process_that_gets_no_further_is_not() -> None:
 
     for text in texts(run_processes(3, work)):
         assert text.startswith("process 1 did not come within 0.4 s to save x (step 2)")
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_whoever_waits_can_be_stopped(process: int) -> None:
+    others = threading.Event()
+
+    def stop() -> None:
+        raise ZeroDivisionError("enough")
+
+    def work(hosts: Hosts) -> None:
+        with meeting(hosts, timeout=30, silence=30) as met:
+            barrier(met)
+            if hosts.index != process:
+                others.wait(20)
+                met.round(b"", lambda _: b"")
+            else:
+                met.heed(stop)
+                try:
+                    met.round(b"", lambda _: b"")
+                finally:
+                    others.set()
+
+    outcomes = run_processes(2, work)
+    assert isinstance(outcomes[process].error, ZeroDivisionError)
+    (text,) = texts([outcomes[1 - process]])
+    assert text == f"process {process} failed to save x: ZeroDivisionError: enough"
+
+
+@pytest.mark.parametrize("process", [0, 2])
+def test_a_failure_is_known_at_once_to_whoever_asks(process: int) -> None:
+    """No beat has told of it yet."""
+    failed = threading.Event()
+
+    def work(hosts: Hosts) -> None:
+        try:
+            with meeting(hosts, silence=30) as met:
+                barrier(met)
+                if hosts.index == process:
+                    raise ZeroDivisionError
+                if hosts.index == 1:
+                    failed.wait(20)
+                    met.check()
+                    met.check_now()
+                else:
+                    barrier(met)
+        finally:
+            if hosts.index == 0:
+                failed.set()
+
+    outcomes = run_processes(COUNT, work)
+    (text,) = texts([outcomes[1]])
+    assert text == f"process {process} failed to save x: ZeroDivisionError: "
 
 
 def test_processes_that_come_for_different_things() -> None:

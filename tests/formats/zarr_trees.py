@@ -13,6 +13,8 @@ from cordwood.api.save_zarr import draft, save_draft
 from cordwood.dtypes import to_numpy
 from cordwood.engine.decode import decode_chunk
 from cordwood.engine.directory import LocalDirectory
+from cordwood.engine.hosts import ALONE
+from cordwood.engine.meeting import Meeting
 from cordwood.engine.verify import check_file
 from cordwood.formats.zarr import scan
 from cordwood.index import Box, Encoded, Index, Inline, Leaf
@@ -32,10 +34,16 @@ def save_tree(
     metadata: dict[str, str] | None = None,
     covered: bool = True,
 ) -> None:
+    meeting = Meeting(ALONE, "save", timeout_seconds=1, silence_seconds=1)
     item = draft(
-        tree, prefix=prefix, compression=compression, metadata=metadata or {}, covered=covered
+        tree,
+        prefix=prefix,
+        compression=compression,
+        metadata=metadata or {},
+        covered=covered,
+        meeting=meeting,
     )
-    save_draft(path, item, item.leaves.__getitem__)
+    save_draft(path, item, item.snapshot.leaves.__getitem__, meeting)
 
 
 def scanned(path: str | os.PathLike[str], prefix: str | None = None) -> Index:

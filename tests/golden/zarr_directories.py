@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from cordwood.api.save_zarr import draft, save_draft
+import cordwood
 from cordwood.dtypes import to_numpy
 
 GOLDEN = Path(__file__).parent / "zarr-v1"
@@ -32,9 +32,12 @@ COMPRESSED = {"w": np.arange(12, dtype=np.int16).reshape(3, 4)}
 
 
 def write(folder: Path) -> None:
-    for prefix, tree, compression in (("", TREE, None), ("ema", COMPRESSED, "zstd")):
-        item = draft(tree, prefix=prefix, compression=compression, metadata=METADATA, covered=True)
-        save_draft(folder, item, item.leaves.__getitem__)
+    items: tuple[tuple[str, Any, Literal["zstd"] | None], ...]
+    items = (("", TREE, None), ("ema", COMPRESSED, "zstd"))
+    for prefix, tree, compression in items:
+        cordwood.save(
+            folder, tree, layout="zarr", compression=compression, prefix=prefix, metadata=METADATA
+        )
 
 
 if __name__ == "__main__":

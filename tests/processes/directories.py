@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.array_serialization.serialization import GlobalAsyncCheckpointManager
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import cordwood
+from cordwood import tree_deserialize_leaves, tree_serialize_leaves
 from cordwood.engine import meeting, system, together
 from cordwood.testing import assert_trees_equal
 
@@ -82,12 +86,14 @@ def save(
     rows: int = 64,
     background: bool = False,
     timeout_seconds: float = 60.0,
+    **options: Any,
 ) -> None:
     tree = spread(reference(step, rows), columns)
+    options["timeout_seconds"] = timeout_seconds
     if not background:
-        cordwood.save(path, tree, timeout_seconds=timeout_seconds)
+        cordwood.save(path, tree, **options)
         return
-    pending = cordwood.save_async(path, tree, timeout_seconds=timeout_seconds)
+    pending = cordwood.save_async(path, tree, **options)
     for name in SPECS:
         tree[name].delete()
     tree["local"]["numpy"][:] = -1
@@ -108,7 +114,7 @@ def load(path: str, steps: list[int], columns: int = 2, rows: int = 64) -> int:
     return step
 
 
-def save_differing(path: str, what: str) -> None:
+def save_differing(path: str, what: str, **options: Any) -> None:
     """Save a tree of which process 1 has another one."""
     tree = spread(reference(1), 2)
     if jax.process_index() == 1:
@@ -125,10 +131,10 @@ def save_differing(path: str, what: str) -> None:
             )
         else:
             tree["local"]["odd"] = object()
-    cordwood.save(path, tree)
+    cordwood.save(path, tree, **options)
 
 
-def save_own_arrays(path: str) -> tuple[int, Any]:
+def save_own_arrays(path: str, **options: Any) -> tuple[int, Any]:
     """Save arrays that lie on each process's own devices, and load them."""
     here = jax.local_devices()
     both = Mesh(np.array(here), ("x",))
@@ -137,7 +143,7 @@ def save_own_arrays(path: str) -> tuple[int, Any]:
         "both": jax.device_put(jnp.arange(8.0), NamedSharding(both, P("x"))),
         "key": jax.random.key(3),
     }
-    cordwood.save(path, tree)
+    cordwood.save(path, tree, **options)
     found = cordwood.load(path, like=tree)
     assert_trees_equal(found, tree)
     return jax.process_index(), sorted(cordwood.open(path))
@@ -152,13 +158,13 @@ def save_on_one(path: str, process: int) -> None:
     cordwood.save(path, {"w": array})
 
 
-def save_apart(folder: str) -> None:
+def save_apart(folder: str, **options: Any) -> None:
     """Save to a directory that is another one on each process, under the same name."""
     os.chdir(Path(folder) / str(jax.process_index()))
-    cordwood.save("checkpoint", spread(reference(1), 2))
+    cordwood.save("checkpoint", spread(reference(1), 2), **options)
 
 
-def save_failing(path: str, process: int, call: str, step: int) -> None:
+def save_failing(path: str, process: int, call: str, step: int, **options: Any) -> None:
     """Save, with one process whose disk is full."""
 
     class Full(system.System):
@@ -173,7 +179,7 @@ def save_failing(path: str, process: int, call: str, step: int) -> None:
             super().fsync(fd)
 
     with system.replaced(Full() if jax.process_index() == process else system.System()):
-        cordwood.save(path, spread(reference(step), 2))
+        cordwood.save(path, spread(reference(step), 2), **options)
 
 
 def save_background_failing(path: str, process: int) -> list[str]:
@@ -221,3 +227,78 @@ def save_files(folder: str) -> None:
 def disagree(folder: str) -> None:
     """Processes that save to different places."""
     cordwood.save(f"{folder}/{jax.process_index()}", {"step": 1}, timeout_seconds=30)
+
+
+def save_keys(path: str) -> None:
+    """Save an array of PRNG keys that is spread over all processes."""
+    sharding = NamedSharding(mesh(1), P("x"))
+    keys = jax.jit(lambda: jax.random.split(jax.random.key(5), 16), out_shardings=sharding)()
+    cordwood.save(path, {"keys": keys}, layout="zarr")
+    found = cordwood.load(path, like={"keys": keys})
+    for one, other in zip(found["keys"].addressable_shards, keys.addressable_shards, strict=True):
+        assert_trees_equal(jax.random.key_data(one.data), jax.random.key_data(other.data))
+
+
+def save_otherwise(path: str) -> None:
+    """Save with options that differ."""
+    compression: Any = (None, "zstd")[jax.process_index()]
+    cordwood.save(path, {"w": np.ones(3)}, layout="zarr", compression=compression)
+
+
+def save_leaves(
+    path: str, step: int, prefix: str | None = None, managed: bool = False
+) -> list[bool]:
+    """eFormer's call; whether the index was there when the callback was called, if it was."""
+    told = []
+    manager = GlobalAsyncCheckpointManager() if managed else None
+    tree_serialize_leaves(
+        path,
+        {**spread(reference(step), 2), "own": jnp.arange(3)},
+        manager,
+        prefix=prefix,
+        commit_callback=lambda: told.append(os.path.exists(f"{path}/tensorstore_index.json")),
+    )
+    if manager is not None:
+        manager.wait_until_finished()
+    return told
+
+
+def load_leaves(path: str, prefix: str, step: int) -> None:
+    """eFormer's call, back onto a mesh of all processes."""
+    found = tree_deserialize_leaves(
+        path, mesh(2), prefix=prefix, partition_rules=(("own", P()), (".*", P("y")))
+    )
+    expected = reference(step)
+    for name in SPECS:
+        for shard in found[name].addressable_shards:
+            np.testing.assert_array_equal(np.asarray(shard.data), expected[name][shard.index])
+
+
+def save_interrupted(path: str, process: int, **options: Any) -> str:
+    """Save, with one process that Ctrl-C stops while it waits for the others; what it raised."""
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    tree = spread(reference(1), 2)
+    if jax.process_index() != process:
+        time.sleep(1)
+    else:
+        signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        cordwood.save(path, tree, **options)
+    except BaseException as e:  # noqa: BLE001  (looked at by the test)
+        return f"{type(e).__name__}: {e}"
+    return "saved"
+
+
+def save_dying(path: str, process: int, call: str, step: int, **options: Any) -> None:
+    """Save, with one process that ends at its first call of that name."""
+
+    def end(*_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    dying = type("Dying", (system.System,), {call: end})
+    with system.replaced(dying() if jax.process_index() == process else system.System()):
+        cordwood.save(path, spread(reference(step), 2), **options)

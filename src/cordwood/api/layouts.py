@@ -22,6 +22,7 @@ from cordwood.errors import (
 __all__ = [
     "DEFAULT",
     "LAYOUTS",
+    "ZARR",
     "Layout",
     "destination_for",
     "is_directory_name",
@@ -44,7 +45,7 @@ LAYOUTS: Sequence[Layout] = (
     Layout("packs", "cordwood.json", "cordwood.api.packs"),
     Layout("zarr", "tensorstore_index.json", "cordwood.api.zarr"),
 )
-DEFAULT = LAYOUTS[0]
+DEFAULT, ZARR = LAYOUTS
 _BY_NAME: Mapping[str, Layout] = {row.name: row for row in LAYOUTS}
 
 # Suffixes of files that others write: a directory of such a name would be a mistake.

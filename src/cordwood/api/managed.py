@@ -8,17 +8,18 @@ from typing import Any, Protocol
 from cordwood import dtypes
 from cordwood.api.open_zarr import OpenItem
 from cordwood.api.restore import check_x64, restore
-from cordwood.api.save_zarr import Draft, place, refuse_foreign
+from cordwood.api.save_zarr import Draft, place, write_together
 from cordwood.api.target import Target
 from cordwood.api.verify import check_sources
 from cordwood.engine.apart import Check, run_apart
 from cordwood.engine.directory import LocalDirectory
-from cordwood.engine.new_files import Written, adopt_files, write_new_files
+from cordwood.engine.meeting import Meeting
+from cordwood.engine.new_files import Written, adopt_files
 from cordwood.engine.stage import Stage
 from cordwood.errors import FormatError
 from cordwood.formats.zarr.elements import stored_as
 from cordwood.formats.zarr.grid import chunks
-from cordwood.formats.zarr.layout import ArrayPlan, finish_item, new_files
+from cordwood.formats.zarr.layout import ArrayPlan, finish_item
 from cordwood.formats.zarr.metadata import (
     MAX_METADATA_BYTES,
     METADATA_NAME,
@@ -37,7 +38,10 @@ class ArrayManager(Protocol):
     def serialize_with_paths(
         self, arrays: Any, paths: Any, *, on_commit_callback: Callable[[], None]
     ) -> None:
-        """Write each array as a zarr array, maybe in the background; then call back."""
+        """Write each array as a zarr array, maybe in the background; then call back.
+
+        Of several processes each writes its shards, and process 0 calls back once all have.
+        """
         ...
 
     def deserialize_with_paths(self, shardings: Any, paths: Any) -> Any:
@@ -48,70 +52,73 @@ class ArrayManager(Protocol):
 
 
 def save_managed(
-    path: str, item: Draft, manager: ArrayManager, commit_callback: Callable[[], None]
+    path: str,
+    item: Draft,
+    manager: ArrayManager,
+    commit_callback: Callable[[], None],
+    meeting: Meeting,
 ) -> None:
     """Save a tree as one item of a directory, its jax arrays by a manager.
 
     They go into the stage. When the manager calls back, their files are hashed and the stage
     is put in place, index last; until then the old checkpoint is whole. numpy arrays, and what
-    TensorStore has no dtype for, are written here, before the manager is called.
+    the manager cannot write, are written here, before it is called.
 
     Args:
         path: the directory.
         item: what to save.
-        manager: whose `serialize_with_paths` writes.
-        commit_callback: called when the item is in place.
+        manager: whose `serialize_with_paths` writes, on every process.
+        commit_callback: called when the item is in place; on process 0.
+        meeting: of the processes that save it; it ends before the manager is called.
 
     Raises as `api.save_zarr.save_draft`; from the manager's callback too.
     """
-    refuse_foreign(path)
-    stage = Stage(path)
-    theirs = [k for k, array in enumerate(item.plan.arrays) if _can_manage(item, array)]
-    ours = [k for k in range(len(item.paths)) if k not in set(theirs)]
+    arrays = item.plan.arrays
+    theirs = [k for k, array in enumerate(arrays) if _can_manage(item, array, meeting.count)]
+    managed = set(theirs)
+    owners = [k for k, array in enumerate(arrays) for _ in range(1 + len(array.chunks))]
+    ours = [number for number, k in enumerate(owners) if k not in managed]
+    written: dict[int, list[Written]] = {}
 
-    def begin(check: Check) -> dict[int, list[Written]]:
-        with stage.reporting():
-            stage.begin()
-            stage.make_folders(item.paths)
-            return _write_ours(stage, item, ours, check)
+    def begin(stage: Stage, found: list[Written]) -> None:
+        stage.make_folders(item.paths)
+        for number, each in zip(ours, found, strict=True):
+            written.setdefault(owners[number], []).append(each)
+
+    fetch = item.snapshot.leaves.__getitem__
+    stage = write_together(path, item, ours, fetch, meeting, begin)
 
     def end(check: Check) -> None:
         with stage.reporting():
             for k in theirs:
-                written[k] = _adopt(stage, item.plan.arrays[k], item.paths[k], item.covered, check)
-            own = _finish(item, [written[k] for k in range(len(item.paths))])
+                written[k] = _adopt(stage, arrays[k], item.paths[k], item.covered, check)
+            own = _finish(item, [written[k] for k in range(len(arrays))])
             stage.commit(lambda there: place(stage, there, item, own))
 
     def on_commit() -> None:
-        run_apart(end)
-        commit_callback()
+        if meeting.index == 0:
+            run_apart(end)
+            commit_callback()
 
-    written = run_apart(begin)
     try:
         manager.serialize_with_paths(
-            [item.leaves[item.plan.arrays[k].leaf] for k in theirs],
+            [fetch(arrays[k].leaf) for k in theirs],
             [f"{stage.path}/{item.paths[k]}" for k in theirs],
             on_commit_callback=on_commit,
         )
     except BaseException:
-        stage.abandon()
+        if meeting.index == 0:
+            stage.abandon()
         raise
 
 
-def _can_manage(item: Draft, array: ArrayPlan) -> bool:
-    leaf = item.leaves[array.leaf]
+def _can_manage(item: Draft, array: ArrayPlan, process_count: int) -> bool:
+    leaf = item.snapshot.leaves[array.leaf]
     if not is_jax_array(leaf) or type(leaf.dtype).__module__.startswith("jax"):
         return False
+    if process_count > 1 and leaf.is_fully_addressable:
+        return False  # every process has its own, and jax's manager refuses it
     return dtypes.name_of(leaf.dtype) == array.dtype
-
-
-def _write_ours(
-    stage: Stage, item: Draft, ours: Sequence[int], check: Check
-) -> dict[int, list[Written]]:
-    plan = item.plan._replace(arrays=tuple([item.plan.arrays[k] for k in ours]))
-    files = new_files(plan, [item.paths[k] for k in ours])
-    found = iter(write_new_files(stage.path, files, item.leaves.__getitem__, None, check=check))
-    return {k: [next(found) for _ in range(1 + len(item.plan.arrays[k].chunks))] for k in ours}
 
 
 def _adopt(stage: Stage, array: ArrayPlan, path: str, marked: bool, check: Check) -> list[Written]:

@@ -21,10 +21,14 @@ def meeting_for(
     row: Format | Layout,
     *,
     prefix: str | None,
+    compression: str | None,
     timeout_seconds: float,
 ) -> Iterator[Meeting]:
     """The meeting for a save, not yet entered; an error in the block is announced to it."""
+    # All that must be the same on every process, and that their trees do not show.
     purpose = f"save {os.fspath(path)}" + (f" ({prefix})" if prefix else "")
+    if row.name == "zarr":
+        purpose += " as zarr" + (f" with {compression}" if compression else "")
     meeting = Meeting(
         current() if isinstance(row, Layout) else ALONE,
         purpose,

@@ -78,7 +78,9 @@ def save(
     """
     path = local_or_url(path)
     row = destination_for(path, format=format, layout=layout, prefix=prefix)
-    with meeting_for(path, row, prefix=prefix, timeout_seconds=timeout_seconds) as meeting:
+    with meeting_for(
+        path, row, prefix=prefix, compression=compression, timeout_seconds=timeout_seconds
+    ) as meeting:
         raise_unreported()
         wait_for(path)
         if meeting.index == 0:

@@ -61,7 +61,9 @@ def save_async(
     """
     path = local_or_url(path)
     row = destination_for(path, format=format, layout=layout, prefix=prefix)
-    with meeting_for(path, row, prefix=prefix, timeout_seconds=timeout_seconds) as meeting:
+    with meeting_for(
+        path, row, prefix=prefix, compression=compression, timeout_seconds=timeout_seconds
+    ) as meeting:
         raise_unreported()
         with collector_paused():
             job = plan_job(

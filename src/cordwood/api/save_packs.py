@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cordwood.api.jobs import Fetch, Job
+from cordwood.api.local_leaves import LocalLeaves
 from cordwood.api.snapshot import LeafParts, Snapshot, take_apart
 from cordwood.api.stores import store_at
-from cordwood.engine.agreement import fingerprints
 from cordwood.engine.meeting import Meeting
 from cordwood.engine.save_ids import new_save_id
 from cordwood.engine.stores import Change, NewFile, StoreSave
@@ -34,7 +34,6 @@ from cordwood.formats.packs.rules import RULES, is_pack_name, names_in
 from cordwood.formats.packs.scan import parse_items
 from cordwood.formats.safetensors.layout import check_metadata
 from cordwood.plan.shares import FileSizes, bytes_of_leaves
-from cordwood.tree.leaves import whole_array
 
 __all__ = [
     "Plan",
@@ -128,20 +127,7 @@ def plan_job(
     planned = planned._replace(snapshot=snapshot)
 
     def write(fetch: Fetch) -> None:
-        kept: dict[int, Any] = {}  # what was compared and is yet to be written
-
-        def fetch_kept(leaf: int) -> Any:
-            meeting.check()
-            return kept.pop(leaf) if leaf in kept else fetch(leaf)
-
-        def prints() -> list[bytes]:
-            local = {}
-            for leaf in snapshot.local:
-                value = fetch(leaf)
-                if meeting.index == 0:
-                    kept[leaf] = value
-                local[leaf] = whole_array(value)
-            return fingerprints(snapshot.structure, snapshot.specs, snapshot.shards, local)
+        leaves = LocalLeaves(snapshot, meeting, fetch)
 
         def commit(save_id: str, reports: list[bytes]) -> None:
             written = [decode_report(report) for report in reports]
@@ -154,9 +140,9 @@ def plan_job(
                 where=store.name,
                 save_id=save_id or new_save_id(),
                 specs=snapshot.specs,
-                prints=prints,
+                prints=leaves.prints,
                 write=lambda own: encode_report(
-                    write_packs(save, planned, fetch_kept, save_id=own)
+                    write_packs(save, planned, leaves.fetch, save_id=own)
                 ),
                 commit=commit,
             )

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import errno
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cordwood.api.jobs import Job
+from cordwood.api.local_leaves import LocalLeaves
+from cordwood.api.snapshot import Snapshot, take_apart
 from cordwood.engine.apart import Check, run_apart
 from cordwood.engine.carry import carry
 from cordwood.engine.directory import LocalDirectory
 from cordwood.engine.encode import encoder
 from cordwood.engine.folders import count_files
 from cordwood.engine.meeting import Meeting
-from cordwood.engine.new_files import Written, write_new_files
+from cordwood.engine.new_files import Written
+from cordwood.engine.save_ids import new_save_id
+from cordwood.engine.shared_stage import SharedStage
 from cordwood.engine.stage import Stage
-from cordwood.errors import CordwoodError, NotACheckpointError, UnsupportedFormatError
+from cordwood.engine.together import save_together
+from cordwood.errors import CordwoodError, NotACheckpointError
 from cordwood.formats.zarr.index_file import (
     INDEX_NAME,
     IndexFile,
@@ -32,10 +36,9 @@ from cordwood.formats.zarr.metadata import COMPRESSORS, METADATA_NAME
 from cordwood.formats.zarr.paths import array_paths
 from cordwood.formats.zarr.scan import is_chunk_name, read_index
 from cordwood.keypath import KeyPath
-from cordwood.plan.chunks import ChunkFile
-from cordwood.tree.cuts import leaf_cuts
-from cordwood.tree.flatten import flatten
-from cordwood.tree.leaves import ARRAY_KINDS, describe
+from cordwood.plan.chunks import ChunkFile, NewFile
+from cordwood.plan.writers import bytes_of_leaves, writers
+from cordwood.tree.leaves import ARRAY_KINDS
 
 __all__ = [
     "Draft",
@@ -44,9 +47,8 @@ __all__ = [
     "place",
     "plan_job",
     "refuse_foreign",
-    "refuse_processes",
     "save_draft",
-    "write_arrays",
+    "write_together",
 ]
 
 MAX_FOREIGN_FILES = 10_000  # that a directory without an index may hold
@@ -58,12 +60,13 @@ class Draft(NamedTuple):
 
     plan: ItemPlan
     key_paths: Sequence[KeyPath]  # of its arrays
-    leaves: Sequence[Any]
+    snapshot: Snapshot  # of the caller's leaves
     prefix: str
     metadata: Mapping[str, str]
     covered: bool  # the index is to say what its files must be
     paths: list[str]  # of its arrays, if no other item is in the way
-    size_bytes: int
+    files: Sequence[NewFile]
+    writers: Sequence[int]  # of each file, the process that writes it
 
 
 def plan_job(
@@ -75,22 +78,20 @@ def plan_job(
     meeting: Meeting,
     compression: str | None = None,
 ) -> Job:
-    """Plan the save of a tree; raises as `draft` does, and where several processes would save."""
-    refuse_processes(path, meeting.count)
+    """Plan the save of a tree by the processes of a meeting; raises as `draft` does."""
     item = draft(
-        tree, prefix=prefix or "", compression=compression, metadata=metadata, covered=True
+        tree,
+        prefix=prefix or "",
+        compression=compression,
+        metadata=metadata,
+        covered=True,
+        meeting=meeting,
     )
-    leaves, item = item.leaves, item._replace(leaves=())  # asked for again when they are written
-    return Job(leaves, lambda fetch: save_draft(path, item, fetch))
-
-
-def refuse_processes(path: str | os.PathLike[str], count: int) -> None:
-    """Raise UnsupportedFormatError where several processes would save together."""
-    if count > 1:
-        raise UnsupportedFormatError(
-            f"{os.fspath(path)}: the zarr layout is written by one process, and "
-            f'{count} save together; save with cordwood.save and layout="packs"'
-        )
+    leaves = item.snapshot.leaves
+    sizes = bytes_of_leaves(item.files, item.writers, meeting.index, len(leaves))
+    # They are asked for when they are written: until then nothing here keeps them.
+    item = item._replace(snapshot=item.snapshot._replace(leaves=()))
+    return Job(leaves, lambda fetch: save_draft(path, item, fetch, meeting), sizes)
 
 
 def draft(
@@ -100,8 +101,9 @@ def draft(
     compression: str | None,
     metadata: Mapping[str, str],
     covered: bool,
+    meeting: Meeting,
 ) -> Draft:
-    """Take a tree apart and plan its arrays.
+    """Take a tree apart, plan its arrays, and share their files out.
 
     Args:
         tree: what to save.
@@ -109,29 +111,36 @@ def draft(
         compression: "zstd", "blosc" or None.
         metadata: the user's strings.
         covered: False leaves the item out of the index.
+        meeting: of the processes that save it.
 
     Raises UnsupportedLeafError, which names the leaf's key path; ValueError for the options.
     """
     if compression is not None and compression not in COMPRESSORS:
         known = ", ".join(map(repr, COMPRESSORS))
         raise ValueError(f"compression={compression!r}: expected None or one of {known}")
-    flat = flatten(tree)
-    specs = [describe(path, leaf) for path, leaf in zip(flat.paths, flat.leaves, strict=True)]
+    snapshot = take_apart(tree, process=meeting.index, process_count=meeting.count)
+    specs = snapshot.specs
     cuts = {
-        i: leaf_cuts(spec, leaf)
-        for i, (spec, leaf) in enumerate(zip(specs, flat.leaves, strict=True))
+        i: shards.cuts
+        for i, (spec, shards) in enumerate(zip(specs, snapshot.shards, strict=True))
         if spec.kind in ARRAY_KINDS
     }
     plan = plan_save(
-        flat.structure, specs, cuts, compression=compression, metadata=metadata, marked=covered
+        snapshot.structure, specs, cuts, compression=compression, metadata=metadata, marked=covered
     )
     key_paths = [specs[array.leaf].key_path for array in plan.arrays]
     paths = array_paths(key_paths, prefix)
-    sizes = [math.prod(specs[a.leaf].shape) * a.itemsize for a in plan.arrays]
-    return Draft(plan, key_paths, flat.leaves, prefix, metadata, covered, paths, sum(sizes))
+    files = new_files(plan, paths)
+    shared = writers(files, snapshot.shards, process_count=meeting.count)
+    return Draft(plan, key_paths, snapshot, prefix, metadata, covered, paths, files, shared)
 
 
-def save_draft(path: str | os.PathLike[str], item: Draft, fetch: Callable[[int], Any]) -> None:
+def save_draft(
+    path: str | os.PathLike[str],
+    item: Draft,
+    fetch: Callable[[int], Any],
+    meeting: Meeting,
+) -> None:
     """Save a tree as one item of a directory, durably and atomically.
 
     Items of other prefixes stay, and so do files that are no part of the checkpoint.
@@ -139,31 +148,67 @@ def save_draft(path: str | os.PathLike[str], item: Draft, fetch: Callable[[int],
     Args:
         path: the directory; made where it is missing.
         item: what to save.
-        fetch: gives a leaf by its position in `item.leaves`: called once for each array.
+        fetch: gives a leaf by its position in the tree: called once for each array.
+        meeting: of the processes that save it; not entered yet.
 
     Raises as `cordwood.save`.
     """
-    refuse_foreign(path)
-    stage = Stage(path)
+
+    def commit(stage: Stage, written: list[Written]) -> None:
+        own = finish(item, written)
+        stage.commit(lambda there: place(stage, there, item, own))
+
+    write_together(path, item, range(len(item.files)), fetch, meeting, commit)
+
+
+def write_together(
+    path: str | os.PathLike[str],
+    item: Draft,
+    chosen: Sequence[int],
+    fetch: Callable[[int], Any],
+    meeting: Meeting,
+    then: Callable[[Stage, list[Written]], None],
+) -> Stage:
+    """Write files of an item into a stage, each process of a meeting its own.
+
+    Args:
+        path, item, fetch, meeting: as `save_draft` has them.
+        chosen: which of `item.files`.
+        then: called on process 0 with the stage and what became of them, before any process goes
+            on. An exception is every process's, and the stage goes.
+
+    Returns:
+        The stage, which process 0 is to put in place or abandon, if `then` has not.
+    """
+    if meeting.index == 0:
+        refuse_foreign(path)
+    shared = SharedStage(path, meeting)
+    leaves = LocalLeaves(item.snapshot, meeting, fetch)
+    encode = None if item.plan.compression is None else encoder(item.plan.compression)
+    own: list[list[NewFile]] = [[] for _ in range(meeting.count)]
+    for number in chosen:
+        own[item.writers[number]].append(item.files[number])
+
+    def commit(_: str, reports: list[bytes]) -> None:
+        found = list(map(iter, shared.gather(reports, own)))
+        then(shared.stage, [next(found[item.writers[number]]) for number in chosen])
 
     def run(check: Check) -> None:
-        with stage.reporting():
-            stage.begin()
-            written = write_arrays(stage, item, fetch, check)
-            own = finish(item, written)
-            stage.commit(lambda there: place(stage, there, item, own))
+        meeting.heed(check)
+        with shared.saving():
+            save_together(
+                meeting,
+                shared,
+                where=os.fspath(path),
+                save_id=new_save_id(),
+                prints=leaves.prints,
+                specs=item.snapshot.specs,
+                write=lambda _: shared.fill(own[meeting.index], leaves.fetch, encode),
+                commit=commit,
+            )
 
     run_apart(run)
-
-
-def write_arrays(
-    stage: Stage, item: Draft, fetch: Callable[[int], Any], check: Check
-) -> list[Written]:
-    """Write the files of an item into a stage; what became of each."""
-    stage.make_folders(item.paths)
-    encode = None if item.plan.compression is None else encoder(item.plan.compression)
-    files = new_files(item.plan, item.paths)
-    return write_new_files(stage.path, files, fetch, encode, check=check)
+    return shared.stage
 
 
 def finish(item: Draft, written: Sequence[Written]) -> dict[str, Any] | None:
@@ -172,7 +217,7 @@ def finish(item: Draft, written: Sequence[Written]) -> dict[str, Any] | None:
         return None
     sizes = None
     if item.plan.compression is not None:
-        files = zip(new_files(item.plan, item.paths), written, strict=True)
+        files = zip(item.files, written, strict=True)
         sizes = [found.size_bytes for file, found in files if isinstance(file, ChunkFile)]
     digests = b"".join([found.digests for found in written])
     return finish_item(item.plan, sizes, digests, item.metadata)

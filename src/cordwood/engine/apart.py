@@ -21,7 +21,10 @@ _POLL_SECONDS = 0.05
 
 
 class StoppedError(BaseException):
-    """The main thread was interrupted. Never seen outside of `run_apart`."""
+    """The main thread was interrupted. Leaves `run_apart` as that interrupt."""
+
+    def __str__(self) -> str:
+        return "it was interrupted"  # which other processes are told
 
 
 def run_apart(function: Callable[[Check], T]) -> T:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -34,6 +33,7 @@ from cordwood.engine.digest import digest_of
 from cordwood.engine.directory import LocalDirectory, regular_size
 from cordwood.engine.files import ReadableFile
 from cordwood.engine.locks import locked, remove_unlocked, wait_for_lock
+from cordwood.engine.marks import comes_in_sight
 from cordwood.engine.pinned import PINNED_FILES, pinned
 from cordwood.engine.stores import Change, NewFile, Rules
 from cordwood.engine.system import open_into
@@ -46,7 +46,6 @@ __all__ = ["LocalSave", "LocalStore"]
 
 T = TypeVar("T")
 
-_LOOK_SECONDS = 0.05
 _ATTEMPTS = 100  # to create a file in a directory that others keep removing
 
 
@@ -153,12 +152,7 @@ class LocalSave:
         return name
 
     def sees(self, mark: str, *, timeout_seconds: float) -> bool:
-        deadline = time.monotonic() + timeout_seconds
-        while not os.path.lexists(f"{self._path}/{mark}"):
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_LOOK_SECONDS)  # a network file system may remember that it was not there
-        return True
+        return comes_in_sight(f"{self._path}/{mark}", timeout_seconds=timeout_seconds)
 
     def write(self, files: Iterable[NewFile]) -> list[Sealed]:
         calls = system.current()

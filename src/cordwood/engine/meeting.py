@@ -63,6 +63,7 @@ class Meeting:
         self._others = range(1, hosts.count)
         self._failure: str | None = None  # what a beat found
         self._steps = 0  # of this process's work
+        self._stop: Callable[[], None] | None = None
         self._ended = threading.Event()
         self._lock = threading.Lock()  # of the two that follow
         self._beats: dict[int, tuple[bytes | None, float]] = {}  # the latest, and since when
@@ -129,8 +130,23 @@ class Meeting:
         Whoever waits for this process learns that it gets on.
         """
         self._steps += 1
+        if self._stop is not None:
+            self._stop()
         if self._failure is not None:
             raise ProcessError(self._failure)
+
+    def check_now(self) -> None:
+        """As `check`, of all that has been announced by now: asks the store."""
+        if self._hosts.count > 1:
+            if self._hosts.index == 0:
+                self._look(self._others)
+            else:  # not `get`, which waits
+                self._hear(self._hosts.list(self._key("say", "")).get(str(self._round)))
+        self.check()
+
+    def heed(self, stop: Callable[[], None]) -> None:
+        """Have `check`, and a round that waits, raise what `stop` raises."""
+        self._stop = stop
 
     def _key(self, *parts: str | int) -> str:
         return self._room + "/".join(map(str, parts))
@@ -214,15 +230,18 @@ class Meeting:
                 if self._hosts.index == 0:
                     self._look(self._others)
                 else:
-                    message = self._hosts.get(self._key("say", self._round), 0.001)
-                    if message is not None and message[:1] == _FAILURE:
-                        self._failure = message[1:].decode("utf-8", "surrogatepass")
+                    self._hear(self._hosts.get(self._key("say", self._round), 0.001))
             except ProcessError as e:
                 if not self._ended.is_set():
                     self._failure = str(e)
                 return
             beat += 1
             self._ended.wait(self._silence / _BEATS)
+
+    def _hear(self, message: bytes | None) -> None:
+        """Take note of what process 0 says, if it is a failure."""
+        if message is not None and message[:1] == _FAILURE:
+            self._failure = message[1:].decode("utf-8", "surrogatepass")
 
     def _look(self, awaited: Iterable[int]) -> dict[int, bytes]:
         """On process 0: take note of failures, and of silence among those that are awaited.
@@ -254,6 +273,7 @@ class Meeting:
         return {process: _steps_in(beats.get(str(process))) for process in awaited}
 
     def _leave(self, error: BaseException | None) -> None:
+        self._stop = None  # which may refer to this meeting
         if self._ended.is_set() or self._hosts.count == 1:
             return
         self._ended.set()

@@ -22,6 +22,7 @@ import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from weakref import finalize
 
 from cordwood.engine import system
 from cordwood.engine.commit import (
@@ -62,6 +63,7 @@ class Stage:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._lock: list[int] = []
+        self._forgotten: finalize[..., Stage] | None = None
         self.asked = os.fspath(path)
         self.target = _resolve(self.asked)
         self.path = ""
@@ -79,6 +81,9 @@ class Stage:
         self.doing = "creating a directory beside it"
         while not self._create():
             self.close()
+        # No `__del__`, which would run for every stage, and where a Ctrl-C is lost.
+        self._forgotten = finalize(self, unlock, self._lock)
+        self._forgotten.atexit = False  # of a forked child, it would unlock the parent's
         self._unsynced[self.path] = None
         self.doing = "writing"
 
@@ -94,6 +99,15 @@ class Stage:
             return False
         lock(self._lock[0])
         return is_at(self._lock[0], self.path)
+
+    def beside(self, name: str) -> str:
+        """Where a stage of that name lies, which another process has begun."""
+        return f"{self._parent}/{name}"
+
+    def join(self, name: str) -> None:
+        """Fill the one of that name. Whoever began it puts it in place, or abandons it."""
+        self.path = self.beside(name)
+        self.doing = "writing"
 
     def make_folders(self, paths: Iterable[str]) -> None:
         """Make directories in it, and those that they lie in; none of them is flushed yet."""
@@ -240,6 +254,8 @@ class Stage:
     def close(self) -> None:
         """Give up its lock."""
         unlock(self._lock)
+        if self._forgotten is not None:
+            self._forgotten.detach()
 
     def abandon(self) -> None:
         """Remove it, and the directories that were made for it, unless it is in place."""
@@ -253,24 +269,27 @@ class Stage:
         finally:
             self.close()
 
-    def __del__(self) -> None:
-        self.close()
-
     @contextmanager
     def reporting(self) -> Iterator[None]:
         """On an exception abandon it; OSErrors are raised anew, saying what was going on."""
         try:
+            with self.explaining():
+                yield
+        except BaseException:
+            self.abandon()
+            raise
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Raise OSErrors anew, saying what was going on."""
+        try:
             yield
         except OSError as e:
-            self.abandon()
             if isinstance(e, StorageError | NotACheckpointError) or e.errno is None:
                 raise
             raise storage_error(
                 e, self.asked, self.doing, what="directory", in_place=self.in_place
             ) from e
-        except BaseException:
-            self.abandon()
-            raise
 
 
 def standing(path: str | os.PathLike[str]) -> str:

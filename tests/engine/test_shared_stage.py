@@ -1,0 +1,230 @@
+"""A stage that several processes fill: put in place whole by process 0, or gone."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cordwood.engine import together
+from cordwood.engine.hosts import ALONE, Hosts
+from cordwood.engine.meeting import Meeting
+from cordwood.engine.new_files import Written
+from cordwood.engine.shared_stage import SharedStage
+from cordwood.engine.together import save_together
+from cordwood.errors import ProcessError, StorageError
+from cordwood.index import Box
+from cordwood.plan.chunks import ChunkFile, NewFile, SmallFile
+from cordwood.testing.processes import Died, FakeHosts, run_processes
+
+COUNT = 3
+ROWS = 300_000  # of each process: three blocks of digests
+
+Fetch = Callable[[int], Any]
+
+
+def files_of(process: int) -> list[NewFile]:
+    box = Box((process * ROWS,), ((process + 1) * ROWS,))
+    chunk = ChunkFile(f"a/w/{process}", 0, box, (ROWS,), 8)
+    return [SmallFile(f"b{process}/.zarray", b"{}"), chunk, SmallFile(f"a/{process}", b"x" * 99)]
+
+
+def whole(step: int) -> np.ndarray[Any, Any]:
+    return np.arange(step, step + COUNT * ROWS)
+
+
+def save(
+    hosts: Hosts,
+    path: Path,
+    step: int,
+    *,
+    fetch: Fetch | None = None,
+    before_commit: Callable[[str], None] = lambda _: None,
+    silence_seconds: float = 0.5,
+) -> None:
+    own = [files_of(process) for process in range(hosts.count)]
+    meeting = Meeting(hosts, "save x", timeout_seconds=5, silence_seconds=silence_seconds)
+    shared = SharedStage(path, meeting)
+
+    def commit(_: str, reports: list[bytes]) -> None:
+        before_commit(shared.stage.path)
+        written = shared.gather(reports, own)
+        assert [[found.size_bytes for found in each] for each in written] == [
+            [2, 8 * ROWS, 99] for _ in own
+        ]
+        shared.stage.write("digests", [digests(written)])
+        shared.stage.commit(lambda _: lambda _: None)
+
+    with shared.saving():
+        save_together(
+            meeting,
+            shared,
+            where="x",
+            save_id="0" * 16,
+            prints=lambda: [b"same"],
+            specs=[],
+            write=lambda _: shared.fill(own[hosts.index], fetch or (lambda _: whole(step)), None),
+            commit=commit,
+        )
+
+
+def digests(written: Sequence[Sequence[Written]]) -> bytes:
+    return b"".join([found.digests for own in written for found in own])
+
+
+def tree(path: Path) -> dict[str, bytes]:
+    return {
+        str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()
+    }
+
+
+def expected(step: int, count: int = COUNT) -> dict[str, bytes]:
+    found = {}
+    for process in range(count):
+        found[f"a/w/{process}"] = whole(step)[process * ROWS : (process + 1) * ROWS].tobytes()
+        found[f"b{process}/.zarray"] = b"{}"
+        found[f"a/{process}"] = b"x" * 99
+    return found
+
+
+def test_alone(tmp_path: Path) -> None:
+    save(ALONE, tmp_path / "new" / "x", 1)
+    found = tree(tmp_path / "new" / "x")
+    found.pop("digests")
+    assert found == expected(1, 1)
+    assert os.listdir(tmp_path / "new") == ["x"]
+
+
+def test_every_process_writes_its_files(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "x"
+    for step in range(2):
+        outcomes = run_processes(COUNT, partial(save, path=path, step=step))
+        assert [outcome.error for outcome in outcomes] == [None] * COUNT
+        found = tree(path)
+        assert len(found.pop("digests")) == COUNT * 16 * (1 + 3 + 1)
+        assert found == expected(step)
+        assert os.listdir(path.parent) == ["x"]
+
+
+@pytest.mark.parametrize("process", range(COUNT))
+def test_a_process_fails(tmp_path: Path, process: int) -> None:
+    path = tmp_path / "x"
+
+    def fail(_: int) -> Any:
+        raise OSError(errno.EIO, "the leaf")
+
+    def work(hosts: FakeHosts) -> None:
+        save(hosts, path, 2, fetch=fail if hosts.index == process else None)
+
+    run_processes(COUNT, lambda hosts: save(hosts, path, 1))
+    before = tree(path)
+    outcomes = run_processes(COUNT, work)
+    error = outcomes.pop(process).error
+    assert isinstance(error, StorageError)
+    assert "while writing; what was there before is untouched" in str(error)
+    for outcome in outcomes:
+        assert isinstance(outcome.error, ProcessError)
+        assert str(outcome.error).startswith(f"process {process} failed to save x: StorageError: ")
+    assert tree(path) == before
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_a_process_dies_at_any_call(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+
+    def count_calls(hosts: FakeHosts) -> int:
+        save(hosts, path, 1)
+        return hosts.calls
+
+    calls = run_processes(COUNT, count_calls)[1].value
+    for number in range(1, calls):
+        before = tree(path)
+        outcomes = run_processes(COUNT, lambda hosts: save(hosts, path, 7), dies_at={1: number})
+        assert isinstance(outcomes.pop(1).error, Died)
+        if outcomes[0].error is not None:
+            for outcome in outcomes:
+                assert "process 1 gave no sign of life" in str(outcome.error)
+            assert tree(path) == before
+        assert os.listdir(tmp_path) == ["x"]
+
+
+def test_process_0_dies(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    run_processes(COUNT, lambda hosts: save(hosts, path, 1))
+    before = tree(path)
+    outcomes = run_processes(COUNT, lambda hosts: save(hosts, path, 2), dies_at={0: 8})
+    assert isinstance(outcomes[0].error, Died)
+    assert all(isinstance(outcome.error, ProcessError) for outcome in outcomes[1:])
+    assert tree(path) == before
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_directories_that_are_not_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together, "MARK_SECONDS", 0.1)
+    for index in range(COUNT):
+        (tmp_path / f"{index}").mkdir()
+
+    def work(hosts: FakeHosts) -> None:
+        save(hosts, tmp_path / f"{hosts.index % 2}" / "x", 1)
+
+    outcomes = run_processes(COUNT, work)
+    for outcome in outcomes:
+        text = str(outcome.error)
+        assert text.startswith("x is not one directory for all processes: process 1 (on ")
+    assert [os.listdir(tmp_path / f"{index}") for index in range(COUNT)] == [[], [], []]
+
+
+def test_who_still_writes_when_the_stage_goes_says_why(tmp_path: Path) -> None:
+    """Process 2 fails, and process 0 removes the stage, while process 1 has not heard of it."""
+    gone = threading.Event()
+
+    def fetch_of(index: int) -> Fetch:
+        def fetch(_: int) -> Any:
+            if index == 2:
+                raise ZeroDivisionError
+            if index == 1:
+                assert gone.wait(20)
+            return whole(1)
+
+        return fetch
+
+    def work(hosts: FakeHosts) -> None:
+        try:
+            save(hosts, tmp_path / "x", 1, fetch=fetch_of(hosts.index), silence_seconds=30)
+        finally:
+            if hosts.index == 0:
+                gone.set()
+
+    outcomes = run_processes(COUNT, work)
+    assert isinstance(outcomes[2].error, ZeroDivisionError)
+    for outcome in outcomes[:2]:
+        assert isinstance(outcome.error, ProcessError), outcome
+        assert str(outcome.error) == "process 2 failed to save x: ZeroDivisionError: "
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("a/w/2", None), ("a/w/2", b"short"), ("report.2", None), ("report.2", b"other")],
+)
+def test_what_another_process_wrote_is_gone(tmp_path: Path, name: str, data: bytes | None) -> None:
+    def spoil(stage: str) -> None:
+        (Path(stage) / name).unlink()
+        if data is not None:
+            (Path(stage) / name).write_bytes(data)
+
+    def work(hosts: FakeHosts) -> None:
+        save(hosts, tmp_path / "x", 1, before_commit=spoil)
+
+    outcomes = run_processes(COUNT, work)
+    assert isinstance(outcomes[0].error, StorageError)
+    for outcome in outcomes:
+        assert f"{name} is not there as process 2 wrote it: something else" in str(outcome.error)
+    assert os.listdir(tmp_path) == []

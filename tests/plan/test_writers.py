@@ -1,0 +1,142 @@
+"""Who writes which chunk file: each one once, by a holder, and about as much as the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cordwood.formats.zarr.grid import chunk_shape, chunks
+from cordwood.plan.chunks import ChunkFile, NewFile, SmallFile
+from cordwood.plan.writers import bytes_of_leaves, writers
+from cordwood.sharding.boxes import cells, element_count, intersect
+from cordwood.sharding.shards import ShardMap
+
+MIB = 1 << 20
+
+
+def spread(shape: tuple[int, ...], parts: tuple[int, ...], copies: int = 1) -> ShardMap:
+    """An array cut into equal parts, each held by that many processes in a row."""
+    cuts = tuple([tuple(range(0, size, size // n)) for size, n in zip(shape, parts, strict=True)])
+    cells = math.prod(parts)
+    holders = [tuple(range(i * copies, (i + 1) * copies)) for i in range(cells)]
+    return ShardMap(shape, cuts, tuple(holders))
+
+
+def files_of(
+    shards: Sequence[ShardMap], *, itemsize: int = 4, max_bytes: int = 256 * MIB
+) -> list[NewFile]:
+    """Those of an item, as the layout makes them."""
+    files: list[NewFile] = []
+    for leaf, (shape, cuts, _) in enumerate(shards):
+        extents = chunk_shape(shape, cuts, itemsize=itemsize, max_bytes=max_bytes)
+        files.append(SmallFile(f"{leaf}/.zarray", b"{}"))
+        files += [
+            ChunkFile(f"{leaf}/{name}", leaf, box, extents, itemsize)
+            for name, box in chunks(shape, extents, ".")
+        ]
+    return files
+
+
+def loads(files: Sequence[NewFile], written_by: Sequence[int], count: int) -> list[int]:
+    found = [0] * count
+    for file, process in zip(files, written_by, strict=True):
+        if isinstance(file, ChunkFile):
+            found[process] += math.prod(file.shape) * file.itemsize
+    return found
+
+
+def holders_of(file: ChunkFile, shards: ShardMap) -> tuple[int, ...]:
+    (found,) = [
+        holders
+        for holders, cell in zip(shards.holders, cells(shards.shape, shards.cuts), strict=True)
+        if intersect(file.box, cell) == file.box
+    ]
+    return found
+
+
+@st.composite
+def maps(draw: st.DrawFn, processes: int) -> ShardMap:
+    parts = tuple(draw(st.lists(st.sampled_from((1, 2, 3, 4)), max_size=3)))
+    shape = tuple([n * draw(st.integers(1, 6)) for n in parts])
+    padded = draw(st.booleans())
+    if shape and padded:
+        parts, shape = (1, *parts[1:]), (draw(st.integers(0, 9)), *shape[1:])
+    cuts = tuple(
+        [
+            tuple(range(0, size, size // n)) if n > 1 else (0,)
+            for size, n in zip(shape, parts, strict=True)
+        ]
+    )
+    each = st.sets(st.integers(0, processes - 1), min_size=1).map(lambda own: tuple(sorted(own)))
+    holders = tuple([draw(each) for _ in product(*cuts)])
+    return ShardMap(shape, cuts, holders)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[list[ShardMap], int]:
+    processes = draw(st.integers(1, 6))
+    return draw(st.lists(maps(processes), max_size=8)), processes
+
+
+@given(cases(), st.sampled_from((16, 1 << 20)))
+@settings(max_examples=300)
+def test_every_chunk_is_written_once_by_a_holder(
+    case: tuple[list[ShardMap], int], max_bytes: int
+) -> None:
+    shards, count = case
+    files = files_of(shards, max_bytes=max_bytes)
+    found = writers(files, shards, process_count=count)
+    assert len(found) == len(files)
+    assert writers(files, list(shards), process_count=count) == found
+    largest = 0
+    for file, process in zip(files, found, strict=True):
+        if isinstance(file, SmallFile):
+            assert process == 0
+        else:
+            assert process in holders_of(file, shards[file.leaf])
+            largest = max(largest, math.prod(file.shape) * file.itemsize)
+    by_leaf = [bytes_of_leaves(files, found, process, len(shards)) for process in range(count)]
+    elements = [element_count(file.box) for file in files if isinstance(file, ChunkFile)]
+    assert sum(map(sum, by_leaf)) == 4 * sum(elements)
+    everywhere = all(
+        len(holders) == count for leaf in shards for holders in leaf.holders if leaf.shape
+    )
+    if everywhere and count > 1:
+        own = loads(files, found, count)
+        assert max(own) - min(own) <= largest + 4 * len(shards)
+
+
+def test_one_process_writes_all() -> None:
+    files = files_of([spread((8, 4), (1, 1))])
+    assert writers(files, [spread((8, 4), (1, 1))], process_count=1) == [0] * len(files)
+
+
+def test_replicas_share_the_work() -> None:
+    """16 processes: layers that every four hold alike, and many that all hold."""
+    shards = [spread((4096, 1024), (4, 1), 4) for _ in range(24)]
+    shards += [spread((512, 1024), (1, 1), 16) for _ in range(64)]
+    files = files_of(shards)
+    own = loads(files, writers(files, shards, process_count=16), 16)
+    assert max(own) <= 1.05 * min(own)
+
+
+def test_what_others_could_write_comes_last_and_the_largest_of_it_first() -> None:
+    shards = [
+        ShardMap((512,), ((0,),), ((0, 1),)),
+        ShardMap((2048,), ((0,),), ((0, 1),)),
+        ShardMap((1024,), ((0,),), ((0,),)),
+    ]
+    files = files_of(shards)
+    assert writers(files, shards, process_count=2) == [0, 0, 0, 1, 0, 0]
+    assert bytes_of_leaves(files, [0, 0, 0, 1, 0, 0], 0, 3) == [2048, 0, 4096]
+
+
+def test_a_holder_that_does_not_take_part() -> None:
+    shards = [spread((8,), (4,))]
+    with pytest.raises(ValueError, match="process 3 holds a shard of 3"):
+        writers(files_of(shards), shards, process_count=3)

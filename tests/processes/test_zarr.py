@@ -1,0 +1,235 @@
+"""Real processes save directories of the zarr layout together."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from eformer.serialization import serialization as eformer
+
+import cordwood
+from cordwood.testing import assert_trees_equal
+from tests.processes.directories import SPECS, reference
+from tests.processes.group import Group
+
+KILLS = 3
+ROWS = 512  # 17 MB
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[Group]:
+    with Group(4) as group:
+        yield group
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Group]:
+    with Group(2) as group:
+        yield group
+
+
+def save(group: Group, path: Path, step: int, **options: Any) -> None:
+    group.run("directories.save", path=str(path), step=step, layout="zarr", **options)
+
+
+def load(group: Group, path: Path, step: int, **options: Any) -> None:
+    found = group.run("directories.load", path=str(path), steps=[step], **options)
+    assert found == [step] * group.count
+
+
+def files(path: Path) -> dict[str, bytes]:
+    return {
+        str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()
+    }
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_any_number_of_processes_to_any_other(
+    tmp_path: Path, four: Group, two: Group, compression: str | None
+) -> None:
+    path = tmp_path / "x"
+    save(four, path, 1, columns=2, compression=compression)
+    load(two, path, 1, columns=1)
+    save(two, path, 2, columns=4, compression=compression)
+    load(four, path, 2, columns=2)
+    with Group(1) as one:
+        load(one, path, 2, columns=2)
+        save(one, path, 3, columns=1, compression=compression)
+    load(four, path, 3, columns=8)
+    save(four, path, 4, columns=8, background=True, compression=compression)
+    load(two, path, 4, columns=1)
+    assert_trees_equal(cordwood.load(path, to="numpy"), reference(4))
+    assert cordwood.verify(path).unverified_bytes == 0
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_the_bytes_do_not_depend_on_the_number_of_processes(tmp_path: Path, four: Group) -> None:
+    save(four, tmp_path / "four", 1, columns=2)
+    mesh = jax.make_mesh((4, 2), ("x", "y"))
+    tree = reference(1)
+    for name, spec in SPECS.items():
+        tree[name] = jax.device_put(tree[name], jax.NamedSharding(mesh, spec))
+    cordwood.save(tmp_path / "one", tree, layout="zarr")
+    assert files(tmp_path / "four") == files(tmp_path / "one")
+
+
+@pytest.mark.parametrize("managed", [False, True])
+def test_eformer_reads_what_processes_wrote(tmp_path: Path, two: Group, managed: bool) -> None:
+    path = tmp_path / "x"
+    (path / "notes").mkdir(parents=True)
+    (path / "notes/note").write_text("mine")
+    for step, prefix in enumerate(["model", None, "model"]):
+        arguments: dict[str, Any] = {"path": str(path), "prefix": prefix, "managed": managed}
+        assert two.run("directories.save_leaves", step=step, **arguments) == [[True], []]
+    two.run("directories.load_leaves", path=str(path), prefix="model", step=2)
+    index = json.loads((path / "tensorstore_index.json").read_text())
+    assert sorted(index["prefixes"]) == ["model"]
+    assert (path / "notes/note").read_text() == "mine"
+    mesh = jax.make_mesh((8,), ("x",))
+    for prefix, step in (("model", 2), (None, 1)):
+        found = eformer.tree_deserialize_leaves(path, mesh, prefix=prefix)
+        expected = reference(step)
+        for name in SPECS:
+            np.testing.assert_array_equal(np.asarray(found[name]), expected[name])
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_keys_that_are_spread(tmp_path: Path, two: Group) -> None:
+    path = tmp_path / "x"
+    two.run("directories.save_keys", path=str(path))
+    found = cordwood.load(path)["keys"]
+    expected = jax.random.split(jax.random.key(5), 16)
+    assert_trees_equal(jax.random.key_data(found), jax.random.key_data(expected))
+
+
+def test_arrays_on_each_processs_own_devices(tmp_path: Path, two: Group) -> None:
+    path = tmp_path / "x"
+    expected = ["both", "key", "one"]
+    found = two.run("directories.save_own_arrays", path=str(path), layout="zarr")
+    assert found == [(0, expected), (1, expected)]
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("step", "local/step: another value on process 1"),
+        ("array", "local/numpy: another value on process 1"),
+        ("spec", "rows: another type, shape or sharding on process 1"),
+        ("more", "the tree: another structure"),
+        ("odd", "process 1 failed to save"),
+    ],
+)
+def test_trees_that_differ(tmp_path: Path, four: Group, what: str, expected: str) -> None:
+    path = tmp_path / "x"
+    arguments = {"path": str(path), "what": what, "layout": "zarr"}
+    for index, text in enumerate(four.fail("directories.save_differing", **arguments)):
+        if what == "odd" and index == 1:
+            assert text.startswith("UnsupportedLeafError: local/odd: a value of type builtins.obj")
+        else:
+            assert text.startswith("ProcessError: ")
+            assert expected in text
+    assert os.listdir(tmp_path) == []
+
+
+def test_options_that_differ(tmp_path: Path, two: Group) -> None:
+    path = tmp_path / "x"
+    for text in two.fail("directories.save_otherwise", path=str(path)):
+        assert f"process 1 came to save {path} as zarr with zstd, process 0 to save" in text
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_system_that_is_not_shared(tmp_path: Path, two: Group) -> None:
+    for index in range(2):
+        (tmp_path / str(index)).mkdir()
+    two.run("directories.hasten", silence_seconds=10.0, mark_seconds=0.2)
+    for text in two.fail("directories.save_apart", folder=str(tmp_path), layout="zarr"):
+        assert "checkpoint is not one directory for all processes: process 1 (on " in text
+    assert [os.listdir(tmp_path / str(index)) for index in range(2)] == [[], []]
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fsync"])
+@pytest.mark.parametrize("process", range(2))
+def test_a_process_whose_disk_fails(tmp_path: Path, two: Group, process: int, call: str) -> None:
+    path = tmp_path / "x"
+    save(two, path, 1)
+    before = files(path)
+    arguments: dict[str, Any] = {"process": process, "call": call, "step": 2, "layout": "zarr"}
+    texts = two.fail("directories.save_failing", path=str(path), **arguments)
+    assert texts[process].startswith("StorageError: ")
+    other = texts[1 - process]
+    assert other.startswith(
+        f"ProcessError: process {process} failed to save {path} as zarr: StorageError"
+    )
+    assert files(path) == before
+    assert os.listdir(tmp_path) == ["x"]
+    save(two, path, 3)
+    load(two, path, 3)
+
+
+@pytest.mark.parametrize("process", range(2))
+def test_a_process_that_waits_is_interrupted(tmp_path: Path, two: Group, process: int) -> None:
+    path = tmp_path / "x"
+    texts = two.run("directories.save_interrupted", path=str(path), process=process, layout="zarr")
+    assert texts[process] == "KeyboardInterrupt: "
+    expected = f"ProcessError: process {process} failed to save {path} as zarr: StoppedError: it"
+    assert texts[1 - process].startswith(expected)
+    assert os.listdir(tmp_path) == []
+    save(two, path, 1)
+    load(two, path, 1)
+
+
+@pytest.mark.parametrize("call", ["mkdir", "pwrite", "fsync"])
+def test_a_process_dies_while_it_writes(tmp_path: Path, call: str) -> None:
+    path = tmp_path / "x"
+    with Group(4) as group:
+        group.run("directories.hasten", silence_seconds=2.0, mark_seconds=5.0)
+        save(group, path, 1)
+        before = files(path)
+        arguments: dict[str, Any] = {"path": str(path), "process": 2, "call": call, "step": 2}
+        group.start("directories.save_dying", layout="zarr", **arguments)
+        for index, result in enumerate(group.results()):
+            assert result.dead == (index == 2)
+            if index != 2:
+                text = "ProcessError: process 2 gave no sign of life for 2 s while all met to save"
+                assert str(result.error).startswith(text)
+    assert files(path) == before
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_a_process_is_killed_in_the_middle_of_a_save(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    path = tmp_path / "x"
+    held = 0  # the step that the checkpoint holds
+    for number in range(KILLS):
+        with Group(2 + 2 * (number % 2)) as group:
+            group.run("directories.hasten", silence_seconds=2.0, mark_seconds=5.0)
+            if held:
+                load(group, path, held, rows=ROWS)
+            begun = time.monotonic()
+            save(group, path, held + 1, rows=ROWS)
+            took = time.monotonic() - begun
+            assert os.listdir(tmp_path) == ["x"]  # nothing of the one before
+            victim = rng.randrange(1, group.count)
+            wait = rng.uniform(0.2, 1.0) * took
+            options: dict[str, Any] = {"rows": ROWS, "layout": "zarr", "timeout_seconds": 5.0}
+            group.start("directories.save", path=str(path), step=held + 2, **options)
+            time.sleep(wait)
+            group.kill(victim)
+            results = group.results()
+        found = cordwood.load(path, to="numpy")
+        now = found["local"]["step"]
+        assert_trees_equal(found, reference(now, ROWS))
+        for index, result in enumerate(results):
+            if index == victim or now == held + 2:
+                continue
+            assert now == held + 1
+            assert str(result.error).startswith(f"ProcessError: process {victim} ")
+        held = now
