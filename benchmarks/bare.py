@@ -12,16 +12,25 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["page_aligned_copy", "preadv_into_empty", "write_direct"]
+__all__ = [
+    "PAGE_BYTES",
+    "REPEATED_BYTES",
+    "page_aligned_copy",
+    "preadv_into_empty",
+    "write_direct",
+]
 
 CHUNK_BYTES = 4 << 20
 THREADS = max(2, min(4, os.cpu_count() or 2))
 PAGE_BYTES = 4096
+REPEATED_BYTES = 16 * CHUNK_BYTES  # what stands for a larger file
 
 
-def page_aligned_copy(path: Path) -> memoryview:
-    """A file's bytes, zero-padded to whole pages, in memory that O_DIRECT takes."""
+def page_aligned_copy(path: Path, *, at_most: int | None = None) -> memoryview:
+    """A file's (first) bytes, zero-padded to whole pages, in memory that O_DIRECT takes."""
     size_bytes = path.stat().st_size
+    if at_most is not None:
+        size_bytes = min(size_bytes, at_most)
     padded = max(1, -(-size_bytes // PAGE_BYTES)) * PAGE_BYTES
     memory = memoryview(mmap.mmap(-1, padded))
     with path.open("rb", buffering=0) as file:
@@ -31,12 +40,21 @@ def page_aligned_copy(path: Path) -> memoryview:
     return memory
 
 
-def write_direct(path: Path, data: memoryview) -> None:
-    """fallocate(2), O_DIRECT from where the bytes lie, fsync: no copy, no digest, no rename."""
+def write_direct(path: Path, data: memoryview, size_bytes: int | None = None) -> None:
+    """fallocate(2), O_DIRECT from where the bytes lie, fsync: no copy, no digest, no rename.
+
+    A size, in whole pages, beyond that of the data: it is written again and again.
+    """
+    total = data.nbytes if size_bytes is None else size_bytes
+
+    def write(start: int, stop: int) -> None:
+        at = start % data.nbytes
+        _write_all(fd, data[at : at + stop - start], start)
+
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_DIRECT, 0o666)
     try:
-        _fallocate(fd, data.nbytes)
-        _in_threads(data.nbytes, lambda start, stop: _write_all(fd, data[start:stop], start))
+        _fallocate(fd, total)
+        _in_threads(total, write)
         os.fsync(fd)
     finally:
         os.close(fd)

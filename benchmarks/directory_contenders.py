@@ -13,7 +13,13 @@ import orbax.checkpoint as ocp
 from eformer.serialization import serialization as eformer
 
 import cordwood
-from benchmarks.bare import page_aligned_copy, preadv_into_empty, write_direct
+from benchmarks.bare import (
+    PAGE_BYTES,
+    REPEATED_BYTES,
+    page_aligned_copy,
+    preadv_into_empty,
+    write_direct,
+)
 from benchmarks.directory_trees import mesh
 
 __all__ = [
@@ -98,7 +104,7 @@ def warm_up(tree: Any, folder: Path) -> None:
     job.close()
 
 
-def saves(job: Job, bare: dict[str, memoryview]) -> dict[str, Callable[[Path], Any]]:
+def saves(job: Job, bare: dict[str, tuple[int, memoryview]]) -> dict[str, Callable[[Path], Any]]:
     """What writes the tree. cordwood's saves and the bare loop are durable when they return.
 
     `bare` is what the bare loop writes; without it there is none.
@@ -145,15 +151,21 @@ def files_of(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def same_files(job: Job) -> dict[str, memoryview]:
-    """The files that cordwood wrote, in memory."""
-    return {path.name: page_aligned_copy(path) for path in files_of(job.path_of(PACKS))}
+def same_files(job: Job) -> dict[str, tuple[int, memoryview]]:
+    """The files that cordwood wrote: of each its size, and its first bytes in memory."""
+    return {
+        path.name: (
+            -(-path.stat().st_size // PAGE_BYTES) * PAGE_BYTES,
+            page_aligned_copy(path, at_most=REPEATED_BYTES),
+        )
+        for path in files_of(job.path_of(PACKS))
+    }
 
 
-def write_files(folder: Path, files: dict[str, memoryview]) -> None:
+def write_files(folder: Path, files: dict[str, tuple[int, memoryview]]) -> None:
     folder.mkdir()
-    for name, data in files.items():
-        write_direct(folder / name, data)
+    for name, (size_bytes, data) in files.items():
+        write_direct(folder / name, data, size_bytes)
     for directory in (folder, folder.parent):
         fd = os.open(directory, os.O_RDONLY)
         try:
