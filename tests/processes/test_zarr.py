@@ -217,7 +217,7 @@ def test_a_process_is_killed_in_the_middle_of_a_save(tmp_path: Path) -> None:
             save(group, path, held + 1, rows=ROWS)
             took = time.monotonic() - begun
             assert os.listdir(tmp_path) == ["x"]  # nothing of the one before
-            victim = rng.randrange(1, group.count)
+            victim = rng.randrange(group.count)
             wait = rng.uniform(0.2, 1.0) * took
             options: dict[str, Any] = {"rows": ROWS, "layout": "zarr", "timeout_seconds": 5.0}
             group.start("directories.save", path=str(path), step=held + 2, **options)
@@ -231,5 +231,5 @@ def test_a_process_is_killed_in_the_middle_of_a_save(tmp_path: Path) -> None:
             if index == victim or now == held + 2:
                 continue
             assert now == held + 1
-            assert str(result.error).startswith(f"ProcessError: process {victim} ")
+            assert victim == 0 or str(result.error).startswith(f"ProcessError: process {victim} ")
         held = now
