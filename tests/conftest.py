@@ -35,3 +35,11 @@ def collector_off() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+@pytest.fixture
+def cut_small_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small arrays of the zarr layout are cut into chunks as large ones are."""
+    from cordwood.plan import writers
+
+    monkeypatch.setattr(writers, "SMALL_BYTES", 0)

@@ -121,6 +121,7 @@ def test_b21_nor_does_a_directory_with_a_chunk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("writer", ["eformer", "cordwood"])
+@pytest.mark.usefixtures("cut_small_arrays")
 def test_b22_a_missing_chunk_is_no_zeros(tmp_path: Path, writer: str) -> None:
     sharding = jax.NamedSharding(mesh_of(4, 2), P("x", "y"))
     tree = {"w": jax.device_put(jnp.ones((8, 8)), sharding), "b": jnp.ones(3)}

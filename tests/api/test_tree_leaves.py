@@ -29,6 +29,8 @@ from cordwood.errors import (
 from tests.formats.zarr_trees import read_tree, stored_index
 from tests.threads import in_threads
 
+pytestmark = pytest.mark.usefixtures("cut_small_arrays")
+
 P = jax.P
 MESH = ((4, 2), ("x", "y"))
 

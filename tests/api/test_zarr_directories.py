@@ -29,6 +29,8 @@ from cordwood.testing import strategies as some
 from tests.formats.zarr_trees import stored_index
 from tests.shardings import SHARDINGS, sharding
 
+pytestmark = pytest.mark.usefixtures("cut_small_arrays")
+
 Compression = Literal["zstd", "blosc"] | None
 EVERY: list[Compression] = [None, "zstd", "blosc"]
 

@@ -29,6 +29,7 @@ def test_the_calls_of_one_save_and_their_order(tmp_path: Path) -> None:
         write_stream(tmp_path / "new" / "f", [b"data"])
     assert counting.made == [
         *["mkdir", "open", "fsync", "close"],  # the new directory, and its parent flushed
+        *["open", "fsync", "close"],  # and what that lies in
         *["open", "flock"],
         "pwrite",
         *["fsync", "replace"],

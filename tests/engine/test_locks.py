@@ -103,6 +103,52 @@ def test_a_disk_that_fails_is_an_error(tmp_path: Path) -> None:
     assert _open_files() == before
 
 
+def test_who_waits_can_be_stopped(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    calls = 0
+
+    def check() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise ZeroDivisionError
+
+    before = _open_files()
+    with locked(path):
+        with pytest.raises(ZeroDivisionError), locked(path, check):
+            raise AssertionError("it is another's")
+        assert os.path.exists(path)
+    assert calls == 3
+    assert _open_files() == before
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_has_a_lock_all_the_same(tmp_path: Path, code: int) -> None:
+    class Full(system.System):
+        def open(self, path: str, flags: int, mode: int = 0o666) -> int:  # type: ignore[override]
+            if flags & os.O_CREAT:
+                raise OSError(code, os.strerror(code), path)
+            return os.open(path, flags, mode)
+
+    with system.replaced(Full()), locked(f"{tmp_path}/lock"):
+        other = os.open(tmp_path, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(other)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_directory_that_is_not_ours_is_an_error(tmp_path: Path) -> None:
+    class Denied(system.System):
+        def open(self, path: str, flags: int, mode: int = 0o666) -> int:  # type: ignore[override]
+            if flags & os.O_CREAT:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+            return os.open(path, flags, mode)
+
+    with system.replaced(Denied()), pytest.raises(PermissionError), locked(f"{tmp_path}/lock"):
+        raise AssertionError("it is not locked")
+
+
 def test_waiting_changes_nothing(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
     wait_for_lock(path)

@@ -23,6 +23,8 @@ from cordwood.index import Box, Encoded, Index, Leaf, Pieces
 from cordwood.sharding.boxes import slices
 from cordwood.tree.flatten import build
 
+pytestmark = pytest.mark.usefixtures("cut_small_arrays")
+
 
 def scanned(path: Path, prefix: str | None = None) -> Index:
     with LocalDirectory(path) as directory:

@@ -154,6 +154,14 @@ def test_eformers_paths_where_they_will_do(tmp_path: Path) -> None:
     }
 
 
+def test_a_small_array_is_one_chunk(tmp_path: Path) -> None:
+    whole = np.arange(16 * 24, dtype=np.float32).reshape(16, 24)
+    spread = jax.NamedSharding(mesh_of(4, 2), jax.P("x", "y"))
+    save_tree(tmp_path / "c", {"w": jax.device_put(whole, spread)})
+    assert sorted(os.listdir(tmp_path / "c/w")) == [".zarray", "0.0"]
+    assert np.array_equal(read_tree(tmp_path / "c")["w"], whole)
+
+
 @pytest.mark.parametrize(
     ("axes", "spec", "files"),
     [
@@ -169,6 +177,7 @@ def test_eformers_paths_where_they_will_do(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("compression", [None, "zstd"])
+@pytest.mark.usefixtures("cut_small_arrays")
 def test_a_chunk_is_a_shard(
     tmp_path: Path, axes: tuple[int, ...], spec: Any, files: int, compression: str | None
 ) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cordwood.formats.zarr.grid import chunk_shape, chunks
 from cordwood.plan.chunks import ChunkFile, NewFile, SmallFile
-from cordwood.plan.writers import bytes_of_leaves, writers
+from cordwood.plan.writers import SMALL_BYTES, bytes_of_leaves, joined, writers
 from cordwood.sharding.boxes import cells, element_count, intersect
 from cordwood.sharding.shards import ShardMap
 
@@ -57,6 +57,16 @@ def holders_of(file: ChunkFile, shards: ShardMap) -> tuple[int, ...]:
         if intersect(file.box, cell) == file.box
     ]
     return found
+
+
+def test_small_arrays_are_not_cut() -> None:
+    small = spread((8, 16), (4, 2), copies=1)
+    assert joined(small, 4) is small, "no process has all of it"
+    alone = ShardMap(small.shape, small.cuts, ((0,),) * 8)
+    assert joined(alone, 4) == ShardMap((8, 16), ((0,), (0,)), ((0,),))
+    assert joined(alone, SMALL_BYTES) is alone
+    shared = ShardMap((8,), ((0, 4),), ((0, 1, 3), (1, 2, 3)))
+    assert joined(shared, 4).holders == ((1, 3),)
 
 
 @st.composite

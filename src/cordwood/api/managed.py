@@ -90,10 +90,11 @@ def save_managed(
 
     def end(check: Check) -> None:
         with stage.reporting():
+            stage.doing = "flushing what the manager has written"
             for k in theirs:
                 written[k] = _adopt(stage, arrays[k], item.paths[k], item.covered, check)
             own = _finish(item, [written[k] for k in range(len(arrays))])
-            stage.commit(lambda there: place(stage, there, item, own))
+            stage.commit(lambda there: place(stage, there, item, own), check)
 
     def on_commit() -> None:
         if meeting.index == 0:
@@ -136,6 +137,10 @@ def _adopt(stage: Stage, array: ArrayPlan, path: str, marked: bool, check: Check
         stage.remove(name)
         stage.write(name, [marked_metadata(data)])
     names = [chunk for chunk, _ in chunks(metadata.shape, metadata.chunks, metadata.separator)]
+    for chunk in names:
+        steps = chunk.split("/")
+        for count in range(len(steps)):
+            stage.touch("/".join([path, *steps[: count + 1]]))
     return adopt_files(stage.path, [name, *[f"{path}/{chunk}" for chunk in names]], check=check)
 
 

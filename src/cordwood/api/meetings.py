@@ -23,12 +23,17 @@ def meeting_for(
     prefix: str | None,
     compression: str | None,
     timeout_seconds: float,
+    how: str = "",
 ) -> Iterator[Meeting]:
-    """The meeting for a save, not yet entered; an error in the block is announced to it."""
+    """The meeting for a save, not yet entered; an error in the block is announced to it.
+
+    `how`: what else must be the same on every process, in words.
+    """
     # All that must be the same on every process, and that their trees do not show.
     purpose = f"save {os.fspath(path)}" + (f" ({prefix})" if prefix else "")
     if row.name == "zarr":
         purpose += " as zarr" + (f" with {compression}" if compression else "")
+    purpose += how
     meeting = Meeting(
         current() if isinstance(row, Layout) else ALONE,
         purpose,

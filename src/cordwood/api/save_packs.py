@@ -13,6 +13,7 @@ from cordwood.api.jobs import Fetch, Job
 from cordwood.api.local_leaves import LocalLeaves
 from cordwood.api.snapshot import LeafParts, Snapshot, take_apart
 from cordwood.api.stores import store_at
+from cordwood.engine.apart import Check, go_on
 from cordwood.engine.meeting import Meeting
 from cordwood.engine.save_ids import new_save_id
 from cordwood.engine.stores import Change, NewFile, StoreSave
@@ -142,7 +143,7 @@ def plan_job(
                 specs=snapshot.specs,
                 prints=leaves.prints,
                 write=lambda own: encode_report(
-                    write_packs(save, planned, leaves.fetch, save_id=own)
+                    write_packs(save, planned, leaves.fetch, save_id=own, check=meeting.check)
                 ),
                 commit=commit,
             )
@@ -150,7 +151,9 @@ def plan_job(
     return Job(leaves, write, bytes_of_leaves(planned.layout.shares, meeting.index, len(leaves)))
 
 
-def write_packs(save: StoreSave, planned: Plan, fetch: Fetch, *, save_id: str) -> list[WrittenPack]:
+def write_packs(
+    save: StoreSave, planned: Plan, fetch: Fetch, *, save_id: str, check: Check = go_on
+) -> list[WrittenPack]:
     """Write the files of this process; what process 0 has to know of them.
 
     Args:
@@ -158,11 +161,12 @@ def write_packs(save: StoreSave, planned: Plan, fetch: Fetch, *, save_id: str) -
         planned: what to write.
         fetch: gives a leaf, the caller's or a held one; called once for each.
         save_id: 16 hexadecimal digits, the same on every process, of this save alone.
+        check: called now and then; what it raises ends the save.
     """
     tag = planned.metadata.get("format", "pt")
     packs = own_packs(planned.layout, planned.process, save_id=save_id, format_tag=tag)
     parts = LeafParts(fetch, [leaf for pack in packs for leaf, _ in pack.parts])
-    sealed = save.write(_new_files(packs, parts))
+    sealed = save.write(_new_files(packs, parts), check)
     return [
         WrittenPack(pack.name, pack.plan.size_bytes, seal)
         for pack, seal in zip(packs, sealed, strict=True)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from cordwood import dtypes
 from cordwood.api.jobs import Job
 from cordwood.api.local_leaves import LocalLeaves
 from cordwood.api.snapshot import Snapshot, take_apart
@@ -37,7 +38,7 @@ from cordwood.formats.zarr.paths import array_paths
 from cordwood.formats.zarr.scan import is_chunk_name, read_index
 from cordwood.keypath import KeyPath
 from cordwood.plan.chunks import ChunkFile, NewFile
-from cordwood.plan.writers import bytes_of_leaves, writers
+from cordwood.plan.writers import bytes_of_leaves, joined, writers
 from cordwood.tree.leaves import ARRAY_KINDS
 
 __all__ = [
@@ -120,18 +121,18 @@ def draft(
         raise ValueError(f"compression={compression!r}: expected None or one of {known}")
     snapshot = take_apart(tree, process=meeting.index, process_count=meeting.count)
     specs = snapshot.specs
-    cuts = {
-        i: shards.cuts
-        for i, (spec, shards) in enumerate(zip(specs, snapshot.shards, strict=True))
-        if spec.kind in ARRAY_KINDS
-    }
+    shards = [
+        joined(each, dtypes.itemsize(spec.dtype)) if spec.kind in ARRAY_KINDS else each
+        for spec, each in zip(specs, snapshot.shards, strict=True)
+    ]
+    cuts = {i: shards[i].cuts for i, spec in enumerate(specs) if spec.kind in ARRAY_KINDS}
     plan = plan_save(
         snapshot.structure, specs, cuts, compression=compression, metadata=metadata, marked=covered
     )
     key_paths = [specs[array.leaf].key_path for array in plan.arrays]
     paths = array_paths(key_paths, prefix)
     files = new_files(plan, paths)
-    shared = writers(files, snapshot.shards, process_count=meeting.count)
+    shared = writers(files, shards, process_count=meeting.count)
     return Draft(plan, key_paths, snapshot, prefix, metadata, covered, paths, files, shared)
 
 
@@ -156,7 +157,7 @@ def save_draft(
 
     def commit(stage: Stage, written: list[Written]) -> None:
         own = finish(item, written)
-        stage.commit(lambda there: place(stage, there, item, own))
+        stage.commit(lambda there: place(stage, there, item, own), meeting.check)
 
     write_together(path, item, range(len(item.files)), fetch, meeting, commit)
 
@@ -207,7 +208,12 @@ def write_together(
                 commit=commit,
             )
 
-    run_apart(run)
+    try:
+        run_apart(run)
+    except BaseException:
+        if meeting.index == 0:
+            shared.stage.abandon()  # an interrupt may have come after all had gone well
+        raise
     return shared.stage
 
 

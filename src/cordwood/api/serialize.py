@@ -60,8 +60,14 @@ def tree_serialize_leaves(
     """
     path = local_path(checkpoint_dir)
     callback = commit_callback or _nothing
+    how = " through a manager" if manager is not None else ""
     with meeting_for(
-        path, ZARR, prefix=prefix, compression=None, timeout_seconds=TIMEOUT_SECONDS
+        path,
+        ZARR,
+        prefix=prefix,
+        compression=None,
+        timeout_seconds=TIMEOUT_SECONDS,
+        how=how if write_index else f"{how} without an index",
     ) as meeting:
         raise_unreported()
         wait_for(path)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeAlias, TypeVar
 
-__all__ = ["Check", "StoppedError", "run_apart"]
+__all__ = ["Check", "StoppedError", "go_on", "run_apart"]
 
 T = TypeVar("T")
 Check: TypeAlias = Callable[[], None]
@@ -36,7 +36,7 @@ def run_apart(function: Callable[[Check], T]) -> T:
     interrupts there.
     """
     if threading.current_thread() is not threading.main_thread():
-        return function(_go_on)
+        return function(go_on)
     run = _Run(function)
     interrupt: BaseException | None = None
     started = False
@@ -45,7 +45,7 @@ def run_apart(function: Callable[[Check], T]) -> T:
             if not started:
                 started = True
                 if not run.start():
-                    return function(_go_on)
+                    return function(go_on)
             run.wait()
             break
         except BaseException as e:  # noqa: BLE001  (raised below, when it is safe)
@@ -56,8 +56,8 @@ def run_apart(function: Callable[[Check], T]) -> T:
     return run.result()
 
 
-def _go_on() -> None:
-    pass
+def go_on() -> None:
+    """A `check` that never stops anything."""
 
 
 class _Run(Generic[T]):

@@ -180,6 +180,10 @@ def make_ancestors(folder: str, made: list[str]) -> None:
             if not os.path.isdir(each):
                 raise
         sync_directory(os.path.dirname(each))  # also where another process just made it
+    if missing:
+        # Whoever made the one that was there may not have flushed it yet, or have died.
+        with suppress(PermissionError):
+            sync_directory(os.path.dirname(folder))
 
 
 def sync_directory(folder: str) -> None:

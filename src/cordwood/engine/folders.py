@@ -16,11 +16,14 @@ def remove_tree(path: str) -> None:
     calls = system.current()
     folders = [path]
     for folder in folders:  # which grows meanwhile
-        for name, is_folder in entries_of(folder).items():
+        entries: dict[str, bool] = {}
+        with suppress(OSError):  # the next save tries again
+            entries = entries_of(folder)
+        for name, is_folder in entries.items():
             if is_folder:
                 folders.append(f"{folder}/{name}")
                 continue
-            with suppress(OSError):  # the next save tries again
+            with suppress(OSError):
                 calls.unlink(f"{folder}/{name}")
     for folder in reversed(folders):
         with suppress(OSError):

@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from cordwood.engine import system
-from cordwood.engine.apart import Check, run_apart
+from cordwood.engine.apart import Check, go_on, run_apart
 from cordwood.engine.commit import (
     Temporary,
     make_ancestors,
@@ -133,7 +133,8 @@ class LocalSave:
         self.in_place = False
         self._path = path
         self._rules = rules
-        self._perhaps_committed = others_commit
+        self._others_commit = others_commit
+        self._perhaps_committed = False
         self._made: list[str] = []
         self._files: list[Temporary] = []
         self._small: list[Temporary] = []
@@ -154,13 +155,13 @@ class LocalSave:
     def sees(self, mark: str, *, timeout_seconds: float) -> bool:
         return comes_in_sight(f"{self._path}/{mark}", timeout_seconds=timeout_seconds)
 
-    def write(self, files: Iterable[NewFile]) -> list[Sealed]:
+    def write(self, files: Iterable[NewFile], check: Check = go_on) -> list[Sealed]:
         calls = system.current()
         sealed = []
         for name, plan, fetch in files:
             file = self._create(name)
             try:
-                header = fill_file(file, plan, fetch)
+                header = fill_file(file, plan, fetch, check)
                 # Never retried: see `engine.commit`.
                 file.doing = "flushing it to the disk"
                 calls.fsync(file.fd)
@@ -171,6 +172,7 @@ class LocalSave:
         if sealed:
             self.doing = "flushing its directory to the disk"
             sync_directory(self._path)
+        self._perhaps_committed = self._others_commit  # as soon as the caller has reported it
         return sealed
 
     def _create(self, name: str) -> Temporary:
@@ -310,8 +312,8 @@ def _alone(path: str, rules: Rules, work: Callable[[], T]) -> T:
     and wait for the one that it interrupts.
     """
 
-    def run(_: Check) -> T:
-        with locked(_lock_of(path, rules)):
+    def run(check: Check) -> T:
+        with locked(_lock_of(path, rules), check):
             return work()
 
     return run_apart(run)

@@ -10,15 +10,19 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from cordwood.engine import system
-from cordwood.engine.system import open_into
+from cordwood.engine.apart import Check, go_on
+from cordwood.engine.system import close_all, open_into
 
 __all__ = ["is_at", "lock", "locked", "remove_unlocked", "unlock", "wait_for_lock"]
 
 _NO_LOCKS = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK)
+_POLL_SECONDS = 0.02
+_ATTEMPTS = 3  # to open a lock of another user, who may just remove it
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -57,22 +61,27 @@ def is_at(fd: int, path: str) -> bool:
 
 
 @contextmanager
-def locked(path: str) -> Iterator[None]:
+def locked(path: str, check: Check = go_on) -> Iterator[None]:
     """Hold the lock that the file `path` stands for: it must not exist for any other reason.
 
-    Waits as long as it takes. Raises OSError as open(2) and flock(2) do.
+    Waits as long as it takes, calling `check` meanwhile: what that raises ends it. Raises OSError
+    as open(2) and flock(2) do. Where a full disk has no room for the file, its directory is locked.
     """
     opened: list[int] = []
     mine = False
     try:
         while not mine:
             unlock(opened)
+            if not _open_lock(opened, path):
+                lock(opened[0])
+                break
             try:
-                open_into(opened, path, os.O_RDWR | os.O_CREAT | _FLAGS)
-            except PermissionError:  # another user's
-                open_into(opened, path, os.O_RDONLY | _FLAGS)
-            lock(opened[0])
-            mine = is_at(opened[0], path)  # or whoever had it has removed it
+                lock(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                check()
+                time.sleep(_POLL_SECONDS)
+                continue
+            mine = _is_still_at(opened[0], path)  # or whoever had it has removed it
         yield
     finally:
         try:
@@ -81,6 +90,38 @@ def locked(path: str) -> Iterator[None]:
                     system.current().unlink(path)
         finally:
             unlock(opened)
+
+
+def _open_lock(opened: list[int], path: str) -> bool:
+    """Open the file of a lock, or make it; False where it is the directory that was opened."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            open_into(opened, path, os.O_RDWR | os.O_CREAT | _FLAGS)
+            return True
+        except PermissionError:  # another user's?
+            with suppress(FileNotFoundError):
+                open_into(opened, path, os.O_RDONLY | _FLAGS)
+                return True
+            if attempt == _ATTEMPTS - 1:
+                raise
+        except OSError as e:
+            if e.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            break
+    open_into(opened, os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    return False
+
+
+def _is_still_at(fd: int, path: str) -> bool:
+    """As `is_at`, asking anew: a network file system remembers what stat(2) said, not open(2)."""
+    opened: list[int] = []
+    try:
+        open_into(opened, path, os.O_RDONLY | _FLAGS)
+        return os.path.samestat(os.fstat(fd), os.fstat(opened[0]))
+    except FileNotFoundError:
+        return False
+    finally:
+        close_all(opened)
 
 
 def wait_for_lock(path: str) -> None:

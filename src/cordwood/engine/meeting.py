@@ -177,32 +177,33 @@ class Meeting:
 
     def _collect(self) -> list[bytes]:
         """On process 0: what the others sent in this round."""
-        deadline = time.monotonic() + self._timeout
-        before: dict[int, bytes] = {}
+        now = time.monotonic()
+        since = dict.fromkeys(self._others, (b"", now))  # how far each had come, and when
         prefix = self._key("in", self._round, "")
         while True:
             found = {int(name): value for name, value in self._hosts.list(prefix).items()}
             missing = [process for process in self._others if process not in found]
-            steps = self._look(missing)
-            if any(steps[process] != before.get(process) for process in missing):
-                deadline = time.monotonic() + self._timeout
-            before = steps
+            now = time.monotonic()
+            for process, steps in self._look(missing).items():
+                if steps != since[process][0]:
+                    since[process] = steps, now
             self.check()
             if not missing:
                 self._hosts.delete(prefix)
                 return [found[process] for process in self._others]
-            left = deadline - time.monotonic()
-            if left <= 0:
+            late = [process for process in missing if now - since[process][1] > self._timeout]
+            if late:
                 raise ProcessError(
-                    f"{named(missing)} did not come within {self._timeout:g} s to "
+                    f"{named(late)} did not come within {self._timeout:g} s to "
                     f"{self._purpose} (step {self._round}); process 0 gave up"
                 )
-            self._hosts.get(f"{prefix}{missing[0]}", min(left, _WAKE_SECONDS))
+            self._hosts.get(f"{prefix}{missing[0]}", min(self._timeout, _WAKE_SECONDS))
 
     def _listen(self) -> bytes:
         """On the others: the answer of this round."""
         limit = 2 * self._timeout + self._silence
-        deadline, latest = time.monotonic() + limit, b""
+        deadline = time.monotonic() + limit / 2
+        latest: bytes | None = None
         while True:
             message = self._hosts.get(self._key("say", self._round), _WAKE_SECONDS)
             if message is not None:
@@ -216,7 +217,7 @@ class Meeting:
             steps = _steps_in(self._hosts.get(self._key("alive", 0), _WAKE_SECONDS))
             if steps == latest:
                 break
-            deadline, latest = time.monotonic() + limit, steps
+            deadline, latest = time.monotonic() + limit / 2, steps
         raise ProcessError(
             f"process 0 did not answer within {limit:g} s to {self._purpose} (step {self._round})"
         )

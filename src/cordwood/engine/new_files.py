@@ -1,8 +1,9 @@
 """Write the files of a new directory from a few threads, hashing them, and flush them to the disk.
 
-Raw chunks go from the leaf's own memory to the page cache: nothing is copied on the way. The
-kernel is told at once to write them back, and each is flushed some files later, when that is
-mostly done: so most flushes wait for nothing, and one commit of the journal does for many files.
+Large raw chunks go past the page cache, through a few MiB of each thread. Small ones go to it from
+the leaf's own memory; the kernel is told at once to write them back, and each file is flushed some
+files later, when that is mostly done: so most flushes wait for nothing, and one commit of the
+journal does for many files.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +26,8 @@ from cordwood.engine.gather import copy_bytes, is_little_endian
 from cordwood.engine.parallel import run_tasks
 from cordwood.engine.scratch import Scratch
 from cordwood.engine.snapshot import HeldArray, hold
-from cordwood.engine.system import close_all, open_into, write_all
+from cordwood.engine.system import close_all, open_into
+from cordwood.engine.target import Target
 from cordwood.plan.chunks import ChunkFile, NewFile, SmallFile
 from cordwood.sharding.boxes import shape_of, slices
 from cordwood.tree.leaves import is_jax_array
@@ -35,6 +36,7 @@ from cordwood.tree.padding import without_padding
 __all__ = ["Written", "adopt_files", "write_new_files"]
 
 _UNIT_BYTES = 4 << 20
+_DIRECT_BYTES = 1 << 20  # a smaller chunk goes through the page cache
 _THREADS = 4
 _OPEN_FILES = 64  # of one thread, written and not yet flushed
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -88,7 +90,7 @@ def write_new_files(
             own.append((path, opened))
             try:
                 open_into(opened, path, _FLAGS)
-                results[order[task]] = _write(opened[0], file, leaves, encode, scratch)
+                results[order[task]] = _write(path, opened[0], file, leaves, encode, scratch)
                 if len(own) > _OPEN_FILES:
                     _flush(own)
             except OSError as e:
@@ -176,27 +178,34 @@ def _with_name(error: OSError, path: str) -> OSError:
 
 
 def _write(
-    fd: int, file: NewFile, leaves: _Leaves, encode: Encoder | None, scratch: Scratch
+    path: str, fd: int, file: NewFile, leaves: _Leaves, encode: Encoder | None, scratch: Scratch
 ) -> Written:
+    target = Target(path, fd)
     if isinstance(file, SmallFile):
-        return _write_units(fd, len(file.data), lambda a, b: memoryview(file.data)[a:b])
+        return _write_units(target, len(file.data), lambda a, b: memoryview(file.data)[a:b])
     try:
         part = leaves.part(file)
         if encode is not None:
             data = encode(_padded(part, file.shape))
-            return _write_units(fd, len(data), lambda a, b: memoryview(data)[a:b])
-        return _write_raw(fd, file, part, scratch)
+            return _write_units(target, len(data), lambda a, b: memoryview(data)[a:b])
+        return _write_raw(target, file, part, scratch)
     finally:
+        close_all(target.opened)
         leaves.release(file)
 
 
-def _write_raw(fd: int, file: ChunkFile, part: np.ndarray[Any, Any], scratch: Scratch) -> Written:
+def _write_raw(
+    target: Target, file: ChunkFile, part: np.ndarray[Any, Any], scratch: Scratch
+) -> Written:
     size = math.prod(file.shape) * file.itemsize
     if part.nbytes != size and not _leads(file):
         part = _padded(part, file.shape)
-    if part.nbytes == size and part.flags.c_contiguous and is_little_endian(part):
+    if size >= _DIRECT_BYTES:
+        target.open_direct()
+        target.reserve(size)
+    elif part.nbytes == size and part.flags.c_contiguous and is_little_endian(part):
         source = part.reshape(-1).view(np.uint8).data
-        return _write_units(fd, size, lambda a, b: source[a:b])
+        return _write_units(target, size, lambda a, b: source[a:b])
 
     def fill(start: int, stop: int) -> memoryview:
         unit = scratch.of(stop - start)
@@ -206,19 +215,18 @@ def _write_raw(fd: int, file: ChunkFile, part: np.ndarray[Any, Any], scratch: Sc
         np.frombuffer(unit, np.uint8)[held:] = 0
         return unit
 
-    return _write_units(fd, size, fill)
+    return _write_units(target, size, fill)
 
 
-def _write_units(fd: int, size: int, unit_of: Callable[[int, int], memoryview]) -> Written:
+def _write_units(target: Target, size: int, unit_of: Callable[[int, int], memoryview]) -> Written:
     """Hash and write a file of that size, some MiB at a time."""
-    calls = system.current()
     digests = []
     for start in range(0, size, _UNIT_BYTES):
         unit = unit_of(start, min(start + _UNIT_BYTES, size))
         digests += [digest_of(unit[a : a + BLOCK_BYTES]) for a in range(0, len(unit), BLOCK_BYTES)]
-        write_all(fd, unit, start)
-        with suppress(OSError):  # the flush will tell
-            calls.start_writeback(fd, start, len(unit))
+        target.write(unit, start)
+        if not target.opened:
+            target.start_writeback(start, len(unit))
     return Written(size, b"".join(digests))
 
 

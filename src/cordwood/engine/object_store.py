@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
+from cordwood.engine.apart import Check, go_on
 from cordwood.engine.files import ReadableFile
 from cordwood.engine.kvstore import ObjectStore
 from cordwood.engine.objects import ObjectFile, write_objects
@@ -96,7 +97,8 @@ class ObjectSave:
     def __init__(self, store: ObjectStore, rules: Rules, *, others_commit: bool) -> None:
         self._store = store
         self._rules = rules
-        self._perhaps_committed = others_commit
+        self._others_commit = others_commit
+        self._perhaps_committed = False
         self._written: list[str] = []
         self._marks: list[str] = []
 
@@ -114,11 +116,14 @@ class ObjectSave:
             time.sleep(_LOOK_SECONDS)
         return True
 
-    def write(self, files: Iterable[NewFile]) -> list[Sealed]:
-        return write_objects(self._store, self._noted(files))
+    def write(self, files: Iterable[NewFile], check: Check = go_on) -> list[Sealed]:
+        sealed = write_objects(self._store, self._noted(files, check))
+        self._perhaps_committed = self._others_commit  # as soon as the caller has reported it
+        return sealed
 
-    def _noted(self, files: Iterable[NewFile]) -> Iterator[NewFile]:
+    def _noted(self, files: Iterable[NewFile], check: Check) -> Iterator[NewFile]:
         for file in files:
+            check()
             self._written.append(file.name)
             yield file
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from cordwood.engine.target import PAGE_BYTES
+
 __all__ = ["Scratch"]
 
 
@@ -14,7 +16,11 @@ class Scratch:
         self._view = memoryview(b"")
 
     def of(self, size_bytes: int) -> memoryview:
-        """That many bytes, of no particular value; the same ones as before where they suffice."""
+        """That many bytes from the start of a page on, of no particular value.
+
+        The same ones as before where they suffice.
+        """
         if len(self._view) < size_bytes:
-            self._view = np.empty(size_bytes, np.uint8).data
+            whole = np.empty(size_bytes + PAGE_BYTES, np.uint8)
+            self._view = whole[-whole.ctypes.data % PAGE_BYTES :].data
         return self._view[:size_bytes]

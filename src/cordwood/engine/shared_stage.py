@@ -110,8 +110,8 @@ class SharedStage:
         Raises StorageError where one of them is not there as its process left it.
         """
         written = [self._own]
-        self.stage.doing = "looking for what the other processes have written"
         for process in range(1, self._meeting.count):
+            self.stage.doing = "looking for what the other processes have written"
             self._meeting.check()
             data = self._read(process, reports[process])
             written.append(_unpack(data, len(files[process])))

@@ -25,6 +25,7 @@ from contextlib import contextmanager, suppress
 from weakref import finalize
 
 from cordwood.engine import system
+from cordwood.engine.apart import Check, go_on
 from cordwood.engine.commit import (
     make_ancestors,
     storage_error,
@@ -176,7 +177,9 @@ class Stage:
             sync_directory(next(reversed(self._unsynced)))
             self._unsynced.popitem()
 
-    def commit(self, prepare: Callable[[str | None], Callable[[str], None]]) -> None:
+    def commit(
+        self, prepare: Callable[[str | None], Callable[[str], None]], check: Check = go_on
+    ) -> None:
         """Put it in place of the target.
 
         Args:
@@ -184,6 +187,7 @@ class Stage:
                 is there now (None: there is none), to bring in what is to be kept of it. What
                 it returns is called with the path of the old directory once that is out of
                 place, to bring in what came there meanwhile.
+            check: called while others hold the lock; what it raises ends the wait.
 
         Where `prepare` raises, nothing is replaced.
         """
@@ -192,7 +196,7 @@ class Stage:
         self.doing = "waiting for the lock of its parent directory"
         held: list[int] = []  # the old one: nobody removes it before the exchange is on the disk
         try:
-            with locked(f"{self._parent}/{temporary_stem(self._name)}lock"):
+            with locked(f"{self._parent}/{temporary_stem(self._name)}lock", check):
                 out = self._replace(prepare, held)
         finally:
             unlock(held)
@@ -211,11 +215,12 @@ class Stage:
         if there:
             open_into(held, self.target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             lock(held[0], fcntl.LOCK_SH)
-            copy_mode(self.target, self.path)
         keep_up = prepare(self.target if there else None)
         self.doing = "flushing its directories to the disk"
         self.sync_folders()
         self.doing = "putting it in place"
+        if there:
+            copy_mode(self.target, self.path)  # which may forbid to write in it
         out = self._put(old, there=there)
         self.path = self.target
         self.doing = "flushing its parent directory to the disk"

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from cordwood.engine.apart import Check, go_on
 from cordwood.engine.files import ReadableFile
 from cordwood.index import Sealed, Source
 from cordwood.plan.save import FilePlan
@@ -63,8 +64,10 @@ class StoreSave(Protocol):
         """Whether the mark of another process's save comes in sight in that time."""
         ...
 
-    def write(self, files: Iterable[NewFile]) -> list[Sealed]:
+    def write(self, files: Iterable[NewFile], check: Check = go_on) -> list[Sealed]:
         """Write data files. When this returns, a power cut cannot lose them.
+
+        Calls `check` now and then: what that raises ends it.
 
         Returns what their headers are known by. Raises OSError, as `engine.commit` does.
         """

@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from cordwood.engine import system
+from cordwood.engine.apart import Check, go_on
 from cordwood.engine.commit import Temporary, atomic_file
 from cordwood.engine.digest import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
 from cordwood.engine.gather import LeafStore
 from cordwood.engine.parallel import run_tasks
-from cordwood.engine.system import open_into
+from cordwood.engine.target import PAGE_BYTES, Target
 from cordwood.index import Digests
 from cordwood.plan.save import FilePlan, seal, segment_ends
 
@@ -33,10 +34,6 @@ _THREADS = 4  # each with one buffer; measured: two to four saturate a local dis
 _SMALL_SEGMENT_BYTES = 64 << 10
 _THREADS_FOR_SMALL = 1
 _DIRECT_BYTES = 8 << 20  # a smaller file goes through the page cache
-_PAGE_BYTES = 4096
-_DIRECT_FLAGS = os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC
-_NO_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP)
-_NO_FALLOCATE = (errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 _STREAM_BYTES = 1 << 20
 
 
@@ -57,21 +54,28 @@ def write_file(
     """
     ends = segment_ends(plan)
     with atomic_file(path) as temporary:
-        _fill(temporary, plan, ends, fetch)
+        _fill(temporary, plan, ends, fetch, go_on)
 
 
-def fill_file(file: Temporary, plan: FilePlan, fetch: Callable[[int], np.ndarray]) -> bytes:
+def fill_file(
+    file: Temporary, plan: FilePlan, fetch: Callable[[int], np.ndarray], check: Check
+) -> bytes:
     """Write what `plan` says into an open, empty file; its header.
 
-    Raises OSError as the system does, and ValueError as `write_file` does. Nothing is flushed.
+    Raises OSError as the system does, ValueError as `write_file` does, and whatever `check` does,
+    which is called every few MiB. Nothing is flushed.
     """
-    return _fill(file, plan, segment_ends(plan), fetch)
+    return _fill(file, plan, segment_ends(plan), fetch, check)
 
 
 def _fill(
-    file: Temporary, plan: FilePlan, ends: list[int], fetch: Callable[[int], np.ndarray]
+    file: Temporary,
+    plan: FilePlan,
+    ends: list[int],
+    fetch: Callable[[int], np.ndarray],
+    check: Check,
 ) -> bytes:
-    digests = _write_data(file, plan, ends, LeafStore(plan.segments, ends, fetch))
+    digests = _write_data(file, plan, ends, LeafStore(plan.segments, ends, fetch), check)
     header = seal(plan, digests)
     file.doing = "writing the header"
     file.write(memoryview(header), 0)
@@ -109,17 +113,18 @@ def write_stream(
 
 
 def _write_data(
-    temporary: Temporary, plan: FilePlan, ends: list[int], leaves: LeafStore
+    temporary: Temporary, plan: FilePlan, ends: list[int], leaves: LeafStore, check: Check
 ) -> Digests:
     base, size = plan.header_bytes, plan.size_bytes
     values = bytearray(DIGEST_BYTES * block_count(size - base, BLOCK_BYTES))
-    target = _Target(temporary, size_bytes=size, direct=base % _PAGE_BYTES == 0)
+    target = Target(temporary.path, temporary.fd)
 
     def make_worker() -> Callable[[int], None]:
         ring = mmap.mmap(-1, min(_UNIT_BYTES, _pages(size - base)))  # page-aligned
         buffer = memoryview(ring)
 
         def work(task: int) -> None:
+            check()
             start = base + task * _UNIT_BYTES
             stop = min(start + _UNIT_BYTES, size)
             unit = buffer[: stop - start]
@@ -139,8 +144,12 @@ def _write_data(
     threads = _THREADS_FOR_SMALL if many_small else _THREADS
     calls = system.current()
     try:
-        target.open()
-        target.reserve()
+        if size >= _DIRECT_BYTES:
+            if base % PAGE_BYTES == 0:
+                target.open_direct()
+            temporary.doing = "reserving its space"
+            target.reserve(size)
+            temporary.doing = "writing"
         run_tasks(units, threads=threads, make_worker=make_worker)
     finally:
         if target.opened:
@@ -151,51 +160,5 @@ def _write_data(
     return Digests(base, BLOCK_BYTES, bytes(values))
 
 
-class _Target:
-    """The temporary's bulk: whole pages past the page cache, where that is possible."""
-
-    def __init__(self, temporary: Temporary, *, size_bytes: int, direct: bool) -> None:
-        self._temporary = temporary
-        self._size_bytes = size_bytes
-        self._wants_direct = direct and size_bytes >= _DIRECT_BYTES
-        self.opened: list[int] = []  # past the page cache
-
-    def open(self) -> None:
-        if self._wants_direct:
-            try:
-                open_into(self.opened, self._temporary.path, _DIRECT_FLAGS)
-            except OSError as e:
-                if e.errno not in _NO_DIRECT:
-                    raise
-
-    def reserve(self) -> None:
-        """Claim the space at once: a full disk is found before anything is written."""
-        if self._size_bytes < _DIRECT_BYTES:
-            return
-        self._temporary.doing = "reserving its space"
-        try:
-            system.current().fallocate(self._temporary.fd, self._size_bytes)
-        except OSError as e:
-            if e.errno not in _NO_FALLOCATE:
-                raise
-        self._temporary.doing = "writing"
-
-    def write(self, unit: memoryview, offset: int) -> None:
-        whole = len(unit) // _PAGE_BYTES * _PAGE_BYTES if self.opened else 0
-        done = 0
-        try:
-            while done < whole:
-                count = system.current().pwrite(self.opened[0], unit[done:whole], offset + done)
-                if count <= 0:
-                    raise OSError(errno.EIO, "the file takes no more bytes")
-                done += count
-                if count % _PAGE_BYTES:  # cut short off a page's edge: the page cache takes it on
-                    break
-        except OSError as e:
-            if e.errno not in _NO_DIRECT:
-                raise
-        self._temporary.write(unit[done:], offset + done)
-
-
 def _pages(size_bytes: int) -> int:
-    return max(1, block_count(size_bytes, _PAGE_BYTES)) * _PAGE_BYTES
+    return max(1, block_count(size_bytes, PAGE_BYTES)) * PAGE_BYTES

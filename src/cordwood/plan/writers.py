@@ -13,7 +13,23 @@ from cordwood.plan.chunks import ChunkFile, NewFile
 from cordwood.sharding.boxes import element_count
 from cordwood.sharding.shards import ShardMap
 
-__all__ = ["bytes_of_leaves", "writers"]
+__all__ = ["SMALL_BYTES", "bytes_of_leaves", "joined", "writers"]
+
+SMALL_BYTES = 1 << 20  # of an array that is not worth a file for each shard
+
+
+def joined(shards: ShardMap, itemsize: int) -> ShardMap:
+    """How the chunks of an array are cut: as its shards are.
+
+    Or not at all, where it is small and some process has all of it: half the files of a large
+    model that is spread over devices would be shards of norms and biases.
+    """
+    if prod(shards.shape) * itemsize > SMALL_BYTES or len(shards.holders) < 2:
+        return shards
+    common = set.intersection(*map(set, shards.holders))
+    if not common:
+        return shards
+    return ShardMap(shards.shape, ((0,),) * len(shards.shape), (tuple(sorted(common)),))
 
 
 def writers(
@@ -25,8 +41,8 @@ def writers(
     whichever of these has least to write so far. Process 0 writes the small files.
 
     Args:
-        files: what is to be written; each chunk is a shard of its leaf, or a part of one.
-        shards: how each leaf is spread, by the position that `ChunkFile.leaf` is.
+        files: what is to be written; each chunk is a cell of its leaf, or a part of one.
+        shards: the cells of each leaf, by the position that `ChunkFile.leaf` is.
         process_count: how many take part.
 
     Raises ValueError for a holder that is not below `process_count`.
