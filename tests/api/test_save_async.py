@@ -270,15 +270,28 @@ def test_waiting_and_looking(tmp_path: Path, gate: Gate) -> None:
     assert repr(pending) == f"<saved {path}: 4000 of 4000 bytes>"
 
 
+@pytest.mark.usefixtures("collector_off")
 def test_ctrl_c_in_wait_leaves_the_save_going(tmp_path: Path, gate: Gate) -> None:
     path = tmp_path / "x.safetensors"
     pending = cordwood.save_async(path, {"w": np.zeros(1000)})
-    here = threading.main_thread().ident
-    timer = threading.Timer(0.1, signal.pthread_kill, [here, signal.SIGINT])
-    timer.start()
+    here = threading.get_ident()
+    caught = threading.Event()
+
+    def insist() -> None:
+        while not caught.wait(0.3):
+            signal.pthread_kill(here, signal.SIGINT)
+
+    def wait() -> None:
+        try:
+            pending.wait(60)
+        finally:
+            caught.set()
+
+    sender = threading.Thread(target=insist)
+    sender.start()
     with pytest.raises(KeyboardInterrupt):
-        pending.wait(60)
-    timer.join()
+        wait()
+    sender.join()
     assert not pending.done
     gate.open_now.set()
     pending.wait()

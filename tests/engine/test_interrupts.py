@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -104,9 +105,11 @@ def test_interrupts_at_any_moment_leave_nothing_behind(tmp_path: Path) -> None:
 
     rng = np.random.default_rng(0)
     path = tmp_path / "f"
-    begun = time.perf_counter()
-    write_stream(path, [b"whole"])
-    one_save = time.perf_counter() - begun
+    one_save = math.inf
+    for _ in range(10):  # the shortest: an interrupt that is set for later may come too late
+        begun = time.perf_counter()
+        write_stream(path, [b"whole"])
+        one_save = min(one_save, time.perf_counter() - begun)
     open_before = len(os.listdir("/proc/self/fd"))
     before = signal.signal(signal.SIGALRM, interrupt)
     interrupted = 0
