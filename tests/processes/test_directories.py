@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,7 @@ from cordwood.testing import assert_trees_equal
 from tests.processes.directories import SPECS, reference
 from tests.processes.group import Group
 
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Group]:
-    with Group(4) as group:
-        yield group
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Group]:
-    with Group(2) as group:
-        yield group
+LAYOUTS = ["packs", "zarr"]
 
 
 def names(path: Path) -> list[str]:
@@ -84,23 +73,26 @@ def test_saves_in_the_background_of_several_prefixes(tmp_path: Path, two: Group)
         ("odd", "process 1 failed to save"),
     ],
 )
-def test_trees_that_differ(tmp_path: Path, four: Group, what: str, expected: str) -> None:
-    path = tmp_path / "x"
-    for index, text in enumerate(
-        four.fail("directories.save_differing", path=str(path), what=what)
-    ):
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_trees_that_differ(
+    tmp_path: Path, four: Group, layout: str, what: str, expected: str
+) -> None:
+    arguments = {"path": str(tmp_path / "x"), "what": what, "layout": layout}
+    for index, text in enumerate(four.fail("directories.save_differing", **arguments)):
         if what == "odd" and index == 1:
             assert text.startswith("UnsupportedLeafError: local/odd: a value of type builtins.obj")
         else:
             assert text.startswith("ProcessError: ")
             assert expected in text
-    assert not path.exists()
+    assert names(tmp_path) == []
 
 
-def test_arrays_on_each_processs_own_devices(tmp_path: Path, two: Group) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_arrays_on_each_processs_own_devices(tmp_path: Path, two: Group, layout: str) -> None:
     path = tmp_path / "x"
     expected = ["both", "key", "one"]
-    assert two.run("directories.save_own_arrays", path=str(path)) == [(0, expected), (1, expected)]
+    found = two.run("directories.save_own_arrays", path=str(path), layout=layout)
+    assert found == [(0, expected), (1, expected)]
 
 
 @pytest.mark.parametrize("process", [0, 1])
@@ -112,11 +104,12 @@ def test_arrays_on_another_processs_devices(tmp_path: Path, two: Group, process:
     assert not path.exists()
 
 
-def test_a_file_system_that_is_not_shared(tmp_path: Path, two: Group) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_file_system_that_is_not_shared(tmp_path: Path, two: Group, layout: str) -> None:
     for index in range(2):
         (tmp_path / str(index)).mkdir()
     two.run("directories.hasten", silence_seconds=10.0, mark_seconds=0.2)
-    for text in two.fail("directories.save_apart", folder=str(tmp_path)):
+    for text in two.fail("directories.save_apart", folder=str(tmp_path), layout=layout):
         assert "checkpoint is not one directory for all processes: process 1 (on " in text
     assert [names(tmp_path / str(index)) for index in range(2)] == [[], []]
 

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +21,6 @@ from tests.processes.group import Group
 
 KILLS = 3
 ROWS = 512  # 17 MB
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Group]:
-    with Group(4) as group:
-        yield group
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Group]:
-    with Group(2) as group:
-        yield group
 
 
 def save(group: Group, path: Path, step: int, **options: Any) -> None:
@@ -116,49 +103,11 @@ def test_keys_that_are_spread(tmp_path: Path, two: Group) -> None:
     assert_trees_equal(jax.random.key_data(found), jax.random.key_data(expected))
 
 
-def test_arrays_on_each_processs_own_devices(tmp_path: Path, two: Group) -> None:
-    path = tmp_path / "x"
-    expected = ["both", "key", "one"]
-    found = two.run("directories.save_own_arrays", path=str(path), layout="zarr")
-    assert found == [(0, expected), (1, expected)]
-
-
-@pytest.mark.parametrize(
-    ("what", "expected"),
-    [
-        ("step", "local/step: another value on process 1"),
-        ("array", "local/numpy: another value on process 1"),
-        ("spec", "rows: another type, shape or sharding on process 1"),
-        ("more", "the tree: another structure"),
-        ("odd", "process 1 failed to save"),
-    ],
-)
-def test_trees_that_differ(tmp_path: Path, four: Group, what: str, expected: str) -> None:
-    path = tmp_path / "x"
-    arguments = {"path": str(path), "what": what, "layout": "zarr"}
-    for index, text in enumerate(four.fail("directories.save_differing", **arguments)):
-        if what == "odd" and index == 1:
-            assert text.startswith("UnsupportedLeafError: local/odd: a value of type builtins.obj")
-        else:
-            assert text.startswith("ProcessError: ")
-            assert expected in text
-    assert os.listdir(tmp_path) == []
-
-
 def test_options_that_differ(tmp_path: Path, two: Group) -> None:
     path = tmp_path / "x"
     for text in two.fail("directories.save_otherwise", path=str(path)):
         assert f"process 1 came to save {path} as zarr with zstd, process 0 to save" in text
     assert os.listdir(tmp_path) == []
-
-
-def test_a_file_system_that_is_not_shared(tmp_path: Path, two: Group) -> None:
-    for index in range(2):
-        (tmp_path / str(index)).mkdir()
-    two.run("directories.hasten", silence_seconds=10.0, mark_seconds=0.2)
-    for text in two.fail("directories.save_apart", folder=str(tmp_path), layout="zarr"):
-        assert "checkpoint is not one directory for all processes: process 1 (on " in text
-    assert [os.listdir(tmp_path / str(index)) for index in range(2)] == [[], []]
 
 
 @pytest.mark.parametrize("call", ["pwrite", "fsync"])

@@ -153,7 +153,8 @@ class LocalSave:
         return name
 
     def sees(self, mark: str, *, timeout_seconds: float) -> bool:
-        return comes_in_sight(f"{self._path}/{mark}", timeout_seconds=timeout_seconds)
+        path = f"{self._path}/{mark}"
+        return comes_in_sight(lambda: os.path.lexists(path), timeout_seconds=timeout_seconds)
 
     def write(self, files: Iterable[NewFile], check: Check = go_on) -> list[Sealed]:
         calls = system.current()

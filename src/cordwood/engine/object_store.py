@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from cordwood.engine.apart import Check, go_on
 from cordwood.engine.files import ReadableFile
 from cordwood.engine.kvstore import ObjectStore
+from cordwood.engine.marks import comes_in_sight
 from cordwood.engine.objects import ObjectFile, write_objects
 from cordwood.engine.save_ids import began_seconds, new_save_id
 from cordwood.engine.stores import Change, NewFile, Rules
@@ -29,7 +30,6 @@ from cordwood.plan.shares import FileSizes
 __all__ = ["GRACE_SECONDS", "ObjectDirectory", "ObjectSave"]
 
 GRACE_SECONDS = 24 * 3600  # a save that has not ended by then has died
-_LOOK_SECONDS = 0.05
 
 
 class ObjectDirectory:
@@ -109,12 +109,10 @@ class ObjectSave:
         return name
 
     def sees(self, mark: str, *, timeout_seconds: float) -> bool:
-        deadline = time.monotonic() + timeout_seconds
-        while self._store.read(mark, limit_bytes=1).data is None:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_LOOK_SECONDS)
-        return True
+        def is_there() -> bool:
+            return self._store.read(mark, limit_bytes=1).data is not None
+
+        return comes_in_sight(is_there, timeout_seconds=timeout_seconds)
 
     def write(self, files: Iterable[NewFile], check: Check = go_on) -> list[Sealed]:
         sealed = write_objects(self._store, self._noted(files, check))

@@ -57,7 +57,7 @@ class SharedStage:
 
     def sees(self, mark: str, *, timeout_seconds: float) -> bool:
         path = self.stage.beside(mark)
-        if not comes_in_sight(path, timeout_seconds=timeout_seconds):
+        if not comes_in_sight(lambda: os.path.lexists(path), timeout_seconds=timeout_seconds):
             return False
         self.stage.join(mark)
         return True
