@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 import _thread
-import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
-from cordwood.engine.apart import Check, StoppedError, run_apart
-
-
-class Interrupt(Exception):
-    pass
-
-
-@contextmanager
-def alarms() -> Iterator[None]:
-    def interrupt(signum: int, frame: object) -> None:
-        raise Interrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+from cordwood.engine.apart import Check, run_apart
+from tests.alarms import alarms, interrupted
 
 
 def test_values_and_errors_come_through() -> None:
@@ -75,16 +56,13 @@ def test_it_is_told_to_stop() -> None:
             ended.append(True)
 
     with alarms():
-        signal.setitimer(signal.ITIMER_REAL, 0.01)
-        with pytest.raises(Interrupt):
-            run_apart(work)
+        assert interrupted(0.01, lambda: run_apart(work))
     assert ended == [True]
 
 
-@pytest.mark.usefixtures("collector_off")
 def test_interrupts_at_any_moment_do_not_cut_it() -> None:
     rng = np.random.default_rng(0)
-    begun = ended = interrupted = 0
+    begun = ended = cut = 0
 
     def work(check: Check) -> None:
         nonlocal begun, ended
@@ -99,15 +77,7 @@ def test_interrupts_at_any_moment_do_not_cut_it() -> None:
     one = time.perf_counter() - start
     with alarms():
         for _ in range(300):
-            try:
-                try:
-                    signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-6, one * 1.2)))
-                    run_apart(work)
-                finally:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
-            except Interrupt:
-                interrupted += 1
-            except StoppedError:
-                pytest.fail("seen outside")
+            # StoppedError, which the work is told to stop by, would come through here.
+            cut += interrupted(float(rng.uniform(1e-6, one * 1.2)), lambda: run_apart(work))
             assert begun == ended
-    assert interrupted > 30
+    assert cut > 30

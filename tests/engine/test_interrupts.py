@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -18,9 +17,9 @@ from cordwood.engine import system
 from cordwood.engine.parallel import run_tasks
 from cordwood.engine.write import write_stream
 from cordwood.testing.faults.systems import CountingSystem
+from tests.alarms import alarms, interrupted
 
 
-@pytest.mark.usefixtures("collector_off")
 def test_no_task_runs_after_an_interrupt_was_raised() -> None:
     rng = np.random.default_rng(0)
     running: set[int] = set()
@@ -38,31 +37,21 @@ def test_no_task_runs_after_an_interrupt_was_raised() -> None:
 
         return work
 
-    def interrupt(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    interrupted = 0
-    try:
+    cut = 0
+    with alarms():
         for _ in range(150):
             begun = time.perf_counter()
-            try:
-                try:
-                    signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-4, 5e-3)))
-                    run_tasks(1000, threads=4, make_worker=make_worker)
-                finally:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
-            except KeyboardInterrupt:
-                interrupted += 1
+            cut += interrupted(
+                float(rng.uniform(1e-4, 5e-3)),
+                lambda: run_tasks(1000, threads=4, make_worker=make_worker),
+            )
             assert time.perf_counter() - begun < 30
             helpers_busy = {task for task in running if task is not None}
             with lock:
                 # The caller's own task may have been cut off; helpers' never are.
                 assert len(helpers_busy) <= 1
                 running.clear()
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert interrupted > 50
+    assert cut > 50
 
 
 def test_the_first_failure_is_raised() -> None:
@@ -98,11 +87,7 @@ def test_an_interrupted_call_leaves_no_temporary(tmp_path: Path, call: str, afte
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
 
 
-@pytest.mark.usefixtures("collector_off")
 def test_interrupts_at_any_moment_leave_nothing_behind(tmp_path: Path) -> None:
-    def interrupt(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
     rng = np.random.default_rng(0)
     path = tmp_path / "f"
     one_save = math.inf
@@ -111,21 +96,12 @@ def test_interrupts_at_any_moment_leave_nothing_behind(tmp_path: Path) -> None:
         write_stream(path, [b"whole"])
         one_save = min(one_save, time.perf_counter() - begun)
     open_before = len(os.listdir("/proc/self/fd"))
-    before = signal.signal(signal.SIGALRM, interrupt)
-    interrupted = 0
-    try:
+    cut = 0
+    with alarms():
         for _ in range(200):
-            try:
-                try:
-                    signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-5, one_save)))
-                    write_stream(path, [b"whole"])
-                finally:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
-            except KeyboardInterrupt:
-                interrupted += 1
+            after = float(rng.uniform(1e-5, one_save))
+            cut += interrupted(after, lambda: write_stream(path, [b"whole"]))
             assert [p.name for p in tmp_path.iterdir()] == ["f"]
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert interrupted > 20
+    assert cut > 20
     assert len(os.listdir("/proc/self/fd")) == open_before
     assert path.read_bytes() == b"whole"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import signal
 import stat
 import time
 from collections.abc import Callable, Iterable
@@ -23,6 +22,7 @@ from cordwood.engine.folders import count_files, remove_tree
 from cordwood.engine.stage import Stage, stale_stages, standing
 from cordwood.errors import NotACheckpointError, StorageError
 from cordwood.testing.faults.systems import CountingSystem
+from tests.alarms import alarms, interrupted
 from tests.children import run_python
 from tests.threads import in_threads
 
@@ -389,11 +389,7 @@ def test_savers_in_a_crowd_lose_nothing(tmp_path: Path, calls: type[system.Syste
     assert os.listdir(tmp_path) == ["ckpt"]
 
 
-@pytest.mark.usefixtures("collector_off")
 def test_interrupts_at_any_moment_leave_nothing_behind(tmp_path: Path) -> None:
-    def interrupt(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
     rng = np.random.default_rng(0)
     path = tmp_path / "ckpt"
     save(path, {"a/b": b"whole", "c": b"kept"})
@@ -401,23 +397,16 @@ def test_interrupts_at_any_moment_leave_nothing_behind(tmp_path: Path) -> None:
     save(path, {"a/b": b"whole"}, replaced=nothing_of_a)
     one_save = time.perf_counter() - begun
     open_before = len(os.listdir("/proc/self/fd"))
-    before = signal.signal(signal.SIGALRM, interrupt)
-    interrupted = 0
-    try:
+    cut = 0
+    with alarms():
         for _ in range(150):
-            try:
-                try:
-                    signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-5, one_save)))
-                    save(path, {"a/b": b"whole"}, replaced=nothing_of_a)
-                finally:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
-            except KeyboardInterrupt:
-                interrupted += 1
+            cut += interrupted(
+                float(rng.uniform(1e-5, one_save)),
+                lambda: save(path, {"a/b": b"whole"}, replaced=nothing_of_a),
+            )
             assert tree(path) == {"a/b": b"whole", "c": b"kept"}
             assert os.listdir(tmp_path) == ["ckpt"]
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert interrupted > 15
+    assert cut > 15
     assert len(os.listdir("/proc/self/fd")) == open_before
 
 

@@ -20,6 +20,7 @@ import cordwood
 from cordwood import tree_deserialize_leaves, tree_serialize_leaves
 from cordwood.engine import meeting, system, together
 from cordwood.testing import assert_trees_equal
+from tests.alarms import alarms
 
 # How each leaf is spread over a mesh of axes x and y; all sizes divide by eight.
 SPECS: dict[str, P] = {
@@ -276,18 +277,14 @@ def load_leaves(path: str, prefix: str, step: int) -> None:
 
 def save_interrupted(path: str, process: int, **options: Any) -> str:
     """Save, with one process that Ctrl-C stops while it waits for the others; what it raised."""
-
-    def interrupt(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
     tree = spread(reference(1), 2)
-    if jax.process_index() != process:
-        time.sleep(1)
-    else:
-        signal.signal(signal.SIGALRM, interrupt)
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
     try:
-        cordwood.save(path, tree, **options)
+        with alarms():
+            if jax.process_index() != process:
+                time.sleep(1)
+            else:
+                signal.setitimer(signal.ITIMER_REAL, 0.3)
+            cordwood.save(path, tree, **options)
     except BaseException as e:  # noqa: BLE001  (looked at by the test)
         return f"{type(e).__name__}: {e}"
     return "saved"
