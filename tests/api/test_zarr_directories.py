@@ -156,7 +156,7 @@ def test_an_open_checkpoint_stays_as_it_was(tmp_path: Path) -> None:
 
 def test_gc_removes_what_dead_saves_left_beside(tmp_path: Path) -> None:
     path = tmp_path / "c"
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match="no directory that a save could have left files"):
         cordwood.gc(path)
     dead, living = Stage(path), Stage(path)
     for stage in (dead, living):

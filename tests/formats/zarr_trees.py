@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from cordwood.api.save_zarr import draft, save_draft
+from cordwood.api.draft_zarr import draft
+from cordwood.api.save_zarr import save_draft
 from cordwood.dtypes import to_numpy
 from cordwood.engine.decode import decode_chunk
 from cordwood.engine.directory import LocalDirectory

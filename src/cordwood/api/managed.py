@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from cordwood import dtypes
+from cordwood.api.draft_zarr import Draft
 from cordwood.api.open_zarr import OpenItem
+from cordwood.api.place_zarr import place
 from cordwood.api.restore import check_x64, restore
-from cordwood.api.save_zarr import Draft, place, write_together
+from cordwood.api.save_zarr import write_together
 from cordwood.api.target import Target
 from cordwood.api.verify import check_sources
 from cordwood.engine.apart import Check, run_apart

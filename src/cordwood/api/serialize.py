@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from cordwood.api.draft_zarr import draft
 from cordwood.api.layouts import ZARR
 from cordwood.api.local_path import local_path
 from cordwood.api.managed import ArrayManager, save_managed
 from cordwood.api.meetings import meeting_for
-from cordwood.api.save_zarr import draft, save_draft
+from cordwood.api.save_zarr import save_draft
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.meeting import TIMEOUT_SECONDS
 from cordwood.engine.pending import raise_unreported, wait_for

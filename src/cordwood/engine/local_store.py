@@ -106,7 +106,11 @@ class LocalStore:
 
     def collect(self, *, dry_run: bool) -> list[str]:
         if not os.path.isdir(self._path):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.name)
+            raise FileNotFoundError(
+                errno.ENOENT,
+                "there is no directory that a save could have left files in",
+                self.name,
+            )
         if dry_run:
             return self._collect(dry_run=True)
         return _alone(self._path, self._rules, lambda: self._collect(dry_run=False))

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
+from cordwood.engine.apart import Check, run_apart
 from cordwood.errors import PendingSaveError
 
 __all__ = ["PendingSave", "Progress", "raise_unreported", "save_in_background", "wait_for"]
@@ -124,10 +125,17 @@ def save_in_background(
             target=run, args=(earlier, [work]), name=f"cordwood-save-{pending.path}", daemon=False
         )
         _running.append(pending)
-        try:
+        started = []
+
+        def start(_check: Check) -> None:
             thread.start()
+            started.append(True)
+
+        try:
+            run_apart(start)  # an interrupt in `Thread.start` would not tell whether it runs
         except BaseException:
-            _running.remove(pending)
+            if not started:
+                _running.remove(pending)
             raise
     return pending
 
