@@ -15,6 +15,7 @@ from cordwood.formats.zarr.elements import parse_zarr_dtype, zarr_dtype
 __all__ = [
     "COMPRESSORS",
     "MARK",
+    "MAX_ARRAY_BYTES",
     "MAX_DIMS",
     "MAX_METADATA_BYTES",
     "METADATA_NAME",
@@ -22,6 +23,7 @@ __all__ = [
     "codec_of",
     "encode_metadata",
     "marked_metadata",
+    "parse_extents",
     "parse_metadata",
 ]
 
@@ -29,7 +31,7 @@ METADATA_NAME = ".zarray"
 MARK = "cordwood"  # a member of every .zarray that cordwood's index covers
 MAX_METADATA_BYTES = 1 << 20
 MAX_DIMS = 32  # TensorStore's limit
-_MAX_ARRAY_BYTES = (1 << 63) - 1
+MAX_ARRAY_BYTES = (1 << 63) - 1
 
 # What `compression=` means. blosc: the quickest that still helps.
 COMPRESSORS: Mapping[str, Mapping[str, Any]] = {
@@ -91,14 +93,14 @@ def parse_metadata(data: bytes) -> ArrayMetadata:
         raise FormatError(f"{METADATA_NAME} is not UTF-8 at byte {e.start}") from e
     if type(members) is not dict or members.get("zarr_format") != 2:
         raise FormatError(f"expected a JSON object with zarr_format 2, found {members!r:.80}")
-    shape = _extents(members, "shape", least=0)
-    chunks = _extents(members, "chunks", least=1)
+    shape = parse_extents(members, "shape", least=0)
+    chunks = parse_extents(members, "chunks", least=1)
     if len(shape) != len(chunks):
         raise FormatError(f"shape has {len(shape)} axes, chunks {len(chunks)}")
     dtype, big_endian = parse_zarr_dtype(members.get("dtype"))
     for name, extents in (("shape", shape), ("chunks", chunks)):
-        if math.prod(filter(None, extents)) * dtypes.itemsize(dtype) > _MAX_ARRAY_BYTES:
-            raise LimitError(f"{name}: {list(extents)} takes more than {_MAX_ARRAY_BYTES} bytes")
+        if math.prod(filter(None, extents)) * dtypes.itemsize(dtype) > MAX_ARRAY_BYTES:
+            raise LimitError(f"{name}: {list(extents)} takes more than {MAX_ARRAY_BYTES} bytes")
     order = members.get("order")
     separator = members.get("dimension_separator", ".")
     if order not in ("C", "F") or separator not in (".", "/"):
@@ -128,7 +130,7 @@ def parse_metadata(data: bytes) -> ArrayMetadata:
     )
 
 
-def _extents(members: dict[str, Any], name: str, *, least: int) -> tuple[int, ...]:
+def parse_extents(members: Mapping[str, Any], name: str, *, least: int) -> tuple[int, ...]:
     found = members.get(name)
     if type(found) is not list or not all(type(n) is int and n >= least for n in found):
         raise FormatError(f"{name}: expected integers of {least} or more, found {found!r:.80}")

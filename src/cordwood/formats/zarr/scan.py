@@ -20,7 +20,7 @@ from cordwood.errors import (
 )
 from cordwood.formats.safetensors.leaf_table import LeafType
 from cordwood.formats.zarr.elements import stored_as
-from cordwood.formats.zarr.grid import chunk_count, chunks, leading_bytes
+from cordwood.formats.zarr.grid import chunk_count, chunks
 from cordwood.formats.zarr.index_file import (
     INDEX_NAME,
     MAX_INDEX_BYTES,
@@ -35,10 +35,10 @@ from cordwood.formats.zarr.metadata import (
     MAX_METADATA_BYTES,
     METADATA_NAME,
     ArrayMetadata,
-    codec_of,
     parse_metadata,
 )
 from cordwood.formats.zarr.nested import nested_dicts
+from cordwood.formats.zarr.storage import chunk_storage
 from cordwood.index import (
     Box,
     Digests,
@@ -299,22 +299,10 @@ def _wrong_size(name: str, expected: int, found: int) -> CordwoodError:
 
 def _storage(array: _Array, axes: int) -> Pieces | Encoded:
     """The chunks of an array whose first `axes` axes are the leaf's."""
-    if not array.chunks:
-        return Pieces(())
-    metadata = array.metadata
-    itemsize = dtypes.itemsize(metadata.dtype)
-    raw = metadata.compressor is None and metadata.order == "C" and not metadata.big_endian
-    whole = []
-    ranges = []
+    found = []
     for (source, box), size in zip(array.chunks, array.sizes, strict=True):
-        where = Box(box.start[:axes], box.stop[:axes])
-        whole.append(Piece(where, source, 0, size))
-        length = leading_bytes(box, metadata.chunks, itemsize) if raw else None
-        if length is not None:
-            ranges.append(Piece(where, source, 0, length))
-    if raw and len(ranges) == len(whole):
-        return Pieces(tuple(ranges))
-    return Encoded(tuple(whole), metadata.chunks[:axes], codec_of(metadata))
+        found.append(Piece(Box(box.start[:axes], box.stop[:axes]), source, 0, size))
+    return chunk_storage(array.metadata, found)
 
 
 def _leaf(path: KeyPath, array: _Array) -> Leaf:
