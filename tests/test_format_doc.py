@@ -9,6 +9,7 @@ from pathlib import Path
 from cordwood.dtypes import DTYPES
 from cordwood.engine.local_store import LocalStore
 from cordwood.engine.object_store import GRACE_SECONDS, ObjectDirectory
+from cordwood.formats.orbax import arrays, ocdbt, values
 from cordwood.formats.packs import index_file, item
 from cordwood.formats.safetensors import layout, seal
 from cordwood.formats.safetensors.codes import CODES, stored_as
@@ -18,6 +19,7 @@ from cordwood.formats.zarr import elements, paths
 from cordwood.formats.zarr import index_file as zarr_index
 from cordwood.formats.zarr import layout as zarr_layout
 from cordwood.tree import structure
+from tests.golden.orbax_checkpoints import WRITTEN_BY
 
 DOCS = Path(__file__).parent.parent / "docs"
 DESIGN = (DOCS / "design" / "0002-directories.md").read_text()
@@ -60,6 +62,13 @@ def test_limits_and_constants_of_the_zarr_layout() -> None:
     assert f"`version` (`{zarr_index.VERSION}`), `items` and `digest`" in TEXT
     for name in elements.EXTENSIONS:
         assert name in TEXT
+
+
+def test_limits_of_orbax_checkpoints() -> None:
+    assert f"2^{ocdbt.MAX_NODE_BYTES.bit_length() - 1}\nbytes each (`MAX_NODE_BYTES`)" in TEXT
+    assert f"2^{values.MAX_TREE_BYTES.bit_length() - 1} together (`MAX_TREE_BYTES`)" in TEXT
+    assert f"2^{arrays.MAX_UNSTORED_CHUNKS.bit_length() - 1} of them in an array" in TEXT
+    assert f"Observed with {WRITTEN_BY}" in TEXT
 
 
 def test_limits_and_constants_of_packs() -> None:

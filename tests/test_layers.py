@@ -33,8 +33,10 @@ PEERS = {"flax", "eformer", "orbax", "safetensors", "equinox", "optax", "chex", 
 # Reached inside the functions that meet them, so that `import cordwood` stays quick.
 LAZY = {"jax", "jaxlib", "tensorstore", "ml_dtypes", "rich"}
 
-# A format is no other's business, but the directories hold their trees as safetensors files do.
+# A format is no other's business, but the directories hold their trees as safetensors files do,
+# and Orbax's arrays are zarr's.
 SHARED = {
+    "cordwood.formats.orbax": ("cordwood.formats.safetensors.", "cordwood.formats.zarr."),
     "cordwood.formats.packs": ("cordwood.formats.safetensors.",),
     "cordwood.formats.zarr": ("cordwood.formats.safetensors.",),
 }

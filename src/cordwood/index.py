@@ -55,6 +55,7 @@ Encoding: TypeAlias = Literal[
 Naming: TypeAlias = Literal[
     "exact",  # leaves carry the key paths that the saved tree had
     "strings",  # every key was turned into a string ('0' for a list's first element)
+    "keys",  # the same, and lists may be tuples, named tuples dicts, empty containers None
     "dotted",  # a leaf's whole name is one '.'-joined string
 ]
 

@@ -56,13 +56,14 @@ def open(
     Args:
         path: the file, whose suffix says the format, or the directory, or the URL of one.
         format: the name of a file's format, where the suffix does not say it.
-        prefix: which tree of a directory. None: the one saved without a prefix, or the only one.
+        prefix: which tree of a directory, or item of an Orbax checkpoint. None: the one saved
+            without a prefix, or the only one.
         max_bytes: how far a compressed file may grow. None: to 4 GiB, or 1100 times its size if
             that is more.
 
     Raises:
         FileNotFoundError: there is nothing at `path`.
-        IncompleteCheckpointError: there is a directory without an index.
+        IncompleteCheckpointError: there is a directory without an index, or steps of a run.
         PrefixError: there is no such tree, or none is asked for and there are several.
         FormatError: the file is not what its format says; names the byte offset.
         CorruptionError: the index of a directory is damaged, or a file of it is missing.

@@ -22,6 +22,7 @@ from cordwood.errors import (
 __all__ = [
     "DEFAULT",
     "LAYOUTS",
+    "READ_ONLY",
     "ZARR",
     "Layout",
     "destination_for",
@@ -46,6 +47,10 @@ LAYOUTS: Sequence[Layout] = (
     Layout("zarr", "tensorstore_index.json", "cordwood.api.zarr"),
 )
 DEFAULT, ZARR = LAYOUTS
+
+# What other tools write, and no save goes into. The module has `is_at`, `open_contents`,
+# `verify_all` and `refuse_unfinished`.
+READ_ONLY: Sequence[Layout] = (Layout("orbax", "_METADATA", "cordwood.api.orbax"),)
 _BY_NAME: Mapping[str, Layout] = {row.name: row for row in LAYOUTS}
 
 # Suffixes of files that others write: a directory of such a name would be a mistake.
@@ -68,7 +73,7 @@ def destination_for(
 
     Raises:
         UnsupportedFormatError: the path's suffix, `format` or `layout` names nothing known.
-        NotACheckpointError: there is a checkpoint of another layout.
+        NotACheckpointError: there is a checkpoint of another layout, or of another tool.
         ValueError: the arguments contradict each other.
     """
     text = os.fspath(path)
@@ -85,7 +90,15 @@ def destination_for(
     if layout is not None and layout not in _BY_NAME:
         known = ", ".join(map(repr, _BY_NAME))
         raise UnsupportedFormatError(f"layout {layout!r} is unknown; expected one of {known}")
-    there = layout_at(standing(path))
+    place = Path(standing(path))
+    there = layout_at(place)
+    if there is None and place.is_dir():
+        for row in READ_ONLY:
+            if module_of(row).is_at(place):
+                raise NotACheckpointError(
+                    f"{text} holds what {row.name} has written, which cordwood only reads: remove "
+                    "it, or save to another path"
+                )
     if layout is None:
         return there or DEFAULT
     if there is not None and there.name != layout:
@@ -104,7 +117,8 @@ def origin_of(
     Raises:
         UnsupportedFormatError: it is a file, or no name of a directory, and of no known format.
         FileNotFoundError: there is nothing at `path`.
-        IncompleteCheckpointError: it is a directory without an index.
+        IncompleteCheckpointError: it is a directory without an index, or what a save that did not
+            finish was to become.
         NotACheckpointError: it is a directory with several.
     """
     text = os.fspath(path)
@@ -115,13 +129,18 @@ def origin_of(
         there = layout_at(place)
         if there is not None:
             return there
-        names = " or ".join(row.index_name for row in LAYOUTS)
+        for row in READ_ONLY:
+            if module_of(row).is_at(place):
+                return row
+        names = " or ".join(row.index_name for row in (*LAYOUTS, *READ_ONLY))
         raise IncompleteCheckpointError(
             f"{text} has no {names}: no save to it has finished, or it is no checkpoint"
         )
     if prefix is not None:
         raise ValueError(f"{text}: prefix= is for directories; a file holds one tree")
     if format is None and not place.exists() and is_directory_name(text):
+        for row in READ_ONLY:
+            module_of(row).refuse_unfinished(place)
         raise FileNotFoundError(errno.ENOENT, "there is no checkpoint", text)
     return format_for(path, format)
 

@@ -78,7 +78,7 @@ def load(
     prefix: str | None = None,
     max_bytes: int | None = None,
 ) -> Any:
-    """Load a tree that `save`, Flax or safetensors wrote.
+    """Load a tree that `save`, Flax, safetensors or Orbax wrote.
 
     Args:
         path: the file, whose suffix says the format, or the directory, or the URL of one.
@@ -105,7 +105,8 @@ def load(
             it. It counts before `rules`, and those before the shardings of `like`. Each process
             reads what its own devices need, once however many of them hold it.
         format: the name of a file's format, where the suffix does not say it.
-        prefix: which tree of a directory. None: the one saved without a prefix, or the only one.
+        prefix: which tree of a directory, or item of an Orbax checkpoint. None: the one saved
+            without a prefix, or the only one.
         max_bytes: how far a compressed file may grow. None: to 4 GiB, or 1100 times its size if
             that is more: only a tree of more than 4 GiB that is nearly all one value needs it.
 
@@ -114,7 +115,7 @@ def load(
 
     Raises:
         FileNotFoundError: there is nothing at `path`.
-        IncompleteCheckpointError: there is a directory without an index.
+        IncompleteCheckpointError: there is a directory without an index, or steps of a run.
         PrefixError: there is no such tree, or none is asked for and there are several.
         FormatError: the file is not what its format says; names the byte offset.
         LimitError: a compressed file holds more than `max_bytes`.

@@ -84,7 +84,7 @@ def _name_of(path: KeyPath, naming: Naming) -> Any:
     if naming == "exact":
         return path
     keys = tuple(str(key) if isinstance(key, (str, int)) else str(key.value) for key in path)
-    return keys if naming == "strings" else ".".join(keys)
+    return ".".join(keys) if naming == "dotted" else keys
 
 
 def _label(path: KeyPath) -> str:
@@ -175,9 +175,10 @@ def _container_differences(stored: Structure, like: Structure, naming: Naming) -
 
 
 def _empty(container: _Container) -> str:
-    return container.kind if container.kind == "None" else f"an empty {container.kind}"
+    return container.kind if container.kind in ("None", _EMPTY) else f"an empty {container.kind}"
 
 
+_EMPTY = "an empty container"
 _MAPPINGS = frozenset({"dict", "namedtuple", "object"})
 
 
@@ -190,7 +191,9 @@ def _containers(structure: Structure, naming: Naming) -> dict[Any, _Container]:
         if node.kind == "leaf":
             continue
         kind: str = node.kind
-        if kind == "none":
+        if naming == "keys":
+            kind = "container" if node.size else _EMPTY
+        elif kind == "none":
             kind = "None"
         elif naming == "strings":
             kind = "container"  # a state dict has made dicts of them all

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from cordwood.engine.beneath import open_beneath
-from cordwood.engine.files import Closing, read_views
+from cordwood.engine.files import Closing, ReadableFile, read_views
 from cordwood.errors import CorruptionError, LimitError, TruncatedError
 
 __all__ = ["DirectoryFile", "LocalDirectory", "OwnedFile", "ReadableDirectory", "regular_size"]
@@ -45,6 +45,14 @@ class ReadableDirectory(Protocol):
         Raises CorruptionError where it is missing or no regular file, LimitError where it is
         larger than `limit_bytes`.
         """
+        ...
+
+    def has(self, path: str) -> bool:
+        """Whether there is anything of that name, a broken symlink included."""
+        ...
+
+    def file(self, path: str, size_bytes: int) -> ReadableFile:
+        """A file that must have `size_bytes`; it is opened when it is read."""
         ...
 
 

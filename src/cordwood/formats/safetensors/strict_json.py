@@ -15,19 +15,20 @@ class _DuplicateKeyError(ValueError):
         self.key = key
 
 
-def parse_json(text: str, where: str, *, start: int | None = None) -> Any:
+def parse_json(text: str, where: str, *, start: int | None = None, allow_nan: bool = False) -> Any:
     """The value of a JSON text.
 
     Args:
         text: the JSON.
         where: what it is, for the error.
         start: the byte offset of `text` in its file, if the error is to name offsets.
+        allow_nan: let NaN and infinities be, as Python writes them.
 
     Raises:
         FormatError: it is not JSON, or not strictly.
     """
     try:
-        return _DECODER.decode(text)
+        return (_WITH_NAN if allow_nan else _DECODER).decode(text)
     except json.JSONDecodeError as e:
         raise FormatError(f"{where} is not JSON: {e.msg}{_at(text, e.pos, start)}") from e
     except _DuplicateKeyError as e:
@@ -80,3 +81,4 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
+_WITH_NAN = json.JSONDecoder(object_pairs_hook=_unique)

@@ -1,0 +1,234 @@
+"""One array of a checkpoint: its shape and dtype, and where its elements are."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from collections.abc import Iterator
+from operator import ge
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cordwood import dtypes
+from cordwood.engine.decode import decode_chunk
+from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError
+from cordwood.formats.orbax.crc32c import ends_in_crc32c
+from cordwood.formats.orbax.fill import Fill
+from cordwood.formats.orbax.values import READ_ERRORS, Place, Values
+from cordwood.formats.zarr.grid import chunk_count, chunks
+from cordwood.formats.zarr.metadata import (
+    MAX_METADATA_BYTES,
+    METADATA_NAME,
+    parse_metadata,
+)
+from cordwood.formats.zarr.storage import chunk_storage
+from cordwood.formats.zarr.version3 import METADATA3_NAME, Array3, Shard, parse_metadata3
+from cordwood.index import Box, Encoded, Piece, Pieces
+from cordwood.plan.spread import Chunk, Codec, Spread
+
+__all__ = ["Array", "ArrayReader"]
+
+MAX_UNSTORED_CHUNKS = 1 << 20  # of an array, where chunks of zeros are left out
+_ENTRY = struct.Struct("<QQ")
+_ABSENT = (1 << 64) - 1
+
+
+class Array(NamedTuple):
+    """What a leaf is stored as."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    storage: Pieces | Encoded
+
+
+class ArrayReader:
+    """Looks at the arrays of a tree one after another.
+
+    Args:
+        values: where everything is.
+        version: of zarr, 2 or 3; None: whichever is there.
+        fill: stands for chunks of zeros that were not stored; None: a chunk that is not there is
+            an error.
+    """
+
+    def __init__(self, values: Values, version: int | None, fill: Fill | None) -> None:
+        self._values = values
+        self._version = version
+        self._fill = fill
+        self._known: dict[bytes, Array3] = {}
+
+    def array(self, name: str) -> Array:
+        """The array of a name.
+
+        Raises CorruptionError, FormatError and UnsupportedFormatError, naming the key at fault.
+        """
+        about = self._metadata(name)
+        metadata = about.array
+        pieces = [
+            Piece(box, place.source, place.offset, place.length)
+            for box, place in self._chunks(name, about)
+        ]
+        return Array(metadata.shape, metadata.dtype, chunk_storage(metadata, pieces))
+
+    def element(self, array: Array) -> Any:
+        """The only element of an array of shape (), a numpy scalar."""
+        ((_, source, offset, length),) = array.storage.pieces
+        if self._fill is not None and source in self._fill.memory:
+            data = bytes(self._fill.memory[source])
+        else:
+            data = self._values.read(Place(source, offset, length), 0, length)
+        codec = Codec(None)
+        if isinstance(array.storage, Encoded):
+            members = json.loads(array.storage.codec)
+            codec = Codec(members["compressor"], members["order"], members["swapped"])
+        spread = Spread((), dtypes.itemsize(array.dtype), ())
+        chunk = Chunk(source, offset, length, codec, array.dtype, spread)
+        raw = decode_chunk(chunk, memoryview(data), name=self._values.sources[source].name)
+        return np.frombuffer(raw, dtypes.to_numpy(array.dtype))[0]
+
+    def _metadata(self, name: str) -> Array3:
+        places = {}
+        for version, file in ((2, METADATA_NAME), (3, METADATA3_NAME)):
+            if self._version in (None, version):
+                places[file] = self._values.find(_join(name, file))
+        for file, place in places.items():
+            if place is None:
+                continue
+            if place.length > MAX_METADATA_BYTES:
+                raise LimitError(
+                    f"{file}: {place.length} bytes; expected at most {MAX_METADATA_BYTES}"
+                )
+            data = self._values.read(place, 0, place.length)
+            if data not in self._known:
+                try:
+                    self._known[data] = _parse(data, file)
+                except READ_ERRORS as e:
+                    raise type(e)(f"{file}: {e}") from e
+            return self._known[data]
+        raise _missing(" or ".join(places))
+
+    def _chunks(self, name: str, about: Array3) -> Iterator[tuple[Box, Place]]:
+        metadata, shard = about.array, about.shard
+        outer = metadata.chunks if shard is None else shard.shape
+        chunk_bytes = dtypes.itemsize(metadata.dtype) * math.prod(metadata.chunks)
+        there = self._values.names(name, _key_pattern(about))
+        fill = self._fill if about.zero_fill else None
+        each = 1 if shard is None else chunk_count(outer, metadata.chunks)
+        least = chunk_count(metadata.shape, metadata.chunks) - each * len(there)
+        if fill is not None and least > MAX_UNSTORED_CHUNKS:
+            raise LimitError(
+                f"{least} chunks or more are not there; expected at most {MAX_UNSTORED_CHUNKS} of "
+                "zeros that were not stored (MAX_UNSTORED_CHUNKS)"
+            )
+        found = 0
+        for key, box in _keys(about, outer):
+            place = self._values.find(_join(name, key)) if key in there else None
+            found += place is not None
+            if place is None and fill is None:
+                raise _missing(key)
+            try:
+                parts = list(self._parts(place, shard, box, metadata.chunks))
+            except READ_ERRORS as e:
+                raise type(e)(f"{key}: {e}") from e
+            for part, where in parts:
+                if where is None and fill is not None:
+                    yield part, fill.place(metadata.compressor, chunk_bytes)
+                elif where is None:
+                    raise _missing(f"a chunk within {key}")
+                elif metadata.compressor is None and where.length != chunk_bytes:
+                    raise _wrong_size(key, chunk_bytes, where.length)
+                else:
+                    yield part, where
+        if found < len(there):
+            wanted = {key for key, _ in _keys(about, outer)}
+            raise CorruptionError(
+                f"{min(there - wanted)} is no chunk of an array of shape {list(metadata.shape)} in "
+                f"chunks of {list(outer)}: it belongs to another checkpoint, or the array's "
+                "metadata does; copy it again"
+            )
+
+    def _parts(
+        self, place: Place | None, shard: Shard | None, box: Box, inner: tuple[int, ...]
+    ) -> Iterator[tuple[Box, Place | None]]:
+        """The chunks that lie under one key, and what of the array each holds."""
+        if shard is None:
+            yield box, place
+            return
+        index = b"" if place is None else self._index(place, shard, inner)
+        for number, (_, local) in enumerate(chunks(shard.shape, inner, "/")):
+            start = tuple(map(int.__add__, box.start, local.start))
+            stop = tuple(map(min, map(int.__add__, box.start, local.stop), box.stop))
+            if any(map(ge, start, stop)):
+                continue  # beyond the array's edge
+            if place is None:
+                yield Box(start, stop), None
+                continue
+            offset, length = _ENTRY.unpack_from(index, number * _ENTRY.size)
+            if offset == length == _ABSENT:
+                yield Box(start, stop), None
+            elif offset + length > place.length:
+                raise TruncatedError(
+                    f"expected a chunk of {length} bytes at {offset}, but it ends at "
+                    f"{place.length}; copy it again"
+                )
+            else:
+                yield Box(start, stop), Place(place.source, place.offset + offset, length)
+
+    def _index(self, place: Place, shard: Shard, inner: tuple[int, ...]) -> bytes:
+        """Where the chunks of a shard are: 16 bytes for each."""
+        size = _ENTRY.size * chunk_count(shard.shape, inner) + 4 * shard.index_checked
+        if size > place.length:
+            raise TruncatedError(
+                f"expected an index of {size} bytes, found {place.length} in all; copy it again"
+            )
+        start = 0 if shard.index_first else place.length - size
+        index = self._values.read(place, start, start + size)
+        if shard.index_checked and not ends_in_crc32c(index):
+            raise CorruptionError(
+                "the index of its chunks does not match its checksum: it is damaged; copy it again"
+            )
+        return index
+
+
+def _key_pattern(about: Array3) -> re.Pattern[str]:
+    numbers = ["[0-9]+"] * (len(about.array.shape) or not about.key_prefix)
+    prefix = [about.key_prefix] if about.key_prefix else []
+    return re.compile(re.escape(about.array.separator).join([*prefix, *numbers]))
+
+
+def _keys(about: Array3, outer: tuple[int, ...]) -> Iterator[tuple[str, Box]]:
+    metadata, prefix = about.array, about.key_prefix
+    for number, box in chunks(metadata.shape, outer, metadata.separator):
+        if not prefix:
+            yield number, box
+        else:
+            yield (f"{prefix}{metadata.separator}{number}" if metadata.shape else prefix), box
+
+
+def _parse(data: bytes, file: str) -> Array3:
+    if file == METADATA3_NAME:
+        return parse_metadata3(data)
+    metadata = parse_metadata(data)
+    fill_value = json.loads(data).get("fill_value")
+    return Array3(metadata, None, "", fill_value in (None, 0, False))
+
+
+def _join(name: str, key: str) -> str:
+    return f"{name}/{key}" if name else key  # the tree itself may be an array
+
+
+def _missing(what: str) -> CorruptionError:
+    return CorruptionError(
+        f"{what} is missing: the checkpoint is incomplete; copy it again, or load another one"
+    )
+
+
+def _wrong_size(key: str, expected: int, found: int) -> FormatError:
+    kind = TruncatedError if found < expected else FormatError
+    return kind(
+        f"{key}: expected {expected} bytes, found {found}: it is damaged, or belongs to another "
+        "array; copy it again"
+    )

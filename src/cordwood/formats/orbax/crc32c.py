@@ -1,0 +1,35 @@
+"""CRC-32C (Castagnoli), as OCDBT's nodes and the indexes of zarr's shards end in it.
+
+RFC 3720, appendix B.4.
+"""
+
+from __future__ import annotations
+
+import struct
+
+__all__ = ["ends_in_crc32c"]
+
+_POLYNOMIAL = 0x82F63B78  # reversed
+
+
+def _table() -> list[int]:
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = (value >> 1) ^ (_POLYNOMIAL if value & 1 else 0)
+        table.append(value)
+    return table
+
+
+_TABLE = _table()
+
+
+def ends_in_crc32c(data: bytes) -> bool:
+    """Whether the last four bytes are the checksum of those before them, little-endian."""
+    if len(data) < 4:
+        return False
+    table, state = _TABLE, 0xFFFFFFFF
+    for byte in data[:-4]:
+        state = table[(state ^ byte) & 0xFF] ^ (state >> 8)
+    (found,) = struct.unpack("<I", data[-4:])
+    return bool(found == state ^ 0xFFFFFFFF)

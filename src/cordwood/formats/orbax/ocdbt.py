@@ -1,0 +1,259 @@
+"""OCDBT, TensorStore's database of keys and values: its manifest and the nodes of its B+tree.
+
+Bytes in, values out. The format: https://google.github.io/tensorstore/kvstore/ocdbt/index.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedFormatError
+from cordwood.formats.orbax.crc32c import ends_in_crc32c
+
+__all__ = [
+    "MANIFEST_NAME",
+    "MAX_NODE_BYTES",
+    "Child",
+    "DataFile",
+    "Entry",
+    "Node",
+    "parse_manifest",
+    "parse_node",
+]
+
+MANIFEST_NAME = "manifest.ocdbt"
+MAX_NODE_BYTES = 1 << 28  # decoded; what Orbax writes stays below 1e8
+_MANIFEST_MAGIC = 0x0CDB3A2A
+_NODE_MAGIC = 0x0CDB20DE
+_MAX_JOINED_BYTES = 1 << 29  # of all keys of a node
+_VARINT_BYTES = 10  # the most that 64 bits take
+
+
+class DataFile(NamedTuple):
+    """A file that a node refers to, relative to the database."""
+
+    base: bytes  # which paths in nodes of that file are relative to
+    path: bytes  # whole
+
+
+class Child(NamedTuple):
+    """A node that is referred to."""
+
+    file: DataFile
+    offset: int
+    length: int
+    height: int
+    prefix: bytes  # of all keys in it
+
+
+class Entry(NamedTuple):
+    """A key and its value: within the node (no file), or at a place in a file."""
+
+    key: bytes
+    file: DataFile | None
+    offset: int  # within the decoded node where there is no file
+    length: int
+
+
+class Node(NamedTuple):
+    """A node: children of an inner one, entries of a leaf."""
+
+    children: Sequence[Child]
+    entries: Sequence[Entry]
+    data: bytes  # decoded: the values within
+
+
+def parse_manifest(data: bytes) -> Child | None:
+    """The root of the newest version; None where the database is empty.
+
+    Raises:
+        CorruptionError: it does not match its checksum.
+        FormatError: it is no manifest.
+        UnsupportedFormatError: of a newer version, or with its versions in other files.
+    """
+    body = _Body(_unwrapped(data, _MANIFEST_MAGIC))
+    body.skip(16)  # the database's uuid
+    if body.varint() != 0:
+        raise UnsupportedFormatError("numbered manifests are not read; expected a single one")
+    body.varints(2)  # how large values within nodes, and nodes, may be for them to be written
+    body.skip(1)  # the arity of the version tree
+    if body.varint():
+        body.skip(4)  # the level of compression
+    files = body.files(b"")
+    count = body.varint()
+    if not count:
+        return None
+    generations = body.varints(count)
+    heights = body.take(count)
+    places = [body.varints(count) for _ in range(3)]
+    newest = max(range(count), key=generations.__getitem__)
+    number, offset, length = [column[newest] for column in places]
+    if not length:
+        return None
+    return Child(_at(files, number), offset, length, heights[newest], b"")
+
+
+def parse_node(data: bytes, child: Child) -> Node:
+    """Read and check the node that `child` refers to.
+
+    Raises as `parse_manifest`; LimitError for one of more than MAX_NODE_BYTES.
+    """
+    whole = _unwrapped(data, _NODE_MAGIC)
+    body = _Body(whole)
+    height = body.take(1)[0]
+    if height != child.height:
+        raise FormatError(f"expected a node of height {child.height}, found one of {height}")
+    files = body.files(child.file.base)
+    count = body.varint()
+    lengths = [0, *body.varints(max(0, count - 1))], body.varints(count)
+    if height:
+        shared = body.varints(count)
+        keys = _joined(body, *lengths)
+        numbers, offsets, sizes = [body.varints(count) for _ in range(3)]
+        children = []
+        for key, common, number, offset, size in zip(
+            keys, shared, numbers, offsets, sizes, strict=True
+        ):
+            if common > len(key):
+                raise FormatError(f"a prefix of {common} bytes of the key {key!r:.80}")
+            prefix = child.prefix + key[:common]
+            children.append(Child(_at(files, number), offset, size, height - 1, prefix))
+        return Node(children, (), whole)
+    keys = [child.prefix + key for key in _joined(body, *lengths)]
+    sizes, kinds = body.varints(count), body.varints(count)
+    if not set(kinds) <= {0, 1}:
+        raise FormatError("a value is neither within its node nor in a file")
+    numbers, offsets = body.varints(sum(kinds)), body.varints(sum(kinds))
+    outside = zip(numbers, offsets, strict=True)
+    entries = []
+    for key, size, kind in zip(keys, sizes, kinds, strict=True):
+        if kind:
+            number, offset = next(outside)
+            entries.append(Entry(key, _at(files, number), offset, size))
+        else:
+            entries.append(Entry(key, None, body.skip(size), size))
+    return Node((), entries, whole)
+
+
+def _at(files: Sequence[DataFile], number: int) -> DataFile:
+    if number >= len(files):
+        raise FormatError(f"file {number} of {len(files)} is referred to")
+    return files[number]
+
+
+def _unwrapped(data: bytes, magic: int) -> bytes:
+    """What lies between header and checksum, decompressed."""
+    if int.from_bytes(data[:4], "big") != magic:
+        raise FormatError(
+            f"expected to begin with {magic:08x}, found {data[:4].hex() or 'nothing'}"
+        )
+    told = int.from_bytes(data[4:12], "little")
+    if told != len(data):
+        raise FormatError(f"expected the {told} bytes that it says it has, found {len(data)}")
+    if not ends_in_crc32c(data):
+        raise CorruptionError("it does not match its checksum: it is damaged; copy it again")
+    header = _Body(data[:-4])
+    header.skip(12)
+    version, compression = header.varint(), header.varint()
+    if version or compression > 1:
+        raise UnsupportedFormatError(
+            f"version {version}, compression {compression}; expected version 0 and compression 0 "
+            "or 1 (zstd)"
+        )
+    rest = header.rest()
+    if not compression:
+        return rest
+    import zstandard
+
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(rest) as reader:
+            found: bytes = reader.read(MAX_NODE_BYTES + 1)
+    except zstandard.ZstdError as e:
+        raise CorruptionError(f"it cannot be decompressed: {e}") from e
+    if len(found) > MAX_NODE_BYTES:
+        raise LimitError(f"it decompresses to more than {MAX_NODE_BYTES} bytes (MAX_NODE_BYTES)")
+    return found
+
+
+class _Body:
+    """Bytes taken from the front."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def skip(self, count: int) -> int:
+        """Step over some bytes; where they begin."""
+        start = self._at
+        if count > len(self._data) - start:
+            raise FormatError(
+                f"it ends too early: {count} bytes expected at {start} of {len(self._data)}"
+            )
+        self._at += count
+        return start
+
+    def take(self, count: int) -> bytes:
+        start = self.skip(count)
+        return self._data[start : start + count]
+
+    def rest(self) -> bytes:
+        return self._data[self._at :]
+
+    def varint(self) -> int:
+        return self.varints(1)[0]
+
+    def varints(self, count: int) -> list[int]:
+        """Numbers of seven bits a byte, the lowest first."""
+        if count > len(self._data) - self._at:
+            raise FormatError(f"it ends too early: {count} numbers expected at {self._at}")
+        data = np.frombuffer(self._data, np.uint8)[self._at : self._at + _VARINT_BYTES * count]
+        ends = np.flatnonzero(data < 0x80)[:count]
+        if len(ends) < count:
+            raise FormatError(f"expected {count} numbers of up to 64 bits at {self._at}")
+        if not count:
+            return []
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        lengths = ends - starts + 1
+        longest = int(lengths.max())
+        if longest > _VARINT_BYTES or data[ends[lengths == _VARINT_BYTES]].max(initial=0) > 1:
+            raise FormatError(f"a number of more than 64 bits at {self._at}")
+        values: Any = np.zeros(count, np.uint64)
+        for i in range(longest):
+            some = np.flatnonzero(lengths > i)
+            part = data[starts[some] + i] & 0x7F
+            values[some] |= part.astype(np.uint64) << np.uint64(7 * i)
+        self._at += int(ends[-1]) + 1
+        found: list[int] = values.tolist()
+        return found
+
+    def files(self, base: bytes) -> list[DataFile]:
+        """A table of data files; `base` is what their paths are relative to."""
+        count = self.varint()
+        shared = [0, *self.varints(max(0, count - 1))]
+        lengths, bases = self.varints(count), self.varints(count)
+        paths = _joined(self, shared, lengths)
+        return [
+            DataFile(base + path[:own], base + path) for path, own in zip(paths, bases, strict=True)
+        ]
+
+
+def _joined(body: _Body, shared: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
+    """Strings of which each begins as the one before it does."""
+    if not lengths:
+        return []
+    total = sum(shared) + sum(lengths)
+    if total > _MAX_JOINED_BYTES:
+        raise LimitError(f"keys and paths of {total} bytes in one node")
+    suffixes = body.take(sum(lengths))
+    found: list[bytes] = []
+    last = b""
+    for common, stop, length in zip(shared, accumulate(lengths), lengths, strict=True):
+        if common > len(last):
+            raise FormatError(f"{common} bytes of {last!r:.80} are referred to")
+        last = last[:common] + suffixes[stop - length : stop]
+        found.append(last)
+    return found

@@ -1,0 +1,345 @@
+"""Orbax checkpoints opened, loaded onto meshes, verified, and never saved over."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import pytest
+from flax import nnx
+from flax.training import train_state
+from orbax.checkpoint import v1
+
+import cordwood
+from cordwood.engine.directory import DirectoryFile
+from cordwood.errors import (
+    FormatError,
+    IncompleteCheckpointError,
+    MismatchError,
+    NotACheckpointError,
+    PrefixError,
+)
+from cordwood.testing import assert_trees_equal
+from tests.golden.orbax_checkpoints import GOLDEN, LAYOUTS, tree, write
+from tests.shardings import SHARDINGS, sharding
+
+EVERY = list(LAYOUTS)
+
+
+def plain(tree: Any) -> Any:
+    """A tree as it comes back without `like`: tuples as lists, nodes as dicts of their fields."""
+    if isinstance(tree, dict):
+        return {key: plain(value) for key, value in tree.items()}
+    if isinstance(tree, (list, tuple)) and tree:
+        return [plain(value) for value in tree]
+    return tree
+
+
+def save(path: Path, tree: Any, **options: Any) -> None:
+    """As the handler of version 0 does, with its options."""
+    with ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler(**options)) as checkpointer:
+        checkpointer.save(path, args=ocp.args.PyTreeSave(tree))
+        checkpointer.wait_until_finished()
+
+
+@pytest.mark.parametrize("layout", EVERY)
+def test_golden_checkpoints(layout: str) -> None:
+    expected = tree()
+    found = cordwood.load(GOLDEN / layout)
+    assert_trees_equal(sorted_keys(found), sorted_keys(plain(expected)), placement=False)
+    assert_trees_equal(cordwood.load(GOLDEN / layout, like=expected), expected)
+
+
+@pytest.mark.parametrize("layout", EVERY)
+def test_what_the_real_library_writes_now(tmp_path: Path, layout: str) -> None:
+    expected = tree()
+    write(tmp_path / "c", layout, expected)
+    assert_trees_equal(cordwood.load(tmp_path / "c", like=expected), expected)
+    mapped = cordwood.load(tmp_path / "c", like=expected, mmap=True)
+    assert_trees_equal(mapped, expected)
+    with cordwood.open(tmp_path / "c") as checkpoint:
+        assert checkpoint.format == "orbax"
+        kernel = np.asarray(expected["params"]["kernel"])
+        assert np.array_equal(checkpoint["params/kernel"][5:37:3, ::-2], kernel[5:37:3, ::-2])
+
+
+def sorted_keys(tree: Any) -> Any:
+    """jax, and so Orbax, sorts the keys of dicts."""
+    if isinstance(tree, dict):
+        return {key: sorted_keys(tree[key]) for key in sorted(tree)}
+    return type(tree)(map(sorted_keys, tree)) if isinstance(tree, (list, tuple)) else tree
+
+
+EXPECTED = {
+    dtype: np.random.default_rng(0).integers(-8, 8, (24, 48, 16)).astype(jnp.dtype(dtype))
+    for dtype in ("float32", "bfloat16", "int4")
+}
+OPTIONS: dict[str, dict[str, bool]] = {
+    "zarr2, OCDBT": {"use_zarr3": False},
+    "zarr3, OCDBT": {"use_zarr3": True},
+    "zarr2, raw": {"use_ocdbt": False, "use_zarr3": False, "use_compression": False},
+    "zarr3, raw": {"use_zarr3": True, "use_compression": False},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+@pytest.mark.parametrize("number", [0, 6, 11, 15, 21, 25, 29], ids=lambda n: str(SHARDINGS[n]))
+def test_saved_under_one_sharding_and_loaded_under_others(
+    tmp_path: Path, number: int, options: dict[str, bool]
+) -> None:
+    save(tmp_path / "c", jax.device_put(EXPECTED, SHARDINGS[number]), **options)
+    for step in (0, 1, 4, 11, 13):
+        wanted = SHARDINGS[(number + step) % len(SHARDINGS)]
+        found = cordwood.load(tmp_path / "c", shardings=wanted)
+        for dtype, expected in EXPECTED.items():
+            array = found[dtype]
+            assert array.sharding == wanted
+            assert array.dtype == expected.dtype
+            for shard in array.addressable_shards:
+                np.testing.assert_array_equal(np.asarray(shard.data), expected[shard.index])
+
+
+def test_rules_and_a_mesh(tmp_path: Path) -> None:
+    tree = {"layer": {"bias": jnp.ones(8), "kernel": jnp.arange(64.0).reshape(8, 8)}, "step": 3}
+    v1.save(tmp_path / "c", tree)
+    mesh = jax.make_mesh((4, 2), ("x", "y"))
+    rules = [("kernel", jax.P("x", "y")), (".*", jax.P())]
+    found = cordwood.load(tmp_path / "c", mesh=mesh, rules=rules)
+    assert found["layer"]["kernel"].sharding == jax.NamedSharding(mesh, jax.P("x", "y"))
+    assert found["layer"]["bias"].sharding.is_fully_replicated
+    assert_trees_equal(found, tree, placement=False)
+
+
+@pytest.mark.parametrize("use_zarr3", [False, True])
+@pytest.mark.parametrize("use_ocdbt", [False, True])
+def test_only_what_is_needed_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use_ocdbt: bool, use_zarr3: bool
+) -> None:
+    """Raw rows of one shard, or whole compressed chunks, and no others."""
+    whole = np.random.default_rng(0).random((4096, 64), np.float32)
+    rows = sharding(jax.P("x"), 8)
+    done = {"read": 0}
+    really = DirectoryFile.read_into
+
+    def read_into(self: DirectoryFile, offset: int, views: Any) -> None:
+        done["read"] += sum(map(len, views))
+        really(self, offset, views)
+
+    monkeypatch.setattr(DirectoryFile, "read_into", read_into)
+    for compressed in (False, True):
+        path = tmp_path / f"c{compressed}"
+        options = {"use_ocdbt": use_ocdbt, "use_zarr3": use_zarr3, "use_compression": compressed}
+        save(path, {"w": jax.device_put(whole, rows)}, **options)
+        with cordwood.open(path) as checkpoint:
+            done["read"] = 0
+            part = checkpoint["w"][512:600]
+            assert np.array_equal(part, whole[512:600])
+            assert done["read"] < (1 if compressed else 0.2) * whole.nbytes / 8 + 4096
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+class Module(eqx.Module):
+    weight: jax.Array
+    layers: list[Any]
+    size: int = eqx.field(static=True, default=3)
+
+
+def train() -> Any:
+    transform = optax.chain(optax.clip(1.0), optax.adam(1e-3))
+    params = {"w": jnp.arange(12.0).reshape(3, 4)}
+    return train_state.TrainState.create(apply_fn=None, params=params, tx=transform)
+
+
+NODES: dict[str, Callable[[], Any]] = {
+    "named tuples": lambda: {"a": Pair(jnp.ones(2), Pair(np.arange(3), ())), "b": (1, [2.5])},
+    "integer keys": lambda: {3: jnp.ones(2), 10: {0: jnp.zeros(1)}},
+    "a train state": train,
+    "a module": lambda: Module(jnp.ones(3), [jnp.zeros(1), (np.float32(2.5),)]),
+    "an nnx state": lambda: nnx.state(nnx.Linear(3, 4, rngs=nnx.Rngs(0))),
+    "a list": lambda: [jnp.ones(2), {"a": (jnp.zeros(1), None)}],
+    "a leaf": lambda: jnp.arange(6).reshape(2, 3),
+    "names with slashes": lambda: {"a/b": jnp.ones(2), "a": {"x/y.z": np.ones(1)}, "é": 1},
+}
+
+
+@pytest.mark.parametrize("make", NODES.values(), ids=NODES.keys())
+@pytest.mark.parametrize("use_ocdbt", [False, True])
+def test_any_type_comes_back_by_like(
+    tmp_path: Path, make: Callable[[], Any], use_ocdbt: bool
+) -> None:
+    tree = make()
+    save(tmp_path / "c", tree, use_ocdbt=use_ocdbt)
+    assert_trees_equal(cordwood.load(tmp_path / "c", like=tree), tree)
+
+
+def test_rich_types_tell_tuples(tmp_path: Path) -> None:
+    from orbax.checkpoint._src.metadata.pytree_metadata_options import PyTreeMetadataOptions
+
+    tree = {"a": (jnp.ones(1), [2]), "b": Pair(1, optax.EmptyState()), "c": [()]}
+    save(
+        tmp_path / "c", tree, pytree_metadata_options=PyTreeMetadataOptions(support_rich_types=True)
+    )
+    found = cordwood.load(tmp_path / "c")
+    assert_trees_equal(found["a"], tree["a"])
+    assert found["b"] == {"first": 1, "second": {}}
+    assert found["c"] == [()]
+    assert_trees_equal(cordwood.load(tmp_path / "c", like=tree), tree)
+
+
+def test_like_that_does_not_fit(tmp_path: Path) -> None:
+    tree = {"a": {"weight": jnp.ones((4, 8))}, "l": (jnp.ones(1), {}), "step": 7}
+    save(tmp_path / "c", tree)
+    like = {"a": {"wieght": jnp.ones((4, 8))}, "l": [jnp.ones(2), {"x": 1}], "step": jnp.int32(0)}
+    with pytest.raises(MismatchError) as caught:
+        cordwood.load(tmp_path / "c", like=like)
+    for line in (
+        "a/wieght: not in the checkpoint; did you mean a/weight?",
+        "a/weight: in the checkpoint (float32[4,8]), not in `like`",
+        "l/0: expected float32[2], found float32[1]",
+        "l/1/x: not in the checkpoint",
+        "l/1: expected container, found an empty container",
+        "step: expected int32[], found int (cast=True converts)",
+    ):
+        assert line in str(caught.value)
+    fewer = cordwood.load(tmp_path / "c", like={"step": jnp.int32(0)}, strict=False)
+    assert_trees_equal(fewer, {"step": jnp.int32(7)}, placement=False)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Two steps of several items each."""
+    with ocp.CheckpointManager(tmp_path / "run") as manager:
+        for step in (9, 10):
+            manager.save(
+                step,
+                args=ocp.args.Composite(
+                    state=ocp.args.StandardSave({"w": jnp.full(3, float(step))}),
+                    ema=ocp.args.PyTreeSave({"v": jnp.zeros(2)}),
+                    config=ocp.args.JsonSave({"lr": 0.1}),
+                ),
+            )
+    return tmp_path / "run"
+
+
+def test_items(run: Path) -> None:
+    path = run / "10"
+    assert cordwood.load(path, prefix="state")["w"].tolist() == [10, 10, 10]
+    assert list(cordwood.load(path, prefix="ema")) == ["v"]
+    assert list(cordwood.open(path / "ema")) == ["v"]
+    with pytest.raises(PrefixError, match=r"Available prefixes: \['ema', 'state'\]"):
+        cordwood.load(path)
+    with pytest.raises(PrefixError, match=r"the item 'config' is no tree. Available: \['ema', 's"):
+        cordwood.open(path, prefix="config")
+    with pytest.raises(PrefixError, match="Prefix 'model' not found"):
+        cordwood.load(path, prefix="model")
+    with pytest.raises(PrefixError, match=r"Prefix 'model' not found. It is one tree, without"):
+        cordwood.load(path / "ema", prefix="model")
+    found = cordwood.verify(path)
+    assert (found.format, found.leaves) == ("orbax", 2)
+
+
+def test_the_only_tree_needs_no_prefix(tmp_path: Path) -> None:
+    with ocp.CheckpointManager(tmp_path / "run") as manager:
+        manager.save(3, args=ocp.args.StandardSave({"w": jnp.ones(3)}))
+    assert cordwood.load(tmp_path / "run" / "3")["w"].tolist() == [1, 1, 1]
+
+
+def test_a_root_of_steps(run: Path) -> None:
+    message = r"run is no checkpoint, but holds the steps 9, 10 of a run: load one of .*/run/10$"
+    for call in (cordwood.load, cordwood.open, cordwood.verify):
+        with pytest.raises(IncompleteCheckpointError, match=message):
+            call(run)
+
+
+def test_saves_that_did_not_finish(run: Path) -> None:
+    (run / "10").rename(run / "10.orbax-checkpoint-tmp")
+    with pytest.raises(IncompleteCheckpointError, match="Orbax did not finish this save; load an"):
+        cordwood.load(run / "10.orbax-checkpoint-tmp")
+    with pytest.raises(IncompleteCheckpointError, match=r"save, and left 10.orbax-checkpoint-tmp"):
+        cordwood.load(run / "10")
+    with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
+        cordwood.load(run / "1")
+    with pytest.raises(IncompleteCheckpointError, match="holds the steps 9 of a run"):
+        cordwood.load(run)
+    shutil.rmtree(run / "9")
+    with pytest.raises(
+        IncompleteCheckpointError, match="no save of Orbax's that has finished, but"
+    ):
+        cordwood.load(run)
+
+
+def test_a_checkpoint_without_a_tree(run: Path) -> None:
+    for item in ("state", "ema"):
+        shutil.rmtree(run / "10" / item)
+    with pytest.raises(FormatError, match="expected _METADATA, or items that have one, found conf"):
+        cordwood.load(run / "10")
+
+
+@pytest.mark.parametrize("layout", EVERY)
+def test_nothing_is_saved_over(tmp_path: Path, layout: str) -> None:
+    path = tmp_path / "c"
+    shutil.copytree(GOLDEN / layout, path)
+    before = sorted(path.rglob("*"))
+    for options in ({}, {"layout": "packs"}, {"layout": "zarr"}, {"prefix": "state"}):
+        with pytest.raises(NotACheckpointError, match=r"/c holds what orbax has written, which"):
+            cordwood.save(path, {"a": 1}, **options)  # type: ignore[arg-type]
+    assert cordwood.gc(path) == []
+    assert sorted(path.rglob("*")) == before
+
+
+def test_nor_over_a_run(run: Path) -> None:
+    for path in (run, run / "10", run / "10" / "state"):
+        with pytest.raises(NotACheckpointError, match="holds what orbax has written"):
+            cordwood.save(path, {"a": 1})
+        with pytest.raises(NotACheckpointError, match="holds what orbax has written"):
+            cordwood.save_async(path, {"a": 1}, layout="zarr").wait()
+    cordwood.save(run / "cordwood", {"a": 1})  # beside the steps
+    assert cordwood.load(run / "cordwood") == {"a": 1}
+
+
+def test_chunks_smaller_than_shards(tmp_path: Path) -> None:
+    whole = jax.device_put(np.arange(8192.0, dtype=np.float32).reshape(128, 64), SHARDINGS[15])
+    tree = {"w": whole, "n": np.arange(63).reshape(7, 9)}
+    for options in OPTIONS.values():
+        path = tmp_path / str(len(list(tmp_path.iterdir())))
+        small = jax.tree.map(lambda _: ocp.SaveArgs(chunk_byte_size=512), tree)
+        with ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler(**options)) as checkpointer:
+            checkpointer.save(path, args=ocp.args.PyTreeSave(tree, save_args=small))
+            checkpointer.wait_until_finished()
+        with cordwood.open(path) as checkpoint:
+            (leaf,) = [leaf for leaf in checkpoint.index.leaves if leaf.key_path == ("w",)]
+            assert len(leaf.storage.pieces) >= 64  # type: ignore[union-attr]
+        assert_trees_equal(cordwood.load(path, like=tree), tree)
+
+
+def test_as_orbax_restores_it(tmp_path: Path) -> None:
+    """Leaf by leaf what the real library gives back."""
+    tree = {"a": jnp.arange(6.0), "n": np.arange(3), "i": 3, "f": 0.25, "t": True, "s": "x"}
+    save(tmp_path / "c", tree)
+    with warnings.catch_warnings(action="ignore"):
+        theirs = ocp.PyTreeCheckpointer().restore(tmp_path / "c")
+    ours = cordwood.load(tmp_path / "c")
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        assert np.array_equal(ours[name], value)
+        assert_trees_equal(ours[name], tree[name], placement=False)
+
+
+def test_a_closed_checkpoint_reads_no_more(tmp_path: Path) -> None:
+    checkpoint = cordwood.open(GOLDEN / "v0-zarr2-files")
+    checkpoint.close()
+    with pytest.raises(ValueError, match="is closed; open it again"):
+        checkpoint["params/kernel"].load()

@@ -1,0 +1,40 @@
+"""Orbax checkpoints to read: the golden ones, and how to damage copies of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cordwood.engine.directory import LocalDirectory
+from cordwood.formats.orbax import Scanned, scan
+from tests.golden.orbax_checkpoints import GOLDEN, LAYOUTS
+
+__all__ = ["EVERY", "change", "copied", "scanned", "tree_folder"]
+
+EVERY = list(LAYOUTS)
+
+
+def tree_folder(layout: str) -> str:
+    """Where the files of the tree are, relative to the checkpoint."""
+    return "state" if layout == "v1" else "."
+
+
+def copied(layout: str, folder: Path) -> Path:
+    """A copy of a golden checkpoint; the directory of its tree."""
+    shutil.copytree(GOLDEN / layout, folder / layout)
+    return folder / layout / tree_folder(layout)
+
+
+def scanned(path: Path) -> Scanned:
+    with LocalDirectory(path) as directory:
+        return scan(directory)
+
+
+def change(path: Path, edit: Callable[[Any], object]) -> None:
+    """Change a JSON file in place."""
+    members = json.loads(path.read_text())
+    edit(members)
+    path.write_text(json.dumps(members))
