@@ -29,6 +29,7 @@ from cordwood.errors import (
     PrefixError,
 )
 from cordwood.testing import assert_trees_equal
+from tests.children import run_python
 from tests.golden.orbax_checkpoints import GOLDEN, LAYOUTS, tree, write
 from tests.shardings import SHARDINGS, sharding
 
@@ -343,3 +344,15 @@ def test_a_closed_checkpoint_reads_no_more(tmp_path: Path) -> None:
     checkpoint.close()
     with pytest.raises(ValueError, match="is closed; open it again"):
         checkpoint["params/kernel"].load()
+
+
+def test_neither_jax_nor_orbax_is_needed() -> None:
+    code = """
+        import cordwood, sys
+        tree = cordwood.load(sys.argv[1], to="numpy")
+        assert tree["params"]["kernel"].shape == (64, 48)
+        assert tree["keys"].dtype == "uint32"
+        print({"jax", "orbax", "tensorstore"} & set(sys.modules))
+    """
+    for layout in EVERY:
+        assert run_python(code, str(GOLDEN / layout)) == "set()\n"
