@@ -13,9 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordwood.engine.directory import LocalDirectory
-from cordwood.errors import CordwoodError, CorruptionError, FormatError, TruncatedError
+from cordwood.errors import (
+    CordwoodError,
+    CorruptionError,
+    FormatError,
+    LimitError,
+    TruncatedError,
+)
 from cordwood.formats.orbax.crc32c import ends_in_crc32c
-from cordwood.formats.orbax.ocdbt import parse_manifest
+from cordwood.formats.orbax.ocdbt import Child, DataFile, parse_manifest, parse_node
 from cordwood.formats.orbax.values import INLINE_NAME, Database
 from tests.formats.orbax_trees import copied
 
@@ -309,6 +315,13 @@ def test_keys_that_grow_without_end(tmp_path: Path) -> None:
     (tmp_path / "manifest.ocdbt").write_bytes(manifest(len(node)))
     with pytest.raises(CordwoodError, match="keys and paths of 3600000000 bytes in one node"):
         read(tmp_path)
+
+
+def test_keys_that_begin_alike_without_end() -> None:
+    node = leaf_node(*[b"%d" % i for i in range(1000)])
+    child = Child(DataFile(b"", b"n"), 0, len(node), 0, b"k" * 1_000_000)
+    with pytest.raises(LimitError, match="1000 keys that begin with 1000000 bytes alike"):
+        parse_node(node, child)
 
 
 def test_a_manifest_of_random_bytes_never_does_worse_than_fail() -> None:

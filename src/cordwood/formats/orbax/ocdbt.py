@@ -79,7 +79,7 @@ def parse_manifest(data: bytes) -> Child | None:
     body.skip(16)  # the database's uuid
     if body.varint() != 0:
         raise UnsupportedFormatError("numbered manifests are not read; expected a single one")
-    body.varints(2)  # how large values within nodes, and nodes, may be for them to be written
+    body.varints(2)  # the limits of sizes that it was written under
     body.skip(1)  # the arity of the version tree
     if body.varint():
         body.skip(4)  # the level of compression
@@ -110,6 +110,8 @@ def parse_node(data: bytes, child: Child) -> Node:
     files = body.files(child.file.base)
     count = body.varint()
     lengths = [0, *body.varints(max(0, count - 1))], body.varints(count)
+    if count * len(child.prefix) > _MAX_JOINED_BYTES:
+        raise LimitError(f"{count} keys that begin with {len(child.prefix)} bytes alike")
     if height:
         shared = body.varints(count)
         keys = _joined(body, *lengths)

@@ -35,7 +35,7 @@ __all__ = ["INLINE_NAME", "READ_ERRORS", "Database", "Files", "Place", "Values"]
 READ_ERRORS = (CorruptionError, FormatError, UnsupportedFormatError)
 INLINE_NAME = "values within the B+tree"  # the source that is no file
 _STEP = re.compile("c|[0-9]+")  # a directory that chunks lie in
-MAX_TREE_BYTES = 1 << 32  # of all nodes, decoded
+MAX_TREE_BYTES = 1 << 32  # of all nodes, decoded, and of all keys
 
 
 class Place(NamedTuple):
@@ -184,9 +184,9 @@ class Database:
             except READ_ERRORS as e:
                 raise type(e)(f"{where}: {e}") from e
             self.checked_bytes += len(data)
-            decoded += len(node.data)
+            decoded += len(node.data) + sum([len(entry.key) for entry in node.entries])
             if decoded > MAX_TREE_BYTES:
-                raise LimitError(f"{where}: more than {MAX_TREE_BYTES} bytes in all nodes")
+                raise LimitError(f"{where}: more than {MAX_TREE_BYTES} bytes of nodes and keys")
             stack += reversed(node.children)
 
     def _add(self, entry: Entry, data: bytes, inline: bytearray) -> None:
