@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import os
-from collections.abc import Iterator
 
 DEVICES = 8
 
@@ -25,16 +23,6 @@ settings.register_profile(
 )
 settings.register_profile("quick", settings.get_profile("cordwood"), max_examples=20)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "cordwood"))
-
-
-@pytest.fixture
-def collector_off() -> Iterator[None]:
-    """For tests that interrupt: what is raised in a callback of the collector would be lost."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
 from flax.training import train_state
+from jax.experimental.array_serialization.serialization import GlobalAsyncCheckpointManager
 from orbax.checkpoint import v1
 
 import cordwood
@@ -297,6 +298,9 @@ def test_nothing_is_saved_over(tmp_path: Path, layout: str) -> None:
     for options in ({}, {"layout": "packs"}, {"layout": "zarr"}, {"prefix": "state"}):
         with pytest.raises(NotACheckpointError, match=r"/c holds what orbax has written, which"):
             cordwood.save(path, {"a": 1}, **options)  # type: ignore[arg-type]
+    for prefix, write_index in ((None, True), ("state", True), (None, False)):
+        with pytest.raises(NotACheckpointError, match=r"/c holds what orbax has written, which"):
+            cordwood.tree_serialize_leaves(path, {"a": 1}, prefix=prefix, write_index=write_index)
     assert cordwood.gc(path) == []
     assert sorted(path.rglob("*")) == before
 
@@ -307,8 +311,19 @@ def test_nor_over_a_run(run: Path) -> None:
             cordwood.save(path, {"a": 1})
         with pytest.raises(NotACheckpointError, match="holds what orbax has written"):
             cordwood.save_async(path, {"a": 1}, layout="zarr").wait()
+        with pytest.raises(NotACheckpointError, match="holds what orbax has written"):
+            cordwood.tree_serialize_leaves(path, {"a": np.ones(1)}, GlobalAsyncCheckpointManager())
+        assert not list(run.parent.rglob("*cordwood*"))
     cordwood.save(run / "cordwood", {"a": 1})  # beside the steps
     assert cordwood.load(run / "cordwood") == {"a": 1}
+
+
+def test_links_are_no_steps(tmp_path: Path) -> None:
+    (tmp_path / "ckpt").mkdir()
+    (tmp_path / "ckpt" / "1").symlink_to("nowhere")
+    (tmp_path / "ckpt" / "2").symlink_to(tmp_path)
+    cordwood.tree_serialize_leaves(tmp_path / "ckpt", {"a": np.ones(1)})
+    assert cordwood.load(tmp_path / "ckpt")["a"].tolist() == [1]
 
 
 def test_chunks_smaller_than_shards(tmp_path: Path) -> None:

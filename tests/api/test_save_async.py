@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import gc
 import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import cordwood
 from cordwood.engine import snapshot, system
 from cordwood.errors import NotACheckpointError, PendingSaveError
 from cordwood.testing import assert_trees_equal
+from tests.alarms import alarms, interrupted
 from tests.children import run_python
 
 FORMATS = (".safetensors", ".msgpack", ".msgpack.zst")
@@ -270,28 +271,11 @@ def test_waiting_and_looking(tmp_path: Path, gate: Gate) -> None:
     assert repr(pending) == f"<saved {path}: 4000 of 4000 bytes>"
 
 
-@pytest.mark.usefixtures("collector_off")
 def test_ctrl_c_in_wait_leaves_the_save_going(tmp_path: Path, gate: Gate) -> None:
     path = tmp_path / "x.safetensors"
     pending = cordwood.save_async(path, {"w": np.zeros(1000)})
-    here = threading.get_ident()
-    caught = threading.Event()
-
-    def insist() -> None:
-        while not caught.wait(0.3):
-            signal.pthread_kill(here, signal.SIGINT)
-
-    def wait() -> None:
-        try:
-            pending.wait(60)
-        finally:
-            caught.set()
-
-    sender = threading.Thread(target=insist)
-    sender.start()
-    with pytest.raises(KeyboardInterrupt):
-        wait()
-    sender.join()
+    with alarms():  # not SIGINT, which what a script runs in the background ignores
+        assert interrupted(0.3, partial(pending.wait, 60))
     assert not pending.done
     gate.open_now.set()
     pending.wait()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -94,6 +96,23 @@ def test_what_is_no_regular_file(folder: Path) -> None:
         assert directory.sizes("a") == {"b": -1, "link": -1, "empty": 0, "pipe": -1}
         assert directory.sizes(".") == {"a": -1, "up": -1}
         assert directory.sizes(".") == {"a": -1, "up": -1}
+
+
+def test_files_that_go_while_they_are_listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks and temporaries of a saver, say: they are not there."""
+    really = os.scandir
+
+    @contextmanager
+    def scandir(fd: int) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with really(fd) as entries:
+            listed = list(entries)
+            (folder / "a" / "empty").unlink()
+            (folder / "a" / "pipe").unlink()
+            yield iter(listed)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with LocalDirectory(folder) as directory:
+        assert directory.sizes("a") == {"b": -1, "link": -1}
 
 
 def test_files_of_another_size(folder: Path) -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "layout_at",
     "module_of",
     "origin_of",
+    "refuse_read_only",
 ]
 
 
@@ -92,13 +93,8 @@ def destination_for(
         raise UnsupportedFormatError(f"layout {layout!r} is unknown; expected one of {known}")
     place = Path(standing(path))
     there = layout_at(place)
-    if there is None and place.is_dir():
-        for row in READ_ONLY:
-            if module_of(row).is_at(place):
-                raise NotACheckpointError(
-                    f"{text} holds what {row.name} has written, which cordwood only reads: remove "
-                    "it, or save to another path"
-                )
+    if there is None:
+        refuse_read_only(place, asked=text)
     if layout is None:
         return there or DEFAULT
     if there is not None and there.name != layout:
@@ -107,6 +103,19 @@ def destination_for(
             f"{there.name!r}, remove it, or save to another path"
         )
     return _BY_NAME[layout]
+
+
+def refuse_read_only(place: str | os.PathLike[str], *, asked: str) -> None:
+    """Raise NotACheckpointError for a directory with what another tool has written.
+
+    `asked` is the path that the caller gave.
+    """
+    for row in READ_ONLY:
+        if module_of(row).is_at(place):
+            raise NotACheckpointError(
+                f"{asked} holds what {row.name} has written, which cordwood only reads: remove "
+                "it, or save to another path"
+            )
 
 
 def origin_of(

@@ -15,9 +15,13 @@ __all__ = ["is_at", "open_contents", "refuse_unfinished", "verify_all"]
 
 
 def is_at(path: str | os.PathLike[str]) -> bool:
-    """Whether a directory is Orbax's: a checkpoint, a root of steps, or an unfinished save."""
+    """Whether a directory of Orbax's is there: a checkpoint, steps, or an unfinished save."""
     text = os.fspath(path)
-    with LocalDirectory(text) as directory:
+    try:
+        directory = LocalDirectory(text)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    with directory:
         return is_unfinished(text.rstrip("/")) or look(directory).anything
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cordwood.api.draft_zarr import Draft
+from cordwood.api.layouts import refuse_read_only
 from cordwood.engine.carry import carry
 from cordwood.engine.directory import LocalDirectory
 from cordwood.engine.folders import count_files
@@ -88,7 +89,8 @@ def _replaced(
 def refuse_foreign(path: str | os.PathLike[str]) -> None:
     """Raise NotACheckpointError for a directory that a save must not take over."""
     there = os.fspath(path)
-    _index_of(there, there)
+    if _index_of(there, there) is None:
+        refuse_read_only(there, asked=there)
 
 
 def _index_of(there: str, asked: str) -> IndexFile | None:

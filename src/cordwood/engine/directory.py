@@ -13,6 +13,7 @@ import os
 import stat
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from cordwood.engine.beneath import open_beneath
@@ -76,8 +77,10 @@ class LocalDirectory(Closing):
         try:
             with os.scandir(fd) as entries:
                 for entry in entries:
-                    regular = entry.is_file(follow_symlinks=False)
-                    found[entry.name] = entry.stat(follow_symlinks=False).st_size if regular else -1
+                    with suppress(FileNotFoundError):  # it has gone meanwhile: it is not there
+                        status = entry.stat(follow_symlinks=False)
+                        regular = stat.S_ISREG(status.st_mode)
+                        found[entry.name] = status.st_size if regular else -1
         finally:
             os.close(fd)
         return found

@@ -12,7 +12,7 @@ import re
 from typing import NamedTuple
 
 from cordwood.engine.directory import ReadableDirectory
-from cordwood.errors import FormatError, IncompleteCheckpointError, PrefixError
+from cordwood.errors import CorruptionError, FormatError, IncompleteCheckpointError, PrefixError
 from cordwood.formats.orbax.tree import TREE_NAME
 
 __all__ = ["Found", "is_unfinished", "look", "pick", "trees_of"]
@@ -74,7 +74,10 @@ def _is_step(directory: ReadableDirectory, name: str) -> bool:
         return False
     if directory.has(f"{name}/{TREE_NAME}"):
         return True
-    inside = directory.sizes(name)
+    try:
+        inside = directory.sizes(name)
+    except CorruptionError:  # a symbolic link, or it has gone meanwhile
+        return False
     return any(
         size < 0 and directory.has(f"{name}/{item}/{TREE_NAME}") for item, size in inside.items()
     )
