@@ -9,6 +9,8 @@ from pathlib import Path
 from cordwood.dtypes import DTYPES
 from cordwood.engine.local_store import LocalStore
 from cordwood.engine.object_store import GRACE_SECONDS, ObjectDirectory
+from cordwood.formats.npy import header as npy_header
+from cordwood.formats.npz.scan import MAX_RATIO
 from cordwood.formats.orbax import arrays, ocdbt, values
 from cordwood.formats.packs import index_file, item
 from cordwood.formats.safetensors import layout, seal
@@ -69,6 +71,11 @@ def test_limits_of_orbax_checkpoints() -> None:
     assert f"2^{values.MAX_TREE_BYTES.bit_length() - 1} together (`MAX_TREE_BYTES`)" in TEXT
     assert f"2^{arrays.MAX_UNSTORED_CHUNKS.bit_length() - 1} of them in an array" in TEXT
     assert f"Observed with {WRITTEN_BY}" in TEXT
+
+
+def test_limits_of_numpy_files() -> None:
+    assert f"{npy_header.MAX_HEADER_BYTES:,} bytes\n(`MAX_HEADER_BYTES`)" in TEXT
+    assert f"{MAX_RATIO} times\n(`MAX_RATIO`)" in TEXT
 
 
 def test_limits_and_constants_of_packs() -> None:

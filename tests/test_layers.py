@@ -34,8 +34,9 @@ PEERS = {"flax", "eformer", "orbax", "safetensors", "equinox", "optax", "chex", 
 LAZY = {"jax", "jaxlib", "tensorstore", "ml_dtypes", "rich"}
 
 # A format is no other's business, but the directories hold their trees as safetensors files do,
-# and Orbax's arrays are zarr's.
+# Orbax's arrays are zarr's, and archives hold arrays of numpy's.
 SHARED = {
+    "cordwood.formats.npz": ("cordwood.formats.npy.",),
     "cordwood.formats.orbax": ("cordwood.formats.safetensors.", "cordwood.formats.zarr."),
     "cordwood.formats.packs": ("cordwood.formats.safetensors.",),
     "cordwood.formats.zarr": ("cordwood.formats.safetensors.",),

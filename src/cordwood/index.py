@@ -15,6 +15,7 @@ from cordwood.tree.structure import Structure
 
 __all__ = [
     "Box",
+    "Checksum",
     "Digests",
     "Encoded",
     "Encoding",
@@ -57,6 +58,7 @@ Naming: TypeAlias = Literal[
     "strings",  # every key was turned into a string ('0' for a list's first element)
     "keys",  # the same, and lists may be tuples, named tuples dicts, empty containers None
     "dotted",  # a leaf's whole name is one '.'-joined string
+    "slashed",  # the same, joined by '/'
 ]
 
 
@@ -75,6 +77,17 @@ class Sealed(NamedTuple):
     header_digest: bytes  # xxh3-128 of the first `header_bytes` of the source
 
 
+class Checksum(NamedTuple):
+    """The CRC-32 of bytes start to stop of a source, or of what they hold once inflated."""
+
+    start: int
+    stop: int
+    crc32: int
+    head_bytes: int = 0  # of them in front that a scan has read
+    head_crc32: int = 0  # of those
+    inflated_bytes: int | None = None  # of a raw deflate stream: what it holds
+
+
 class Source(NamedTuple):
     """A file (or object, or buffer) that holds pieces of leaves."""
 
@@ -82,6 +95,7 @@ class Source(NamedTuple):
     size_bytes: int
     digests: Digests | None = None
     sealed: Sealed | None = None  # where the digests are not here
+    checksums: tuple[Checksum, ...] = ()  # of parts of it, where there are no digests
 
 
 class Span(NamedTuple):
@@ -115,7 +129,7 @@ class Pieces(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A leaf stored as chunks of one shape that have to be decoded (the zarr layouts).
+    """A leaf stored as chunks of one shape that have to be decoded (compressed, Fortran order).
 
     A piece's box is the part of the leaf that its chunk holds: of `chunk_shape`, or less at an
     edge of the leaf, where the chunk is padded. A chunk is decoded whole.
@@ -123,7 +137,9 @@ class Encoded(NamedTuple):
 
     pieces: tuple[Piece, ...]
     chunk_shape: tuple[int, ...]
-    codec: str  # JSON: {"compressor": its zarr id or null, "order": "C" or "F", "swapped": bool}
+    # JSON: {"compressor": its zarr id, "deflate" or null, "order": "C" or "F", "swapped": bool},
+    # and where needed "skip_bytes" (before the elements) and "crc32" (of all that is decoded).
+    codec: str
 
 
 class Inline(NamedTuple):

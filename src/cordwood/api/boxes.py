@@ -41,6 +41,7 @@ def read_boxes(reading: Reading, wants: Sequence[Want]) -> list[list[Array]]:
     if not read:
         return results
     # The engine's reader is imported here so that looking at an index needs no threads.
+    from cordwood.engine.checksums import check_loaded
     from cordwood.engine.read import execute_load
 
     planned = [_as_bytes(wants[i]) for i in read]
@@ -51,6 +52,8 @@ def read_boxes(reading: Reading, wants: Sequence[Want]) -> list[list[Array]]:
     }
     plan = plan_boxes(planned, block_bytes=block_bytes(sources, verify=verify), codecs=codecs)
     buffers = execute_load(plan, files, digests=digests, verify=verify)
+    if verify:
+        check_loaded(plan, buffers, sources)
     placements = iter(plan.placements)
     for i, (leaf, boxes) in zip(read, planned, strict=True):
         arrays = []
@@ -119,4 +122,5 @@ def _unpacked(raw: Array, want: Want) -> list[Array]:
 
 def _parse_codec(text: str) -> Codec:
     members = json.loads(text)  # what a format's scan wrote
-    return Codec(members["compressor"], members["order"], members["swapped"])
+    skip_bytes, crc32 = members.get("skip_bytes", 0), members.get("crc32")
+    return Codec(members["compressor"], members["order"], members["swapped"], skip_bytes, crc32)

@@ -18,7 +18,7 @@ from cordwood.api.contents import Contents
 from cordwood.api.formats import open_source, scan
 from cordwood.api.layouts import Layout, module_of, origin_of
 from cordwood.api.match import Fit, fit
-from cordwood.api.nest import nest_names
+from cordwood.api.nest import SEPARATORS, nest_names
 from cordwood.api.placing import Placing, place
 from cordwood.api.reading import Reading
 from cordwood.api.resharding import device_boxes
@@ -255,12 +255,15 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         index = self.index
         paths = [leaf.key_path for leaf in index.leaves]
         targets = targets_as_saved(index.leaves, to)
-        if not nest or index.naming != "dotted":
+        separator = SEPARATORS.get(index.naming)
+        if not nest or separator is None:
             return Fit(targets, paths, lambda values: build(index.structure, values))
-        paths = [tuple(".".join(map(str, path)).split(".")) for path in paths]
-        return Fit(
-            targets, paths, lambda values: nest_names(build(index.structure, values), self.path)
-        )
+        paths = [tuple(separator.join(map(str, path)).split(separator)) for path in paths]
+
+        def rebuild(values: Sequence[Any]) -> Any:
+            return nest_names(build(index.structure, values), separator, self.path)
+
+        return Fit(targets, paths, rebuild)
 
     def restore(
         self, targets: Sequence[Target], *, mmap: bool, verify: bool, alias: bool

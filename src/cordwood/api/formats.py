@@ -12,7 +12,7 @@ from cordwood.engine.files import LocalFile, ReadableFile
 from cordwood.errors import UnsupportedFormatError
 from cordwood.index import Index
 
-__all__ = ["FORMATS", "Format", "format_for", "open_source", "scan"]
+__all__ = ["FORMATS", "Format", "format_for", "format_to_write", "open_source", "scan"]
 
 
 class _Scanner(Protocol):
@@ -26,6 +26,7 @@ class Format(NamedTuple):
     suffix: str
     scanner: str  # the module whose `scan` reads it
     compression: str | None = None
+    writable: bool = True
 
 
 FORMATS: Sequence[Format] = (
@@ -33,6 +34,8 @@ FORMATS: Sequence[Format] = (
     Format("msgpack", ".msgpack", "cordwood.formats.flax_msgpack"),
     Format("msgpack.gz", ".msgpack.gz", "cordwood.formats.flax_msgpack", "gz"),
     Format("msgpack.zst", ".msgpack.zst", "cordwood.formats.flax_msgpack", "zst"),
+    Format("npy", ".npy", "cordwood.formats.npy", writable=False),
+    Format("npz", ".npz", "cordwood.formats.npz", writable=False),
 )
 _BY_NAME: Mapping[str, Format] = {row.name: row for row in FORMATS}
 
@@ -63,6 +66,22 @@ def format_for(path: str | os.PathLike[str], name: str | None) -> Format:
         f"{repr(suffix) if suffix else 'no suffix'}{hint} "
         f"(or pass format=, one of {_names()})"
     )
+
+
+def format_to_write(path: str | os.PathLike[str], name: str | None) -> Format:
+    """As `format_for`, of a file that is to be written.
+
+    Raises:
+        UnsupportedFormatError: no such format is known, or it can only be read.
+    """
+    row = format_for(path, name)
+    if not row.writable:
+        known = [other.suffix for other in FORMATS if other.writable]
+        raise UnsupportedFormatError(
+            f"{os.fspath(path)}: {row.name} is read, and not written; expected a name that ends in "
+            f"{', '.join(known)}, or one without a suffix, for a directory"
+        )
+    return row
 
 
 def _names() -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cordwood.api.formats import FORMATS, Format, format_for
+from cordwood.api.formats import FORMATS, Format, format_for, format_to_write
 from cordwood.engine.stage import standing
 from cordwood.engine.urls import parse_url
 from cordwood.errors import (
@@ -80,14 +80,14 @@ def destination_for(
     text = os.fspath(path)
     if parse_url(path) is not None:
         return _in_a_store(text, format=format, layout=layout)
-    is_file = any(text.endswith(row.suffix) for row in FORMATS)
+    is_file = any(text.endswith(row.suffix) for row in FORMATS if row.writable)
     if layout is not None and (format is not None or is_file):
         what = f"format={format!r}" if format is not None else "a name with the suffix of a file"
         raise ValueError(f"{text}: layout= is for directories, and {what} means a file")
     if layout is None and (format is not None or not is_directory_name(text)):
         if prefix is not None:
             raise ValueError(f"{text}: prefix= is for directories; a file holds one tree")
-        return format_for(path, format)
+        return format_to_write(path, format)
     if layout is not None and layout not in _BY_NAME:
         known = ", ".join(map(repr, _BY_NAME))
         raise UnsupportedFormatError(f"layout {layout!r} is unknown; expected one of {known}")

@@ -33,13 +33,15 @@ def read_leaves(reading: Reading, leaves: Sequence[Leaf]) -> list[np.ndarray[Any
     if reading.mmap:
         return _mapped(reading, leaves)
     # The engine's reader is imported here so that looking at an index needs no threads.
+    from cordwood.engine.checksums import check_loaded
     from cordwood.engine.read import execute_load
 
     plan = plan_load(leaves)
-    _, files, digests, _, verify = reading
-    return _views(
-        execute_load(plan, files, digests=digests, verify=verify), leaves, plan.placements
-    )
+    sources, files, digests, _, verify = reading
+    buffers = execute_load(plan, files, digests=digests, verify=verify)
+    if verify:
+        check_loaded(plan, buffers, sources)
+    return _views(buffers, leaves, plan.placements)
 
 
 def _mapped(reading: Reading, leaves: Sequence[Leaf]) -> list[np.ndarray[Any, Any]]:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from cordwood.api.nest import SEPARATORS
 from cordwood.api.target import Target
 from cordwood.errors import MismatchError, counted
 from cordwood.index import Index, Leaf, LeafSpec, Naming
@@ -63,7 +64,7 @@ def fit(index: Index, like: Any, *, name: str, to: str | None, strict: bool, cas
             for key, leaf in stored.items()
             if key not in seen
         ]
-        if index.naming != "dotted":
+        if index.naming not in SEPARATORS:
             problems += _container_differences(index.structure, flat.structure, index.naming)
     if problems:
         raise MismatchError(_message(problems, name))
@@ -84,7 +85,8 @@ def _name_of(path: KeyPath, naming: Naming) -> Any:
     if naming == "exact":
         return path
     keys = tuple(str(key) if isinstance(key, (str, int)) else str(key.value) for key in path)
-    return ".".join(keys) if naming == "dotted" else keys
+    separator = SEPARATORS.get(naming)
+    return keys if separator is None else separator.join(keys)
 
 
 def _label(path: KeyPath) -> str:

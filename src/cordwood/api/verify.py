@@ -10,6 +10,7 @@ from typing import NamedTuple
 from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.contents import Checked
 from cordwood.api.layouts import Layout, module_of, origin_of
+from cordwood.engine.checksums import bad_checksums
 from cordwood.engine.files import MemoryFile, ReadableFile
 from cordwood.engine.source_digests import SourceDigests
 from cordwood.engine.urls import local_or_url
@@ -70,6 +71,8 @@ def verify(
         for source, file in zip(index.sources, checkpoint.files, strict=True):
             if source.digests is not None:
                 verified += source.size_bytes
+            elif source.checksums:
+                verified += sum(checksum.stop - checksum.start for checksum in source.checksums)
             elif isinstance(file, MemoryFile):  # decompressed, its checksums checked
                 verified += file.checked_bytes
         total = sum(source.size_bytes for source in index.sources)
@@ -81,13 +84,14 @@ def verify(
 def check_sources(
     index: Index, files: Sequence[ReadableFile], digests: Sequence[Digests | None]
 ) -> None:
-    """Raise CorruptionError unless every digest of every source matches."""
+    """Raise CorruptionError unless every digest and checksum of every source matches."""
     lines = []
     for number, (source, file) in enumerate(zip(index.sources, files, strict=True)):
         known = digests[number]
-        if known is None:
-            continue
-        for start, stop in check_file(file, known):
+        bad = bad_checksums(file, source.checksums)
+        if known is not None:
+            bad += check_file(file, known)
+        for start, stop in bad:
             names = _leaves_within(index, number, start, stop)
             lines.append(f"  bytes {start} to {stop} of {source.name}: {names}")
     if lines:

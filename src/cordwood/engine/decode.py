@@ -36,6 +36,7 @@ def decode_chunk(chunk: Chunk, data: memoryview, *, name: str) -> memoryview:
     size = spread.item_bytes
     for extent in spread.shape:
         size *= extent
+    size += codec.skip_bytes
     where = f"{name}: the chunk at byte {chunk.offset}"
     try:
         found = _decompress(codec.compressor, data, size, where)
@@ -45,6 +46,12 @@ def decode_chunk(chunk: Chunk, data: memoryview, *, name: str) -> memoryview:
         raise CorruptionError(f"{where} is damaged: {e}") from e
     if len(found) != size:
         raise _wrong_size(where, size, f"{len(found)}")
+    if codec.crc32 is not None and zlib.crc32(found) != codec.crc32:
+        raise CorruptionError(
+            f"{where} does not match its CRC-32: it is damaged; load another copy"
+        )
+    if codec.skip_bytes:
+        found = memoryview(found)[codec.skip_bytes :]
     if codec.order == "C" and not codec.swapped:
         return memoryview(found).cast("B")
     elements: Any = np.frombuffer(found, dtypes.to_numpy(chunk.dtype))
@@ -71,6 +78,8 @@ def _decompress(compressor: str | None, data: memoryview, size: int, where: str)
         return _zstd(data, size, where)
     if compressor in ("gzip", "zlib"):
         return _stream(zlib.decompressobj(32 + zlib.MAX_WBITS), data, size, where)
+    if compressor == "deflate":
+        return _stream(zlib.decompressobj(-zlib.MAX_WBITS), data, size, where)
     if compressor == "bz2":
         return _stream(bz2.BZ2Decompressor(), data, size, where)
     if compressor == "blosc":

@@ -32,9 +32,11 @@ class Spread(NamedTuple):
 class Codec(NamedTuple):
     """What was done to the elements of a chunk."""
 
-    compressor: str | None  # "zstd", "gzip", "zlib", "bz2", "blosc"
+    compressor: str | None  # "zstd", "gzip", "zlib", "deflate", "bz2", "blosc"
     order: Literal["C", "F"] = "C"
     swapped: bool = False  # they are big-endian
+    skip_bytes: int = 0  # before the elements, once decompressed
+    crc32: int | None = None  # of all that it decompresses to
 
 
 class Chunk(NamedTuple):

@@ -1,0 +1,7 @@
+"""numpy's .npy: one array behind a short header."""
+
+from __future__ import annotations
+
+from cordwood.formats.npy.scan import FORMAT, scan
+
+__all__ = ["FORMAT", "scan"]

@@ -1,0 +1,7 @@
+"""numpy's .npz: a zip archive of .npy arrays."""
+
+from __future__ import annotations
+
+from cordwood.formats.npz.scan import FORMAT, scan
+
+__all__ = ["FORMAT", "scan"]

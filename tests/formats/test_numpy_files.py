@@ -1,0 +1,243 @@
+"""What numpy and jax.numpy write, read by cordwood: values, dtypes, slices, maps, meshes."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import cordwood
+from cordwood.api.formats import format_for, scan
+from cordwood.engine.files import MemoryFile
+from cordwood.formats import npy, npz
+from cordwood.index import Encoded, Pieces
+from tests.golden.numpy_files import ARRAY, ARRAYS, FOLDER
+
+savez: Callable[..., Any] = np.savez  # whose annotations know no names of arrays
+SAVERS: list[Callable[..., Any]] = [savez, np.savez_compressed, jnp.savez]
+NAMES = ["b1", "i1", "u2", "i4", "u8", "f2", "f4", "f8", "c8", "c16", "M8[ns]", "m8[D]"]
+
+
+def same(found: Any, expected: Any) -> None:
+    """Equal, in this machine's byte order."""
+    assert type(found) is np.ndarray
+    assert found.dtype == expected.dtype.newbyteorder("=")
+    assert found.shape == expected.shape
+    assert found.tobytes() == expected.astype(found.dtype).tobytes()
+
+
+def mixed() -> dict[str, np.ndarray]:
+    return {
+        "c": np.arange(24, dtype=np.float32).reshape(2, 3, 4),
+        "f": np.asfortranarray(np.arange(24, dtype=np.int64).reshape(2, 3, 4)),
+        "big": np.arange(5, dtype=">f8"),
+        "both": np.asfortranarray(np.arange(6, dtype=">u2").reshape(3, 2)),
+        "bf16": np.arange(3).astype(ml_dtypes.bfloat16),
+        "scalar": np.array(2.5),
+        "empty": np.zeros((3, 0), ">i4"),
+    }
+
+
+@pytest.mark.parametrize("name", ["numpy-2.4.6.npz", "numpy-2.4.6-deflated.npz"])
+def test_golden_archives(name: str) -> None:
+    found = cordwood.load(FOLDER / name)
+    assert list(found) == list(ARRAYS)
+    for key, value in ARRAYS.items():
+        same(found[key], value)
+    checked = cordwood.verify(FOLDER / name)
+    assert checked.verified_bytes > 500
+
+
+def test_golden_array() -> None:
+    same(cordwood.load(FOLDER / "numpy-2.4.6.npy"), ARRAY)
+
+
+@given(
+    hnp.arrays(
+        st.builds(
+            np.dtype.newbyteorder, st.sampled_from(NAMES).map(np.dtype), st.sampled_from("<>")
+        ),
+        hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5),
+    ),
+    st.booleans(),
+    st.booleans(),
+)
+def test_any_array(array: np.ndarray, fortran: bool, deflated: bool) -> None:
+    array = np.asfortranarray(array) if fortran else array
+    one, many = io.BytesIO(), io.BytesIO()
+    np.save(one, array)
+    (np.savez_compressed if deflated else np.savez)(many, array)
+    for name, data in (("npy", one), ("npz", many)):
+        found = loaded(name, data.getvalue())
+        expected = array.astype(array.dtype.newbyteorder("="))
+        (value,) = found.values() if isinstance(found, dict) else [found]
+        assert value.dtype == expected.dtype
+        np.testing.assert_array_equal(value, expected)
+
+
+def loaded(name: str, data: bytes, **options: Any) -> Any:
+    from cordwood.api.checkpoint import Checkpoint
+    from cordwood.api.contents import Contents
+
+    file = MemoryFile(data, f"x.{name}")
+    index = scan(file, format_for("", name))
+    return Checkpoint(f"x.{name}", Contents(name, index, (file,))).load(**options)
+
+
+@pytest.mark.parametrize("save", SAVERS, ids=lambda save: save.__name__)
+def test_archives(tmp_path: Path, save: Callable[..., Any]) -> None:
+    path = tmp_path / "x.npz"
+    arrays = mixed()
+    save(path, **arrays)
+    expected = {name: np.asarray(value) for name, value in arrays.items()}
+    for mmap, verify in [(False, None), (True, None), (True, True)]:
+        found = cordwood.load(path, mmap=mmap, verify=verify)
+        for name, value in expected.items():
+            same(found[name], value)
+    with cordwood.open(path) as checkpoint:
+        assert checkpoint.format == "npz"
+        for name in ("c", "f"):
+            for index in [(1,), (slice(None), 2), (..., slice(None, None, 2)), (0, 1, 3)]:
+                np.testing.assert_array_equal(checkpoint[name][index], expected[name][index])
+
+
+def test_eager_arrays_are_writable_and_stored_ones_are_mapped(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    savez(path, **mixed())
+    found = cordwood.load(path)
+    assert all(value.flags.writeable for value in found.values())
+    mapped = cordwood.load(path, mmap=True)
+    assert not mapped["c"].flags.writeable
+    assert not mapped["c"].flags.owndata
+
+
+def test_onto_a_mesh_and_like(tmp_path: Path) -> None:
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.NamedSharding(mesh, jax.P("x"))
+    w = np.arange(64 * 24, dtype=np.float32).reshape(64, 24)
+    for save in SAVERS:
+        for array in (w, np.asfortranarray(w)):
+            save(tmp_path / "x.npz", **{"a.w": array})
+            like = {"a": {"w": jax.ShapeDtypeStruct(w.shape, w.dtype, sharding=rows)}}
+            found = cordwood.load(tmp_path / "x.npz", like=like)["a"]["w"]
+            assert found.sharding == rows
+            np.testing.assert_array_equal(found, w)
+    np.save(tmp_path / "x.npy", w)
+    found = cordwood.load(tmp_path / "x.npy", mesh=mesh, rules=[("", jax.P(None, "x"))])
+    assert found.sharding.spec == jax.P(None, "x")
+    np.testing.assert_array_equal(found, w)
+
+
+def test_names_with_slashes_are_key_paths(tmp_path: Path) -> None:
+    """As big_vision and others flatten their trees."""
+    path = tmp_path / "x.npz"
+    savez(path, **{"params/w.0": np.ones(2), "params/b": np.zeros(1)})
+    assert list(cordwood.load(path)) == ["params/w.0", "params/b"]
+    assert list(cordwood.load(path, nest=True)["params"]) == ["w.0", "b"]
+    like = {"params": {"b": np.zeros(1), "w.0": np.zeros(2)}}
+    np.testing.assert_array_equal(cordwood.load(path, like=like)["params"]["w.0"], np.ones(2))
+    with pytest.raises(cordwood.MismatchError, match=r"params/w\.0: expected float64\[3\]"):
+        cordwood.load(path, like={"params": {"b": np.zeros(1), "w.0": np.zeros(3)}})
+
+
+def test_members_that_are_no_arrays_are_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        with zipfile.ZipFile(path, "w", method) as archive:
+            archive.writestr("notes.txt", b"three words here" * 99)
+            archive.writestr("empty", b"")
+            archive.writestr("folder/", b"")
+        found = cordwood.load(path)
+        assert found == {"notes.txt": b"three words here" * 99, "empty": b""}
+        cordwood.verify(path)
+
+
+def test_an_empty_archive(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz")
+    assert cordwood.load(tmp_path / "x.npz") == {}
+
+
+def test_archives_that_others_write(tmp_path: Path) -> None:
+    """To a stream (the sizes follow the data), with a comment, with names that are not ASCII."""
+    path = tmp_path / "x.npz"
+    array = io.BytesIO()
+    np.save(array, np.arange(9))
+
+    class Stream(io.RawIOBase):
+        def __init__(self) -> None:
+            self.data = bytearray()
+
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: Any) -> int:
+            self.data += data
+            return len(data)
+
+    stream = Stream()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("größe.npy", array.getvalue())
+        archive.comment = b"PK\5\6 is how it ends"
+    path.write_bytes(stream.data)
+    same(cordwood.load(path)["größe"], np.arange(9))
+
+
+def test_how_arrays_are_stored() -> None:
+    def storage(array: np.ndarray) -> Any:
+        data = io.BytesIO()
+        np.save(data, array)
+        (leaf,) = npy.scan(MemoryFile(data.getvalue())).leaves
+        return leaf.storage
+
+    assert isinstance(storage(np.ones((2, 3))), Pieces)
+    assert storage(np.ones(3, ">f4")).encoding == "swapped"
+    assert isinstance(storage(np.asfortranarray(np.ones((2, 3)))), Encoded)
+    column = storage(np.asfortranarray(np.ones((1024, 6, 1024), np.int16)))
+    assert [piece.length for piece in column.pieces] == [3 << 20] * 4
+    prime = storage(np.asfortranarray(np.ones((2, 700_001), np.int32)))
+    assert len(prime.pieces) == 1
+
+
+def test_a_damaged_member_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    array = np.arange(1000.0)
+    for save in (np.savez, np.savez_compressed):
+        save(path, fine=np.ones(3), hurt=array)
+        raw = bytearray(path.read_bytes())
+        at = raw.find(array[500:].tobytes()) if save is savez else raw.find(b"hurt") + 500
+        raw[at] ^= 16
+        path.write_bytes(raw)
+        with pytest.raises(cordwood.CorruptionError, match=r"x\.npz: .*(CRC-32|damaged)"):
+            cordwood.load(path)
+        with pytest.raises(cordwood.CorruptionError, match=r"bytes [0-9]+ to [0-9]+ of .*: hurt"):
+            cordwood.verify(path)
+        with pytest.raises(cordwood.CorruptionError, match="hurt"):
+            cordwood.load(path, mmap=True, verify=True)
+        with cordwood.open(path) as checkpoint:
+            np.testing.assert_array_equal(checkpoint["fine"][1:], np.ones(2))
+
+
+def test_they_are_not_written(tmp_path: Path) -> None:
+    for name in ("x.npz", "x.npy"):
+        with pytest.raises(cordwood.UnsupportedFormatError, match="is read, and not written"):
+            cordwood.save(tmp_path / name, {"a": 1})
+
+
+def test_the_format_by_name(tmp_path: Path) -> None:
+    with (tmp_path / "weights").open("wb") as file:
+        np.savez(file, a=np.ones(2))
+    np.testing.assert_array_equal(
+        cordwood.load(tmp_path / "weights", format="npz")["a"], np.ones(2)
+    )
+    assert npz.FORMAT == "npz"

@@ -1,0 +1,310 @@
+"""Malformed .npy and .npz files: each small, each with its error. None may hang or eat memory."""
+
+from __future__ import annotations
+
+import io
+import re
+import struct
+import tracemalloc
+import zipfile
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cordwood.api.checkpoint import Checkpoint
+from cordwood.api.contents import Contents
+from cordwood.api.formats import format_for, scan
+from cordwood.engine.files import MemoryFile
+from cordwood.errors import (
+    CordwoodError,
+    CorruptionError,
+    FormatError,
+    LimitError,
+    TruncatedError,
+    UnsupportedFormatError,
+)
+
+
+def npy(text: str, data: bytes = b"", *, version: tuple[int, int] = (1, 0)) -> bytes:
+    raw = text.encode("latin-1")
+    length = struct.pack("<H" if version[0] == 1 else "<I", len(raw))
+    return b"\x93NUMPY" + bytes(version) + length + raw + data
+
+
+def header(
+    shape: Any = (1,), descr: Any = "<f4", fortran: Any = False, more: str = "", data: bytes = b""
+) -> bytes:
+    text = f"{{'descr': {descr!r}, 'fortran_order': {fortran!r}, 'shape': {shape!r}, {more}}}\n"
+    return npy(text, data)
+
+
+def saved(array: np.ndarray) -> bytes:
+    data = io.BytesIO()
+    np.save(data, array)
+    return data.getvalue()
+
+
+def zipped(*members: tuple[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", method) as archive:
+        for name, content in members:
+            archive.writestr(name, content)
+    return data.getvalue()
+
+
+def changed(raw: bytes, at: int, data: bytes) -> bytes:
+    at %= len(raw)
+    return raw[:at] + data + raw[at + len(data) :]
+
+
+FOUR = b"\0\0\x80?"
+GOOD = saved(np.arange(4, dtype=np.float32))
+
+NPY: dict[str, tuple[bytes, type[Exception], str]] = {
+    "empty": (b"", FormatError, "byte 0: expected b'\\x93NUMPY', found b''"),
+    "magic alone": (b"\x93NUMPY", TruncatedError, "ends within the header"),
+    "a zip": (b"PK\3\4" + bytes(40), FormatError, "this is no .npy array"),
+    "version 9": (npy("{}", version=(9, 0)), UnsupportedFormatError, "version 9.0 of .npy"),
+    "header past the end": (GOOD[:40], TruncatedError, "its header takes 128 bytes, and 40"),
+    "header of 4 GB": (
+        b"\x93NUMPY\2\0\xff\xff\xff\xff",
+        LimitError,
+        "expected at most 10000 (MAX_HEADER_BYTES)",
+    ),
+    "no dict": (npy("[1, 2]"), FormatError, "expected '{'"),
+    "code": (npy("__import__('os').abort()"), FormatError, "expected '{'"),
+    "code inside": (
+        npy("{'descr': eval('1'), 'fortran_order': False, 'shape': ()}"),
+        FormatError,
+        "expected a string, a bool or a shape",
+    ),
+    "deep": (npy("{'shape': " + "(" * 9000), FormatError, "expected an integer of 0 or more"),
+    "not closed": (npy("{'descr': '<f4', "), FormatError, "expected a key, each once"),
+    "a key twice": (header(more="'descr': '<f8', "), FormatError, "a key, each once"),
+    "a key more": (header(more="'x': '<f8', "), FormatError, "expected ['descr', 'fortran_order'"),
+    "a key less": (npy("{'descr': '<f4'}"), FormatError, "has the members ['descr']"),
+    "text after it": (npy("{}{}"), FormatError, "expected the end"),
+    "negative": (header((-1,)), FormatError, "an integer of 0 or more"),
+    "a float": (header((1.5,)), FormatError, "',' or ')'"),
+    "long number": (npy("{'shape': (" + "9" * 500), FormatError, "an integer of 0 or more"),
+    "too many axes": (header((1,) * 65), LimitError, "65 dimensions; expected at most 64"),
+    "overflow": (header((1 << 62, 1 << 62)), FormatError, "takes more than 9223372036854775807"),
+    "overflow of no elements": (header((1 << 62, 1 << 62, 0)), FormatError, "takes more than"),
+    "terabytes": (header((1 << 40,)), TruncatedError, "after the end of the file"),
+    "cut": (GOOD[:-1], TruncatedError, "an array float32[4] ends at byte 144, after the end"),
+    "trailing": (GOOD + b"\0", FormatError, "byte 144: expected the end, found 1 more byte"),
+    "two arrays": (GOOD + GOOD, FormatError, 'load it with like= and format="eqx"'),
+    "objects": (
+        saved(np.array([{}, None])),
+        UnsupportedFormatError,
+        "Python objects is pickled, and cordwood never unpickles",
+    ),
+    "text": (saved(np.array(["a"])), UnsupportedFormatError, "an array of text (dtype <U1)"),
+    "structured": (
+        saved(np.zeros(1, [("a", "f4"), ("b", "i4")])),
+        UnsupportedFormatError,
+        "save each field as an array of its own",
+    ),
+    "void": (header(descr="|V1", data=b"\0"), UnsupportedFormatError, "float8 types, int4"),
+    "unknown dtype": (header(descr="<f3"), FormatError, "the dtype '<f3' is unknown"),
+    "bits": (header(descr="<i0"), FormatError, "the dtype '<i0' is unknown"),
+    "no dtype": (header(descr="float32"), FormatError, "'float32' is none of numpy's"),
+    "dtype is a bool": (header(descr=True), FormatError, "expected a dtype, a bool and a shape"),
+}
+
+DEFLATED = zipped(("a.npy", saved(np.zeros(4096))), method=zipfile.ZIP_DEFLATED)
+STORED = zipped(("a.npy", GOOD), ("b.npy", GOOD))
+ENTRY = STORED.find(b"PK\1\2")
+END = STORED.find(b"PK\5\6")
+NESTED = zipped(
+    ("a", STORED[: STORED.rfind(b"PK\3\4")].replace(b"a.npy", b"b.npy")), ("b.npy", GOOD)
+)
+EMPTY_BLOCKS = b"\0\0\0\xff\xff" * 4000  # deflate's stored blocks of no bytes
+
+
+def with_size(raw: bytes, size: int) -> bytes:
+    """The archive of one member with another size of what it holds, wherever that is told."""
+    entry = raw.find(b"PK\1\2")
+    return changed(changed(raw, 22, struct.pack("<I", size)), entry + 24, struct.pack("<I", size))
+
+
+def deflated_as(stream: bytes, size: int, crc32: int = 0) -> bytes:
+    """An archive of one member whose deflate stream is given."""
+    raw = zipped(("a.npy", stream))
+    entry = raw.find(b"PK\1\2")
+    for at, base in ((8, 0), (10, entry)):
+        raw = changed(raw, base + at, struct.pack("<H", 8))
+    for at, base in ((14, 0), (16, entry)):
+        raw = changed(raw, base + at, struct.pack("<I", crc32))
+    return with_size(raw, size)
+
+
+def deflate(data: bytes) -> bytes:
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    return packer.compress(data) + packer.flush()
+
+
+NPZ: dict[str, tuple[bytes, type[Exception], str]] = {
+    "empty": (b"", FormatError, "this is no zip archive"),
+    "text": (b"hello" * 30, FormatError, "it has no directory at its end"),
+    "no directory": (STORED[:ENTRY], TruncatedError, "without its directory, which comes last"),
+    "cut": (STORED[:-1], TruncatedError, "without its directory"),
+    "front lost": (STORED[100:], FormatError, "does not end where its end is told"),
+    "front gained": (bytes(9) + STORED, FormatError, "does not end where its end is told"),
+    "too many told": (changed(STORED, -12, b"\xf0\0"), UnsupportedFormatError, "several files"),
+    "many told": (
+        changed(STORED, END + 8, b"\x03\0\x03\0"),
+        FormatError,
+        "does not end where its end is told",
+    ),
+    "one told": (
+        changed(STORED, END + 8, b"\x01\0\x01\0"),
+        FormatError,
+        "the directory tells 1 members, and has 2",
+    ),
+    "another disk": (changed(STORED, END + 4, b"\1\0"), UnsupportedFormatError, "several files"),
+    "entry damaged": (changed(STORED, ENTRY, b"XX"), FormatError, "expected an entry, found b'XX"),
+    "name past the directory": (
+        changed(STORED, ENTRY + 28, b"\xff\xff"),
+        FormatError,
+        "the directory is damaged",
+    ),
+    "a name twice": (
+        changed(STORED, STORED.rfind(b"b.npy"), b"a.npy"),
+        FormatError,
+        "two members are called 'a.npy'",
+    ),
+    "two names of one leaf": (
+        zipped(("a.npy", GOOD), ("a", b"x")),
+        FormatError,
+        "another member has the name 'a' too",
+    ),
+    "names disagree": (
+        changed(STORED, STORED.find(b"a.npy"), b"c.npy"),
+        FormatError,
+        "a: byte 0: a member does not agree with the directory",
+    ),
+    "encrypted": (changed(STORED, ENTRY + 8, b"\1"), UnsupportedFormatError, "is encrypted"),
+    "bzip2": (
+        zipped(("a.npy", GOOD), method=zipfile.ZIP_BZIP2),
+        UnsupportedFormatError,
+        "compressed by method 12; expected 0 (stored) or 8",
+    ),
+    "no member there": (
+        changed(STORED, ENTRY + 42, b"\x07\0\0\0"),
+        FormatError,
+        "byte 7: expected a member",
+    ),
+    "member past the end": (
+        changed(STORED, ENTRY + 42, b"\xf0\xff\xff\x7f"),
+        FormatError,
+        "expected a member, found b''",
+    ),
+    "one inside another": (
+        changed(NESTED, NESTED.rfind(b"PK\1\2") + 42, struct.pack("<I", 31)),
+        FormatError,
+        "b: its bytes are another member's too",
+    ),
+    "sizes of 64 bits missing": (
+        changed(STORED, ENTRY + 20, b"\xff" * 8),
+        FormatError,
+        "without its sizes of 64 bits",
+    ),
+    "stored in another size": (
+        changed(STORED, ENTRY + 24, b"\1\0\0\0"),
+        FormatError,
+        "and is stored in 1",
+    ),
+    "an array cut": (
+        zipped(("a.npy", GOOD[:-4])),
+        FormatError,
+        "a: expected 144 bytes for float32[4] and its header, found a member of 140",
+    ),
+    "an array and more": (zipped(("a.npy", GOOD + b"\0")), FormatError, "a member of 145"),
+    "a header cut": (zipped(("a.npy", GOOD[:60])), TruncatedError, "a: it ends within the header"),
+    "objects": (
+        zipped(("x/y.npy", saved(np.array([{}])))),
+        UnsupportedFormatError,
+        "x%2Fy: an array of Python objects is pickled",
+    ),
+    "not deflated": (deflated_as(b"\xff" * 200, 144), CorruptionError, "a: the member is damaged"),
+    "holds less than told": (
+        with_size(DEFLATED, 128 + 8 * 4097),
+        FormatError,
+        "expected 32896 bytes for float64[4096]",
+    ),
+    "cannot hold what is told": (
+        with_size(DEFLATED, 1 << 31),
+        LimitError,
+        "cannot hold 2147483648 (MAX_RATIO is 1100)",
+    ),
+    "blocks of nothing": (
+        deflated_as(EMPTY_BLOCKS + deflate(GOOD), 144),
+        FormatError,
+        "inflate to 0",
+    ),
+}
+
+
+@pytest.mark.parametrize(("raw", "error", "message"), NPY.values(), ids=NPY)
+def test_malformed_arrays(raw: bytes, error: type[Exception], message: str) -> None:
+    refused("npy", raw, error, message)
+
+
+@pytest.mark.parametrize(("raw", "error", "message"), NPZ.values(), ids=NPZ)
+def test_malformed_archives(raw: bytes, error: type[Exception], message: str) -> None:
+    refused("npz", raw, error, message)
+
+
+def refused(name: str, raw: bytes, error: type[Exception], message: str) -> None:
+    file = MemoryFile(raw, f"bad.{name}")
+    tracemalloc.start()
+    try:
+        with pytest.raises(error, match=re.escape(message)) as caught:
+            load(name, raw)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert str(caught.value).startswith(file.name)
+    assert len(str(caught.value)) < 700
+    assert peak < 2 * len(raw) + (16 << 20)
+
+
+def load(name: str, raw: bytes) -> Any:
+    file = MemoryFile(raw, f"bad.{name}")
+    index = scan(file, format_for("", name))
+    return Checkpoint(file.name, Contents(name, index, (file,))).load()
+
+
+def test_a_member_that_inflates_to_more_than_it_says() -> None:
+    """As much as it says is inflated, and a byte."""
+    data = GOOD + bytes(64 << 20)
+    raw = deflated_as(deflate(data), len(GOOD), zlib.crc32(GOOD))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptionError, match="expected 144 bytes once decoded, found more"):
+            load("npz", raw)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 16 << 20
+
+
+@pytest.mark.parametrize("name", ["npy", "npz"])
+def test_every_bit_and_every_cut(name: str) -> None:
+    """A tree or an error of cordwood's, whatever is changed."""
+    good = GOOD if name == "npy" else zipped(("a.npy", GOOD), method=zipfile.ZIP_DEFLATED)
+    expected = np.arange(4, dtype=np.float32)
+    broken = [good[:i] for i in range(len(good))]
+    broken += [
+        changed(good, i // 8, bytes([good[i // 8] ^ 1 << i % 8])) for i in range(8 * len(good))
+    ]
+    for raw in broken:
+        try:
+            found = load(name, raw)
+        except CordwoodError:
+            continue
+        if name == "npz" and set(found) == {"a"} and isinstance(found["a"], np.ndarray):
+            assert found["a"].tobytes() == expected.tobytes()
