@@ -39,6 +39,7 @@ SHARED = {
     "cordwood.formats.npz": ("cordwood.formats.npy.",),
     "cordwood.formats.orbax": ("cordwood.formats.safetensors.", "cordwood.formats.zarr."),
     "cordwood.formats.packs": ("cordwood.formats.safetensors.",),
+    "cordwood.formats.shards": ("cordwood.formats.safetensors.",),
     "cordwood.formats.zarr": ("cordwood.formats.safetensors.",),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import fnmatch
 import importlib
 import os
 from collections.abc import Mapping, Sequence
@@ -38,21 +39,44 @@ class Layout(NamedTuple):
     """One row of the table."""
 
     name: str
-    index_name: str  # the file that makes a directory a checkpoint of this layout
-    # Which has `plan_job`, `refuse_foreign`, `open_contents`, `verify_all` and `collect`.
+    index_name: str  # the file that makes a directory a checkpoint of this layout, or a pattern
+    # Which has `open_contents` and `verify_all`, and of a layout that is written `plan_job`,
+    # `refuse_foreign` and `collect`.
     module: str
+    description: str
+    writable: bool = True
 
 
+# A row that is written counts before those that are only read; of these the first that fits.
 LAYOUTS: Sequence[Layout] = (
-    Layout("packs", "cordwood.json", "cordwood.api.packs"),
-    Layout("zarr", "tensorstore_index.json", "cordwood.api.zarr"),
+    Layout(
+        "packs",
+        "cordwood.json",
+        "cordwood.api.packs",
+        "a directory of safetensors files with cordwood's index",
+    ),
+    Layout(
+        "zarr",
+        "tensorstore_index.json",
+        "cordwood.api.zarr",
+        "a directory of zarr arrays with eFormer's index",
+    ),
+    Layout(
+        "safetensors-shards",
+        "*.safetensors.index.json",
+        "cordwood.api.open_shards",
+        "a directory of safetensors files with the index of Hugging Face",
+        writable=False,
+    ),
 )
-DEFAULT, ZARR = LAYOUTS
+DEFAULT, ZARR = LAYOUTS[:2]
 
 # What other tools write, and no save goes into. The module has `is_at`, `open_contents`,
 # `verify_all` and `refuse_unfinished`.
-READ_ONLY: Sequence[Layout] = (Layout("orbax", "_METADATA", "cordwood.api.orbax"),)
-_BY_NAME: Mapping[str, Layout] = {row.name: row for row in LAYOUTS}
+READ_ONLY: Sequence[Layout] = (
+    Layout("orbax", "_METADATA", "cordwood.api.orbax", "an Orbax checkpoint", writable=False),
+)
+_BY_NAME: Mapping[str, Layout] = {row.name: row for row in LAYOUTS if row.writable}
 
 # Suffixes of files that others write: a directory of such a name would be a mistake.
 _FILE_SUFFIXES = frozenset(
@@ -135,7 +159,7 @@ def origin_of(
         return _in_a_store(text, format=format, layout=None)
     place = Path(standing(path))
     if format is None and place.is_dir():
-        there = layout_at(place)
+        there = layout_at(place) or _only_read(place)
         if there is not None:
             return there
         for row in READ_ONLY:
@@ -186,17 +210,26 @@ def is_directory_name(text: str) -> bool:
 
 
 def layout_at(path: str | os.PathLike[str]) -> Layout | None:
-    """The layout of the checkpoint in a local directory; None where there is none.
+    """The layout of the checkpoint in a local directory, of those that are written; or None.
 
     Raises NotACheckpointError where there are indexes of several.
     """
-    found = [row for row in LAYOUTS if _is_there(Path(path) / row.index_name)]
+    found = [row for row in _BY_NAME.values() if _is_there(Path(path) / row.index_name)]
     if len(found) > 1:
         names = " and ".join(row.index_name for row in found)
         raise NotACheckpointError(
             f"{os.fspath(path)} has both {names}: remove the one that is not meant"
         )
     return found[0] if found else None
+
+
+def _only_read(place: Path) -> Layout | None:
+    """The layout of a directory that others wrote."""
+    names = [entry.name for entry in place.iterdir()]
+    for row in LAYOUTS:
+        if not row.writable and fnmatch.filter(names, row.index_name):
+            return row
+    return None
 
 
 def _is_there(path: Path) -> bool:

@@ -1,0 +1,198 @@
+"""Directories of Hugging Face: many safetensors files and an index."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import cordwood
+from tests.golden.hugging_face_shards import FOLDER, SHARDS
+
+INDEX = "model.safetensors.index.json"
+FIRST, SECOND = SHARDS
+TENSORS = {name: array for tensors in SHARDS.values() for name, array in tensors.items()}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(FOLDER, tmp_path / "model"))
+
+
+def write_map(path: Path, weight_map: Any) -> None:
+    (path / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+
+
+def the_map(**changes: str) -> dict[str, str]:
+    return {name: file for file, tensors in SHARDS.items() for name in tensors} | changes
+
+
+def equal(found: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
+    return list(found) == list(expected) and all(
+        found[name].dtype == array.dtype and np.array_equal(found[name], array)
+        for name, array in expected.items()
+    )
+
+
+def test_a_flat_dict_in_the_order_of_the_index() -> None:
+    expected = {name: TENSORS[name] for name in sorted(TENSORS)}
+    assert equal(cordwood.load(FOLDER), expected)
+    assert equal(cordwood.load(FOLDER, mmap=True), expected)
+
+
+def test_nested_and_like() -> None:
+    nested = cordwood.load(FOLDER, nest=True)
+    assert list(nested) == ["lm_head", "model"]
+    np.testing.assert_array_equal(nested["model"]["norm"]["weight"], np.arange(3))
+    found = cordwood.load(FOLDER, like=nested)
+    assert found["model"]["embed"]["weight"].shape == (8, 3)
+    del nested["lm_head"]
+    with pytest.raises(cordwood.MismatchError, match=r"lm_head\.weight: in the checkpoint \(int8"):
+        cordwood.load(FOLDER, like=nested)
+
+
+def test_slices_metadata_and_verify() -> None:
+    with cordwood.open(FOLDER) as checkpoint:
+        assert checkpoint.format == "safetensors-shards"
+        assert checkpoint.metadata == {"format": "pt"}
+        part = checkpoint["model.embed.weight"][2:4, 1]
+        np.testing.assert_array_equal(part, TENSORS["model.embed.weight"][2:4, 1])
+    checked = cordwood.verify(FOLDER)
+    assert (checked.leaves, checked.verified_bytes) == (3, 0)
+    assert checked.unverified_bytes == sum((FOLDER / name).stat().st_size for name in SHARDS)
+
+
+def test_onto_a_mesh() -> None:
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    rules = [("embed", jax.P("x")), ("lm_head", jax.P("x")), ("", jax.P())]
+    found = cordwood.load(FOLDER, mesh=mesh, rules=rules)
+    assert found["model.embed.weight"].sharding.spec == jax.P("x")
+    np.testing.assert_array_equal(found["lm_head.weight"], TENSORS["lm_head.weight"])
+
+
+def test_symbolic_links_as_in_the_cache(path: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "snapshot"
+    cache.mkdir()
+    for file in path.iterdir():
+        (cache / file.name).symlink_to(file)
+    assert set(cordwood.load(cache)) == set(TENSORS)
+
+
+def test_another_name_of_the_index(path: Path) -> None:
+    """As diffusers has it."""
+    (path / INDEX).rename(path / "diffusion_model.safetensors.index.json")
+    assert set(cordwood.load(path)) == set(TENSORS)
+    shutil.copy(path / "diffusion_model.safetensors.index.json", path / "b.safetensors.index.json")
+    with pytest.raises(cordwood.NotACheckpointError, match="remove all but the one that is meant"):
+        cordwood.load(path)
+
+
+def test_what_the_index_does_not_list_comes_last(path: Path) -> None:
+    listed = the_map()
+    del listed["model.embed.weight"]
+    write_map(path, listed)
+    assert list(cordwood.load(path)) == [*listed, "model.embed.weight"]
+
+
+def without_a_file(path: Path) -> None:
+    (path / FIRST).unlink()
+
+
+def in_the_other_file(path: Path) -> None:
+    write_map(path, the_map(**{"model.norm.weight": SECOND}))
+
+
+def in_no_file(path: Path) -> None:
+    write_map(path, the_map(other=FIRST, more=SECOND))
+
+
+def in_two_files(path: Path) -> None:
+    safetensors.numpy.save_file({"lm_head.weight": np.ones(1)} | SHARDS[FIRST], path / FIRST)
+
+
+def outside(path: Path) -> None:
+    write_map(path, the_map(other="../x.safetensors"))
+
+
+def no_map(path: Path) -> None:
+    (path / INDEX).write_text('{"metadata": {}}')
+
+
+def a_key_twice(path: Path) -> None:
+    (path / INDEX).write_text(f'{{"weight_map": {{"a": "{FIRST}", "a": "{SECOND}"}}}}')
+
+
+def no_json(path: Path) -> None:
+    (path / INDEX).write_bytes(b"{\xff")
+
+
+def a_number(path: Path) -> None:
+    write_map(path, {"a": 1})
+
+
+def a_file_cut(path: Path) -> None:
+    file = path / SECOND
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def an_lfs_pointer(path: Path) -> None:
+    (path / SECOND).write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+
+
+BROKEN: dict[Callable[[Path], None], tuple[type[Exception], str]] = {
+    without_a_file: (
+        cordwood.IncompleteCheckpointError,
+        f"has no {FIRST}, which .* names for 'model.embed.weight' and 1 tensor more: the download",
+    ),
+    in_the_other_file: (
+        cordwood.FormatError,
+        f"'model.norm.weight' is not in {SECOND}, where the index says .it is in {FIRST}.",
+    ),
+    in_no_file: (
+        cordwood.FormatError,
+        "'other' is not in .* .none of its files has it.: the files .*; and 1 tensor more",
+    ),
+    in_two_files: (cordwood.FormatError, f"'lm_head.weight' is in {SECOND} and in {FIRST}: one"),
+    outside: (cordwood.FormatError, "'other': expected the name of a file beside it, found '../x"),
+    no_map: (cordwood.FormatError, "expected an object with a weight_map"),
+    a_key_twice: (cordwood.FormatError, "the key 'a' occurs twice"),
+    no_json: (cordwood.FormatError, "not UTF-8 at byte 1"),
+    a_number: (cordwood.FormatError, "'a': expected the name of a file beside it, found 1"),
+    a_file_cut: (cordwood.TruncatedError, f"{SECOND}: the tensors end at byte"),
+    an_lfs_pointer: (cordwood.FormatError, "run `git lfs pull`"),
+}
+
+
+@pytest.mark.parametrize("damage", BROKEN, ids=lambda damage: damage.__name__)
+def test_broken_directories(path: Path, damage: Callable[[Path], None]) -> None:
+    error, message = BROKEN[damage]
+    damage(path)
+    for call in (cordwood.load, cordwood.open, cordwood.verify):
+        with pytest.raises(error, match=message) as caught:
+            call(path)
+        assert type(caught.value) is error
+        assert str(path) in str(caught.value)
+
+
+def test_a_directory_of_cordwoods_that_has_lost_its_index(tmp_path: Path) -> None:
+    cordwood.save(tmp_path, {"a": np.ones(3)})
+    assert (tmp_path / INDEX).exists()
+    assert list(cordwood.load(tmp_path)) == ["a"]
+    (tmp_path / "cordwood.json").unlink()
+    with pytest.raises(cordwood.CorruptionError, match=r"the cordwood.json .* is gone: restore"):
+        cordwood.load(tmp_path)
+
+
+def test_nothing_is_saved_there(path: Path) -> None:
+    with pytest.raises(cordwood.NotACheckpointError, match=r"has no cordwood.json, but"):
+        cordwood.save(path, {"a": np.ones(1)})
+    assert set(cordwood.load(path)) == set(TENSORS)
+    with pytest.raises(ValueError, match="this one holds one"):
+        cordwood.load(path, prefix="params")
