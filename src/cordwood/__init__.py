@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "cordwood.api.checkpoint": ("Checkpoint", "StoredLeaf", "open"),
+    "cordwood.api.detect": ("Detected", "detect"),
     "cordwood.api.gc": ("gc",),
     "cordwood.api.deserialize": ("tree_deserialize_leaves",),
     "cordwood.api.load": ("load",),
@@ -76,6 +77,8 @@ if TYPE_CHECKING:
     from cordwood.api.checkpoint import StoredLeaf as StoredLeaf
     from cordwood.api.checkpoint import open as open
     from cordwood.api.deserialize import tree_deserialize_leaves as tree_deserialize_leaves
+    from cordwood.api.detect import Detected as Detected
+    from cordwood.api.detect import detect as detect
     from cordwood.api.gc import gc as gc
     from cordwood.api.load import load as load
     from cordwood.api.save import save as save

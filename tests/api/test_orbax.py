@@ -260,10 +260,26 @@ def test_the_only_tree_needs_no_prefix(tmp_path: Path) -> None:
 
 
 def test_a_root_of_steps(run: Path) -> None:
-    message = r"run is no checkpoint, but holds the steps 9, 10 of a run: load one of .*/run/10$"
+    message = r"run is a directory of 2 steps \(9, 10\), and no checkpoint .* newest is .*/run/10$"
     for call in (cordwood.load, cordwood.open, cordwood.verify):
         with pytest.raises(IncompleteCheckpointError, match=message):
             call(run)
+    assert cordwood.detect(run).steps == ("9", "10")
+
+
+def test_steps_of_any_name(tmp_path: Path) -> None:
+    """`step_prefix` of Orbax's managers; the arrays in them are not taken for the run's."""
+    options = ocp.CheckpointManagerOptions(step_prefix="model")
+    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=False)
+    with ocp.CheckpointManager(
+        tmp_path / "run", item_handlers=handler, options=options
+    ) as manager:
+        for step in (9, 10):
+            manager.save(step, args=ocp.args.PyTreeSave({"w": jnp.ones(3)}))
+    found = cordwood.detect(tmp_path / "run")
+    assert (found.format, found.steps) == ("steps", ("model_9", "model_10"))
+    assert cordwood.detect(tmp_path / "run" / "model_9").format == "orbax"
+    assert cordwood.load(tmp_path / "run" / "model_9")["w"].tolist() == [1, 1, 1]
 
 
 def test_saves_that_did_not_finish(run: Path) -> None:
@@ -274,7 +290,7 @@ def test_saves_that_did_not_finish(run: Path) -> None:
         cordwood.load(run / "10")
     with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
         cordwood.load(run / "1")
-    with pytest.raises(IncompleteCheckpointError, match="holds the steps 9 of a run"):
+    with pytest.raises(IncompleteCheckpointError, match=r"a directory of 1 step \(9\)"):
         cordwood.load(run)
     shutil.rmtree(run / "9")
     with pytest.raises(
@@ -296,10 +312,10 @@ def test_nothing_is_saved_over(tmp_path: Path, layout: str) -> None:
     shutil.copytree(GOLDEN / layout, path)
     before = sorted(path.rglob("*"))
     for options in ({}, {"layout": "packs"}, {"layout": "zarr"}, {"prefix": "state"}):
-        with pytest.raises(NotACheckpointError, match=r"/c holds what orbax has written, which"):
+        with pytest.raises(NotACheckpointError, match=r"/c holds what Orbax has written, which"):
             cordwood.save(path, {"a": 1}, **options)  # type: ignore[arg-type]
     for prefix, write_index in ((None, True), ("state", True), (None, False)):
-        with pytest.raises(NotACheckpointError, match=r"/c holds what orbax has written, which"):
+        with pytest.raises(NotACheckpointError, match=r"/c holds what Orbax has written, which"):
             cordwood.tree_serialize_leaves(path, {"a": 1}, prefix=prefix, write_index=write_index)
     assert cordwood.gc(path) == []
     assert sorted(path.rglob("*")) == before
@@ -307,11 +323,11 @@ def test_nothing_is_saved_over(tmp_path: Path, layout: str) -> None:
 
 def test_nor_over_a_run(run: Path) -> None:
     for path in (run, run / "10", run / "10" / "state"):
-        with pytest.raises(NotACheckpointError, match="holds what orbax has written"):
+        with pytest.raises(NotACheckpointError, match="holds what Orbax has written"):
             cordwood.save(path, {"a": 1})
-        with pytest.raises(NotACheckpointError, match="holds what orbax has written"):
+        with pytest.raises(NotACheckpointError, match="holds what Orbax has written"):
             cordwood.save_async(path, {"a": 1}, layout="zarr").wait()
-        with pytest.raises(NotACheckpointError, match="holds what orbax has written"):
+        with pytest.raises(NotACheckpointError, match="holds what Orbax has written"):
             cordwood.tree_serialize_leaves(path, {"a": np.ones(1)}, GlobalAsyncCheckpointManager())
         assert not list(run.parent.rglob("*cordwood*"))
     cordwood.save(run / "cordwood", {"a": 1})  # beside the steps

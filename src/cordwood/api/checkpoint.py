@@ -54,7 +54,8 @@ def open(
     object store, only until then: reading a leaf may then be an error.
 
     Args:
-        path: the file, whose suffix says the format, or the directory, or the URL of one.
+        path: the file, whose suffix says the format (or its bytes, where that is unknown), or the
+            directory, or the URL of one.
         format: the name of a file's format, where the suffix does not say it.
         prefix: which tree of a directory, or item of an Orbax checkpoint. None: the one saved
             without a prefix, or the only one.
@@ -63,7 +64,7 @@ def open(
 
     Raises:
         FileNotFoundError: there is nothing at `path`.
-        IncompleteCheckpointError: there is a directory without an index, or steps of a run.
+        IncompleteCheckpointError: there is a directory without an index, perhaps one of steps.
         PrefixError: there is no such tree, or none is asked for and there are several.
         FormatError: the file is not what its format says; names the byte offset.
         CorruptionError: the index of a directory is damaged, or a file of it is missing.

@@ -12,7 +12,15 @@ from cordwood.engine.files import LocalFile, ReadableFile
 from cordwood.errors import UnsupportedFormatError
 from cordwood.index import Index
 
-__all__ = ["FORMATS", "Format", "format_for", "format_to_write", "open_source", "scan"]
+__all__ = [
+    "FORMATS",
+    "Format",
+    "format_by_suffix",
+    "format_for",
+    "format_to_write",
+    "open_source",
+    "scan",
+]
 
 
 class _Scanner(Protocol):
@@ -25,17 +33,19 @@ class Format(NamedTuple):
     name: str
     suffix: str
     scanner: str  # the module whose `scan` reads it
+    description: str
     compression: str | None = None
     writable: bool = True
 
 
+_FLAX = "cordwood.formats.flax_msgpack"
 FORMATS: Sequence[Format] = (
-    Format("safetensors", ".safetensors", "cordwood.formats.safetensors"),
-    Format("msgpack", ".msgpack", "cordwood.formats.flax_msgpack"),
-    Format("msgpack.gz", ".msgpack.gz", "cordwood.formats.flax_msgpack", "gz"),
-    Format("msgpack.zst", ".msgpack.zst", "cordwood.formats.flax_msgpack", "zst"),
-    Format("npy", ".npy", "cordwood.formats.npy", writable=False),
-    Format("npz", ".npz", "cordwood.formats.npz", writable=False),
+    Format("safetensors", ".safetensors", "cordwood.formats.safetensors", "a safetensors file"),
+    Format("npz", ".npz", "cordwood.formats.npz", "numpy arrays in a zip archive", writable=False),
+    Format("npy", ".npy", "cordwood.formats.npy", "one numpy array", writable=False),
+    Format("msgpack", ".msgpack", _FLAX, "a tree in Flax's msgpack"),
+    Format("msgpack.gz", ".msgpack.gz", _FLAX, "a tree in Flax's msgpack, under gzip", "gz"),
+    Format("msgpack.zst", ".msgpack.zst", _FLAX, "a tree in Flax's msgpack, under zstd", "zst"),
 )
 _BY_NAME: Mapping[str, Format] = {row.name: row for row in FORMATS}
 
@@ -51,9 +61,9 @@ def format_for(path: str | os.PathLike[str], name: str | None) -> Format:
             return _BY_NAME[name]
         raise UnsupportedFormatError(f"format {name!r} is unknown; expected one of {_names()}")
     text = os.fspath(path)
-    found = [row for row in FORMATS if text.endswith(row.suffix)]
-    if found:
-        return max(found, key=lambda row: len(row.suffix))
+    row = format_by_suffix(text)
+    if row is not None:
+        return row
     suffix = Path(text).suffix
     hint = ""
     if suffix:
@@ -66,6 +76,12 @@ def format_for(path: str | os.PathLike[str], name: str | None) -> Format:
         f"{repr(suffix) if suffix else 'no suffix'}{hint} "
         f"(or pass format=, one of {_names()})"
     )
+
+
+def format_by_suffix(name: str) -> Format | None:
+    """The format that a name's suffix stands for."""
+    found = [row for row in FORMATS if name.endswith(row.suffix)]
+    return max(found, key=lambda row: len(row.suffix), default=None)
 
 
 def format_to_write(path: str | os.PathLike[str], name: str | None) -> Format:

@@ -11,27 +11,40 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cordwood.api.formats import FORMATS, Format, format_for, format_to_write
+from cordwood.api.formats import (
+    FORMATS,
+    Format,
+    format_by_suffix,
+    format_for,
+    format_to_write,
+)
+from cordwood.api.recognise import recognise
+from cordwood.api.steps import LOOKED_AT, is_named_step, listed, sorted_steps
+from cordwood.engine.files import LocalFile
 from cordwood.engine.stage import standing
 from cordwood.engine.urls import parse_url
 from cordwood.errors import (
     IncompleteCheckpointError,
     NotACheckpointError,
     UnsupportedFormatError,
+    counted,
 )
 
 __all__ = [
     "DEFAULT",
     "LAYOUTS",
-    "READ_ONLY",
+    "ORBAX",
     "ZARR",
     "Layout",
     "destination_for",
     "is_directory_name",
     "layout_at",
+    "layout_to_read",
     "module_of",
+    "not_a_checkpoint",
     "origin_of",
     "refuse_read_only",
+    "steps_at",
 ]
 
 
@@ -41,7 +54,7 @@ class Layout(NamedTuple):
     name: str
     index_name: str  # the file that makes a directory a checkpoint of this layout, or a pattern
     # Which has `open_contents` and `verify_all`, and of a layout that is written `plan_job`,
-    # `refuse_foreign` and `collect`.
+    # `refuse_foreign` and `collect`. Orbax's says where it is, too: an item may have the index.
     module: str
     description: str
     writable: bool = True
@@ -62,6 +75,13 @@ LAYOUTS: Sequence[Layout] = (
         "a directory of zarr arrays with eFormer's index",
     ),
     Layout(
+        "orbax",
+        "_METADATA",
+        "cordwood.api.orbax",
+        "an Orbax checkpoint",
+        writable=False,
+    ),
+    Layout(
         "safetensors-shards",
         "*.safetensors.index.json",
         "cordwood.api.open_shards",
@@ -69,13 +89,7 @@ LAYOUTS: Sequence[Layout] = (
         writable=False,
     ),
 )
-DEFAULT, ZARR = LAYOUTS[:2]
-
-# What other tools write, and no save goes into. The module has `is_at`, `open_contents`,
-# `verify_all` and `refuse_unfinished`.
-READ_ONLY: Sequence[Layout] = (
-    Layout("orbax", "_METADATA", "cordwood.api.orbax", "an Orbax checkpoint", writable=False),
-)
+DEFAULT, ZARR, ORBAX = LAYOUTS[:3]
 _BY_NAME: Mapping[str, Layout] = {row.name: row for row in LAYOUTS if row.writable}
 
 # Suffixes of files that others write: a directory of such a name would be a mistake.
@@ -130,16 +144,17 @@ def destination_for(
 
 
 def refuse_read_only(place: str | os.PathLike[str], *, asked: str) -> None:
-    """Raise NotACheckpointError for a directory with what another tool has written.
+    """Raise NotACheckpointError for a directory with what Orbax has written.
+
+    What others write is told by its files, which the layouts do not take for their own.
 
     `asked` is the path that the caller gave.
     """
-    for row in READ_ONLY:
-        if module_of(row).is_at(place):
-            raise NotACheckpointError(
-                f"{asked} holds what {row.name} has written, which cordwood only reads: remove "
-                "it, or save to another path"
-            )
+    if module_of(ORBAX).is_at(place):
+        raise NotACheckpointError(
+            f"{asked} holds what Orbax has written, which cordwood only reads: remove it, or save "
+            "to another path"
+        )
 
 
 def origin_of(
@@ -150,8 +165,8 @@ def origin_of(
     Raises:
         UnsupportedFormatError: it is a file, or no name of a directory, and of no known format.
         FileNotFoundError: there is nothing at `path`.
-        IncompleteCheckpointError: it is a directory without an index, or what a save that did not
-            finish was to become.
+        IncompleteCheckpointError: it is a directory without an index, perhaps one of steps, or what
+            a save that did not finish was to become.
         NotACheckpointError: it is a directory with several.
     """
     text = os.fspath(path)
@@ -159,23 +174,55 @@ def origin_of(
         return _in_a_store(text, format=format, layout=None)
     place = Path(standing(path))
     if format is None and place.is_dir():
-        there = layout_at(place) or _only_read(place)
-        if there is not None:
-            return there
-        for row in READ_ONLY:
-            if module_of(row).is_at(place):
-                return row
-        names = " or ".join(row.index_name for row in (*LAYOUTS, *READ_ONLY))
-        raise IncompleteCheckpointError(
-            f"{text} has no {names}: no save to it has finished, or it is no checkpoint"
-        )
+        there = layout_to_read(place)
+        if there is None:
+            raise not_a_checkpoint(place, text)
+        return there
     if prefix is not None:
         raise ValueError(f"{text}: prefix= is for directories; a file holds one tree")
     if format is None and not place.exists() and is_directory_name(text):
-        for row in READ_ONLY:
-            module_of(row).refuse_unfinished(place)
+        module_of(ORBAX).refuse_unfinished(place)
         raise FileNotFoundError(errno.ENOENT, "there is no checkpoint", text)
+    if format is None and format_by_suffix(text) is None and place.is_file():
+        with LocalFile(place) as file:
+            return recognise(file)
     return format_for(path, format)
+
+
+def not_a_checkpoint(place: Path, text: str) -> IncompleteCheckpointError:
+    """What to say of a directory without an index; `text` is what the caller calls it."""
+    steps = steps_at(place)
+    if steps:
+        return IncompleteCheckpointError(
+            f"{text} is a directory of {counted(len(steps), 'step')} ({listed(steps)}), and no "
+            f"checkpoint itself: load one of them; the newest is {place / _newest(place, steps)}"
+        )
+    names = sorted(entry.name for entry in place.iterdir())
+    files = [name for name in names if format_by_suffix(name) is not None]
+    advice = f"; a file of it can be loaded alone: {place / files[0]}" if files else ""
+    return IncompleteCheckpointError(
+        f"{text} has no {' or '.join(row.index_name for row in LAYOUTS)}: no save to it has "
+        f"finished, or it is no checkpoint; found {listed(names) or 'nothing in it'}{advice}"
+    )
+
+
+def steps_at(place: Path) -> list[str]:
+    """The names of the checkpoints of single steps in a directory, the oldest first."""
+    entries = list(place.iterdir())
+    folders = {entry.name for entry in entries if entry.is_dir()}
+    names = [entry.name for entry in entries]
+    # A file whose name is a number is a chunk of an array.
+    likely = [name for name in names if name in folders or is_named_step(name)]
+    return sorted_steps(likely, known=module_of(ORBAX).steps_at(place))
+
+
+def _newest(place: Path, steps: Sequence[str]) -> str:
+    """The last that is a checkpoint, as far as can be told; the last, where none can."""
+    for name in reversed(steps[-LOOKED_AT:]):
+        child = place / name
+        if not child.is_dir() or layout_to_read(child) is not None:
+            return name
+    return steps[-1]
 
 
 def _in_a_store(text: str, *, format: str | None, layout: str | None) -> Layout:
@@ -223,13 +270,17 @@ def layout_at(path: str | os.PathLike[str]) -> Layout | None:
     return found[0] if found else None
 
 
-def _only_read(place: Path) -> Layout | None:
-    """The layout of a directory that others wrote."""
+def layout_to_read(place: Path) -> Layout | None:
+    """The layout of a local directory, of all; None where there is none. Raises as `layout_at`."""
+    written = layout_at(place)
+    if written is not None:
+        return written
     names = [entry.name for entry in place.iterdir()]
     for row in LAYOUTS:
         if not row.writable and fnmatch.filter(names, row.index_name):
             return row
-    return None
+    orbax = module_of(ORBAX)
+    return ORBAX if orbax.is_at(place) and not orbax.steps_at(place) else None
 
 
 def _is_there(path: Path) -> bool:

@@ -78,10 +78,11 @@ def load(
     prefix: str | None = None,
     max_bytes: int | None = None,
 ) -> Any:
-    """Load a tree that `save`, Flax, safetensors or Orbax wrote.
+    """Load a tree that `save` wrote, or Flax, safetensors, Orbax ... (docs/format.md lists all).
 
     Args:
-        path: the file, whose suffix says the format, or the directory, or the URL of one.
+        path: the file, whose suffix says the format (or its bytes, where that is unknown), or the
+            directory, or the URL of one.
         like: a tree of the structure, shapes and dtypes to expect, of arrays or
             jax.ShapeDtypeStructs. The result has its types, its kinds of array, its
             shardings and weak types. Without it, the result has those that were saved, as
@@ -94,7 +95,7 @@ def load(
         cast: convert dtypes to those of `like`. A conversion to integers that would change a
             value is refused.
         alias: False makes jax copy into memory of its own, so that a donated step need not.
-        nest: turn the dotted names of a foreign safetensors file into nested dicts.
+        nest: turn the joined names of a file or directory of another writer into nested dicts.
         mesh: a jax Mesh: arrays become jax arrays on it, replicated where nothing else is said.
             Scalars, and arrays of dtypes that jax lacks, stay as they are.
         rules: (regular expression, PartitionSpec), tried in order with `re.search` on the leaf's
@@ -115,7 +116,8 @@ def load(
 
     Raises:
         FileNotFoundError: there is nothing at `path`.
-        IncompleteCheckpointError: there is a directory without an index, or steps of a run.
+        IncompleteCheckpointError: there is a directory without an index; if it is one of steps,
+            the message lists them and names the newest.
         PrefixError: there is no such tree, or none is asked for and there are several.
         FormatError: the file is not what its format says; names the byte offset.
         LimitError: a compressed file holds more than `max_bytes`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from cordwood.api.contents import Checked, Contents
 from cordwood.engine.directory import LocalDirectory, OwnedFile
@@ -11,7 +12,7 @@ from cordwood.errors import IncompleteCheckpointError
 from cordwood.formats.orbax import FORMAT, Scanned, scan
 from cordwood.formats.orbax.places import is_unfinished, look, pick, trees_of
 
-__all__ = ["is_at", "open_contents", "refuse_unfinished", "verify_all"]
+__all__ = ["is_at", "open_contents", "refuse_unfinished", "steps_at", "verify_all"]
 
 
 def is_at(path: str | os.PathLike[str]) -> bool:
@@ -23,6 +24,16 @@ def is_at(path: str | os.PathLike[str]) -> bool:
         return False
     with directory:
         return is_unfinished(text.rstrip("/")) or look(directory).anything
+
+
+def steps_at(path: str | os.PathLike[str]) -> Sequence[str]:
+    """The steps of a run whose root a directory is, the newest last; () where it is none."""
+    try:
+        directory = LocalDirectory(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    with directory:
+        return look(directory).steps
 
 
 def refuse_unfinished(path: str | os.PathLike[str]) -> None:

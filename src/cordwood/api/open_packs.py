@@ -8,9 +8,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from cordwood.api.contents import Contents
+from cordwood.api.steps import LOOKED_AT, listed, sorted_steps
 from cordwood.api.stores import store_at
 from cordwood.engine.stores import DirectoryStore
-from cordwood.errors import CordwoodError, FormatError, IncompleteCheckpointError, PrefixError
+from cordwood.errors import (
+    CordwoodError,
+    FormatError,
+    IncompleteCheckpointError,
+    PrefixError,
+    counted,
+)
 from cordwood.formats.packs.item import Item
 from cordwood.formats.packs.rules import RULES
 from cordwood.formats.packs.scan import FORMAT, index_of, parse_items
@@ -53,14 +60,26 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
 def read_index(store: DirectoryStore) -> bytes:
     """The index of a checkpoint that must be there. Raises as `open_contents` does."""
     data = store.read_index()
-    if data is None and not store.names():
+    if data is not None:
+        return data
+    names = store.names()
+    if not names:
         raise FileNotFoundError(errno.ENOENT, "there is no checkpoint", store.name)
-    if data is None:
+    steps = sorted_steps(names)
+    if not steps:
         raise IncompleteCheckpointError(
             f"{store.name} has no {RULES.index_name}: no save to it has finished, or it is no "
             "checkpoint"
         )
-    return data
+    newest = steps[-1]
+    for step in reversed(steps[-LOOKED_AT:]):
+        if store_at(f"{store.name}/{step}").read_index() is not None:
+            newest = step
+            break
+    raise IncompleteCheckpointError(
+        f"{store.name} is a directory of {counted(len(steps), 'step')} ({listed(steps)}), and no "
+        f"checkpoint itself: load one of them; the newest is {store.name}/{newest}"
+    )
 
 
 def _open(store: DirectoryStore, data: bytes, prefix: str | None) -> Contents:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
-from cordwood.api.open_orbax import is_at, open_contents, refuse_unfinished, verify_all
+from cordwood.api.open_orbax import (
+    is_at,
+    open_contents,
+    refuse_unfinished,
+    steps_at,
+    verify_all,
+)
 
-__all__ = ["is_at", "open_contents", "refuse_unfinished", "verify_all"]
+__all__ = ["is_at", "open_contents", "refuse_unfinished", "steps_at", "verify_all"]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from cordwood.engine.files import ReadableFile
 from cordwood.errors import FormatError, TruncatedError, UnsupportedFormatError
 
-__all__ = ["DEFLATED", "STORED", "Member", "locate", "read_members"]
+__all__ = ["DEFLATED", "STORED", "Member", "locate", "member_names", "read_members"]
 
 STORED, DEFLATED = 0, 8
 
@@ -68,6 +68,11 @@ def read_members(file: ReadableFile) -> list[Member]:
     if count != directory.entries:
         raise FormatError(f"the directory tells {directory.entries} members, and has {count}")
     return members
+
+
+def member_names(file: ReadableFile) -> list[str]:
+    """The names of the members of any zip archive. Raises as `read_members`."""
+    return [member.name for member in read_members(file)]
 
 
 def _find_directory(file: ReadableFile) -> _Directory:

@@ -45,9 +45,9 @@ def is_unfinished(name: str) -> bool:
 
 def look(directory: ReadableDirectory) -> Found:
     """Look at a directory and those in it. Reads no file."""
-    there = directory.sizes(".")
-    if TREE_NAME in there:
+    if directory.has(TREE_NAME):  # beside a directory for every leaf, perhaps
         return Found(trees=("",), marked=True)
+    there = directory.sizes(".")
     marked = not _MARKERS.isdisjoint(there)
     folders = [name for name, size in sorted(there.items()) if size < 0]
     unfinished = [name for name in folders if is_unfinished(name)]

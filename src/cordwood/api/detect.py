@@ -1,0 +1,91 @@
+"""detect: what a path is."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cordwood.api.layouts import DEFAULT, layout_to_read, not_a_checkpoint, steps_at
+from cordwood.api.recognise import recognise
+from cordwood.api.steps import listed, sorted_steps
+from cordwood.api.stores import store_at
+from cordwood.engine.files import LocalFile
+from cordwood.engine.stage import standing
+from cordwood.engine.urls import local_or_url, parse_url
+from cordwood.errors import IncompleteCheckpointError, counted
+
+__all__ = ["Detected", "detect"]
+
+
+class Detected(NamedTuple):
+    """What a path is."""
+
+    format: str  # as `Checkpoint.format` has it; "steps": a directory of checkpoints
+    description: str  # what that is, in words
+    path: str
+    steps: tuple[str, ...] = ()  # of "steps": the names, the oldest first
+
+
+def detect(path: str | os.PathLike[str]) -> Detected:
+    """Say which format a file, a directory or the URL of one is, by what it holds.
+
+    A file's suffix counts only where its bytes would do for two formats. `open` and `load` go by
+    the suffix where that is known, and otherwise by this.
+
+    Args:
+        path: what to look at. Little of it is read: of a file its header, of a directory the
+            names in it.
+
+    Raises:
+        FileNotFoundError: there is nothing at `path`.
+        UnsupportedFormatError: it is a file of no known format.
+        IncompleteCheckpointError: it is a directory without an index, and no directory of steps.
+        NotACheckpointError: it is a directory with the indexes of two layouts.
+            Each says what was looked for and what was found.
+
+    >>> from cordwood import save
+    >>> save("/tmp/example.safetensors", {"w": 1.5})
+    >>> detect("/tmp/example.safetensors")[:2]
+    ('safetensors', 'a safetensors file')
+    """
+    path = local_or_url(path)
+    text = os.fspath(path)
+    if parse_url(path) is not None:
+        return _in_a_store(text)
+    place = Path(standing(path))
+    if place.is_dir():
+        row = layout_to_read(place)
+        if row is not None:
+            return Detected(row.name, row.description, text)
+        steps = steps_at(place)
+        if not steps:
+            raise not_a_checkpoint(place, text)
+        return _steps(text, steps)
+    if not place.exists():
+        raise FileNotFoundError(errno.ENOENT, "there is nothing", text)
+    with LocalFile(place) as file:
+        found = recognise(file)
+    return Detected(found.name, found.description, text)
+
+
+def _steps(path: str, steps: Sequence[str]) -> Detected:
+    what = f"a directory of {counted(len(steps), 'step')}: {listed(steps)}"
+    return Detected("steps", what, path, tuple(steps))
+
+
+def _in_a_store(url: str) -> Detected:
+    names = store_at(url).names()
+    if not names:
+        raise FileNotFoundError(errno.ENOENT, "there is nothing", url)
+    if DEFAULT.index_name in names:
+        return Detected(DEFAULT.name, DEFAULT.description, url)
+    steps = sorted_steps(names)
+    if steps:
+        return _steps(url, steps)
+    raise IncompleteCheckpointError(
+        f"{url} has no {DEFAULT.index_name}: no save to it has finished, or it is no checkpoint; "
+        f"found {listed(names)}"
+    )

@@ -1,0 +1,248 @@
+"""detect, and what open and load make of paths that say nothing of their format."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import pickle
+import re
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import flax.serialization
+import numpy as np
+import pytest
+import safetensors.numpy
+import zstandard
+
+import cordwood
+from tests.children import run_python
+from tests.golden.hugging_face_shards import FOLDER as SHARDS
+from tests.golden.orbax_checkpoints import GOLDEN as ORBAX
+from tests.golden.orbax_checkpoints import LAYOUTS as ORBAX_LAYOUTS
+
+TREE = {"a": {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}}
+FLAT = {"a.w": TREE["a"]["w"]}
+
+
+def flax_bytes() -> bytes:
+    return flax.serialization.to_bytes(TREE)
+
+
+def archive() -> bytes:
+    data = io.BytesIO()
+    np.savez(data, w=TREE["a"]["w"])
+    return data.getvalue()
+
+
+def array() -> bytes:
+    data = io.BytesIO()
+    np.save(data, TREE["a"]["w"])
+    return data.getvalue()
+
+
+def own_file(path: Path) -> bytes:
+    cordwood.save(path / "x.safetensors", TREE)
+    return (path / "x.safetensors").read_bytes()
+
+
+def torch_file() -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as file:
+        file.writestr("archive/data.pkl", b"")
+    return data.getvalue()
+
+
+FILES: dict[str, Callable[[], bytes]] = {
+    "safetensors": lambda: safetensors.numpy.save(FLAT),
+    "npz": archive,
+    "npy": array,
+    "msgpack": flax_bytes,
+    "msgpack.gz": lambda: gzip.compress(flax_bytes()),
+    "msgpack.zst": lambda: zstandard.ZstdCompressor().compress(flax_bytes()),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("suffix", ["", ".bin", ".safetensors", ".msgpack", ".npz"])
+def test_files_by_their_bytes(tmp_path: Path, name: str, suffix: str) -> None:
+    path = tmp_path / f"weights{suffix}"
+    path.write_bytes(FILES[name]())
+    found = cordwood.detect(path)
+    assert (found.format, found.path, found.steps) == (name, str(path), ())
+    assert len(found.description.split()) > 1
+    if suffix not in ("", ".bin"):
+        return
+    with cordwood.open(path) as checkpoint:
+        assert checkpoint.format == name
+        assert len(checkpoint) == 1
+    assert cordwood.verify(path).format == name
+    leaf: Any = cordwood.load(path)
+    while isinstance(leaf, dict):
+        (leaf,) = leaf.values()
+    np.testing.assert_array_equal(leaf, TREE["a"]["w"])
+
+
+def test_a_known_suffix_decides(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(archive())
+    with pytest.raises(cordwood.FormatError, match="this is no safetensors file"):
+        cordwood.load(path)
+    assert list(cordwood.load(path, format="npz")) == ["w"]
+
+
+OTHERS: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "found an empty file"),
+    "text": (b"hello, world", "12 bytes that begin with b'hello, w'"),
+    "pickle": (pickle.dumps({"a": 1}), "a Python pickle, and cordwood never unpickles"),
+    "torch": (torch_file(), "a PyTorch file .* write it with safetensors.torch.save_file"),
+    "zip": (b"PK\3\4" + bytes(60), "a zip archive without .npy members"),
+    "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(40), "an HDF5 file"),
+    "gguf": (b"GGUF\3\0\0\0", "a GGUF file"),
+    "lfs": (b"version https://git-lfs.github.com/spec/v1\n", "run `git lfs pull`"),
+    "tar.gz": (gzip.compress(b"notes" * 9), "a gzip stream of something else"),
+    "zst": (zstandard.ZstdCompressor().compress(b"notes" * 9), "a zstd stream of something else"),
+    "cut gzip": (b"\x1f\x8b\x08", "a gzip stream of something else"),
+    "cut msgpack": (flax_bytes()[:-1], "bytes that begin with"),
+    "a long header": (b"\xff" * 8 + b"{", "9 bytes that begin with"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_files_of_no_known_format(tmp_path: Path, name: str) -> None:
+    data, message = OTHERS[name]
+    path = tmp_path / "pytorch_model.bin"
+    path.write_bytes(data)
+    for call in (cordwood.detect, cordwood.load, cordwood.open, cordwood.verify):
+        with pytest.raises(
+            cordwood.UnsupportedFormatError, match=f"expected a file of one .* npz, .*{message}"
+        ) as caught:
+            call(path)
+        assert str(path) in str(caught.value)
+
+
+def test_directories(tmp_path: Path) -> None:
+    cordwood.save(tmp_path / "packs", TREE)
+    cordwood.save(tmp_path / "zarr", TREE, layout="zarr")
+    for name in ("packs", "zarr"):
+        assert cordwood.detect(tmp_path / name).format == name
+    assert cordwood.detect(f"file://{tmp_path}/packs").path == f"{tmp_path}/packs"
+    for layout in ORBAX_LAYOUTS:
+        assert cordwood.detect(ORBAX / layout)[:2] == ("orbax", "an Orbax checkpoint")
+    found = cordwood.detect(SHARDS)
+    assert found.format == "safetensors-shards"
+    assert "Hugging Face" in found.description
+
+
+def test_directories_that_are_none(tmp_path: Path) -> None:
+    looked_for = (
+        r"has no cordwood\.json or tensorstore_index\.json or _METADATA or "
+        r"\*\.safetensors\.index\.json"
+    )
+    with pytest.raises(cordwood.IncompleteCheckpointError, match=f"{looked_for}.*nothing in it"):
+        cordwood.detect(tmp_path)
+    own_file(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(
+        cordwood.IncompleteCheckpointError,
+        match=f"{looked_for}.*found config.json, x.safetensors; a file of it can be loaded alone: "
+        f"{tmp_path}/x.safetensors",
+    ):
+        cordwood.load(tmp_path)
+    cordwood.save(tmp_path / "both", TREE)
+    (tmp_path / "both/tensorstore_index.json").write_text("{}")
+    with pytest.raises(cordwood.NotACheckpointError, match=r"has both cordwood\.json and tensor"):
+        cordwood.detect(tmp_path / "both")
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    for path in (tmp_path / "none", tmp_path / "none.npz", "memory://test-detect/none"):
+        with pytest.raises(FileNotFoundError):
+            cordwood.detect(path)
+    with pytest.raises(cordwood.UnsupportedFormatError, match="the scheme 'https' is unknown"):
+        cordwood.detect("https://example.com/model.safetensors")
+
+
+@pytest.mark.parametrize("pattern", ["{}", "step_{}", "step-{:08d}", "checkpoint_{}", "run-{}"])
+def test_directories_of_steps(tmp_path: Path, pattern: str) -> None:
+    steps = [pattern.format(i) for i in (20, 3, 100)]
+    for name in steps:
+        cordwood.save(tmp_path / name, TREE)
+    (tmp_path / "notes.txt").write_text("no step")
+    ordered = (steps[1], steps[0], steps[2])
+    found = cordwood.detect(tmp_path)
+    assert found == (
+        "steps",
+        f"a directory of 3 steps: {', '.join(ordered)}",
+        str(tmp_path),
+        ordered,
+    )
+    expected = (
+        f"{tmp_path} is a directory of 3 steps ({', '.join(ordered)}), and no checkpoint itself: "
+        f"load one of them; the newest is {tmp_path}/{steps[2]}"
+    )
+    for call in (cordwood.load, cordwood.open, cordwood.verify):
+        with pytest.raises(cordwood.IncompleteCheckpointError, match=re.escape(expected)):
+            call(tmp_path)
+    assert cordwood.detect(tmp_path / steps[2]).format == "packs"
+
+
+def test_the_newest_step_is_one_that_is_whole(tmp_path: Path) -> None:
+    for i in range(30):
+        (tmp_path / str(i)).mkdir()
+    cordwood.save(tmp_path / "25", TREE)
+    with pytest.raises(
+        cordwood.IncompleteCheckpointError,
+        match=r"30 steps \(0, 1, 2, 3, \.\.\., 26, 27, 28, 29\).* the newest is .*/25$",
+    ):
+        cordwood.load(tmp_path)
+    shutil.rmtree(tmp_path / "25")
+    with pytest.raises(cordwood.IncompleteCheckpointError, match=r"the newest is .*/29$"):
+        cordwood.load(tmp_path)
+
+
+def test_steps_that_are_files(tmp_path: Path) -> None:
+    """As flax.training.checkpoints has them."""
+    for name in ("checkpoint_10", "checkpoint_9.msgpack"):
+        (tmp_path / name).write_bytes(flax_bytes())
+    (tmp_path / "0").write_bytes(b"a chunk")
+    assert cordwood.detect(tmp_path).steps == ("checkpoint_9.msgpack", "checkpoint_10")
+    with pytest.raises(cordwood.IncompleteCheckpointError, match=r"the newest is .*checkpoint_10"):
+        cordwood.load(tmp_path)
+    assert list(cordwood.load(tmp_path / "checkpoint_10")) == ["a"]
+
+
+def test_a_checkpoint_with_numbers_in_it_is_no_directory_of_steps(tmp_path: Path) -> None:
+    cordwood.save(tmp_path, {"0": np.ones(1), "1": np.ones(2)}, layout="zarr")
+    assert (tmp_path / "0").is_dir()
+    assert cordwood.detect(tmp_path).format == "zarr"
+
+
+def test_object_stores() -> None:
+    url = "memory://test-detect/run"
+    for step in ("step-9", "step-10"):
+        cordwood.save(f"{url}/{step}", TREE)
+    assert cordwood.detect(f"{url}/step-9").format == "packs"
+    assert cordwood.detect(url).steps == ("step-9", "step-10")
+    with pytest.raises(
+        cordwood.IncompleteCheckpointError,
+        match=f"2 steps .step-9, step-10.*newest is {url}/step-10",
+    ):
+        cordwood.load(url)
+    cordwood.save("memory://test-detect/other/model", TREE)
+    with pytest.raises(cordwood.IncompleteCheckpointError, match=r"found model$"):
+        cordwood.detect("memory://test-detect/other")
+
+
+def test_it_needs_no_jax(tmp_path: Path) -> None:
+    cordwood.save(tmp_path / "x", TREE)
+    code = """
+    import sys
+    import cordwood
+    assert cordwood.detect(sys.argv[1]).format == "packs"
+    assert "jax" not in sys.modules and "tensorstore" not in sys.modules
+    """
+    run_python(code, str(tmp_path / "x"))
