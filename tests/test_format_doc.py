@@ -9,6 +9,7 @@ from pathlib import Path
 from cordwood.dtypes import DTYPES
 from cordwood.engine.local_store import LocalStore
 from cordwood.engine.object_store import GRACE_SECONDS, ObjectDirectory
+from cordwood.formats import eqx
 from cordwood.formats.npy import header as npy_header
 from cordwood.formats.npz.scan import MAX_RATIO
 from cordwood.formats.orbax import arrays, ocdbt, values
@@ -74,6 +75,8 @@ def test_limits_of_orbax_checkpoints() -> None:
 
 
 def test_limits_of_numpy_files() -> None:
+    assert eqx.MAX_ARRAYS == 1 << 20
+    assert "2^20\n(`MAX_ARRAYS`)" in TEXT
     assert f"{npy_header.MAX_HEADER_BYTES:,} bytes\n(`MAX_HEADER_BYTES`)" in TEXT
     assert f"{MAX_RATIO} times\n(`MAX_RATIO`)" in TEXT
 

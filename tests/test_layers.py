@@ -36,6 +36,7 @@ LAZY = {"jax", "jaxlib", "tensorstore", "ml_dtypes", "rich"}
 # A format is no other's business, but the directories hold their trees as safetensors files do,
 # Orbax's arrays are zarr's, and archives hold arrays of numpy's.
 SHARED = {
+    "cordwood.formats.eqx": ("cordwood.formats.npy.",),
     "cordwood.formats.npz": ("cordwood.formats.npy.",),
     "cordwood.formats.orbax": ("cordwood.formats.safetensors.", "cordwood.formats.zarr."),
     "cordwood.formats.packs": ("cordwood.formats.safetensors.",),

@@ -59,6 +59,7 @@ Naming: TypeAlias = Literal[
     "keys",  # the same, and lists may be tuples, named tuples dicts, empty containers None
     "dotted",  # a leaf's whole name is one '.'-joined string
     "slashed",  # the same, joined by '/'
+    "positions",  # leaves have no names: they come in the order of jax.tree.leaves
 ]
 
 

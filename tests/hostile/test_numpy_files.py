@@ -1,4 +1,7 @@
-"""Malformed .npy and .npz files: each small, each with its error. None may hang or eat memory."""
+"""Malformed .npy, .npz and .eqx files: each small, each with its error.
+
+None may hang or eat memory.
+"""
 
 from __future__ import annotations
 
@@ -246,6 +249,27 @@ NPZ: dict[str, tuple[bytes, type[Exception], str]] = {
         "inflate to 0",
     ),
 }
+
+
+EQX: dict[str, tuple[bytes, type[Exception], str]] = {
+    "trailing bytes": (GOOD + GOOD + b"\0", FormatError, "byte 288: expected the end or another"),
+    "a zip": (STORED, FormatError, "after 0 arrays, found b'PK"),
+    "the second cut": (GOOD + GOOD[:-1], TruncatedError, "byte 144: an array float32[4] ends at"),
+    "the second header cut": (GOOD + GOOD[:50], TruncatedError, "byte 144: its header takes 128"),
+    "half a magic": (GOOD + b"\x93NUM", FormatError, "after 1 array, found b'\\x93NUM'"),
+    "objects": (
+        GOOD + saved(np.array([{}, None])),
+        UnsupportedFormatError,
+        "(it is array 1, counted from 0)",
+    ),
+    "terabytes": (GOOD + header((1 << 40,)), TruncatedError, "after the end of the file"),
+    "many empty ones": (header((0,)) * 20_000 + b"\0", FormatError, "after 20000 arrays"),
+}
+
+
+@pytest.mark.parametrize(("raw", "error", "message"), EQX.values(), ids=EQX)
+def test_malformed_trees(raw: bytes, error: type[Exception], message: str) -> None:
+    refused("eqx", raw, error, message)
 
 
 @pytest.mark.parametrize(("raw", "error", "message"), NPY.values(), ids=NPY)

@@ -18,6 +18,7 @@ from cordwood.api.contents import Contents
 from cordwood.api.formats import open_source, scan
 from cordwood.api.layouts import Layout, module_of, origin_of
 from cordwood.api.match import Fit, fit
+from cordwood.api.match_positions import fit_positions
 from cordwood.api.nest import SEPARATORS, nest_names
 from cordwood.api.placing import Placing, place
 from cordwood.api.reading import Reading
@@ -28,7 +29,7 @@ from cordwood.api.target import Target
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.source_digests import SourceDigests
 from cordwood.engine.urls import local_or_url
-from cordwood.errors import counted
+from cordwood.errors import MismatchError, counted
 from cordwood.index import Box, Leaf, LeafKind
 from cordwood.keypath import format_path
 from cordwood.plan.boxes import Want
@@ -243,9 +244,11 @@ class Checkpoint(Mapping[str, StoredLeaf]):
             raise ValueError('to="numpy" has no use for a mesh, rules or shardings: leave one out')
         check = not mmap if verify is None else verify
         with collector_paused():
-            fitted = self._as_saved(to, nest=nest)
-            if like is not None:
-                fitted = fit(self.index, like, name=self.path, to=to, strict=strict, cast=cast)
+            if like is None:
+                fitted = self._as_saved(to, nest=nest)
+            else:
+                match = fit_positions if self.index.naming == "positions" else fit
+                fitted = match(self.index, like, name=self.path, to=to, strict=strict, cast=cast)
             targets = fitted.targets
             if placing != Placing():
                 targets = place(placing, targets, fitted.paths)
@@ -254,6 +257,12 @@ class Checkpoint(Mapping[str, StoredLeaf]):
 
     def _as_saved(self, to: str | None, *, nest: bool) -> Fit:
         index = self.index
+        if index.naming == "positions":
+            raise MismatchError(
+                f"{self.path} holds {counted(len(index.leaves), 'array')} without names or "
+                "structure: pass like=, a tree like the one that was saved "
+                "(equinox.filter_eval_shape makes one that takes no memory)"
+            )
         paths = [leaf.key_path for leaf in index.leaves]
         targets = targets_as_saved(index.leaves, to)
         separator = SEPARATORS.get(index.naming)

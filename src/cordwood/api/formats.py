@@ -43,6 +43,7 @@ FORMATS: Sequence[Format] = (
     Format("safetensors", ".safetensors", "cordwood.formats.safetensors", "a safetensors file"),
     Format("npz", ".npz", "cordwood.formats.npz", "numpy arrays in a zip archive", writable=False),
     Format("npy", ".npy", "cordwood.formats.npy", "one numpy array", writable=False),
+    Format("eqx", ".eqx", "cordwood.formats.eqx", "an equinox tree without names", writable=False),
     Format("msgpack", ".msgpack", _FLAX, "a tree in Flax's msgpack"),
     Format("msgpack.gz", ".msgpack.gz", _FLAX, "a tree in Flax's msgpack, under gzip", "gz"),
     Format("msgpack.zst", ".msgpack.zst", _FLAX, "a tree in Flax's msgpack, under zstd", "zst"),

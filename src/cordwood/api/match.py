@@ -16,7 +16,7 @@ from cordwood.tree.flatten import Flat, flatten, unflatten
 from cordwood.tree.leaves import ARRAY_KINDS, describe
 from cordwood.tree.structure import Structure
 
-__all__ = ["Fit", "fit"]
+__all__ = ["Fit", "described", "difference", "fit", "label_of", "mismatch", "target_of"]
 
 _MAX_LINES = 50
 _NUMBERS = frozenset({"bool", "int", "float", "complex"})
@@ -47,19 +47,19 @@ def fit(index: Index, like: Any, *, name: str, to: str | None, strict: bool, cas
         spec = describe(path, leaf_like, abstract=True)
         leaf = stored.get(key)
         if key in seen:
-            problems.append(f"{_label(path)}: another leaf of `like` has the name {key!r} too")
+            problems.append(f"{label_of(path)}: another leaf of `like` has the name {key!r} too")
         seen.add(key)
         if leaf is None:
-            problems.append(f"{_label(path)}: not in the checkpoint{_suggestion(path, index)}")
+            problems.append(f"{label_of(path)}: not in the checkpoint{_suggestion(path, index)}")
             continue
-        problem = _difference(leaf, spec, strict=strict, cast=cast)
+        problem = difference(leaf, spec, strict=strict, cast=cast)
         if problem:
-            problems.append(f"{_label(path)}: {problem}")
+            problems.append(f"{label_of(path)}: {problem}")
         else:
-            targets.append(_target(leaf, spec, leaf_like, to, cast=cast))
+            targets.append(target_of(leaf, spec, leaf_like, to, cast=cast))
     if strict:
         problems += [
-            f"{_label(leaf.key_path)}: in the checkpoint ({_describe(leaf)}), not in `like` "
+            f"{label_of(leaf.key_path)}: in the checkpoint ({described(leaf)}), not in `like` "
             "(strict=False ignores it)"
             for key, leaf in stored.items()
             if key not in seen
@@ -67,7 +67,7 @@ def fit(index: Index, like: Any, *, name: str, to: str | None, strict: bool, cas
         if index.naming not in SEPARATORS:
             problems += _container_differences(index.structure, flat.structure, index.naming)
     if problems:
-        raise MismatchError(_message(problems, name))
+        raise mismatch(problems, name)
     return Fit(targets, flat.paths, rebuild)
 
 
@@ -89,7 +89,7 @@ def _name_of(path: KeyPath, naming: Naming) -> Any:
     return keys if separator is None else separator.join(keys)
 
 
-def _label(path: KeyPath) -> str:
+def label_of(path: KeyPath) -> str:
     return format_path(path) or "the root"
 
 
@@ -99,7 +99,7 @@ def _suggestion(path: KeyPath, index: Index) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _describe(value: Leaf | LeafSpec) -> str:
+def described(value: Leaf | LeafSpec) -> str:
     if value.kind == "prng_key":
         return f"key<{value.prng_impl}>[{_shape(value.shape[:-1])}]"
     if value.kind in ARRAY_KINDS:
@@ -111,9 +111,9 @@ def _shape(shape: tuple[int, ...]) -> str:
     return ",".join(map(str, shape))
 
 
-def _difference(leaf: Leaf, spec: LeafSpec, *, strict: bool, cast: bool) -> str | None:
+def difference(leaf: Leaf, spec: LeafSpec, *, strict: bool, cast: bool) -> str | None:
     """What keeps a stored leaf from taking the place of one in `like`; None if nothing."""
-    expected = f"expected {_describe(spec)}, found {_describe(leaf)}"
+    expected = f"expected {described(spec)}, found {described(leaf)}"
     arrays = leaf.kind in ARRAY_KINDS, spec.kind in ARRAY_KINDS
     keys = "prng_key" in (leaf.kind, spec.kind)
     if keys and (leaf.kind != spec.kind or leaf.prng_impl != spec.prng_impl):
@@ -131,7 +131,7 @@ def _difference(leaf: Leaf, spec: LeafSpec, *, strict: bool, cast: bool) -> str 
     return expected
 
 
-def _target(leaf: Leaf, spec: LeafSpec, like: Any, to: str | None, *, cast: bool) -> Target:
+def target_of(leaf: Leaf, spec: LeafSpec, like: Any, to: str | None, *, cast: bool) -> Target:
     kind = spec.kind if leaf.kind in ARRAY_KINDS or spec.kind in ARRAY_KINDS else leaf.kind
     if to is not None and kind in ("jax", "numpy"):
         kind = "jax" if to == "jax" else "numpy"
@@ -165,11 +165,11 @@ def _container_differences(stored: Structure, like: Structure, naming: Naming) -
     for name, wanted in there.items():
         found = here.get(name)
         if found is not None and found.kind != wanted.kind:
-            problems.append(f"{_label(wanted.path)}: expected {wanted.kind}, found {found.kind}")
+            problems.append(f"{label_of(wanted.path)}: expected {wanted.kind}, found {found.kind}")
         elif found is None and wanted.empty:
-            problems.append(f"{_label(wanted.path)}: expected {_empty(wanted)}, found none there")
+            problems.append(f"{label_of(wanted.path)}: expected {_empty(wanted)}, found none there")
     problems += [
-        f"{_label(found.path)}: found {_empty(found)}, which `like` has not"
+        f"{label_of(found.path)}: found {_empty(found)}, which `like` has not"
         for name, found in here.items()
         if found.empty and name not in there
     ]
@@ -207,10 +207,11 @@ def _containers(structure: Structure, naming: Naming) -> dict[Any, _Container]:
     return found
 
 
-def _message(problems: list[str], name: str) -> str:
+def mismatch(problems: Sequence[str], name: str) -> MismatchError:
+    """The error that lists them all."""
     lines = [f"  {problem}" for problem in problems[:_MAX_LINES]]
     if len(problems) > _MAX_LINES:
         lines.append(f"  ... and {len(problems) - _MAX_LINES} more")
     count = counted(len(problems), "leaf", "leaves")
     verb = "do" if len(problems) > 1 else "does"
-    return f"{count} of {name} {verb} not fit `like`:\n" + "\n".join(lines)
+    return MismatchError(f"{count} of {name} {verb} not fit `like`:\n" + "\n".join(lines))

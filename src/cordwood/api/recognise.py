@@ -12,7 +12,7 @@ from cordwood.errors import CordwoodError, UnsupportedFormatError
 __all__ = ["recognise"]
 
 _HEAD_BYTES = 128 << 10
-_ZIP, _GZIP, _ZSTD = b"PK", b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_ZIP, _GZIP, _ZSTD, _NPY = b"PK", b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x93NUMPY"
 _MAX_HEADER_BYTES = 100_000_000  # of safetensors
 _MAPS = frozenset([*range(0x80, 0x90), 0xDE, 0xDF])  # msgpack's first bytes of a dict
 _EXTENSIONS = frozenset([0xC7, 0xC8, 0xC9, *range(0xD4, 0xD9)])  # and of an array
@@ -83,10 +83,14 @@ def _is_npz(file: ReadableFile, head: bytes) -> bool:
     return head.startswith(_ZIP) and any(name.endswith(".npy") for name in _members(file))
 
 
-def _is_npy(_file: ReadableFile, head: bytes) -> bool:
-    from cordwood.formats.npy.header import MAGIC
+def _is_npy(file: ReadableFile, head: bytes) -> bool:
+    if not head.startswith(_NPY):
+        return False
+    return _scans(file, "npy") or not _scans(file, "eqx")
 
-    return head.startswith(MAGIC)
+
+def _is_eqx(file: ReadableFile, head: bytes) -> bool:
+    return head.startswith(_NPY) and _scans(file, "eqx")
 
 
 def _is_msgpack(file: ReadableFile, head: bytes) -> bool:
@@ -131,6 +135,7 @@ _RECOGNISERS: Mapping[str, Callable[[ReadableFile, bytes], bool]] = {
     "safetensors": _is_safetensors,
     "npz": _is_npz,
     "npy": _is_npy,
+    "eqx": _is_eqx,
     "msgpack": _is_msgpack,
     "msgpack.gz": _is_gzip,
     "msgpack.zst": _is_zstd,

@@ -1,0 +1,54 @@
+"""equinox's files: the arrays of a tree one after another, each as a .npy, without names.
+
+What `equinox.tree_serialise_leaves` writes: a `.npy` for each leaf that is an array or a number, in
+the order of `jax.tree.leaves`; other leaves (functions, strings) leave no trace.
+"""
+
+from __future__ import annotations
+
+from cordwood.engine.files import ReadableFile
+from cordwood.errors import FormatError, LimitError, UnsupportedFormatError, counted
+from cordwood.formats.npy.header import MAGIC
+from cordwood.formats.npy.scan import read_array
+from cordwood.formats.npy.storage import storage_of
+from cordwood.index import Index, Leaf, Source
+from cordwood.tree.structure import LEAF, Node
+
+__all__ = ["FORMAT", "MAX_ARRAYS", "scan"]
+
+FORMAT = "eqx"
+MAX_ARRAYS = 1 << 20
+
+
+def scan(file: ReadableFile) -> Index:
+    """What such a file holds: a list of numpy arrays. Nothing in it can be verified.
+
+    Raises:
+        FormatError: something else than a .npy array follows; names the byte.
+        TruncatedError: it ends within an array.
+        LimitError: it holds more than MAX_ARRAYS.
+        UnsupportedFormatError: elements are Python objects, text, or of a type that .npy does
+            not tell (float8, int4).
+    """
+    leaves: list[Leaf] = []
+    at = 0
+    while at < file.size_bytes:
+        if len(leaves) == MAX_ARRAYS:
+            raise LimitError(f"{file.name}: more than {MAX_ARRAYS} arrays (MAX_ARRAYS)")
+        head = file.read(at, min(len(MAGIC), file.size_bytes - at))
+        if head != MAGIC:
+            raise FormatError(
+                f"{file.name}: byte {at}: expected the end or another .npy array after "
+                f"{counted(len(leaves), 'array')}, found {head!r}: it is damaged, or was written "
+                "with a filter_spec of its own, which only equinox can be told of"
+            )
+        try:
+            header = read_array(file, at)
+        except UnsupportedFormatError as e:
+            raise UnsupportedFormatError(f"{e} (it is array {len(leaves)}, counted from 0)") from e
+        storage = storage_of(header, at + header.start)
+        leaves.append(Leaf((len(leaves),), "numpy", header.shape, header.dtype, storage))
+        at += header.stop
+    structure = (Node("list", len(leaves)), *[LEAF] * len(leaves))
+    source = Source(file.name, file.size_bytes)
+    return Index(FORMAT, structure, tuple(leaves), (source,), "positions")

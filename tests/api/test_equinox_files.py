@@ -1,0 +1,179 @@
+"""What equinox writes, read into a `like`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import equinox
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import cordwood
+from tests.golden.equinox_files import PATH, TREE
+
+
+class Model(equinox.Module):
+    mlp: equinox.nn.MLP
+    scale: float
+    step: int
+    name: str
+    key: jax.Array
+    table: np.ndarray
+    half: jax.Array
+
+    def __init__(self, seed: int, width: int = 8) -> None:
+        key = jax.random.PRNGKey(seed)
+        self.mlp = equinox.nn.MLP(2, 3, width, 2, key=key)
+        self.scale = 0.5 + seed
+        self.step = seed
+        self.name = f"model {seed}"
+        self.key = key
+        self.table = np.arange(4, dtype=np.int32) + seed
+        self.half = jnp.full(3, seed, jnp.bfloat16)
+
+
+def same(found: Any, expected: Any) -> None:
+    leaves, others = jax.tree.leaves(found), jax.tree.leaves(expected)
+    assert str(jax.tree.structure(found)) == str(jax.tree.structure(expected))
+    for leaf, other in zip(leaves, others, strict=True):
+        assert type(leaf) is type(other)
+        if isinstance(other, jax.Array | np.ndarray):
+            assert (leaf.shape, leaf.dtype) == (other.shape, other.dtype)
+            np.testing.assert_array_equal(leaf, other)
+        elif not callable(other):
+            assert leaf == other
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    equinox.tree_serialise_leaves(tmp_path / "model.eqx", Model(3))
+    return tmp_path / "model.eqx"
+
+
+def test_the_golden_file() -> None:
+    found = cordwood.load(PATH, like=jax.tree.map(lambda leaf: leaf, TREE))
+    same(found, TREE)
+    for leaf, other in zip(jax.tree.leaves(found), jax.tree.leaves(TREE), strict=True):
+        assert type(leaf) is type(other)
+
+
+def test_as_equinox_reads_it(path: Path) -> None:
+    like = Model(9)
+    found = cordwood.load(path, like=like)
+    same(found, equinox.tree_deserialise_leaves(path, like))
+    assert (found.scale, found.step, found.name) == (3.5, 3, "model 9")  # no string is stored
+    assert found.mlp.activation is like.mlp.activation
+    assert like.step == 9
+
+
+def test_an_abstract_like(path: Path) -> None:
+    like = equinox.filter_eval_shape(Model, 0)
+    found = cordwood.load(path, like=like)
+    np.testing.assert_array_equal(found.mlp.layers[0].weight, Model(3).mlp.layers[0].weight)
+    assert isinstance(found.half, jax.Array)
+
+
+def test_onto_a_mesh_and_mapped(path: Path) -> None:
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    found = cordwood.load(
+        path, like=Model(0), mesh=mesh, rules=[(r"0/weight", jax.P("x")), ("", jax.P())]
+    )
+    assert found.mlp.layers[0].weight.sharding.spec == jax.P("x")
+    same(cordwood.load(path, like=Model(0), mmap=True).mlp, Model(3).mlp)
+
+
+def test_without_like(path: Path) -> None:
+    with pytest.raises(
+        cordwood.MismatchError, match=r"model\.eqx holds 11 arrays without names .*: pass like="
+    ):
+        cordwood.load(path)
+    with cordwood.open(path) as checkpoint:
+        assert list(checkpoint)[:2] == ["0", "1"]
+        np.testing.assert_array_equal(
+            checkpoint["0"][1:3, 0], Model(3).mlp.layers[0].weight[1:3, 0]
+        )
+        with pytest.raises(cordwood.MismatchError, match="pass like="):
+            checkpoint.load()
+    assert cordwood.verify(path).unverified_bytes == path.stat().st_size
+
+
+def test_another_width(path: Path) -> None:
+    with pytest.raises(cordwood.MismatchError) as caught:
+        cordwood.load(path, like=Model(0, width=9))
+    text = str(caught.value)
+    assert f"5 leaves of {path} do not fit `like`" in text
+    assert "mlp/layers/0/weight: expected float32[9,2], found float32[8,2]" in text
+    assert "mlp/layers/2/weight: expected float32[3,9], found float32[3,8]" in text
+
+
+def test_other_dtypes_and_kinds(tmp_path: Path) -> None:
+    path = tmp_path / "x.eqx"
+    equinox.tree_serialise_leaves(path, {"a": jnp.ones(2), "n": 7, "f": 2.0, "b": True})
+    like: dict[str, Any] = {"a": jnp.ones(2, jnp.bfloat16), "n": 0.0, "f": 0, "b": 1}
+    with pytest.raises(cordwood.MismatchError) as caught:
+        cordwood.load(path, like=like)
+    for line in (
+        r"a: expected bfloat16[2], found float32[2] (cast=True converts)",
+        r"n: expected float, found int64[] (cast=True converts)",
+        r"f: expected int, found float64[] (cast=True converts)",
+        r"b: expected int, found bool[] (cast=True converts)",
+    ):
+        assert line in str(caught.value)
+    found = cordwood.load(path, like=like, cast=True)
+    assert found["a"].dtype == jnp.bfloat16
+    assert (found["n"], found["f"], found["b"]) == (7.0, 2, 1)
+    assert [type(found[name]) for name in "nfb"] == [float, int, int]
+
+
+def test_other_numbers_of_leaves(path: Path, tmp_path: Path) -> None:
+    like: Any = {"model": Model(0), "zero": jnp.ones(1)}
+    with pytest.raises(
+        cordwood.MismatchError,
+        match=r"expected 12 arrays and numbers, found 11 in the file: zero is the first that",
+    ):
+        cordwood.load(path, like=like)
+    with pytest.raises(
+        cordwood.MismatchError,
+        match=r"expected 6 arrays .* found 11 .*: array 6, float64\[\], is the first one too many",
+    ):
+        cordwood.load(path, like=Model(0).mlp)
+
+
+def test_an_empty_file_is_a_tree_without_arrays(tmp_path: Path) -> None:
+    path = tmp_path / "x.eqx"
+    equinox.tree_serialise_leaves(path, {"name": "x"})
+    assert cordwood.load(path, like={"name": "y"}) == {"name": "y"}
+
+
+def test_prng_keys(tmp_path: Path) -> None:
+    path = tmp_path / "x.eqx"
+    keys = jax.random.split(jax.random.key(5), 3)
+    equinox.tree_serialise_leaves(path, {"k": jax.random.key_data(keys)})
+    found = cordwood.load(path, like={"k": jax.random.split(jax.random.key(0), 3)})
+    np.testing.assert_array_equal(jax.random.key_data(found["k"]), jax.random.key_data(keys))
+    with pytest.raises(cordwood.MismatchError, match=r"k: expected key<threefry2x32>\[2\], found"):
+        cordwood.load(path, like={"k": jax.random.split(jax.random.key(0))})
+
+
+def test_types_that_npy_does_not_tell(tmp_path: Path) -> None:
+    path = tmp_path / "x.eqx"
+    equinox.tree_serialise_leaves(path, [jnp.ones(1), jnp.ones(1, jnp.float8_e4m3fn)])
+    with pytest.raises(cordwood.UnsupportedFormatError, match=r"float8 types.*it is array 1"):
+        cordwood.load(path, like=[jnp.ones(1), jnp.ones(1, jnp.float8_e4m3fn)])
+
+
+def test_detect_and_save(path: Path, tmp_path: Path) -> None:
+    assert cordwood.detect(path).format == "eqx"
+    np.save(tmp_path / "one.npy", np.ones(1))
+    (tmp_path / "one.npy").rename(tmp_path / "one.eqx")
+    assert cordwood.detect(tmp_path / "one.eqx").format == "eqx"
+    (tmp_path / "one.eqx").rename(tmp_path / "one")
+    assert cordwood.detect(tmp_path / "one").format == "npy"
+    path.rename(tmp_path / "model")
+    assert cordwood.detect(tmp_path / "model").format == "eqx"
+    assert cordwood.load(tmp_path / "model", like=Model(0)).step == 3
+    with pytest.raises(cordwood.UnsupportedFormatError, match="eqx is read, and not written"):
+        cordwood.save(tmp_path / "new.eqx", {"a": 1})
