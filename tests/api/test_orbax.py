@@ -271,9 +271,7 @@ def test_steps_of_any_name(tmp_path: Path) -> None:
     """`step_prefix` of Orbax's managers; the arrays in them are not taken for the run's."""
     options = ocp.CheckpointManagerOptions(step_prefix="model")
     handler = ocp.PyTreeCheckpointHandler(use_ocdbt=False)
-    with ocp.CheckpointManager(
-        tmp_path / "run", item_handlers=handler, options=options
-    ) as manager:
+    with ocp.CheckpointManager(tmp_path / "run", item_handlers=handler, options=options) as manager:
         for step in (9, 10):
             manager.save(step, args=ocp.args.PyTreeSave({"w": jnp.ones(3)}))
     found = cordwood.detect(tmp_path / "run")

@@ -192,6 +192,9 @@ class Listing:
         rest = [p.removeprefix(above) for p in self._paths if p.startswith(above)]
         return {p.split("/")[0]: -1 if "/" in p else 1 for p in rest}
 
+    def folders(self, path: str) -> list[str]:
+        return sorted(name for name, size in self.sizes(path).items() if size < 0)
+
     def has(self, path: str) -> bool:
         return any(p == path or p.startswith(f"{path}/") for p in self._paths)
 

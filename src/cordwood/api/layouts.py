@@ -21,6 +21,7 @@ from cordwood.api.formats import (
 from cordwood.api.recognise import recognise
 from cordwood.api.steps import LOOKED_AT, is_named_step, listed, sorted_steps
 from cordwood.engine.files import LocalFile
+from cordwood.engine.folders import has_within
 from cordwood.engine.stage import standing
 from cordwood.engine.urls import parse_url
 from cordwood.errors import (
@@ -52,7 +53,9 @@ class Layout(NamedTuple):
     """One row of the table."""
 
     name: str
-    index_name: str  # the file that makes a directory a checkpoint of this layout, or a pattern
+    # The file that makes a directory a checkpoint of this layout, or a pattern; with **/ before it,
+    # it may lie anywhere below.
+    index_name: str
     # Which has `open_contents` and `verify_all`, and of a layout that is written `plan_job`,
     # `refuse_foreign` and `collect`. Orbax's says where it is, too: an item may have the index.
     module: str
@@ -88,9 +91,19 @@ LAYOUTS: Sequence[Layout] = (
         "a directory of safetensors files with the index of Hugging Face",
         writable=False,
     ),
+    Layout(
+        "zarr-tree",
+        "**/.zarray",
+        "cordwood.api.open_zarr_tree",
+        "a directory tree of zarr arrays without an index",
+        writable=False,
+    ),
 )
 DEFAULT, ZARR, ORBAX = LAYOUTS[:3]
 _BY_NAME: Mapping[str, Layout] = {row.name: row for row in LAYOUTS if row.writable}
+
+_BELOW = "**/"
+_MAX_ENTRIES = 10_000  # that are looked at for an array
 
 # Suffixes of files that others write: a directory of such a name would be a mistake.
 _FILE_SUFFIXES = frozenset(
@@ -272,6 +285,18 @@ def layout_at(path: str | os.PathLike[str]) -> Layout | None:
 
 def layout_to_read(place: Path) -> Layout | None:
     """The layout of a local directory, of all; None where there is none. Raises as `layout_at`."""
+    found = _by_index(place)
+    if found is not None or _is_of_steps(place):
+        return found
+    for row in LAYOUTS:
+        name = row.index_name.removeprefix(_BELOW)
+        if name != row.index_name and has_within(str(place), name, at_most=_MAX_ENTRIES):
+            return row
+    return None
+
+
+def _by_index(place: Path) -> Layout | None:
+    """The layout whose index lies in the directory itself."""
     written = layout_at(place)
     if written is not None:
         return written
@@ -281,6 +306,22 @@ def layout_to_read(place: Path) -> Layout | None:
             return row
     orbax = module_of(ORBAX)
     return ORBAX if orbax.is_at(place) and not orbax.steps_at(place) else None
+
+
+def _is_of_steps(place: Path) -> bool:
+    """Whether the directories in one are steps, and not the keys of a tree.
+
+    Those that are called by a number alone are a list's, if they count from 0 on.
+    """
+    steps = steps_at(place)
+    if any(map(is_named_step, steps)):
+        return True
+    folders = [entry.name for entry in place.iterdir() if entry.is_dir()]
+    if steps and sorted(steps) == sorted(folders):
+        return sorted(map(int, steps)) != list(range(len(steps))) or any(
+            _by_index(place / name) is not None for name in steps[-LOOKED_AT:]
+        )
+    return False
 
 
 def _is_there(path: Path) -> bool:

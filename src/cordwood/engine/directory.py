@@ -40,6 +40,13 @@ class ReadableDirectory(Protocol):
         """
         ...
 
+    def folders(self, path: str) -> Sequence[str]:
+        """The names of the directories that lie directly in a directory of it, sorted.
+
+        Raises CorruptionError where there is no such directory.
+        """
+        ...
+
     def read(self, path: str, *, limit_bytes: int) -> bytes:
         """A whole file.
 
@@ -69,10 +76,7 @@ class LocalDirectory(Closing):
         self._fd = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def sizes(self, path: str) -> Mapping[str, int]:
-        if path == ".":
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._folder())
-        else:
-            fd = self._open(path, directory=True)
+        fd = self._open_folder(path)
         found = {}
         try:
             with os.scandir(fd) as entries:
@@ -84,6 +88,18 @@ class LocalDirectory(Closing):
         finally:
             os.close(fd)
         return found
+
+    def folders(self, path: str) -> Sequence[str]:
+        """The names of the directories that lie directly in one of it, sorted.
+
+        Symbolic links to directories are among them, and cannot be opened: see `sizes`.
+        """
+        fd = self._open_folder(path)
+        try:
+            with os.scandir(fd) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
+        finally:
+            os.close(fd)
 
     def has(self, path: str) -> bool:
         """Whether there is anything of that name, a broken symlink included."""
@@ -147,6 +163,11 @@ class LocalDirectory(Closing):
         if self._fd < 0:
             raise ValueError(f"{self.name} is closed; open it again")
         return self._fd
+
+    def _open_folder(self, path: str) -> int:
+        if path == ".":
+            return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._folder())
+        return self._open(path, directory=True)
 
     def _open(self, path: str, *, directory: bool = False) -> int:
         try:

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from cordwood.engine import system
 
-__all__ = ["copy_mode", "count_files", "entries_of", "remove_tree"]
+__all__ = ["copy_mode", "count_files", "entries_of", "has_within", "remove_tree"]
 
 
 def remove_tree(path: str) -> None:
@@ -39,6 +39,23 @@ def entries_of(folder: str) -> dict[str, bool]:
             with suppress(FileNotFoundError):
                 found[name] = stat.S_ISDIR(os.lstat(f"{folder}/{name}").st_mode)
     return found
+
+
+def has_within(folder: str, name: str, *, at_most: int) -> bool:
+    """Whether a file of that name lies in a directory, at any depth.
+
+    No more than `at_most` entries are looked at, and one directory. Follows no symlinks.
+    """
+    folders = [folder]
+    seen = 0
+    while folders and seen <= at_most:
+        each = folders.pop()
+        entries = entries_of(each)
+        if entries.get(name) is False:
+            return True
+        seen += len(entries)
+        folders += [f"{each}/{inner}" for inner, is_folder in entries.items() if is_folder]
+    return False
 
 
 def copy_mode(source: str, target: str) -> None:

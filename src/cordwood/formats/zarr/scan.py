@@ -53,7 +53,7 @@ from cordwood.index import (
 from cordwood.keypath import KeyPath
 from cordwood.tree.structure import leaf_paths
 
-__all__ = ["FORMAT", "is_chunk_name", "read_index", "scan"]
+__all__ = ["FORMAT", "is_chunk_name", "read_index", "scan", "scan_arrays"]
 
 FORMAT = "zarr"
 
@@ -108,12 +108,16 @@ def scan(directory: ReadableDirectory, prefix: str | None = None) -> Index:
                 own = parse_item(index.items[name], array_count=len(entries))
         except _ERRORS as e:
             raise type(e)(f"{directory.name}: {e}") from e
-        return _scan(directory, name, entries, own)
+        return scan_arrays(directory, name, entries, own)
 
 
-def _scan(
+def scan_arrays(
     directory: ReadableDirectory, prefix: str, entries: Sequence[Entry], own: Item | None
 ) -> Index:
+    """What arrays of a directory hold: those of cordwood's item `own`, or (None) of others'.
+
+    Raises as `scan`.
+    """
     reader = _Reader(directory, own)
     arrays = []
     for entry in entries:

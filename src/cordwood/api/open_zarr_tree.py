@@ -1,0 +1,38 @@
+"""Open a directory tree of zarr arrays that has no index."""
+
+from __future__ import annotations
+
+import os
+
+from cordwood.api.contents import Checked, Contents
+from cordwood.engine.directory import LocalDirectory, OwnedFile
+from cordwood.formats.zarr.tree import FORMAT, scan_tree
+
+__all__ = ["open_contents", "verify_all"]
+
+
+def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
+    """All arrays of the tree. Raises as `formats.zarr.tree.scan_tree`; ValueError for a prefix."""
+    text = os.fspath(path)
+    if prefix is not None:
+        raise ValueError(
+            f"{text}: prefix= is for directories of several trees; open the directory of that name"
+        )
+    directory = LocalDirectory(text)
+    try:
+        index = scan_tree(directory)
+    except BaseException:
+        directory.close()
+        raise
+    files = [OwnedFile(directory, source.name, source.size_bytes) for source in index.sources]
+    return Contents(FORMAT, index, files)
+
+
+def verify_all(path: str | os.PathLike[str]) -> Checked:
+    """Check that all chunks are there, as large as they should be; they carry no digests.
+
+    Raises as `open_contents`.
+    """
+    with LocalDirectory(os.fspath(path)) as directory:
+        index = scan_tree(directory)
+    return Checked(len(index.leaves), 0, sum(source.size_bytes for source in index.sources))

@@ -1,0 +1,164 @@
+"""Directory trees of zarr arrays without an index, as Levanter writes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorstore
+from jax.experimental.array_serialization import serialization
+
+import cordwood
+
+TREE: dict[str, Any] = {
+    "model": {
+        "embed": jnp.arange(48.0).reshape(8, 6),
+        "layers": {"0": jnp.arange(4, dtype=jnp.bfloat16), "1": jnp.ones((2, 0))},
+    },
+    "step": jnp.int32(7),
+}
+
+
+def write(path: Path, array: Any, driver: str = "zarr", **metadata: Any) -> None:
+    spec = {"driver": driver, "kvstore": f"file://{path}/", "metadata": metadata}
+    store = tensorstore.open(
+        spec, dtype=array.dtype.name, shape=array.shape, create=True, delete_existing=True
+    ).result()
+    store.write(np.asarray(array)).result()
+
+
+def write_tree(path: Path, compressor: Any) -> Path:
+    for key_path, leaf in jax.tree_util.tree_leaves_with_path(TREE):
+        name = "/".join(key.key for key in key_path)
+        write(path / name, leaf, compressor=compressor)
+    (path / "metadata.json").write_text('{"step": 7}')
+    return path
+
+
+@pytest.mark.parametrize("compressor", [None, {"id": "gzip"}, {"id": "zstd"}, {"id": "blosc"}])
+def test_nested_dicts_by_the_directories(tmp_path: Path, compressor: Any) -> None:
+    path = write_tree(tmp_path / "step-7", compressor)
+    assert cordwood.detect(path).format == "zarr-tree"
+    found = cordwood.load(path)
+    assert list(found) == ["model", "step"]
+    jax.tree.map(np.testing.assert_array_equal, found, TREE)
+    like = cordwood.load(path, like=TREE)
+    assert like["model"]["layers"]["0"].dtype == jnp.bfloat16
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    placed = cordwood.load(path, mesh=mesh, rules=[("embed", jax.P("x")), ("", jax.P())])
+    assert placed["model"]["embed"].sharding.spec == jax.P("x")
+    with cordwood.open(path) as checkpoint:
+        np.testing.assert_array_equal(
+            checkpoint["model/embed"][2:4, 1], TREE["model"]["embed"][2:4, 1]
+        )
+    checked = cordwood.verify(path)
+    assert (checked.leaves, checked.verified_bytes) == (4, 0)
+    assert checked.unverified_bytes > 0
+
+
+def test_what_jax_serialises(tmp_path: Path) -> None:
+    """As Levanter calls it: sharded arrays, one directory each, a chunk for each shard."""
+    mesh = jax.make_mesh((4, 2), ("x", "y"))
+    spread = jax.device_put(TREE["model"]["embed"], jax.NamedSharding(mesh, jax.P("x", "y")))
+    spec = serialization.get_tensorstore_spec(str(tmp_path / "model/embed"))
+    assert spec["driver"] == "zarr"
+    write_array: Any = serialization.async_serialize  # type: ignore[attr-defined]
+    asyncio.run(write_array(spread, spec))
+    found = cordwood.load(tmp_path)
+    np.testing.assert_array_equal(found["model"]["embed"], TREE["model"]["embed"])
+
+
+def test_one_array(tmp_path: Path) -> None:
+    write(tmp_path / "w", jnp.ones(3))
+    np.testing.assert_array_equal(cordwood.load(tmp_path / "w"), np.ones(3))
+
+
+def test_a_list_is_not_taken_for_steps(tmp_path: Path) -> None:
+    for i in range(3):
+        write(tmp_path / f"list/{i}/w", jnp.full(2, float(i)))
+        write(tmp_path / f"steps/{i + 1}00/w", jnp.ones(2))
+        write(tmp_path / f"named/step-{i}/w", jnp.ones(2))
+    assert list(cordwood.load(tmp_path / "list")) == ["0", "1", "2"]
+    for name, newest in (("steps", "300"), ("named", "step-2")):
+        assert cordwood.detect(tmp_path / name).format == "steps"
+        with pytest.raises(cordwood.IncompleteCheckpointError, match=f"the newest is .*/{newest}$"):
+            cordwood.load(tmp_path / name)
+    assert list(cordwood.load(tmp_path / "steps/300")) == ["w"]
+
+
+def a_chunk_missing(path: Path) -> None:
+    (path / "model/embed/0.0").unlink()
+
+
+def a_chunk_cut(path: Path) -> None:
+    (path / "model/embed/0.0").write_bytes(b"short")
+
+
+def metadata_damaged(path: Path) -> None:
+    (path / "step/.zarray").write_text("{")
+
+
+def a_link(path: Path) -> None:
+    (path / "more").symlink_to(path / "model")
+
+
+def a_loop(path: Path) -> None:
+    (path / "model/again").symlink_to(path)
+
+
+def version_three(path: Path) -> None:
+    write(path / "new", jnp.ones(2), driver="zarr3")
+
+
+def a_database(path: Path) -> None:
+    (path / "db").mkdir()
+    (path / "db/manifest.ocdbt").write_bytes(b"")
+
+
+def very_deep(path: Path) -> None:
+    (path / "/".join(["d"] * 70)).mkdir(parents=True)
+
+
+BROKEN: dict[Callable[[Path], None], tuple[type[Exception], str]] = {
+    a_chunk_missing: (cordwood.CorruptionError, "0.0 is missing: the checkpoint is incomplete"),
+    a_chunk_cut: (cordwood.TruncatedError, "0.0: expected 192 bytes, found 5"),
+    metadata_damaged: (cordwood.FormatError, "step"),
+    a_link: (cordwood.CorruptionError, "more is, or lies behind, a symbolic link"),
+    a_loop: (cordwood.CorruptionError, "model/again is, or lies behind, a symbolic link"),
+    version_three: (cordwood.UnsupportedFormatError, "zarr.json says that this is zarr of ver"),
+    a_database: (cordwood.UnsupportedFormatError, "manifest.ocdbt says that this is OCDBT"),
+    very_deep: (cordwood.LimitError, "nested deeper than 64"),
+}
+
+
+@pytest.mark.parametrize("damage", BROKEN, ids=lambda damage: damage.__name__)
+def test_broken_trees(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    path = write_tree(tmp_path / "tree", None)
+    damage(path)
+    error, message = BROKEN[damage]
+    for call in (cordwood.load, cordwood.open, cordwood.verify):
+        with pytest.raises(error, match=message) as caught:
+            call(path)
+        assert type(caught.value) is error
+        assert str(path) in str(caught.value)
+
+
+def test_arrays_of_cordwoods_that_have_lost_their_index(tmp_path: Path) -> None:
+    cordwood.save(tmp_path / "x", {"a": np.ones(3)}, layout="zarr")
+    (tmp_path / "x/tensorstore_index.json").unlink()
+    with pytest.raises(cordwood.CorruptionError, match="cordwood wrote this array"):
+        cordwood.load(tmp_path / "x")
+
+
+def test_nothing_is_saved_there(tmp_path: Path) -> None:
+    path = write_tree(tmp_path / "tree", None)
+    with pytest.raises(cordwood.NotACheckpointError):
+        cordwood.save(path, {"a": np.ones(1)})
+    with pytest.raises(ValueError, match="open the directory of that name"):
+        cordwood.load(path, prefix="model")
