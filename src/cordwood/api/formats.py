@@ -31,7 +31,7 @@ class Format(NamedTuple):
     """One row of the table."""
 
     name: str
-    suffix: str
+    suffix: str  # "": none of its own
     scanner: str  # the module whose `scan` reads it
     description: str
     compression: str | None = None
@@ -47,6 +47,13 @@ FORMATS: Sequence[Format] = (
     Format("msgpack", ".msgpack", _FLAX, "a tree in Flax's msgpack"),
     Format("msgpack.gz", ".msgpack.gz", _FLAX, "a tree in Flax's msgpack, under gzip", "gz"),
     Format("msgpack.zst", ".msgpack.zst", _FLAX, "a tree in Flax's msgpack, under zstd", "zst"),
+    Format(
+        "msgpack-records",
+        "",
+        "cordwood.formats.msgpack_records",
+        "a stream of msgpack records, as EasyLM writes it",
+        writable=False,
+    ),
 )
 _BY_NAME: Mapping[str, Format] = {row.name: row for row in FORMATS}
 
@@ -81,7 +88,7 @@ def format_for(path: str | os.PathLike[str], name: str | None) -> Format:
 
 def format_by_suffix(name: str) -> Format | None:
     """The format that a name's suffix stands for."""
-    found = [row for row in FORMATS if name.endswith(row.suffix)]
+    found = [row for row in FORMATS if row.suffix and name.endswith(row.suffix)]
     return max(found, key=lambda row: len(row.suffix), default=None)
 
 
@@ -106,7 +113,7 @@ def _names() -> str:
 
 
 def _suffixes() -> str:
-    return ", ".join(row.suffix for row in FORMATS)
+    return ", ".join(row.suffix for row in FORMATS if row.suffix)
 
 
 def open_source(

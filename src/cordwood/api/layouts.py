@@ -18,7 +18,7 @@ from cordwood.api.formats import (
     format_for,
     format_to_write,
 )
-from cordwood.api.recognise import recognise
+from cordwood.api.recognise import is_records, recognise
 from cordwood.api.steps import LOOKED_AT, is_named_step, listed, sorted_steps
 from cordwood.engine.files import LocalFile
 from cordwood.engine.folders import has_within
@@ -199,7 +199,11 @@ def origin_of(
     if format is None and format_by_suffix(text) is None and place.is_file():
         with LocalFile(place) as file:
             return recognise(file)
-    return format_for(path, format)
+    row = format_for(path, format)
+    if format is None and row.name == "msgpack" and place.is_file():
+        with LocalFile(place) as file:
+            return format_for(path, "msgpack-records") if is_records(file) else row
+    return row
 
 
 def not_a_checkpoint(place: Path, text: str) -> IncompleteCheckpointError:
@@ -265,7 +269,7 @@ def is_directory_name(text: str) -> bool:
     if text.endswith("/"):
         return True
     suffix = Path(text).suffix.lower()
-    known = [row.suffix for row in FORMATS]
+    known = [row.suffix for row in FORMATS if row.suffix]
     return suffix not in _FILE_SUFFIXES and not difflib.get_close_matches(suffix, known, n=1)
 
 

@@ -9,11 +9,12 @@ from cordwood.api.formats import FORMATS, Format, format_by_suffix, scan
 from cordwood.engine.files import ReadableFile
 from cordwood.errors import CordwoodError, UnsupportedFormatError
 
-__all__ = ["recognise"]
+__all__ = ["is_records", "recognise"]
 
 _HEAD_BYTES = 128 << 10
 _ZIP, _GZIP, _ZSTD, _NPY = b"PK", b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x93NUMPY"
 _MAX_HEADER_BYTES = 100_000_000  # of safetensors
+_PAIR = b"\x92"  # msgpack's first byte of a record of two
 _MAPS = frozenset([*range(0x80, 0x90), 0xDE, 0xDF])  # msgpack's first bytes of a dict
 _EXTENSIONS = frozenset([0xC7, 0xC8, 0xC9, *range(0xD4, 0xD9)])  # and of an array
 
@@ -94,7 +95,18 @@ def _is_eqx(file: ReadableFile, head: bytes) -> bool:
 
 
 def _is_msgpack(file: ReadableFile, head: bytes) -> bool:
-    return _begins_msgpack(head) and _scans(file, "msgpack")
+    if not _begins_msgpack(head) and not file.name.endswith(".msgpack"):
+        return False  # numbers and lists, which text looks like too
+    return not _is_records(file, head) and _scans(file, "msgpack")
+
+
+def is_records(file: ReadableFile) -> bool:
+    """Whether a file is a stream of msgpack records, which Flax's suffix is used for too."""
+    return file.size_bytes > 0 and _is_records(file, file.read(0, 1))
+
+
+def _is_records(file: ReadableFile, head: bytes) -> bool:
+    return head.startswith(_PAIR) and _scans(file, "msgpack-records")
 
 
 def _scans(file: ReadableFile, name: str) -> bool:
@@ -139,4 +151,5 @@ _RECOGNISERS: Mapping[str, Callable[[ReadableFile, bytes], bool]] = {
     "msgpack": _is_msgpack,
     "msgpack.gz": _is_gzip,
     "msgpack.zst": _is_zstd,
+    "msgpack-records": _is_records,
 }

@@ -1,0 +1,112 @@
+"""A stream of msgpack records, a key path and Flax's bytes of a value each.
+
+What EasyLM's StreamingCheckpointer writes, and eFormer's CheckpointManager into buckets: for each
+entry of the flattened state dict, `msgpack.pack((keys, flax.serialization.to_bytes(value)))`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cordwood.engine.collector import collector_paused
+from cordwood.engine.files import MemoryFile, ReadableFile
+from cordwood.errors import FormatError, LimitError
+from cordwood.formats.flax_msgpack.scan import scan as scan_value
+from cordwood.formats.flax_msgpack.tokens import decode_text, read_token
+from cordwood.index import Index, Leaf, Pieces, Source
+from cordwood.tree.structure import Node
+
+__all__ = ["FORMAT", "MAX_KEYS", "scan"]
+
+FORMAT = "msgpack-records"
+MAX_KEYS = 64  # of one record
+
+
+def scan(file: ReadableFile) -> Index:
+    """What a stream of records holds: nested dicts of numpy arrays. Nothing can be verified.
+
+    Raises:
+        FormatError: it is no such stream, or two records have one place in the tree; names the
+            byte.
+        TruncatedError: it ends within a record.
+        LimitError: a record has more than MAX_KEYS keys.
+    """
+    with collector_paused():
+        data, name = file.map(), file.name
+        tree: dict[str, Any] = {}
+        at = 0
+        while at < len(data):
+            keys, start, stop = _read_record(data, at, name)
+            value = scan_value(MemoryFile(data[start:stop], f"{name}: the value at byte {start}"))
+            _put(tree, keys, _moved(value, start), f"{name}: byte {at}: {'/'.join(keys)!r:.200}")
+            at = stop
+        nodes, leaves = _laid_out(tree)
+        source = Source(name, file.size_bytes)
+        return Index(FORMAT, tuple(nodes), tuple(leaves), (source,), "strings")
+
+
+def _read_record(data: memoryview, at: int, name: str) -> tuple[list[str], int, int]:
+    """The keys of a record, and where its value begins and ends."""
+    token = read_token(data, at, name)
+    if token.kind != "array" or token.value != 2:
+        raise FormatError(
+            f"{name}: byte {at}: expected a record of keys and a value, found {token.kind}"
+        )
+    path = read_token(data, token.start, name)
+    if path.kind != "array" or not path.value:
+        raise FormatError(f"{name}: byte {token.start}: expected the keys of a record")
+    if path.value > MAX_KEYS:
+        raise LimitError(
+            f"{name}: byte {token.start}: {path.value} keys; expected at most {MAX_KEYS} (MAX_KEYS)"
+        )
+    keys = []
+    pos = path.start
+    for _ in range(path.value):
+        key = read_token(data, pos, name)
+        if key.kind != "str":
+            raise FormatError(f"{name}: byte {pos}: expected a key, a str, found {key.kind}")
+        keys.append(decode_text(data, key.start, key.stop, name))
+        pos = key.stop
+    value = read_token(data, pos, name)
+    if value.kind != "bin":
+        raise FormatError(f"{name}: byte {pos}: expected the bytes of a value, found {value.kind}")
+    return keys, value.start, value.stop
+
+
+def _moved(value: Index, start: int) -> Index:
+    """The index of a value that begins at byte `start` of the file."""
+    leaves = []
+    for leaf in value.leaves:
+        storage = leaf.storage
+        if isinstance(storage, Pieces):
+            pieces = [piece._replace(offset=piece.offset + start) for piece in storage.pieces]
+            leaf = leaf._replace(storage=storage._replace(pieces=tuple(pieces)))
+        leaves.append(leaf)
+    return value._replace(leaves=tuple(leaves))
+
+
+def _put(tree: dict[str, Any], keys: list[str], value: Index, where: str) -> None:
+    node = tree
+    for key in keys[:-1]:
+        node = node.setdefault(key, {})
+        if type(node) is not dict:
+            raise FormatError(f"{where} lies within another record's value")
+    if keys[-1] in node:
+        raise FormatError(f"{where}: another record has that place")
+    node[keys[-1]] = value
+
+
+def _laid_out(tree: dict[str, Any]) -> tuple[list[Node], list[Leaf]]:
+    """The nodes in pre-order, and the leaves under their whole key paths."""
+    nodes: list[Node] = []
+    leaves: list[Leaf] = []
+    stack: list[tuple[tuple[str, ...], Any]] = [((), tree)]
+    while stack:
+        path, value = stack.pop()
+        if isinstance(value, dict):
+            nodes.append(Node("dict", len(value), tuple(value)))
+            stack += [((*path, key), value[key]) for key in reversed(value)]
+        else:
+            nodes += value.structure
+            leaves += [leaf._replace(key_path=(*path, *leaf.key_path)) for leaf in value.leaves]
+    return nodes, leaves

@@ -1,0 +1,140 @@
+"""Streams of msgpack records, as EasyLM and eFormer's CheckpointManager write them."""
+
+from __future__ import annotations
+
+import io
+import re
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import flax.serialization
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import msgpack
+import numpy as np
+import pytest
+
+import cordwood
+from cordwood.engine.files import MemoryFile
+from cordwood.errors import FormatError, LimitError, TruncatedError
+from cordwood.formats import msgpack_records
+
+TREE: dict[str, Any] = {
+    "params": {
+        "embed": jnp.arange(48.0).reshape(8, 6),
+        "layers": [jnp.ones(3, jnp.bfloat16), jnp.zeros((2, 0))],
+    },
+    "step": jnp.int32(7),
+}
+
+
+def record(keys: Any, value: bytes) -> bytes:
+    data: bytes = msgpack.packb((keys, value))
+    return data
+
+
+def stream(tree: Any) -> bytes:
+    """What EasyLM does."""
+    flat = flax.traverse_util.flatten_dict(flax.serialization.to_state_dict(tree))
+    return b"".join(record(k, flax.serialization.to_bytes(v)) for k, v in flat.items())
+
+
+@pytest.mark.parametrize("name", ["streaming_params", "x.msgpack"])
+def test_records(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(stream(TREE))
+    assert cordwood.detect(path).format == "msgpack-records"
+    for mmap in (False, True):
+        found = cordwood.load(path, mmap=mmap)
+        assert list(found) == ["params", "step"]
+        assert list(found["params"]["layers"]) == ["0", "1"]
+        np.testing.assert_array_equal(found["params"]["embed"], TREE["params"]["embed"])
+        assert found["params"]["layers"]["0"].dtype == jnp.bfloat16
+    like = cordwood.load(path, like=TREE)
+    jax.tree.map(np.testing.assert_array_equal, like, TREE)
+    assert type(like["params"]["layers"]) is list
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    placed = cordwood.load(path, mesh=mesh, rules=[("embed", jax.P("x")), ("", jax.P())])
+    assert placed["params"]["embed"].sharding.spec == jax.P("x")
+    with cordwood.open(path) as checkpoint:
+        part = checkpoint["params/embed"][2:5, 1]
+    np.testing.assert_array_equal(part, TREE["params"]["embed"][2:5, 1])
+    assert cordwood.verify(path).unverified_bytes == path.stat().st_size
+    with pytest.raises(cordwood.MismatchError, match="step: expected float32"):
+        cordwood.load(path, like={**TREE, "step": jnp.ones(1)})
+
+
+def test_what_eformer_writes(tmp_path: Path) -> None:
+    from eformer.serialization.base_manager import CheckpointManager
+
+    kept = io.BytesIO()
+
+    class Bucket:
+        def bucket(self, name: str) -> Any:
+            return self
+
+        def blob(self, name: str) -> Any:
+            return self
+
+        def upload_from_file(self, data: Any, content_type: str) -> None:
+            kept.write(data.read())
+
+    manager: Any = CheckpointManager.__new__(CheckpointManager)
+    manager.gcs_client = Bucket()
+    tree = {"a": {"w": jnp.arange(6.0)}, "b": jnp.ones((2, 2))}
+    manager.save_state_to_gcs_msgpack(tree, "gs://bucket/name")
+    path = tmp_path / "checkpoint"
+    path.write_bytes(kept.getvalue())
+    found = cordwood.load(path)
+    jax.tree.map(np.testing.assert_array_equal, found, tree)
+
+
+def test_flax_files_are_not_taken_for_streams(tmp_path: Path) -> None:
+    path = tmp_path / "x.msgpack"
+    path.write_bytes(flax.serialization.msgpack_serialize([["a"], b"value"]))
+    assert cordwood.load(path) == [["a"], b"value"]
+
+
+ARRAY = flax.serialization.to_bytes(np.ones(2, np.float32))
+
+HOSTILE: dict[str, tuple[bytes, type[Exception], str]] = {
+    "no record": (b"\x80", FormatError, "byte 0: expected a record of keys and a value, found map"),
+    "three": (msgpack.packb([["a"], b"", 1]), FormatError, "expected a record of keys"),
+    "no keys": (record([], ARRAY), FormatError, "byte 1: expected the keys of a record"),
+    "a key alone": (record("a", ARRAY), FormatError, "byte 1: expected the keys of a record"),
+    "a number as key": (record([1], ARRAY), FormatError, "expected a key, a str, found int"),
+    "many keys": (record(["a"] * 65, ARRAY), LimitError, "65 keys; expected at most 64"),
+    "keys of a gigabyte": (b"\x92\xdd\x3f\xff\xff\xff", LimitError, "1073741823 keys"),
+    "no bytes": (msgpack.packb([["a"], 1]), FormatError, "expected the bytes of a value, found"),
+    "cut": (record(["a"], ARRAY)[:-1], TruncatedError, "truncated"),
+    "cut after a record": (stream(TREE) + b"\x92", TruncatedError, "truncated"),
+    "trailing": (record(["a"], ARRAY) + b"\0", FormatError, "found int"),
+    "value of nothing": (record(["a"], b""), TruncatedError, "the value at byte"),
+    "value and more": (record(["a"], ARRAY + b"\0"), FormatError, "expected the end"),
+    "one place": (record(["a"], ARRAY) * 2, FormatError, "'a': another record has that place"),
+    "within another": (
+        record(["a"], ARRAY) + record(["a", "b"], ARRAY),
+        FormatError,
+        "'a/b' lies within another record's value",
+    ),
+    "around another": (
+        record(["a", "b"], ARRAY) + record(["a"], ARRAY),
+        FormatError,
+        "'a': another record has that place",
+    ),
+}
+
+
+@pytest.mark.parametrize(("raw", "error", "message"), HOSTILE.values(), ids=HOSTILE)
+def test_malformed_streams(raw: bytes, error: type[Exception], message: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(error, match=re.escape(message)) as caught:
+            msgpack_records.scan(MemoryFile(raw, "bad"))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert str(caught.value).startswith("bad: ")
+    assert peak < 2 * len(raw) + (16 << 20)
