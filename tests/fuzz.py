@@ -6,6 +6,7 @@ the mutations (https://github.com/google/atheris, a development dependency on Li
     msgpack      bytes as a .msgpack
     safetensors  bytes as a .safetensors
     sealed       the same, with digests that always match, as one who wants harm would make them
+    npy, npz     bytes as one of numpy's files
     gz, zst      bytes as a compressed stream
 
 Each target runs in a process of its own, for its share of the time. One that fails leaves its
@@ -24,7 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-TARGETS = ("msgpack", "safetensors", "sealed", "gz", "zst")
+TARGETS = ("msgpack", "safetensors", "sealed", "npy", "npz", "gz", "zst")
 FAILURES = Path("build/fuzz")
 MAX_INPUT_BYTES = 4096
 MAX_DECOMPRESSED_BYTES = 1 << 24
@@ -68,6 +69,7 @@ def fuzz(name: str, seconds: int, runs: int) -> int:
         import cordwood.api.verify
         import cordwood.formats.compressed
         import cordwood.formats.flax_msgpack
+        import cordwood.formats.npz
         import cordwood.formats.safetensors  # noqa: F401
     read = reader(name)
     FAILURES.mkdir(parents=True, exist_ok=True)
@@ -111,7 +113,7 @@ def reader(name: str) -> Callable[[bytes], None]:
 
     if name == "sealed":
         sys.modules[scan_module.__module__].check_header = lambda _header: None  # type: ignore[attr-defined]
-    row = format_for("", "msgpack" if name == "msgpack" else "safetensors")
+    row = format_for("", "safetensors" if name == "sealed" else name)
 
     def read(data: bytes) -> None:
         file = MemoryFile(data)
@@ -130,6 +132,9 @@ def reader(name: str) -> Callable[[bytes], None]:
 
 def seeds(name: str) -> Iterator[bytes]:
     """Valid files to begin with, and a few odd ones."""
+    if name in ("npy", "npz"):
+        yield from _numpy_seeds(name)
+        return
     import gzip
 
     import numpy as np
@@ -174,6 +179,28 @@ def seeds(name: str) -> Iterator[bytes]:
         header = b'{ "__metadata__": {"format": "pt"}, "a" : {"dtype": "BOOL", "shape": [], '
         header += b'"data_offsets": [0, 1]} }'
         yield len(header).to_bytes(8, "little") + header + b"\1"
+
+
+def _numpy_seeds(name: str) -> Iterator[bytes]:
+    import io
+
+    import numpy as np
+
+    arrays: list[Any] = [
+        np.arange(3.0),
+        np.asfortranarray(np.arange(12, dtype=">i2").reshape(2, 3, 2)),
+        np.zeros((0, 2), "M8[s]"),
+        np.array(True),
+    ]
+    for array in arrays:
+        file = io.BytesIO()
+        if name == "npy":
+            np.save(file, array)
+        elif array.ndim:
+            np.savez_compressed(file, array, a=arrays[3])
+        else:
+            np.savez(file, *arrays)
+        yield file.getvalue()
 
 
 def _without_padding(data: bytes) -> bytes:

@@ -193,6 +193,20 @@ def test_archives_that_others_write(tmp_path: Path) -> None:
     same(cordwood.load(path)["größe"], np.arange(9))
 
 
+def test_sizes_and_counts_of_64_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in archives of 4 GiB, or of 65,535 members."""
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 100)
+    monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 1)
+    for save in (np.savez, np.savez_compressed):
+        save(tmp_path / "x.npz", np.arange(50), np.ones(3))
+        raw = (tmp_path / "x.npz").read_bytes()
+        assert b"PK\6\6" in raw
+        assert b"PK\6\7" in raw
+        found = cordwood.load(tmp_path / "x.npz")
+        same(found["arr_0"], np.arange(50))
+        same(found["arr_1"], np.ones(3))
+
+
 def test_how_arrays_are_stored() -> None:
     def storage(array: np.ndarray) -> Any:
         data = io.BytesIO()

@@ -77,13 +77,7 @@ LAYOUTS: Sequence[Layout] = (
         "cordwood.api.zarr",
         "a directory of zarr arrays with eFormer's index",
     ),
-    Layout(
-        "orbax",
-        "_METADATA",
-        "cordwood.api.orbax",
-        "an Orbax checkpoint",
-        writable=False,
-    ),
+    Layout("orbax", "_METADATA", "cordwood.api.orbax", "an Orbax checkpoint", writable=False),
     Layout(
         "safetensors-shards",
         "*.safetensors.index.json",
@@ -318,7 +312,7 @@ def _is_of_steps(place: Path) -> bool:
     Those that are called by a number alone are a list's, if they count from 0 on.
     """
     steps = steps_at(place)
-    if any(map(is_named_step, steps)):
+    if any(map(is_named_step, steps)) or module_of(ORBAX).steps_at(place):
         return True
     folders = [entry.name for entry in place.iterdir() if entry.is_dir()]
     if steps and sorted(steps) == sorted(folders):

@@ -29,6 +29,7 @@ from cordwood.index import (
     Encoded,
     Index,
     Leaf,
+    Naming,
     Piece,
     Pieces,
     Source,
@@ -91,8 +92,8 @@ def scan(file: ReadableFile) -> Index:
     structure = (Node("dict", len(leaves), tuple([str(leaf.key_path[0]) for leaf in leaves])),)
     checksums = tuple([each.checksum for each in found])
     source = Source(file.name, file.size_bytes, checksums=checksums)
-    naming = "slashed" if any("/" in name for name in names) else "dotted"
-    return Index(FORMAT, structure + (LEAF,) * len(leaves), tuple(leaves), (source,), naming)  # type: ignore[arg-type]
+    naming: Naming = "slashed" if any("/" in name for name in names) else "dotted"
+    return Index(FORMAT, structure + (LEAF,) * len(leaves), tuple(leaves), (source,), naming)
 
 
 def _read_member(file: ReadableFile, member: Member, name: str) -> _Found:
