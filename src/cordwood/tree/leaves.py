@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import sys
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -39,10 +40,19 @@ _PYTHON_KINDS: dict[type, LeafKind] = {
 }
 
 
+_jax_types: set[type] = set()  # those met so far: asking jax takes six times as long
+
+
 def is_jax_array(leaf: object) -> bool:
     """Whether `leaf` is a jax.Array, without importing jax to find out."""
+    if type(leaf) in _jax_types:
+        return True
     jax = sys.modules.get("jax")
-    return jax is not None and isinstance(leaf, jax.Array)
+    if jax is None or not isinstance(leaf, jax.Array):
+        return False
+    if not isinstance(leaf, jax.core.Tracer):  # of which one may be an array and another not
+        _jax_types.add(type(leaf))
+    return True
 
 
 def describe(path: KeyPath, leaf: Any, *, abstract: bool = False, spread: bool = False) -> LeafSpec:
@@ -172,8 +182,9 @@ def host_array(leaf: Any) -> np.ndarray[Any, Any]:
         return np.asarray(leaf)
     import jax
 
-    if isinstance(leaf.dtype, np.dtype) and len(leaf.devices()) == 1:
-        return shard_array(leaf)
+    devices = leaf.devices()
+    if len(devices) == 1 and isinstance(leaf.dtype, np.dtype):
+        return _on_device(leaf, *devices)
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):  # type: ignore[attr-defined]
         return np.asarray(jax.random.key_data(leaf))
     shards = [shard for shard in leaf.addressable_shards if shard.replica_id == 0]
@@ -198,7 +209,10 @@ def whole_array(leaf: Any) -> np.ndarray[Any, Any]:
 
 def shard_array(data: Any) -> np.ndarray[Any, Any]:
     """As `host_array`, of a jax.Array on one device."""
-    (device,) = data.devices()
+    return _on_device(data, *data.devices())
+
+
+def _on_device(data: Any, device: Any) -> np.ndarray[Any, Any]:
     aside: Any = pinned_host(device)
     if aside is None and device.platform == "cpu" and is_viewed(data.dtype):
         return np.asarray(data)
@@ -215,6 +229,7 @@ def is_viewed(dtype: np.dtype[Any]) -> bool:
     return dtype.kind != "V" or dtype.itemsize > 1 or dtype.name.startswith("float8")
 
 
+@cache
 def pinned_host(device: Any) -> Any:
     """The sharding that lies in the host's memory beside an accelerator; None where it has none.
 

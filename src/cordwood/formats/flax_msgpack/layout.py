@@ -27,11 +27,13 @@ from cordwood.formats.flax_msgpack.refusals import (
 )
 from cordwood.keypath import DictKey, Key, KeyPath
 from cordwood.plan.save import FilePlan, LeafBytes, Literal, Segment
+from cordwood.tree.leaves import is_jax_array
 from cordwood.tree.padding import without_padding
 
 __all__ = ["plan_save"]
 
 _POSITION = re.compile(r"0|[1-9][0-9]{0,17}")
+_new = tuple.__new__
 _BIG_BYTES = 4096  # bytes objects from here on are not copied into the plan
 
 _Frame = tuple[Iterator[Any], bool, bool]  # what is left, whether of a dict, whether Flax chunks
@@ -80,7 +82,8 @@ class _Planner:
         self.out = bytearray()  # headers that are not yet in a segment
         self.segments: list[Segment] = []
         self.leaves: list[Any] = []
-        self.heads: dict[tuple[Any, ...], bytes | None] = {}
+        self.heads: dict[tuple[Any, ...], bytes] = {}
+        self.names: dict[np.dtype[Any], str] = {}
         self.path: list[Key] = []
         self.stack: list[_Frame] = []
 
@@ -90,7 +93,7 @@ class _Planner:
 
     def flush(self) -> None:
         if self.out:
-            self.segments.append(Literal(bytes(self.out)))
+            self.segments.append(_new(Literal, (bytes(self.out),)))
             self.size_bytes += len(self.out)
             self.out.clear()
 
@@ -143,7 +146,9 @@ class _Planner:
 
     def value(self, value: Any, *, chunkable: bool) -> None:
         kind = type(value)
-        if kind is dict:
+        if kind is np.ndarray:
+            self.array(value, chunkable=chunkable)
+        elif kind is dict:
             self.mapping(value, chunkable)
         elif kind is list:
             self.out += wire.array_header(len(value))
@@ -152,12 +157,12 @@ class _Planner:
             if isinstance(value, np.ma.MaskedArray):
                 self.refuse(refusal(self.key_path(), value))
             else:
-                self.array(value, value.shape, value.dtype, chunkable=chunkable)
+                self.array(value, chunkable=chunkable)
         elif isinstance(value, np.generic):
             self.scalar(value)
         elif not self.atom(value, kind):
             if _is_readable_jax_array(value):
-                self.array(value, value.shape, value.dtype, chunkable=chunkable)
+                self.array(value, chunkable=chunkable)
             else:
                 self.refuse(refusal(self.key_path(), value))
 
@@ -274,8 +279,9 @@ class _Planner:
         self.out += head
         self.out += without_padding(np.asarray(value)).tobytes()
 
-    def array(self, value: Any, shape: tuple[int, ...], dtype: Any, *, chunkable: bool) -> None:
-        name = self.dtype_name(value, dtype)
+    def array(self, value: Any, *, chunkable: bool) -> None:
+        shape, dtype = value.shape, value.dtype
+        name = self.names.get(dtype) or self.dtype_name(value, dtype)
         if name is None:
             return
         nbytes = math.prod(shape) * dtype.itemsize
@@ -285,10 +291,9 @@ class _Planner:
             self.leaf_bytes(value, [nbytes])
 
     def array_head(self, shape: tuple[int, ...], name: str, nbytes: int) -> bool:
-        key = (shape, name)
-        head = self.heads.get(key)
+        head = self.heads.get((shape, name))
         if head is None:
-            head = self.heads[key] = wire.ndarray_header(wire.EXT_ARRAY, shape, name, nbytes)
+            head = wire.ndarray_header(wire.EXT_ARRAY, shape, name, nbytes)
             if head is None:
                 self.refuse(
                     UnsupportedArrayError(
@@ -298,8 +303,8 @@ class _Planner:
                         "MAX_CHUNK_SIZE, or save as .safetensors"
                     )
                 )
-                del self.heads[key]
                 return False
+            self.heads[shape, name] = head
         self.out += head
         return True
 
@@ -331,21 +336,22 @@ class _Planner:
             self.flush()
             if new:
                 self.leaves.append(value)
-            self.segments.append(LeafBytes(len(self.leaves) - 1, start, stop))
+            self.segments.append(_new(LeafBytes, (len(self.leaves) - 1, start, stop)))
             self.size_bytes += stop - start
 
     def dtype_name(self, value: Any, dtype: Any) -> str | None:
         if isinstance(dtype, np.dtype):
             try:
-                return dtypes.name_of(dtype)
+                name = self.names[dtype] = dtypes.name_of(dtype)
             except TypeError:
                 pass
+            else:
+                return name
         self.refuse(refusal(self.key_path(), value))
         return None
 
 
 def _is_readable_jax_array(value: Any) -> bool:
-    jax = sys.modules.get("jax")
-    if jax is None or not isinstance(value, jax.Array) or isinstance(value, jax.core.Tracer):
+    if not is_jax_array(value) or isinstance(value, sys.modules["jax"].core.Tracer):
         return False
     return not value.is_deleted() and (value.is_fully_addressable or value.is_fully_replicated)
