@@ -4,8 +4,8 @@ What eformer 0.0.101 makes of `tree()` on eight devices:
 
 - eformer-0.0.101/run/run-6, run-12: two steps of its Checkpointer, each with the trees of two
   prefixes, `<prefix>_structure.json` (which holds pickles) and metadata.json.
-- eformer-0.0.101/shards: the sharded safetensors files of its CheckpointManager, of PARAMS. (Its
-  `save_checkpoint` of that version fails, as it calls `to_host` without `cpu_offload`: it is given.)
+- eformer-0.0.101/shards: the sharded safetensors files of its CheckpointManager, of PARAMS; its
+  `save_checkpoint` is given the `cpu_offload` that it leaves out of a call (B40).
 """
 
 from __future__ import annotations
