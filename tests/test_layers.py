@@ -24,6 +24,8 @@ LAYERS = {
     "formats": 4,
     "api": 5,
     "msgpack": 5,
+    "__main__": 6,
+    "cli": 6,
     "compat": 6,
     "testing": 6,
 }
@@ -71,11 +73,13 @@ PURE = {
     "bisect",
     "collections",
     "dataclasses",
+    "difflib",
     "functools",
     "heapq",
     "itertools",
     "math",
     "operator",
+    "re",
     "typing",
 }
 

@@ -14,20 +14,25 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "cordwood.api.checkpoint": ("Checkpoint", "StoredLeaf", "open"),
     "cordwood.api.detect": ("Detected", "detect"),
+    "cordwood.api.conversion": ("Conversion", "convert"),
     "cordwood.api.gc": ("gc",),
     "cordwood.api.deserialize": ("tree_deserialize_leaves",),
+    "cordwood.api.diff": ("diff",),
+    "cordwood.api.differences": ("Diff", "LeafDiff"),
     "cordwood.api.load": ("load",),
     "cordwood.api.save": ("save",),
     "cordwood.api.save_async": ("save_async",),
     "cordwood.api.serialize": ("tree_serialize_leaves",),
     "cordwood.api.verify": ("Verification", "verify"),
-    "cordwood.engine.pending": ("PendingSave", "Progress"),
+    "cordwood.engine.meter": ("Progress",),
+    "cordwood.engine.pending": ("PendingSave",),
     "cordwood.errors": (
         "CordwoodError",
         "CorruptionError",
         "FormatError",
         "IncompleteCheckpointError",
         "LimitError",
+        "LossError",
         "MismatchError",
         "NotACheckpointError",
         "PendingSaveError",
@@ -76,9 +81,14 @@ if TYPE_CHECKING:
     from cordwood.api.checkpoint import Checkpoint as Checkpoint
     from cordwood.api.checkpoint import StoredLeaf as StoredLeaf
     from cordwood.api.checkpoint import open as open
+    from cordwood.api.conversion import Conversion as Conversion
+    from cordwood.api.conversion import convert as convert
     from cordwood.api.deserialize import tree_deserialize_leaves as tree_deserialize_leaves
     from cordwood.api.detect import Detected as Detected
     from cordwood.api.detect import detect as detect
+    from cordwood.api.diff import diff as diff
+    from cordwood.api.differences import Diff as Diff
+    from cordwood.api.differences import LeafDiff as LeafDiff
     from cordwood.api.gc import gc as gc
     from cordwood.api.load import load as load
     from cordwood.api.save import save as save
@@ -86,13 +96,14 @@ if TYPE_CHECKING:
     from cordwood.api.serialize import tree_serialize_leaves as tree_serialize_leaves
     from cordwood.api.verify import Verification as Verification
     from cordwood.api.verify import verify as verify
+    from cordwood.engine.meter import Progress as Progress
     from cordwood.engine.pending import PendingSave as PendingSave
-    from cordwood.engine.pending import Progress as Progress
     from cordwood.errors import CordwoodError as CordwoodError
     from cordwood.errors import CorruptionError as CorruptionError
     from cordwood.errors import FormatError as FormatError
     from cordwood.errors import IncompleteCheckpointError as IncompleteCheckpointError
     from cordwood.errors import LimitError as LimitError
+    from cordwood.errors import LossError as LossError
     from cordwood.errors import MismatchError as MismatchError
     from cordwood.errors import NotACheckpointError as NotACheckpointError
     from cordwood.errors import PendingSaveError as PendingSaveError

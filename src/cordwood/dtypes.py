@@ -16,7 +16,16 @@ from cordwood.errors import UnsupportedFormatError
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["DTYPES", "DType", "is_storable", "itemsize", "name_of", "to_numpy"]
+__all__ = [
+    "DTYPES",
+    "DType",
+    "is_floating",
+    "is_storable",
+    "itemsize",
+    "name_of",
+    "parse",
+    "to_numpy",
+]
 
 
 class DType(NamedTuple):
@@ -75,6 +84,47 @@ _TIME = re.compile(
 def is_storable(name: str) -> bool:
     """Whether `name` is in the table or is one of numpy's time types."""
     return name in DTYPES or _TIME.fullmatch(name) is not None
+
+
+def is_floating(name: str) -> bool:
+    """Whether it is a real floating-point dtype, of any width."""
+    return name.startswith(("float", "bfloat"))
+
+
+# What people call them.
+_SHORT = {
+    "bf16": "bfloat16",
+    "f16": "float16",
+    "fp16": "float16",
+    "half": "float16",
+    "f32": "float32",
+    "fp32": "float32",
+    "f64": "float64",
+    "fp64": "float64",
+}
+
+
+def parse(dtype: object) -> str:
+    """The table's name of what a caller gave for a dtype: a name, "bf16", a numpy or jax dtype.
+
+    Raises:
+        ValueError: it is none; suggests the nearest.
+    """
+    if isinstance(dtype, str):
+        name = _SHORT.get(dtype, dtype)
+        if is_storable(name):
+            return name
+        import difflib
+
+        close = difflib.get_close_matches(name, [*DTYPES, *_SHORT], n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"unknown dtype {dtype!r}{hint}")
+    import numpy as np
+
+    try:
+        return name_of(np.dtype(dtype))  # type: ignore[call-overload]
+    except TypeError as e:
+        raise ValueError(f"{dtype!r} is no dtype that can be stored") from e
 
 
 def itemsize(name: str) -> int:

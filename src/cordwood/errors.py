@@ -8,6 +8,7 @@ __all__ = [
     "FormatError",
     "IncompleteCheckpointError",
     "LimitError",
+    "LossError",
     "MismatchError",
     "NotACheckpointError",
     "PendingSaveError",
@@ -55,6 +56,10 @@ class UnsupportedLeafError(CordwoodError, TypeError):
 
 class UnsupportedFormatError(CordwoodError, ValueError):
     """No reader or writer is known for a path, or it only reads."""
+
+
+class LossError(CordwoodError, ValueError):
+    """A format has no place for something that is to be converted; the message lists all of it."""
 
 
 class NotACheckpointError(CordwoodError, FileExistsError):

@@ -14,6 +14,7 @@ from cordwood.keypath import KeyPath
 from cordwood.tree.structure import Structure
 
 __all__ = [
+    "ARRAY_KINDS",
     "Box",
     "Checksum",
     "Digests",
@@ -45,6 +46,8 @@ LeafKind: TypeAlias = Literal[
     "bytes",
     "opaque",  # a value that only its own format understands (an unknown msgpack extension)
 ]
+
+ARRAY_KINDS: frozenset[LeafKind] = frozenset({"jax", "numpy", "numpy_scalar", "prng_key"})
 
 Encoding: TypeAlias = Literal[
     "raw",  # elements as they lie in little-endian memory, one after another

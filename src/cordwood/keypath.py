@@ -61,6 +61,8 @@ def format_path(path: KeyPath) -> str:
 
 def _format_key(key: Key) -> str:
     if isinstance(key, str):
+        if key.isidentifier():  # as nearly all are: nothing in it to escape or quote
+            return key
         text = _ESCAPED.sub(_escape, key)
         return f"'{text}'" if _QUOTED.match(text) else text
     if isinstance(key, DictKey):

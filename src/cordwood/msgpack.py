@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from cordwood.engine.collector import collector_paused
+from cordwood.engine.lazy import LazyArray
 from cordwood.errors import CordwoodError, LimitError, UnsupportedLeafError
 from cordwood.formats import flax_msgpack
 from cordwood.keypath import format_path
@@ -69,13 +70,17 @@ def plan_state(
 
 def plan_buffers(plan: FilePlan, fetch: Callable[[int], Any]) -> Iterator[memoryview]:
     """The bytes of a plan, piece by piece; each leaf is fetched once, and let go after its last."""
-    current, elements = -1, memoryview(b"")
+    current, leaf, elements = -1, None, memoryview(b"")
     for segment in plan.segments:
         if isinstance(segment, Literal):
             yield memoryview(segment.data)
             continue
         if segment.leaf != current:
-            current, elements = segment.leaf, _elements(fetch(segment.leaf))
+            current, leaf = segment.leaf, fetch(segment.leaf)
+            elements = memoryview(b"") if isinstance(leaf, LazyArray) else _elements(leaf)
+        if isinstance(leaf, LazyArray):
+            yield from leaf.buffers(segment.start, segment.stop)
+            continue
         if segment.stop - segment.start == len(elements):
             yield elements
         else:

@@ -13,28 +13,32 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from cordwood import dtypes
+from cordwood.api.as_saved import fit_as_saved
 from cordwood.api.boxes import read_boxes
+from cordwood.api.casting import Cast, cast_targets
 from cordwood.api.contents import Contents
 from cordwood.api.formats import open_source, scan
 from cordwood.api.layouts import Layout, module_of, origin_of
-from cordwood.api.match import Fit, fit
+from cordwood.api.match import Extra, Missing, fit
 from cordwood.api.match_positions import fit_positions
-from cordwood.api.nest import SEPARATORS, nest_names
 from cordwood.api.placing import Placing, place
 from cordwood.api.reading import Reading
 from cordwood.api.resharding import device_boxes
-from cordwood.api.restore import restore, target_as_saved, targets_as_saved
+from cordwood.api.restore import restore, target_as_saved
 from cordwood.api.slicing import select
-from cordwood.api.target import Target
+from cordwood.api.target import Target, size_of
+from cordwood.api.wishes import check_wishes
 from cordwood.engine.collector import collector_paused
+from cordwood.engine.meter import Report, metering
 from cordwood.engine.source_digests import SourceDigests
 from cordwood.engine.urls import local_or_url
 from cordwood.errors import MismatchError, counted
 from cordwood.index import Box, Leaf, LeafKind
 from cordwood.keypath import format_path
 from cordwood.plan.boxes import Want
+from cordwood.plan.partial import Partial, partial
+from cordwood.plan.patterns import Select
 from cordwood.sharding.rules import Rules
-from cordwood.tree.flatten import build
 from cordwood.tree.leaves import ARRAY_KINDS
 
 __all__ = ["Checkpoint", "StoredLeaf", "open", "open_for_one_load"]
@@ -208,8 +212,12 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         return self.index.metadata
 
     def __getitem__(self, key_path: str) -> StoredLeaf:
+        return StoredLeaf(self.leaf(key_path), self)
+
+    def leaf(self, key_path: str) -> Leaf:
+        """What the index says of a leaf; KeyError where there is none."""
         try:
-            return StoredLeaf(self._by_name[key_path], self)
+            return self._by_name[key_path]
         except KeyError:
             close = difflib.get_close_matches(key_path, self._by_name, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
@@ -229,51 +237,75 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         to: Literal["jax", "numpy"] | None = None,
         verify: bool | None = None,
         strict: bool = True,
-        cast: bool = False,
+        cast: bool | Cast = False,
+        select: Select | None = None,
+        rename: Mapping[str, str] | None = None,
+        missing: Missing = "error",
+        extra: Extra = "error",
         alias: bool = True,
         nest: bool = False,
         mesh: Any = None,
         rules: Rules | None = None,
         shardings: Any = None,
+        progress: Report | None = None,
     ) -> Any:
-        """The whole tree; see `cordwood.load`."""
-        if to not in (None, "jax", "numpy"):
-            raise ValueError(f'to={to!r}: expected "jax", "numpy" or None')
+        """The tree, or what is selected of it; see `cordwood.load`."""
         placing = Placing(mesh, rules, shardings)
-        if to == "numpy" and placing != Placing():
-            raise ValueError('to="numpy" has no use for a mesh, rules or shardings: leave one out')
+        check_wishes(like, to=to, cast=cast, missing=missing, extra=extra, placing=placing)
         check = not mmap if verify is None else verify
         with collector_paused():
+            part = self._part(select, rename)
+            index = part.stored
             if like is None:
-                fitted = self._as_saved(to, nest=nest)
+                fitted = fit_as_saved(index, name=self.path, to=to, nest=nest)
+            elif index.naming == "positions":
+                if (missing, extra) != ("error", "error"):
+                    raise ValueError(
+                        f"{self.path} holds arrays without names: all have to be there"
+                    )
+                fitted = fit_positions(
+                    index, like, name=self.path, to=to, strict=strict, cast=cast is True
+                )
             else:
-                match = fit_positions if self.index.naming == "positions" else fit
-                fitted = match(self.index, like, name=self.path, to=to, strict=strict, cast=cast)
+                fitted = fit(
+                    index,
+                    like,
+                    name=self.path,
+                    to=to,
+                    strict=strict,
+                    cast=cast is True,
+                    missing=missing,
+                    extra=extra,
+                    left_out=part.left_out,
+                )
             targets = fitted.targets
+            if cast is not False and cast is not True:
+                paths = [target.leaf.key_path for target in targets]
+                targets = cast_targets(targets, paths, cast, naming=index.naming, where=self.path)
             if placing != Placing():
                 targets = place(placing, targets, fitted.paths)
-            values = self.restore(targets, mmap=mmap, verify=check, alias=alias)
+            if index is not self.index:
+                targets = self._own(part, targets)
+            with metering(sum(map(size_of, targets)) if progress else 0, progress):
+                values = self.restore(targets, mmap=mmap, verify=check, alias=alias)
             return fitted.rebuild(values)
 
-    def _as_saved(self, to: str | None, *, nest: bool) -> Fit:
-        index = self.index
-        if index.naming == "positions":
+    def _part(self, select: Select | None, rename: Mapping[str, str] | None) -> Partial:
+        if select is None and not rename:
+            return Partial(self.index, ())
+        if self.index.naming == "positions":
             raise MismatchError(
-                f"{self.path} holds {counted(len(index.leaves), 'array')} without names or "
-                "structure: pass like=, a tree like the one that was saved "
-                "(equinox.filter_eval_shape makes one that takes no memory)"
+                f"{self.path} holds arrays without names, which neither select nor rename can take"
             )
-        paths = [leaf.key_path for leaf in index.leaves]
-        targets = targets_as_saved(index.leaves, to)
-        separator = SEPARATORS.get(index.naming)
-        if not nest or separator is None:
-            return Fit(targets, paths, lambda values: build(index.structure, values))
-        paths = [tuple(separator.join(map(str, path)).split(separator)) for path in paths]
+        return partial(self.index, select=select, rename=rename, where=self.path)
 
-        def rebuild(values: Sequence[Any]) -> Any:
-            return nest_names(build(index.structure, values), separator, self.path)
-
-        return Fit(targets, paths, rebuild)
+    def _own(self, part: Partial, targets: Sequence[Target]) -> list[Target]:
+        """Targets for leaves of a part of this checkpoint, with the leaves that it has itself."""
+        leaves = self.index.leaves
+        own = {
+            id(leaf): leaves[n] for leaf, n in zip(part.stored.leaves, part.numbers, strict=True)
+        }
+        return [target._replace(leaf=own[id(target.leaf)]) for target in targets]
 
     def restore(
         self, targets: Sequence[Target], *, mmap: bool, verify: bool, alias: bool

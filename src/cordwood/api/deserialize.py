@@ -103,7 +103,17 @@ def _load(
     order = leaf_order(index)
     rebuild = None
     if like is not None:
-        fitted = fit(index, like, name=item.directory.name, to=None, strict=True, cast=False)
+        fitted = fit(
+            index,
+            like,
+            name=item.directory.name,
+            to=None,
+            strict=True,
+            cast=False,
+            missing="error",
+            extra="error",
+            left_out=(),
+        )
         position = {leaf.key_path: i for i, leaf in enumerate(index.leaves)}
         found = [position[target.leaf.key_path] for target in fitted.targets]
         steps = [steps[i] for i in found]

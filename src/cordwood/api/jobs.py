@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from cordwood.api.formats import Format
 from cordwood.api.layouts import Layout, module_of
+from cordwood.engine.lazy import LazyArray
 from cordwood.engine.meeting import Meeting
 from cordwood.engine.write import write_file, write_stream
 from cordwood.tree.flatten import flatten
@@ -56,9 +57,7 @@ def plan_job(
         flat = flatten(tree)
         specs = [describe(p, leaf) for p, leaf in zip(flat.paths, flat.leaves, strict=True)]
         plan = plan_save(flat.structure, specs, metadata=metadata)
-        return Job(
-            flat.leaves, lambda fetch: write_file(path, plan, lambda i: whole_array(fetch(i)))
-        )
+        return Job(flat.leaves, lambda fetch: write_file(path, plan, lambda i: _elements(fetch(i))))
     if metadata:
         raise ValueError(f"{os.fspath(path)}: the {row.name} format has no place for metadata")
     from cordwood.msgpack import plan_buffers, plan_state
@@ -69,7 +68,7 @@ def plan_job(
 
     def write(fetch: Fetch) -> None:
         if compression is None:
-            write_file(path, state_plan, lambda i: whole_array(fetch(i)))
+            write_file(path, state_plan, lambda i: _elements(fetch(i)))
         else:
             from cordwood.formats.compressed import compress
 
@@ -77,3 +76,7 @@ def plan_job(
             write_stream(path, compress(buffers, compression, size_bytes=size_bytes))
 
     return Job(arrays, write)
+
+
+def _elements(leaf: Any) -> Any:
+    return leaf if isinstance(leaf, LazyArray) else whole_array(leaf)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, overload
 
+from cordwood.api.casting import Cast
 from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.checkpoint import open_for_one_load
+from cordwood.api.match import Extra, Missing
 from cordwood.engine.collector import collector_paused
+from cordwood.engine.meter import Report
 from cordwood.errors import CordwoodError
+from cordwood.plan.patterns import Select
 from cordwood.sharding.rules import Rules
 
 __all__ = ["load"]
@@ -26,12 +31,17 @@ def load(
     to: Literal["jax", "numpy"] | None = None,
     verify: bool | None = None,
     strict: bool = True,
-    cast: bool = False,
+    cast: bool | Cast = False,
+    select: Select | None = None,
+    rename: Mapping[str, str] | None = None,
+    missing: Missing = "error",
+    extra: Extra = "error",
     alias: bool = True,
     nest: bool = False,
     mesh: Any = None,
     rules: Rules | None = None,
     shardings: Any = None,
+    progress: Report | None = None,
     format: str | None = None,
     prefix: str | None = None,
     max_bytes: int | None = None,
@@ -47,12 +57,17 @@ def load(
     to: Literal["jax", "numpy"] | None = None,
     verify: bool | None = None,
     strict: bool = True,
-    cast: bool = False,
+    cast: bool | Cast = False,
+    select: Select | None = None,
+    rename: Mapping[str, str] | None = None,
+    missing: Missing = "error",
+    extra: Extra = "error",
     alias: bool = True,
     nest: bool = False,
     mesh: Any = None,
     rules: Rules | None = None,
     shardings: Any = None,
+    progress: Report | None = None,
     format: str | None = None,
     prefix: str | None = None,
     max_bytes: int | None = None,
@@ -68,12 +83,17 @@ def load(
     to: Literal["jax", "numpy"] | None = None,
     verify: bool | None = None,
     strict: bool = True,
-    cast: bool = False,
+    cast: bool | Cast = False,
+    select: Select | None = None,
+    rename: Mapping[str, str] | None = None,
+    missing: Missing = "error",
+    extra: Extra = "error",
     alias: bool = True,
     nest: bool = False,
     mesh: Any = None,
     rules: Rules | None = None,
     shardings: Any = None,
+    progress: Report | None = None,
     format: str | None = None,
     prefix: str | None = None,
     max_bytes: int | None = None,
@@ -92,8 +112,20 @@ def load(
         to: "jax" or "numpy": what array leaves become, instead of what they were.
         verify: check digests. None: yes, unless `mmap`.
         strict: False ignores leaves that `like` has not, and differences in shape and dtype.
-        cast: convert dtypes to those of `like`. A conversion to integers that would change a
-            value is refused.
+        cast: True converts dtypes to those of `like`. Without `like`, a floating dtype ("bf16",
+            jnp.float32) for all floating arrays, or a mapping of patterns to dtypes. A conversion
+            to integers that would change a value is refused.
+        select: a pattern, or several: load only the leaves whose key paths, as `open` lists
+            them, one of them takes. `*` is any part of a key, `**` any number of keys; a pattern
+            that matches a container takes all in it; one that begins with '!' takes away.
+            Without `like`, a list that loses elements becomes a dict of them by position.
+        rename: other key paths for leaves or containers of the checkpoint: {"encoder":
+            "params/backbone"}; each `*` or `**` stands for what it stands for on the other side.
+            `select` goes by the names before.
+        missing: what becomes of leaves of `like` that are not in the checkpoint or not selected:
+            "error", or "keep": they stay what they are in `like`, whatever `mesh` says. One that
+            has only a shape is an error.
+        extra: what becomes of selected leaves that are not in `like`: "error" or "ignore".
         alias: False makes jax copy into memory of its own, so that a donated step need not.
         nest: turn the joined names of a file or directory of another writer into nested dicts.
         mesh: a jax Mesh: arrays become jax arrays on it, replicated where nothing else is said.
@@ -105,6 +137,7 @@ def load(
             flat dict of them by key paths with '.' or '/'; an entry holds for all leaves under
             it. It counts before `rules`, and those before the shardings of `like`. Each process
             reads what its own devices need, once however many of them hold it.
+        progress: called now and then with a `cordwood.Progress`: how many bytes were read.
         format: the name of a file's format, where the suffix does not say it.
         prefix: which tree of a directory, or item of an Orbax checkpoint. None: the one saved
             without a prefix, or the only one.
@@ -124,7 +157,8 @@ def load(
         CorruptionError: stored bytes do not match their digest; names file and byte range.
         MismatchError: the checkpoint does not fit `like`; lists every leaf that differs. Or a
             64-bit leaf is to become a jax array while jax's 64-bit types are off. Or shapes
-            cannot be cut as shardings say.
+            cannot be cut as shardings say, or a pattern of `select`, `rename` or `cast` matches
+            nothing.
         ValueError: a mesh is missing, no rule matches a leaf, or a sharding is for no leaf.
     """
     open_it = open_checkpoint if mmap else open_for_one_load
@@ -140,11 +174,16 @@ def load(
                     verify=verify,
                     strict=strict,
                     cast=cast,
+                    select=select,
+                    rename=rename,
+                    missing=missing,
+                    extra=extra,
                     alias=alias,
                     nest=nest,
                     mesh=mesh,
                     rules=rules,
                     shardings=shardings,
+                    progress=progress,
                 )
             except CordwoodError:
                 # A save may have replaced it meanwhile, and removed files that were not open yet.

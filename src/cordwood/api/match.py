@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from cordwood.api.nest import SEPARATORS
 from cordwood.api.target import Target
 from cordwood.errors import MismatchError, counted
 from cordwood.index import Index, Leaf, LeafSpec, Naming
 from cordwood.keypath import KeyPath, format_path
+from cordwood.plan.described import described
+from cordwood.plan.nearest import nearest_path
 from cordwood.tree.flatten import Flat, flatten, unflatten
 from cordwood.tree.leaves import ARRAY_KINDS, describe
 from cordwood.tree.structure import Structure
 
-__all__ = ["Fit", "described", "difference", "fit", "label_of", "mismatch", "target_of"]
+__all__ = [
+    "Container",
+    "Extra",
+    "Fit",
+    "Missing",
+    "containers",
+    "difference",
+    "fit",
+    "label_of",
+    "mismatch",
+    "target_of",
+]
+
+Missing: TypeAlias = Literal["error", "keep"]
+Extra: TypeAlias = Literal["error", "ignore"]
 
 _MAX_LINES = 50
 _NUMBERS = frozenset({"bool", "int", "float", "complex"})
@@ -30,8 +45,30 @@ class Fit(NamedTuple):
     rebuild: Callable[[Sequence[Any]], Any]
 
 
-def fit(index: Index, like: Any, *, name: str, to: str | None, strict: bool, cast: bool) -> Fit:
+def fit(
+    index: Index,
+    like: Any,
+    *,
+    name: str,
+    to: str | None,
+    strict: bool,
+    cast: bool,
+    missing: Missing,
+    extra: Extra,
+    left_out: Collection[KeyPath],
+) -> Fit:
     """Match the leaves of a checkpoint to those of `like` by key path.
+
+    Args:
+        index: what is stored, as far as it is wanted.
+        like: what is to be filled.
+        name: what the checkpoint is called in errors.
+        to: what array leaves become; None: what they are in `like`.
+        strict: whether shapes, dtypes and kinds have to agree, and leaves may not be extra.
+        cast: whether dtypes may differ.
+        missing: whether `like` keeps the leaves that are not stored.
+        extra: whether leaves that `like` has not are passed over.
+        left_out: what is stored, but not wanted.
 
     Raises:
         MismatchError: leaves are missing, extra or of another kind, shape or dtype; the
@@ -39,36 +76,79 @@ def fit(index: Index, like: Any, *, name: str, to: str | None, strict: bool, cas
     """
     flat, rebuild = _take_apart(like, index.naming)
     stored = {_name_of(leaf.key_path, index.naming): leaf for leaf in index.leaves}
+    unwanted = {_name_of(path, index.naming) for path in left_out}
     problems: list[str] = []
+    absent: list[tuple[int, KeyPath, bool]] = []
     targets: list[Target] = []
+    filled: list[int] = []
     seen = set()
-    for path, leaf_like in zip(flat.paths, flat.leaves, strict=True):
+    for i, (path, leaf_like) in enumerate(zip(flat.paths, flat.leaves, strict=True)):
         key = _name_of(path, index.naming)
-        spec = describe(path, leaf_like, abstract=True)
         leaf = stored.get(key)
+        if leaf is None and missing == "keep" and not _is_abstract(leaf_like):
+            continue
+        spec = describe(path, leaf_like, abstract=True)
         if key in seen:
             problems.append(f"{label_of(path)}: another leaf of `like` has the name {key!r} too")
         seen.add(key)
         if leaf is None:
-            problems.append(f"{label_of(path)}: not in the checkpoint{_suggestion(path, index)}")
+            absent.append((len(problems), path, key in unwanted))
+            problems.append("")  # which is said when it is known what nothing has asked for
             continue
         problem = difference(leaf, spec, strict=strict, cast=cast)
         if problem:
             problems.append(f"{label_of(path)}: {problem}")
         else:
             targets.append(target_of(leaf, spec, leaf_like, to, cast=cast))
-    if strict:
+            filled.append(i)
+    left = [format_path(leaf.key_path) for key, leaf in stored.items() if key not in seen]
+    for i, path, is_unwanted in absent:
+        close = nearest_path(format_path(path), left) if i < _MAX_LINES else None
+        problems[i] = f"{label_of(path)}: {_absence(close, missing, is_unwanted)}"
+    passes_over = extra == "ignore" or not strict
+    if not passes_over:
         problems += [
             f"{label_of(leaf.key_path)}: in the checkpoint ({described(leaf)}), not in `like` "
-            "(strict=False ignores it)"
+            '(extra="ignore" passes over it)'
             for key, leaf in stored.items()
             if key not in seen
         ]
-        if index.naming not in SEPARATORS:
-            problems += _container_differences(index.structure, flat.structure, index.naming)
+    if strict and index.naming not in SEPARATORS:
+        problems += _container_problems(
+            index.structure,
+            flat.structure,
+            index.naming,
+            missing=missing == "keep",
+            extra=passes_over,
+        )
     if problems:
         raise mismatch(problems, name)
-    return Fit(targets, flat.paths, rebuild)
+    if len(filled) == len(flat.leaves):
+        return Fit(targets, flat.paths, rebuild)
+
+    def rebuild_kept(values: Sequence[Any]) -> Any:
+        leaves = list(flat.leaves)
+        for i, value in zip(filled, values, strict=True):
+            leaves[i] = value
+        return rebuild(leaves)
+
+    return Fit(targets, [flat.paths[i] for i in filled], rebuild_kept)
+
+
+def _is_abstract(leaf: Any) -> bool:
+    """Whether a leaf of `like` has a shape and a dtype, but no value to keep."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(leaf, jax.ShapeDtypeStruct)
+
+
+def _absence(close: str | None, missing: Missing, unwanted: bool) -> str:
+    """What to say of a leaf of `like` that nothing is to be read for."""
+    what = "in the checkpoint, but not selected" if unwanted else "not in the checkpoint"
+    if missing == "keep":
+        what += ', and `like` has no value for missing="keep" to keep, only a shape and a dtype'
+    if close is not None and not unwanted:
+        return f"{what}; did you mean {close}?"
+    return what if missing == "keep" else f'{what} (missing="keep" keeps what `like` has)'
 
 
 def _take_apart(like: Any, naming: Naming) -> tuple[Flat, Callable[[Sequence[Any]], Any]]:
@@ -91,24 +171,6 @@ def _name_of(path: KeyPath, naming: Naming) -> Any:
 
 def label_of(path: KeyPath) -> str:
     return format_path(path) or "the root"
-
-
-def _suggestion(path: KeyPath, index: Index) -> str:
-    names = [format_path(leaf.key_path) for leaf in index.leaves]
-    close = difflib.get_close_matches(format_path(path), names, n=1, cutoff=0.8)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
-def described(value: Leaf | LeafSpec) -> str:
-    if value.kind == "prng_key":
-        return f"key<{value.prng_impl}>[{_shape(value.shape[:-1])}]"
-    if value.kind in ARRAY_KINDS:
-        return f"{value.dtype}[{_shape(value.shape)}]"
-    return value.kind
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return ",".join(map(str, shape))
 
 
 def difference(leaf: Leaf, spec: LeafSpec, *, strict: bool, cast: bool) -> str | None:
@@ -150,33 +212,36 @@ def _sharding(like: Any) -> Any:
     return getattr(like, "sharding", None)
 
 
-class _Container(NamedTuple):
+class Container(NamedTuple):
     path: KeyPath
     kind: str
     empty: bool
 
 
-def _container_differences(stored: Structure, like: Structure, naming: Naming) -> list[str]:
-    """Containers of another kind, and those without leaves that only one side has."""
+def _container_problems(
+    stored: Structure, like: Structure, naming: Naming, *, missing: bool, extra: bool
+) -> list[str]:
+    """Containers of another kind, and those without leaves that only one side has, where
+    nothing may be missing or extra."""
     if stored == like:
         return []
-    here, there = _containers(stored, naming), _containers(like, naming)
+    here, there = containers(stored, naming), containers(like, naming)
     problems = []
     for name, wanted in there.items():
         found = here.get(name)
         if found is not None and found.kind != wanted.kind:
             problems.append(f"{label_of(wanted.path)}: expected {wanted.kind}, found {found.kind}")
-        elif found is None and wanted.empty:
+        elif found is None and wanted.empty and not missing:
             problems.append(f"{label_of(wanted.path)}: expected {_empty(wanted)}, found none there")
     problems += [
         f"{label_of(found.path)}: found {_empty(found)}, which `like` has not"
         for name, found in here.items()
-        if found.empty and name not in there
+        if found.empty and name not in there and not extra
     ]
     return problems
 
 
-def _empty(container: _Container) -> str:
+def _empty(container: Container) -> str:
     return container.kind if container.kind in ("None", _EMPTY) else f"an empty {container.kind}"
 
 
@@ -184,15 +249,18 @@ _EMPTY = "an empty container"
 _MAPPINGS = frozenset({"dict", "namedtuple", "object"})
 
 
-def _containers(structure: Structure, naming: Naming) -> dict[Any, _Container]:
+def containers(structure: Structure, naming: Naming) -> dict[Any, Container]:
     """The containers by the name of their path; nodes with named fields count as one kind."""
-    found: dict[Any, _Container] = {}
+    found: dict[Any, Container] = {}
     stack: list[KeyPath] = [()]
     for node in structure:
         path = stack.pop()
         if node.kind == "leaf":
             continue
         kind: str = node.kind
+        keys: Sequence[Any] = node.keys or range(node.size)
+        if kind == "dict" and node.type_name in ("list", "tuple"):  # selected elements of one
+            kind, keys = node.type_name, [getattr(key, "value", key) for key in node.keys]
         if naming == "keys":
             kind = "container" if node.size else _EMPTY
         elif kind == "none":
@@ -201,8 +269,7 @@ def _containers(structure: Structure, naming: Naming) -> dict[Any, _Container]:
             kind = "container"  # a state dict has made dicts of them all
         elif kind in _MAPPINGS:
             kind = "dict or node with fields"
-        found[_name_of(path, naming)] = _Container(path, kind, not node.size)
-        keys = node.keys or range(node.size)
+        found[_name_of(path, naming)] = Container(path, kind, not node.size)
         stack.extend((*path, key) for key in reversed(keys))
     return found
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from cordwood.api.match import Fit, described, difference, label_of, mismatch, target_of
+from cordwood.api.match import Fit, difference, label_of, mismatch, target_of
 from cordwood.errors import counted
 from cordwood.index import Index, Leaf, LeafKind, LeafSpec
+from cordwood.plan.described import described
 from cordwood.tree.flatten import flatten, unflatten
 from cordwood.tree.jax_order import jax_order
 from cordwood.tree.leaves import describe

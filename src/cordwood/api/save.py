@@ -15,6 +15,7 @@ from cordwood.api.meetings import meeting_for
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.files import LocalFile, ReadableFile
 from cordwood.engine.meeting import TIMEOUT_SECONDS
+from cordwood.engine.meter import Meter, Report
 from cordwood.engine.pending import raise_unreported, wait_for
 from cordwood.engine.urls import local_or_url
 from cordwood.errors import CordwoodError, NotACheckpointError
@@ -31,6 +32,7 @@ def save(
     compression: Literal["zstd", "blosc"] | None = None,
     prefix: str | None = None,
     metadata: Mapping[str, str] | None = None,
+    progress: Report | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> None:
     """Store a tree in a file or a directory. When this returns, a power cut cannot lose it.
@@ -59,6 +61,8 @@ def save(
             disks. None: chunks are raw, and load at the speed of the disk.
         prefix: the name of this tree in a directory of several; those of other prefixes stay.
         metadata: strings to keep beside the tree (safetensors and directories only).
+        progress: called now and then with a `cordwood.Progress`: how many bytes of the tree have
+            been taken up for writing.
         timeout_seconds: how long to wait for other processes that are late, but alive.
 
     Raises:
@@ -95,7 +99,18 @@ def save(
                 compression=compression,
                 meeting=meeting,
             )
-            job.write(job.leaves.__getitem__)
+            if progress is None:
+                job.write(job.leaves.__getitem__)
+                return
+            sizes = job.sizes or [getattr(leaf, "nbytes", 0) for leaf in job.leaves]
+            meter = Meter(sum(sizes), progress)
+
+            def fetch(number: int) -> Any:
+                meter.advance(sizes[number])
+                return job.leaves[number]
+
+            job.write(fetch)
+            meter.finish()
 
 
 def refuse_foreign(path: str | os.PathLike[str], row: Format | Layout) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from cordwood.api.jobs import Fetch, Job
 from cordwood.api.local_leaves import LocalLeaves
 from cordwood.api.snapshot import LeafParts, Snapshot, take_apart
@@ -178,7 +176,7 @@ def _new_files(packs: list[PackPlan], parts: LeafParts) -> Iterator[NewFile]:
         yield NewFile(pack.name, pack.plan, partial(_part_of, pack, parts))
 
 
-def _part_of(pack: PackPlan, parts: LeafParts, number: int) -> np.ndarray[Any, Any]:
+def _part_of(pack: PackPlan, parts: LeafParts, number: int) -> Any:
     return parts.part(*pack.parts[number])
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from cordwood.engine.lazy import LazyArray
 from cordwood.engine.snapshot import HeldArray, LocalParts
 from cordwood.errors import UnsupportedLeafError
 from cordwood.index import Box, LeafSpec
@@ -119,10 +120,12 @@ class LeafParts:
         self._held: dict[int, Any] = {}
         self._local = LocalParts()
 
-    def part(self, leaf: int, box: Box | None) -> np.ndarray[Any, Any]:
-        """The elements of a box of a leaf, or of all of it: a view, wherever there can be one."""
+    def part(self, leaf: int, box: Box | None) -> Any:
+        """The elements of a box of a leaf, or of all of it: a view, wherever there can be one; of
+        a LazyArray, one."""
         if box is None:  # its only part
-            return whole_array(self._fetch(leaf))
+            value = self._fetch(leaf)
+            return value if isinstance(value, LazyArray) else whole_array(value)
         if leaf not in self._held:
             self._held[leaf] = _elements(self._fetch(leaf))
         value = self._held[leaf]
@@ -131,6 +134,8 @@ class LeafParts:
             del self._held[leaf]
         if isinstance(value, HeldArray):
             return value.part(box)
+        if isinstance(value, LazyArray):
+            return value.within(box)
         if is_jax_array(value):
             return self._local.part(value, box)
         return without_padding(value[(*slices(box), ...)])
@@ -141,7 +146,7 @@ def _elements(leaf: Any) -> Any:
         leaf = leaf.encode("utf-8", "surrogatepass")
     if isinstance(leaf, bytes):
         return np.frombuffer(leaf, np.uint8)
-    if isinstance(leaf, HeldArray):
+    if isinstance(leaf, HeldArray | LazyArray):
         return leaf
     if not is_jax_array(leaf):
         return np.asarray(leaf)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
+from cordwood import dtypes
 from cordwood.index import Leaf, LeafKind
 
-__all__ = ["Target"]
+__all__ = ["Target", "size_of"]
 
 
 class Target(NamedTuple):
@@ -17,3 +19,9 @@ class Target(NamedTuple):
     dtype: str  # other than the leaf's: converted
     weak_type: bool = False
     sharding: Any = None  # a jax Sharding or Format
+
+
+def size_of(target: Target) -> int:
+    """How many bytes the elements take that are read for it, if all are; 0 for a value."""
+    leaf = target.leaf
+    return math.prod(leaf.shape) * dtypes.itemsize(leaf.dtype) if leaf.dtype else 0

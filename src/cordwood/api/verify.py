@@ -11,7 +11,10 @@ from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.contents import Checked
 from cordwood.api.layouts import Layout, module_of, origin_of
 from cordwood.engine.checksums import bad_checksums
+from cordwood.engine.disk_usage import size_on_disk
 from cordwood.engine.files import MemoryFile, ReadableFile
+from cordwood.engine.meter import Report, metering
+from cordwood.engine.sampling import Sampling, sampling
 from cordwood.engine.source_digests import SourceDigests
 from cordwood.engine.urls import local_or_url
 from cordwood.engine.verify import check_file
@@ -35,7 +38,14 @@ class Verification(NamedTuple):
 
 
 def verify(
-    path: str | os.PathLike[str], *, format: str | None = None, max_bytes: int | None = None
+    path: str | os.PathLike[str],
+    *,
+    sample: float = 1.0,
+    seed: int | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    progress: Report | None = None,
+    format: str | None = None,
+    max_bytes: int | None = None,
 ) -> Verification:
     """Read a checkpoint through and check every byte that is under a digest.
 
@@ -50,6 +60,14 @@ def verify(
 
     Args:
         path: the file, whose suffix says the format, or the directory, or the URL of one.
+        sample: check only this share of the blocks of each file, chosen at random: 0.05 takes a
+            twentieth of the time, and finds damage that is not in few places. What the result
+            counts as verified is what was read.
+        seed: of the choice; None: another one each time.
+        resume: a file to note in which files of the checkpoint were found whole. Where it is
+            there, left by a call that was interrupted, those are not read again; it is removed
+            at the end.
+        progress: called now and then with a `cordwood.Progress`.
         format: the name of a file's format, where the suffix does not say it.
         max_bytes: how far a compressed file may grow; see `cordwood.load`.
 
@@ -59,6 +77,25 @@ def verify(
         FormatError: the file, or the index of a directory, is not what its format says.
         IncompleteCheckpointError: there is a directory without an index.
     """
+    if not 0 < sample <= 1:
+        raise ValueError(f"sample={sample!r}: expected a share: more than 0, and at most 1")
+    if resume is not None and sample < 1:
+        raise ValueError("resume= is for checking all: a sample is chosen anew by each call")
+    chosen = Sampling(sample, seed, None if resume is None else os.fspath(resume))
+    size_bytes = 0 if progress is None else int(size_on_disk(path) * sample)
+    with sampling(chosen), metering(size_bytes, progress):
+        found = _verify(path, format=format, max_bytes=max_bytes)
+    chosen.forget()
+    if sample == 1:
+        return found
+    total = found.verified_bytes + found.unverified_bytes
+    read = chosen.checked_bytes
+    return found._replace(verified_bytes=read, unverified_bytes=total - read)
+
+
+def _verify(
+    path: str | os.PathLike[str], *, format: str | None, max_bytes: int | None
+) -> Verification:
     path = local_or_url(path)
     row = origin_of(path, format=format, prefix=None)
     if isinstance(row, Layout):

@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
-import numpy as np
-
 from cordwood.errors import TruncatedError, counted
 
 __all__ = ["Closing", "LocalFile", "MemoryFile", "ReadableFile", "read_views"]
@@ -188,6 +186,8 @@ class MemoryFile(Closing):
             if len(view) < _SMALL_COPY_BYTES:
                 view[:] = part
             else:  # numpy lets other threads run meanwhile
+                import numpy as np
+
                 np.copyto(np.frombuffer(view, np.uint8), np.frombuffer(part, np.uint8))
             offset += len(view)
         if self._done_with is not None:

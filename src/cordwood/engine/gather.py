@@ -10,6 +10,8 @@ from typing import cast
 
 import numpy as np
 
+from cordwood.engine.lazy import LazyArray
+from cordwood.errors import CordwoodError
 from cordwood.plan.save import LeafBytes, Segment
 
 __all__ = ["LeafStore", "copy_bytes", "is_little_endian"]
@@ -118,6 +120,8 @@ def _totals(segments: Sequence[Segment]) -> dict[int, int]:
 def _copy_leaf(leaf: int, array: np.ndarray, start: int, target: memoryview) -> None:
     try:
         copy_bytes(array, start, target)
+    except CordwoodError:
+        raise  # of what a LazyArray reads
     except ValueError as e:
         raise ValueError(f"leaf {leaf}: {e}") from e
 
@@ -135,11 +139,14 @@ def _part(leaf: int, array: np.ndarray, start: int, size_bytes: int) -> bytearra
     return data
 
 
-def copy_bytes(array: np.ndarray, start: int, target: memoryview) -> None:
+def copy_bytes(array: np.ndarray | LazyArray, start: int, target: memoryview) -> None:
     """Fill `target` with the bytes of `array`, C order and little-endian, from `start` on.
 
     Raises ValueError where the array has fewer bytes.
     """
+    if isinstance(array, LazyArray):
+        array.copy_bytes(start, target)
+        return
     if type(array) is not np.ndarray:  # a subclass may reshape in its own way
         array = np.asarray(array)
     size = len(target)

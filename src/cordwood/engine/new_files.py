@@ -23,6 +23,7 @@ from cordwood.engine.digest import BLOCK_BYTES, digest_of
 from cordwood.engine.encode import Encoder
 from cordwood.engine.files import read_views
 from cordwood.engine.gather import copy_bytes, is_little_endian
+from cordwood.engine.lazy import LazyArray
 from cordwood.engine.parallel import run_tasks
 from cordwood.engine.scratch import Scratch
 from cordwood.engine.snapshot import HeldArray, hold
@@ -64,8 +65,8 @@ def write_new_files(
     Args:
         folder: what their paths are relative to.
         files: what to write; the chunk files of one leaf one after another.
-        fetch: gives a leaf: a numpy array, a jax.Array or a HeldArray. Called once for each, by
-            one thread at a time; the leaf is let go after the last chunk file of it.
+        fetch: gives a leaf: a numpy array, a jax.Array, a HeldArray or a LazyArray. Called once
+            for each, by one thread at a time; the leaf is let go after the last chunk file of it.
         encode: what compresses chunks; None for raw ones.
         check: called between files; whatever it raises stops all.
 
@@ -185,6 +186,11 @@ def _write(
         return _write_units(target, len(file.data), lambda a, b: memoryview(file.data)[a:b])
     try:
         part = leaves.part(file)
+        if isinstance(part, LazyArray):
+            size = math.prod(file.shape) * file.itemsize
+            if encode is None and size >= _DIRECT_BYTES and _leads(file):
+                return _write_raw(target, file, part, scratch)  # never whole
+            part = np.asarray(part)
         if encode is not None:
             data = encode(_padded(part, file.shape))
             return _write_units(target, len(data), lambda a, b: memoryview(data)[a:b])
@@ -195,15 +201,20 @@ def _write(
 
 
 def _write_raw(
-    target: Target, file: ChunkFile, part: np.ndarray[Any, Any], scratch: Scratch
+    target: Target, file: ChunkFile, part: np.ndarray[Any, Any] | LazyArray, scratch: Scratch
 ) -> Written:
     size = math.prod(file.shape) * file.itemsize
-    if part.nbytes != size and not _leads(file):
+    if not isinstance(part, LazyArray) and part.nbytes != size and not _leads(file):
         part = _padded(part, file.shape)
     if size >= _DIRECT_BYTES:
         target.open_direct()
         target.reserve(size)
-    elif part.nbytes == size and part.flags.c_contiguous and is_little_endian(part):
+    elif (
+        not isinstance(part, LazyArray)
+        and part.nbytes == size
+        and part.flags.c_contiguous
+        and is_little_endian(part)
+    ):
         source = part.reshape(-1).view(np.uint8).data
         return _write_units(target, size, lambda a, b: source[a:b])
 
@@ -259,7 +270,7 @@ class _Leaves:
         self._left = Counter(file.leaf for file in files if isinstance(file, ChunkFile))
         self._held: dict[int, Any] = {}
 
-    def part(self, file: ChunkFile) -> np.ndarray[Any, Any]:
+    def part(self, file: ChunkFile) -> np.ndarray[Any, Any] | LazyArray:
         """The elements of a file's box: a view of what holds them, wherever one thing does."""
         with self._lock:
             leaf = self._held.get(file.leaf)
@@ -267,9 +278,11 @@ class _Leaves:
                 leaf = self._fetch(file.leaf)
                 if is_jax_array(leaf):
                     (leaf,) = hold([leaf])
-                elif not isinstance(leaf, HeldArray):
+                elif not isinstance(leaf, HeldArray | LazyArray):
                     leaf = np.asarray(leaf)
                 self._held[file.leaf] = leaf
+        if isinstance(leaf, LazyArray):
+            return leaf.within(file.box)
         if isinstance(leaf, HeldArray):
             return without_padding(leaf.part(file.box))
         index: Any = (*slices(file.box), ...)  # a view of 0 axes too

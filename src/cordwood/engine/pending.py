@@ -11,19 +11,12 @@ import os
 import threading
 import warnings
 from collections.abc import Callable
-from typing import NamedTuple
 
 from cordwood.engine.apart import Check, run_apart
+from cordwood.engine.meter import Progress
 from cordwood.errors import PendingSaveError
 
-__all__ = ["PendingSave", "Progress", "raise_unreported", "save_in_background", "wait_for"]
-
-
-class Progress(NamedTuple):
-    """How far a save is."""
-
-    done_bytes: int
-    total_bytes: int
+__all__ = ["PendingSave", "raise_unreported", "save_in_background", "wait_for"]
 
 
 class PendingSave:

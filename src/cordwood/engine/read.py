@@ -16,6 +16,7 @@ import numpy as np
 from cordwood.engine.chunks import read_chunk
 from cordwood.engine.digest import check_coverage
 from cordwood.engine.files import ReadableFile
+from cordwood.engine.meter import current_meter
 from cordwood.engine.parallel import reading_threads, run_tasks
 from cordwood.engine.scratch import Scratch
 from cordwood.engine.spread import spread_out
@@ -86,6 +87,7 @@ def execute_load(
             check_coverage(file.name, file.size_bytes, known)
         units += _units(layer, file.size_bytes, known)
     views = [buffer.data for buffer in buffers]
+    meter = current_meter()
     total = sum(unit.stop - unit.start for unit in units) + sum(c.length for c in plan.chunks)
     checked = {c.source: digests[c.source] if verify else None for c in plan.chunks}
 
@@ -94,11 +96,16 @@ def execute_load(
 
         def work(task: int) -> None:
             if task < len(units):
-                _read_unit(units[task], files, views, scratch, plan.spreads)
+                unit = units[task]
+                _read_unit(unit, files, views, scratch, plan.spreads)
+                if meter is not None:
+                    meter.advance(unit.stop - unit.start)
             else:
                 chunk = plan.chunks[task - len(units)]
                 file, known = files[chunk.source], checked[chunk.source]
                 read_chunk(chunk, file, known, views, scratch.of)
+                if meter is not None:
+                    meter.advance(chunk.length)
 
         return work
 

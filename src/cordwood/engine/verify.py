@@ -13,7 +13,9 @@ from cordwood.engine.digest import (
     digest_of_parts,
 )
 from cordwood.engine.files import ReadableFile
+from cordwood.engine.meter import current_meter
 from cordwood.engine.parallel import default_threads, reading_threads, run_tasks
+from cordwood.engine.sampling import current_sampling
 from cordwood.errors import CorruptionError
 from cordwood.index import Digests
 
@@ -29,6 +31,12 @@ def check_file(file: ReadableFile, digests: Digests) -> list[tuple[int, int]]:
     """
     check_coverage(file.name, file.size_bytes, digests)
     ranges = _unit_ranges([(digests.start, file.size_bytes)], digests.block_bytes)
+    chosen, meter = current_sampling(), current_meter()
+    if chosen is not None:
+        if chosen.is_known(file.name, file.size_bytes, digests):
+            return []
+        ranges = chosen.chosen(ranges)
+        chosen.checked_bytes += sum([stop - start for start, stop in ranges])
     bad: list[tuple[int, int]] = []
 
     def make_worker() -> Callable[[int], None]:
@@ -39,10 +47,14 @@ def check_file(file: ReadableFile, digests: Digests) -> list[tuple[int, int]]:
             part = buffer[: stop - start]
             file.read_into(start, [part])
             bad.extend(bad_blocks(start, [part], digests))
+            if meter is not None:
+                meter.advance(stop - start, file.name)
 
         return work
 
     run_tasks(len(ranges), threads=reading_threads(waits=file.waits), make_worker=make_worker)
+    if chosen is not None and not bad:
+        chosen.note(file.name, file.size_bytes, digests)
     return sorted(bad)
 
 

@@ -39,7 +39,7 @@ class _Parts(NamedTuple):
 
 
 def flatten(tree: Any) -> Flat:
-    """Take a tree apart into structure, key paths and leaves.
+    """Take a tree apart into structure, key paths and leaves; one that is apart stays as it is.
 
     Dicts keep their insertion order. Nothing is said here about what a leaf may be.
 
@@ -47,6 +47,8 @@ def flatten(tree: Any) -> Flat:
         UnsupportedLeafError: a dict has a key that could not come back as it was.
         LimitError: the tree nests deeper than MAX_DEPTH.
     """
+    if type(tree) is Flat:
+        return tree
     nodes: list[Node] = []
     builders: list[Builder | None] = []
     paths: list[KeyPath] = []

@@ -11,12 +11,13 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.errors import UnsupportedLeafError
-from cordwood.index import LeafKind, LeafSpec
+from cordwood.index import ARRAY_KINDS, LeafKind, LeafSpec
 from cordwood.keypath import KeyPath, format_path
 from cordwood.tree.padding import without_padding
 
 __all__ = [
     "ARRAY_KINDS",
+    "Promised",
     "describe",
     "host_array",
     "is_jax_array",
@@ -25,8 +26,6 @@ __all__ = [
     "shard_array",
     "whole_array",
 ]
-
-ARRAY_KINDS: frozenset[LeafKind] = frozenset({"jax", "numpy", "numpy_scalar", "prng_key"})
 
 _new = tuple.__new__
 
@@ -41,6 +40,24 @@ _PYTHON_KINDS: dict[type, LeafKind] = {
 
 
 _jax_types: set[type] = set()  # those met so far: asking jax takes six times as long
+
+
+class Promised:
+    """Stands for an array in a tree whose save is planned before its elements are at hand."""
+
+    __slots__ = ("number", "spec")
+
+    def __init__(self, spec: LeafSpec, number: int) -> None:
+        self.spec = spec
+        self.number = number  # for whoever gives the elements
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return dtypes.to_numpy(self.spec.dtype)
 
 
 def is_jax_array(leaf: object) -> bool:
@@ -75,6 +92,8 @@ def describe(path: KeyPath, leaf: Any, *, abstract: bool = False, spread: bool =
     if type(leaf) is np.ndarray or type(leaf) is np.memmap:
         name = _dtype_name(path, leaf.dtype)
         return _new(LeafSpec, (path, "numpy", leaf.shape, name, False, None, None))
+    if type(leaf) is Promised:
+        return leaf.spec._replace(key_path=path)
     if isinstance(leaf, np.generic):
         return LeafSpec(path, "numpy_scalar", (), _dtype_name(path, leaf.dtype))
     jax = sys.modules.get("jax")

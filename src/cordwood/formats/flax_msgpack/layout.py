@@ -27,7 +27,7 @@ from cordwood.formats.flax_msgpack.refusals import (
 )
 from cordwood.keypath import DictKey, Key, KeyPath
 from cordwood.plan.save import FilePlan, LeafBytes, Literal, Segment
-from cordwood.tree.leaves import is_jax_array
+from cordwood.tree.leaves import Promised, is_jax_array
 from cordwood.tree.padding import without_padding
 
 __all__ = ["plan_save"]
@@ -160,6 +160,8 @@ class _Planner:
                 self.array(value, chunkable=chunkable)
         elif isinstance(value, np.generic):
             self.scalar(value)
+        elif kind is Promised:
+            self.array(value, chunkable=chunkable)
         elif not self.atom(value, kind):
             if _is_readable_jax_array(value):
                 self.array(value, chunkable=chunkable)

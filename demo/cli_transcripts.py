@@ -1,0 +1,125 @@
+"""Run the command on small checkpoints and write docs/cli.md: python -m demo.cli_transcripts."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import cordwood
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
+
+HEAD = """# The command `cordwood`
+
+`pip install cordwood` brings it; `python -m cordwood` is the same. Every command takes `--help`,
+with examples, and `--json`, which prints one JSON document. This page is written by
+`python -m demo.cli_transcripts`, and a test compares it with what the command prints.
+
+| exit code | meaning |
+|---|---|
+| 0 | done; no difference, no damage, no problem |
+| 1 | the answer is no: `diff` found differences, `verify` damage, `doctor` a problem |
+| 2 | the arguments are wrong |
+| 3 | there is no such checkpoint or leaf, or it could not be read or written |
+| 130 | interrupted |
+
+Completion: `eval "$(_CORDWOOD_COMPLETE=bash_source cordwood)"`; `zsh_source` and `fish_source`
+are for those shells.
+"""
+
+# Headings, and commands; a name before a colon is what they are run as.
+SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (
+        "What is in it",
+        (
+            "cordwood ls run/100",
+            "cordwood ls run/100 '**/kernel' --sort size",
+            "cordwood ls run/100 --depth 1",
+            "cordwood info run/100",
+            "cordwood steps run",
+        ),
+    ),
+    (
+        "One leaf",
+        (
+            "cordwood show run/100 params/embed",
+            "cordwood cat run/100 'params/head/kernel[0:2,:]'",
+            "cordwood cat run/100 step --json",
+        ),
+    ),
+    (
+        "Two checkpoints",
+        (
+            "cordwood diff run/100 run/200",
+            "cordwood diff run/100 model.msgpack --select params",
+        ),
+    ),
+    ("Whether it is whole", ("cordwood verify run/100", "cordwood verify run/100 --sample 50%")),
+    (
+        "Another format",
+        (
+            "cordwood convert run/100 params.safetensors --select params --cast bf16",
+            "cordwood convert run/100 all.msgpack",
+        ),
+    ),
+    (
+        "Mistakes",
+        (
+            "cordwood ls run/100 'parms/**'",
+            "cordwood cat run/100 params/head/kernl",
+            "cordwood ls run/300",
+            "cordwood lst run/100",
+        ),
+    ),
+)
+
+
+def make_checkpoints(folder: Path) -> None:
+    """Two steps of a run, and a file."""
+    random = np.random.default_rng(0)
+    kernel = np.arange(24, dtype=np.float32).reshape(4, 6)
+    state = {
+        "params": {
+            "embed": random.standard_normal((512, 64)).astype(np.float32),
+            "head": {"kernel": kernel, "bias": np.zeros(6)},
+        },
+        "opt_state": [{"mu": np.zeros((4, 6), np.float32)}, {}],
+        "step": 100,
+    }
+    cordwood.save(folder / "run" / "100", state)
+    cordwood.save(folder / "model.msgpack", state)
+    kernel[1, 2] += 0.125
+    cordwood.save(folder / "run" / "200", {**state, "step": 200})
+
+
+def transcript(folder: Path, command: str) -> str:
+    """A command, what it prints, and its exit code if that is not 0."""
+    arguments = [sys.executable, "-m", "cordwood", *shlex.split(command)[1:]]
+    environment = {**os.environ, "COLUMNS": "100", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        arguments, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    code = f"[exit code {done.returncode}]\n" if done.returncode else ""
+    return f"$ {command}\n{done.stdout}{done.stderr}{code}"
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_checkpoints(folder)
+        for title, commands in SECTIONS:
+            shown = "\n".join([transcript(folder, command) for command in commands])
+            parts.append(f"\n## {title}\n\n```console\n{shown}```\n")
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,8 @@
+"""`python -m cordwood`: the command."""
+
+from __future__ import annotations
+
+from cordwood.cli.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,342 @@
+"""diff: what two checkpoints, or a checkpoint and a tree, differ in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+from cordwood import dtypes
+from cordwood.api.checkpoint import Checkpoint
+from cordwood.api.checkpoint import open as open_checkpoint
+from cordwood.api.compare import SAME, Compared, compare, together
+from cordwood.api.differences import Diff, LeafDiff
+from cordwood.api.match import Container, containers, label_of
+from cordwood.api.sides import Side, StoredSide, TreeSide
+from cordwood.engine.collector import collector_paused
+from cordwood.errors import MismatchError
+from cordwood.index import Box, Encoded, Index, Leaf, Piece, Pieces, Span
+from cordwood.plan.cuts import cut, element_range
+from cordwood.plan.described import described
+from cordwood.plan.pairs import pair
+from cordwood.plan.patterns import Select, matching, path_name
+from cordwood.plan.same_bytes import same_bytes
+from cordwood.sharding.boxes import element_count, shape_of, whole
+from cordwood.tree.leaves import ARRAY_KINDS
+
+__all__ = ["diff"]
+
+_PART_BYTES = 4 << 20  # of an array, compared at a time
+_GROUP_BYTES = 32 << 20  # of parts, read at a time
+
+
+def diff(
+    a: Any,
+    b: Any,
+    *,
+    select: Select | None = None,
+    rename: Mapping[str, str] | None = None,
+    strict: bool = False,
+    values: bool = True,
+) -> Diff:
+    """Compare two checkpoints, or a checkpoint and a tree, or two trees, leaf by leaf.
+
+    Leaves are paired by key path, whatever the formats: where one has made strings of keys, or
+    joined them, so are those of the other. What both have under equal digests, at places that
+    are cut into blocks alike, is equal and is not read. The rest is read and compared a few MiB
+    at a time: memory stays below some 300 MiB, whatever the size of the checkpoints; a leaf of a
+    tree that is spread over devices is brought to the host whole.
+
+    Args:
+        a, b: paths, open checkpoints (`cordwood.open` takes a prefix or a format), or trees.
+        select: patterns over the key paths, as `load` has them: compare only those leaves.
+        rename: names for leaves of `a`, as `load` has them, by which `b` knows them.
+        strict: whether it counts that an array is numpy's on one side and jax's on the other, or
+            of a weak type on one.
+        values: False compares structure, shapes and dtypes alone, and reads nothing.
+
+    Returns:
+        What differs; `str()` tells it, `.equal` and `.to_json()` are for programs. NaN equals
+        NaN; elements that are equal but of other bits (-0.0 and 0.0) are counted by themselves.
+
+    Raises:
+        MismatchError: a pattern matches nothing, or one side has arrays without names.
+        Whatever `cordwood.open` raises, and CorruptionError where damaged bytes were read.
+
+    >>> from cordwood import save
+    >>> import numpy as np
+    >>> save("/tmp/example.safetensors", {"w": np.zeros(4, np.float32), "step": 7})
+    >>> print(diff("/tmp/example.safetensors", {"w": np.float32([0, 0, 1, 0]), "step": 7}))
+    1 difference between a = /tmp/example.safetensors and b = the tree; 1 leaf equal:
+      w: float32[4]: 1 of 4 elements differ, max abs 1, max rel 1
+    """
+    with ExitStack() as opened, collector_paused():
+        one = _side(a, rename, opened)
+        other = _side(b, None, opened)
+        for side in (one, other):
+            if side.index.naming == "positions":
+                raise MismatchError(
+                    f"{side.name} holds arrays without names: load it into a tree like the one "
+                    "that was saved, and compare that"
+                )
+        return _Comparison(one, other, strict=strict).run(select, values=values)
+
+
+def _side(value: Any, rename: Mapping[str, str] | None, opened: ExitStack) -> Side:
+    if isinstance(value, str | os.PathLike):
+        return StoredSide(opened.enter_context(open_checkpoint(value)), rename)
+    if isinstance(value, Checkpoint):
+        return StoredSide(value, rename)
+    return TreeSide(value, rename)
+
+
+class _Part(NamedTuple):
+    """A box of a pair of leaves that has to be read."""
+
+    number: int  # of the leaf of the one side
+    other: int
+    box: Box
+    size_bytes: int
+
+
+class _Comparison:
+    """Two sides, and what is found of them."""
+
+    def __init__(self, one: Side, other: Side, *, strict: bool) -> None:
+        self.one = one
+        self.other = other
+        self.strict = strict
+        self.found: dict[int, Compared] = {}  # by the leaf of the one side
+        self.read_bytes = 0
+        self.by_digest: set[int] = set()
+
+    def run(self, select: Select | None, *, values: bool) -> Diff:
+        first, second = self.one.index, self.other.index
+        paths = [leaf.key_path for leaf in first.leaves]
+        others = [leaf.key_path for leaf in second.leaves]
+        pairs = pair(paths, first.naming, others, second.naming)
+        taken = self._taken(select, [path_name(path, first.naming) for path in paths])
+        others_taken = self._taken(select, [path_name(path, second.naming) for path in others])
+        both = [(i, j) for i, j in pairs.both if taken[i] or others_taken[j]]
+        differences: dict[int, LeafDiff] = {}
+        to_compare = []
+        for i, j in both:
+            found = self._described(i, j)
+            if found is not None:
+                differences[i] = found
+            if values and (found is None or found.what in ("dtype", "weak_type")):
+                to_compare.append((i, j))
+        self._compare_values(to_compare)
+        for i, j in to_compare:
+            compared = self.found.get(i, SAME)
+            if i in differences and i in self.found:
+                differences[i] = _with_values(differences[i], compared, first.leaves[i])
+            elif compared.differing or compared.bits:
+                differences[i] = self._values_of(i, j, compared)
+        leaves = [differences[i] for i, _ in both if i in differences]
+        leaves += [_only(first.leaves[i], "a") for i in pairs.first_only if taken[i]]
+        leaves += [_only(second.leaves[j], "b") for j in pairs.second_only if others_taken[j]]
+        equal = {i for i, _ in both} - set(differences)
+        return Diff(
+            self.one.name,
+            self.other.name,
+            tuple(leaves),
+            tuple(_containers(first, second)) if select is None else (),
+            len(equal),
+            len(equal & self.by_digest),
+            self.read_bytes,
+        )
+
+    def _taken(self, select: Select | None, names: Sequence[str]) -> list[bool]:
+        if select is None:
+            return [True] * len(names)
+        sides = (self.one.index, self.other.index)
+        known = [path_name(leaf.key_path, side.naming) for side in sides for leaf in side.leaves]
+        every = [*names, *known]  # a pattern may take leaves of the other side alone
+        where = f"{self.one.name} and {self.other.name}"
+        return matching(every, select, naming="strings", where=where)[: len(names)]
+
+    def _described(self, i: int, j: int) -> LeafDiff | None:
+        """How two leaves differ before an element is seen."""
+        a, b = self.one.index.leaves[i], self.other.index.leaves[j]
+        name = label_of(a.key_path)
+        arrays = a.kind in ARRAY_KINDS, b.kind in ARRAY_KINDS
+        keys = "prng_key" in (a.kind, b.kind)
+        other_kind = a.kind != b.kind and (keys or self.strict or not all(arrays))
+        if other_kind or a.prng_impl != b.prng_impl:
+            same = described(a) == described(b)
+            shown = [
+                f"{leaf.kind} {described(leaf)}" if same else described(leaf) for leaf in (a, b)
+            ]
+            return LeafDiff(name, "kind", shown[0], shown[1])
+        if a.shape != b.shape and all(arrays):
+            return LeafDiff(name, "shape", described(a), described(b))
+        if all(arrays) and a.dtype != b.dtype:
+            return LeafDiff(name, "dtype", described(a), described(b))
+        if self.strict and a.weak_type != b.weak_type:
+            shown = [("weak " if leaf.weak_type else "") + described(leaf) for leaf in (a, b)]
+            return LeafDiff(name, "weak_type", shown[0], shown[1])
+        return None
+
+    def _values_of(self, i: int, j: int, compared: Compared) -> LeafDiff:
+        leaf = self.one.index.leaves[i]
+        name = label_of(leaf.key_path)
+        if leaf.kind in ARRAY_KINDS:
+            what = described(leaf)
+            return _with_values(LeafDiff(name, "value", what, what), compared, leaf)
+        values = self.one.value(i), self.other.value(j)
+        return LeafDiff(name, "value", repr(values[0])[:80], repr(values[1])[:80])
+
+    def _compare_values(self, pairs: Sequence[tuple[int, int]]) -> None:
+        group: list[_Part] = []
+        size = 0
+        for part in self._parts(pairs):
+            if group and size + part.size_bytes > _GROUP_BYTES:
+                self._compare_group(group)
+                group, size = [], 0
+            group.append(part)
+            size += part.size_bytes
+        if group:
+            self._compare_group(group)
+
+    def _parts(self, pairs: Sequence[tuple[int, int]]) -> Iterator[_Part]:
+        """What has to be read of pairs of leaves; Python values are compared at once."""
+        for i, j in pairs:
+            leaf = self.one.index.leaves[i]
+            if leaf.kind not in ARRAY_KINDS:
+                same = _same_value(self.one.value(i), self.other.value(j))
+                self.found[i] = SAME if same else Compared(1)
+                continue
+            other = self.other.index.leaves[j]
+            item = max(dtypes.itemsize(leaf.dtype), dtypes.itemsize(other.dtype))
+            boxes = list(self._unequal(i, j))
+            if not boxes:
+                self.by_digest.add(i)
+            for box in boxes:
+                yield _Part(i, j, box, element_count(box) * item)
+
+    def _unequal(self, i: int, j: int) -> Iterator[Box]:
+        """Boxes of a pair of leaves, but for those that are equal by their digests."""
+        a, b = self.one.pieces(i), self.other.pieces(j)
+        leaf = self.one.index.leaves[i]
+        item = dtypes.itemsize(leaf.dtype)
+        if a is None or b is None or not _cut_alike(a, b):
+            rows = _rows(a) or _rows(b)
+            yield from cut(leaf.shape, item_bytes=item, limit_bytes=_PART_BYTES, rows=rows or 1)
+            return
+        assert isinstance(a.storage, Pieces | Encoded)
+        assert isinstance(b.storage, Pieces | Encoded)
+        raw = isinstance(a.storage, Pieces) and a.storage.encoding in ("raw", "swapped")
+        for mine, theirs in zip(a.storage.pieces, b.storage.pieces, strict=True):
+            around = mine.where if isinstance(mine.where, Box) else whole(leaf.shape)
+            if self._same(mine, theirs, 0, mine.length):
+                continue
+            shape = shape_of(around)
+            for part in cut(shape, item_bytes=item, limit_bytes=_PART_BYTES, rows=_rows(a) or 1):
+                start, stop = (item * n for n in element_range(part, shape))
+                if not raw or not self._same(mine, theirs, start, stop - start):
+                    yield _moved(part, around)
+
+    def _same(self, mine: Piece, theirs: Piece, start: int, length: int) -> bool:
+        return same_bytes(
+            self.one.digests(mine.source),
+            mine.offset + start,
+            self.other.digests(theirs.source),
+            theirs.offset + start,
+            length,
+        )
+
+    def _compare_group(self, group: Sequence[_Part]) -> None:
+        ours = self.one.read([(part.number, part.box) for part in group])
+        theirs = self.other.read([(part.other, part.box) for part in group])
+        for part, a, b in zip(group, ours, theirs, strict=True):
+            found = compare(a, b)
+            self.found[part.number] = together(self.found.get(part.number, SAME), found)
+            self.read_bytes += part.size_bytes
+
+
+def _cut_alike(a: Leaf, b: Leaf) -> bool:
+    """Whether two leaves lie in like pieces, so that equal bytes are equal elements."""
+    one, other = a.storage, b.storage
+    if type(one) is not type(other) or (a.shape, a.dtype) != (b.shape, b.dtype):
+        return False
+    if isinstance(one, Encoded) and isinstance(other, Encoded):
+        if (one.chunk_shape, one.codec) != (other.chunk_shape, other.codec):
+            return False
+    elif isinstance(one, Pieces) and isinstance(other, Pieces):
+        if one.encoding != other.encoding:
+            return False
+        spans = [piece for piece in one.pieces if isinstance(piece.where, Span)]
+        if spans and len(one.pieces) > 1:
+            return False
+    else:
+        return False
+    pairs = zip(one.pieces, other.pieces, strict=False)
+    return len(one.pieces) == len(other.pieces) and all(
+        mine.where == theirs.where and mine.length == theirs.length for mine, theirs in pairs
+    )
+
+
+def _rows(leaf: Leaf | None) -> int:
+    """How many rows a chunk has that is decoded whole; 0 where there are none."""
+    if leaf is None or not isinstance(leaf.storage, Encoded) or not leaf.storage.chunk_shape:
+        return 0
+    return leaf.storage.chunk_shape[0]
+
+
+def _moved(box: Box, around: Box) -> Box:
+    """A box in a part of an array, as a box of the array."""
+    return Box(
+        tuple(map(int.__add__, box.start, around.start)),
+        tuple(map(int.__add__, box.stop, around.start)),
+    )
+
+
+def _containers(first: Index, second: Index) -> list[str]:
+    """Containers of different kinds, and those with nothing in them that one side has."""
+    namings = {first.naming, second.naming}
+    if namings & {"dotted", "slashed"}:
+        return []  # there are names, but no containers
+    common = min(namings, key=["keys", "strings", "exact"].index)
+    here, there = (containers(index.structure, common) for index in (first, second))
+    found = []
+    for name, one in here.items():
+        other = there.get(name)
+        if other is None:
+            if one.empty:
+                found.append(f"{label_of(one.path)}: {_shown(one)} only in a")
+        elif one.kind != other.kind:
+            found.append(f"{label_of(one.path)}: {_shown(one)} | {_shown(other)}")
+    found += [
+        f"{label_of(other.path)}: {_shown(other)} only in b"
+        for name, other in there.items()
+        if other.empty and name not in here
+    ]
+    return found
+
+
+def _shown(container: Container) -> str:
+    bare = not container.empty or container.kind == "None" or container.kind.startswith("an ")
+    return container.kind if bare else f"empty {container.kind}"
+
+
+def _only(leaf: Leaf, side: str) -> LeafDiff:
+    name = label_of(leaf.key_path)
+    if side == "a":
+        return LeafDiff(name, "only_a", a=described(leaf))
+    return LeafDiff(name, "only_b", b=described(leaf))
+
+
+def _with_values(found: LeafDiff, compared: Compared, leaf: Leaf) -> LeafDiff:
+    size = element_count(whole(leaf.shape))
+    differing, bits, max_abs, max_rel = compared
+    if not differing:
+        return found._replace(size=size, bits=bits)
+    return found._replace(
+        size=size, differing=differing, bits=bits, max_abs=max_abs, max_rel=max_rel
+    )
+
+
+def _same_value(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and (a == b or (a != a and b != b))

@@ -1,0 +1,150 @@
+"""The leaves of a checkpoint, for a writer to read through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from cordwood import dtypes
+from cordwood.api.checkpoint import Checkpoint, StoredLeaf
+from cordwood.api.convert import convert
+from cordwood.api.parts import read_parts
+from cordwood.api.target import Target
+from cordwood.engine.lazy import LazyArray
+from cordwood.engine.meter import Meter
+from cordwood.index import Box, Encoded, Index, Inline, Leaf, LeafSpec
+from cordwood.keypath import format_path
+from cordwood.sharding.boxes import whole
+from cordwood.tree.leaves import ARRAY_KINDS, Promised
+from cordwood.tree.padding import without_padding
+
+__all__ = ["StoredLeaves"]
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+_SMALL_BYTES = 256 << 10  # such leaves are read several at a time
+_BATCH_BYTES = 8 << 20
+_KEPT_BYTES = 64 << 20  # of small leaves that were read and not asked for yet
+
+
+class _Kept(NamedTuple):
+    array: Array
+    size_bytes: int
+
+
+class StoredLeaves:
+    """Leaves of a checkpoint, given to a writer one by one, to one thread at a time.
+
+    Args:
+        checkpoint: open until all are written.
+        index: a part of its index, under other names.
+        numbers: of the part's leaves, in the checkpoint.
+        wanted: of each leaf the dtype that it is to have.
+        meter: told of what is read; None: nobody is.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        index: Index,
+        numbers: Sequence[int],
+        wanted: Sequence[str],
+        meter: Meter | None,
+    ) -> None:
+        own = [checkpoint.index.leaves[number] for number in numbers]
+        self._checkpoint = checkpoint
+        self._own = own
+        self._wanted = wanted
+        self._located = checkpoint.located(own, [None] * len(own))
+        self._kept: dict[int, _Kept] = {}
+        self._kept_bytes = 0
+        self._meter = meter
+        self.stand_ins = [self._stand_in(i, leaf) for i, leaf in enumerate(index.leaves)]
+
+    def fetch(self, stand_in: Any) -> Any:
+        """The leaf that one of `stand_ins` stands for: an array, now or later, or a value."""
+        return self._array(stand_in.number) if type(stand_in) is Promised else stand_in
+
+    def _stand_in(self, number: int, leaf: Leaf) -> Any:
+        """What stands for a leaf in the tree whose save is planned: of a small value, itself."""
+        if leaf.kind in ("jax", "numpy", "prng_key"):
+            dtype = self._wanted[number]
+            weak_type = leaf.weak_type and dtype == leaf.dtype
+            return Promised(
+                LeafSpec(leaf.key_path, leaf.kind, leaf.shape, dtype, weak_type, leaf.prng_impl),
+                number,
+            )
+        if leaf.kind == "numpy_scalar":
+            return np.asarray(self._array(number))[()]
+        if isinstance(leaf.storage, Inline):
+            return leaf.storage.value
+        return StoredLeaf(self._own[number], self._checkpoint).load(to="numpy")
+
+    def _array(self, number: int) -> Array | LazyArray:
+        """The elements of an array leaf: at once where they are few, else when they are asked."""
+        leaf = self._located[number]
+        if isinstance(leaf.storage, Inline):
+            return self._cast(number, np.asarray(leaf.storage.value))
+        size = _size(leaf)
+        if size < _SMALL_BYTES:
+            return self._small(number)
+
+        def read(box: Box) -> Array:
+            (array,) = read_parts(self._checkpoint, [(leaf, box)])
+            self._tell(leaf, array.nbytes)
+            return self._cast(number, array)
+
+        rows = 1
+        if isinstance(leaf.storage, Encoded) and leaf.storage.chunk_shape:
+            rows = leaf.storage.chunk_shape[0]
+        return LazyArray(leaf.shape, dtypes.to_numpy(self._wanted[number]), read, rows=rows)
+
+    def _small(self, number: int) -> Array:
+        if number not in self._kept:
+            self._read_from(number)
+        array, size = self._kept.pop(number)
+        self._kept_bytes -= size
+        return array
+
+    def _read_from(self, first: int) -> None:
+        """Read small leaves from one on, which the writer wants next or soon."""
+        while self._kept_bytes > _KEPT_BYTES:
+            oldest = next(iter(self._kept))
+            self._kept_bytes -= self._kept.pop(oldest).size_bytes
+        batch: list[int] = []
+        size = 0
+        for number in range(first, len(self._located)):
+            leaf = self._located[number]
+            if isinstance(leaf.storage, Inline) or leaf.kind not in ARRAY_KINDS:
+                continue
+            if number in self._kept or _size(leaf) >= _SMALL_BYTES:
+                continue
+            size += _size(leaf)
+            if batch and size > _BATCH_BYTES:
+                break
+            batch.append(number)
+        parts = [(self._located[number], whole(self._located[number].shape)) for number in batch]
+        for number, array in zip(batch, read_parts(self._checkpoint, parts), strict=True):
+            self._tell(self._located[number], array.nbytes)
+            array = self._cast(number, array)
+            self._kept[number] = _Kept(array, array.nbytes)
+            self._kept_bytes += array.nbytes
+
+    def _tell(self, leaf: Leaf, size_bytes: int) -> None:
+        if self._meter is not None:
+            self._meter.advance(size_bytes, format_path(leaf.key_path))
+
+    def _cast(self, number: int, array: Array) -> Array:
+        leaf, dtype = self._located[number], self._wanted[number]
+        if dtype != dtypes.name_of(array.dtype):
+            array = convert(array, Target(leaf, "numpy", dtype))
+        return without_padding(array)
+
+
+def _size(leaf: Leaf) -> int:
+    size = dtypes.itemsize(leaf.dtype)
+    for extent in leaf.shape:
+        size *= extent
+    return size

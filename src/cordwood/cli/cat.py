@@ -1,0 +1,102 @@
+"""cordwood cat: elements of one leaf."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+from cordwood.cli.output import json_option, print_json, print_text
+
+__all__ = ["command", "parse_index"]
+
+EXAMPLES = """
+\b
+Examples:
+  cordwood cat run/100 step
+  cordwood cat run/100 'params/dense/kernel[0:3,:]'   reads three rows, no more
+  cordwood cat run/100 'params/dense/bias[-1]' --json
+"""
+
+_INDEX = re.compile(r"(.*)\[([^\[\]]*)\]", re.DOTALL)
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+@click.command("cat", epilog=EXAMPLES)
+@click.argument("path")
+@click.argument("key")
+@click.option("--prefix", help="Which tree of a directory that holds several.")
+@json_option
+def command(path: str, key: str, prefix: str | None, as_json: bool) -> None:
+    """Print the leaf KEY of the checkpoint at PATH, or a part of it: KEY[0:3,:,-1].
+
+    The part is read, and no more than that needs; it is checked. --json prints nested lists.
+    """
+    from cordwood.api.checkpoint import open as open_checkpoint
+
+    with open_checkpoint(path, prefix=prefix) as checkpoint:
+        found = None if key in checkpoint else _INDEX.fullmatch(key)
+        if found is None:
+            value = checkpoint[key].load(to="numpy")
+        else:
+            value = checkpoint[found[1]][parse_index(found[2])]
+    if as_json:
+        print_json({"key_path": key, "value": _plain(value)})
+        return
+    print_text(_text(value))
+
+
+def parse_index(text: str) -> tuple[Any, ...]:
+    """The index that a text such as `0:3,:,-1` means: integers, slices and an ellipsis.
+
+    Raises click.BadParameter.
+    """
+    parts: list[Any] = []
+    for part in text.split(","):
+        part = part.strip()
+        if part == "...":
+            parts.append(...)
+        elif ":" in part:
+            bounds = [bound.strip() for bound in part.split(":")]
+            if len(bounds) > 3:
+                raise _bad(text)
+            parts.append(slice(*[_integer(bound, text) if bound else None for bound in bounds]))
+        else:
+            parts.append(_integer(part, text))
+    return tuple(parts)
+
+
+def _integer(text: str, whole: str) -> int:
+    if not _INTEGER.fullmatch(text):
+        raise _bad(whole)
+    return int(text)
+
+
+def _bad(text: str) -> click.BadParameter:
+    return click.BadParameter(
+        f"expected integers, slices and ... between commas, as in [0:3,:,-1], found [{text}]",
+        param_hint="KEY",
+    )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if not hasattr(value, "dtype"):
+        return repr(value)
+    import numpy as np
+
+    return np.array2string(np.asarray(value), threshold=100_000, max_line_width=100)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float) and value - value == 0:
+        return value
+    return str(value)

@@ -1,0 +1,44 @@
+"""cordwood doctor: is a path safe to save to?"""
+
+from __future__ import annotations
+
+import click
+
+from cordwood.cli.output import columns, json_option, print_json, print_text
+
+__all__ = ["command"]
+
+EXAMPLES = """
+\b
+Examples:
+  cordwood doctor /mnt/checkpoints
+  cordwood doctor run/100 --json
+"""
+
+
+@click.command("doctor", epilog=EXAMPLES)
+@click.argument("path", default=".")
+@json_option
+def command(path: str, as_json: bool) -> None:
+    """Try whether PATH (here, by default) is a safe place for checkpoints.
+
+    Writes 32 MiB there, flushes them, and tries renames, links, locks and O_DIRECT; removes it all
+    again. Exits with 1 where something is missing that a save needs.
+    """
+    from cordwood.engine.doctor import examine
+
+    findings = examine(path)
+    problems = [each for each in findings if each.needed and not each.good]
+    if as_json:
+        print_json(
+            {"path": path, "safe": not problems, "findings": [f._asdict() for f in findings]}
+        )
+    else:
+        rows = [
+            ["ok" if each.good else "PROBLEM" if each.needed else "slower", each.name, each.text]
+            for each in findings
+        ]
+        verdict = "not safe to save to" if problems else "safe to save to"
+        print_text(f"{columns(rows)}\n{path}: {verdict}")
+    if problems:
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,99 @@
+"""The command's entry: its subcommands, found when they are asked for, and its exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from cordwood.cli.output import fail
+from cordwood.errors import CordwoodError
+
+__all__ = ["cli", "main"]
+
+COMMANDS = (
+    "ls",
+    "info",
+    "show",
+    "cat",
+    "diff",
+    "verify",
+    "convert",
+    "steps",
+    "gc",
+    "doctor",
+)
+
+EPILOG = """
+\b
+Exit codes:
+  0    done; no difference, no damage, no problem
+  1    the answer is no: diff found differences, verify damage, doctor a problem
+  2    the arguments are wrong
+  3    there is no such checkpoint or leaf, or it could not be read or written
+  130  interrupted
+
+\b
+Completion, for bash (zsh and fish likewise):
+  eval "$(_CORDWOOD_COMPLETE=bash_source cordwood)"
+"""
+
+
+class _Commands(click.Group):
+    """A group whose commands are imported when they are needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        found: click.Command = importlib.import_module(f"cordwood.cli.{cmd_name}").command
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from cordwood.plan.nearest import nearest
+
+            close = nearest(args[0], COMMANDS)
+            hint = f" Did you mean {close!r}?" if close else ""
+            ctx.fail(f"There is no command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+
+@click.command(
+    cls=_Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.version_option(package_name="cordwood", prog_name="cordwood")
+def cli() -> None:
+    """Look into, check, compare and convert checkpoints of JAX pytrees.
+
+    A checkpoint is a file (.safetensors, .msgpack, .npz ...), a directory (of cordwood, eFormer,
+    Orbax or Hugging Face), or the URL of one (gs://, s3://). Every command takes --json, which
+    prints one JSON document instead of text, errors included.
+    """
+
+
+def main() -> Any:
+    """Run the command with the arguments of the process, and exit."""
+    wants_json = "--json" in sys.argv
+    try:
+        code = cli(prog_name="cordwood", standalone_mode=False)
+    except click.ClickException as e:
+        if wants_json:
+            fail(e, wants_json=True, code=e.exit_code)
+        e.show()
+        sys.exit(e.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:  # `cordwood ls ... | head`
+        sys.stderr.close()
+        sys.exit(0)
+    except (CordwoodError, OSError, KeyError, ValueError) as e:
+        fail(e, wants_json=wants_json, code=3)
+    sys.exit(code if isinstance(code, int) else 0)  # that of an Exit which a command has raised

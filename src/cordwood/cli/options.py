@@ -1,0 +1,34 @@
+"""What options mean that several commands have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+__all__ = ["cast_of", "pairs_of"]
+
+
+def pairs_of(option: str, values: Sequence[str]) -> dict[str, str] | None:
+    """OLD=NEW, several times, as a dict; None where there is none.
+
+    Raises click.BadParameter.
+    """
+    found = {}
+    for value in values:
+        old, sign, new = value.partition("=")
+        if not sign:
+            raise click.BadParameter(f"expected OLD=NEW, found {value!r}", param_hint=option)
+        found[old] = new
+    return found or None
+
+
+def cast_of(values: Sequence[str]) -> Any:
+    """A dtype by itself, or PATTERN=DTYPE several times; None where there is none.
+
+    Raises click.BadParameter.
+    """
+    if len(values) == 1 and "=" not in values[0]:
+        return values[0]
+    return pairs_of("--cast", values)

@@ -1,0 +1,73 @@
+"""What commands print: plain rows and JSON; tables and colours only where they fit a screen."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import repeat
+from typing import Any, NoReturn
+
+import click
+
+__all__ = ["columns", "fail", "json_option", "print_json", "print_text", "size_text"]
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+def print_json(value: Any) -> None:
+    """One JSON document."""
+    print_text(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def print_text(text: str) -> None:
+    """Lines, in one write."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def fail(error: BaseException, *, wants_json: bool, code: int) -> NoReturn:
+    """Tell an error, and exit."""
+    if isinstance(error, click.ClickException):
+        text = error.format_message()
+    elif isinstance(error, KeyError):
+        text = str(error.args[0]) if error.args else "KeyError"
+    else:
+        text = str(error)
+    kind = type(error).__name__
+    if wants_json:
+        print_json({"error": {"type": kind, "message": text}})
+    else:
+        click.echo(f"{kind}: {text}", err=True)
+    sys.exit(code)
+
+
+@cache
+def size_text(size_bytes: int) -> str:
+    """A size for people: 4.2 MiB.
+
+    >>> [size_text(size) for size in (0, 1023, 1024, 5_000_000)]
+    ['0 B', '1023 B', '1.0 KiB', '4.8 MiB']
+    """
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError
+
+
+def columns(rows: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> str:
+    """Rows of cells in columns as wide as they need; those in `right` end together.
+
+    >>> print(columns([["a", "10"], ["bcd", "9"]], right=[1]))
+    a    10
+    bcd   9
+    """
+    ends = set(right)
+    padded = []
+    for i, column in enumerate(zip(*rows, strict=True)):
+        pad = str.rjust if i in ends else str.ljust
+        padded.append(map(pad, column, repeat(max(map(len, column)))))
+    return "\n".join([line.rstrip() for line in map("  ".join, zip(*padded, strict=True))])

@@ -1,0 +1,144 @@
+"""Arrays that are read when they are written: a checkpoint passes through in pieces of some MiB.
+
+A writer's threads ask for ranges of bytes from the start to the end, nearly in order. What they
+ask for is read in windows, each once, and the last few are kept.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from cordwood.index import Box
+from cordwood.plan.cuts import cut, element_range
+from cordwood.sharding.boxes import shape_of, whole
+
+__all__ = ["LazyArray"]
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+WINDOW_BYTES = 16 << 20
+_KEPT = 2  # windows: one that threads still copy from, and the next
+_MAX_ROWS_BYTES = 128 << 20  # of chunks that are decoded together, each once
+
+
+class LazyArray:
+    """An array whose elements are elsewhere.
+
+    Args:
+        shape, dtype: of the array.
+        read: gives the elements of a box, an array of that dtype; called by several threads.
+        rows: along the first axis, how many lie in chunks that are decoded whole.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        read: Callable[[Box], Array],
+        *,
+        rows: int = 1,
+    ) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.nbytes = math.prod(shape) * dtype.itemsize
+        self._read = read
+        self._rows = rows
+        self._lock = threading.Lock()
+        self._windows: list[Box] | None = None
+        self._starts: list[int] = []  # of the windows, in bytes
+        self._kept: OrderedDict[int, Array] = OrderedDict()
+        self._reading: dict[int, threading.Lock] = {}
+
+    def within(self, box: Box) -> LazyArray:
+        """A part of it, no more read than it."""
+        if box == whole(self.shape):
+            return self
+
+        def read(inner: Box) -> Array:
+            return self._read(
+                Box(
+                    tuple(map(int.__add__, inner.start, box.start)),
+                    tuple(map(int.__add__, inner.stop, box.start)),
+                )
+            )
+
+        return LazyArray(shape_of(box), self.dtype, read, rows=self._rows)
+
+    def part(self, box: Box) -> Array:
+        """The elements of a box."""
+        return self._read(box)
+
+    def copy_bytes(self, start: int, target: memoryview) -> None:
+        """Fill `target` with its bytes, C order and little-endian, from `start` on.
+
+        Raises ValueError where it has fewer.
+        """
+        stop = start + len(target)
+        if stop > self.nbytes:
+            raise ValueError(f"expected bytes {start} to {stop}, found {self.nbytes} in all")
+        out = np.frombuffer(target, np.uint8)
+        at = start
+        for number in self._numbers(start, stop):
+            data = self._window(number)
+            inside = at - self._starts[number]
+            count = min(stop - at, len(data) - inside)
+            np.copyto(out[at - start : at - start + count], data[inside : inside + count])
+            at += count
+
+    def buffers(self, start: int, stop: int) -> Iterator[memoryview]:
+        """Its bytes from start to stop, window by window."""
+        for number in self._numbers(start, stop):
+            first = self._starts[number]
+            yield self._window(number)[max(0, start - first) : stop - first].data
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        array = self._read(whole(self.shape))
+        return array if dtype is None and not copy else np.array(array, dtype, copy=copy)
+
+    def _numbers(self, start: int, stop: int) -> range:
+        """The windows that a range of bytes lies in."""
+        with self._lock:
+            if self._windows is None:
+                self._cut()
+        if start >= stop:
+            return range(0)
+        return range(bisect_right(self._starts, start) - 1, bisect_right(self._starts, stop - 1))
+
+    def _cut(self) -> None:
+        item = self.dtype.itemsize
+        rows = self._rows
+        if rows > 1 and rows * math.prod(self.shape[1:]) * item > _MAX_ROWS_BYTES:
+            rows = 1
+        windows = list(cut(self.shape, item_bytes=item, limit_bytes=WINDOW_BYTES, rows=rows))
+        self._starts = [element_range(box, self.shape)[0] * item for box in windows]
+        self._windows = windows
+
+    def _window(self, number: int) -> Array:
+        with self._lock:
+            data = self._kept.get(number)
+            lock = self._reading.setdefault(number, threading.Lock())
+        if data is not None:
+            return data
+        with lock:  # of this window: others can be read meanwhile
+            with self._lock:
+                data = self._kept.get(number)
+            if data is None:
+                data = self._bytes(number)
+                with self._lock:
+                    self._kept[number] = data
+                    while len(self._kept) > _KEPT:
+                        self._kept.popitem(last=False)
+        return data
+
+    def _bytes(self, number: int) -> Array:
+        assert self._windows is not None
+        array = self._read(self._windows[number])
+        little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        return little.reshape(-1).view(np.uint8)

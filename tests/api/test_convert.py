@@ -1,0 +1,317 @@
+"""convert: every reader to every writer, lossless or refused; memory does not grow."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import flax.serialization
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import given, settings
+
+import cordwood
+from cordwood.engine.lazy import LazyArray
+from cordwood.errors import CorruptionError, LossError, MismatchError, NotACheckpointError
+from cordwood.index import Box
+from cordwood.sharding.boxes import slices
+from cordwood.testing import assert_trees_equal
+from cordwood.testing import strategies as some
+from tests.children import run_python
+from tests.golden.orbax_checkpoints import GOLDEN, LAYOUTS
+
+EXACT = [".safetensors", "packs", "zarr", "zarr-zstd", "zarr-blosc"]
+STATE_DICTS = [".msgpack", ".msgpack.zst", ".msgpack.gz"]
+
+
+def options(kind: str) -> dict[str, Any]:
+    layout, _, compression = kind.partition("-")
+    return {} if kind.startswith(".") else {"layout": layout, "compression": compression or None}
+
+
+def place(folder: Path, kind: str, name: str) -> Path:
+    return folder / (f"{name}{kind}" if kind.startswith(".") else f"{name}-{kind}")
+
+
+class Moments(NamedTuple):
+    mu: Any
+    nu: Any
+
+
+def every_kind() -> dict[str, Any]:
+    """A tree of all kinds of leaves and containers."""
+    mesh = jax.make_mesh((8,), ("x",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    return {
+        "params": {
+            "bf16": jnp.arange(600.0).reshape(20, 30).astype(jnp.bfloat16),
+            "sharded": jax.device_put(jnp.arange(4096.0).reshape(64, 64), sharding),
+            "int4": jnp.arange(-8, 8).astype(jnp.int4),
+            "f8": np.linspace(-2, 2, 17).astype(jnp.float8_e4m3fn),
+            "big": np.random.default_rng(0).standard_normal((700, 1100)),
+            "strided": np.arange(24.0).reshape(4, 6)[::2, ::-1],
+            "swapped": np.arange(5, dtype=">i4"),
+            "complex": np.array([1 + 2j, -3j]),
+            "bool": np.array([True, False]),
+            "empty": np.zeros((3, 0), np.float32),
+            "scalar": np.float16(1.5),
+            "zero_d": np.array(3, np.int64),
+        },
+        "opt": (Moments([np.ones(3)], {}), None, []),
+        "key": jax.random.key(3),
+        "weak": jnp.asarray(2.5),
+        "text": "grüße",
+        "long_text": "x" * 10_000,
+        "raw": bytes(range(256)) * 40,
+        "n": 7,
+        "f": 0.5,
+        "c": 1j,
+        "t": True,
+        "odd": {3: 1, "a/b": 2, ("x", 1): 3},
+    }
+
+
+def plain_kinds() -> dict[str, Any]:
+    """A tree of what Flax's msgpack can hold."""
+    tree = every_kind()
+    for name in ("opt", "key", "weak", "odd"):
+        del tree[name]
+    return tree
+
+
+@pytest.mark.parametrize("kind", EXACT)
+@pytest.mark.parametrize("other", EXACT)
+def test_nothing_is_lost(tmp_path: Path, kind: str, other: str) -> None:
+    tree = every_kind()
+    source, path = place(tmp_path, kind, "a"), place(tmp_path, other, "b")
+    cordwood.save(source, tree, metadata={"who": "me"}, **options(kind))
+    done = cordwood.convert(source, path, **options(other))
+    assert (done.lost, done.leaves) == ((), 25)
+    found = cordwood.diff(source, path, strict=True)
+    assert found.equal, str(found)
+    assert_trees_equal(cordwood.load(path, like=tree), tree)
+    with cordwood.open(path) as checkpoint:
+        assert checkpoint.metadata == {"who": "me"}
+    assert cordwood.verify(path).unverified_bytes == 0
+
+
+@pytest.mark.parametrize("kind", EXACT + STATE_DICTS)
+@pytest.mark.parametrize("other", STATE_DICTS)
+def test_state_dicts(tmp_path: Path, kind: str, other: str) -> None:
+    tree = plain_kinds()
+    source, path = place(tmp_path, kind, "a"), place(tmp_path, other, "b")
+    cordwood.save(source, tree, **options(kind))
+    assert cordwood.convert(source, path).lost == ()
+    found = cordwood.diff(source, path)
+    assert found.equal, str(found)
+    if other == ".msgpack":
+        assert path.read_bytes() == cordwood.to_bytes(tree)
+
+
+@pytest.mark.parametrize("kind", STATE_DICTS)
+@pytest.mark.parametrize("other", EXACT)
+def test_state_dicts_into_what_holds_more(tmp_path: Path, kind: str, other: str) -> None:
+    source, path = place(tmp_path, kind, "a"), place(tmp_path, other, "b")
+    cordwood.save(source, every_kind()["params"])
+    cordwood.convert(source, path, **options(other))
+    found = cordwood.diff(source, path, strict=True)
+    assert found.equal, str(found)
+
+
+@pytest.mark.parametrize("other", STATE_DICTS)
+def test_what_would_be_lost_is_named(tmp_path: Path, other: str) -> None:
+    source, path = tmp_path / "a.safetensors", tmp_path / f"b{other}"
+    cordwood.save(source, every_kind(), metadata={"format": "pt"})
+    with pytest.raises(LossError) as error:
+        cordwood.convert(source, path)
+    assert str(error.value) == (
+        f"converting {source} to {path} would lose (lossy=True does so):\n"
+        "  3 lists and tuples, which become dicts of '0', '1' ...: opt, opt/0/mu, opt/2\n"
+        "  1 dict with keys other than strings, which become such: odd\n"
+        "  1 weak type: weak\n"
+        "  1 PRNG key array, of which only the key data stays: key\n"
+        "  1 string beside the tree: format"
+    )
+    assert not path.exists()
+    done = cordwood.convert(source, path, lossy=True)
+    assert len(done.lost) == 5
+    lines = str(cordwood.diff(source, path))
+    assert "key: kind: key<threefry2x32>[] | uint32[2]" in lines
+    assert lines.startswith("1 difference between")
+
+
+def test_foreign_files(tmp_path: Path) -> None:
+    source = tmp_path / "hf.safetensors"
+    arrays = {"a.w": np.ones((4, 4), np.float32), "a.b": np.zeros(4, np.float32)}
+    safetensors.numpy.save_file(arrays, source, metadata={"format": "pt"})
+    path = tmp_path / "nested"
+    cordwood.convert(source, path, rename={"a.*": "layer/*"}, cast="bf16")
+    found = cordwood.load(path)
+    assert {name: array.dtype for name, array in found["layer"].items()} == {
+        "b": jnp.bfloat16,
+        "w": jnp.bfloat16,
+    }
+    theirs = tmp_path / "theirs.msgpack"
+    theirs.write_bytes(flax.serialization.to_bytes({"w": np.arange(6.0), "n": 3}))
+    again = tmp_path / "again.safetensors"
+    cordwood.convert(theirs, again)
+    assert_trees_equal(cordwood.load(again), {"w": np.arange(6.0), "n": 3})
+    assert set(safetensors.numpy.load_file(again)) == {"w"}
+
+
+def test_a_part_under_other_names(tmp_path: Path) -> None:
+    source, path = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    cordwood.save(source, {"params": {"w": np.ones(3), "b": np.ones(2)}, "step": 7})
+    done = cordwood.convert(source, path, select="params", rename={"params": ""})
+    assert (done.leaves, done.size_bytes) == (2, 40)
+    assert_trees_equal(cordwood.load(path), {"w": np.ones(3), "b": np.ones(2)})
+
+
+def test_casts(tmp_path: Path) -> None:
+    source, path = tmp_path / "a.safetensors", tmp_path / "b"
+    tree: dict[str, Any] = {
+        "w": np.linspace(0, 1, 3000).reshape(30, 100),
+        "n": np.arange(5),
+        "x": jnp.asarray(1.5),
+    }
+    cordwood.save(source, tree)
+    cordwood.convert(source, path, cast={"w": "f16", "n": "uint8", "x": "bf16"})
+    found = cordwood.load(path)
+    np.testing.assert_array_equal(found["w"], tree["w"].astype(np.float16))
+    assert (found["n"].dtype, found["x"].dtype) == (np.uint8, jnp.bfloat16)
+    assert not found["x"].weak_type
+    with pytest.raises(MismatchError, match="w: casting float64 to int8 would change values"):
+        cordwood.convert(source, tmp_path / "c", cast={"w": "int8"})
+    assert not (tmp_path / "c").exists()
+
+
+def test_what_is_there_stays_whole(tmp_path: Path) -> None:
+    source, path = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    cordwood.save(source, {"w": np.arange(1 << 20)})
+    cordwood.save(path, {"old": 1})
+    data = bytearray(source.read_bytes())
+    data[-1] ^= 1
+    source.write_bytes(data)
+    with pytest.raises(CorruptionError, match=r"a\.safetensors"):
+        cordwood.convert(source, path)
+    assert cordwood.load(path) == {"old": 1}
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [source.name, path.name]
+    path.write_text("a letter")
+    with pytest.raises(NotACheckpointError):
+        cordwood.convert(source, path)
+    with pytest.raises(ValueError, match="would be converted into itself"):
+        cordwood.convert(source, source)
+
+
+def test_a_tree_of_several(tmp_path: Path) -> None:
+    source = tmp_path / "many"
+    cordwood.save(source, {"w": np.ones(3)}, prefix="params")
+    cordwood.save(source, {"mu": np.ones(3)}, prefix="opt")
+    with cordwood.open(source, prefix="opt") as checkpoint:
+        cordwood.convert(checkpoint, tmp_path / "opt.safetensors")
+    assert set(cordwood.load(tmp_path / "opt.safetensors")) == {"mu"}
+
+
+@given(tree=some.trees("safetensors"))
+@settings(max_examples=60)
+def test_any_tree(tree: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        source, middle, path = (Path(folder) / name for name in ("a.safetensors", "b", "c"))
+        cordwood.save(source, tree)
+        cordwood.convert(source, middle)
+        cordwood.convert(middle, path, layout="zarr")
+        assert_trees_equal(cordwood.load(path, like=tree), tree)
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+def test_lazy_arrays(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr("cordwood.engine.lazy.WINDOW_BYTES", 1000)
+    array = np.arange(60 * 50, dtype=np.int32).reshape(60, 50)
+    reads: list[Box] = []
+
+    def read(box: Box) -> Any:
+        reads.append(box)
+        return array[slices(box)]
+
+    lazy = LazyArray(array.shape, array.dtype, read, rows=rows)
+    data = array.tobytes()
+    for start in range(0, len(data), 777):
+        target = bytearray(min(777, len(data) - start))
+        lazy.copy_bytes(start, memoryview(target))
+        assert bytes(target) == data[start : start + 777]
+    assert len(reads) == len(set(reads))  # each window once
+    assert b"".join(lazy.buffers(10, 11_000)) == data[10:11_000]
+    np.testing.assert_array_equal(np.asarray(lazy), array)
+    box = Box((3, 5), (9, 20))
+    np.testing.assert_array_equal(np.asarray(lazy.within(box)), array[3:9, 5:20])
+    with pytest.raises(ValueError, match="expected bytes 11999 to 12001, found 12000 in all"):
+        lazy.copy_bytes(11_999, memoryview(bytearray(2)))
+
+
+CHILD = """
+import json, sys
+import cordwood
+
+def status(field):
+    with open("/proc/self/status") as lines:
+        for line in lines:
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) * 1024
+
+source, warm, destination, options = sys.argv[1:]
+options = json.loads(options)
+cordwood.convert(warm, destination, **options)
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")
+before = status("VmRSS")
+cordwood.convert(source, destination, **options)
+print(json.dumps(status("VmHWM") - before))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "other"),
+    [
+        (".safetensors", ".safetensors"),
+        ("packs", "zarr"),
+        ("zarr", "packs"),
+        ("zarr-zstd", ".msgpack"),
+        (".msgpack", ".msgpack.zst"),
+        ("packs", "zarr-zstd"),
+    ],
+)
+def test_memory_does_not_grow_with_the_tree(tmp_path: Path, kind: str, other: str) -> None:
+    source, warm = place(tmp_path, kind, "a"), place(tmp_path, kind, "warm")
+    tree = {"w": np.ones((300, 1 << 18), np.float32), "v": {str(i): np.ones(999) for i in range(9)}}
+    cordwood.save(source, tree, **options(kind))
+    cordwood.save(warm, {"w": np.ones(1 << 20), "v": np.ones(9)}, **options(kind))
+    path = place(tmp_path, other, "b")
+    peak = json.loads(
+        run_python(CHILD, str(source), str(warm), str(path), json.dumps(options(other)))
+    )
+    assert peak < 256 << 20
+    assert cordwood.diff(source, path).equal
+
+
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+@pytest.mark.parametrize("other", EXACT)
+def test_orbax_checkpoints(tmp_path: Path, layout: str, other: str) -> None:
+    path = place(tmp_path, other, "b")
+    cordwood.convert(GOLDEN / layout, path, **options(other))
+    found = cordwood.diff(GOLDEN / layout, path, strict=True)
+    assert found.equal, str(found)
+    assert cordwood.diff(path, cordwood.load(GOLDEN / layout)).equal
+
+
+def test_a_part_of_an_orbax_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "params.msgpack"
+    cordwood.convert(GOLDEN / "v1", path, select="params", rename={"params": ""}, cast="f32")
+    with cordwood.open(path) as checkpoint:
+        found = {name: leaf.dtype for name, leaf in checkpoint.items()}
+    assert set(found.values()) == {"float32"}
+    assert len(found) == 3

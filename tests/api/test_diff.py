@@ -1,0 +1,221 @@
+"""diff: structure, dtypes and values, of files, directories and trees."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import flax.serialization
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import given, settings
+
+import cordwood
+from cordwood.api.compare import compare
+from cordwood.errors import CorruptionError, MismatchError
+from cordwood.testing import strategies as some
+
+KINDS = [".safetensors", ".msgpack", ".msgpack.zst", "packs", "zarr", "zarr-zstd"]
+
+
+def save(folder: Path, kind: str, tree: Any, name: str) -> Path:
+    if kind.startswith("."):
+        path = folder / f"{name}{kind}"
+        cordwood.save(path, tree)
+    else:
+        layout, _, compression = kind.partition("-")
+        path = folder / f"{name}-{kind}"
+        options: Any = {"layout": layout, "compression": compression or None}
+        cordwood.save(path, tree, **options)
+    return path
+
+
+def tree() -> dict[str, Any]:
+    return {
+        "layers": [{"w": np.arange(6.0).reshape(2, 3)}, {"w": np.zeros(3, np.float32)}],
+        "n": np.arange(4),
+        "name": "a",
+        "step": 7,
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("other", KINDS)
+def test_equal_whatever_the_formats(tmp_path: Path, kind: str, other: str) -> None:
+    a, b = save(tmp_path, kind, tree(), "a"), save(tmp_path, other, tree(), "b")
+    found = cordwood.diff(a, b)
+    assert found.equal, str(found)
+    assert found.equal_leaves == 5
+    if kind == other and "msgpack" not in kind:
+        assert found.equal_by_digest == 3
+        assert found.read_bytes == 0
+    assert str(found).startswith(f"{a} and {b} are equal: 5 leaves")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_differs(tmp_path: Path, kind: str) -> None:
+    other = tree()
+    other["layers"][0]["w"][1, 2] += 0.5
+    other["layers"][1] = {"w": np.zeros(4, np.float32), "b": np.ones(2)}
+    other["n"] = np.arange(4, dtype=np.int32)
+    other["step"] = 8
+    del other["name"]
+    found = cordwood.diff(save(tmp_path, kind, tree(), "a"), save(tmp_path, kind, other, "b"))
+    text = str(found)
+    position = "'{}'" if "msgpack" in kind else "{}"
+    for line in (
+        f"  layers/{position.format(0)}/w: float64[2,3]: 1 of 6 elements differ, max abs 0.5, ",
+        f"  layers/{position.format(1)}/w: shape: float32[3] | float32[4]",
+        "  n: dtype: int64[4] | int32[4]: the values are equal",
+        "  step: 7 | 8",
+        "  name: only in a (str)",
+        f"  layers/{position.format(1)}/b: only in b (float64[2])",
+    ):
+        assert line in text
+    assert text.startswith("6 differences between a = ")
+    assert (found.equal, found.equal_leaves) == (False, 0)
+    plain = json.loads(json.dumps(found.to_json()))
+    (value,) = [leaf for leaf in plain["leaves"] if leaf["what"] == "value" and leaf["size"]]
+    assert (value["differing"], value["size"], value["max_abs"]) == (1, 6, 0.5)
+    assert value["max_rel"] == pytest.approx(0.5 / 5.5)
+
+
+def test_a_tree_beside_a_checkpoint(tmp_path: Path) -> None:
+    path = save(tmp_path, "packs", tree(), "a")
+    assert cordwood.diff(path, tree()).equal
+    assert cordwood.diff(tree(), path).equal
+    assert cordwood.diff(tree(), tree()).equal
+    with cordwood.open(path) as checkpoint:
+        assert str(cordwood.diff(checkpoint, {**tree(), "step": 9})).endswith("step: 7 | 9")
+
+
+def test_sharded_arrays_and_keys(tmp_path: Path) -> None:
+    mesh = jax.make_mesh((8,), ("x",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    array = jax.device_put(jnp.arange(4096.0).reshape(64, 64), sharding)
+    state = {"w": array, "key": jax.random.key(1)}
+    path = save(tmp_path, "packs", state, "a")
+    assert cordwood.diff(path, state).equal
+    single = save(tmp_path, ".safetensors", {**state, "w": np.asarray(array)}, "b")
+    found = cordwood.diff(path, single)
+    assert found.equal
+    assert found.read_bytes >= 4096 * 4
+    other = cordwood.diff(path, {**state, "key": jax.random.key(2)})
+    assert "key: key<threefry2x32>[]: 1 of 2 elements differ" in str(other)
+    kinds = cordwood.diff(path, {**state, "key": jax.random.key_data(state["key"])})
+    assert "key: kind: key<threefry2x32>[] | uint32[2]" in str(kinds)
+
+
+def test_containers(tmp_path: Path) -> None:
+    a: dict[str, Any] = {"x": [1, 2], "y": None, "z": {}}
+    b: dict[str, Any] = {"x": (1, 2), "y": {}, "w": []}
+    path = save(tmp_path, ".safetensors", a, "a")
+    assert cordwood.diff(path, b).containers == (
+        "x: list | tuple",
+        "y: None | empty dict or node with fields",
+        "z: empty dict or node with fields only in a",
+        "w: empty list only in b",
+    )
+    theirs = tmp_path / "theirs.msgpack"
+    theirs.write_bytes(flax.serialization.to_bytes({"x": [1, 2], "y": None, "z": {}}))
+    assert cordwood.diff(a, theirs).equal  # Flax's bytes cannot tell lists from dicts
+
+
+def test_names_that_are_joined(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    safetensors.numpy.save_file({"a.0.w": np.ones(2), "b": np.zeros(2)}, path)
+    assert cordwood.diff(path, {"a": [{"w": np.ones(2)}], "b": np.zeros(2)}).equal
+    renamed = cordwood.diff(path, {"c": [np.ones(2)], "b": np.zeros(2)}, rename={"a.*.w": "c/*"})
+    assert renamed.equal
+
+
+def test_a_part(tmp_path: Path) -> None:
+    path = save(tmp_path, ".safetensors", tree(), "a")
+    other = {**tree(), "step": 8, "more": 1}
+    assert cordwood.diff(path, other, select="layers").equal
+    assert cordwood.diff(path, other, select=["layers", "more"]).leaves[0].what == "only_b"
+    with pytest.raises(MismatchError, match=r"'layer/\*'; did you mean 'layers/\*'\?"):
+        cordwood.diff(path, other, select="layer/*")
+
+
+def test_kinds_count_when_strict() -> None:
+    a, b = {"x": jnp.ones(2), "y": jnp.asarray(1.0)}, {"x": np.ones(2, np.float32), "y": 1.0}
+    assert str(cordwood.diff(a, b)).endswith("\n  y: kind: float32[] | float")
+    found = cordwood.diff(a, b, strict=True)
+    assert "x: kind: jax float32[2] | numpy float32[2]" in str(found)
+    weak = cordwood.diff({"y": jnp.asarray(1.0)}, {"y": jnp.ones(())}, strict=True)
+    assert "y: weak type: weak float32[] | float32[]: the values are equal" in str(weak)
+
+
+def test_structure_alone_reads_nothing(tmp_path: Path) -> None:
+    path = save(tmp_path, ".safetensors", tree(), "a")
+    other = {**tree(), "n": np.arange(4) + 1}
+    found = cordwood.diff(path, other, values=False)
+    assert found.equal
+    assert found.read_bytes == 0
+
+
+def test_only_blocks_that_differ_are_read(tmp_path: Path) -> None:
+    array = np.zeros(8 << 20, np.float32)
+    a = save(tmp_path, ".safetensors", {"w": array, "v": array[: 1 << 20]}, "a")
+    array[5 << 20] = 1
+    b = save(tmp_path, ".safetensors", {"w": array, "v": array[: 1 << 20]}, "b")
+    found = cordwood.diff(a, b)
+    assert found.read_bytes == 4 << 20
+    assert found.equal_by_digest == 1
+    (leaf,) = found.leaves
+    assert (leaf.key_path, leaf.differing, leaf.size) == ("w", 1, 8 << 20)
+
+
+def test_damage_is_told(tmp_path: Path) -> None:
+    a = save(tmp_path, ".safetensors", {"w": np.zeros(1000)}, "a")
+    b = save(tmp_path, ".safetensors", {"w": np.ones(1000)}, "b")
+    data = bytearray(b.read_bytes())
+    data[-1] ^= 1
+    b.write_bytes(data)
+    with pytest.raises(CorruptionError, match=r"b\.safetensors"):
+        cordwood.diff(a, b)
+
+
+@given(tree=some.trees("safetensors"))
+@settings(max_examples=100)
+def test_any_tree_equals_itself(tree: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.safetensors"
+        cordwood.save(path, tree)
+        for other in (tree, path):
+            found = cordwood.diff(path, other, strict=True)
+            assert found.equal, str(found)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        (np.array([1, 2], np.float32), np.array([1, 2.5], np.float32), (1, 0, 0.5, 0.2)),
+        (np.array([math.nan, 1], np.float32), np.array([math.nan, 1], np.float32), (0, 0, 0, 0)),
+        (np.array([0.0], np.float32), np.array([-0.0], np.float32), (0, 1, 0, 0)),
+        (
+            np.array([math.inf, 1], np.float32),
+            np.array([1, 1], np.float32),
+            (1, 0, math.inf, math.inf),
+        ),
+        (np.array([math.nan], np.float64), np.array([1], np.float64), (1, 0, math.inf, math.inf)),
+        (np.array([-128], np.int8), np.array([127], np.int8), (1, 0, 255, 255 / 128)),
+        (np.array([2**63 - 1]), np.array([-(2**63)]), (1, 0, 2.0**64, 2.0)),
+        (np.array([True, False]), np.array([True, True]), (1, 0, 1, 1)),
+        (np.array([1 + 1j]), np.array([1 + 2j]), (1, 0, 1, 1 / math.sqrt(5))),
+        (np.array([1, 2], jnp.bfloat16), np.array([1, 3], jnp.bfloat16), (1, 0, 1, 1 / 3)),
+        (np.array([-8]).astype(jnp.int4), np.array([7]).astype(jnp.int4), (1, 0, 15, 15 / 8)),
+        (np.array([1], ">i8"), np.array([1 << 40], ">i8"), (1, 0, (1 << 40) - 1, 1)),
+        (np.array([1.5], np.float32), np.array([1.25], np.float64), (1, 0, 0.25, 1 / 6)),
+        (np.array(["2020", "NaT"], "M8[Y]"), np.array(["2021", "NaT"], "M8[Y]"), (1, 0, 1, 1 / 51)),
+    ],
+)
+def test_elements(a: Any, b: Any, expected: tuple[float, ...]) -> None:
+    assert tuple(compare(a, b)) == pytest.approx(expected)

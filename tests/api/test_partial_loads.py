@@ -1,0 +1,315 @@
+"""load with select, rename, missing, extra and cast: the same of every format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import flax.serialization
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+from jax.sharding import NamedSharding, PartitionSpec
+
+import cordwood
+from cordwood.errors import MismatchError
+from cordwood.testing import assert_trees_equal
+
+Store: TypeAlias = Callable[[Any], Path]
+
+
+@pytest.fixture(
+    params=[".safetensors", ".msgpack", ".msgpack.zst", "packs", "zarr", "zarr-zstd", "flax"]
+)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    kind = request.param
+
+    def write(tree: Any) -> Path:
+        if kind == "flax":
+            path = tmp_path / "theirs.msgpack"
+            path.write_bytes(flax.serialization.to_bytes(tree))
+        elif kind.startswith("."):
+            path = tmp_path / f"ours{kind}"
+            cordwood.save(path, tree)
+        else:
+            layout, _, compression = kind.partition("-")
+            path = tmp_path / "directory"
+            cordwood.save(path, tree, layout=layout, compression=compression or None)
+        return path
+
+    return write
+
+
+def state() -> dict[str, Any]:
+    return {
+        "opt": ({"mu": jnp.zeros(4)}, None),
+        "params": {
+            "dense": {"bias": jnp.ones(4, jnp.bfloat16), "kernel": jnp.arange(32.0).reshape(8, 4)},
+            "layers": [{"w": jnp.full(3, i, jnp.float32)} for i in range(3)],
+        },
+        "step": 7,
+    }
+
+
+def other_state() -> dict[str, Any]:
+    """The same tree with other values."""
+    return jax.tree.map(lambda leaf: leaf + 1, state())
+
+
+def test_some_leaves_without_like(store: Store) -> None:
+    path = store(state())
+    found = cordwood.load(path, select=["params/dense", "step"])
+    assert list(found) == ["params", "step"]
+    assert list(found["params"]) == ["dense"]
+    assert_trees_equal(
+        jax.tree.map(np.asarray, found["params"]["dense"]),
+        jax.tree.map(np.asarray, state()["params"]["dense"]),
+    )
+    assert found["step"] == 7
+
+
+def test_some_elements_of_a_list(store: Store) -> None:
+    path = store(state())
+    found = cordwood.load(path, select="params/layers/[12]/**")["params"]["layers"]
+    keys = ["1", "2"] if path.suffix in (".msgpack", ".zst") else [1, 2]
+    assert list(found) == keys
+    np.testing.assert_array_equal(found[keys[1]]["w"], np.full(3, 2.0))
+
+
+def test_a_part_of_like_keeps_the_rest(store: Store) -> None:
+    path = store(state())
+    like = other_state()
+    found = cordwood.load(path, like=like, select="params/**", missing="keep")
+    assert_trees_equal(found, {**like, "params": state()["params"]})
+    assert found["opt"][0]["mu"] is like["opt"][0]["mu"]
+
+
+def test_a_like_of_the_part_alone(store: Store) -> None:
+    path = store(state())
+    like = {"params": other_state()["params"]}
+    assert_trees_equal(
+        cordwood.load(path, like=like, select="params"), {"params": state()["params"]}
+    )
+    assert_trees_equal(
+        cordwood.load(path, like=like, extra="ignore"), {"params": state()["params"]}
+    )
+
+
+def test_some_elements_of_a_list_into_like(store: Store) -> None:
+    path = store(state())
+    like = other_state()
+    found = cordwood.load(path, like=like, select="params/layers/1", missing="keep")
+    like["params"]["layers"][1] = state()["params"]["layers"][1]
+    assert_trees_equal(found, like)
+
+
+def test_other_names(store: Store) -> None:
+    path = store(state())
+    like = {
+        "model": {"proj": state()["params"]["dense"]},
+        "blocks": [{"weight": jnp.zeros(3)} for _ in range(3)],
+        "count": 0,
+    }
+    rename = {
+        "params/dense": "model/proj",
+        "params/layers/*/w": "blocks/*/weight",
+        "step": "count",
+    }
+    found = cordwood.load(path, like=like, rename=rename, select=["params", "step"])
+    expected = {
+        "model": {"proj": state()["params"]["dense"]},
+        "blocks": [{"weight": layer["w"]} for layer in state()["params"]["layers"]],
+        "count": 7,
+    }
+    assert_trees_equal(found, expected)
+    plain = cordwood.load(path, rename=rename, select=["params", "step"])
+    np.testing.assert_array_equal(plain["model"]["proj"]["kernel"], np.arange(32.0).reshape(8, 4))
+    assert set(plain) == {"model", "blocks", "count"}
+
+
+def test_what_was_not_selected_is_not_there_for_like(store: Store) -> None:
+    path = store(state())
+    with pytest.raises(MismatchError) as error:
+        cordwood.load(path, like=state(), select="params/dense/**")
+    text = str(error.value)
+    assert text.count(": in the checkpoint, but not selected (missing=") == 5
+    for name in ("w", "mu", "step"):
+        assert f"{name}: in the checkpoint, but not selected (missing=" in text
+    assert "kernel" not in text
+
+
+def test_every_mismatch_in_one_message(store: Store) -> None:
+    path = store(state())
+    like = other_state()
+    like["params"]["dense"] = {
+        "kernel": jnp.zeros((8, 5)),
+        "bais": jnp.zeros(4, jnp.bfloat16),
+        "scale": jnp.zeros(4),
+    }
+    with pytest.raises(MismatchError) as error:
+        cordwood.load(path, like=like)
+    text = str(error.value)
+    for line in (
+        "4 leaves of ",
+        "params/dense/kernel: expected float32[8,5], found float32[8,4]",
+        "params/dense/bais: not in the checkpoint; did you mean params/dense/bias?",
+        'params/dense/scale: not in the checkpoint (missing="keep" keeps what `like` has)',
+        "params/dense/bias: in the checkpoint (bfloat16[4]), not in `like` (extra=",
+        '(extra="ignore" passes over it)',
+    ):
+        assert line in text
+    with pytest.raises(MismatchError, match="1 leaf of") as error:
+        cordwood.load(path, like=like, missing="keep", extra="ignore")
+    assert "params/dense/kernel: expected float32[8,5]" in str(error.value)
+
+
+def test_a_shape_is_never_kept_as_a_value(store: Store) -> None:
+    path = store(state())
+    like = {**state(), "new": {"w": jax.ShapeDtypeStruct((2,), jnp.float32)}}
+    with pytest.raises(MismatchError) as error:
+        cordwood.load(path, like=like, missing="keep")
+    assert str(error.value).endswith(
+        'new/w: not in the checkpoint, and `like` has no value for missing="keep" to keep, only a '
+        "shape and a dtype"
+    )
+
+
+def test_any_object_is_kept(store: Store) -> None:
+    path = store(state())
+    marker = np.array(["text"])  # which no checkpoint could hold
+    found = cordwood.load(path, like={**state(), "new": marker}, missing="keep")
+    assert found["new"] is marker
+
+
+@pytest.mark.parametrize("argument", ["select", "rename"])
+def test_a_misspelt_name(store: Store, argument: str) -> None:
+    path = store(state())
+    wish: Any = {"select": "parms/dense", "rename": {"parms/dense": "x"}}[argument]
+    with pytest.raises(MismatchError) as error:
+        cordwood.load(path, **{argument: wish})
+    assert str(error.value) == (
+        f"{argument} matches no leaf of {path}:\n  'parms/dense'; did you mean 'params/dense'?"
+    )
+
+
+def test_onto_a_mesh(store: Store) -> None:
+    path = store(state())
+    mesh = jax.make_mesh((8,), ("x",))
+    found = cordwood.load(
+        path,
+        mesh=mesh,
+        select="params/dense/kernel",
+        rename={"params/dense/kernel": "w"},
+        rules=[("^w$", PartitionSpec("x"))],
+    )
+    assert found["w"].sharding == NamedSharding(mesh, PartitionSpec("x"))
+    np.testing.assert_array_equal(found["w"], np.arange(32.0).reshape(8, 4))
+    like: dict[str, Any] = {
+        "params": {
+            "dense": {
+                "kernel": jax.ShapeDtypeStruct(
+                    (8, 4), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec(None))
+                ),
+                "bias": jnp.zeros(4),
+            }
+        }
+    }
+    kept = like["params"]["dense"]["bias"]
+    dense = cordwood.load(path, like=like, select="**/kernel", missing="keep")["params"]["dense"]
+    assert dense["kernel"].sharding == like["params"]["dense"]["kernel"].sharding
+    assert dense["bias"] is kept
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "bfloat16", jnp.bfloat16, np.dtype(jnp.bfloat16)])
+def test_floats_of_another_dtype(store: Store, dtype: Any) -> None:
+    tree: dict[str, Any] = {
+        "w": np.linspace(0, 1, 9),
+        "n": np.arange(3),
+        "x": 1.5,
+        "c": np.ones(2, np.complex64),
+    }
+    found = cordwood.load(store(tree), cast=dtype)
+    assert found["w"].dtype == jnp.bfloat16
+    np.testing.assert_array_equal(found["w"], tree["w"].astype(jnp.bfloat16))
+    assert (found["n"].dtype, found["c"].dtype, found["x"]) == (np.int64, np.complex64, 1.5)
+
+
+def test_dtypes_by_pattern(store: Store) -> None:
+    tree = {"a": {"w": np.ones(3), "n": np.arange(3)}, "b": np.ones(2)}
+    found = cordwood.load(store(tree), cast={"a/n": "uint8", "a/**": "f32", "b": np.float16})
+    assert found["a"]["w"].dtype == np.float32
+    assert found["a"]["n"].dtype == np.uint8
+    assert found["b"].dtype == np.float16
+    with pytest.raises(MismatchError, match=r"a/n: casting int64 to int8 would change values"):
+        cordwood.load(store({"a": {"n": np.array([300])}}), cast={"**": "int8"})
+
+
+def test_weak_types_do_not_outlive_a_cast(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    cordwood.save(path, {"x": jnp.asarray(1.5)})
+    assert cordwood.load(path)["x"].weak_type
+    found = cordwood.load(path, cast="bf16")["x"]
+    assert (found.dtype, found.weak_type) == (jnp.bfloat16, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"cast": "int8"}, "cast='int8': a dtype by itself is for floating arrays"),
+        ({"cast": "bf17"}, r"unknown dtype 'bf17'; did you mean 'bf16'\?"),
+        ({"cast": "bf16", "like": {}}, "cast='bf16': with `like`, which has dtypes, cast=True"),
+        ({"cast": True}, r"cast=True converts to the dtypes of `like`: pass one, or a dtype"),
+        ({"missing": "keep"}, "missing='keep' is about the leaves of `like`: pass one"),
+        ({"extra": "ignore"}, "extra='ignore' is about the leaves of `like`: pass one"),
+        ({"missing": "drop", "like": {}}, 'missing=\'drop\': expected "error" or "keep"'),
+        ({"extra": "drop", "like": {}}, 'extra=\'drop\': expected "error" or "ignore"'),
+        ({"select": []}, "select: there is no pattern; None selects everything"),
+        ({"rename": {"*": "c"}}, r"rename: '\*' has the wildcards \*, and 'c' none"),
+    ],
+)
+def test_arguments_that_say_nothing(
+    tmp_path: Path, arguments: dict[str, Any], message: str
+) -> None:
+    path = tmp_path / "a.safetensors"
+    cordwood.save(path, {"a": 1})
+    with pytest.raises(ValueError, match=message):
+        cordwood.load(path, **arguments)
+
+
+def test_names_of_a_foreign_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    arrays = {f"model.layers.{i}.attn.weight": np.full((2, 2), i) for i in range(2)}
+    safetensors.numpy.save_file({**arrays, "model.norm.weight": np.ones(2)}, path)
+    rename = {"model.layers.*.attn.weight": "layers/*/kernel", "model.norm.weight": "norm"}
+    found = cordwood.load(path, rename=rename)
+    assert_trees_equal(
+        found, {"layers": [{"kernel": np.full((2, 2), i)} for i in range(2)], "norm": np.ones(2)}
+    )
+    like = {"layers": [{"kernel": np.zeros((2, 2), int)} for _ in range(2)], "norm": np.zeros(2)}
+    assert_trees_equal(cordwood.load(path, like=like, rename=rename), found)
+    nested = cordwood.load(path, nest=True, rename={"model.*": "*"}, select="model.layers.*")
+    assert set(nested["layers"]) == {"0", "1"}
+    with pytest.raises(ValueError, match="rename has made paths of some"):
+        cordwood.load(path, nest=True, rename=rename)
+
+
+def test_only_what_is_selected_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "c.safetensors"
+    cordwood.save(path, {"a": np.ones(1 << 20), "b": np.ones(1 << 20)})
+    with cordwood.open(path) as checkpoint:
+        (piece,) = checkpoint.index.leaves[1].storage.pieces  # type: ignore[union-attr]
+    with path.open("r+b") as file:
+        file.seek(piece.offset + (4 << 20))
+        file.write(b"damage")
+    assert cordwood.load(path, select="a")["a"].sum() == 1 << 20
+    with pytest.raises(cordwood.CorruptionError):
+        cordwood.load(path, select="b")
+
+
+def test_what_is_selected_is_mapped(store: Store) -> None:
+    path = store(state())
+    found = cordwood.load(path, select="**/kernel", mmap=True, to="numpy")
+    np.testing.assert_array_equal(found["params"]["dense"]["kernel"], np.arange(32.0).reshape(8, 4))

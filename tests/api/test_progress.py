@@ -1,0 +1,76 @@
+"""Long calls tell one callback how far they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cordwood
+from cordwood.cli.bar import bar
+from cordwood.engine import meter
+
+TREE = {f"w{i}": np.full(1 << 19, i, np.float32) for i in range(8)}  # 16 MiB
+
+
+@pytest.fixture(autouse=True)
+def _tell_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter, "_EVERY_SECONDS", 0.0)
+
+
+def calls(path: Path, other: Path) -> dict[str, Callable[[Any], object]]:
+    return {
+        "save": lambda report: cordwood.save(path, TREE, progress=report),
+        "load": lambda report: cordwood.load(path, progress=report),
+        "verify": lambda report: cordwood.verify(path, progress=report),
+        "convert": lambda report: cordwood.convert(path, other, progress=report),
+    }
+
+
+@pytest.mark.parametrize("kind", ["a.safetensors", "a.msgpack", "packs", "zarr"])
+@pytest.mark.parametrize("verb", ["save", "load", "verify", "convert"])
+def test_what_is_told(tmp_path: Path, kind: str, verb: str) -> None:
+    path = tmp_path / kind
+    options: Any = {"layout": kind} if "." not in kind else {}
+    cordwood.save(path, TREE, **options)
+    told: list[cordwood.Progress] = []
+    calls(path, tmp_path / "b.safetensors")[verb](told.append)
+    done = [each.done_bytes for each in told]
+    assert done[0] == 0
+    assert done == sorted(done)
+    assert told[-1].done_bytes == told[-1].total_bytes
+    if (verb, kind) != ("verify", "a.msgpack"):  # which has no digests
+        assert len(told) > 3
+        assert done[-1] == pytest.approx(16 << 20, rel=0.01)
+    if verb == "convert":
+        assert any(each.doing.startswith("w") for each in told)
+
+
+def test_an_error_of_the_callback_is_raised(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    cordwood.save(path, TREE)
+
+    def stop(progress: cordwood.Progress) -> None:
+        if progress.done_bytes:
+            raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        cordwood.convert(path, tmp_path / "b", progress=stop)
+    assert not (tmp_path / "b").exists()
+
+
+def test_no_bar_in_logs() -> None:
+    with bar("reading", quiet=False) as report:  # pytest's stderr is no terminal
+        assert report is None
+
+
+def test_a_bar_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with bar("reading", quiet=True) as report:
+        assert report is None
+    with bar("reading", quiet=False) as report:
+        assert report is not None
+        report(cordwood.Progress(1 << 20, 4 << 20, "params/w"))

@@ -1,0 +1,329 @@
+"""Each command: what it prints, its JSON, its exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import cordwood
+from cordwood.cli.main import COMMANDS
+from tests.children import run_python
+from tests.cli.conftest import Run
+
+
+def tree() -> dict[str, Any]:
+    return {
+        "params": {
+            "dense": {"kernel": np.arange(24.0).reshape(4, 6), "bias": np.zeros(6, np.float32)},
+            "layers": [{"w": jnp.ones((8, 4), jnp.bfloat16)} for _ in range(3)],
+        },
+        "step": 7,
+        "name": "first",
+    }
+
+
+@pytest.fixture(params=["a.safetensors", "a.msgpack", "packs", "zarr"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    target = tmp_path / request.param
+    options: Any = {"layout": request.param} if "." not in request.param else {}
+    cordwood.save(target, tree(), **options)
+    return target
+
+
+def test_ls(run: Run, path: Path) -> None:
+    code, out, err = run("ls", path)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].split() == ["params/dense/kernel", "float64[4,6]", "192", "B"]
+    assert "step" in lines[-3]
+    assert lines[-1].startswith("7 leaves, 408 B, ")
+    found = json.loads(run("ls", path, "--json").out)
+    assert found["size_bytes"] == 408
+    assert found["leaves"][0]["key_path"] == "params/dense/kernel"
+    assert found["leaves"][0]["what"] == "float64[4,6]"
+
+
+def test_ls_of_a_part(run: Run, path: Path) -> None:
+    assert run("ls", path, "**/bias").out.splitlines()[:-1] == [
+        "params/dense/bias  float32[6]  24 B"
+    ]
+    rows = run("ls", path, "--depth", "2").out.splitlines()
+    assert [row.split()[0] for row in rows] == [
+        "params/dense",
+        "params/layers",
+        "step",
+        "name",
+        "7",
+    ]
+    assert rows[1].split()[1:] == ["3", "leaves", "192", "B"]
+    assert run("ls", path, "--sort", "size").out.split()[0] == "params/dense/kernel"
+    assert run("ls", path, "--sort", "name").out.split()[0] == "name"
+    code, out, err = run("ls", path, "parms/*")
+    assert (code, out) == (3, "")
+    assert "did you mean 'params/*'?" in err
+
+
+def test_info(run: Run, path: Path) -> None:
+    code, out, _ = run("info", path)
+    assert code == 0
+    assert "float64" in out
+    assert json.loads(run("info", path, "--json").out)["leaves"] == 7
+
+
+def test_show(run: Run, path: Path) -> None:
+    code, out, _ = run("show", path, "params/dense/kernel")
+    assert code == 0
+    rows = dict(line.split(None, 1) for line in out.splitlines()[1:])
+    assert (rows["zero"], rows["min"], rows["max"], rows["mean"]) == ("1", "0", "23", "11.5")
+    assert rows["std"] == f"{np.arange(24).std():.6g}"
+    assert rows["histogram"] == "█" * 24
+    assert rows["first"] == "0 1 2 3 4 5 6 7"
+    assert json.loads(run("show", path, "step", "--json").out)["value"] == 7
+    code, _, err = run("show", path, "params/dense/kernl")
+    assert code == 3
+    assert "did you mean 'params/dense/kernel'?" in err
+
+
+def test_show_counts_what_is_no_number(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    array = np.array([np.nan, np.inf, -np.inf, 0, 2, 4], np.float32)
+    cordwood.save(path, {"x": array, "e": np.zeros((0, 3)), "b": np.array([True, False])})
+    found = json.loads(run("show", path, "x", "--json").out)
+    assert (found["nan"], found["inf"], found["zero"]) == (1, 2, 1)
+    assert (found["min"], found["max"], found["mean"]) == (0, 4, 2)
+    assert sum(found["histogram"]) == 3
+    assert json.loads(run("show", path, "e", "--json").out)["min"] is None
+    assert json.loads(run("show", path, "b", "--json").out)["mean"] == 0.5
+
+
+def test_cat(run: Run, path: Path) -> None:
+    assert run("cat", path, "step").out == "7\n"
+    assert run("cat", path, "name").out == "first\n"
+    assert run("cat", path, "params/dense/kernel[1:3, -1]").out == "[11. 17.]\n"
+    found = json.loads(run("cat", path, "params/dense/kernel[...,0:2]", "--json").out)
+    assert found["value"] == tree()["params"]["dense"]["kernel"][:, :2].tolist()
+    code, _, err = run("cat", path, "params/dense/kernel[__import__('os')]")
+    assert code == 2
+    assert "expected integers, slices and ..." in err
+
+
+def test_diff(run: Run, path: Path, tmp_path: Path) -> None:
+    same = tmp_path / "same"
+    cordwood.save(same, tree())
+    assert run("diff", path, same).code == 0
+    other = tmp_path / "other.safetensors"
+    cordwood.save(other, {**tree(), "step": 8})
+    code, out, _ = run("diff", path, other)
+    assert code == 1
+    assert out.endswith("  step: 7 | 8\n")
+    code, out, _ = run("diff", path, other, "--json")
+    assert code == 1
+    assert json.loads(out)["leaves"][0]["key_path"] == "step"
+    assert run("diff", path, other, "--select", "params").code == 0
+
+
+def test_verify(run: Run, path: Path) -> None:
+    code, out, _ = run("verify", path)
+    assert code == 0
+    assert ": no damage: 7 leaves, " in out
+    found = json.loads(run("verify", path, "--json").out)
+    assert (found["leaves"], found["damaged"]) == (7, False)
+
+
+def test_verify_a_sample(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    cordwood.save(path, {"x": np.ones(20 << 17)})  # five units of 4 MiB
+    found = json.loads(run("verify", path, "--sample", "20%", "--seed", "1", "--json").out)
+    assert found["verified_bytes"] == 4 << 20
+    assert run("verify", path, "--sample", "0.5").code == 0
+    code, _, err = run("verify", path, "--sample", "500%")
+    assert code == 2
+    assert "expected a share such as 5% or 0.05, found '500%'" in err
+
+
+def test_verify_tells_damage(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    cordwood.save(path, {"x": np.ones(1 << 18)})
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    code, out, _ = run("verify", path)
+    assert code == 1
+    assert out.startswith("damaged: 1 damaged range")
+    assert json.loads(run("verify", path, "--json").out)["damaged"]
+
+
+def test_verify_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, record = tmp_path / "z", tmp_path / "record"
+    arrays = {f"x{i}": np.full(1000, i) for i in range(8)}
+    cordwood.save(path, arrays, layout="zarr")
+    from cordwood.engine import verify as engine
+
+    calls: list[str] = []
+    whole = engine.bad_blocks
+
+    def stop_at_x2(start: int, parts: Any, digests: Any) -> Any:
+        calls.append("")
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return whole(start, parts, digests)
+
+    monkeypatch.setattr(engine, "bad_blocks", stop_at_x2)
+    assert run("verify", path, "--resume", record).code == 130
+    noted = record.read_text().splitlines()
+    assert len(noted) == 4
+    with cordwood.open(path) as checkpoint:
+        sources = len(checkpoint.index.sources)
+    assert run("verify", path, "--resume", record).code == 0
+    assert len(calls) == 5 + sources - 4  # those that were left
+    assert not record.exists()
+
+
+def test_convert(run: Run, path: Path, tmp_path: Path) -> None:
+    target = tmp_path / "b.safetensors"
+    code, out, _ = run("convert", path, target, "--select", "params", "--cast", "bf16")
+    assert code == 0
+    assert out.startswith(f"{target}: 5 leaves, ")
+    with cordwood.open(target) as checkpoint:
+        assert {leaf.dtype for leaf in checkpoint.values()} == {"bfloat16"}
+    renamed = tmp_path / "c"
+    run("convert", path, renamed, "--rename", "params/dense=d", "--cast", "d/*=f16", "--json")
+    assert cordwood.load(renamed)["d"]["bias"].dtype == np.float16
+    code, _, err = run("convert", path, tmp_path / "d", "--rename", "nonsense")
+    assert code == 2
+    assert "expected OLD=NEW, found 'nonsense'" in err
+
+
+def test_what_convert_would_lose(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    cordwood.save(path, {"l": [1, 2]})
+    code, out, err = run("convert", path, tmp_path / "b.msgpack")
+    assert (code, out) == (3, "")
+    assert err.startswith("LossError: converting ")
+    code, out, _ = run("convert", path, tmp_path / "b.msgpack", "--lossy")
+    assert code == 0
+    assert out.startswith("lost: 1 list or tuple, which")
+
+
+def test_steps(run: Run, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    for step in (5, 20, 100):
+        cordwood.save(root / str(step), {"x": np.ones(step)})
+    code, out, _ = run("steps", root)
+    assert code == 0
+    assert [line.split()[:2] for line in out.splitlines()] == [
+        ["5", "packs"],
+        ["20", "packs"],
+        ["100", "packs"],
+    ]
+    (root / "100" / "cordwood.json").unlink()
+    (root / "100" / "model.safetensors.index.json").unlink()
+    code, out, _ = run("steps", root)
+    assert code == 1
+    assert "no save to it has finished" in out.splitlines()[-1]
+    found = json.loads(run("steps", root, "--json").out)
+    assert [step["step"] for step in found["steps"]] == ["5", "20", "100"]
+    code, _, err = run("steps", root / "20")
+    assert code == 2
+    assert "not a directory of steps" in err
+
+
+def test_gc(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    cordwood.save(path, {"x": 1})
+    assert run("gc", path).out == "0 removed\n"
+    assert json.loads(run("gc", path, "--dry-run", "--json").out)["removed"] == []
+
+
+def test_doctor(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("doctor", tmp_path / "not" / "yet")
+    assert code == 0
+    assert out.endswith(": safe to save to\n")
+    found = json.loads(run("doctor", tmp_path, "--json").out)
+    names = [each["name"] for each in found["findings"]]
+    assert {"free space", "durable write", "hard links", "O_DIRECT"} <= set(names)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_tells_a_problem(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.replace", refuse)
+    code, out, _ = run("doctor", tmp_path)
+    assert code == 1
+    assert "PROBLEM  replace by rename" in out
+    assert out.endswith(": not safe to save to\n")
+
+
+@pytest.mark.parametrize("command", ["ls", "info", "verify"])
+def test_there_is_nothing(run: Run, tmp_path: Path, command: str) -> None:
+    code, out, err = run(command, tmp_path / "nothing")
+    assert (code, out) == (3, "")
+    assert err.startswith("FileNotFoundError: ")
+    code, out, err = run(command, tmp_path / "nothing", "--json")
+    assert (code, err) == (3, "")
+    assert json.loads(out)["error"]["type"] == "FileNotFoundError"
+
+
+def test_wrong_arguments(run: Run) -> None:
+    code, _, err = run("lst")
+    assert code == 2
+    assert "There is no command 'lst'. Did you mean 'ls'?" in err
+    assert run("ls").code == 2
+    assert json.loads(run("ls", "--json").out)["error"]["type"] == "MissingParameter"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_examples(run: Run, command: str) -> None:
+    code, out, _ = run(command, "--help")
+    assert code == 0
+    assert "Examples:\n" in out
+    assert f"  cordwood {command}" in out
+    assert "--json" in out
+
+
+def test_help_tells_the_commands_and_the_exit_codes(run: Run) -> None:
+    out = run("--help").out
+    for command in COMMANDS:
+        assert f"\n  {command} " in out
+    assert "  3    there is no such checkpoint or leaf" in out
+    assert run("--version").out == f"cordwood, version {cordwood.__version__}\n"
+
+
+IMPORTS = """
+import sys
+from cordwood.cli.main import main
+sys.argv = ["cordwood", "ls", *sys.argv[1:]]
+try:
+    main()
+except SystemExit as e:
+    assert e.code == 0, e.code
+heavy = {"jax", "jaxlib", "numpy", "tensorstore", "rich", "ml_dtypes"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "packs"])
+def test_ls_imports_neither_jax_nor_numpy(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    leaves = {f"layer{i}": {"w": np.zeros(2, np.float32)} for i in range(20_000)}
+    cordwood.save(path, {**leaves, "x": jnp.ones(3, jnp.bfloat16)})
+    out = run_python(IMPORTS, str(path))
+    assert out.splitlines()[-1].startswith("20001 leaves, 156.3 KiB")
+    assert out.splitlines()[-2].split() == ["x", "bfloat16[3]", "6", "B"]
+
+
+def test_completion_for_the_shell() -> None:
+    code = "from cordwood.cli.main import main; main()"
+    script = run_python(code, _CORDWOOD_COMPLETE="zsh_source")
+    assert "#compdef" in script
+    words = run_python(
+        code, _CORDWOOD_COMPLETE="zsh_complete", COMP_WORDS="cordwood co", COMP_CWORD="1"
+    )
+    assert "convert" in words

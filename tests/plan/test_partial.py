@@ -1,0 +1,162 @@
+"""Parts of an index under other names, and the trees that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+
+from cordwood import MismatchError
+from cordwood.index import Index, Inline, Leaf, Naming
+from cordwood.keypath import format_path
+from cordwood.plan.partial import partial
+from cordwood.testing.strategies import trees
+from cordwood.tree.flatten import build, flatten
+
+
+class Moments(NamedTuple):
+    mu: Any
+    nu: Any
+
+
+def index_of(tree: Any, naming: Naming = "exact") -> Index:
+    flat = flatten(tree)
+    leaves = [
+        Leaf(path, "int", (), "", Inline(value))
+        for path, value in zip(flat.paths, flat.leaves, strict=True)
+    ]
+    return Index("test", flat.structure, tuple(leaves), (), naming)
+
+
+def part(
+    tree: Any,
+    *,
+    select: str | Sequence[str] | None = None,
+    rename: Mapping[str, str] | None = None,
+    naming: Naming = "exact",
+) -> Any:
+    """What is selected, as a tree."""
+    index = index_of(tree, naming)
+    found = partial(index, select=select, rename=rename, where="ckpt")
+    values = []
+    for leaf, number in zip(found.stored.leaves, found.numbers, strict=True):
+        assert leaf.storage is index.leaves[number].storage
+        assert isinstance(leaf.storage, Inline)
+        values.append(leaf.storage.value)
+    return build(found.stored.structure, values)
+
+
+TREE: dict[str, Any] = {
+    "params": {"dense": {"kernel": 1, "bias": 2}, "layers": [{"w": 3}, {"w": 4}, {"w": 5}]},
+    "opt": (Moments(6, {}), None),
+    "step": 7,
+}
+
+
+@pytest.mark.parametrize(
+    ("select", "expected"),
+    [
+        ("**", {**TREE, "opt": ({"mu": 6, "nu": {}}, None)}),
+        ("step", {"step": 7}),
+        ("params/dense", {"params": {"dense": {"kernel": 1, "bias": 2}}}),
+        ("params/layers", {"params": {"layers": [{"w": 3}, {"w": 4}, {"w": 5}]}}),
+        ("params/layers/[12]", {"params": {"layers": {1: {"w": 4}, 2: {"w": 5}}}}),
+        ("params/layers/0", {"params": {"layers": {0: {"w": 3}}}}),
+        ("opt", {"opt": ({"mu": 6, "nu": {}}, None)}),
+        ("opt/0/mu", {"opt": {0: {"mu": 6}}}),
+        ("opt/1", {"opt": {1: None}}),
+        (["step", "**/bias"], {"params": {"dense": {"bias": 2}}, "step": 7}),
+    ],
+)
+def test_what_is_selected(select: str | list[str], expected: Any) -> None:
+    assert part(TREE, select=select) == expected
+
+
+@pytest.mark.parametrize(
+    ("tree", "rename", "expected"),
+    [
+        ({"a": 1, "b": 2}, {"a": "c"}, {"c": 1, "b": 2}),
+        ({"a": {"x": [1, 2]}}, {"a": "b/c"}, {"b": {"c": {"x": [1, 2]}}}),
+        ({"p": {"a": (1, 2), "b": None}}, {"p": ""}, {"a": (1, 2), "b": None}),
+        ({"a": (1, 2), "b": {}}, {"": "p"}, {"p": {"a": (1, 2), "b": {}}}),
+        ([{"k": 1}, {"k": 2}], {"*/k": "*/kernel"}, [{"kernel": 1}, {"kernel": 2}]),
+        ([{"k": 1}, {"k": 2}], {"1": "last"}, {(0): {"k": 1}, "last": {"k": 2}}),
+        ({"l_0": {"w": 1}, "l_1": {"w": 2}}, {"l_*": "layers/*"}, {"layers": [{"w": 1}, {"w": 2}]}),
+        ({"l_1": {"w": 1}, "l_3": {"w": 2}}, {"l_*": "ls/*"}, {"ls": {1: {"w": 1}, 3: {"w": 2}}}),
+        ({"a": {"b": {"w": 1}}}, {"**/w": "**/kernel"}, {"a": {"b": {"kernel": 1}}}),
+        ({"w": 1}, {"**/w": "x/**/kernel"}, {"x": {"kernel": 1}}),
+        ({"a": {"w": 1, "b": 2}}, {"a/w": "w", "a": "c"}, {"w": 1, "c": {"b": 2}}),
+        ({"a": {"0": 1}}, {"a/'0'": "b/'1'"}, {"b": {"1": 1}}),
+        ({"a": 1}, {"a": ""}, 1),
+    ],
+)
+def test_what_is_renamed(tree: Any, rename: dict[str, str], expected: Any) -> None:
+    assert part(tree, rename=rename) == expected
+
+
+def test_names_with_dots_become_paths() -> None:
+    tree = {"model.layers.0.weight": 1, "model.layers.1.weight": 2, "head.weight": 3}
+    rename = {"model.layers.*.weight": "layers/*/kernel", "head.weight": "head"}
+    expected = {"layers": [{"kernel": 1}, {"kernel": 2}], "head": 3}
+    assert part(tree, rename=rename, naming="dotted") == expected
+
+
+def test_positions_that_are_strings_stay_strings() -> None:
+    tree = {"layers": {"0": {"w": 1}, "1": {"w": 2}}}
+    found = part(tree, rename={"layers/*": "blocks/*"}, naming="strings")
+    assert found == {"blocks": {"0": {"w": 1}, "1": {"w": 2}}}
+    assert part(tree, rename={"layers": ""}, naming="strings") == tree["layers"]
+
+
+def test_select_goes_by_the_names_before() -> None:
+    assert part(TREE, select="params/dense", rename={"params": ""}) == {
+        "dense": TREE["params"]["dense"]
+    }
+
+
+def test_what_is_left_out_is_told_under_its_new_name() -> None:
+    found = partial(index_of(TREE), select="step", rename={"params/dense": "d"}, where="ckpt")
+    assert {"d/kernel", "d/bias", "params/layers/0/w", "opt/0/mu"} <= set(
+        map(format_path, found.left_out)
+    )
+
+
+@pytest.mark.parametrize(
+    ("rename", "message"),
+    [
+        ({"a": "b/x"}, r"rename gives one name twice:\n  a and b/x: b/x"),
+        ({"a": "b"}, r"rename gives one name twice:\n  a: b, a leaf and above it"),
+        ({"aa": "c"}, r"rename matches no leaf of ckpt:\n  'aa'; did you mean 'a'\?"),
+        ({"b": "c", "b/x": "d"}, "'b/x': a rule before it takes what it matches"),
+    ],
+)
+def test_renames_that_do_not_fit(rename: dict[str, str], message: str) -> None:
+    with pytest.raises(MismatchError, match=message):
+        part({"a": 1, "b": {"x": 2}}, rename=rename)
+
+
+@pytest.mark.parametrize(
+    ("rename", "message"),
+    [
+        ({"*": "c"}, r"'\*' has the wildcards \*, and 'c' none"),
+        ({"*/**": "**/*"}, r"has the wildcards \* \*\*, and '\*\*/\*' \*\* \*"),
+        ({"[ab]": "c"}, r"only \* and \*\* can stand for something"),
+        ({"a": "(x"}, r"makes '\(x': .*is not a Python literal"),
+    ],
+)
+def test_rules_that_are_none(rename: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        part({"a": 1, "b": {"x": 2}}, rename=rename)
+
+
+@given(trees())
+def test_everything_selected_is_the_same_index(tree: Any) -> None:
+    index = index_of(tree)
+    if not index.structure[0].size and not index.leaves:
+        return
+    found = partial(index, select="**", rename=None, where="ckpt")
+    assert found.stored == index
+    assert found.numbers == tuple(range(len(index.leaves)))
+    assert not found.left_out

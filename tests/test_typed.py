@@ -1,0 +1,46 @@
+"""What a type checker infers; mypy reads this file, and pytest runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple, assert_type
+
+import numpy as np
+
+import cordwood
+
+
+class State(NamedTuple):
+    """A user's own type."""
+
+    params: dict[str, np.ndarray[Any, Any]]
+    step: int
+
+
+def test_what_load_returns_is_of_the_type_of_like(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    state = State({"w": np.ones(3)}, 7)
+    assert_type(cordwood.save(path, state), None)
+    found = assert_type(cordwood.load(path, like=state), State)
+    assert found.step == 7
+    part = assert_type(cordwood.load(path, state, select="params", missing="keep"), State)
+    assert part.params["w"].shape == (3,)
+    assert_type(cordwood.load(path), Any)
+
+
+def test_what_the_other_verbs_return(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    told: list[cordwood.Progress] = []
+    pending = assert_type(cordwood.save_async(path, {"w": np.ones(3)}), cordwood.PendingSave)
+    pending.wait()
+    with assert_type(cordwood.open(path), cordwood.Checkpoint) as checkpoint:
+        leaf = assert_type(checkpoint["w"], cordwood.StoredLeaf)
+        assert assert_type(leaf.shape, tuple[int, ...]) == (3,)
+        assert assert_type(leaf.dtype, str) == "float64"
+    done = assert_type(cordwood.verify(path, progress=told.append), cordwood.Verification)
+    assert assert_type(done.verified_bytes, int) == path.stat().st_size
+    found = assert_type(cordwood.diff(path, {"w": np.ones(3)}), cordwood.Diff)
+    assert assert_type(found.equal, bool)
+    made = assert_type(cordwood.convert(path, tmp_path / "b.msgpack"), cordwood.Conversion)
+    assert assert_type(made.lost, tuple[str, ...]) == ()
+    assert told[-1].done_bytes == told[-1].total_bytes
