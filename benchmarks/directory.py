@@ -35,9 +35,8 @@ def measure(name: str, folder: Path, rounds: int, leaf_gib: int) -> dict[str, An
     """Run every contender on one tree; the fields of a Report."""
     import jax
 
+    from benchmarks.contender_names import BARE_READ, PACKS
     from benchmarks.directory_contenders import (
-        BARE_READ,
-        PACKS,
         Job,
         async_saves,
         files_of,
@@ -57,7 +56,7 @@ def measure(name: str, folder: Path, rounds: int, leaf_gib: int) -> dict[str, An
         raise SystemExit(f"{name} needs {case.devices} devices, found {len(jax.devices())}")
     warm_up(spread(smoke()), folder / "warm-up")
     remove(folder / "warm-up")
-    job = Job(case.make(leaf_gib), folder)
+    job = Job(case.make(leaf_gib), folder, case.without)
     prepare(job)
     bare = same_files(job)
     save_times = time_saves(saves(job, bare), folder, rounds, suffix_of=lambda _: "")
@@ -99,6 +98,7 @@ def measure(name: str, folder: Path, rounds: int, leaf_gib: int) -> dict[str, An
         save_memory=save_memory,
         load_memory={each: max(0, extra) for each, extra in load_memory.items()},
         files=files,
+        not_run=f"{', '.join(sorted(case.without))}: {case.why}." if case.without else "",
     )._asdict()
 
 

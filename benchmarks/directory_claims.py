@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.claims import Claim
-from benchmarks.directory_contenders import (
+from benchmarks.contender_names import (
     ASYNC,
     BARE_READ,
     BARE_WRITE,

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import orbax.checkpoint as ocp
@@ -20,19 +20,21 @@ from benchmarks.bare import (
     preadv_into_empty,
     write_direct,
 )
+from benchmarks.contender_names import (
+    ASYNC,
+    BARE_READ,
+    BARE_WRITE,
+    EFORMER,
+    ORBAX,
+    ORBAX_ASYNC,
+    ORBAX_RAW,
+    ORBAX_RAW_FILES,
+    PACKS,
+    ZARR,
+)
 from benchmarks.directory_trees import mesh
 
 __all__ = [
-    "ASYNC",
-    "BARE_READ",
-    "BARE_WRITE",
-    "EFORMER",
-    "ORBAX",
-    "ORBAX_ASYNC",
-    "ORBAX_RAW",
-    "ORBAX_RAW_FILES",
-    "PACKS",
-    "ZARR",
     "Job",
     "async_saves",
     "files_of",
@@ -43,22 +45,18 @@ __all__ = [
     "warm_up",
 ]
 
-PACKS = "cordwood packs"
-ZARR = "cordwood zarr, raw chunks"
-ASYNC = "cordwood.save_async"
-ORBAX = "orbax StandardCheckpointer"
-ORBAX_RAW = "orbax without compression (OCDBT)"
-ORBAX_RAW_FILES = "orbax without compression (zarr files)"
-ORBAX_ASYNC = "orbax StandardCheckpointer, call"
-EFORMER = "eformer tree_serialize / tree_deserialize"
-BARE_WRITE = "bare fallocate + O_DIRECT + fsync"
-BARE_READ = "bare threaded preadv into np.empty"
+
+T = TypeVar("T")
 
 
 class Job:
-    """One tree, what it is made of, and where each contender keeps its copy of it."""
+    """One tree, what it is made of, and where each contender keeps its copy of it.
 
-    def __init__(self, tree: Any, folder: Path) -> None:
+    `without`: the contenders that do not take part.
+    """
+
+    def __init__(self, tree: Any, folder: Path, without: frozenset[str] = frozenset()) -> None:
+        self.without = without
         self.tree = tree
         self.folder = folder
         self.specs = jax.tree.map(
@@ -121,12 +119,12 @@ def saves(job: Job, bare: dict[str, tuple[int, memoryview]]) -> dict[str, Callab
     }
     if bare:
         found[BARE_WRITE] = lambda path: write_files(path, bare)
-    return found
+    return _taking_part(job, found)
 
 
 def loads(job: Job) -> dict[str, Callable[[], Any]]:
     """What reads the tree back onto the devices it was on."""
-    return {
+    found = {
         PACKS: lambda: cordwood.load(job.path_of(PACKS), like=job.specs),
         ZARR: lambda: cordwood.load(job.path_of(ZARR), like=job.specs),
         ORBAX: lambda: job.orbax[ORBAX].restore(job.path_of(ORBAX), job.specs),
@@ -137,14 +135,20 @@ def loads(job: Job) -> dict[str, Callable[[], Any]]:
         ),
         BARE_READ: lambda: [preadv_into_empty(path) for path in files_of(job.path_of(PACKS))],
     }
+    return _taking_part(job, found)
 
 
 def async_saves(job: Job) -> dict[str, Callable[[Path], Callable[[], Any]]]:
     """Saves that return early, with what waits for them."""
-    return {
+    found = {
         ASYNC: lambda path: cordwood.save_async(path, job.tree).wait,
         ORBAX_ASYNC: lambda path: _orbax_save(job, ORBAX, path),
     }
+    return _taking_part(job, found)
+
+
+def _taking_part(job: Job, contenders: dict[str, T]) -> dict[str, T]:
+    return {name: each for name, each in contenders.items() if name not in job.without}
 
 
 def files_of(folder: Path) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from benchmarks.contender_names import PACKS
 from benchmarks.directory_claims import (
     ASYNC_CLAIMS,
     LOAD_CLAIMS,
@@ -12,7 +13,6 @@ from benchmarks.directory_claims import (
     MEMORY_SHARE,
     SAVE_CLAIMS,
 )
-from benchmarks.directory_contenders import PACKS
 from benchmarks.report import page_head, ratio_lines, table
 
 __all__ = ["Report", "as_markdown", "unmet"]
@@ -24,7 +24,9 @@ process; each save onto a fresh path after removal and sync, each load after its
 were read through once. cordwood's saves and the bare loop are on the disk when they
 return, and its loads are verified; what Orbax and eFormer write can still be lost, and
 is not checked when it is read. The bare loop moves as many bytes as cordwood's packs
-have, in as many files. Trust the ratios within a table, not the absolute numbers."""
+have, in as many files; its reads go to memory that the kernel gives and clears for each
+file, where cordwood's smaller blocks may be memory that the process has had before.
+Trust the ratios within a table, not the absolute numbers."""
 
 
 class Report(NamedTuple):
@@ -43,6 +45,7 @@ class Report(NamedTuple):
     save_memory: dict[str, int]  # beyond what was held before
     load_memory: dict[str, int]  # beyond that and the loaded tree
     files: dict[str, int]
+    not_run: str  # which contenders, and why
 
 
 def as_markdown(reports: Sequence[Report], versions: Mapping[str, str], machine: str) -> str:
@@ -67,6 +70,8 @@ def _section(report: Report) -> list[str]:
     devices = "1 device" if report.devices == 1 else f"{report.devices} devices"
     size = f"{report.leaves:,} leaves, {report.size_bytes / 1e9:.3f} GB, {devices}"
     lines = [f"## {report.tree}", "", f"{report.what} ({size}, {report.rounds} rounds)", ""]
+    if report.not_run:
+        lines += [f"Not run: {report.not_run}", ""]
     lines += table("save", report.saves, report.size_bytes)
     lines += ["", *table("load", report.loads, report.size_bytes)]
     lines += ["", "| asynchronous save | call, ms | until done, ms |", "|---|---:|---:|"]

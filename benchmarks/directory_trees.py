@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from benchmarks.contender_names import ORBAX_RAW, ORBAX_RAW_FILES
 from benchmarks.trees import gpt2_adam, one_leaf, small_leaves, tiny_leaves
 
 __all__ = ["CASES", "Case", "mesh", "spread"]
@@ -19,6 +20,8 @@ class Case(NamedTuple):
     what: str
     devices: int
     make: Callable[[int], Any]  # of the size of the one large leaf, in GiB
+    without: frozenset[str] = frozenset()  # contenders that are not run
+    why: str = ""
 
 
 def smoke() -> Any:
@@ -63,7 +66,13 @@ CASES = {
         "The same, each leaf cut over eight devices", 8, lambda _: spread(gpt2_adam())
     ),
     "tiny": Case("1,000 leaves of 64 bytes", 1, lambda _: tiny_leaves()),
-    "small": Case("20,000 leaves of 1 KB", 1, lambda _: small_leaves()),
+    "small": Case(
+        "20,000 leaves of 1 KB",
+        1,
+        lambda _: small_leaves(),
+        without=frozenset({ORBAX_RAW, ORBAX_RAW_FILES}),
+        why="each of Orbax's saves takes about a minute, and its default stands for all",
+    ),
     "one-leaf": Case("One large leaf", 1, one_leaf),
     "smoke": Case("A little of everything, on eight devices", 8, lambda _: spread(smoke())),
 }

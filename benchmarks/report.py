@@ -100,7 +100,7 @@ def ratio_lines(claims: Sequence[Claim], tree: str, medians: Mapping[str, float]
     """A row for each claim about a tree: what was found, what was promised."""
     lines = []
     for claim in claims:
-        if tree in claim.trees:
+        if tree in claim.trees and claim.other in medians:
             found = ratio_of(claim, medians)
             met = "met" if found >= claim.target else "**not met**"
             lines.append(
