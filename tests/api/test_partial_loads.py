@@ -296,6 +296,18 @@ def test_names_of_a_foreign_file(tmp_path: Path) -> None:
         cordwood.load(path, nest=True, rename=rename)
 
 
+def test_names_of_an_archive(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    arrays: dict[str, Any] = {"params/dense/w": np.ones(2), "params/b": np.zeros(3)}
+    np.savez(path, step=np.array(7), **arrays)
+    found = cordwood.load(path, select="params/**")
+    assert sorted(found) == ["params/b", "params/dense/w"]
+    like = {"model": {"w": np.zeros(2)}, "b": np.ones(3)}
+    rename = {"params/dense": "model", "params/b": "b"}
+    got = cordwood.load(path, like=like, rename=rename, extra="ignore")
+    assert_trees_equal(got, {"model": {"w": np.ones(2)}, "b": np.zeros(3)})
+
+
 def test_only_what_is_selected_is_read(tmp_path: Path) -> None:
     path = tmp_path / "c.safetensors"
     cordwood.save(path, {"a": np.ones(1 << 20), "b": np.ones(1 << 20)})

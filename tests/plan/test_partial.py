@@ -103,6 +103,14 @@ def test_names_with_dots_become_paths() -> None:
     assert part(tree, rename=rename, naming="dotted") == expected
 
 
+def test_names_with_slashes_are_paths() -> None:
+    tree = {"params/dense/w": 1, "params/b": 2, "step": 3}
+    index = index_of(tree)._replace(naming="slashed")
+    found = partial(index, select="params/**", rename={"params/dense": "d"}, where="ckpt")
+    assert [leaf.key_path for leaf in found.stored.leaves] == [("d", "w"), ("params/b",)]
+    assert build(found.stored.structure, [1, 2]) == {"d": {"w": 1}, "params/b": 2}
+
+
 def test_positions_that_are_strings_stay_strings() -> None:
     tree = {"layers": {"0": {"w": 1}, "1": {"w": 2}}}
     found = part(tree, rename={"layers/*": "blocks/*"}, naming="strings")

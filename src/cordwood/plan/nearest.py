@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 
 __all__ = ["nearest", "nearest_path"]
@@ -12,6 +11,8 @@ _MANY = 1000  # names to compare with one
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
     """The one of `names` that is most like `name`; None where none is (as difflib counts)."""
+    import difflib  # which is seldom needed, and takes a while to import
+
     close = difflib.get_close_matches(name, list(names), n=1)
     return close[0] if close else None
 

@@ -16,10 +16,18 @@ from typing import TypeAlias
 
 from cordwood.errors import MismatchError
 from cordwood.index import Naming
-from cordwood.keypath import KeyPath, format_path
+from cordwood.keypath import Key, KeyPath, format_path
 from cordwood.plan.nearest import nearest_path
 
-__all__ = ["Select", "keys_as_regex", "matching", "path_name", "pattern_name", "unmatched"]
+__all__ = [
+    "Select",
+    "keys_as_regex",
+    "keys_of",
+    "matching",
+    "path_name",
+    "pattern_name",
+    "unmatched",
+]
 
 Select: TypeAlias = str | Sequence[str]
 
@@ -31,9 +39,20 @@ _SHOWN = 3
 def path_name(path: KeyPath, naming: Naming) -> str:
     """The string form of a key path that patterns are held against.
 
-    Where the format has made strings of all keys, '0' is written 0, as the path was before.
+    Where the format has made strings of all keys, '0' is written 0, as the path was before; where
+    it has joined them by '/', they are keys again.
     """
-    return pattern_name(format_path(path), naming)
+    return pattern_name(format_path(keys_of(path, naming)), naming)
+
+
+def keys_of(path: KeyPath, naming: Naming) -> KeyPath:
+    """The keys of a path, with those taken apart that the format has joined by '/'."""
+    if naming != "slashed":
+        return path
+    keys: list[Key] = []
+    for key in path:
+        keys += key.split("/") if isinstance(key, str) else [key]
+    return tuple(keys)
 
 
 def pattern_name(pattern: str, naming: Naming) -> str:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from cordwood.errors import MismatchError
 from cordwood.index import Naming
 from cordwood.keypath import KeyPath, parse_path
-from cordwood.plan.patterns import keys_as_regex, path_name, pattern_name, unmatched
+from cordwood.plan.patterns import keys_as_regex, keys_of, path_name, pattern_name, unmatched
 
 __all__ = ["renamed"]
 
@@ -49,7 +49,7 @@ def renamed(
             match = rule.match(name)
             if match is not None:
                 used.add(rule.pattern)
-                found.append(_new_path(rule, match, path, naming))
+                found.append(_new_path(rule, match, keys_of(path, naming), naming))
                 break
         else:
             found.append(path)
