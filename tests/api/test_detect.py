@@ -246,3 +246,17 @@ def test_it_needs_no_jax(tmp_path: Path) -> None:
     assert "jax" not in sys.modules and "tensorstore" not in sys.modules
     """
     run_python(code, str(tmp_path / "x"))
+
+
+def test_folders_with_the_suffix_of_a_file_are_no_steps(tmp_path: Path) -> None:
+    (tmp_path / "5.npz").mkdir()
+    with pytest.raises(cordwood.IncompleteCheckpointError):
+        cordwood.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["run.exp", "lm.nlp", "try.ex2", "a.np2", "b.x"])
+def test_names_of_directories_that_are_like_those_of_numpys_files(
+    tmp_path: Path, name: str
+) -> None:
+    cordwood.save(tmp_path / name, {"w": np.ones(3)})
+    assert cordwood.detect(tmp_path / name).format == "packs"

@@ -125,6 +125,10 @@ def no_map(path: Path) -> None:
     (path / INDEX).write_text('{"metadata": {}}')
 
 
+def an_empty_map(path: Path) -> None:
+    write_map(path, {})
+
+
 def a_key_twice(path: Path) -> None:
     (path / INDEX).write_text(f'{{"weight_map": {{"a": "{FIRST}", "a": "{SECOND}"}}}}')
 
@@ -162,6 +166,7 @@ BROKEN: dict[Callable[[Path], None], tuple[type[Exception], str]] = {
     in_two_files: (cordwood.FormatError, f"'lm_head.weight' is in {SECOND} and in {FIRST}: one"),
     outside: (cordwood.FormatError, "'other': expected the name of a file beside it, found '../x"),
     no_map: (cordwood.FormatError, "expected an object with a weight_map"),
+    an_empty_map: (cordwood.FormatError, "its weight_map is empty"),
     a_key_twice: (cordwood.FormatError, "the key 'a' occurs twice"),
     no_json: (cordwood.FormatError, "not UTF-8 at byte 1"),
     a_number: (cordwood.FormatError, "'a': expected the name of a file beside it, found 1"),

@@ -162,3 +162,22 @@ def test_nothing_is_saved_there(tmp_path: Path) -> None:
         cordwood.save(path, {"a": np.ones(1)})
     with pytest.raises(ValueError, match="open the directory of that name"):
         cordwood.load(path, prefix="model")
+
+
+def test_two_arrays_of_one_joined_name(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "b", np.full(3, 1, np.float32))
+    write(tmp_path / "a.b", np.full(3, 2, np.float32))
+    like = {"a": {"b": np.zeros(3, np.float32)}}
+    with pytest.raises(cordwood.MismatchError, match=r"are both called .* load without `like`"):
+        cordwood.load(tmp_path, like=like)
+    found = cordwood.load(tmp_path)
+    assert (found["a"]["b"][0], found["a.b"][0]) == (1, 2)
+
+
+def test_no_save_takes_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "theirs"
+    write(path / "w", np.full(3, 5, np.float32))
+    for tree in ({"w": np.ones(3)}, {"other": np.ones(3)}):
+        with pytest.raises(cordwood.NotACheckpointError, match="which cordwood only reads"):
+            cordwood.save(path, tree, layout="zarr")
+    assert cordwood.load(path)["w"].tolist() == [5, 5, 5]

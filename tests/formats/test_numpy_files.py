@@ -255,3 +255,31 @@ def test_the_format_by_name(tmp_path: Path) -> None:
         cordwood.load(tmp_path / "weights", format="npz")["a"], np.ones(2)
     )
     assert npz.FORMAT == "npz"
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(60.0).reshape(5, 12),
+        np.asfortranarray(np.arange(60.0).reshape(5, 12)),
+        np.arange(60, dtype=">i4"),
+    ],
+    ids=["C", "Fortran", "big-endian"],
+)
+def test_damage_in_any_kind_of_member_is_found_by_load(
+    tmp_path: Path, save: Callable[..., Any], array: np.ndarray
+) -> None:
+    path = tmp_path / "x.npz"
+    save(path, a=array)
+    with zipfile.ZipFile(path) as archive:
+        (member,) = archive.infolist()
+    data = bytearray(path.read_bytes())
+    extra_bytes = int.from_bytes(data[member.header_offset + 28 :][:2], "little")
+    end = member.header_offset + 30 + len(member.filename) + extra_bytes + member.compress_size
+    data[end - 8] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(cordwood.CordwoodError, match=r"CRC-32|damaged|deflate"):
+        cordwood.load(path)
+    with pytest.raises(cordwood.CordwoodError):
+        cordwood.verify(path)

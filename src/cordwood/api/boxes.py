@@ -53,7 +53,7 @@ def read_boxes(reading: Reading, wants: Sequence[Want]) -> list[list[Array]]:
     plan = plan_boxes(planned, block_bytes=block_bytes(sources, verify=verify), codecs=codecs)
     buffers = execute_load(plan, files, digests=digests, verify=verify)
     if verify:
-        check_loaded(plan, buffers, sources)
+        check_loaded(plan, buffers, sources, files)
     placements = iter(plan.placements)
     for i, (leaf, boxes) in zip(read, planned, strict=True):
         arrays = []

@@ -142,7 +142,9 @@ def destination_for(
         refuse_read_only(place, asked=text)
     if layout is None:
         return there or DEFAULT
-    if there is not None and there.name != layout:
+    if there is None:
+        _refuse_to_hide(place, asked=text)
+    elif there.name != layout:
         raise NotACheckpointError(
             f"{text} is a checkpoint of the layout {there.name!r}: save with layout="
             f"{there.name!r}, remove it, or save to another path"
@@ -150,10 +152,18 @@ def destination_for(
     return _BY_NAME[layout]
 
 
+def _refuse_to_hide(place: Path, *, asked: str) -> None:
+    """Raise NotACheckpointError for a checkpoint that an index beside it would replace or hide."""
+    row = layout_to_read(place) if place.is_dir() else None
+    if row is not None and not row.writable:  # one that is written has come meanwhile
+        raise NotACheckpointError(
+            f"{asked} is {row.description}, which cordwood only reads: remove it, or save to "
+            "another path"
+        )
+
+
 def refuse_read_only(place: str | os.PathLike[str], *, asked: str) -> None:
     """Raise NotACheckpointError for a directory with what Orbax has written.
-
-    What others write is told by its files, which the layouts do not take for their own.
 
     `asked` is the path that the caller gave.
     """
@@ -263,7 +273,7 @@ def is_directory_name(text: str) -> bool:
     if text.endswith("/"):
         return True
     suffix = Path(text).suffix.lower()
-    known = [row.suffix for row in FORMATS if row.suffix]
+    known = [row.suffix for row in FORMATS if row.suffix and row.writable]
     return suffix not in _FILE_SUFFIXES and not difflib.get_close_matches(suffix, known, n=1)
 
 
@@ -315,7 +325,7 @@ def _is_of_steps(place: Path) -> bool:
     if any(map(is_named_step, steps)) or module_of(ORBAX).steps_at(place):
         return True
     folders = [entry.name for entry in place.iterdir() if entry.is_dir()]
-    if steps and sorted(steps) == sorted(folders):
+    if all(map(str.isdecimal, steps)) and steps and sorted(steps) == sorted(folders):
         return sorted(map(int, steps)) != list(range(len(steps))) or any(
             _by_index(place / name) is not None for name in steps[-LOOKED_AT:]
         )

@@ -40,7 +40,7 @@ def read_leaves(reading: Reading, leaves: Sequence[Leaf]) -> list[np.ndarray[Any
     sources, files, digests, _, verify = reading
     buffers = execute_load(plan, files, digests=digests, verify=verify)
     if verify:
-        check_loaded(plan, buffers, sources)
+        check_loaded(plan, buffers, sources, files)
     return _views(buffers, leaves, plan.placements)
 
 

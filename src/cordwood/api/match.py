@@ -76,6 +76,8 @@ def fit(
     """
     flat, rebuild = _take_apart(like, index.naming)
     stored = {_name_of(leaf.key_path, index.naming): leaf for leaf in index.leaves}
+    if len(stored) < len(index.leaves):
+        raise _alike(index, name)
     unwanted = {_name_of(path, index.naming) for path in left_out}
     problems: list[str] = []
     absent: list[tuple[int, KeyPath, bool]] = []
@@ -133,6 +135,20 @@ def fit(
         return rebuild(leaves)
 
     return Fit(targets, [flat.paths[i] for i in filled], rebuild_kept)
+
+
+def _alike(index: Index, name: str) -> MismatchError:
+    """Two stored leaves have one name: `like` cannot say which it means."""
+    seen: dict[Any, KeyPath] = {}
+    for leaf in index.leaves:
+        key = _name_of(leaf.key_path, index.naming)
+        if key in seen:
+            break
+        seen[key] = leaf.key_path
+    return MismatchError(
+        f"{name}: {format_path(seen[key])} and {format_path(leaf.key_path)} are both called "
+        f"{key!r} there, so that `like` cannot say which is which; load without `like`"
+    )
 
 
 def _is_abstract(leaf: Any) -> bool:

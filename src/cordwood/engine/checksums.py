@@ -13,29 +13,56 @@ from cordwood.engine.parallel import default_threads, run_tasks
 from cordwood.errors import CorruptionError
 from cordwood.index import Checksum, Source
 from cordwood.plan.load import LoadPlan, Move
+from cordwood.plan.spread import Chunk
 
 __all__ = ["bad_checksums", "check_loaded"]
 
 _UNIT_BYTES = 1 << 20
 
 
-def check_loaded(plan: LoadPlan, buffers: Sequence[np.ndarray], sources: Sequence[Source]) -> None:
+def check_loaded(
+    plan: LoadPlan,
+    buffers: Sequence[np.ndarray],
+    sources: Sequence[Source],
+    files: Sequence[ReadableFile],
+) -> None:
     """Check what has been read of ranges with a checksum, those that were read whole.
 
-    Raises CorruptionError naming the file and the range. Ranges that are compressed are checked
-    where they are decoded.
+    What was decoded on its way to a buffer (arrays in Fortran order) is read once more. Ranges
+    that are compressed are checked where they are decoded.
+
+    Raises CorruptionError naming the file and the range.
     """
     for number, source in enumerate(sources):
         if not source.checksums:
             continue
         moves = [move for move in plan.moves if move.source == number and move.buffer >= 0]
         starts = [move.offset for move in moves]
-        todo = []
+        decoded = [chunk for chunk in plan.chunks if chunk.source == number]
+        todo, again = [], []
         for checksum in source.checksums:
             parts = _parts(checksum, moves, starts, buffers)
             if parts is not None:
                 todo.append((checksum, parts))
+            elif decoded and checksum.inflated_bytes is None and _covers(decoded, checksum):
+                again.append(checksum)
         _check(todo, source.name)
+        for start, stop in bad_checksums(files[number], again)[:1]:
+            raise _damaged(source.name, start, stop)
+
+
+def _covers(decoded: Sequence[Chunk], checksum: Checksum) -> bool:
+    """Whether all of a range behind its head is in chunks, of which none overlap."""
+    start, stop = checksum.start + checksum.head_bytes, checksum.stop
+    within = [c.length for c in decoded if start <= c.offset and c.offset + c.length <= stop]
+    return start < stop and sum(within) == stop - start
+
+
+def _damaged(name: str, start: int, stop: int) -> CorruptionError:
+    return CorruptionError(
+        f"{name}: bytes {start} to {stop} do not match their CRC-32: the file is damaged; load "
+        "another copy, or verify() to list every damaged part"
+    )
 
 
 def _parts(
@@ -65,10 +92,7 @@ def _check(todo: Sequence[tuple[Checksum, Sequence[np.ndarray]]], name: str) -> 
         for part in parts:
             found = zlib.crc32(part.data, found)
         if found != checksum.crc32:
-            raise CorruptionError(
-                f"{name}: bytes {checksum.start} to {checksum.stop} do not match their CRC-32: the "
-                "file is damaged; load another copy, or verify() to list every damaged part"
-            )
+            raise _damaged(name, checksum.start, checksum.stop)
 
     size = sum(part.size for _, parts in todo for part in parts)
     threads = default_threads() if size > _UNIT_BYTES else 1

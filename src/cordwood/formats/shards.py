@@ -35,6 +35,8 @@ def parse_weight_map(data: bytes) -> Mapping[str, str]:
     weight_map = members.get("weight_map") if type(members) is dict else None
     if type(weight_map) is not dict:
         raise FormatError(f"expected an object with a weight_map, found {members!r:.80}")
+    if not weight_map:
+        raise FormatError("its weight_map is empty: expected the names of tensors and their files")
     for tensor, name in weight_map.items():
         if type(name) is not str or not _is_plain(name):
             raise FormatError(
