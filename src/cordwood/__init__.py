@@ -38,10 +38,36 @@ _PUBLIC = {
         "PendingSaveError",
         "PrefixError",
         "ProcessError",
+        "StepError",
         "StorageError",
         "TruncatedError",
         "UnsupportedFormatError",
         "UnsupportedLeafError",
+    ),
+    "cordwood.manager.keep_policies": (
+        "KeepAll",
+        "KeepAt",
+        "KeepBest",
+        "KeepEvery",
+        "KeepLast",
+        "KeepPolicy",
+        "KeepWithin",
+        "SavedStep",
+    ),
+    "cordwood.manager.manager": ("CheckpointManager",),
+    "cordwood.manager.reports": ("SaveReport",),
+    "cordwood.manager.restoring": ("Restored",),
+    "cordwood.manager.retention": ("PlannedStep", "RetentionPlan"),
+    "cordwood.manager.stateful": ("Stateful",),
+    "cordwood.manager.save_policies": (
+        "AtSteps",
+        "EverySeconds",
+        "EveryStep",
+        "EverySteps",
+        "Moment",
+        "OnPreemption",
+        "SavePolicy",
+        "WhenIdle",
     ),
     "cordwood.keypath": ("DictKey", "format_path", "parse_path"),
     "cordwood.msgpack": (
@@ -109,6 +135,7 @@ if TYPE_CHECKING:
     from cordwood.errors import PendingSaveError as PendingSaveError
     from cordwood.errors import PrefixError as PrefixError
     from cordwood.errors import ProcessError as ProcessError
+    from cordwood.errors import StepError as StepError
     from cordwood.errors import StorageError as StorageError
     from cordwood.errors import TruncatedError as TruncatedError
     from cordwood.errors import UnsupportedFormatError as UnsupportedFormatError
@@ -116,6 +143,28 @@ if TYPE_CHECKING:
     from cordwood.keypath import DictKey as DictKey
     from cordwood.keypath import format_path as format_path
     from cordwood.keypath import parse_path as parse_path
+    from cordwood.manager.keep_policies import KeepAll as KeepAll
+    from cordwood.manager.keep_policies import KeepAt as KeepAt
+    from cordwood.manager.keep_policies import KeepBest as KeepBest
+    from cordwood.manager.keep_policies import KeepEvery as KeepEvery
+    from cordwood.manager.keep_policies import KeepLast as KeepLast
+    from cordwood.manager.keep_policies import KeepPolicy as KeepPolicy
+    from cordwood.manager.keep_policies import KeepWithin as KeepWithin
+    from cordwood.manager.keep_policies import SavedStep as SavedStep
+    from cordwood.manager.manager import CheckpointManager as CheckpointManager
+    from cordwood.manager.reports import SaveReport as SaveReport
+    from cordwood.manager.restoring import Restored as Restored
+    from cordwood.manager.retention import PlannedStep as PlannedStep
+    from cordwood.manager.retention import RetentionPlan as RetentionPlan
+    from cordwood.manager.save_policies import AtSteps as AtSteps
+    from cordwood.manager.save_policies import EverySeconds as EverySeconds
+    from cordwood.manager.save_policies import EveryStep as EveryStep
+    from cordwood.manager.save_policies import EverySteps as EverySteps
+    from cordwood.manager.save_policies import Moment as Moment
+    from cordwood.manager.save_policies import OnPreemption as OnPreemption
+    from cordwood.manager.save_policies import SavePolicy as SavePolicy
+    from cordwood.manager.save_policies import WhenIdle as WhenIdle
+    from cordwood.manager.stateful import Stateful as Stateful
     from cordwood.msgpack import compress_bytes as compress_bytes
     from cordwood.msgpack import decompress_bytes as decompress_bytes
     from cordwood.msgpack import from_bytes as from_bytes

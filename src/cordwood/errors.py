@@ -14,6 +14,7 @@ __all__ = [
     "PendingSaveError",
     "PrefixError",
     "ProcessError",
+    "StepError",
     "StorageError",
     "TruncatedError",
     "UnsupportedFormatError",
@@ -76,6 +77,10 @@ class PendingSaveError(CordwoodError, RuntimeError):
 
 class PrefixError(CordwoodError, ValueError):
     """A directory holds no item of the prefix asked for, or several and none was asked for."""
+
+
+class StepError(CordwoodError, ValueError):
+    """A step cannot be saved after those that are there, or cannot be deleted."""
 
 
 class ProcessError(CordwoodError, RuntimeError):

@@ -104,8 +104,14 @@ def save(
 def load(path: str, steps: list[int], columns: int = 2, rows: int = 64) -> int:
     """Which of some steps a checkpoint holds, having compared all that is this process's."""
     found = cordwood.load(path, like=like(reference(steps[0], rows), columns), verify=True)
-    step: int = found["local"]["step"]
+    step = step_of(found, columns, rows)
     assert step in steps
+    return step
+
+
+def step_of(found: dict[str, Any], columns: int, rows: int) -> int:
+    """Which step a tree is of, having compared all that is this process's."""
+    step: int = found["local"]["step"]
     expected = reference(step, rows)
     assert_trees_equal(found["local"], expected["local"])
     for name, spec in SPECS.items():

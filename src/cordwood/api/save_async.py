@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from cordwood.api.jobs import plan_job
@@ -16,7 +16,7 @@ from cordwood.engine.pending import PendingSave, raise_unreported, save_in_backg
 from cordwood.engine.snapshot import hold
 from cordwood.engine.urls import local_or_url
 
-__all__ = ["save_async"]
+__all__ = ["begin_save", "save_async"]
 
 
 def save_async(
@@ -59,12 +59,47 @@ def save_async(
     >>> tree["w"] += 1  # a step of training
     >>> pending.wait()
     """
+    return begin_save(
+        path,
+        tree,
+        format=format,
+        layout=layout,
+        compression=compression,
+        prefix=prefix,
+        metadata=metadata,
+        timeout_seconds=timeout_seconds,
+        first=lambda: None,
+        then=lambda _: None,
+    )
+
+
+def begin_save(
+    path: str | os.PathLike[str],
+    tree: Any,
+    *,
+    format: str | None,
+    layout: Literal["packs", "zarr"] | None,
+    compression: Literal["zstd", "blosc"] | None,
+    prefix: str | None,
+    metadata: Mapping[str, str] | None,
+    timeout_seconds: float,
+    first: Callable[[], None],
+    then: Callable[[PendingSave], None],
+) -> PendingSave:
+    """As `save_async`, with two things more to do.
+
+    Args:
+        first: called on process 0 before anything is begun; what it raises ends the save on all.
+        then: called on each process in the background, once the checkpoint is committed.
+    """
     path = local_or_url(path)
     row = destination_for(path, format=format, layout=layout, prefix=prefix)
     with meeting_for(
         path, row, prefix=prefix, compression=compression, timeout_seconds=timeout_seconds
     ) as meeting:
         raise_unreported()
+        if meeting.index == 0:
+            first()
         with collector_paused():
             job = plan_job(
                 path,
@@ -93,5 +128,6 @@ def save_async(
                     write(take)
             finally:
                 held.clear()  # an exception's traceback would keep it
+            then(pending)
 
         return save_in_background(path, work, total_bytes=sum(sizes))

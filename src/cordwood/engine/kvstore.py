@@ -118,11 +118,18 @@ class ObjectStore:
 
     def generation(self, name: str) -> bytes:
         """At which of its versions an object is."""
-        try:
-            found = self._store.read(name, byte_range=slice(0, 0)).result()
-        except ValueError as e:
-            raise storage_error(e, self.name_of(name), "looking for it") from e
-        return _known(found.stamp.generation, self.name_of(name))
+        return self.generations([name])[name]
+
+    def generations(self, names: Iterable[str]) -> dict[str, bytes]:
+        """As `generation`, of several at once."""
+        futures = {name: self._store.read(name, byte_range=slice(0, 0)) for name in names}
+        found = {}
+        for name, future in futures.items():
+            try:
+                found[name] = _known(future.result().stamp.generation, self.name_of(name))
+            except ValueError as e:
+                raise storage_error(e, self.name_of(name), "looking for it") from e
+        return found
 
     def names(self) -> list[str]:
         """The names of all objects, sorted; those that are no UTF-8 left out."""

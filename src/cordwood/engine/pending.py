@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import time
 import warnings
 from collections.abc import Callable
 
@@ -24,10 +25,12 @@ class PendingSave:
 
     Attributes:
         path: where it saves to.
+        begun_seconds: by `time.monotonic`, when the caller was let go.
     """
 
     def __init__(self, path: str, target: str, total_bytes: int) -> None:
         self.path = path
+        self.begun_seconds = time.monotonic()
         self._target = target  # the same for all names of one path
         self._total_bytes = total_bytes
         self._done_bytes = 0
@@ -39,6 +42,11 @@ class PendingSave:
     def done(self) -> bool:
         """Whether it has ended, well or not."""
         return self._ended.is_set()
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has ended badly. Unlike `exception` and `wait`, this is not to be told why."""
+        return self.done and self._error is not None
 
     @property
     def exception(self) -> BaseException | None:

@@ -1,0 +1,220 @@
+"""Which steps to keep: small values that are joined by `|` and `&`, and say why.
+
+Pure: what a policy keeps depends on the steps and the time that it is shown, and on nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+__all__ = [
+    "KeepAll",
+    "KeepAt",
+    "KeepBest",
+    "KeepEvery",
+    "KeepLast",
+    "KeepPolicy",
+    "KeepWhat",
+    "KeepWithin",
+    "SavedStep",
+    "best_policy",
+    "keep_policy",
+    "with_value",
+]
+
+
+class SavedStep(NamedTuple):
+    """A step that is saved, as a policy sees it."""
+
+    step: int
+    time: float  # when its save began, in seconds since 1970
+    metrics: Mapping[str, float]
+
+
+class KeepPolicy:
+    """Which steps to keep. `a | b` keeps what either keeps, `a & b` what both keep."""
+
+    __slots__ = ()
+
+    def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:
+        """The steps to keep, and why.
+
+        Args:
+            steps: all that are saved, by increasing number.
+            now: the time, in seconds since 1970.
+        """
+        raise NotImplementedError
+
+    def __or__(self, other: KeepPolicy) -> KeepPolicy:
+        return _AnyOf((*_parts(self, _AnyOf), *_parts(other, _AnyOf)))
+
+    def __and__(self, other: KeepPolicy) -> KeepPolicy:
+        return _AllOf((*_parts(self, _AllOf), *_parts(other, _AllOf)))
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAll(KeepPolicy):
+    """Keep every step."""
+
+    def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:  # noqa: ARG002
+        return {step.step: "all are kept" for step in steps}
+
+
+@dataclass(frozen=True, slots=True)
+class KeepLast(KeepPolicy):
+    """Keep the newest `count` steps."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        _require_positive("KeepLast", "count", self.count)
+
+    def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:  # noqa: ARG002
+        return {step.step: f"of the last {self.count}" for step in steps[-self.count :]}
+
+
+@dataclass(frozen=True, slots=True)
+class KeepEvery(KeepPolicy):
+    """Keep the multiples of `count`."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        _require_positive("KeepEvery", "count", self.count)
+
+    def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:  # noqa: ARG002
+        why = f"a multiple of {self.count}"
+        return {step.step: why for step in steps if step.step % self.count == 0}
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class KeepAt(KeepPolicy):
+    """Keep these steps."""
+
+    steps: frozenset[int]
+
+    def __init__(self, steps: Collection[int]) -> None:
+        object.__setattr__(self, "steps", frozenset(steps))
+
+    def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:  # noqa: ARG002
+        return {step.step: "asked for" for step in steps if step.step in self.steps}
+
+    def __repr__(self) -> str:
+        return f"KeepAt({sorted(self.steps)})"
+
+
+@dataclass(frozen=True, slots=True)
+class KeepWithin(KeepPolicy):
+    """Keep what was saved in the last so many seconds; one from the future is kept too."""
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        _require_positive("KeepWithin", "seconds", self.seconds)
+
+    def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:
+        why = f"of the last {self.seconds:g} s"
+        return {step.step: why for step in steps if now - step.time <= self.seconds}
+
+
+@dataclass(frozen=True, slots=True)
+class KeepBest(KeepPolicy):
+    """Keep the `count` steps where `metric` is least (or, with mode="max", greatest).
+
+    Of equal ones the newer counts. A step without that metric, or where it is NaN, is not among
+    them.
+    """
+
+    count: int
+    metric: str
+    mode: Literal["min", "max"] = "min"
+
+    def __post_init__(self) -> None:
+        _require_positive("KeepBest", "count", self.count)
+        if self.mode not in ("min", "max"):
+            raise ValueError(f"KeepBest: mode: expected 'min' or 'max', found {self.mode!r}")
+
+    def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:  # noqa: ARG002
+        best = with_value(steps, self.metric, self.mode)[: self.count]
+        return {
+            step.step: f"{self.metric} {step.metrics[self.metric]:.6g}, of the best {self.count}"
+            for step in best
+        }
+
+
+def with_value(
+    steps: Sequence[SavedStep], metric: str, mode: Literal["min", "max"]
+) -> list[SavedStep]:
+    """The steps that have a value of a metric, the best first; of equal ones the newer."""
+    sign = 1.0 if mode == "min" else -1.0
+    known = [step for step in steps if not math.isnan(step.metrics.get(metric, math.nan))]
+    return sorted(known, key=lambda step: (sign * step.metrics[metric], -step.step))
+
+
+@dataclass(frozen=True, slots=True)
+class _AnyOf(KeepPolicy):
+    parts: tuple[KeepPolicy, ...]
+
+    def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:
+        found: dict[int, str] = {}
+        for part in self.parts:
+            for step, why in part.kept(steps, now).items():
+                found[step] = f"{found[step]}; {why}" if step in found else why
+        return found
+
+    def __repr__(self) -> str:
+        return " | ".join(map(repr, self.parts))
+
+
+@dataclass(frozen=True, slots=True)
+class _AllOf(KeepPolicy):
+    parts: tuple[KeepPolicy, ...]
+
+    def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:
+        found = [part.kept(steps, now) for part in self.parts]
+        return {
+            step: " and ".join([each[step] for each in found])
+            for step in found[0]
+            if all(step in each for each in found)
+        }
+
+    def __repr__(self) -> str:
+        return " & ".join(
+            f"({part!r})" if isinstance(part, _AnyOf) else repr(part) for part in self.parts
+        )
+
+
+KeepWhat: TypeAlias = KeepPolicy | int | None
+
+
+def keep_policy(given: KeepWhat) -> KeepPolicy:
+    """The policy that is meant: a number is the last so many, None all."""
+    if given is None:
+        return KeepAll()
+    if isinstance(given, KeepPolicy):
+        return given
+    if isinstance(given, int) and not isinstance(given, bool):
+        return KeepLast(given)
+    raise TypeError(
+        f"keep: expected a number of steps or a policy such as KeepLast(3), found {given!r}"
+    )
+
+
+def best_policy(policy: KeepPolicy) -> KeepBest | None:
+    """The first policy of the best by a metric, in one that may be joined of several."""
+    if isinstance(policy, _AnyOf | _AllOf):
+        found = [best for part in policy.parts if (best := best_policy(part)) is not None]
+        return found[0] if found else None
+    return policy if isinstance(policy, KeepBest) else None
+
+
+def _parts(policy: KeepPolicy, kind: type[_AnyOf] | type[_AllOf]) -> tuple[KeepPolicy, ...]:
+    return policy.parts if isinstance(policy, kind) else (policy,)
+
+
+def _require_positive(where: str, name: str, value: float) -> None:
+    if not value > 0:
+        raise ValueError(f"{where}: {name}: expected more than 0, found {value!r}")

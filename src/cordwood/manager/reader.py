@@ -1,0 +1,198 @@
+"""What any job does with steps but saving them: lists, restores, waits for and pins them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, SupportsIndex, TypeAlias, TypeVar, Unpack, overload
+
+from cordwood.engine.step_places import steps_at
+from cordwood.formats.packs.rules import RULES
+from cordwood.manager.company import Company
+from cordwood.manager.listing import Listing
+from cordwood.manager.restoring import (
+    Loaded,
+    LoadOptions,
+    Restored,
+    no_such_step,
+    restore_newest,
+    restore_step,
+)
+from cordwood.manager.stateful import Stateful, set_states
+from cordwood.manager.step_names import as_step, step_name
+from cordwood.manager.watching import wait_for_step
+
+__all__ = ["Items", "StepReader"]
+
+T = TypeVar("T")
+Items: TypeAlias = Mapping[str, Stateful] | None
+_LOAD_SECONDS = 6 * 3600  # that one process may load longer than another
+
+
+class StepReader:
+    """The steps below a root; `CheckpointManager` saves them too.
+
+    Args:
+        root: a directory or URL, which need not exist yet.
+        timeout_seconds: how long to wait for other processes that are late, but alive.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, timeout_seconds: float) -> None:
+        self._place = steps_at(root, RULES.index_name)
+        self._listing = Listing(self._place)
+        self._company = Company(self._place.name, timeout_seconds)
+        self._seen: int | None = None  # by `wait_for_new_step` and `restore`
+
+    @property
+    def root(self) -> str:
+        """Where the steps lie."""
+        return self._place.name
+
+    def steps(self) -> list[int]:
+        """The numbers of the steps that can be restored, increasing."""
+        return [step.step for step in self._listing.steps() if step.whole]
+
+    def latest(self) -> int | None:
+        """The newest step; None where there is none."""
+        steps = self.steps()
+        return steps[-1] if steps else None
+
+    def metrics(self, step: SupportsIndex) -> dict[str, float]:
+        """The metrics of a step, without its tree. Raises FileNotFoundError."""
+        number = as_step(step)
+        steps = self._listing.steps()
+        for each in steps:
+            if each.step == number and each.record is not None:
+                return dict(each.record.metrics)
+        raise no_such_step(number, steps, root=self.root)
+
+    @overload
+    def restore(
+        self, step: None = None, *, like: T, items: Items = None, **options: Unpack[LoadOptions]
+    ) -> Restored[T] | None: ...
+
+    @overload
+    def restore(
+        self, step: None = None, *, items: Items = None, **options: Unpack[LoadOptions]
+    ) -> Restored[Any] | None: ...
+
+    @overload
+    def restore(
+        self, step: SupportsIndex, *, like: T, items: Items = None, **options: Unpack[LoadOptions]
+    ) -> Restored[T]: ...
+
+    @overload
+    def restore(
+        self, step: SupportsIndex, *, items: Items = None, **options: Unpack[LoadOptions]
+    ) -> Restored[Any]: ...
+
+    def restore(
+        self,
+        step: SupportsIndex | None = None,
+        *,
+        like: Any = None,
+        items: Items = None,
+        **options: Unpack[LoadOptions],
+    ) -> Restored[Any] | None:
+        """Load a step; every byte that is read is checked.
+
+        Without a number: the newest that is whole. Newer ones whose save did not finish, or that
+        are damaged, are passed over with a RuntimeWarning that names them. One that does not fit
+        `like` is not passed over.
+
+        Args:
+            step: which one, and no other.
+            like: as in `cordwood.load`.
+            items: what else has a state, by name: `set_state` is called with what each process
+                had saved.
+            options: mesh, rules, shardings, strict, cast: as in `cordwood.load`.
+
+        Returns:
+            The step, its tree, metrics and extras; None where no save has finished yet.
+
+        Raises:
+            FileNotFoundError: there is no such step; names those that are there.
+            IncompleteCheckpointError: its save did not finish.
+            MismatchError: it does not fit `like`, or has no such items.
+            CorruptionError: it is damaged; without a number: all are.
+            Others: as `cordwood.load` does.
+        """
+        self._before_restoring()
+        with self._company.meeting("restore a step of", timeout_seconds=_LOAD_SECONDS) as meeting:
+            found: Loaded | None
+            if step is not None:
+                number = as_step(step)
+                found = restore_step(self._listing, meeting, number, like, options, root=self.root)
+            else:
+                found = restore_newest(self._listing, meeting, like, options, root=self.root)
+        if found is None:
+            return None
+        self._seen = found.step
+        if items:
+            set_states(
+                items,
+                found.record.items if found.record is not None else {},
+                process=self._company.index,
+                count=self._company.count,
+                path=found.path,
+            )
+        if found.record is None:
+            return Restored(found.step, found.tree, {}, None)
+        return Restored(found.step, found.tree, dict(found.record.metrics), found.record.extras)
+
+    @contextmanager
+    def pin(self, step: SupportsIndex) -> Iterator[str]:
+        """Have no manager delete a step in the block; its path.
+
+        The pin ends with the process, however that ends.
+
+        Raises:
+            FileNotFoundError: there is no such step.
+            UnsupportedFormatError: the root is in an object store, which has no locks.
+        """
+        number = as_step(step)
+        entry = step_name(number)
+        try:
+            with self._place.pin(entry):
+                steps = self._listing.steps()
+                if number not in [each.step for each in steps if each.finished]:
+                    raise no_such_step(number, steps, root=self.root)
+                yield self._place.path_of(entry)
+        except FileNotFoundError as e:
+            if e.filename is None or step_name(number) not in e.filename:
+                raise
+            raise no_such_step(number, self._listing.steps(), root=self.root) from e
+
+    def wait_for_new_step(
+        self, timeout_seconds: float | None = None, *, poll_seconds: float = 1.0
+    ) -> int | None:
+        """The newest step, once there is one newer than this returned, or `restore` loaded, last.
+
+        Args:
+            timeout_seconds: how long to wait; None: for ever.
+            poll_seconds: how often to look.
+
+        Returns its number; None where there was none in that time.
+        """
+        found = wait_for_step(
+            self.latest,
+            after=self._seen,
+            timeout_seconds=timeout_seconds,
+            poll_seconds=poll_seconds,
+        )
+        if found is not None:
+            self._seen = found
+        return found
+
+    def new_steps(
+        self, timeout_seconds: float | None = None, *, poll_seconds: float = 1.0
+    ) -> Iterator[int]:
+        """New steps as they come, as `wait_for_new_step` returns them, until one does not come."""
+        while (
+            found := self.wait_for_new_step(timeout_seconds, poll_seconds=poll_seconds)
+        ) is not None:
+            yield found
+
+    def _before_restoring(self) -> None:
+        """For what must have ended by then."""

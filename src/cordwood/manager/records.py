@@ -1,0 +1,100 @@
+"""What a step's checkpoint says of itself beside its tree: one string of JSON in its metadata."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple, SupportsFloat
+
+from cordwood.errors import FormatError
+from cordwood.formats.safetensors.strict_json import parse_json
+
+__all__ = ["KEY", "Record", "as_json", "as_metrics", "decode_record", "encode_record"]
+
+KEY = "cordwood-step"  # in the checkpoint's metadata
+_MEMBERS = ["version", "step", "time", "metrics", "extras", "items"]
+_VERSION = 1
+_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+class Record(NamedTuple):
+    """A step, beside its tree."""
+
+    step: int
+    time: float  # when its save began, in seconds since 1970
+    metrics: Mapping[str, float]
+    extras: Any  # JSON
+    items: Mapping[str, Any]  # by name, the states of all processes
+
+
+def encode_record(record: Record) -> str:
+    """One line of JSON; a metric that is no finite number is a string."""
+    metrics = {
+        name: value if math.isfinite(value) else str(value)
+        for name, value in record.metrics.items()
+    }
+    values = (_VERSION, record.step, record.time, metrics, record.extras, record.items)
+    return json.dumps(
+        dict(zip(_MEMBERS, values, strict=True)), allow_nan=False, separators=(",", ":")
+    )
+
+
+def decode_record(text: str, where: str) -> Record:
+    """What `encode_record` was given. Raises FormatError; `where` says of what."""
+    found = parse_json(text, where)
+    if type(found) is not dict or list(found) != _MEMBERS:
+        raise FormatError(f"{where}: expected an object of {', '.join(_MEMBERS)}")
+    version, step, time, metrics, extras, items = found.values()
+    if version != _VERSION:
+        raise FormatError(f"{where}: expected version {_VERSION}, found {version!r:.40}")
+    if type(step) is not int or step < 0:
+        raise FormatError(f"{where}: step: expected an integer of at least 0, found {step!r:.40}")
+    if type(time) not in (int, float):
+        raise FormatError(f"{where}: time: expected a number, found {time!r:.40}")
+    if type(metrics) is not dict:
+        raise FormatError(f"{where}: metrics: expected an object")
+    if type(items) is not dict:
+        raise FormatError(f"{where}: items: expected an object")
+    return Record(
+        step,
+        float(time),
+        {name: _number(value, f"{where}: metrics: {name}") for name, value in metrics.items()},
+        extras,
+        items,
+    )
+
+
+def _number(value: Any, where: str) -> float:
+    if type(value) in (int, float):
+        return float(value)
+    if type(value) is str and value in _NOT_FINITE:
+        return _NOT_FINITE[value]
+    raise FormatError(f"{where}: expected a number, found {value!r:.40}")
+
+
+def as_metrics(metrics: Mapping[str, SupportsFloat] | None) -> dict[str, float]:
+    """Metrics as floats, also where they are arrays of one element. Raises TypeError."""
+    found = {}
+    for name, value in (metrics or {}).items():
+        if type(name) is not str:
+            raise TypeError(f"metrics: expected names that are str, found {name!r:.80}")
+        try:
+            found[name] = float(value)
+        except (TypeError, ValueError) as e:
+            raise TypeError(f"metrics: {name}: expected a number, found {value!r:.80}") from e
+    return found
+
+
+def as_json(value: Any, where: str) -> Any:
+    """A copy of what comes back as it is from JSON. Raises TypeError for anything else."""
+    try:
+        copy = json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as e:
+        raise TypeError(f"{where}: expected values that JSON holds: {e}") from e
+    if copy != value:
+        raise TypeError(
+            f"{where}: expected values that JSON gives back as they are: dicts with keys that are "
+            "str, lists, str, int, float, bool and None"
+        )
+    return copy

@@ -1,0 +1,213 @@
+"""Loads a step: the one that is asked for, or the newest that is whole.
+
+All processes of a job load the same one: process 0 looks for it, and each says how it fared.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
+
+from cordwood.api.gc import gc
+from cordwood.api.load import load
+from cordwood.engine.meeting import Meeting, named
+from cordwood.engine.urls import parse_url
+from cordwood.errors import (
+    CordwoodError,
+    CorruptionError,
+    FormatError,
+    IncompleteCheckpointError,
+    ProcessError,
+)
+from cordwood.manager.listing import Listing, Step
+from cordwood.manager.records import Record, decode_record, encode_record
+from cordwood.sharding.rules import Rules
+
+__all__ = ["LoadOptions", "Loaded", "Restored", "no_such_step", "restore_newest", "restore_step"]
+
+T = TypeVar("T")
+_MAX_SHOWN = 10
+_TO_THE_CALLER = 4  # frames from a warning to whoever called `CheckpointManager.restore`
+_DAMAGED, _MISSING = b"!", b"?"  # what begins the word of a process that could not load
+
+
+class Restored(NamedTuple, Generic[T]):
+    """A step that was loaded."""
+
+    step: int
+    tree: T
+    metrics: dict[str, float]
+    extras: Any  # as they were given to `save`: JSON
+
+
+class Loaded(NamedTuple):
+    """A step that was loaded, and all that is beside its tree."""
+
+    step: int
+    path: str
+    tree: Any
+    record: Record | None
+
+
+class LoadOptions(TypedDict, total=False):
+    """What `cordwood.load` may be told of where a tree is to go, and of what may differ."""
+
+    mesh: Any
+    rules: Rules | None
+    shardings: Any
+    strict: bool
+    cast: bool
+
+
+def restore_step(
+    listing: Listing, meeting: Meeting, number: int, like: Any, options: LoadOptions, *, root: str
+) -> Loaded:
+    """Load one step and no other, as one of the processes of a meeting.
+
+    Raises as `CheckpointManager.restore` does.
+    """
+
+    def find(_: list[bytes]) -> bytes:
+        steps = listing.steps()
+        for each in steps:
+            if each.step == number and each.finished:
+                return _as_bytes(each)
+        raise no_such_step(number, steps, root=root)
+
+    chosen = json.loads(meeting.round(b"", find))
+    tree = load(chosen["path"], like, format=chosen["format"], **options)
+    meeting.round(b"", lambda _: b"")  # all have it
+    return _loaded(chosen, tree)
+
+
+def restore_newest(
+    listing: Listing, meeting: Meeting, like: Any, options: LoadOptions, *, root: str
+) -> Loaded | None:
+    """Load the newest step that is whole, as one of the processes of a meeting.
+
+    Warns of those that are passed over. None where no save has finished. Raises as
+    `CheckpointManager.restore` does.
+    """
+    damaged: dict[int, str] = {}
+    while True:
+        chosen = json.loads(meeting.round(b"", lambda _: _choose(listing, damaged)))
+        for step, path, problem in chosen["damaged"]:
+            damaged[step] = problem
+            _warn(f"{path}: step {step} is passed over: {problem}")
+        if "path" not in chosen:
+            break
+        word, tree = _try(chosen, like, options)
+        answer = meeting.round(word, partial(_judge, listing, chosen))
+        if not answer:
+            _warn_unfinished(chosen)
+            return _loaded(chosen, tree)
+        if meeting.index:
+            listing.mark_damaged(chosen["step"], answer.decode())
+    _warn_unfinished(chosen)
+    if damaged:
+        lines = [f"  {number}: {damaged[number]}" for number in sorted(damaged)]
+        raise CorruptionError(f"{root}: no step can be restored:\n" + "\n".join(lines))
+    return None
+
+
+def _choose(listing: Listing, known: Mapping[int, str]) -> bytes:
+    """On process 0: the newest step that counts, and what is newer and does not."""
+    steps = listing.steps()
+    whole = [each for each in steps if each.whole]
+    newest = whole[-1].step if whole else -1
+    found: dict[str, Any] = json.loads(_as_bytes(whole[-1])) if whole else {}
+    found["damaged"] = [
+        (each.step, each.path, each.problem)
+        for each in steps
+        if each.damaged and each.step not in known
+    ]
+    found["unfinished"] = [
+        (each.step, each.path)
+        for each in steps
+        if not each.finished and each.step > newest and not _goes_on(each.path)
+    ]
+    return json.dumps(found).encode()
+
+
+def _try(chosen: Mapping[str, Any], like: Any, options: LoadOptions) -> tuple[bytes, Any]:
+    try:
+        return b"", load(chosen["path"], like, format=chosen["format"], **options)
+    except FileNotFoundError as e:
+        return _MISSING + str(e).encode("utf-8", "surrogatepass"), None
+    except (CorruptionError, FormatError) as e:
+        return _DAMAGED + str(e).encode("utf-8", "surrogatepass"), None
+
+
+def _judge(listing: Listing, chosen: Mapping[str, Any], words: Sequence[bytes]) -> bytes:
+    """On process 0, of how all fared: nothing if well, else why another step is to be tried."""
+    if not any(words):
+        return b""
+    step = chosen["step"]
+    if step not in [each.step for each in listing.steps() if each.whole]:
+        return b"it was deleted meanwhile"
+    blind = [process for process, word in enumerate(words) if word.startswith(_MISSING)]
+    if blind and not words[0]:
+        raise ProcessError(
+            f"{named(blind)} found nothing at {chosen['path']}, which process 0 has loaded: the "
+            "steps must lie on a file system that all processes share"
+        )
+    process, word = next((process, word) for process, word in enumerate(words) if word)
+    text = word[1:].decode("utf-8", "surrogatepass")
+    why = f"process {process}: {text}" if process else text
+    listing.mark_damaged(step, why)
+    return why.encode("utf-8", "surrogatepass")
+
+
+def _as_bytes(step: Step) -> bytes:
+    record = None if step.record is None else encode_record(step.record)
+    found = {"step": step.step, "path": step.path, "format": step.format, "record": record}
+    return json.dumps(found).encode()
+
+
+def _loaded(chosen: Mapping[str, Any], tree: Any) -> Loaded:
+    text = chosen["record"]
+    record = None if text is None else decode_record(text, chosen["path"])
+    return Loaded(chosen["step"], chosen["path"], tree, record)
+
+
+def no_such_step(number: int, steps: Sequence[Step], *, root: str) -> Exception:
+    """Why a step that was asked for by its number cannot be had."""
+    finished = [each.step for each in steps if each.finished]
+    newest = f"the newest complete step is {finished[-1]}" if finished else "no step is complete"
+    for each in steps:
+        if each.step == number:
+            return IncompleteCheckpointError(
+                f"{each.path}: the save of step {number} did not finish; {newest}"
+            )
+    shown = ", ".join(map(str, finished[-_MAX_SHOWN:])) or "none"
+    more = "... " if len(finished) > _MAX_SHOWN else ""
+    return FileNotFoundError(
+        errno.ENOENT, f"there is no step {number}; there are: {more}{shown}", root
+    )
+
+
+def _warn_unfinished(chosen: Mapping[str, Any]) -> None:
+    for step, path in chosen["unfinished"]:
+        _warn(
+            f"{path}: the save of step {step} did not finish; it is passed over",
+            frames=_TO_THE_CALLER + 1,
+        )
+
+
+def _warn(message: str, *, frames: int = _TO_THE_CALLER) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=frames)
+
+
+def _goes_on(path: str | os.PathLike[str]) -> bool:
+    """Whether a save that has not finished is alive, as far as that can be told."""
+    if parse_url(path) is not None:
+        return True  # there are no locks: nothing is said of it
+    try:
+        return not gc(path, dry_run=True)
+    except (OSError, CordwoodError):
+        return True  # gone, or finished by now

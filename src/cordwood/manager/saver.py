@@ -1,0 +1,168 @@
+"""One save at a time: begins it, waits for the one before, deletes after the commit."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from cordwood.api.save_async import begin_save
+from cordwood.engine.pending import PendingSave, wait_for
+from cordwood.engine.step_places import StepPlace
+from cordwood.errors import CordwoodError, PendingSaveError, StepError
+from cordwood.manager.cleaning import clean
+from cordwood.manager.company import Company
+from cordwood.manager.keep_policies import KeepPolicy
+from cordwood.manager.listing import Listing
+from cordwood.manager.records import KEY, Record, encode_record
+from cordwood.manager.reports import SaveReport
+from cordwood.manager.step_names import step_name
+
+__all__ = ["Saver"]
+
+_log = logging.getLogger("cordwood")
+
+
+class Saver:
+    """The saves of one manager.
+
+    Attributes:
+        step: of the save that was begun last; None where there was none, or it has failed and
+            that has been told.
+        last_seconds: how long the last one took that was committed; 0: there was none.
+    """
+
+    def __init__(
+        self,
+        place: StepPlace,
+        listing: Listing,
+        company: Company,
+        keep: KeepPolicy,
+        on_save: Callable[[SaveReport], None] | None,
+        *,
+        timeout_seconds: float,
+    ) -> None:
+        self.step: int | None = None
+        self.last_seconds = 0.0
+        self._pending: PendingSave | None = None
+        self._place = place
+        self._listing = listing
+        self._company = company
+        self._keep = keep
+        self._on_save = on_save
+        self._timeout_seconds = timeout_seconds
+
+    @property
+    def pending(self) -> PendingSave | None:
+        """The save that was begun last."""
+        return self._pending
+
+    @property
+    def saving(self) -> bool:
+        """Whether it goes on."""
+        return self._pending is not None and not self._pending.done
+
+    @property
+    def failed(self) -> bool:
+        """Whether it failed, and nobody has been told."""
+        return self._pending is not None and self._pending.failed
+
+    def begin(self, record: Record, tree: Any, *, why: str, called: float) -> PendingSave:
+        """Begin a save; the one before has ended.
+
+        Args:
+            record: the step, beside its tree.
+            tree: what to save.
+            why: it is saved.
+            called: when the caller asked for it, by the monotonic clock.
+        """
+        path = self._place.path_of(step_name(record.step))
+        is_first = self._company.is_first
+
+        def committed(pending: PendingSave) -> None:
+            report = SaveReport(
+                record.step,
+                path,
+                why,
+                written_bytes=pending.progress.total_bytes,
+                linked_bytes=0,
+                blocking_seconds=pending.begun_seconds - called,
+                total_seconds=time.monotonic() - called,
+            )
+            self.last_seconds = report.total_seconds
+            self._after_commit(report, is_first=is_first)
+
+        self._pending = begin_save(
+            path,
+            tree,
+            format=None,
+            layout="packs",
+            compression=None,
+            prefix=None,
+            metadata={KEY: encode_record(record)},
+            timeout_seconds=self._timeout_seconds,
+            first=lambda: self._require_newest(record.step),
+            then=committed,
+        )
+        self.step = record.step
+        return self._pending
+
+    def wait(self, timeout_seconds: float | None = None) -> None:
+        """Wait for the one that goes on; raise what it failed with, or TimeoutError."""
+        if self._pending is None:
+            return
+        try:
+            self._pending.wait(timeout_seconds)
+        finally:
+            if self._pending.done and self._pending.exception is not None:
+                self.forget()
+
+    def finish(self) -> None:
+        """Wait for the one that goes on; raise PendingSaveError if it failed, once."""
+        step = self.step
+        try:
+            self.wait()
+        except Exception as e:
+            raise PendingSaveError(
+                f"the save of step {step} in the background failed: {type(e).__name__}: {e}; "
+                "that is told now because nobody called wait(). Nothing was begun now: save again"
+            ) from e
+
+    def settle(self) -> None:
+        """Wait for the one that goes on; it may turn out to be damaged. Raises nothing."""
+        if self._pending is not None:
+            wait_for(self._pending.path)
+            if not self._pending.failed:
+                self.forget()
+
+    def forget(self) -> None:
+        """Of the last save nothing is known any more but what lies there."""
+        self.step, self._pending = None, None
+
+    def _require_newest(self, number: int) -> None:
+        """Raise StepError if a step stands in the way; move a damaged one out of it."""
+        steps = [each for each in self._listing.steps() if each.finished]
+        for each in steps:
+            if each.step == number and each.damaged:
+                self._place.remove([each.entry])
+            elif each.step >= number and not each.damaged:
+                raise StepError(
+                    f"{self._place.name}: step {number} is not newer than step {steps[-1].step}, "
+                    "which is there; delete the later steps first, or save this run to another root"
+                )
+
+    def _after_commit(self, report: SaveReport, *, is_first: bool) -> None:
+        """The step is safe: nothing here is an error of its save."""
+        _log.log(logging.INFO if is_first else logging.DEBUG, "%s", report)
+        try:
+            if self._on_save is not None:
+                self._on_save(report)
+        except Exception:  # noqa: BLE001  (the hook's own; it is logged with its traceback)
+            _log.exception("on_save failed for step %d, which is saved", report.step)
+        if not is_first:
+            return
+        try:
+            clean(self._place, self._listing, self._keep, now=time.time())
+        except (OSError, CordwoodError) as e:
+            _log.warning("%s: steps could not be deleted: %s", self._place.name, e)

@@ -1,0 +1,38 @@
+"""Which directories of a root are steps, by their names."""
+
+from __future__ import annotations
+
+import operator
+import re
+from typing import SupportsIndex
+
+__all__ = ["MAX_STEP", "as_step", "step_name", "step_of"]
+
+MAX_STEP = 10**18 - 1
+
+_NAME = re.compile(r"0|[1-9][0-9]{0,17}")
+
+
+def step_name(step: int) -> str:
+    """The directory of a step: its number."""
+    return str(step)
+
+
+def step_of(name: str) -> int | None:
+    """The step whose directory has that name; None for any other.
+
+    >>> [step_of(name) for name in ("0", "1200", "0007", "logs")]
+    [0, 1200, None, None]
+    """
+    return int(name) if _NAME.fullmatch(name) else None
+
+
+def as_step(step: SupportsIndex) -> int:
+    """A step's number, also where it is numpy's or jax's. Raises TypeError, ValueError."""
+    try:
+        number = operator.index(step)
+    except TypeError:
+        raise TypeError(f"step: expected an integer, found {step!r:.80}") from None
+    if not 0 <= number <= MAX_STEP:
+        raise ValueError(f"step: expected 0 to {MAX_STEP}, found {number}")
+    return number

@@ -1,0 +1,205 @@
+"""A manager in every process of a job: threads stand for the processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cordwood
+from cordwood import (
+    CheckpointManager,
+    EverySeconds,
+    EverySteps,
+    KeepLast,
+    MismatchError,
+    ProcessError,
+    WhenIdle,
+)
+from cordwood.engine.pending import PendingSave
+from cordwood.manager.company import Company
+from cordwood.testing.processes import FakeHosts, Outcome, Store, run_processes
+from tests.manager.counters import Counter
+
+
+@pytest.fixture(autouse=True)
+def in_the_foreground(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saves in the background are one after another in a real process, which all of these are."""
+
+    def save(path: str, work: Callable[[PendingSave], None], *, total_bytes: int) -> PendingSave:
+        pending = PendingSave(path, path, total_bytes)
+        try:
+            work(pending)
+        except Exception as e:  # noqa: BLE001  (as it is kept in the background)
+            pending._error = e
+        pending._ended.set()
+        return pending
+
+    monkeypatch.setattr("cordwood.api.save_async.save_in_background", save)
+
+
+def tree_of(step: int) -> dict[str, Any]:
+    return {"w": np.full(100, step, np.float32), "step": step}
+
+
+def values(outcomes: list[Outcome]) -> list[Any]:
+    for outcome in outcomes:
+        if outcome.error is not None:
+            raise outcome.error
+    return [outcome.value for outcome in outcomes]
+
+
+@pytest.mark.parametrize(
+    "policy", [EverySteps(10), EverySteps(10) | EverySeconds(1000), EverySteps(10) & WhenIdle()]
+)
+def test_a_run(tmp_path: Path, policy: Any) -> None:
+    def work(hosts: FakeHosts) -> Any:
+        with CheckpointManager(tmp_path, save=policy, keep=KeepLast(2)) as manager:
+            assert manager.restore(like=tree_of(0)) is None
+            asked = [
+                manager.save(step, tree_of(step), metrics={"loss": step}) is not None
+                for step in range(0, 50, 5)
+            ]
+            manager.wait()
+            restored = manager.restore(like=tree_of(0))
+            assert restored is not None
+            assert restored.metrics == {"loss": float(restored.step)}
+            assert restored.tree["step"] == restored.step
+            return asked, restored.step
+
+    found = values(run_processes(3, work))
+    assert found[0] == found[1] == found[2]
+    kept = CheckpointManager(tmp_path).steps()
+    assert found[0][1] == kept[-1]
+    assert found[0][0] == [True, False] * 5
+    assert kept == [30, 40]
+    assert sorted(os.listdir(tmp_path)) == [str(step) for step in kept]
+
+
+def test_the_clock_of_process_0_counts(tmp_path: Path) -> None:
+    """Of policies that differ, as those do that look at different clocks."""
+
+    def work(hosts: FakeHosts) -> list[bool]:
+        seconds = 1e-9 if hosts.index == 0 else 1e9
+        manager = CheckpointManager(tmp_path, save=EverySeconds(seconds), keep=1)
+        with manager:
+            return [manager.save(step, tree_of(step)) is not None for step in range(3)]
+
+    assert values(run_processes(3, work)) == [[True] * 3] * 3
+    assert CheckpointManager(tmp_path).steps() == [2]
+
+
+def test_many_decisions_leave_few_keys(tmp_path: Path) -> None:
+    store = Store()
+
+    def work(hosts: FakeHosts) -> list[bool]:
+        manager = CheckpointManager(tmp_path, save=EverySteps(1000) & EverySeconds(1e9))
+        asked = [manager.should_save(step) for step in range(1, 1000)]
+        CheckpointManager(tmp_path).restore()  # so that they end together
+        return asked
+
+    assert values(run_processes(3, work, store=store)) == [[False] * 999] * 3
+    assert sum("/say/" in key for key in store.values) < 999
+
+
+def test_steps_that_differ(tmp_path: Path) -> None:
+    def work(hosts: FakeHosts) -> None:
+        manager = CheckpointManager(tmp_path, save=EverySeconds(1e9))
+        manager.should_save(3 + hosts.index)
+
+    outcomes = run_processes(2, work)
+    assert outcomes[0].error is None
+    message = "process 1 came to save step 4 of .*, process 0 to save step 3: every process must"
+    with pytest.raises(ProcessError, match=message):
+        values(outcomes)
+
+
+def test_process_0_does_not_come(tmp_path: Path) -> None:
+    def work(hosts: FakeHosts) -> None:
+        company = Company("run", timeout_seconds=0.1)
+        if hosts.index:
+            company.decide(7, lambda _: None, told=False)
+
+    message = r"process 0 did not come within 0.1 s to say whether step 7 of run is to be saved"
+    with pytest.raises(ProcessError, match=message):
+        values(run_processes(2, work))
+
+
+@pytest.mark.filterwarnings("ignore:.* step 2 is passed over:RuntimeWarning")
+def test_damage_that_any_process_finds_is_passed_over_by_all(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path) as manager:
+        for step in (1, 2):
+            manager.save(step, tree_of(step))
+    (file,) = (tmp_path / "2").glob("data-*")
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+
+    def work(hosts: FakeHosts) -> Any:
+        manager = CheckpointManager(tmp_path)
+        restored = manager.restore(like=tree_of(0))
+        assert restored is not None
+        return restored.step, manager.steps()
+
+    assert values(run_processes(3, work)) == [(1, [1])] * 3
+
+
+def test_a_step_that_is_not_newer_ends_the_save_of_all(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(7, tree_of(7))
+
+    def work(hosts: FakeHosts) -> None:
+        manager = CheckpointManager(tmp_path)
+        manager.save(5, tree_of(5))
+        manager.wait()
+
+    outcomes = run_processes(2, work)
+    assert isinstance(outcomes[0].error, cordwood.StepError)
+    assert isinstance(outcomes[1].error, ProcessError)
+    assert "step 5 is not newer than step 7" in str(outcomes[1].error)
+    assert CheckpointManager(tmp_path).steps() == [7]
+
+
+def test_a_step_that_is_not_there_is_an_error_on_all(tmp_path: Path) -> None:
+    outcomes = run_processes(2, lambda hosts: CheckpointManager(tmp_path).restore(3))
+    assert isinstance(outcomes[0].error, FileNotFoundError)
+    assert isinstance(outcomes[1].error, ProcessError)
+    assert "there is no step 3; there are: none" in str(outcomes[1].error)
+
+
+def test_each_process_has_its_own(tmp_path: Path) -> None:
+    def save(hosts: FakeHosts) -> None:
+        data = Counter(hosts.index, hosts.count)
+        next(data)
+        with CheckpointManager(tmp_path) as manager:
+            manager.save(1, tree_of(1), items={"data": data, "same": Counter(7)})
+
+    def restore(hosts: FakeHosts) -> int:
+        data = Counter()
+        CheckpointManager(tmp_path).restore(items={"data": data})
+        return next(data)
+
+    assert all(outcome.error is None for outcome in run_processes(3, save))
+    assert [outcome.value for outcome in run_processes(3, restore)] == [3, 4, 5]
+    message = "'data' was saved by 3 processes, each with a state of its own, and 2 restore it"
+    for outcome in run_processes(2, restore):
+        assert isinstance(outcome.error, MismatchError)
+        assert message in str(outcome.error)
+    same = Counter()
+    CheckpointManager(tmp_path).restore(items={"same": same})
+    assert next(same) == 7
+
+
+def test_processes_with_other_items(tmp_path: Path) -> None:
+    def save(hosts: FakeHosts) -> None:
+        name = "data" if hosts.index == 0 else "date"
+        CheckpointManager(tmp_path).save(1, tree_of(1), items={name: Counter()})
+
+    outcomes = run_processes(2, save)
+    assert isinstance(outcomes[0].error, ValueError)
+    for outcome in outcomes:
+        assert "items: process 0 saves ['data'], process 1 ['date']" in str(outcome.error)

@@ -1,0 +1,56 @@
+"""Runs of a manager, by all processes of a group."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import jax
+
+from cordwood import CheckpointManager, EverySeconds, EverySteps, KeepEvery, KeepLast
+from cordwood.engine import meeting
+from tests.processes.directories import like, reference, spread, step_of
+
+KEEP = KeepLast(2) | KeepEvery(4)
+
+
+def train(path: str, steps: int, rows: int = 64, slow: bool = False) -> tuple[int, list[int]]:
+    """Restore, go on to a step and save each; where it began, and the steps that there are.
+
+    `slow`: decide by the clock too, so that process 0 is asked at each step.
+    """
+    save = EverySteps(1) | EverySeconds(1e9) if slow else EverySteps(1)
+    with CheckpointManager(path, save=save, keep=KEEP, timeout_seconds=20) as manager:
+        begun = restore(manager, rows)
+        for step in range(begun + 1, steps + 1):
+            manager.save(step, spread(reference(step, rows), 2), metrics={"loss": 1 / step})
+        manager.wait()
+        return begun, manager.steps()
+
+
+def train_until_told(path: str, process: int, step: int) -> tuple[int, list[int]]:
+    """Save every tenth step; one process is told to end at some step. Where all ended."""
+    with CheckpointManager(
+        path, save=EverySteps(10), preemption_seconds=30, timeout_seconds=20
+    ) as manager:
+        for number in range(1, 10_000):
+            if number == step and jax.process_index() == process:
+                os.kill(os.getpid(), signal.SIGTERM)
+            manager.save(number, spread(reference(number), 2))
+            if manager.preempted:
+                return number, manager.steps()
+    raise AssertionError("nobody heard of it")
+
+
+def restore(manager: CheckpointManager, rows: int) -> int:
+    """Which step the manager restores; it must be what was saved as that step."""
+    found = manager.restore(like=like(reference(0, rows), 2))
+    if found is None:
+        return 0
+    assert step_of(found.tree, 2, rows) == found.step
+    assert found.metrics == {"loss": 1 / found.step}
+    return found.step
+
+
+def hasten(silence_seconds: float) -> None:
+    meeting.SILENCE_SECONDS = silence_seconds

@@ -1,0 +1,79 @@
+"""A manager in two real processes: they save, keep and restore the same steps."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from cordwood import CheckpointManager, verify
+from tests.processes.group import Group
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_run(tmp_path: Path, two: Group, slow: bool) -> None:
+    path = str(tmp_path / "run")
+    first, other = two.run("managers.train", path=path, steps=6, slow=slow)
+    assert first == (0, [4, 5, 6])
+    assert other[0] == 0
+    first, other = two.run("managers.train", path=path, steps=9, slow=slow)
+    assert first == (6, [4, 8, 9])
+    assert other[0] == 6
+    assert set(other[1]) >= {4, 8, 9}  # process 0 deletes, and may be at it still
+    assert sorted(os.listdir(path)) == ["4", "8", "9"]
+    for step in (4, 8, 9):
+        assert verify(f"{path}/{step}").unverified_bytes == 0
+
+
+def test_one_process_reads_what_two_have_saved(tmp_path: Path, two: Group) -> None:
+    path = str(tmp_path / "run")
+    two.run("managers.train", path=path, steps=3)
+    manager = CheckpointManager(path)
+    assert manager.steps() == [2, 3]
+    restored = manager.restore()
+    assert restored is not None
+    assert (restored.step, restored.metrics) == (3, {"loss": 1 / 3})
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_a_process_that_is_told_to_end(tmp_path: Path, two: Group, process: int) -> None:
+    path = str(tmp_path / "run")
+    found = two.run("managers.train_until_told", path=path, process=process, step=13)
+    last, steps = found[0]
+    assert found[1][0] == last
+    assert steps[-1] == last
+    assert last >= 13
+    assert steps[:-1] == list(range(10, last, 10))
+
+
+def test_a_process_is_killed_in_the_middle_of_a_run(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    path = tmp_path / "run"
+    reached = 0
+    for _ in range(3):
+        with Group(2) as group:
+            group.run("managers.hasten", silence_seconds=2.0)
+            group.start("managers.train", path=str(path), steps=10_000, rows=256)
+            begun = time.monotonic()
+            while (CheckpointManager(path).latest() or 0) < reached + 3:
+                assert time.monotonic() - begun < 60
+                time.sleep(0.02)
+            time.sleep(rng.uniform(0, 0.2))
+            group.kill(rng.randrange(2))
+            group.results()
+        steps = CheckpointManager(path).steps()
+        assert steps[-1] >= reached + 3
+        reached = steps[-1]
+        for step in steps:
+            assert verify(path / str(step)).unverified_bytes == 0
+        # The last two, multiples of four, and one that a dead manager had not deleted yet.
+        assert {step for step in steps if step % 4 == 0} == set(range(4, reached + 1, 4))
+        assert len([step for step in steps if step % 4]) <= 3
+    with Group(2) as group:
+        found = group.run("managers.train", path=str(path), steps=reached + 1, rows=256)
+        assert {begun for begun, _ in found} == {reached}
+    left = [entry for entry in os.listdir(path) if not entry.isdigit()]
+    assert left == []
