@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from hypothesis import Phase, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -39,7 +39,7 @@ from cordwood.engine import system
 from cordwood.testing.faults.systems import FailingSystem
 
 LONG = os.environ.get("CORDWOOD_SOAK")
-EXAMPLES, STEPS = (400, 60) if LONG else (25, 25)
+EXAMPLES, STEPS = (400, 60) if LONG else (80, 30)
 
 POLICIES: list[KeepPolicy] = [
     KeepLast(1),
