@@ -15,9 +15,11 @@ _RANDOM_BYTES = 4
 def new_save_id() -> str:
     """16 hexadecimal digits: the seconds since 1970, and as many random ones.
 
-    Where there are no locks, the age of a save is all that tells whether it may yet be alive.
+    Where there are no locks, the age of a save is all that tells whether it may yet be alive. A
+    clock that stands before 1970, or after 2106, gives the first or the last second between.
     """
-    return f"{int(time.time()):0{_TIME_DIGITS}x}{secrets.token_hex(_RANDOM_BYTES)}"
+    seconds = min(max(int(time.time()), 0), 16**_TIME_DIGITS - 1)
+    return f"{seconds:0{_TIME_DIGITS}x}{secrets.token_hex(_RANDOM_BYTES)}"
 
 
 def began_seconds(name: str) -> int | None:
