@@ -70,7 +70,9 @@ def test_limits_and_constants_of_the_zarr_layout() -> None:
 def test_limits_of_orbax_checkpoints() -> None:
     assert f"2^{ocdbt.MAX_NODE_BYTES.bit_length() - 1}\nbytes each (`MAX_NODE_BYTES`)" in TEXT
     assert f"2^{values.MAX_TREE_BYTES.bit_length() - 1} together (`MAX_TREE_BYTES`)" in TEXT
-    assert f"2^{arrays.MAX_UNSTORED_CHUNKS.bit_length() - 1} of them in an array" in TEXT
+    assert f"2^{arrays.MAX_UNSTORED_CHUNKS.bit_length() - 1} chunks of an array may be" in TEXT
+    assert f"2^{arrays.MAX_SHARD_INDEX_BYTES.bit_length() - 1} bytes (`MAX_SHARD_I" in TEXT
+    assert f"2^{ocdbt.MAX_KEY_BYTES.bit_length() - 1} bytes\n(`MAX_KEY_BYTES`)" in TEXT
     assert f"Observed with {WRITTEN_BY}" in TEXT
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import warnings
 from collections.abc import Callable
@@ -338,6 +339,35 @@ def test_links_are_no_steps(tmp_path: Path) -> None:
     (tmp_path / "ckpt" / "2").symlink_to(tmp_path)
     cordwood.tree_serialize_leaves(tmp_path / "ckpt", {"a": np.ones(1)})
     assert cordwood.load(tmp_path / "ckpt")["a"].tolist() == [1]
+
+
+def test_items_that_are_links_are_not_followed(run: Path) -> None:
+    """What a checkpoint names lies in it."""
+    path = run / "10"
+    (path / "ema").rename(run.parent / "elsewhere")
+    (path / "ema").symlink_to(run.parent / "elsewhere")
+    with pytest.raises(
+        PrefixError, match=r"Prefix 'ema' not found.*ema: symbolic links are not fo"
+    ):
+        cordwood.load(path, prefix="ema")
+    assert list(cordwood.load(path)) == ["w"]
+    assert cordwood.verify(path).leaves == 1
+    (path / "state").rename(run.parent / "state")
+    (path / "state").symlink_to(run.parent / "state")
+    with pytest.raises(FormatError, match=r"ema, state: symbolic links are not followed; copy"):
+        cordwood.load(path)
+    assert list(cordwood.load(path / "state")) == ["w"]  # as the caller says
+
+
+def test_names_that_no_path_can_have(tmp_path: Path) -> None:
+    save(tmp_path / "c", {"a": jnp.ones(2)}, use_ocdbt=False)
+    for name, message in (("x" * 300, "too long for a file's name"), ("x/" * 2500, "at most 4000")):
+        members = json.loads((tmp_path / "c" / "_METADATA").read_text())
+        (entry,) = members["tree_metadata"].values()
+        entry["key_metadata"][0]["key"] = f"{name}y"
+        (tmp_path / "c" / "_METADATA").write_text(json.dumps(members))
+        with pytest.raises(FormatError, match=message):
+            cordwood.load(tmp_path / "c")
 
 
 def test_chunks_smaller_than_shards(tmp_path: Path) -> None:

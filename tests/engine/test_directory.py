@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cordwood.engine import beneath
-from cordwood.engine.directory import LocalDirectory
+from cordwood.engine.directory import FOLDER, OTHER, LocalDirectory
 from cordwood.errors import CorruptionError, LimitError, TruncatedError
 
 BOTH = pytest.mark.parametrize("kernel", [True, False], ids=["openat2", "step by step"])
@@ -93,9 +93,9 @@ def test_what_is_no_regular_file(folder: Path) -> None:
         for path in ("a/pipe", "a/b"):
             with pytest.raises(CorruptionError, match="expected a regular file, found a directory"):
                 directory.read(path, limit_bytes=100)
-        assert directory.sizes("a") == {"b": -1, "link": -1, "empty": 0, "pipe": -1}
-        assert directory.sizes(".") == {"a": -1, "up": -1}
-        assert directory.sizes(".") == {"a": -1, "up": -1}
+        assert directory.sizes("a") == {"b": FOLDER, "link": OTHER, "empty": 0, "pipe": OTHER}
+        assert directory.sizes(".") == {"a": FOLDER, "up": OTHER}
+        assert directory.sizes(".") == {"a": FOLDER, "up": OTHER}
 
 
 def test_files_that_go_while_they_are_listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def test_files_that_go_while_they_are_listed(folder: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(os, "scandir", scandir)
     with LocalDirectory(folder) as directory:
-        assert directory.sizes("a") == {"b": -1, "link": -1}
+        assert directory.sizes("a") == {"b": FOLDER, "link": OTHER}
 
 
 def test_files_of_another_size(folder: Path) -> None:
@@ -135,6 +135,23 @@ def test_the_directory_stays_the_one_that_was_opened(folder: Path, tmp_path: Pat
         assert directory.read("a/b/0", limit_bytes=10) == b"0123456789"
         assert directory.has("a")
         assert directory.has("up")
+        assert directory.has("a/link")
         assert not directory.has("none")
+        assert not directory.has("up/a")
+        assert not directory.has("x" * 300)
+        assert not directory.has("x/" * 3000 + "x")
     with pytest.raises(ValueError, match="is closed; open it again"):
         directory.has("a")
+
+
+def test_a_directory_of_a_directory(folder: Path) -> None:
+    with LocalDirectory(folder) as directory:
+        inner = directory.folder("a/b")
+    with inner:  # which outlives it
+        assert inner.name == f"{folder}/a/b"
+        assert inner.read("0", limit_bytes=10) == b"0123456789"
+    with LocalDirectory(folder) as directory:
+        with pytest.raises(CorruptionError, match="up/b is, or lies behind, a symbolic link"):
+            directory.folder("up/b")
+        with pytest.raises(CorruptionError, match="none is missing"):
+            directory.folder("none")

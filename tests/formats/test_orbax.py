@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cordwood.engine.beneath import open_beneath
+from cordwood.engine.directory import LocalDirectory
 from cordwood.errors import FormatError, IncompleteCheckpointError, LimitError, PrefixError
 from cordwood.formats.orbax.places import Found, look, pick
 from cordwood.formats.orbax.tree import parse_tree
@@ -103,7 +106,7 @@ def test_an_empty_tree_and_a_single_leaf() -> None:
 
 def test_what_is_not_said() -> None:
     found = parse_tree(tree_file(custom_metadata={"loss": float("nan")}))
-    assert (found.use_ocdbt, found.use_zarr3, found.leaves_zeros_out) == (None, None, True)
+    assert (found.use_ocdbt, found.use_zarr3, found.stores_zeros) == (None, None, None)
 
 
 def test_rich_types_tell_tuples_from_lists() -> None:
@@ -225,6 +228,10 @@ PLACES: dict[str, tuple[tuple[str, ...], Found]] = {
         ("step_9/default/_METADATA", "step_10/_METADATA", "best/default/_METADATA"),
         Found(others=("best",), steps=("step_9", "step_10")),
     ),
+    "items that end in a digit": (
+        ("model1/_METADATA", "layer-2/_METADATA", "v1.5/_METADATA"),
+        Found(("layer-2", "model1", "v1.5")),
+    ),
     "steps, one unfinished": (
         ("1/_CHECKPOINT_METADATA", "2.orbax-checkpoint-tmp/x", "3.orbax-checkpoint-tmp-17/x"),
         Found(steps=("1",), unfinished=("2.orbax-checkpoint-tmp", "3.orbax-checkpoint-tmp-17")),
@@ -273,8 +280,32 @@ def test_what_is_no_checkpoint() -> None:
     unfinished = Found(unfinished=("1.orbax-checkpoint-tmp",))
     with pytest.raises(IncompleteCheckpointError, match=r"finished, but 1.orbax-checkpoint-tmp: l"):
         pick(unfinished, None, name="c")
+    linked = Found(links=("state",), marked=True)
+    with pytest.raises(
+        FormatError, match=r"state: symbolic links are not followed; copy the check"
+    ):
+        pick(linked, None, name="c")
     with pytest.raises(FormatError, match=r"c: expected _METADATA, .* found metrics: it holds no"):
         pick(Found(others=("metrics",), marked=True), None, name="c")
+
+
+def test_directories_that_may_not_be_read_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as lost+found, of the file system's."""
+    for name in ("lost+found", "7", "8/_METADATA"):
+        (tmp_path / name).mkdir(parents=True)
+
+    def refused(folder: int, path: str, *, directory: bool = False) -> int:
+        if path in ("lost+found", "7"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return open_beneath(folder, path, directory=directory)
+
+    monkeypatch.setattr("cordwood.engine.directory.open_beneath", refused)
+    with LocalDirectory(tmp_path) as directory:
+        assert look(directory) == Found(others=("7", "lost+found"), steps=("8",))
+        with pytest.raises(PermissionError, match=f"'{tmp_path}/7/x'"):
+            directory.has("7/x")
 
 
 def leaf_named(leaves: tuple[Leaf, ...], name: str) -> Leaf:

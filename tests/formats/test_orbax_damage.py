@@ -6,14 +6,20 @@ import base64
 import json
 import os
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
+from orbax.checkpoint._src.serialization import tensorstore_utils
 
 import cordwood
+from cordwood.engine.decode import decode_chunk
 from cordwood.errors import (
     CordwoodError,
     CorruptionError,
@@ -23,7 +29,11 @@ from cordwood.errors import (
     UnsupportedFormatError,
 )
 from cordwood.formats.orbax.arrays import MAX_UNSTORED_CHUNKS
+from cordwood.formats.orbax.fill import MAX_FILL_BYTES, Fill
+from cordwood.formats.orbax.tree import STORES_ZEROS
 from cordwood.index import Inline
+from cordwood.plan.spread import Chunk, Codec, Spread
+from cordwood.testing import assert_trees_equal
 from tests.formats.orbax_trees import EVERY, change, copied, scanned
 
 FILES2, FILES3 = "v0-zarr2-files", "v0-zarr3-files"
@@ -315,49 +325,223 @@ def test_keys_without_their_metadata_are_numbers(tmp_path: Path) -> None:
     assert cordwood.load(path)["key"].dtype == np.uint32
 
 
-def leave_zeros_out(path: Path) -> None:
-    change(path / "_METADATA", lambda m: m.pop("store_array_data_equal_to_fill_value"))
+def say(path: Path, stores_zeros: bool | None) -> None:
+    """Have a checkpoint say whether chunks of zeros are stored; None: say nothing, as old ones."""
+
+    def edit(members: Any) -> None:
+        members.pop(STORES_ZEROS)
+        if stores_zeros is not None:
+            members[STORES_ZEROS] = stores_zeros
+
+    change(path / "_METADATA", edit)
 
 
-@pytest.mark.parametrize("layout", [FILES2, FILES3])
-def test_zeros_that_an_older_orbax_did_not_store(tmp_path: Path, layout: str) -> None:
-    path = copied(layout, tmp_path)
+def test_zeros_that_are_said_not_to_be_stored(tmp_path: Path) -> None:
+    path = copied(FILES3, tmp_path)
     expected = np.array(cordwood.load(path)["params"]["kernel"])
-    leave_zeros_out(path)
-    (path / KERNEL / ("1.1" if layout == FILES2 else "c/1/1")).unlink()
-    for name in ("rate/0", "rate/c"):
-        (path / name).unlink(missing_ok=True)
+    say(path, stores_zeros=False)
+    (path / KERNEL / "c/1/1").unlink()
+    (path / "rate/c").unlink()
     expected[16:32, 24:48] = 0
     found = cordwood.load(path)
     assert np.array_equal(found["params"]["kernel"], expected)
     assert found["rate"] == 0.0
     with cordwood.open(path) as checkpoint:
         assert np.array_equal(checkpoint["params/kernel"][20:, 20:30], expected[20:, 20:30])
-    change(path / KERNEL / (".zarray" if layout == FILES2 else "zarr.json"), fill_with_one)
-    with pytest.raises(CorruptionError, match=r"1.1 is missing|c/1/1 is missing"):
+    checked = cordwood.verify(path)
+    assert (checked.unstored_chunks, checked.unstored_leaves) == (2, ("params/kernel", "rate"))
+    change(path / KERNEL / "zarr.json", lambda m: m.update(fill_value=1))
+    with pytest.raises(CorruptionError, match="c/1/1 is missing"):
         cordwood.load(path)
 
 
-def fill_with_one(members: Any) -> None:
-    members["fill_value"] = 1
-
-
-@pytest.mark.parametrize("layout", [FILES2, FILES3])
-def test_zeros_without_end(tmp_path: Path, layout: str) -> None:
+@pytest.mark.parametrize("stores_zeros", [True, False, None])
+@pytest.mark.parametrize("layout", [FILES2, "v0-zarr2-ocdbt"])
+def test_without_a_fill_value_all_chunks_are_stored(
+    tmp_path: Path, layout: str, stores_zeros: bool | None
+) -> None:
+    """TensorStore leaves nothing out then, and Orbax never gave one to zarr of version 2."""
     path = copied(layout, tmp_path)
-    leave_zeros_out(path)
-    shape(path / KERNEL / (".zarray" if layout == FILES2 else "zarr.json"), [2**40, 2**10])
+    say(path, stores_zeros)
+    assert cordwood.verify(path).unstored_chunks == 0
+    if layout == FILES2:
+        shutil.copytree(path, tmp_path / "none")
+        (path / KERNEL / "1.1").unlink()
+        for file in ("0.0", "0.1", "1.0", "1.1", "2.0", "2.1", "3.0", "3.1"):
+            (tmp_path / "none" / KERNEL / file).unlink()
+        with pytest.raises(CorruptionError, match=r"params.kernel: 1.1 is missing"):
+            cordwood.verify(path)
+        with pytest.raises(CorruptionError, match=r"params.kernel: 0.0 is missing"):
+            cordwood.load(tmp_path / "none")
+
+
+def test_some_chunks_are_missing_and_nothing_says_that_they_were_zeros(tmp_path: Path) -> None:
+    path = copied(FILES3, tmp_path)
+    say(path, None)
+    (path / KERNEL / "c/2/1").unlink()
+    for call in (cordwood.load, cordwood.open, cordwood.verify):
+        with pytest.raises(
+            CorruptionError, match=r"params.kernel: c/2/1 is missing, and others of"
+        ):
+            call(path)
+    with pytest.raises(CorruptionError, match='"store_array_data_equal_to_fill_value": false in _'):
+        cordwood.load(path)
+
+
+def test_all_chunks_of_an_array_are_missing_and_nothing_says_why(tmp_path: Path) -> None:
+    """So an older Orbax left a new optimizer state; it loads, and is told."""
+    path = copied(FILES3, tmp_path)
+    say(path, None)
+    shutil.rmtree(path / KERNEL / "c")
+    (path / "step/c").unlink()
+    message = "no chunk of params/kernel and 1 more is stored: zeros, which older versions of Orbax"
+    with pytest.warns(RuntimeWarning, match=message):
+        found = cordwood.load(path)
+    assert not np.asarray(found["params"]["kernel"]).any()
+    assert found["step"] == 0
+    checked = cordwood.verify(path)
+    assert (checked.unstored_chunks, checked.unstored_leaves) == (9, ("params/kernel", "step"))
+
+
+SHARDING = {"x": jax.sharding.NamedSharding(jax.make_mesh((8,), ("x",)), jax.P("x"))}
+
+
+@pytest.mark.parametrize("use_zarr3", [False, True])
+@pytest.mark.parametrize("use_ocdbt", [False, True])
+def test_zeros_that_the_real_library_leaves_out(
+    tmp_path: Path, use_ocdbt: bool, use_zarr3: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Orbax as it was before it said so: its own constant, and a flag that is not there."""
+    monkeypatch.setattr(tensorstore_utils, STORES_ZEROS.upper(), False)
+    some = np.zeros((16, 4), np.float32)
+    some[3] = 1
+    tree = {
+        "none": jax.device_put(np.zeros((16, 4), np.float32), SHARDING["x"]),
+        "some": jax.device_put(some, SHARDING["x"]),
+        "host": np.zeros(5),
+        "number": 0,
+        "minus": jnp.full(3, -0.0),
+    }
+    path = tmp_path / "c"
+    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=use_ocdbt, use_zarr3=use_zarr3)
+    with ocp.AsyncCheckpointer(handler) as checkpointer:
+        checkpointer.save(path, args=ocp.args.PyTreeSave(tree))
+        checkpointer.wait_until_finished()
+    members = json.loads((path / "_METADATA").read_text())
+    assert members[STORES_ZEROS] is False
+    expected = (17, ("host", "none", "number", "some")) if use_zarr3 else (0, ())
+    for stores_zeros in (False, None):
+        say(path, stores_zeros)
+        if stores_zeros is None and use_zarr3 and not use_ocdbt:
+            with pytest.raises(CorruptionError, match="some: c/0/0 is missing, and others"):
+                cordwood.load(path)
+            continue
+        assert_trees_equal(cordwood.load(path, like=tree), tree)
+        found = cordwood.verify(path)
+        assert (found.unstored_chunks, found.unstored_leaves) == expected
+
+
+def test_zeros_without_end(tmp_path: Path) -> None:
+    path = copied(FILES3, tmp_path)
+    say(path, stores_zeros=False)
+    shape(path / KERNEL / "zarr.json", [2**40, 2**10])
     with pytest.raises(LimitError, match=f"expected at most {MAX_UNSTORED_CHUNKS} of zeros"):
         scanned(path)
 
 
+def inner(members: Any, shape: list[int], shard: list[int], chunk: list[int]) -> None:
+    """Another shape, in shards of another, in chunks of another."""
+    members["shape"] = shape
+    members["chunk_grid"]["configuration"]["chunk_shape"] = shard
+    members["codecs"][0]["configuration"]["chunk_shape"] = chunk
+
+
+HUGE: dict[str, tuple[list[int], list[int], list[int], bool, str]] = {
+    "a shard that is not there": (
+        [2**50, 48],
+        [2**50, 48],
+        [1, 48],
+        False,
+        f"{2**50} chunks or more are not there",
+    ),
+    "one of two": (
+        [2**51, 48],
+        [2**50, 48],
+        [1, 48],
+        True,
+        "c/0/0: expected an index of 18014398509481988 bytes, found",
+    ),
+    "an index that the file could hold": (
+        [2**21, 48],
+        [2**21, 48],
+        [1, 48],
+        True,
+        "c/0/0: an index of 33554436 bytes; expected at most 16777216",
+    ),
+}
+
+
+@pytest.mark.parametrize(("whole", "shard", "chunk", "keep", "message"), HUGE.values(), ids=HUGE)
+def test_shards_of_very_many_chunks(
+    tmp_path: Path, whole: list[int], shard: list[int], chunk: list[int], keep: bool, message: str
+) -> None:
+    path = copied(FILES3, tmp_path)
+    say(path, stores_zeros=False)
+    change(path / KERNEL / "zarr.json", lambda m: inner(m, whole, shard, chunk))
+    data = (path / KERNEL / "c/0/0").read_bytes()
+    shutil.rmtree(path / KERNEL / "c")
+    if keep:
+        (path / KERNEL / "c/0").mkdir(parents=True)
+        (path / KERNEL / "c/0/0").write_bytes(data)
+        if "index that the file could hold" in message or "33554436" in message:
+            os.truncate(path / KERNEL / "c/0/0", 1 << 26)
+    with pytest.raises(FormatError, match=message):
+        scanned(path)
+
+
+def test_a_shard_larger_than_its_array(tmp_path: Path) -> None:
+    """Only the chunks that begin within the array are looked at."""
+    path = copied(FILES3, tmp_path)
+    say(path, stores_zeros=False)
+    shutil.rmtree(path / KERNEL / "c")
+    change(path / KERNEL / "zarr.json", lambda m: inner(m, [3, 48], [2**50, 48], [2, 24]))
+    (found,) = [each for each in scanned(path).stored.leaves if each.key_path[-1] == "kernel"]
+    assert not isinstance(found.storage, Inline)
+    assert len(found.storage.pieces) == 4
+
+
 def test_a_chunk_of_zeros_that_is_too_large(tmp_path: Path) -> None:
     path = copied(FILES2, tmp_path)
-    leave_zeros_out(path)
-    large = {"shape": [2**40], "chunks": [2**40], "compressor": None}
+    say(path, stores_zeros=False)
+    large = {"shape": [2**40], "chunks": [2**40], "compressor": None, "fill_value": 0}
     change(path / "layers.1.0" / ".zarray", lambda m: m.update(large))
     (path / "layers.1.0" / "0").unlink()
     with pytest.raises(LimitError, match="a chunk of 1099511627776 bytes that is not stored"):
+        scanned(path)
+
+
+@pytest.mark.parametrize("compressor", [None, "zstd", "gzip", "zlib"])
+def test_zeros_are_encoded_without_going_through_them(compressor: str | None) -> None:
+    """The most that is accepted takes a few MiB; smaller ones decode to what they should."""
+    tracemalloc.start()
+    try:
+        Fill([], is_told=True).place(compressor, MAX_FILL_BYTES)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 << 20
+    for size in (1, 131071, 131072, 131073, 1 << 20, (3 << 20) + 5):
+        fill = Fill([], is_told=True)
+        place = fill.place(compressor, size)
+        codec = Codec(compressor, "C", False)
+        chunk = Chunk(0, 0, place.length, codec, "uint8", Spread((size,), 1, ()))
+        assert decode_chunk(chunk, memoryview(fill.memory[0]), name="") == bytes(size)
+
+
+def test_a_number_in_a_very_large_chunk(tmp_path: Path) -> None:
+    path = copied(FILES2, tmp_path)
+    os.truncate(path / "step" / "0", 1 << 40)
+    with pytest.raises(LimitError, match="step: a number in 1099511627776 bytes; expected at most"):
         scanned(path)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorstore as ts
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +23,13 @@ from cordwood.errors import (
     TruncatedError,
 )
 from cordwood.formats.orbax.crc32c import ends_in_crc32c
-from cordwood.formats.orbax.ocdbt import Child, DataFile, parse_manifest, parse_node
+from cordwood.formats.orbax.ocdbt import (
+    MAX_NODE_BYTES,
+    Child,
+    DataFile,
+    parse_manifest,
+    parse_node,
+)
 from cordwood.formats.orbax.values import INLINE_NAME, Database
 from tests.formats.orbax_trees import copied
 
@@ -220,19 +228,22 @@ CONFIG = bytes(16) + numbers(0, 1024, 10**8) + b"\x04" + numbers(0)
 MANIFEST, NODE = 0x0CDB3A2A, 0x0CDB20DE
 
 
-def manifest(length: int, *, path: bytes = b"n", offset: int = 0, height: int = 0) -> bytes:
+def manifest(
+    length: int, *, path: bytes = b"n", offset: int = 0, height: int = 0, more: bytes = b""
+) -> bytes:
     versions = numbers(1, 1) + bytes([height]) + numbers(0, offset, length, 0, 0, 0)
-    return wrapped(MANIFEST, CONFIG + table(path) + versions + bytes(8) + numbers(0))
+    return wrapped(MANIFEST, CONFIG + table(path) + versions + bytes(8) + numbers(0) + more)
 
 
-def leaf_node(*keys: bytes, files: bytes = numbers(0)) -> bytes:
+def leaf_node(*keys: bytes, files: bytes = numbers(0), more: bytes = b"") -> bytes:
     body = b"\x00" + files + numbers(len(keys), *[0] * (len(keys) - 1), *map(len, keys))
     return wrapped(
         NODE,
         body
         + b"".join(keys)
         + numbers(*[1] * len(keys), *[0] * len(keys))
-        + keys[0][:1] * len(keys),
+        + keys[0][:1] * len(keys)
+        + more,
     )
 
 
@@ -243,11 +254,11 @@ def test_nodes_by_hand(tmp_path: Path) -> None:
     assert read(tmp_path) == {"a": b"a", "b": b"a"}
 
 
-def inner_node(length: int, *keys: bytes, height: int = 1) -> bytes:
+def inner_node(length: int, *keys: bytes, height: int = 1, more: bytes = b"") -> bytes:
     count = len(keys)
     body = bytes([height]) + table(b"n") + numbers(count, *[0] * (count - 1), *map(len, keys))
     body += numbers(*[0] * count) + b"".join(keys) + numbers(*[0] * count * 2)
-    return wrapped(NODE, body + numbers(*[length] * count, *[0] * count * 3))
+    return wrapped(NODE, body + numbers(*[length] * count, *[0] * count * 3) + more)
 
 
 HOSTILE: dict[str, tuple[bytes, bytes, str]] = {
@@ -276,7 +287,38 @@ HOSTILE: dict[str, tuple[bytes, bytes, str]] = {
     "a key twice": (
         manifest(len(leaf_node(b"a", b"a"))),
         leaf_node(b"a", b"a"),
-        "the key 'a' occurs twice",
+        "the key b'a' does not come after b'a'",
+    ),
+    "keys in no order": (
+        manifest(len(leaf_node(b"b", b"a"))),
+        leaf_node(b"b", b"a"),
+        "the key b'a' does not come after b'b'",
+    ),
+    "children in no order": (
+        manifest(len(inner_node(99, b"b", b"a")), height=1),
+        inner_node(99, b"b", b"a"),
+        "the key b'a' does not come after b'b'",
+    ),
+    "a long key": (
+        manifest(len(leaf_node(b"k" * 9000))),
+        leaf_node(b"k" * 9000),
+        "a key of 9000 bytes; expected at most 8192",
+    ),
+    "more after a leaf": (
+        manifest(len(leaf_node(b"a", more=b"xy"))),
+        leaf_node(b"a", more=b"xy"),
+        "expected the end at 8, found 2 more bytes",
+    ),
+    "more after an inner node": (
+        manifest(len(inner_node(99, b"a", more=b"x")), height=1),
+        inner_node(99, b"a", more=b"x"),
+        "expected the end at [0-9]+, found 1 more byte",
+    ),
+    "more after a manifest": (manifest(9, more=b"x"), b"", "expected the end at 47, found 1 more"),
+    "a node of gigabytes": (
+        manifest(1 << 40),
+        b"\0" * 100,
+        "expected 1099511627776 bytes at offset 0, but the file ends at 100",
     ),
     "a key that is no text": (manifest(len(leaf_node(b"\xff"))), leaf_node(b"\xff"), "not UTF-8"),
     "many keys of nothing": (
@@ -318,10 +360,58 @@ def test_keys_that_grow_without_end(tmp_path: Path) -> None:
 
 
 def test_keys_that_begin_alike_without_end() -> None:
-    node = leaf_node(*[b"%d" % i for i in range(1000)])
+    node = leaf_node(*[b"%03d" % i for i in range(1000)])
     child = Child(DataFile(b"", b"n"), 0, len(node), 0, b"k" * 1_000_000)
-    with pytest.raises(LimitError, match="1000 keys that begin with 1000000 bytes alike"):
+    with pytest.raises(LimitError, match="keys and paths of 1000000000 bytes in one node; exp"):
         parse_node(node, child)
+
+
+def zstd_node(body: bytes) -> bytes:
+    return wrapped(NODE, zstandard.ZstdCompressor().compress(body), compression=1)
+
+
+def growing(count: int, size: int) -> bytes:
+    """The body of a node whose keys are one of `size` bytes, and that with one byte more each."""
+    sizes = [size, *[1] * (count - 1)]
+    keys = numbers(count, *range(size, size + count - 1), *sizes) + b"k" * sum(sizes)
+    return b"\x00\x00" + keys + bytes(2 * count)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (growing(6000, 100), "keys and paths of 18597000 bytes in one node; expected at most"),
+        (growing(400, 1_000_000), "keys and paths of 400[0-9]{6} bytes in one node"),
+        (bytes(100 << 20), "it decompresses to more than [0-9]{7,8} bytes, the most"),
+    ],
+    ids=["many keys", "long keys", "a bomb"],
+)
+def test_a_small_node_takes_little_memory(body: bytes, message: str) -> None:
+    node = zstd_node(body)
+    assert len(node) < 30_000
+    child = Child(DataFile(b"", b"n"), 0, len(node), 0, b"")
+    tracemalloc.start()
+    try:
+        with pytest.raises(LimitError, match=message):
+            parse_node(node, child)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2000 * len(node) + (16 << 20)
+
+
+def test_a_node_of_more_than_the_limit_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "n").open("wb") as file:
+        file.truncate(MAX_NODE_BYTES + 1)
+    (tmp_path / "manifest.ocdbt").write_bytes(manifest(MAX_NODE_BYTES + 1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(LimitError, match=r"n: the node at byte 0: 268435457 bytes; .*MAX_NODE"):
+            read(tmp_path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 def test_a_manifest_of_random_bytes_never_does_worse_than_fail() -> None:

@@ -37,3 +37,5 @@ class Checked(NamedTuple):
     leaves: int
     size_bytes: int  # of its files, under digests
     unverified_bytes: int = 0  # of files of other writers
+    unstored_chunks: int = 0  # not stored, and read as zeros
+    unstored_leaves: tuple[str, ...] = ()  # which have them

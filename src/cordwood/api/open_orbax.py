@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 
 from cordwood.api.contents import Checked, Contents
@@ -11,6 +12,7 @@ from cordwood.engine.files import MemoryFile, ReadableFile
 from cordwood.errors import IncompleteCheckpointError
 from cordwood.formats.orbax import FORMAT, Scanned, scan
 from cordwood.formats.orbax.places import is_unfinished, look, pick, trees_of
+from cordwood.keypath import format_path
 
 __all__ = ["is_at", "open_contents", "refuse_unfinished", "steps_at", "verify_all"]
 
@@ -66,15 +68,41 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
         FormatError, CorruptionError: as `formats.orbax.scan`.
     """
     text = os.fspath(path)
-    with LocalDirectory(text) as place:
+    place = LocalDirectory(text)
+    try:
         item = pick(look(place), prefix, name=text)
-    directory = LocalDirectory(f"{text.rstrip('/')}/{item}" if item else text)
+        directory = _tree(place, item)
+    except BaseException:
+        place.close()
+        raise
     try:
         scanned = scan(directory)
+        _warn_of_assumed(directory.name, scanned)
         return Contents(FORMAT, scanned.stored, _files(directory, scanned))
     except BaseException:
         directory.close()
         raise
+
+
+def _tree(place: LocalDirectory, item: str) -> LocalDirectory:
+    """The directory of an item, which lies in the checkpoint's own; '' is that, which is closed."""
+    if not item:
+        return place
+    with place:
+        return place.folder(item)
+
+
+def _warn_of_assumed(name: str, scanned: Scanned) -> None:
+    """Zeros that nothing vouches for must not pass in silence."""
+    paths = [format_path(path) or "the root" for path in scanned.assumed]
+    if paths:
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        warnings.warn(
+            f"{name}: no chunk of {paths[0]}{more} is stored: zeros, which older versions of Orbax "
+            "left out without saying so, or files that are lost; cordwood.verify lists them",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def _files(directory: LocalDirectory, scanned: Scanned) -> list[ReadableFile]:
@@ -96,16 +124,26 @@ def verify_all(path: str | os.PathLike[str]) -> Checked:
     Raises as `open_contents`, where there is a save that did not finish, or a root of steps.
     """
     text = os.fspath(path)
-    leaves = verified = unverified = 0
+    found = Checked(0, 0)
     with LocalDirectory(text) as place:
-        items = trees_of(look(place), name=text)
-    for item in items:
-        with LocalDirectory(f"{text.rstrip('/')}/{item}" if item else text) as directory:
-            scanned = scan(directory)
-        leaves += len(scanned.stored.leaves)
-        verified += scanned.checked_bytes
-        unverified -= scanned.checked_bytes
-        for number, source in enumerate(scanned.stored.sources):
-            if number not in scanned.memory:
-                unverified += source.size_bytes
-    return Checked(leaves, verified, unverified)
+        for item in trees_of(look(place), name=text):
+            if item:
+                with place.folder(item) as directory:
+                    scanned = scan(directory)
+            else:
+                scanned = scan(place)
+            found = _counted(found, scanned, item)
+    return found
+
+
+def _counted(found: Checked, scanned: Scanned, item: str) -> Checked:
+    sources = enumerate(scanned.stored.sources)
+    size = sum([source.size_bytes for number, source in sources if number not in scanned.memory])
+    names = [format_path((item, *path) if item else path) for path in scanned.unstored]
+    return Checked(
+        found.leaves + len(scanned.stored.leaves),
+        found.size_bytes + scanned.checked_bytes,
+        found.unverified_bytes + size - scanned.checked_bytes,
+        found.unstored_chunks + sum(scanned.unstored.values()),
+        (*found.unstored_leaves, *[name or "the root" for name in names]),
+    )

@@ -35,6 +35,9 @@ class Verification(NamedTuple):
     leaves: int
     verified_bytes: int  # under a digest or checksum that matched
     unverified_bytes: int  # of what carries none
+    # Orbax's: chunks that are not stored, and are read as zeros; and the key paths of their leaves.
+    unstored_chunks: int = 0
+    unstored_leaves: tuple[str, ...] = ()
 
 
 def verify(
@@ -57,6 +60,9 @@ def verify(
     saves under way, or dead ones, have left there are passed over. Trees that another tool saved
     into a directory of the zarr layout carry no digests; nor do Orbax's checkpoints, but for the
     nodes of their databases. Members of a `.npz` carry a CRC-32.
+
+    Chunks that an older Orbax left out because they were zeros are counted apart. Where its files
+    do not say so themselves, an array may lack all of its chunks, and not some.
 
     Args:
         path: the file, whose suffix says the format, or the directory, or the URL of one.

@@ -9,6 +9,8 @@ from cordwood.cli.output import json_option, print_json, print_text, size_text
 
 __all__ = ["command"]
 
+_MOST_NAMED = 5
+
 EXAMPLES = """
 \b
 Examples:
@@ -74,4 +76,10 @@ def command(
     if found.unverified_bytes:
         why = "not read, or without a digest" if sample < 1 else "without a digest"
         text += f", {size_text(found.unverified_bytes)} {why}"
+    if found.unstored_chunks:
+        chunks = "chunk" if found.unstored_chunks == 1 else "chunks"
+        leaves = ", ".join(found.unstored_leaves[:_MOST_NAMED])
+        more = len(found.unstored_leaves) - _MOST_NAMED
+        text += f", {found.unstored_chunks} {chunks} not stored and read as zeros ({leaves}"
+        text += f" and {more} more)" if more > 0 else ")"
     print_text(text)

@@ -20,7 +20,17 @@ from cordwood.engine.beneath import open_beneath
 from cordwood.engine.files import Closing, ReadableFile, read_views
 from cordwood.errors import CorruptionError, LimitError, TruncatedError
 
-__all__ = ["DirectoryFile", "LocalDirectory", "OwnedFile", "ReadableDirectory", "regular_size"]
+__all__ = [
+    "FOLDER",
+    "OTHER",
+    "DirectoryFile",
+    "LocalDirectory",
+    "OwnedFile",
+    "ReadableDirectory",
+    "regular_size",
+]
+
+FOLDER, OTHER = -1, -2  # instead of a size: a directory; a symbolic link, pipe, socket or device
 
 _HOLD_SECONDS = 1.0
 _POLL_SECONDS = 0.002
@@ -34,7 +44,7 @@ class ReadableDirectory(Protocol):
     def name(self) -> str: ...
 
     def sizes(self, path: str) -> Mapping[str, int]:
-        """What lies directly in a directory of it: the sizes of regular files, -1 for all else.
+        """What lies directly in a directory of it: the sizes of regular files, FOLDER or OTHER.
 
         Raises CorruptionError where there is no such directory.
         """
@@ -56,7 +66,7 @@ class ReadableDirectory(Protocol):
         ...
 
     def has(self, path: str) -> bool:
-        """Whether there is anything of that name, a broken symlink included."""
+        """Whether there is anything of that name, a broken symlink included; nothing behind one."""
         ...
 
     def file(self, path: str, size_bytes: int) -> ReadableFile:
@@ -83,8 +93,10 @@ class LocalDirectory(Closing):
                 for entry in entries:
                     with suppress(FileNotFoundError):  # it has gone meanwhile: it is not there
                         status = entry.stat(follow_symlinks=False)
-                        regular = stat.S_ISREG(status.st_mode)
-                        found[entry.name] = status.st_size if regular else -1
+                        if stat.S_ISREG(status.st_mode):
+                            found[entry.name] = status.st_size
+                        else:
+                            found[entry.name] = FOLDER if stat.S_ISDIR(status.st_mode) else OTHER
         finally:
             os.close(fd)
         return found
@@ -102,12 +114,30 @@ class LocalDirectory(Closing):
             os.close(fd)
 
     def has(self, path: str) -> bool:
-        """Whether there is anything of that name, a broken symlink included."""
+        """Whether there is anything of that name, a broken symlink included; nothing behind one."""
+        folder, _, name = path.rpartition("/")
         try:
-            os.stat(path, dir_fd=self._folder(), follow_symlinks=False)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+            fd = open_beneath(self._folder(), folder, directory=True) if folder else self._folder()
+            try:
+                os.stat(name, dir_fd=fd, follow_symlinks=False)
+            finally:
+                if folder:
+                    os.close(fd)
+        except OSError as e:
+            if e.errno in (*_GONE, errno.ELOOP, errno.EXDEV):
+                return False
+            raise type(e)(e.errno, e.strerror, f"{self.name}/{path}") from e
         return True
+
+    def folder(self, path: str) -> LocalDirectory:
+        """A directory of it, opened; it outlives this one.
+
+        Raises CorruptionError where there is none, or a symbolic link is on the way.
+        """
+        fd = self._open(path, directory=True)
+        found = LocalDirectory.__new__(LocalDirectory)
+        found.name, found._fd = f"{self.name.rstrip('/')}/{path}", fd
+        return found
 
     def read(self, path: str, *, limit_bytes: int) -> bytes:
         fd = self._open(path)

@@ -12,7 +12,7 @@ from typing import Protocol, Self
 
 from cordwood.errors import TruncatedError, counted
 
-__all__ = ["Closing", "LocalFile", "MemoryFile", "ReadableFile", "read_views"]
+__all__ = ["Closing", "LocalFile", "MemoryFile", "ReadableFile", "read_views", "zeros"]
 
 _SMALL_COPY_BYTES = 64 << 10
 _IOV_MAX = 1024  # Linux; the most buffers one preadv takes
@@ -221,6 +221,14 @@ def read_views(fd: int, offset: int, views: Sequence[memoryview], *, name: str) 
         if count:
             views = [views[first][count:], *views[first + 1 :]]
             first = 0
+
+
+def zeros(size_bytes: int) -> memoryview:
+    """So many zero bytes, which take no memory of their own while they are read."""
+    if size_bytes == 0:  # mmap refuses that
+        return memoryview(b"")
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return memoryview(mmap.mmap(-1, size_bytes, flags=private, prot=mmap.PROT_READ))
 
 
 def _truncated(name: str, offset: int, expected: int, found: int) -> TruncatedError:

@@ -6,8 +6,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Iterator
-from operator import ge
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from cordwood.engine.decode import decode_chunk
 from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError
 from cordwood.formats.orbax.crc32c import ends_in_crc32c
 from cordwood.formats.orbax.fill import Fill
+from cordwood.formats.orbax.tree import STORES_ZEROS, TREE_NAME
 from cordwood.formats.orbax.values import READ_ERRORS, Place, Values
 from cordwood.formats.zarr.grid import chunk_count, chunks
 from cordwood.formats.zarr.metadata import (
@@ -25,13 +25,22 @@ from cordwood.formats.zarr.metadata import (
     parse_metadata,
 )
 from cordwood.formats.zarr.storage import chunk_storage
-from cordwood.formats.zarr.version3 import METADATA3_NAME, Array3, Shard, parse_metadata3
+from cordwood.formats.zarr.version3 import (
+    METADATA3_NAME,
+    Array3,
+    Shard,
+    is_zero,
+    parse_metadata3,
+)
 from cordwood.index import Box, Encoded, Piece, Pieces
 from cordwood.plan.spread import Chunk, Codec, Spread
+from cordwood.sharding.boxes import shape_of
 
 __all__ = ["Array", "ArrayReader"]
 
 MAX_UNSTORED_CHUNKS = 1 << 20  # of an array, where chunks of zeros are left out
+MAX_SHARD_INDEX_BYTES = 1 << 24
+MAX_ELEMENT_BYTES = 1 << 16  # of a chunk that holds one
 _ENTRY = struct.Struct("<QQ")
 _ABSENT = (1 << 64) - 1
 
@@ -51,7 +60,11 @@ class ArrayReader:
         values: where everything is.
         version: of zarr, 2 or 3; None: whichever is there.
         fill: stands for chunks of zeros that were not stored; None: a chunk that is not there is
-            an error.
+            an error. Where nothing tells what was left out, an array has all of its chunks or none.
+
+    Attributes:
+        unstored: of the arrays that lack chunks, how many.
+        assumed: those that have none, and nothing tells that these were zeros.
     """
 
     def __init__(self, values: Values, version: int | None, fill: Fill | None) -> None:
@@ -59,6 +72,8 @@ class ArrayReader:
         self._version = version
         self._fill = fill
         self._known: dict[bytes, Array3] = {}
+        self.unstored: dict[str, int] = {}
+        self.assumed: list[str] = []
 
     def array(self, name: str) -> Array:
         """The array of a name.
@@ -71,11 +86,20 @@ class ArrayReader:
             Piece(box, place.source, place.offset, place.length)
             for box, place in self._chunks(name, about)
         ]
+        if self._fill is not None:
+            count = sum([piece.source in self._fill.memory for piece in pieces])
+            if count:
+                self.unstored[name] = count
         return Array(metadata.shape, metadata.dtype, chunk_storage(metadata, pieces))
 
     def element(self, array: Array) -> Any:
         """The only element of an array of shape (), a numpy scalar."""
         ((_, source, offset, length),) = array.storage.pieces
+        if length > MAX_ELEMENT_BYTES:
+            raise LimitError(
+                f"a number in {length} bytes; expected at most {MAX_ELEMENT_BYTES} "
+                "(MAX_ELEMENT_BYTES)"
+            )
         if self._fill is not None and source in self._fill.memory:
             data = bytes(self._fill.memory[source])
         else:
@@ -116,19 +140,19 @@ class ArrayReader:
         chunk_bytes = dtypes.itemsize(metadata.dtype) * math.prod(metadata.chunks)
         there = self._values.names(name, _key_pattern(about))
         fill = self._fill if about.zero_fill else None
-        each = 1 if shard is None else chunk_count(outer, metadata.chunks)
-        least = chunk_count(metadata.shape, metadata.chunks) - each * len(there)
-        if fill is not None and least > MAX_UNSTORED_CHUNKS:
-            raise LimitError(
-                f"{least} chunks or more are not there; expected at most {MAX_UNSTORED_CHUNKS} of "
-                "zeros that were not stored (MAX_UNSTORED_CHUNKS)"
-            )
-        found = 0
+        if fill is not None:
+            _require_few(chunk_count(metadata.shape, outer) - len(there))
+        found = unstored = 0
         for key, box in _keys(about, outer):
             place = self._values.find(_join(name, key)) if key in there else None
+            if place is None:
+                if fill is None:
+                    raise _missing(key)
+                if there and not fill.is_told:
+                    raise _partly_missing(key)
+                unstored += chunk_count(shape_of(box), metadata.chunks)
+                _require_few(unstored)
             found += place is not None
-            if place is None and fill is None:
-                raise _missing(key)
             try:
                 parts = list(self._parts(place, shard, box, metadata.chunks))
             except READ_ERRORS as e:
@@ -142,6 +166,8 @@ class ArrayReader:
                     raise _wrong_size(key, chunk_bytes, where.length)
                 else:
                     yield part, where
+        if unstored and fill is not None and not fill.is_told:
+            self.assumed.append(name)
         if found < len(there):
             wanted = {key for key, _ in _keys(about, outer)}
             raise CorruptionError(
@@ -158,24 +184,26 @@ class ArrayReader:
             yield box, place
             return
         index = b"" if place is None else self._index(place, shard, inner)
-        for number, (_, local) in enumerate(chunks(shard.shape, inner, "/")):
-            start = tuple(map(int.__add__, box.start, local.start))
-            stop = tuple(map(min, map(int.__add__, box.start, local.stop), box.stop))
-            if any(map(ge, start, stop)):
-                continue  # beyond the array's edge
+        # Those that begin within the array: a shard at its edge may have any number more.
+        for _, local in chunks(shape_of(box), inner, "/"):
+            part = Box(
+                tuple(map(int.__add__, box.start, local.start)),
+                tuple(map(int.__add__, box.start, local.stop)),
+            )
             if place is None:
-                yield Box(start, stop), None
+                yield part, None
                 continue
+            number = _number(local.start, inner, shard.shape)
             offset, length = _ENTRY.unpack_from(index, number * _ENTRY.size)
             if offset == length == _ABSENT:
-                yield Box(start, stop), None
+                yield part, None
             elif offset + length > place.length:
                 raise TruncatedError(
                     f"expected a chunk of {length} bytes at {offset}, but it ends at "
                     f"{place.length}; copy it again"
                 )
             else:
-                yield Box(start, stop), Place(place.source, place.offset + offset, length)
+                yield part, Place(place.source, place.offset + offset, length)
 
     def _index(self, place: Place, shard: Shard, inner: tuple[int, ...]) -> bytes:
         """Where the chunks of a shard are: 16 bytes for each."""
@@ -184,6 +212,11 @@ class ArrayReader:
             raise TruncatedError(
                 f"expected an index of {size} bytes, found {place.length} in all; copy it again"
             )
+        if size > MAX_SHARD_INDEX_BYTES:
+            raise LimitError(
+                f"an index of {size} bytes; expected at most {MAX_SHARD_INDEX_BYTES} "
+                "(MAX_SHARD_INDEX_BYTES)"
+            )
         start = 0 if shard.index_first else place.length - size
         index = self._values.read(place, start, start + size)
         if shard.index_checked and not ends_in_crc32c(index):
@@ -191,6 +224,14 @@ class ArrayReader:
                 "the index of its chunks does not match its checksum: it is damaged; copy it again"
             )
         return index
+
+
+def _number(start: Sequence[int], inner: Sequence[int], shard: Sequence[int]) -> int:
+    """The position, in C order, of the chunk of a shard that begins there."""
+    number = 0
+    for first, extent, whole in zip(start, inner, shard, strict=True):
+        number = number * (whole // extent) + first // extent
+    return number
 
 
 def _key_pattern(about: Array3) -> re.Pattern[str]:
@@ -212,8 +253,8 @@ def _parse(data: bytes, file: str) -> Array3:
     if file == METADATA3_NAME:
         return parse_metadata3(data)
     metadata = parse_metadata(data)
-    fill_value = json.loads(data).get("fill_value")
-    return Array3(metadata, None, "", fill_value in (None, 0, False))
+    # null: TensorStore, which Orbax leaves it to, then stores every chunk.
+    return Array3(metadata, None, "", is_zero(json.loads(data).get("fill_value")))
 
 
 def _join(name: str, key: str) -> str:
@@ -224,6 +265,23 @@ def _missing(what: str) -> CorruptionError:
     return CorruptionError(
         f"{what} is missing: the checkpoint is incomplete; copy it again, or load another one"
     )
+
+
+def _partly_missing(key: str) -> CorruptionError:
+    return CorruptionError(
+        f"{key} is missing, and others of the array's chunks are there: the checkpoint is "
+        "incomplete; copy it again, or load another one. Where the Orbax that wrote it is known to "
+        "have left zeros out, as older ones do without saying so, say it for them: "
+        f'"{STORES_ZEROS}": false in {TREE_NAME}'
+    )
+
+
+def _require_few(unstored: int) -> None:
+    if unstored > MAX_UNSTORED_CHUNKS:
+        raise LimitError(
+            f"{unstored} chunks or more are not there; expected at most {MAX_UNSTORED_CHUNKS} of "
+            "zeros that were not stored (MAX_UNSTORED_CHUNKS)"
+        )
 
 
 def _wrong_size(key: str, expected: int, found: int) -> FormatError:

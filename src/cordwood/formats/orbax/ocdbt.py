@@ -6,16 +6,23 @@ Bytes in, values out. The format: https://google.github.io/tensorstore/kvstore/o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedFormatError
+from cordwood.errors import (
+    CorruptionError,
+    FormatError,
+    LimitError,
+    UnsupportedFormatError,
+    counted,
+)
 from cordwood.formats.orbax.crc32c import ends_in_crc32c
 
 __all__ = [
     "MANIFEST_NAME",
+    "MAX_KEY_BYTES",
     "MAX_NODE_BYTES",
     "Child",
     "DataFile",
@@ -29,7 +36,12 @@ MANIFEST_NAME = "manifest.ocdbt"
 MAX_NODE_BYTES = 1 << 28  # decoded; what Orbax writes stays below 1e8
 _MANIFEST_MAGIC = 0x0CDB3A2A
 _NODE_MAGIC = 0x0CDB20DE
+MAX_KEY_BYTES = 1 << 13  # of one key or path
 _MAX_JOINED_BYTES = 1 << 29  # of all keys of a node
+# What a node may grow to, decompressed, and its keys, written out: more where it is larger itself.
+_LEAST_LIMIT_BYTES = 1 << 22
+_MAX_RATIO = 1000
+_STEP_BYTES = 1 << 20
 _VARINT_BYTES = 10  # the most that 64 bits take
 
 
@@ -75,7 +87,7 @@ def parse_manifest(data: bytes) -> Child | None:
         FormatError: it is no manifest.
         UnsupportedFormatError: of a newer version, or with its versions in other files.
     """
-    body = _Body(_unwrapped(data, _MANIFEST_MAGIC))
+    body = _Body(_unwrapped(data, _MANIFEST_MAGIC), len(data))
     body.skip(16)  # the database's uuid
     if body.varint() != 0:
         raise UnsupportedFormatError("numbered manifests are not read; expected a single one")
@@ -85,11 +97,19 @@ def parse_manifest(data: bytes) -> Child | None:
         body.skip(4)  # the level of compression
     files = body.files(b"")
     count = body.varint()
-    if not count:
-        return None
     generations = body.varints(count)
     heights = body.take(count)
     places = [body.varints(count) for _ in range(3)]
+    for _ in range(3):
+        body.varints(count)  # statistics
+    body.skip(8 * count)  # when each was written
+    older = body.varint()  # nodes of the version tree
+    for _ in range(5):
+        body.varints(older)  # generations, places, and of how many versions
+    body.skip(9 * older)  # when, and heights
+    body.end()
+    if not count:
+        return None
     newest = max(range(count), key=generations.__getitem__)
     number, offset, length = [column[newest] for column in places]
     if not length:
@@ -100,22 +120,26 @@ def parse_manifest(data: bytes) -> Child | None:
 def parse_node(data: bytes, child: Child) -> Node:
     """Read and check the node that `child` refers to.
 
-    Raises as `parse_manifest`; LimitError for one of more than MAX_NODE_BYTES.
+    Raises as `parse_manifest`; LimitError for one of more than MAX_NODE_BYTES, for keys of more
+    than MAX_KEY_BYTES, and for those that take too much for a node of its size.
     """
     whole = _unwrapped(data, _NODE_MAGIC)
-    body = _Body(whole)
+    body = _Body(whole, len(data))
     height = body.take(1)[0]
     if height != child.height:
         raise FormatError(f"expected a node of height {child.height}, found one of {height}")
     files = body.files(child.file.base)
     count = body.varint()
     lengths = [0, *body.varints(max(0, count - 1))], body.varints(count)
-    if count * len(child.prefix) > _MAX_JOINED_BYTES:
-        raise LimitError(f"{count} keys that begin with {len(child.prefix)} bytes alike")
+    body.require_room(count * len(child.prefix))
     if height:
         shared = body.varints(count)
         keys = _joined(body, *lengths)
         numbers, offsets, sizes = [body.varints(count) for _ in range(3)]
+        for _ in range(3):
+            body.varints(count)  # statistics
+        body.end()
+        _require_rising(keys)
         children = []
         for key, common, number, offset, size in zip(
             keys, shared, numbers, offsets, sizes, strict=True
@@ -138,7 +162,15 @@ def parse_node(data: bytes, child: Child) -> Node:
             entries.append(Entry(key, _at(files, number), offset, size))
         else:
             entries.append(Entry(key, None, body.skip(size), size))
+    body.end()
+    _require_rising(keys)
     return Node((), entries, whole)
+
+
+def _require_rising(keys: Sequence[bytes]) -> None:
+    for key, following in pairwise(keys):
+        if key >= following:
+            raise FormatError(f"the key {following!r:.200} does not come after {key!r:.200}")
 
 
 def _at(files: Sequence[DataFile], number: int) -> DataFile:
@@ -158,7 +190,7 @@ def _unwrapped(data: bytes, magic: int) -> bytes:
         raise FormatError(f"expected the {told} bytes that it says it has, found {len(data)}")
     if not ends_in_crc32c(data):
         raise CorruptionError("it does not match its checksum: it is damaged; copy it again")
-    header = _Body(data[:-4])
+    header = _Body(data[:-4], len(data))
     header.skip(12)
     version, compression = header.varint(), header.varint()
     if version or compression > 1:
@@ -171,22 +203,47 @@ def _unwrapped(data: bytes, magic: int) -> bytes:
         return rest
     import zstandard
 
+    limit = min(MAX_NODE_BYTES, _LEAST_LIMIT_BYTES + _MAX_RATIO * len(data))
+    found = bytearray()
     try:
         with zstandard.ZstdDecompressor().stream_reader(rest) as reader:
-            found: bytes = reader.read(MAX_NODE_BYTES + 1)
+            while len(found) <= limit and (more := reader.read(_STEP_BYTES)):
+                found += more
     except zstandard.ZstdError as e:
         raise CorruptionError(f"it cannot be decompressed: {e}") from e
-    if len(found) > MAX_NODE_BYTES:
-        raise LimitError(f"it decompresses to more than {MAX_NODE_BYTES} bytes (MAX_NODE_BYTES)")
-    return found
+    if len(found) > limit:
+        raise LimitError(
+            f"it decompresses to more than {limit} bytes, the most that is accepted of {len(data)}"
+        )
+    return bytes(found)
 
 
 class _Body:
-    """Bytes taken from the front."""
+    """Bytes taken from the front.
 
-    def __init__(self, data: bytes) -> None:
+    Args:
+        data: what is taken from.
+        stored_bytes: how large it was on disk, which bounds what may be made of it.
+    """
+
+    def __init__(self, data: bytes, stored_bytes: int) -> None:
         self._data = data
         self._at = 0
+        self._limit = min(_MAX_JOINED_BYTES, _LEAST_LIMIT_BYTES + _MAX_RATIO * stored_bytes)
+
+    def end(self) -> None:
+        """Require that nothing follows."""
+        left = len(self._data) - self._at
+        if left:
+            raise FormatError(f"expected the end at {self._at}, found {counted(left, 'more byte')}")
+
+    def require_room(self, size_bytes: int) -> None:
+        """Require that so many bytes may be made of what is stored."""
+        if size_bytes > self._limit:
+            raise LimitError(
+                f"keys and paths of {size_bytes} bytes in one node; expected at most {self._limit} "
+                "for its size"
+            )
 
     def skip(self, count: int) -> int:
         """Step over some bytes; where they begin."""
@@ -247,9 +304,10 @@ def _joined(body: _Body, shared: Sequence[int], lengths: Sequence[int]) -> list[
     """Strings of which each begins as the one before it does."""
     if not lengths:
         return []
-    total = sum(shared) + sum(lengths)
-    if total > _MAX_JOINED_BYTES:
-        raise LimitError(f"keys and paths of {total} bytes in one node")
+    body.require_room(sum(shared) + sum(lengths))
+    longest = max(map(int.__add__, shared, lengths))
+    if longest > MAX_KEY_BYTES:
+        raise LimitError(f"a key of {longest} bytes; expected at most {MAX_KEY_BYTES}")
     suffixes = body.take(sum(lengths))
     found: list[bytes] = []
     last = b""

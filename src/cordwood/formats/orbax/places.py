@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from cordwood.engine.directory import ReadableDirectory
+from cordwood.engine.directory import FOLDER, OTHER, ReadableDirectory
 from cordwood.errors import CorruptionError, FormatError, IncompleteCheckpointError, PrefixError
 from cordwood.formats.orbax.tree import TREE_NAME
 
@@ -20,7 +20,7 @@ __all__ = ["Found", "is_unfinished", "look", "pick", "trees_of"]
 _CHECKPOINT_NAME = "_CHECKPOINT_METADATA"
 _MARKERS = frozenset({_CHECKPOINT_NAME, "orbax.checkpoint", "_ROOT_METADATA"})
 _UNFINISHED = re.compile(r"\.(orbax-checkpoint-tmp(-[0-9]+)?|partial_save)$")
-_STEP = re.compile(r"(?:.*[^0-9])?([0-9]{1,18})")
+_STEP = re.compile(r"(?:.*_)?([0-9]{1,18})")  # 100, or model_100 with a step_prefix
 _MAX_SHOWN = 20
 
 
@@ -31,6 +31,7 @@ class Found(NamedTuple):
     others: tuple[str, ...] = ()  # items that are none: JSON, metrics
     steps: tuple[str, ...] = ()  # checkpoints in it, the newest last
     unfinished: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()  # symbolic links and the like, which are not followed
     marked: bool = False  # has a file that only Orbax writes
 
     @property
@@ -49,7 +50,8 @@ def look(directory: ReadableDirectory) -> Found:
         return Found(trees=("",), marked=True)
     there = directory.sizes(".")
     marked = not _MARKERS.isdisjoint(there)
-    folders = [name for name, size in sorted(there.items()) if size < 0]
+    folders = [name for name, size in sorted(there.items()) if size == FOLDER]
+    links = [name for name, size in sorted(there.items()) if size == OTHER]
     unfinished = [name for name in folders if is_unfinished(name)]
     trees, others, steps = [], [], []
     for name in folders:
@@ -57,30 +59,39 @@ def look(directory: ReadableDirectory) -> Found:
             continue
         if _CHECKPOINT_NAME not in there and _is_step(directory, name):
             steps.append(name)
-        elif directory.has(f"{name}/{TREE_NAME}"):
+        elif _has(directory, f"{name}/{TREE_NAME}"):
             trees.append(name)
         else:
             others.append(name)
     steps.sort(key=_number)
     if steps:
         trees = []
-    return Found(tuple(trees), tuple(others), tuple(steps), tuple(unfinished), marked)
+    return Found(tuple(trees), tuple(others), tuple(steps), tuple(unfinished), tuple(links), marked)
 
 
 def _is_step(directory: ReadableDirectory, name: str) -> bool:
-    if directory.has(f"{name}/{_CHECKPOINT_NAME}"):
+    if _has(directory, f"{name}/{_CHECKPOINT_NAME}"):
         return True
     if _STEP.fullmatch(name) is None:
         return False
-    if directory.has(f"{name}/{TREE_NAME}"):
+    if _has(directory, f"{name}/{TREE_NAME}"):
         return True
     try:
         inside = directory.sizes(name)
-    except CorruptionError:  # a symbolic link, or it has gone meanwhile
+    except (CorruptionError, PermissionError):  # it has gone meanwhile, or is not for us
         return False
     return any(
-        size < 0 and directory.has(f"{name}/{item}/{TREE_NAME}") for item, size in inside.items()
+        size == FOLDER and _has(directory, f"{name}/{item}/{TREE_NAME}")
+        for item, size in inside.items()
     )
+
+
+def _has(directory: ReadableDirectory, path: str) -> bool:
+    """As `has`; nothing is in a directory that may not be read, such as lost+found."""
+    try:
+        return directory.has(path)
+    except PermissionError:
+        return False
 
 
 def _number(name: str) -> tuple[int, str]:
@@ -116,6 +127,7 @@ def trees_of(found: Found, *, name: str) -> list[str]:
             f"{name}: expected {TREE_NAME}, or items that have one, found "
             f"{_shown(found.others) or 'none'}: it holds no tree, or an Orbax from before "
             f"{TREE_NAME} wrote it; load and save it again with orbax-checkpoint"
+            f"{_not_followed(found)}"
         )
     return trees
 
@@ -146,8 +158,18 @@ def pick(found: Found, prefix: str | None, *, name: str) -> str:
     if prefix in found.others:
         raise PrefixError(f"{name}: the item {prefix!r} is no tree. Available: {trees}")
     if prefix not in trees:
-        raise PrefixError(f"{name}: Prefix {prefix!r} not found. Available: {trees}")
+        hint = _not_followed(found) if prefix in found.links else ""
+        raise PrefixError(f"{name}: Prefix {prefix!r} not found. Available: {trees}{hint}")
     return prefix
+
+
+def _not_followed(found: Found) -> str:
+    if not found.links:
+        return ""
+    return (
+        f". {_shown(found.links)}: symbolic links are not followed; copy the checkpoint with links "
+        "followed (cp -rL)"
+    )
 
 
 def _shown(names: tuple[str, ...]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cordwood.engine.collector import collector_paused
@@ -21,6 +21,7 @@ from cordwood.formats.orbax.tree import (
 from cordwood.formats.orbax.values import READ_ERRORS, Database, Files
 from cordwood.formats.safetensors.strict_json import parse_json
 from cordwood.index import Index, Inline, Leaf
+from cordwood.keypath import KeyPath
 
 __all__ = ["FORMAT", "Scanned", "scan"]
 
@@ -40,6 +41,8 @@ class Scanned(NamedTuple):
     stored: Index
     memory: Mapping[int, Any]  # the bytes of sources, by their numbers
     checked_bytes: int  # of the sources, under checksums that matched
+    unstored: Mapping[KeyPath, int]  # of leaves that lack chunks, which are zeros, how many
+    assumed: Sequence[KeyPath]  # leaves without any chunk, where nothing tells that they are zeros
 
 
 def scan(directory: ReadableDirectory) -> Scanned:
@@ -68,7 +71,9 @@ def _scan(directory: ReadableDirectory, tree: TreeFile) -> Scanned:
     if use_ocdbt is None:
         use_ocdbt = directory.has(MANIFEST_NAME)
     values: Database | Files = Database(directory) if use_ocdbt else Files(directory)
-    fill = Fill(values.sources) if tree.leaves_zeros_out else None
+    fill = None
+    if not tree.stores_zeros:
+        fill = Fill(values.sources, is_told=use_ocdbt or tree.stores_zeros is False)
     version = None if tree.use_zarr3 is None else 3 if tree.use_zarr3 else 2
     reader = ArrayReader(values, version, fill)
     strings = _strings(directory) if _has_strings(tree) else {}
@@ -85,7 +90,9 @@ def _scan(directory: ReadableDirectory, tree: TreeFile) -> Scanned:
         memory[0] = values.inline
         checked = values.checked_bytes
     stored = Index(FORMAT, tree.structure, tuple(leaves), tuple(values.sources), "keys")
-    return Scanned(stored, memory, checked)
+    paths = {leaf.name: leaf.key_path for leaf in tree.leaves}
+    unstored = {paths[name]: count for name, count in reader.unstored.items()}
+    return Scanned(stored, memory, checked, unstored, [paths[name] for name in reader.assumed])
 
 
 def _leaf(

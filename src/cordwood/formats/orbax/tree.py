@@ -10,9 +10,17 @@ from cordwood.formats.safetensors.strict_json import parse_json
 from cordwood.keypath import KeyPath
 from cordwood.tree.structure import LEAF, MAX_DEPTH, MAX_LEAVES, Node, NodeKind, Structure
 
-__all__ = ["MAX_TREE_FILE_BYTES", "TREE_NAME", "StoredLeaf", "TreeFile", "parse_tree"]
+__all__ = [
+    "MAX_TREE_FILE_BYTES",
+    "STORES_ZEROS",
+    "TREE_NAME",
+    "StoredLeaf",
+    "TreeFile",
+    "parse_tree",
+]
 
 TREE_NAME = "_METADATA"
+STORES_ZEROS = "store_array_data_equal_to_fill_value"  # a member of it
 MAX_TREE_FILE_BYTES = 1 << 29
 
 _SEQUENCE, _MAPPING = 1, 2  # a position, or a dict key, field or attribute
@@ -41,7 +49,7 @@ class TreeFile(NamedTuple):
     leaves: tuple[StoredLeaf, ...]  # in the order of the structure
     use_ocdbt: bool | None  # None: not said
     use_zarr3: bool | None
-    leaves_zeros_out: bool  # a chunk of zeros may not be stored
+    stores_zeros: bool | None  # chunks that equal the fill value are stored too
 
 
 class _Branch:
@@ -95,7 +103,7 @@ def parse_tree(data: bytes) -> TreeFile:
         leaves,
         _flag(members, "use_ocdbt"),
         _flag(members, "use_zarr3"),
-        not _flag(members, "store_array_data_equal_to_fill_value"),
+        _flag(members, STORES_ZEROS),
     )
 
 

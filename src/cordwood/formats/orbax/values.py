@@ -35,6 +35,7 @@ __all__ = ["INLINE_NAME", "READ_ERRORS", "Database", "Files", "Place", "Values"]
 READ_ERRORS = (CorruptionError, FormatError, UnsupportedFormatError)
 INLINE_NAME = "values within the B+tree"  # the source that is no file
 _STEP = re.compile("c|[0-9]+")  # a directory that chunks lie in
+MAX_PATH_BYTES = 4000  # Linux takes 4096
 MAX_TREE_BYTES = 1 << 32  # of all nodes, decoded, and of all keys
 
 
@@ -137,11 +138,12 @@ class Database:
             raise type(e)(f"{directory.name}/{MANIFEST_NAME}: {e}") from e
         self.checked_bytes = 0
         inline = bytearray()
+        self._last: bytes | None = None
         if root is not None:
             self._walk(root, inline)
         self.inline = bytes(inline)
         self.sources[0] = Source(INLINE_NAME, len(inline))
-        self.keys = sorted(self._places)
+        self.keys = list(self._places)  # which is how bytes of UTF-8 are sorted too
 
     def find(self, key: str) -> Place | None:
         return self._places.get(key)
@@ -173,6 +175,11 @@ class Database:
             place = self._file(child.file, child.offset, child.length)
             source = self.sources[place.source]
             where = f"{self._directory.name}/{source.name}: the node at byte {child.offset}"
+            if place.length > MAX_NODE_BYTES:
+                raise LimitError(
+                    f"{where}: {place.length} bytes; expected at most {MAX_NODE_BYTES} "
+                    "(MAX_NODE_BYTES)"
+                )
             if place in seen:
                 raise FormatError(f"{where} is referred to twice")
             seen.add(place)
@@ -191,8 +198,9 @@ class Database:
 
     def _add(self, entry: Entry, data: bytes, inline: bytearray) -> None:
         key = _text(entry.key)
-        if key in self._places:
-            raise FormatError(f"the key {key!r:.200} occurs twice")
+        if self._last is not None and entry.key <= self._last:
+            raise FormatError(f"the key {key!r:.200} does not come after {self._last!r:.200}")
+        self._last = entry.key
         if entry.file is None:
             self._places[key] = Place(0, len(inline), entry.length)
             inline += data[entry.offset : entry.offset + entry.length]
@@ -234,13 +242,18 @@ def _text(data: bytes) -> str:
 
 
 def _require_plain(path: str) -> None:
-    """Names only, which lead nowhere but down."""
+    """Names only, which lead nowhere but down, and no further than a path can."""
     steps = path.split("/")
     if "\0" in path or not all(step and step not in (".", "..") for step in steps):
         raise FormatError(f"{path!r:.200} is no path of plain names")
     try:
         longest = max(len(step.encode()) for step in steps)
+        size = len(path.encode())
     except UnicodeEncodeError as e:
         raise FormatError(f"{path!r:.200} holds a lone surrogate") from e
+    if size > MAX_PATH_BYTES:
+        raise LimitError(
+            f"{path!r:.200}: a path of {size} bytes; expected at most {MAX_PATH_BYTES}"
+        )
     if longest > 255:
         raise FormatError(f"{path!r:.200} is too long for a file's name")

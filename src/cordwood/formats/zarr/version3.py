@@ -14,10 +14,17 @@ from cordwood.errors import FormatError, LimitError, UnsupportedFormatError
 from cordwood.formats.safetensors.strict_json import parse_json
 from cordwood.formats.zarr.metadata import MAX_ARRAY_BYTES, ArrayMetadata, parse_extents
 
-__all__ = ["METADATA3_NAME", "Array3", "Shard", "parse_metadata3"]
+__all__ = ["METADATA3_NAME", "Array3", "Shard", "is_zero", "parse_metadata3"]
 
 METADATA3_NAME = "zarr.json"
 _COMPRESSORS = ("blosc", "gzip", "zstd")
+# "attributes" and "dimension_names" say nothing of where elements lie.
+_MEMBERS = frozenset(
+    {
+        *("zarr_format", "node_type", "shape", "data_type", "chunk_grid", "chunk_key_encoding"),
+        *("fill_value", "codecs", "attributes", "storage_transformers", "dimension_names"),
+    }
+)
 _DTYPES = frozenset(dtypes.DTYPES) - {"float128", "complex256"}
 
 
@@ -53,6 +60,7 @@ def parse_metadata3(data: bytes) -> Array3:
         raise FormatError(f"expected a JSON object with zarr_format 3, found {members!r:.80}")
     if members.get("node_type") != "array":
         raise FormatError(f"node_type: expected 'array', found {members.get('node_type')!r:.80}")
+    _require_understood(members)
     dtype = members.get("data_type")
     if type(dtype) is not str or dtype not in _DTYPES:
         raise FormatError(f"data_type: {dtype!r:.80} is unknown; expected a number's or 'bool'")
@@ -82,7 +90,35 @@ def parse_metadata3(data: bytes) -> Array3:
     array = ArrayMetadata(
         shape, chunks, dtype, big_endian, "C", compressor, separator, marked=False
     )
-    return Array3(array, shard, prefix, members.get("fill_value") in (0, False, [0, 0]))
+    return Array3(array, shard, prefix, is_zero(members.get("fill_value")))
+
+
+def is_zero(fill_value: Any) -> bool:
+    """Whether a fill value is all zero bits: -0.0 is not.
+
+    >>> [is_zero(value) for value in (0, 0.0, False, [0.0, 0], -0.0, None, 1, "NaN")]
+    [True, True, True, True, False, False, False, False]
+    """
+    parts = fill_value if type(fill_value) is list and len(fill_value) == 2 else [fill_value]
+    return all(
+        isinstance(part, int | float) and part == 0 and math.copysign(1, part) > 0 for part in parts
+    )
+
+
+def _require_understood(members: Mapping[str, Any]) -> None:
+    """What a reader does not know it must refuse, unless the writer says that it need not."""
+    transformers = members.get("storage_transformers", [])
+    if transformers != []:
+        raise UnsupportedFormatError(
+            f"storage_transformers: expected none, found {transformers!r:.80}"
+        )
+    for name, value in members.items():
+        may_ignore = type(value) is dict and value.get("must_understand") is False
+        if name not in _MEMBERS and not may_ignore:
+            raise UnsupportedFormatError(
+                f"{name:.80}: a member that is not known here, and whose must_understand is not "
+                f"false: {value!r:.80}"
+            )
 
 
 def _configuration(members: Mapping[str, Any], name: str, kind: str) -> Mapping[str, Any]:
