@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MINILM := $(VENV)/.minilm
 
-.PHONY: help install demo test check format bench fuzz soak clean
+.PHONY: help install demo mistakes test check format bench fuzz soak clean
 
 help:
 	@echo "make demo    real weights and a training run, saved, loaded and compared: under two minutes"
+	@echo "make mistakes  what cordwood and the peers say of common mistakes; writes docs/mistakes.md"
 	@echo "make test    the tests"
 	@echo "make check   ruff and mypy"
 	@echo "make format  let ruff rewrite what it can"
@@ -31,6 +32,9 @@ $(MINILM): $(STAMP)
 
 demo: $(STAMP) $(MINILM)
 	$(BIN)/python -m demo
+
+mistakes: $(STAMP)
+	$(BIN)/python -m demo.mistakes
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)

@@ -1,0 +1,55 @@
+"""Make every mistake, and write docs/mistakes.md: python -m demo.mistakes [LIBRARY ...].
+
+Without names, with all libraries; else what the others did stays as it was recorded. With
+--print before a name, print what it does, and record nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+
+from demo.mistakes.attempt import outcome
+from demo.mistakes.catalogue import MISTAKES
+from demo.mistakes.libraries import LIBRARIES
+from demo.mistakes.mistake import Outcome
+from demo.mistakes.page import Record, cut, read_record, write_record
+
+
+def outcomes_of(names: Sequence[str]) -> dict[str, dict[str, Outcome]]:
+    """What libraries do, by mistake and library."""
+    found: dict[str, dict[str, Outcome]] = {mistake.title: {} for mistake in MISTAKES}
+    for mistake in MISTAKES:
+        for name in names:
+            # Orbax may still write there, though its save has failed.
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+                found[mistake.title][name] = cut(outcome(mistake, name, Path(folder).resolve()))
+                Path(folder).chmod(0o700)
+    return found
+
+
+def main(arguments: Sequence[str]) -> None:
+    logging.disable()  # Orbax's log, which is no part of what it raises
+    if arguments[:1] == ["--print"]:
+        sys.stdout.write("\n" + json.dumps(outcomes_of(arguments[1:])) + "\n")
+        return
+    names = list(arguments) or list(LIBRARIES)
+    record = Record({}, {}) if len(names) == len(LIBRARIES) else read_record()
+    found = outcomes_of(names)
+    outcomes = {title: {**record.outcomes.get(title, {}), **found[title]} for title in found}
+    versions = {**record.versions, **{name: LIBRARIES[name].version for name in names}}
+    write_record(Record(versions, outcomes))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(0)  # Orbax leaves threads behind that wait for a save which failed

@@ -1,0 +1,23 @@
+"""All mistakes, in the order in which docs/mistakes.md shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from demo.mistakes.damage import DAMAGE
+from demo.mistakes.fits import FITS
+from demo.mistakes.leaves import LEAVES
+from demo.mistakes.machines import MACHINES
+from demo.mistakes.mistake import Mistake
+from demo.mistakes.places import PLACES
+
+__all__ = ["CHAPTERS", "MISTAKES"]
+
+CHAPTERS: Mapping[str, Sequence[Mistake]] = {
+    "The checkpoint does not fit the tree": FITS,
+    "There is something else at the path": PLACES,
+    "The checkpoint is not whole": DAMAGE,
+    "The tree cannot be saved": LEAVES,
+    "Disks, rights and devices": MACHINES,
+}
+MISTAKES: Sequence[Mistake] = [mistake for chapter in CHAPTERS.values() for mistake in chapter]

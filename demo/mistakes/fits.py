@@ -1,0 +1,163 @@
+"""Checkpoints that do not fit what they are loaded into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+
+import cordwood
+from demo.mistakes.mistake import Mistake
+
+__all__ = ["FITS"]
+
+
+class Adam(NamedTuple):
+    """An optimizer's state, as it was when it was saved."""
+
+    mu: Any
+    nu: Any
+
+
+class AdamW(NamedTuple):
+    """The same, after somebody has added a field."""
+
+    mu: Any
+    nu: Any
+    decay: Any
+
+
+def _f32(*shape: int) -> Any:
+    return jnp.arange(np.prod(shape), dtype=jnp.float32).reshape(shape)
+
+
+def _bf16(*shape: int) -> Any:
+    return _f32(*shape).astype(jnp.bfloat16)
+
+
+def _orbax_partial(path: Path) -> Any:
+    args = ocp.args.PyTreeRestore({"dens": {"kernel": _f32(4)}}, partial_restore=True)
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        return checkpointer.restore(path, args=args)
+
+
+FITS: Sequence[Mistake] = (
+    Mistake(
+        "Another shape",
+        "`kernel` was saved as float32[4,8], and is float32[4,9] now",
+        lambda: {"dense": {"kernel": _f32(4, 8)}},
+        lambda: {"dense": {"kernel": _f32(4, 9)}},
+    ),
+    Mistake(
+        "Another dtype",
+        "`kernel` was saved as bfloat16[4,8], and is float32[4,8] now",
+        lambda: {"dense": {"kernel": _bf16(4, 8)}},
+        lambda: {"dense": {"kernel": _f32(4, 8)}},
+    ),
+    Mistake(
+        "A number too large for its new dtype",
+        "`seen` was saved as int64, 2**40, and is int32 now, as jax's 64-bit types are off",
+        lambda: {"seen": np.array([2**40])},
+        lambda: {"seen": jnp.zeros(1, jnp.int32)},
+    ),
+    Mistake(
+        "A leaf that was not saved",
+        "the model has a `bias` now",
+        lambda: {"dense": {"kernel": _f32(4, 8)}},
+        lambda: {"dense": {"kernel": _f32(4, 8), "bias": _f32(8)}},
+    ),
+    Mistake(
+        "A leaf that is no longer there",
+        "a `bias` was saved, and the model has none now",
+        lambda: {"dense": {"kernel": _f32(4, 8), "bias": _f32(8)}},
+        lambda: {"dense": {"kernel": _f32(4, 8)}},
+    ),
+    Mistake(
+        "A renamed key",
+        "`kernel` was saved, and is called `kernl` now",
+        lambda: {"dense": {"kernel": _f32(4, 8), "bias": _f32(8)}},
+        lambda: {"dense": {"kernl": _f32(4, 8), "bias": _f32(8)}},
+    ),
+    Mistake(
+        "Two keys the other way round",
+        "`mu` and `nu` of one shape were saved, and have changed their names",
+        lambda: {"a_mu": _f32(3), "b_nu": _f32(3) + 10},
+        lambda: {"a_nu": _f32(3), "b_mu": _f32(3)},
+    ),
+    Mistake(
+        "One layer more",
+        "two layers were saved, and there are three now",
+        lambda: {"layers": [_f32(2), _f32(2)]},
+        lambda: {"layers": [_f32(2), _f32(2), _f32(2)]},
+    ),
+    Mistake(
+        "A list for a tuple",
+        "a tuple was saved, and a list is asked for",
+        lambda: {"layers": (_f32(2), _f32(2))},
+        lambda: {"layers": [_f32(2), _f32(2)]},
+    ),
+    Mistake(
+        "A field of a named tuple is new",
+        "`Adam(mu, nu)` was saved, and it is `AdamW(mu, nu, decay)` now",
+        lambda: {"opt": Adam(_f32(2), _f32(2))},
+        lambda: {"opt": AdamW(_f32(2), _f32(2), _f32(2))},
+    ),
+    Mistake(
+        "None for an array",
+        "the tree has None where an array was saved",
+        lambda: {"kernel": _f32(4, 8), "ema": _f32(4, 8)},
+        lambda: {"kernel": _f32(4, 8), "ema": None},
+    ),
+    Mistake(
+        "An array for None",
+        "None was saved where the tree has an array now",
+        lambda: {"kernel": _f32(4, 8), "ema": None},
+        lambda: {"kernel": _f32(4, 8), "ema": _f32(4, 8)},
+    ),
+    Mistake(
+        "A number for an array",
+        "`step` was saved as an array, and is a Python number now",
+        lambda: {"step": jnp.array([3, 4])},
+        lambda: {"step": 0},
+    ),
+    Mistake(
+        "A dict for an array",
+        "`kernel` was saved as an array, and is a dict now",
+        lambda: {"dense": {"kernel": _f32(4, 8)}},
+        lambda: {"dense": {"kernel": {"a": _f32(4, 8)}}},
+    ),
+    Mistake(
+        "Strings for numbers as keys",
+        "the keys were 0 and 1, and are '0' and '1' now",
+        lambda: {0: _f32(2), 1: _f32(2)},
+        lambda: {"0": _f32(2), "1": _f32(2)},
+    ),
+    Mistake(
+        "A raw PRNG key for a typed one",
+        "`jax.random.PRNGKey(0)` was saved, and `jax.random.key(0)` is asked for",
+        lambda: {"rng": jax.random.PRNGKey(0)},
+        lambda: {"rng": jax.random.key(0)},
+    ),
+    Mistake(
+        "Several at once",
+        "one leaf has another shape, one another dtype, one another name",
+        lambda: {"a": _f32(4), "b": _f32(4), "kernel": _f32(4)},
+        lambda: {"a": _f32(5), "b": _bf16(4), "kernl": _f32(4)},
+    ),
+    Mistake(
+        "A misspelt part",
+        "only `dens` is asked for, and it is called `dense`",
+        lambda: {"dense": {"kernel": _f32(4) + 1}, "head": _f32(2)},
+        acts={
+            "cordwood": lambda path: cordwood.load(path, select="dens"),
+            "orbax": _orbax_partial,
+            "flax": "loads all or nothing",
+            "equinox": "loads all or nothing",
+        },
+    ),
+)

@@ -1,0 +1,106 @@
+"""docs/mistakes.md, from the outcomes that were recorded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from demo.mistakes.catalogue import CHAPTERS
+from demo.mistakes.libraries import LIBRARIES
+from demo.mistakes.mistake import NOT_ASKED, Mistake, Outcome
+
+__all__ = ["PAGE", "Record", "as_markdown", "cut", "read_record", "write_record"]
+
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "mistakes.md"
+_RECORD = Path(__file__).parent / "outcomes.json"
+_MAX_LINES, _MAX_COLUMNS = 10, 320
+
+_HEAD = """# Common mistakes, and what is said of them
+
+Each mistake below is made with cordwood, Orbax, Flax and equinox, and what they say of it is
+printed word for word; the folder is left out of paths, and `…` stands for what was cut off a
+long message, or is another at every run. `from` is the cause that Python shows above an error
+which does not repeat it. "No error" means that the call returned, and what.
+`python -m demo.mistakes` makes all of them and writes this page; tests compare it with what
+cordwood says, and with what the others say where they are of these versions.
+
+"""
+
+
+class Record(NamedTuple):
+    """What every library did, by the titles of the mistakes and the names of the libraries."""
+
+    versions: Mapping[str, str]
+    outcomes: Mapping[str, Mapping[str, Outcome]]
+
+
+def read_record() -> Record:
+    """What was recorded last."""
+    found = json.loads(_RECORD.read_text())
+    outcomes = {
+        title: {name: Outcome(*outcome) for name, outcome in row.items()}
+        for title, row in found["outcomes"].items()
+    }
+    return Record(found["versions"], outcomes)
+
+
+def write_record(record: Record) -> None:
+    """Record it, and write the page."""
+    text = json.dumps(record._asdict(), indent=1, ensure_ascii=False)
+    _RECORD.write_text(text + "\n")
+    PAGE.write_text(as_markdown(record))
+
+
+def cut(outcome: Outcome) -> Outcome:
+    """As it is printed: of a long message the beginning."""
+    lines = outcome.text.split("\n")
+    shown = [
+        line if len(line) <= _MAX_COLUMNS else f"{line[:_MAX_COLUMNS]}…"
+        for line in lines[:_MAX_LINES]
+    ]
+    if len(lines) > _MAX_LINES:
+        shown.append(f"… {len(lines) - _MAX_LINES} lines more")
+    return Outcome(outcome.error, "\n".join(shown))
+
+
+def as_markdown(record: Record) -> str:
+    """The whole page."""
+    lines = _HEAD.splitlines()
+    for name, library in LIBRARIES.items():
+        lines.append(f"- {library.title} {record.versions[name]}: {library.calls}")
+    titles = " | ".join(library.title for library in LIBRARIES.values())
+    lines += ["", f"| mistake | {titles} |", "|---" * (1 + len(LIBRARIES)) + "|"]
+    for mistake in [each for chapter in CHAPTERS.values() for each in chapter]:
+        cells = [_cell(record.outcomes[mistake.title][name]) for name in LIBRARIES]
+        lines.append(f"| [{mistake.title}](#{_anchor(mistake.title)}) | {' | '.join(cells)} |")
+    for chapter, mistakes in CHAPTERS.items():
+        lines += ["", f"## {chapter}"]
+        for mistake in mistakes:
+            lines += ["", *_section(mistake, record.outcomes[mistake.title])]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(outcome: Outcome) -> str:
+    if outcome.error == NOT_ASKED:
+        return NOT_ASKED
+    return f"`{outcome.error}`" if outcome.error else "no error"
+
+
+def _section(mistake: Mistake, row: Mapping[str, Outcome]) -> list[str]:
+    told = {name: row[name] for name in LIBRARIES if row[name].error != NOT_ASKED}
+    lines = [f"### {mistake.title}", "", f"{mistake.how[:1].upper()}{mistake.how[1:]}.", ""]
+    for name in [name for name in LIBRARIES if name not in told]:
+        lines += [f"{LIBRARIES[name].title} {row[name].text}.", ""]
+    lines.append("```text")
+    for i, (name, outcome) in enumerate(told.items()):
+        what = outcome.error or "no error"
+        lines += [*[""][: min(i, 1)], f"{LIBRARIES[name].title}: {what}: {outcome.text}"]
+    return [*lines, "```"]
+
+
+def _anchor(title: str) -> str:
+    """As GitHub makes it of a heading."""
+    kept = "".join(c for c in title.lower() if c.isalnum() or c in " -")
+    return kept.replace(" ", "-")
