@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["extra_bytes", "peak_bytes", "reset_peak"]
+__all__ = ["extra_bytes", "give_back", "peak_bytes", "reset_peak"]
 
 
 def extra_bytes(operation: Callable[[], Any]) -> int:
@@ -26,10 +26,15 @@ def extra_bytes(operation: Callable[[], Any]) -> int:
 
 def reset_peak() -> int:
     """Begin anew to look for the peak; what is resident now."""
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
+    give_back()
     Path("/proc/self/clear_refs").write_text("5")
     return _status("VmRSS")
+
+
+def give_back() -> None:
+    """Give memory that earlier operations freed back to the system."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 def peak_bytes() -> int:

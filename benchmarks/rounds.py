@@ -13,6 +13,8 @@ from typing import Any
 
 import jax
 
+from benchmarks.memory import give_back
+
 __all__ = ["median_seconds", "remove", "time_calls", "time_saves", "time_values"]
 
 Times = dict[str, list[float]]
@@ -36,7 +38,7 @@ def time_saves(
     times: Times = {name: [] for name in contenders}
     for number, name in _order(list(contenders), rounds):
         path = folder / f"save-{number}-{len(times[name])}{suffix_of(name)}"
-        gc.collect()
+        _settle()
         os.sync()
         start = time.perf_counter()
         contenders[name](path)
@@ -53,7 +55,7 @@ def time_calls(
     wholes: Times = {name: [] for name in contenders}
     for number, name in _order(list(contenders), rounds):
         path = folder / f"async-{number}-{len(calls[name])}"
-        gc.collect()
+        _settle()
         os.sync()
         start = time.perf_counter()
         wait = contenders[name](path)
@@ -76,7 +78,7 @@ def time_values(
     """
     times: Times = {name: [] for name in contenders}
     for _, name in _order(list(contenders), rounds):
-        gc.collect()
+        _settle()
         if before is not None:
             before(name)
         start = time.perf_counter()
@@ -93,6 +95,17 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink()
+
+
+def _settle() -> None:
+    """Drop garbage; on a machine whose memory is a third full of it, what the process keeps of it as well.
+
+    Some contenders leave several copies of a large tree in the allocator's hands.
+    """
+    gc.collect()
+    resident = int(Path("/proc/self/statm").read_text().split()[1])
+    if resident > os.sysconf("SC_PHYS_PAGES") // 3:
+        give_back()
 
 
 def _order(names: list[str], rounds: int) -> list[tuple[int, str]]:
