@@ -54,6 +54,7 @@ bench: $(STAMP) $(MINILM)
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/parts.py
+	$(BIN)/python -m benchmarks.readme
 
 fuzz: $(STAMP)
 	$(BIN)/python tests/fuzz.py --seconds $(or $(FUZZ_SECONDS),60)

@@ -98,7 +98,7 @@ def remove(path: Path) -> None:
 
 
 def _settle() -> None:
-    """Drop garbage; on a machine whose memory is a third full of it, what the process keeps of it as well.
+    """Drop garbage, and where it fills a third of the memory, what the process keeps of it.
 
     Some contenders leave several copies of a large tree in the allocator's hands.
     """

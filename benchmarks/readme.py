@@ -1,0 +1,109 @@
+"""The README's table of measured ratios, taken from the pages that the benchmarks write.
+
+python -m benchmarks.readme    writes it into README.md
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["README", "ROWS", "table", "with_table"]
+
+HERE = Path(__file__).resolve().parent
+README = HERE.parent / "README.md"
+BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
+
+
+class Row(NamedTuple):
+    """A ratio of a page: the time, or the memory, that a peer takes for each that cordwood takes."""
+
+    doing: str
+    beside: str
+    page: str
+    tree: str  # the section
+    ratio: str  # the row
+
+
+_ORBAX, _EFORMER = "orbax StandardCheckpointer", "eformer tree_serialize / tree_deserialize"
+_FLAX_SAVE, _FLAX_LOAD = "flax.to_bytes + write + fsync", "flax read + from_bytes (numpy leaves)"
+_SAVE, _LOAD = "cordwood.save .safetensors, durable", "cordwood.load .safetensors to jax, verified"
+_PACKS = "cordwood packs"
+
+ROWS = [
+    Row(f"{what}, 8 devices", peer, "directory.md", "gpt2-8-devices", f"{verb}: {name} / {mine}")
+    for what, verb, mine in [("save", "save", _PACKS), ("load", "load", _PACKS)]
+    for peer, name in [("Orbax", _ORBAX), ("eFormer", _EFORMER)]
+] + [
+    Row(
+        "how long `save_async` blocks, 8 devices",
+        "Orbax",
+        "directory.md",
+        "gpt2-8-devices",
+        f"blocking: {_ORBAX}, call / cordwood.save_async",
+    ),
+    Row(
+        "save, 1,000 tiny leaves",
+        "Orbax",
+        "directory.md",
+        "tiny",
+        f"save: {_ORBAX} / {_PACKS}",
+    ),
+    Row(
+        "save one file",
+        "flax",
+        "single_file.md",
+        "gpt2",
+        f"{_FLAX_SAVE} / cordwood.save .msgpack, durable",
+    ),
+    Row("load one file", "flax", "single_file.md", "gpt2", f"{_FLAX_LOAD} / {_LOAD}"),
+    Row(
+        "load one file",
+        "safetensors.flax",
+        "single_file.md",
+        "gpt2",
+        f"safetensors.flax.load_file / {_LOAD}",
+    ),
+    Row(
+        "save one file, where safetensors does not flush",
+        "safetensors.flax",
+        "single_file.md",
+        "gpt2",
+        f"safetensors.flax.save_file, no fsync / {_SAVE}",
+    ),
+]
+
+
+def found(page: str, tree: str, ratio: str) -> float:
+    """What a page says; KeyError: it does not."""
+    section = f"\n## {tree}\n"
+    text = (HERE / page).read_text()
+    if section not in text:
+        raise KeyError(f"{page} has no section {tree}")
+    for line in text.split(section)[1].split("\n## ")[0].splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[0] == ratio:
+            return float(cells[1].replace(",", ""))
+    raise KeyError(f"{page}, {tree}: no row {ratio!r}")
+
+
+def table() -> str:
+    """Markdown."""
+    lines = ["| | beside | times as fast | |", "|---|---|---:|---|"]
+    for row in ROWS:
+        value = found(row.page, row.tree, row.ratio)
+        shown = f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+        lines.append(
+            f"| {row.doing} | {row.beside} | {shown} | [{row.page}](benchmarks/{row.page}) |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def with_table(readme: str) -> str:
+    """The README with the table as the pages are now."""
+    before, rest = readme.split(BEGIN)
+    return before + BEGIN + table() + END + rest.split(END)[1]
+
+
+if __name__ == "__main__":
+    README.write_text(with_table(README.read_text()))
