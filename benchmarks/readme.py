@@ -16,7 +16,7 @@ BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
 
 
 class Row(NamedTuple):
-    """A ratio of a page: the time, or the memory, that a peer takes for each that cordwood takes."""
+    """A ratio of a page: a peer's time for one of cordwood's."""
 
     doing: str
     beside: str
