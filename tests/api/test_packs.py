@@ -215,7 +215,7 @@ def test_what_a_dead_save_left_is_a_place_to_save_to(tmp_path: Path) -> None:
 def test_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no checkpoint.*ckpt/100'"):
         cordwood.load(tmp_path / "ckpt/100")
-    with pytest.raises(cordwood.UnsupportedFormatError, match=r"did you mean .safetensors\?"):
+    with pytest.raises(FileNotFoundError, match=r"did you mean one that ends in .safetensors\?"):
         cordwood.load(tmp_path / "x.safetensor")
     with pytest.raises(FileNotFoundError, match=r"no cordwood.json"):
         cordwood.verify(tmp_path)

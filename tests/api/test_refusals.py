@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -296,3 +297,36 @@ def test_prng_keys_of_another_implementation(tmp_path: Path) -> None:
 def test_msgpack_has_no_place_for_metadata(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no place for metadata"):
         cordwood.save(tmp_path / "x.msgpack", {}, metadata={"a": "b"})
+
+
+@pytest.mark.parametrize("name", ["loop", "loop.safetensors", "loop/within"])
+@pytest.mark.parametrize("call", [cordwood.load, cordwood.open, cordwood.verify, cordwood.detect])
+def test_links_in_a_circle(tmp_path: Path, name: str, call: Callable[[Path], object]) -> None:
+    path = tmp_path / name
+    link = tmp_path / name.split("/")[0]
+    link.symlink_to(link.name)
+    message = f"a symbolic link leads back to itself; expected a checkpoint: '{path}'"
+    with pytest.raises(cordwood.StorageError, match=message):
+        call(path)
+    with pytest.raises(cordwood.StorageError, match=message):
+        cordwood.save(path, {"a": 1})
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 300 + ".safetensors", "x/" * 3000])
+@pytest.mark.parametrize("call", [cordwood.load, cordwood.open, cordwood.verify, cordwood.detect])
+def test_names_that_nothing_can_have(
+    tmp_path: Path, name: str, call: Callable[[Path], object]
+) -> None:
+    with pytest.raises(cordwood.StorageError, match=f"longer than a name .*: '{tmp_path}/xx?"):
+        call(tmp_path / name)
+    with pytest.raises(cordwood.StorageError, match="longer than a name or a path can be"):
+        cordwood.save(tmp_path / name, {"a": 1})
+
+
+@pytest.mark.parametrize("name", ["x.bin", "x.safetensor", "x.pt", "x.npz", "x.zarr", "x"])
+@pytest.mark.parametrize("call", [cordwood.load, cordwood.open, cordwood.verify, cordwood.detect])
+def test_nothing_is_there_whatever_its_suffix(
+    tmp_path: Path, name: str, call: Callable[[Path], object]
+) -> None:
+    with pytest.raises(FileNotFoundError, match=f"'{tmp_path}/{name}'"):
+        call(tmp_path / name)

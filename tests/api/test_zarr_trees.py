@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,6 +127,26 @@ def very_deep(path: Path) -> None:
     (path / "/".join(["d"] * 70)).mkdir(parents=True)
 
 
+def a_checkpoint_within(path: Path) -> None:
+    cordwood.save(path / "run", {"a": np.ones(2)}, layout="zarr")
+
+
+def a_pack_within(path: Path) -> None:
+    cordwood.save(path / "model" / "head", {"a": np.ones(2)})
+
+
+def a_pack_beside(path: Path) -> None:
+    cordwood.save(path / "model" / "head.safetensors", {"a": np.ones(2)})
+
+
+def an_orbax_within(path: Path) -> None:
+    (path / "model" / "layers" / "_METADATA").write_text("{}")
+
+
+def shards_beside(path: Path) -> None:
+    (path / "model" / "model.safetensors.index.json").write_text("{}")
+
+
 BROKEN: dict[Callable[[Path], None], tuple[type[Exception], str]] = {
     a_chunk_missing: (cordwood.CorruptionError, "0.0 is missing: the checkpoint is incomplete"),
     a_chunk_cut: (cordwood.TruncatedError, "0.0: expected 192 bytes, found 5"),
@@ -133,6 +155,14 @@ BROKEN: dict[Callable[[Path], None], tuple[type[Exception], str]] = {
     a_loop: (cordwood.CorruptionError, "model/again is, or lies behind, a symbolic link"),
     version_three: (cordwood.UnsupportedFormatError, "zarr.json says that this is zarr of ver"),
     a_database: (cordwood.UnsupportedFormatError, "manifest.ocdbt says that this is OCDBT"),
+    a_checkpoint_within: (
+        cordwood.FormatError,
+        "tree is no tree of arrays alone: tensorstore_index.json says that .*/tree/run is a check",
+    ),
+    a_pack_within: (cordwood.FormatError, "cordwood.json says that .*/tree/model/head is a check"),
+    a_pack_beside: (cordwood.FormatError, "tree/model/head.safetensors would be left out; load"),
+    an_orbax_within: (cordwood.FormatError, "_METADATA says that .*/tree/model/layers is a"),
+    shards_beside: (cordwood.FormatError, "model.safetensors.index.json would be left out"),
     very_deep: (cordwood.LimitError, "nested deeper than 64"),
 }
 
@@ -147,6 +177,47 @@ def test_broken_trees(tmp_path: Path, damage: Callable[[Path], None]) -> None:
             call(path)
         assert type(caught.value) is error
         assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("save", ["cordwood", "eformer"])
+def test_a_parent_of_several_checkpoints(tmp_path: Path, save: str) -> None:
+    for name in ("a", "b"):
+        if save == "cordwood":
+            cordwood.tree_serialize_leaves(tmp_path / name, {"w": np.ones(2)})
+        else:
+            write(tmp_path / name / "w", np.ones(2))
+            text = '{"format": "tensorstore", "version": "1.0", "prefixes": {}}'
+            (tmp_path / name / "tensorstore_index.json").write_text(text)
+    with pytest.raises(
+        cordwood.FormatError, match=r"tensorstore_index.json says that .*/a is a che"
+    ):
+        cordwood.load(tmp_path)
+
+
+def test_an_array_within_an_array(tmp_path: Path) -> None:
+    """Nothing is dropped; also where the outer one has directories of chunks."""
+    write(tmp_path / "a", np.ones((4, 2)), chunks=[2, 2], dimension_separator="/")
+    write(tmp_path / "a" / "b", np.full(3, 2.0))
+    write(tmp_path / "a" / "1" / "c", np.full(3, 3.0))
+    found = cordwood.load(tmp_path, to="numpy")
+    assert sorted(found) == ["a", "a/1/c", "a/b"]
+    assert [found[name].ravel()[0] for name in sorted(found)] == [1, 3, 2]
+    assert cordwood.verify(tmp_path).leaves == 3
+
+
+def test_directories_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do not keep a checkpoint from being found; what is in them may be of the tree."""
+    write(tmp_path / "tree" / "w", np.ones(3))
+    (tmp_path / "tree" / "lost+found").mkdir()
+    really = os.listdir
+
+    def listdir(path: Any) -> list[str]:
+        if str(path).endswith("lost+found"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return really(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    assert cordwood.detect(tmp_path / "tree").format == "zarr-tree"
 
 
 def test_arrays_of_cordwoods_that_have_lost_their_index(tmp_path: Path) -> None:

@@ -127,6 +127,30 @@ HOSTILE: dict[str, tuple[bytes, type[Exception], str]] = {
 }
 
 
+def test_a_cut_stream_is_told_as_that(tmp_path: Path) -> None:
+    """And not as a file of Flax's with something after it."""
+    whole = stream(TREE)
+    for name in ("x.msgpack", "x"):
+        path = tmp_path / name
+        for size in (len(whole) - 1, len(whole) // 2, 5, 12):
+            path.write_bytes(whole[:size])
+            with pytest.raises(TruncatedError, match=r"byte [0-9]+: truncated"):
+                cordwood.load(path)
+
+
+def test_limits_hold_for_all_records_together() -> None:
+    """Each is far below them."""
+    value = flax.serialization.msgpack_serialize({str(i): i for i in range(10_000)})
+    deep = [record([str(i), *"k" * 63], value) for i in range(20)]
+    with pytest.raises(LimitError, match=r"bad: byte [0-9]+: more than [0-9]+ keys in all records"):
+        msgpack_records.scan(MemoryFile(b"".join(deep), "bad"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(msgpack_records, "MAX_NODES", 1000)
+        flat = b"".join(record([str(i)], ARRAY) for i in range(600))
+        with pytest.raises(LimitError, match="more than 1000 values in all records"):
+            msgpack_records.scan(MemoryFile(flat, "bad"))
+
+
 @pytest.mark.parametrize(("raw", "error", "message"), HOSTILE.values(), ids=HOSTILE)
 def test_malformed_streams(raw: bytes, error: type[Exception], message: str) -> None:
     tracemalloc.start()

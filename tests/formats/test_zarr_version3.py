@@ -168,3 +168,27 @@ def test_what_is_no_json() -> None:
     for data in (b"", b"\xff", b"[]", b"{}", b"null"):
         with pytest.raises(FormatError):
             parse_metadata3(data)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"storage_transformers": [{"name": "x"}]}, "storage_transformers: expected none, found"),
+        ({"storage_transformers": {}}, "storage_transformers: expected none"),
+        ({"order": "F"}, "order: a member that is not known here, and whose must_understand is"),
+        ({"extra": {"name": "x"}}, "extra: a member that is not known here"),
+        ({"extra": {"must_understand": True}}, "extra: a member that is not known here"),
+        ({"extra": {"must_understand": 0}}, "extra: a member that is not known here"),
+    ],
+)
+def test_what_must_be_understood(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedFormatError, match=message):
+        parsed(**changes)
+
+
+def test_what_need_not_be_understood() -> None:
+    plain = parsed()
+    assert (
+        parsed(storage_transformers=[], attributes={"a": 1}, dimension_names=["x", None]) == plain
+    )
+    assert parsed(extra={"must_understand": False, "name": "x"}) == plain

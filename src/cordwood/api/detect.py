@@ -13,6 +13,7 @@ from cordwood.api.recognise import recognise
 from cordwood.api.steps import listed, sorted_steps
 from cordwood.api.stores import store_at
 from cordwood.engine.files import LocalFile
+from cordwood.engine.presence import what_is_at
 from cordwood.engine.stage import standing
 from cordwood.engine.urls import local_or_url, parse_url
 from cordwood.errors import IncompleteCheckpointError, counted
@@ -56,7 +57,8 @@ def detect(path: str | os.PathLike[str]) -> Detected:
     if parse_url(path) is not None:
         return _in_a_store(text)
     place = Path(standing(path))
-    if place.is_dir():
+    what = what_is_at(place)
+    if what == "a folder":
         row = layout_to_read(place)
         if row is not None:
             return Detected(row.name, row.description, text)
@@ -64,7 +66,7 @@ def detect(path: str | os.PathLike[str]) -> Detected:
         if not steps:
             raise not_a_checkpoint(place, text)
         return _steps(text, steps)
-    if not place.exists():
+    if what == "nothing":
         raise FileNotFoundError(errno.ENOENT, "there is nothing", text)
     with LocalFile(place) as file:
         found = recognise(file)

@@ -15,6 +15,7 @@ from cordwood.index import Index
 __all__ = [
     "FORMATS",
     "Format",
+    "close_suffix",
     "format_by_suffix",
     "format_for",
     "format_to_write",
@@ -73,17 +74,24 @@ def format_for(path: str | os.PathLike[str], name: str | None) -> Format:
     if row is not None:
         return row
     suffix = Path(text).suffix
-    hint = ""
-    if suffix:
-        import difflib
-
-        close = difflib.get_close_matches(suffix, [row.suffix for row in FORMATS], n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
+    close = close_suffix(text)
+    hint = f"; did you mean {close}?" if close else ""
     raise UnsupportedFormatError(
         f"{text}: expected a name that ends in {_suffixes()}, found "
         f"{repr(suffix) if suffix else 'no suffix'}{hint} "
         f"(or pass format=, one of {_names()})"
     )
+
+
+def close_suffix(name: str) -> str | None:
+    """The known suffix that a name's is nearly, where it is none itself."""
+    suffix = Path(name).suffix
+    if not suffix or format_by_suffix(name) is not None:
+        return None
+    import difflib
+
+    close = difflib.get_close_matches(suffix, [row.suffix for row in FORMATS], n=1)
+    return close[0] if close else None
 
 
 def format_by_suffix(name: str) -> Format | None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from cordwood.api.formats import (
     FORMATS,
     Format,
+    close_suffix,
     format_by_suffix,
     format_for,
     format_to_write,
@@ -22,6 +23,7 @@ from cordwood.api.recognise import is_records, recognise
 from cordwood.api.steps import LOOKED_AT, is_named_step, listed, sorted_steps
 from cordwood.engine.files import LocalFile
 from cordwood.engine.folders import has_within
+from cordwood.engine.presence import what_is_at
 from cordwood.engine.stage import standing
 from cordwood.engine.urls import parse_url
 from cordwood.errors import (
@@ -132,11 +134,14 @@ def destination_for(
     if layout is None and (format is not None or not is_directory_name(text)):
         if prefix is not None:
             raise ValueError(f"{text}: prefix= is for directories; a file holds one tree")
-        return format_to_write(path, format)
+        row = format_to_write(path, format)
+        what_is_at(path)
+        return row
     if layout is not None and layout not in _BY_NAME:
         known = ", ".join(map(repr, _BY_NAME))
         raise UnsupportedFormatError(f"layout {layout!r} is unknown; expected one of {known}")
     place = Path(standing(path))
+    what_is_at(place)
     there = layout_at(place)
     if there is None:
         refuse_read_only(place, asked=text)
@@ -190,24 +195,34 @@ def origin_of(
     if parse_url(path) is not None:
         return _in_a_store(text, format=format, layout=None)
     place = Path(standing(path))
-    if format is None and place.is_dir():
+    what = what_is_at(place)
+    if format is None and what == "a folder":
         there = layout_to_read(place)
         if there is None:
             raise not_a_checkpoint(place, text)
         return there
     if prefix is not None:
         raise ValueError(f"{text}: prefix= is for directories; a file holds one tree")
-    if format is None and not place.exists() and is_directory_name(text):
-        module_of(ORBAX).refuse_unfinished(place)
-        raise FileNotFoundError(errno.ENOENT, "there is no checkpoint", text)
-    if format is None and format_by_suffix(text) is None and place.is_file():
+    if what == "nothing":
+        if format is not None:
+            format_for(path, format)
+        elif is_directory_name(text):
+            module_of(ORBAX).refuse_unfinished(place)
+        raise FileNotFoundError(errno.ENOENT, f"there is no checkpoint{_meant(text)}", text)
+    if format is None and format_by_suffix(text) is None and what == "a file":
         with LocalFile(place) as file:
             return recognise(file)
     row = format_for(path, format)
-    if format is None and row.name == "msgpack" and place.is_file():
+    if format is None and row.name == "msgpack" and what == "a file":
         with LocalFile(place) as file:
             return format_for(path, "msgpack-records") if is_records(file) else row
     return row
+
+
+def _meant(text: str) -> str:
+    """A hint where the suffix is nearly a known one."""
+    close = close_suffix(text)
+    return f" (did you mean one that ends in {close}?)" if close else ""
 
 
 def not_a_checkpoint(place: Path, text: str) -> IncompleteCheckpointError:

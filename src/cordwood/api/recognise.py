@@ -101,12 +101,21 @@ def _is_msgpack(file: ReadableFile, head: bytes) -> bool:
 
 
 def is_records(file: ReadableFile) -> bool:
-    """Whether a file is a stream of msgpack records, which Flax's suffix is used for too."""
+    """Whether a file is a stream of msgpack records, which Flax's suffix is used for too.
+
+    So is a damaged one, which begins with a record, and is nothing of Flax's.
+    """
     return file.size_bytes > 0 and _is_records(file, file.read(0, 1))
 
 
 def _is_records(file: ReadableFile, head: bytes) -> bool:
-    return head.startswith(_PAIR) and _scans(file, "msgpack-records")
+    if not head.startswith(_PAIR):
+        return False
+    if _scans(file, "msgpack-records"):
+        return True
+    from cordwood.formats.msgpack_records import begins_record
+
+    return begins_record(file.map(), file.name) and not _scans(file, "msgpack")
 
 
 def _scans(file: ReadableFile, name: str) -> bool:

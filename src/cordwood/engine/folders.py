@@ -44,13 +44,19 @@ def entries_of(folder: str) -> dict[str, bool]:
 def has_within(folder: str, name: str, *, at_most: int) -> bool:
     """Whether a file of that name lies in a directory, at any depth.
 
-    No more than `at_most` entries are looked at, and one directory. Follows no symlinks.
+    No more than `at_most` entries are looked at, and one directory. Follows no symlinks, and
+    passes over directories that may not be read, such as lost+found.
     """
     folders = [folder]
     seen = 0
     while folders and seen <= at_most:
         each = folders.pop()
-        entries = entries_of(each)
+        try:
+            entries = entries_of(each)
+        except PermissionError:
+            if each == folder:
+                raise
+            continue
         if entries.get(name) is False:
             return True
         seen += len(entries)

@@ -10,13 +10,14 @@ from typing import Any
 
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.files import MemoryFile, ReadableFile
-from cordwood.errors import FormatError, LimitError
+from cordwood.errors import FormatError, LimitError, TruncatedError
+from cordwood.formats.flax_msgpack.scan import MAX_NODES, MAX_PATH_KEYS
 from cordwood.formats.flax_msgpack.scan import scan as scan_value
 from cordwood.formats.flax_msgpack.tokens import decode_text, read_token
 from cordwood.index import Index, Leaf, Pieces, Source
 from cordwood.tree.structure import Node
 
-__all__ = ["FORMAT", "MAX_KEYS", "scan"]
+__all__ = ["FORMAT", "MAX_KEYS", "begins_record", "scan"]
 
 FORMAT = "msgpack-records"
 MAX_KEYS = 64  # of one record
@@ -29,20 +30,40 @@ def scan(file: ReadableFile) -> Index:
         FormatError: it is no such stream, or two records have one place in the tree; names the
             byte.
         TruncatedError: it ends within a record.
-        LimitError: a record has more than MAX_KEYS keys.
+        LimitError: a record has more than MAX_KEYS keys, or all together hold more than a Flax
+            file may.
     """
     with collector_paused():
         data, name = file.map(), file.name
         tree: dict[str, Any] = {}
-        at = 0
+        at = node_count = key_count = 0
+        most_keys = MAX_PATH_KEYS + len(data) // 4
         while at < len(data):
             keys, start, stop = _read_record(data, at, name)
             value = scan_value(MemoryFile(data[start:stop], f"{name}: the value at byte {start}"))
+            node_count += len(keys) + len(value.structure)
+            key_count += sum([len(keys) + len(leaf.key_path) for leaf in value.leaves])
+            if node_count > MAX_NODES or key_count > most_keys:
+                what = f"{MAX_NODES} values" if node_count > MAX_NODES else f"{most_keys} keys"
+                raise LimitError(
+                    f"{name}: byte {at}: more than {what} in all records, key paths written out"
+                )
             _put(tree, keys, _moved(value, start), f"{name}: byte {at}: {'/'.join(keys)!r:.200}")
             at = stop
         nodes, leaves = _laid_out(tree)
         source = Source(name, file.size_bytes)
         return Index(FORMAT, tuple(nodes), tuple(leaves), (source,), "strings")
+
+
+def begins_record(data: memoryview, name: str) -> bool:
+    """Whether keys and a binary value are what bytes begin with, however they go on."""
+    try:
+        _read_record(data, 0, name)
+    except TruncatedError:
+        return True  # within one
+    except FormatError:
+        return False
+    return True
 
 
 def _read_record(data: memoryview, at: int, name: str) -> tuple[list[str], int, int]:

@@ -1,9 +1,14 @@
-"""A directory tree of zarr arrays that no index lists, as Levanter writes it."""
+"""A directory tree of zarr arrays that no index lists, as Levanter writes it.
+
+What lies in it beside arrays is passed over, unless it is a checkpoint too: that would be lost.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from cordwood.engine.collector import collector_paused
-from cordwood.engine.directory import ReadableDirectory
+from cordwood.engine.directory import FOLDER, OTHER, ReadableDirectory
 from cordwood.errors import FormatError, LimitError, UnsupportedFormatError
 from cordwood.formats.zarr.index_file import Entry
 from cordwood.formats.zarr.metadata import METADATA_NAME
@@ -16,6 +21,8 @@ FORMAT = "zarr-tree"
 MAX_DEPTH = 64
 MAX_FOLDERS = 1 << 20
 
+_CHECKPOINTS = ("cordwood.json", "tensorstore_index.json", "_METADATA")  # have one of these
+_TENSORS = (".safetensors", ".safetensors.index.json")
 _OTHERS = {
     "zarr.json": "zarr of version 3",
     "manifest.ocdbt": "OCDBT, a database of TensorStore's (Orbax and newer Levanter write it)",
@@ -25,11 +32,12 @@ _OTHERS = {
 def scan_tree(directory: ReadableDirectory) -> Index:
     """What a directory tree holds: nested dicts of jax arrays by its directories, sorted.
 
-    An array is a directory with a `.zarray`; what else lies in the tree is passed over. Nothing
-    can be verified.
+    An array is a directory with a `.zarray`; where one lies within another, the tree is one flat
+    dict of paths. What else lies in the tree is passed over. Nothing can be verified.
 
     Raises:
-        FormatError: there is no array, or a `.zarray` or a chunk is not what it should be.
+        FormatError: there is no array, or a `.zarray` or a chunk is not what it should be; or some
+            of it is a checkpoint of its own.
         LimitError: directories nest deeper than MAX_DEPTH, or are more than MAX_FOLDERS.
         CorruptionError: a chunk is missing, a directory is a symbolic link, or cordwood wrote an
             array, whose index is gone.
@@ -53,9 +61,9 @@ def _array_paths(directory: ReadableDirectory) -> list[str]:
         if count > MAX_FOLDERS:
             raise LimitError(f"{directory.name}: more than {MAX_FOLDERS} directories (MAX_FOLDERS)")
         there = directory.sizes(path)
+        _require_no_checkpoint(there, directory.name, path)
         if METADATA_NAME in there:
             found.append(path)
-            continue
         for name, what in _OTHERS.items():
             if name in there:
                 raise UnsupportedFormatError(
@@ -64,6 +72,24 @@ def _array_paths(directory: ReadableDirectory) -> list[str]:
                 )
         if path.count("/") >= MAX_DEPTH:
             raise LimitError(f"{directory.name}/{path:.200}: nested deeper than {MAX_DEPTH}")
-        folders = directory.folders(path) if -1 in there.values() else []
+        if OTHER in there.values():  # links among them, which may be to directories: an error
+            folders = directory.folders(path)
+        else:
+            folders = sorted(name for name, size in there.items() if size == FOLDER)
         waiting += [name if path == "." else f"{path}/{name}" for name in reversed(folders)]
     return found
+
+
+def _require_no_checkpoint(there: Iterable[str], root: str, path: str) -> None:
+    where = root if path == "." else f"{root}/{path}"
+    for name in there:
+        if name in _CHECKPOINTS:
+            raise FormatError(
+                f"{root} is no tree of arrays alone: {name} says that {where} is a checkpoint of "
+                "its own; load each by itself"
+            )
+        if name.endswith(_TENSORS):
+            raise FormatError(
+                f"{root} is no tree of arrays alone: {where}/{name} would be left out; load that "
+                "by itself, and each directory of arrays, or move it away"
+            )
