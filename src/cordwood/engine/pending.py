@@ -19,6 +19,8 @@ from cordwood.errors import PendingSaveError
 
 __all__ = ["PendingSave", "raise_unreported", "save_in_background", "wait_for"]
 
+_HEAD_START_SECONDS = 0.02
+
 
 class PendingSave:
     """A save that goes on in the background; `cordwood.save_async` returns it.
@@ -105,8 +107,12 @@ def save_in_background(
         total_bytes: how much there is to save.
     """
     pending = PendingSave(os.fspath(path), os.path.realpath(path), total_bytes)
+    caller_goes = threading.Event()
 
     def run(earlier: PendingSave | None, job: list[Callable[[PendingSave], None]]) -> None:
+        # Else the caller would wait for Python's lock while this one does its planning, 5 ms at a
+        # time. Where an interrupt has kept it from saying so, this goes on all the same.
+        caller_goes.wait(_HEAD_START_SECONDS)
         if earlier is not None:
             earlier._ended.wait()
         del earlier
@@ -138,6 +144,7 @@ def save_in_background(
             if not started:
                 _running.remove(pending)
             raise
+    caller_goes.set()
     return pending
 
 
