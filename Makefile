@@ -11,7 +11,7 @@ help:
 	@echo "make demo    real weights and a training run, saved, loaded and compared: under two minutes"
 	@echo "make mistakes  what cordwood and the peers say of common mistakes; writes docs/mistakes.md"
 	@echo "make test    the tests"
-	@echo "make check   ruff and mypy"
+	@echo "make check   ruff, mypy and pyright"
 	@echo "make format  let ruff rewrite what it can"
 	@echo "make bench   the benchmarks beside the peers; writes benchmarks/*.md"
 	@echo "make fuzz    a bounded run of the fuzzer (FUZZ_SECONDS=60)"
@@ -43,6 +43,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/basedpyright
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -72,7 +72,9 @@ DAMAGE: Sequence[Mistake] = (
         "what is loaded is what the save had written before; the first half of the file, where "
         "it is written in place",
         change={
-            "cordwood": lambda path: path.rename(path.with_name(".ckpt.0123456789abcdef.stage")),
+            "cordwood": lambda path: path.rename(
+                path.with_name(".ckpt.cordwood-0123456789abcdef.stage")
+            ),
             "orbax": _interrupt_orbax,
             "flax": _truncate,
             "equinox": _truncate,

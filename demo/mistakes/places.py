@@ -94,8 +94,8 @@ PLACES: Sequence[Mistake] = (
     Mistake("A pickle", "what Python's `pickle.dump` wrote is loaded", change=_pickle),
     Mistake("An empty file", "a file of no bytes is loaded", change=_empty_file),
     Mistake(
-        "An unknown suffix",
-        "`ckpt.h5` is loaded, which is not there",
+        "A suffix too many",
+        "`ckpt.h5` is loaded, and the checkpoint is called `ckpt`",
         acts={
             "cordwood": lambda path: cordwood.load(path.with_suffix(".h5"), like=state()),
             **{name: _ANY_NAME for name in LIBRARIES if name != "cordwood"},

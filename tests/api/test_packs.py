@@ -217,6 +217,16 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         cordwood.load(tmp_path / "ckpt/100")
     with pytest.raises(FileNotFoundError, match=r"did you mean one that ends in .safetensors\?"):
         cordwood.load(tmp_path / "x.safetensor")
+    with pytest.raises(cordwood.IncompleteCheckpointError, match="is an empty directory"):
+        cordwood.verify(tmp_path)
+    (tmp_path / ".100.cordwood-0123456789abcdef.stage").mkdir()
+    with pytest.raises(cordwood.IncompleteCheckpointError, match=r"100: a save to it has not fin"):
+        cordwood.load(tmp_path / "100")
+    cordwood.save(tmp_path / "x.safetensors", {"a": 1})
+    with pytest.raises(FileNotFoundError, match=r"did you mean .*/x.safetensors\?"):
+        cordwood.load(tmp_path / "x.safetensor")
+    with pytest.raises(cordwood.UnsupportedFormatError, match=r"did you mean .safetensors\?"):
+        cordwood.save(tmp_path / "x.safetensor", {})
     with pytest.raises(FileNotFoundError, match=r"no cordwood.json"):
         cordwood.verify(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"no directory that a save could .*none'"):

@@ -23,16 +23,18 @@ from cordwood.api.match import Extra, Missing, fit
 from cordwood.api.match_positions import fit_positions
 from cordwood.api.placing import Placing, place
 from cordwood.api.reading import Reading
+from cordwood.api.recognise import other_than
 from cordwood.api.resharding import device_boxes
 from cordwood.api.restore import restore, target_as_saved
 from cordwood.api.slicing import select
 from cordwood.api.target import Target, size_of
 from cordwood.api.wishes import check_wishes
 from cordwood.engine.collector import collector_paused
+from cordwood.engine.files import LocalFile
 from cordwood.engine.meter import Report, metering
 from cordwood.engine.source_digests import SourceDigests
 from cordwood.engine.urls import local_or_url
-from cordwood.errors import MismatchError, counted
+from cordwood.errors import FormatError, LimitError, MismatchError, counted
 from cordwood.index import Box, Leaf, LeafKind
 from cordwood.keypath import format_path
 from cordwood.plan.boxes import Want
@@ -107,12 +109,19 @@ def _open(
     row = origin_of(path, format=format, prefix=prefix)
     if isinstance(row, Layout):
         return Checkpoint(os.fspath(path), module_of(row).open_contents(path, prefix))
-    file = open_source(path, row, max_bytes=max_bytes, read_once=read_once)
     try:
-        return Checkpoint(os.fspath(path), Contents(row.name, scan(file, row), (file,)))
-    except BaseException:
-        file.close()
-        raise
+        file = open_source(path, row, max_bytes=max_bytes, read_once=read_once)
+        try:
+            return Checkpoint(os.fspath(path), Contents(row.name, scan(file, row), (file,)))
+        except BaseException:
+            file.close()
+            raise
+    except FormatError as e:
+        with LocalFile(path) as found:
+            other = other_than(found, row)
+        if other is None or isinstance(e, LimitError):
+            raise
+        raise type(e)(f"{e}; this is {other}") from e
 
 
 class StoredLeaf:

@@ -11,8 +11,8 @@ from cordwood import dtypes
 from cordwood.api.checkpoint import Checkpoint
 from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.compare import SAME, Compared, compare, together
+from cordwood.api.containers import Container, containers, label_of
 from cordwood.api.differences import Diff, LeafDiff
-from cordwood.api.match import Container, containers, label_of
 from cordwood.api.sides import Side, StoredSide, TreeSide
 from cordwood.engine.collector import collector_paused
 from cordwood.errors import MismatchError

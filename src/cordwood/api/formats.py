@@ -65,10 +65,16 @@ def format_for(path: str | os.PathLike[str], name: str | None) -> Format:
     Raises:
         UnsupportedFormatError: neither is known; the message lists those that are.
     """
+    return _format_for(path, name, FORMATS)
+
+
+def _format_for(path: str | os.PathLike[str], name: str | None, rows: Sequence[Format]) -> Format:
+    """As `format_for`; the message lists `rows` alone."""
+    names = ", ".join(repr(row.name) for row in rows)
     if name is not None:
         if name in _BY_NAME:
             return _BY_NAME[name]
-        raise UnsupportedFormatError(f"format {name!r} is unknown; expected one of {_names()}")
+        raise UnsupportedFormatError(f"format {name!r} is unknown; expected one of {names}")
     text = os.fspath(path)
     row = format_by_suffix(text)
     if row is not None:
@@ -76,10 +82,11 @@ def format_for(path: str | os.PathLike[str], name: str | None) -> Format:
     suffix = Path(text).suffix
     close = close_suffix(text)
     hint = f"; did you mean {close}?" if close else ""
+    suffixes = ", ".join(row.suffix for row in rows if row.suffix)
     raise UnsupportedFormatError(
-        f"{text}: expected a name that ends in {_suffixes()}, found "
+        f"{text}: expected a name that ends in {suffixes}, found "
         f"{repr(suffix) if suffix else 'no suffix'}{hint} "
-        f"(or pass format=, one of {_names()})"
+        f"(or pass format=, one of {names})"
     )
 
 
@@ -106,7 +113,7 @@ def format_to_write(path: str | os.PathLike[str], name: str | None) -> Format:
     Raises:
         UnsupportedFormatError: no such format is known, or it can only be read.
     """
-    row = format_for(path, name)
+    row = _format_for(path, name, [row for row in FORMATS if row.writable])
     if not row.writable:
         known = [other.suffix for other in FORMATS if other.writable]
         raise UnsupportedFormatError(
@@ -114,14 +121,6 @@ def format_to_write(path: str | os.PathLike[str], name: str | None) -> Format:
             f"{', '.join(known)}, or one without a suffix, for a directory"
         )
     return row
-
-
-def _names() -> str:
-    return ", ".join(repr(row.name) for row in FORMATS)
-
-
-def _suffixes() -> str:
-    return ", ".join(row.suffix for row in FORMATS if row.suffix)
 
 
 def open_source(

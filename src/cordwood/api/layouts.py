@@ -24,7 +24,7 @@ from cordwood.api.steps import LOOKED_AT, is_named_step, listed, sorted_steps
 from cordwood.engine.files import LocalFile
 from cordwood.engine.folders import has_within
 from cordwood.engine.presence import what_is_at
-from cordwood.engine.stage import standing
+from cordwood.engine.stage import stale_stages, standing
 from cordwood.engine.urls import parse_url
 from cordwood.errors import (
     IncompleteCheckpointError,
@@ -32,6 +32,7 @@ from cordwood.errors import (
     UnsupportedFormatError,
     counted,
 )
+from cordwood.plan.nearest import nearest
 
 __all__ = [
     "DEFAULT",
@@ -100,6 +101,7 @@ _BY_NAME: Mapping[str, Layout] = {row.name: row for row in LAYOUTS if row.writab
 
 _BELOW = "**/"
 _MAX_ENTRIES = 10_000  # that are looked at for an array
+_MAX_BESIDE = 1000  # that may have been meant
 
 # Suffixes of files that others write: a directory of such a name would be a mistake.
 _FILE_SUFFIXES = frozenset(
@@ -185,7 +187,7 @@ def origin_of(
     """How what lies at `path` is to be read.
 
     Raises:
-        UnsupportedFormatError: it is a file, or no name of a directory, and of no known format.
+        UnsupportedFormatError: it is a file of no known format.
         FileNotFoundError: there is nothing at `path`.
         IncompleteCheckpointError: it is a directory without an index, perhaps one of steps, or what
             a save that did not finish was to become.
@@ -206,9 +208,8 @@ def origin_of(
     if what == "nothing":
         if format is not None:
             format_for(path, format)
-        elif is_directory_name(text):
-            module_of(ORBAX).refuse_unfinished(place)
-        raise FileNotFoundError(errno.ENOENT, f"there is no checkpoint{_meant(text)}", text)
+        module_of(ORBAX).refuse_unfinished(place)
+        raise absence(text)
     if format is None and format_by_suffix(text) is None and what == "a file":
         with LocalFile(place) as file:
             return recognise(file)
@@ -219,10 +220,26 @@ def origin_of(
     return row
 
 
-def _meant(text: str) -> str:
-    """A hint where the suffix is nearly a known one."""
-    close = close_suffix(text)
-    return f" (did you mean one that ends in {close}?)" if close else ""
+def absence(path: str) -> OSError:
+    """What to say where there is nothing: of a save that did not finish, or what lies beside."""
+    stages = stale_stages(path)
+    if stages:
+        return IncompleteCheckpointError(
+            f"{path}: a save to it has not finished, and has left {Path(stages[-1]).name} "
+            "beside it: wait if it still runs; else load an earlier checkpoint, or save again"
+        )
+    parent = Path(path).parent
+    if not parent.is_dir():
+        what = f"there is no checkpoint, as there is no directory {os.fspath(parent)!r}"
+        return FileNotFoundError(errno.ENOENT, what, path)
+    beside = [entry.name for entry, _ in zip(parent.iterdir(), range(_MAX_BESIDE), strict=False)]
+    close = nearest(Path(path).name, beside)
+    if close is not None:
+        hint = f" (did you mean {os.fspath(parent / close)}?)"
+    else:
+        suffix = close_suffix(path)
+        hint = f" (did you mean one that ends in {suffix}?)" if suffix else ""
+    return FileNotFoundError(errno.ENOENT, f"there is no checkpoint{hint}", path)
 
 
 def not_a_checkpoint(place: Path, text: str) -> IncompleteCheckpointError:
@@ -234,11 +251,15 @@ def not_a_checkpoint(place: Path, text: str) -> IncompleteCheckpointError:
             f"checkpoint itself: load one of them; the newest is {place / _newest(place, steps)}"
         )
     names = sorted(entry.name for entry in place.iterdir())
+    if not names:
+        return IncompleteCheckpointError(
+            f"{text} is an empty directory: expected a checkpoint, or the file of one"
+        )
     files = [name for name in names if format_by_suffix(name) is not None]
     advice = f"; a file of it can be loaded alone: {place / files[0]}" if files else ""
     return IncompleteCheckpointError(
         f"{text} has no {' or '.join(row.index_name for row in LAYOUTS)}: no save to it has "
-        f"finished, or it is no checkpoint; found {listed(names) or 'nothing in it'}{advice}"
+        f"finished, or it is no checkpoint; found {listed(names)}{advice}"
     )
 
 

@@ -6,6 +6,15 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from cordwood.api.containers import (
+    Problem,
+    container_problems,
+    containers,
+    label_of,
+    leaves_for_containers,
+    name_of,
+    one_for_each,
+)
 from cordwood.api.nest import SEPARATORS
 from cordwood.api.target import Target
 from cordwood.errors import MismatchError, counted
@@ -15,17 +24,13 @@ from cordwood.plan.described import described
 from cordwood.plan.nearest import nearest_path
 from cordwood.tree.flatten import Flat, flatten, unflatten
 from cordwood.tree.leaves import ARRAY_KINDS, describe
-from cordwood.tree.structure import Structure
 
 __all__ = [
-    "Container",
     "Extra",
     "Fit",
     "Missing",
-    "containers",
     "difference",
     "fit",
-    "label_of",
     "mismatch",
     "target_of",
 ]
@@ -75,56 +80,69 @@ def fit(
             message names all of them.
     """
     flat, rebuild = _take_apart(like, index.naming)
-    stored = {_name_of(leaf.key_path, index.naming): leaf for leaf in index.leaves}
+    stored = {name_of(leaf.key_path, index.naming): leaf for leaf in index.leaves}
     if len(stored) < len(index.leaves):
         raise _alike(index, name)
-    unwanted = {_name_of(path, index.naming) for path in left_out}
-    problems: list[str] = []
+    unwanted = {name_of(path, index.naming) for path in left_out}
+    problems: list[Problem] = []
     absent: list[tuple[int, KeyPath, bool]] = []
     targets: list[Target] = []
     filled: list[int] = []
     seen = set()
     for i, (path, leaf_like) in enumerate(zip(flat.paths, flat.leaves, strict=True)):
-        key = _name_of(path, index.naming)
+        key = name_of(path, index.naming)
         leaf = stored.get(key)
         if leaf is None and missing == "keep" and not _is_abstract(leaf_like):
             continue
         spec = describe(path, leaf_like, abstract=True)
         if key in seen:
-            problems.append(f"{label_of(path)}: another leaf of `like` has the name {key!r} too")
+            text = f"{label_of(path)}: another leaf of `like` has the name {key!r} too"
+            problems.append(Problem(key, text))
         seen.add(key)
         if leaf is None:
             absent.append((len(problems), path, key in unwanted))
-            problems.append("")  # which is said when it is known what nothing has asked for
+            # Its text is known when it is known what nothing has asked for.
+            problems.append(Problem(key, ""))
             continue
         problem = difference(leaf, spec, strict=strict, cast=cast)
         if problem:
-            problems.append(f"{label_of(path)}: {problem}")
+            problems.append(Problem(key, f"{label_of(path)}: {problem}"))
         else:
             targets.append(target_of(leaf, spec, leaf_like, to, cast=cast))
             filled.append(i)
-    left = [format_path(leaf.key_path) for key, leaf in stored.items() if key not in seen]
+    left = {key: leaf.key_path for key, leaf in stored.items() if key not in seen}
+    names = [format_path(path) for path in left.values()]
+    of_strings = {name_of(path, "strings"): format_path(path) for path in left.values()}
     for i, path, is_unwanted in absent:
-        close = nearest_path(format_path(path), left) if i < _MAX_LINES else None
-        problems[i] = f"{label_of(path)}: {_absence(close, missing, is_unwanted)}"
+        close = nearest_path(format_path(path), names) if i < _MAX_LINES else None
+        same = of_strings.get(name_of(path, "strings"))
+        hint = f"{same}, whose keys are of other types" if same is not None else close
+        text = f"{label_of(path)}: {_absence(hint, missing, is_unwanted)}"
+        problems[i] = problems[i]._replace(text=text)
     passes_over = extra == "ignore" or not strict
     if not passes_over:
         problems += [
-            f"{label_of(leaf.key_path)}: in the checkpoint ({described(leaf)}), not in `like` "
-            '(extra="ignore" passes over it)'
-            for key, leaf in stored.items()
-            if key not in seen
+            Problem(
+                key,
+                f"{label_of(path)}: in the checkpoint ({described(stored[key])}), not in `like` "
+                '(extra="ignore" passes over it)',
+            )
+            for key, path in left.items()
         ]
-    if strict and index.naming not in SEPARATORS:
-        problems += _container_problems(
-            index.structure,
-            flat.structure,
-            index.naming,
-            missing=missing == "keep",
-            extra=passes_over,
-        )
+    if strict and index.naming not in SEPARATORS and index.structure != flat.structure:
+        here = containers(index.structure, index.naming)
+        there = containers(flat.structure, index.naming)
+        problems += container_problems(here, there, missing=missing == "keep", extra=passes_over)
+        if problems:
+            wanted = {
+                key: described(describe(path, leaf, abstract=True))
+                for path, leaf in zip(flat.paths, flat.leaves, strict=True)
+                if (key := name_of(path, index.naming)) in here
+            }
+            found = {key: described(leaf) for key, leaf in stored.items() if key in there}
+            problems = one_for_each(problems, leaves_for_containers(here, there, found, wanted))
     if problems:
-        raise mismatch(problems, name)
+        raise mismatch([problem.text for problem in problems], name)
     if len(filled) == len(flat.leaves):
         return Fit(targets, flat.paths, rebuild)
 
@@ -141,7 +159,7 @@ def _alike(index: Index, name: str) -> MismatchError:
     """Two stored leaves have one name: `like` cannot say which it means."""
     seen: dict[Any, KeyPath] = {}
     for leaf in index.leaves:
-        key = _name_of(leaf.key_path, index.naming)
+        key = name_of(leaf.key_path, index.naming)
         if key in seen:
             break
         seen[key] = leaf.key_path
@@ -175,18 +193,6 @@ def _take_apart(like: Any, naming: Naming) -> tuple[Flat, Callable[[Sequence[Any
         return flat, lambda values: from_state_dict(like, unflatten(flat, values))
     flat = flatten(like)
     return flat, lambda values: unflatten(flat, values)
-
-
-def _name_of(path: KeyPath, naming: Naming) -> Any:
-    if naming == "exact":
-        return path
-    keys = tuple(str(key) if isinstance(key, (str, int)) else str(key.value) for key in path)
-    separator = SEPARATORS.get(naming)
-    return keys if separator is None else separator.join(keys)
-
-
-def label_of(path: KeyPath) -> str:
-    return format_path(path) or "the root"
 
 
 def difference(leaf: Leaf, spec: LeafSpec, *, strict: bool, cast: bool) -> str | None:
@@ -226,68 +232,6 @@ def _sharding(like: Any) -> Any:
     if jax is not None and isinstance(like, jax.Array):
         return like.sharding if like.committed else None
     return getattr(like, "sharding", None)
-
-
-class Container(NamedTuple):
-    path: KeyPath
-    kind: str
-    empty: bool
-
-
-def _container_problems(
-    stored: Structure, like: Structure, naming: Naming, *, missing: bool, extra: bool
-) -> list[str]:
-    """Containers of another kind, and those without leaves that only one side has, where
-    nothing may be missing or extra."""
-    if stored == like:
-        return []
-    here, there = containers(stored, naming), containers(like, naming)
-    problems = []
-    for name, wanted in there.items():
-        found = here.get(name)
-        if found is not None and found.kind != wanted.kind:
-            problems.append(f"{label_of(wanted.path)}: expected {wanted.kind}, found {found.kind}")
-        elif found is None and wanted.empty and not missing:
-            problems.append(f"{label_of(wanted.path)}: expected {_empty(wanted)}, found none there")
-    problems += [
-        f"{label_of(found.path)}: found {_empty(found)}, which `like` has not"
-        for name, found in here.items()
-        if found.empty and name not in there and not extra
-    ]
-    return problems
-
-
-def _empty(container: Container) -> str:
-    return container.kind if container.kind in ("None", _EMPTY) else f"an empty {container.kind}"
-
-
-_EMPTY = "an empty container"
-_MAPPINGS = frozenset({"dict", "namedtuple", "object"})
-
-
-def containers(structure: Structure, naming: Naming) -> dict[Any, Container]:
-    """The containers by the name of their path; nodes with named fields count as one kind."""
-    found: dict[Any, Container] = {}
-    stack: list[KeyPath] = [()]
-    for node in structure:
-        path = stack.pop()
-        if node.kind == "leaf":
-            continue
-        kind: str = node.kind
-        keys: Sequence[Any] = node.keys or range(node.size)
-        if kind == "dict" and node.type_name in ("list", "tuple"):  # selected elements of one
-            kind, keys = node.type_name, [getattr(key, "value", key) for key in node.keys]
-        if naming == "keys":
-            kind = "container" if node.size else _EMPTY
-        elif kind == "none":
-            kind = "None"
-        elif naming == "strings":
-            kind = "container"  # a state dict has made dicts of them all
-        elif kind in _MAPPINGS:
-            kind = "dict or node with fields"
-        found[_name_of(path, naming)] = Container(path, kind, not node.size)
-        stack.extend((*path, key) for key in reversed(keys))
-    return found
 
 
 def mismatch(problems: Sequence[str], name: str) -> MismatchError:

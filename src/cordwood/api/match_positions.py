@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from cordwood.api.match import Fit, difference, label_of, mismatch, target_of
+from cordwood.api.containers import label_of
+from cordwood.api.match import Fit, difference, mismatch, target_of
 from cordwood.errors import counted
 from cordwood.index import Index, Leaf, LeafKind, LeafSpec
 from cordwood.plan.described import described

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cordwood.api.target import Target
+from cordwood.api.unfit import unfit
 from cordwood.errors import MismatchError
 from cordwood.index import LeafKind
 from cordwood.keypath import DictKey, KeyPath, format_path
@@ -118,7 +119,7 @@ def _sharding(given: Any, mesh: Any, shape: tuple[int, ...], name: str) -> Any:
             given = plain = jax.sharding.NamedSharding(mesh, given)
         plain.shard_shape(shape)
     except ValueError as e:
-        raise _Unfit(f"shape {list(shape)} cannot be cut by {given}: {e}") from e
+        raise _Unfit(unfit(shape, given, mesh, e)) from e
     return given
 
 

@@ -9,7 +9,7 @@ from cordwood.api.formats import FORMATS, Format, format_by_suffix, scan
 from cordwood.engine.files import ReadableFile
 from cordwood.errors import CordwoodError, UnsupportedFormatError
 
-__all__ = ["is_records", "recognise"]
+__all__ = ["is_records", "other_than", "recognise"]
 
 _HEAD_BYTES = 128 << 10
 _ZIP, _GZIP, _ZSTD, _NPY = b"PK", b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x93NUMPY"
@@ -55,13 +55,29 @@ def recognise(file: ReadableFile) -> Format:
     )
 
 
+def other_than(file: ReadableFile, row: Format) -> str | None:
+    """What a file that is not of a format is instead, as far as that is known."""
+    head = file.read(0, min(_HEAD_BYTES, file.size_bytes))
+    for other in FORMATS:
+        if other is not row and _RECOGNISERS[other.name](file, head):
+            return f"{other.description}: rename it, or pass format={other.name!r}"
+    return _foreign(file, head) if head else "an empty file"
+
+
 def _other(file: ReadableFile, head: bytes) -> str:
+    if not head:
+        return "an empty file"
+    return _foreign(file, head) or f"{file.size_bytes} bytes that begin with {head[:8]!r}"
+
+
+def _foreign(file: ReadableFile, head: bytes) -> str | None:
+    """What a file is that no format here is for."""
     if head.startswith(_ZIP) and any(name.endswith("data.pkl") for name in _members(file)):
         return _TORCH
     for magic, what in _OTHERS:
         if head.startswith(magic):
             return what
-    return f"{file.size_bytes} bytes that begin with {head[:8]!r}" if head else "an empty file"
+    return None
 
 
 def _members(file: ReadableFile) -> list[str]:

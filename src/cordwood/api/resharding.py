@@ -13,6 +13,7 @@ from cordwood.api.convert import as_kind, convert, inline_value
 from cordwood.api.groups import groups_of
 from cordwood.api.reading import Reading
 from cordwood.api.target import Target
+from cordwood.api.unfit import unfit
 from cordwood.errors import MismatchError
 from cordwood.index import Box, Inline, Leaf, Pieces, Span
 from cordwood.keypath import format_path
@@ -66,7 +67,8 @@ def device_boxes(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:
                 else:
                     known[key] = None
             except (ValueError, IndexError) as e:
-                problems.append(f"  {format_path(leaf.key_path) or 'the root'}: {e}")
+                what = unfit(leaf.shape, sharding, None, e)
+                problems.append(f"  {format_path(leaf.key_path) or 'the root'}: {what}")
                 continue
         boxes = known[key]
         if boxes is not None:

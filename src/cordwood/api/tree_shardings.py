@@ -7,6 +7,7 @@ from typing import Any
 
 from cordwood.api.target import Target
 from cordwood.api.tree_names import Steps
+from cordwood.api.unfit import unfit
 from cordwood.errors import MismatchError
 from cordwood.sharding.rules import Rules, first_match
 from cordwood.tree.flatten import flatten
@@ -134,7 +135,7 @@ def _sharding(
     try:
         given.shard_shape(shape)
     except ValueError as e:
-        raise _Unfit(f"shape {list(shape)} cannot be cut by {given}: {e}") from e
+        raise _Unfit(unfit(shape, given, mesh, e)) from e
     return given, layout
 
 
