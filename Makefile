@@ -8,7 +8,7 @@ MINILM := $(VENV)/.minilm
 .PHONY: help install demo mistakes test check format bench fuzz soak clean
 
 help:
-	@echo "make demo    real weights and a training run, saved, loaded and compared: under two minutes"
+	@echo "make demo    real weights, and a run that is killed and goes on elsewhere: under three minutes"
 	@echo "make mistakes  what cordwood and the peers say of common mistakes; writes docs/mistakes.md"
 	@echo "make test    the tests"
 	@echo "make check   ruff, mypy and pyright"

@@ -1,4 +1,4 @@
-"""`make demo`: real weights through cordwood and its peers, then a training run that goes on."""
+"""`make demo`: real weights beside the peers, and a training run that is killed and goes on."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from rich.console import Console
 
+from demo.inspecting import show_steps
 from demo.resuming import show_resuming
 from demo.weights import show_weights
 
@@ -20,7 +21,8 @@ def main() -> None:
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="cordwood-demo-") as folder:
         show_weights(console, Path(folder))
-        show_resuming(console, Path(folder))
+        runs = show_resuming(console, Path(folder))
+        show_steps(console, Path(folder), runs)
     console.print(f"\nDone in {time.perf_counter() - start:.0f} s.")
 
 

@@ -1,78 +1,107 @@
-"""Trains, saves, and goes on in a new process: its loss is that of the run that never stopped."""
+"""A run that is killed in the middle of a save, and goes on on another mesh, bit for bit."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import time
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
 import cordwood
-from demo.training import held_out_loss, new_run, text_as_codes, train
+from demo.children import INDEX, Told, kill_in_a_save, start, told_by
 
-__all__ = ["resume", "show_resuming"]
+__all__ = ["Runs", "show_resuming"]
 
-SECONDS = 8.0
-STEPS = 100
+STEPS = 76
+EVERY = 15
+BEFORE, AFTER = (4, 2), (2, 4)
 
 
-def show_resuming(console: Console, folder: Path) -> None:
-    console.rule("A training run: Flax and Optax, on Python's help topics")
-    codes = text_as_codes()
-    console.print(f"{len(codes):,} characters of real text; the last tenth is held out.")
-    run = new_run()
-    path = folder / "run.safetensors"
-    table = Table(title="Held-out loss, nats a character")
-    table.add_column("step", justify="right")
-    table.add_column("this process", justify="right")
-    table.add_column("a new process", justify="right")
-    step = 0
-    start = time.perf_counter()
-    while step == 0 or time.perf_counter() - start < SECONDS:
-        table.add_row(str(step), f"{held_out_loss(run, codes):.6f}", "")
-        run = train(run, codes, STEPS)
-        step += STEPS
+class Runs(NamedTuple):
+    """Where the steps of both runs lie, and what the processes told."""
 
-    cordwood.save(path, run)
-    here = [held_out_loss(run, codes)]
-    for _ in range(3):
-        run = train(run, codes, STEPS)
-        here.append(held_out_loss(run, codes))
-    there = _in_a_new_process(path, rounds=3)
-    for i, (ours, theirs) in enumerate(zip(here, there, strict=True)):
-        note = " (saved, loaded)" if i == 0 else ""
-        table.add_row(f"{step + i * STEPS}{note}", f"{ours:.6f}", f"{theirs:.6f}")
-    console.print(table)
-    if there != here:
-        raise SystemExit("the new process did not go on where this one stopped")
+    whole_root: Path
+    root: Path
+    whole: Told
+    killed: Told
+    resumed: Told
+
+
+def show_resuming(console: Console, folder: Path) -> Runs:
+    console.rule("A training run: a transformer over eight devices, Flax and Optax")
     console.print(
-        f"Saved {path.stat().st_size / 1e6:.1f} MB (train state and key) at step {step}; "
-        "the new process went on with exactly the same losses."
+        "It learns the text of Python's help topics, a character at a time. Its state, a frozen\n"
+        "table of 16.8 MB among it, is cut over a 4x2 mesh of virtual devices."
     )
+    whole_root, root = folder / "whole", folder / "run"
+    whole = told_by(start(whole_root, BEFORE, every=STEPS - 1, steps=STEPS))
+    console.print(
+        f"\nNever stopped, 4x2: {STEPS} steps in {whole.end['seconds']:.1f} s, "
+        f"held-out loss {whole.end['held_out']:.4f} nats a character."
+    )
+    child = start(root, BEFORE, every=EVERY, steps=STEPS)
+    step = kill_in_a_save(child, root, [3 * EVERY, 4 * EVERY])
+    killed = told_by(child, killed=True)
+    console.print(f"\nThe same run, saved every {EVERY} steps in the background, until SIGKILL:")
+    _show_what_is_left(console, root, step)
+    resumed = told_by(start(root, AFTER, every=EVERY, steps=STEPS))
+    restored = resumed.restored
+    if restored.get("restored") != step - EVERY:
+        raise SystemExit(f"expected to go on from step {step - EVERY}, found {restored}")
+    console.print(
+        f"Gone on with a 2x4 mesh from step {step - EVERY}, read in "
+        f"{1e3 * restored['seconds']:.0f} ms. It warned:"
+    )
+    for note in restored["notes"]:
+        console.print(f"  {note.replace(str(folder), '...')}", style="yellow", highlight=False)
+    runs = Runs(whole_root, root, whole, killed, resumed)
+    _show_losses(console, runs, step)
+    _require_same_end(console, runs)
+    return runs
 
 
-def resume(path: Path, rounds: int) -> list[float]:
-    """Load a run and go on; the losses as loaded and after each round."""
-    codes = text_as_codes()
-    run = cordwood.load(path, like=new_run(seed=1))
-    losses = [held_out_loss(run, codes)]
-    for _ in range(rounds):
-        run = train(run, codes, STEPS)
-        losses.append(held_out_loss(run, codes))
-    return losses
+def _show_what_is_left(console: Console, root: Path, step: int) -> None:
+    files = sorted((root / str(step)).iterdir())
+    for path in files:
+        console.print(f"  run/{step}/{path.name}: {path.stat().st_size / 1e6:.1f} MB")
+    if INDEX in [path.name for path in files]:
+        raise SystemExit(f"the save of step {step} had ended when it was killed")
+    steps = cordwood.CheckpointManager(root).steps()
+    console.print(f"  no {INDEX}: step {step} is none. Whole steps: {steps}")
+    if step in steps or steps[-1:] != [step - EVERY]:
+        raise SystemExit(f"expected step {step - EVERY} to be the newest, found {steps}")
 
 
-def _in_a_new_process(path: Path, rounds: int) -> list[float]:
-    root = Path(__file__).resolve().parent.parent
-    command = [sys.executable, "-m", "demo.resuming", str(path), str(rounds)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=root)
-    losses: list[float] = json.loads(done.stdout)
-    return losses
+def _show_losses(console: Console, runs: Runs, step: int) -> None:
+    columns = {
+        "never stopped, 4x2": runs.whole.losses,
+        "killed, 4x2": runs.killed.losses,
+        "gone on, 2x4": runs.resumed.losses,
+    }
+    table = Table(title="Training loss, nats a character")
+    table.add_column("step", justify="right")
+    for name in columns:
+        table.add_column(name, justify="right")
+    shown = {0, step - EVERY, step - EVERY + 1, step, step + 1, STEPS - 1}
+    for number in sorted(shown):
+        found = [losses.get(number) for losses in columns.values()]
+        texts = ["" if loss is None else f"{float.fromhex(loss):.9f}" for loss in found]
+        table.add_row(str(number), *texts)
+    console.print(table)
+    for name, losses in columns.items():
+        for number, loss in losses.items():
+            if loss != runs.whole.losses[number]:
+                raise SystemExit(f"{name}: the loss of step {number} is another")
+    both = {**runs.killed.losses, **runs.resumed.losses}
+    if sorted(both) != list(range(STEPS)):
+        raise SystemExit("steps are missing")
+    console.print(f"All {STEPS} losses are those of the run that never stopped, bit for bit.")
 
 
-if __name__ == "__main__":
-    print(json.dumps(resume(Path(sys.argv[1]), int(sys.argv[2]))))
+def _require_same_end(console: Console, runs: Runs) -> None:
+    last = STEPS - 1
+    found = cordwood.diff(runs.whole_root / str(last), runs.root / str(last))
+    if not found.equal:
+        raise SystemExit(str(found))
+    console.print(f"So is the state after step {last}: {found.equal_leaves} leaves are equal.")

@@ -1,86 +1,56 @@
-"""A small character model in Flax and Optax, trained on Python's own documentation."""
+"""A training run as a process of its own: python -m demo.training ROOT ROWS COLUMNS EVERY STEPS.
+
+It goes on from the newest step below ROOT, on a mesh of ROWS x COLUMNS devices, saves every so many
+steps, and prints a line of JSON for all that happens.
+"""
 
 from __future__ import annotations
 
-from pydoc_data.topics import topics
+import json
+import sys
+import time
+import warnings
 from typing import Any
 
-import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
-from flax.training.train_state import TrainState
+from jax.sharding import Mesh
 
-__all__ = ["CharacterModel", "held_out_loss", "new_run", "text_as_codes", "train"]
-
-CONTEXT = 24
-BATCH = 256
-CODES = 128  # ASCII
+from cordwood import CheckpointManager, EverySteps, KeepLast, SaveReport
+from demo.transformer import held_out_loss, new_run, step_on, text_as_codes
 
 
-class CharacterModel(nn.Module):
-    """Logits for the next character, from the last CONTEXT ones."""
-
-    width: int = 192
-
-    @nn.compact
-    def __call__(self, codes: jax.Array) -> jax.Array:
-        hidden = nn.Embed(CODES, 24)(codes).reshape(*codes.shape[:-1], -1)
-        for _ in range(2):
-            hidden = nn.gelu(nn.LayerNorm()(nn.Dense(self.width)(hidden)))
-        return nn.Dense(CODES)(hidden)
-
-
-def text_as_codes() -> jax.Array:
-    """The text of Python's help topics, as ASCII codes (uint8)."""
-    text = "\n\n".join(topics[name] for name in sorted(topics))
-    return jnp.asarray(np.frombuffer(text.encode("ascii", "replace"), np.uint8))
-
-
-def new_run(seed: int = 0) -> dict[str, Any]:
-    """What a run needs to go on: the train state, and the key that draws its batches."""
-    key, init_key = jax.random.split(jax.random.key(seed))
-    model = CharacterModel()
-    params = model.init(init_key, jnp.zeros((1, CONTEXT), jnp.int32))["params"]
-    state = TrainState.create(
-        apply_fn=model.apply,
-        params=params,
-        tx=optax.adamw(optax.warmup_cosine_decay_schedule(0.0, 3e-3, 100, 5000)),
-    )
-    # Flax starts at the Python int 0 and has an array after one step: an array from the start.
-    return {"state": state.replace(step=jnp.zeros((), jnp.int32)), "key": key}
+def main(root: str, rows: int, columns: int, every: int, steps: int) -> None:
+    devices = np.array(jax.devices()[: rows * columns])
+    mesh = Mesh(devices.reshape(rows, columns), ("data", "model"))
+    run, codes, first = new_run(mesh), text_as_codes(), 0
+    train_step = step_on(mesh, run)
+    with CheckpointManager(root, save=EverySteps(every), keep=KeepLast(3), on_save=tell) as manager:
+        begun = time.perf_counter()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            restored = manager.restore(like=run)
+        if restored is not None:
+            run, first = jax.block_until_ready(restored.tree), restored.step + 1
+            notes = [str(warning.message) for warning in caught]
+            _print(restored=restored.step, seconds=time.perf_counter() - begun, notes=notes)
+        begun = time.perf_counter()
+        for step in range(first, steps):
+            run, loss = train_step(run, codes)
+            _print(step=step, loss=float(loss).hex())
+            manager.save(step, run, metrics={"loss": loss})
+        _print(seconds=time.perf_counter() - begun, held_out=float(held_out_loss(run, codes)))
 
 
-def train(run: dict[str, Any], codes: jax.Array, steps: int) -> dict[str, Any]:
-    """The run, some steps further. The last tenth of the text is held out."""
-    trained = codes[: len(codes) * 9 // 10]
-    state, key = run["state"], run["key"]
-    for _ in range(steps):
-        state, key = _step(state, key, trained)
-    return {"state": state, "key": key}
+def tell(report: SaveReport) -> None:
+    """Print what a save took."""
+    _print(saved=report._asdict())
 
 
-def held_out_loss(run: dict[str, Any], codes: jax.Array) -> float:
-    """Mean cross-entropy in nats a character, on always the same held-out windows."""
-    held_out = codes[len(codes) * 9 // 10 :]
-    windows = _windows(held_out, jax.random.key(1), count=2048)
-    return float(_loss(run["state"].params, run["state"].apply_fn, windows))
+def _print(**fields: Any) -> None:
+    sys.stdout.write(json.dumps(fields) + "\n")  # one write: saves report from their own thread
+    sys.stdout.flush()
 
 
-def _windows(codes: jax.Array, key: jax.Array, *, count: int) -> jax.Array:
-    starts = jax.random.randint(key, (count,), 0, len(codes) - CONTEXT - 1)
-    return codes[starts[:, None] + jnp.arange(CONTEXT + 1)].astype(jnp.int32)
-
-
-def _loss(params: Any, apply_fn: Any, windows: jax.Array) -> jax.Array:
-    logits = apply_fn({"params": params}, windows[:, :-1])
-    return optax.softmax_cross_entropy_with_integer_labels(logits, windows[:, -1]).mean()
-
-
-@jax.jit
-def _step(state: TrainState, key: jax.Array, codes: jax.Array) -> tuple[TrainState, jax.Array]:
-    key, batch_key = jax.random.split(key)
-    windows = _windows(codes, batch_key, count=BATCH)
-    gradients = jax.grad(_loss)(state.params, state.apply_fn, windows)
-    return state.apply_gradients(grads=gradients), key
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))

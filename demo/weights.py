@@ -27,7 +27,7 @@ from benchmarks.contenders import (
 from benchmarks.rounds import median_seconds, time_saves, time_values
 from benchmarks.trees import minilm, minilm_path
 
-__all__ = ["same_bits", "show_weights"]
+__all__ = ["flat", "same_bits", "show_weights"]
 
 ROUNDS = 5
 
@@ -53,8 +53,8 @@ def show_weights(console: Console, folder: Path) -> None:
     readers = [
         (tensors_file, "cordwood, digests checked", lambda: cordwood.load(tensors_file)),
         (tensors_file, "safetensors", lambda: safetensors.numpy.load_file(tensors_file)),
-        (flax_file, "cordwood", lambda: _flat(cordwood.load(flax_file, like=tree))),
-        (flax_file, "Flax", lambda: _flat(_read_with_flax(flax_file))),
+        (flax_file, "cordwood", lambda: flat(cordwood.load(flax_file, like=tree))),
+        (flax_file, "Flax", lambda: flat(_read_with_flax(flax_file))),
     ]
     for path, reader, read in readers:
         found = read()
@@ -74,7 +74,7 @@ def same_bits(left: Any, right: Any) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
-def _flat(tree: Any) -> dict[str, Any]:
+def flat(tree: Any) -> dict[str, Any]:
     paths, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in paths}
 
