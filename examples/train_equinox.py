@@ -39,32 +39,33 @@ class Batches:
 
 
 @eqx.filter_jit(donate="all-except-first")
-def train_step(x: jax.Array, model: Any, state: Any) -> tuple[Any, Any, jax.Array]:
-    """One step on a batch."""
+def train_step(x: jax.Array, run: Any) -> tuple[Any, jax.Array]:
+    """One step on a batch: the model and the optimizer's state after it."""
 
     def loss_of(model: Any) -> jax.Array:
         return jnp.mean((jax.vmap(model)(x)[:, 0] - jnp.sin(x).sum(1)) ** 2)
 
+    model, state = run
     loss, gradients = eqx.filter_value_and_grad(loss_of)(model)
     updates, state = optimizer.update(gradients, state, eqx.filter(model, eqx.is_array))
-    return eqx.apply_updates(model, updates), state, loss
+    return (eqx.apply_updates(model, updates), state), loss
 
 
 def main(root: str = "run-equinox", steps: str = "40") -> None:
     """Train, saving every fifth step in the background."""
     model = eqx.nn.MLP(8, 1, 64, 2, key=jax.random.key(0))
-    arrays, rest = eqx.partition(model, eqx.is_array)
-    run, batches, first = (arrays, optimizer.init(arrays)), Batches(), 0
+    run = (model, optimizer.init(eqx.filter(model, eqx.is_array)))
+    batches, first = Batches(), 0
     with CheckpointManager(root, save=EverySteps(5), keep=KeepLast(2)) as manager:
-        restored = manager.restore(like=run, items={"data": batches})
+        # A module holds functions too: the arrays are saved, and combined with the rest again.
+        restored = manager.restore(like=eqx.filter(run, eqx.is_array), items={"data": batches})
         if restored is not None:
-            run, first = restored.tree, restored.step + 1
-        model, state = eqx.combine(run[0], rest), run[1]
+            run, first = eqx.combine(restored.tree, run), restored.step + 1
         for step in range(first, int(steps)):
-            model, state, loss = train_step(jnp.asarray(next(batches)), model, state)
+            run, loss = train_step(jnp.asarray(next(batches)), run)
             print(step, float(loss).hex(), flush=True)
-            run = (eqx.filter(model, eqx.is_array), state)
-            manager.save(step, run, metrics={"loss": loss}, items={"data": batches})
+            arrays = eqx.filter(run, eqx.is_array)
+            manager.save(step, arrays, metrics={"loss": loss}, items={"data": batches})
 
 
 if __name__ == "__main__":
