@@ -53,6 +53,7 @@ bench: $(STAMP) $(MINILM)
 	$(BIN)/python benchmarks/single_file.py
 	$(BIN)/python benchmarks/directory.py
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/manager.py
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/parts.py
 	$(BIN)/python -m benchmarks.readme

@@ -29,6 +29,8 @@ _ORBAX, _EFORMER = "orbax StandardCheckpointer", "eformer tree_serialize / tree_
 _FLAX_SAVE, _FLAX_LOAD = "flax.to_bytes + write + fsync", "flax read + from_bytes (numpy leaves)"
 _SAVE, _LOAD = "cordwood.save .safetensors, durable", "cordwood.load .safetensors to jax, verified"
 _PACKS = "cordwood packs"
+_MANAGERS = "orbax CheckpointManager / cordwood.CheckpointManager"
+_LOOP = "A loop with three saves"
 
 ROWS = [
     Row(f"{what}, 8 devices", peer, "directory.md", "gpt2-8-devices", f"{verb}: {name} / {mine}")
@@ -71,6 +73,14 @@ ROWS = [
         "gpt2",
         f"safetensors.flax.save_file, no fsync / {_SAVE}",
     ),
+    Row(
+        "what `CheckpointManager` costs a training loop, 0.27 GB",
+        "Orbax",
+        "manager.md",
+        _LOOP,
+        f"overhead, loop: {_MANAGERS}",
+    ),
+    Row("restore the newest step, 0.27 GB", "Orbax", "manager.md", _LOOP, f"resume: {_MANAGERS}"),
 ]
 
 

@@ -28,9 +28,7 @@ def start(script: Path, folder: Path, *, compiled: Path | None) -> subprocess.Po
         environment["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
     folder.mkdir(exist_ok=True)
     command = [sys.executable, str(script)]
-    return subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
 
 
 def losses_of(

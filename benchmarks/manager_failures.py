@@ -1,0 +1,114 @@
+"""What each manager says and does where saves in the background fail.
+
+    python benchmarks/manager_failures.py MANAGER ROOT fail     fail, in a process of its own
+    python benchmarks/manager_failures.py MANAGER ROOT resume   and go on in the next
+
+Step 1 is saved. From then on no file may grow beyond 64 KiB (RLIMIT_FSIZE), as on a disk that is
+full: the kernel refuses every longer write. Steps 2 and 3 are saved; one step is to be kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+__all__ = ["QUESTIONS", "answers"]
+
+LIMIT_BYTES = 64 << 10
+SECONDS = 2.0  # in which a save that is bound to fail does so
+QUESTIONS = {
+    "save_2": "`save(2)`",
+    "latest_2": "latest step, two seconds later",
+    "save_3": "`save(3)`",
+    "wait": "wait for it",
+    "latest_3": "latest step then",
+    "left": "what lies there",
+    "resume": "a new process goes on from",
+}
+
+
+def answers(name: str, folder: Path) -> dict[str, str]:
+    """What a manager does, by question; each half in a process of its own."""
+    found: dict[str, str] = {}
+    for half in ("fail", "resume"):
+        done = subprocess.run(
+            [sys.executable, __file__, name, str(folder / "run"), half],
+            check=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        )
+        found.update(json.loads(done.stdout.splitlines()[-1]))
+    return {question: said.replace(str(folder), "...") for question, said in found.items()}
+
+
+def fail(name: str, root: Path) -> dict[str, str]:
+    """Save one step, and two more that cannot be written."""
+    from benchmarks.manager_contenders import MANAGERS
+
+    manager = MANAGERS[name](root, 1)
+    manager.save(1, state_of(1))
+    manager.wait()
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT_BYTES, hard))
+    found = {"save_2": _said(lambda: manager.save(2, state_of(2)))}
+    time.sleep(SECONDS)
+    found["latest_2"] = _said(lambda: str(manager.latest()))
+    found["save_3"] = _said(lambda: manager.save(3, state_of(3)))
+    found["wait"] = _said(manager.wait)
+    found["latest_3"] = _said(lambda: str(manager.latest()))
+    return found
+
+
+def resume(name: str, root: Path) -> dict[str, str]:
+    """Go on in a new process, with room on the disk."""
+    from benchmarks.manager_contenders import MANAGERS
+
+    found = {"left": ", ".join(_entries(root)) or "nothing"}
+
+    def restored() -> str:
+        manager = MANAGERS[name](root, 1)
+        step, tree = manager.restore(state_of(0))
+        as_saved = bool((tree["w"] == state_of(step)["w"]).all())
+        return f"{step}, as it was saved" if as_saved else f"{step}, whose values are others"
+
+    found["resume"] = _said(restored)
+    return found
+
+
+def state_of(step: int) -> Any:
+    """8 MB that compress badly, other ones for each step."""
+    import jax
+    import numpy as np
+
+    return {"w": jax.device_put(np.random.default_rng(step).standard_normal(1 << 21, np.float32))}
+
+
+def _entries(root: Path) -> Iterable[str]:
+    return sorted(path.name for path in root.glob("*") if not path.name.startswith("."))
+
+
+def _said(work: Callable[[], Any]) -> str:
+    """What a call returns or raises."""
+    try:
+        found = work()
+    except Exception as e:  # noqa: BLE001  (whatever it is, it is the answer)
+        return f"{type(e).__name__}: {' '.join(str(e).split())}"
+    return "returns" if found is None else str(found)
+
+
+if __name__ == "__main__":
+    halves = {"fail": fail, "resume": resume}
+    print(json.dumps(halves[sys.argv[3]](sys.argv[1], Path(sys.argv[2]))), flush=True)
+    os._exit(0)  # a thread that still waits for a failed save keeps nobody

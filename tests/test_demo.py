@@ -1,0 +1,49 @@
+"""What the demo claims of its kill: it hits a save that has begun and has not ended."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from demo.children import INDEX, kill_in_a_save
+
+# Begins to save a step, if it is told of one, and does not end.
+CHILD = """
+import sys, time
+from pathlib import Path
+
+for folder in map(Path, sys.argv[1:]):
+    folder.mkdir()
+    folder.joinpath("data-0-0-0.safetensors").write_bytes(b"x")
+    time.sleep(600)
+"""
+
+
+def child_saving(*folders: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", CHILD, *map(str, folders)], text=True)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Step 3 is whole."""
+    (tmp_path / "3").mkdir()
+    for name in ("data-0-0-0.safetensors", INDEX):
+        (tmp_path / "3" / name).write_bytes(b"x")
+    return tmp_path
+
+
+def test_it_passes_over_a_save_that_has_ended(root: Path) -> None:
+    with child_saving(root / "6") as child:
+        assert kill_in_a_save(child, root, [3, 6]) == 6
+    assert child.returncode == -signal.SIGKILL
+    assert not (root / "6" / INDEX).exists()
+
+
+def test_it_fails_where_there_is_no_such_save(root: Path) -> None:
+    message = r"no save of steps \[3, 6\] was met in the middle"
+    with child_saving() as child, pytest.raises(SystemExit, match=message):
+        kill_in_a_save(child, root, [3, 6])
