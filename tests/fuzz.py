@@ -7,7 +7,15 @@ the mutations (https://github.com/google/atheris, a development dependency on Li
     safetensors  bytes as a .safetensors
     sealed       the same, with digests that always match, as one who wants harm would make them
     npy, npz     bytes as one of numpy's files
+    eqx          bytes as a file of equinox's
+    records      bytes as a stream of msgpack records
     gz, zst      bytes as a compressed stream
+    orbax        a checkpoint of files: _METADATA, and the metadata and a chunk of an array
+    ocdbt        a database: manifest and node, with checksums and sizes that always match
+    zarr         a tree of arrays: the metadata and a chunk of one
+    shards       Hugging Face's: an index and a file
+
+Those of several files are divided by DIVIDER.
 
 Each target runs in a process of its own, for its share of the time. One that fails leaves its
 input in build/fuzz, and `python tests/fuzz.py TARGET FILE` runs it again.
@@ -17,15 +25,25 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-TARGETS = ("msgpack", "safetensors", "sealed", "npy", "npz", "gz", "zst")
+FOLDERS = {  # what the files of an input are called
+    "orbax": ("_METADATA", "w/.zarray", "w/0", "w/zarr.json", "w/c/0"),
+    "ocdbt": ("manifest.ocdbt", "n"),
+    "zarr": ("w/.zarray", "w/0"),
+    "shards": ("model.safetensors.index.json", "a.safetensors"),
+}
+FILES = ("msgpack", "safetensors", "sealed", "npy", "npz", "eqx", "records", "gz", "zst")
+TARGETS = (*FILES, *FOLDERS)
+DIVIDER = b"\xff\xfe\xfd"
 FAILURES = Path("build/fuzz")
 MAX_INPUT_BYTES = 4096
 MAX_DECOMPRESSED_BYTES = 1 << 24
@@ -66,9 +84,14 @@ def fuzz(name: str, seconds: int, runs: int) -> int:
         return 0
     with atheris.instrument_imports(include=["cordwood"]):
         import cordwood.api.checkpoint
+        import cordwood.api.open_orbax
+        import cordwood.api.open_shards
+        import cordwood.api.open_zarr_tree
         import cordwood.api.verify
         import cordwood.formats.compressed
+        import cordwood.formats.eqx
         import cordwood.formats.flax_msgpack
+        import cordwood.formats.msgpack_records
         import cordwood.formats.npz
         import cordwood.formats.safetensors  # noqa: F401
     read = reader(name)
@@ -93,6 +116,8 @@ def fuzz(name: str, seconds: int, runs: int) -> int:
 
 def reader(name: str) -> Callable[[bytes], None]:
     """What is done with the bytes of an input."""
+    if name in FOLDERS:
+        return folder_reader(name)
     from cordwood.engine.files import MemoryFile
     from cordwood.errors import CordwoodError
     from cordwood.formats import compressed
@@ -113,7 +138,7 @@ def reader(name: str) -> Callable[[bytes], None]:
 
     if name == "sealed":
         sys.modules[scan_module.__module__].check_header = lambda _header: None  # type: ignore[attr-defined]
-    row = format_for("", "safetensors" if name == "sealed" else name)
+    row = format_for("", {"sealed": "safetensors", "records": "msgpack-records"}.get(name, name))
 
     def read(data: bytes) -> None:
         file = MemoryFile(data)
@@ -130,8 +155,91 @@ def reader(name: str) -> Callable[[bytes], None]:
     return read
 
 
+def folder_reader(name: str) -> Callable[[bytes], None]:
+    """The same, of an input that is several files."""
+    import cordwood
+    from cordwood.engine.directory import LocalDirectory
+    from cordwood.errors import CordwoodError
+    from cordwood.formats.orbax.values import Database
+
+    def write(folder: str, data: bytes) -> None:
+        for path, part in zip(FOLDERS[name], data.split(DIVIDER), strict=False):
+            if part:
+                (Path(folder) / path).parent.mkdir(parents=True, exist_ok=True)
+                (Path(folder) / path).write_bytes(part)
+
+    def read(data: bytes) -> None:
+        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(CordwoodError):
+            write(folder, data)
+            if not os.listdir(folder):
+                return
+            with cordwood.open(folder) as checkpoint, warnings.catch_warnings(action="ignore"):
+                shapes = [
+                    (leaf.shape, leaf.dtype) for leaf in checkpoint.index.leaves if leaf.dtype
+                ]
+                size = sum(itemsize(dtype) * math.prod(shape) for shape, dtype in shapes)
+                if size <= MAX_DECOMPRESSED_BYTES:  # zeros that are not stored may be any number
+                    checkpoint.load(to="numpy")
+                    checkpoint.load(to="numpy", mmap=True)
+
+    def read_database(data: bytes) -> None:
+        from tests.formats.test_orbax_ocdbt import MANIFEST, NODE, wrapped
+
+        manifest, _, node = data.partition(DIVIDER)
+        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(CordwoodError):
+            (Path(folder) / "manifest.ocdbt").write_bytes(wrapped(MANIFEST, manifest))
+            (Path(folder) / "n").write_bytes(wrapped(NODE, node))
+            with LocalDirectory(folder) as directory:
+                Database(directory)
+
+    from cordwood.dtypes import itemsize
+
+    return read_database if name == "ocdbt" else read
+
+
+def folder_seeds(name: str) -> Iterator[bytes]:
+    from tests.formats.test_orbax_ocdbt import CONFIG, NODE, numbers, table, wrapped
+    from tests.hostile import test_ocdbt, test_orbax, test_shards
+    from tests.hostile.directories import changed
+
+    def joined(files: dict[str, bytes]) -> bytes:
+        return DIVIDER.join([files.get(path, b"") for path in FOLDERS[name]])
+
+    if name == "orbax":
+        for good in (test_orbax.GOOD2, test_orbax.GOOD3):
+            files = {**good, "w/0": good.get("w/0.0", b""), "w/c/0": good.get("w/c/0/0", b"")}
+            yield joined(
+                {path: data.replace(b"[3, 2]", b"[4]").replace(b"[2, 2]", b"[4]")
+                 for path, data in files.items()}
+            )  # fmt: skip
+    elif name == "zarr":
+        for changes in ({}, {"compressor": {"id": "zstd"}}, {"dtype": ">i2"}, {"order": "F"}):
+            metadata = changed(test_orbax.ZARR2, shape=[4], chunks=[4], **changes)
+            yield joined({"w/.zarray": metadata, "w/0": bytes(16)})
+    elif name == "shards":
+        files = {FOLDERS[name][1]: test_shards.ONE}
+        yield joined({FOLDERS[name][0]: b'{"weight_map":{"a":"a.safetensors"}}', **files})
+    else:
+        size = len(wrapped(NODE, test_ocdbt.LEAF))
+        versions = numbers(1, 1) + bytes(1) + numbers(0, 0, size, 0, 0, 0) + bytes(8) + numbers(0)
+        yield CONFIG + table(b"n") + versions + DIVIDER + test_ocdbt.LEAF.replace(b"\1v", b"\1n")
+
+
 def seeds(name: str) -> Iterator[bytes]:
     """Valid files to begin with, and a few odd ones."""
+    if name in FOLDERS:
+        yield from folder_seeds(name)
+        return
+    if name == "eqx":
+        yield from _numpy_seeds("npy")
+        yield b"".join(_numpy_seeds("npy"))
+        return
+    if name == "records":
+        from tests.hostile.test_msgpack_records import ARRAY, record
+
+        yield record(["a", "b"], ARRAY) + record(["c"], ARRAY)
+        yield record(["a"], b"\x81\xa1k\x93\x01\x02\x03")
+        return
     if name in ("npy", "npz"):
         yield from _numpy_seeds(name)
         return
@@ -211,4 +319,5 @@ def _without_padding(data: bytes) -> bytes:
 
 if __name__ == "__main__":
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    sys.path.insert(0, str(Path(__file__).parent.parent))  # for what the tests share
     sys.exit(main())

@@ -20,6 +20,7 @@ __all__ = ["FORMAT", "MAX_INDEX_BYTES", "parse_weight_map", "scan"]
 
 FORMAT = "safetensors-shards"
 MAX_INDEX_BYTES = 100_000_000
+MAX_NAME_BYTES = 255  # of a file, as file systems have it
 
 
 def parse_weight_map(data: bytes) -> Mapping[str, str]:
@@ -48,10 +49,14 @@ def parse_weight_map(data: bytes) -> Mapping[str, str]:
 
 def _is_plain(name: str) -> bool:
     try:
-        name.encode()
+        size = len(name.encode())
     except UnicodeEncodeError:
         return False
-    return name not in ("", ".", "..") and not any(mark in name for mark in "/\\\0")
+    return (
+        size <= MAX_NAME_BYTES
+        and name not in ("", ".", "..")
+        and not any(mark in name for mark in "/\\\0")
+    )
 
 
 def scan(weight_map: Mapping[str, str], shards: Mapping[str, ReadableFile], *, name: str) -> Index:

@@ -30,6 +30,7 @@ FORMAT = "orbax"
 _STRINGS_NAME = "_strings.json"
 _KEYS_FOLDER = "array_metadatas"
 _KEYS_BEGIN = "process_"
+_MOST_SHOWN = 200  # characters of a name, in an error
 # What a Python number is stored as; an array of shape () of any other dtype was numpy's.
 _NUMBERS: Mapping[str, Any] = {"bool": bool, "int64": int, "float64": float}
 _KEY_WORDS = {"threefry2x32": 2, "rbg": 4, "unsafe_rbg": 4}  # of one key, where it is known
@@ -171,5 +172,7 @@ def _named(error: Exception, directory: ReadableDirectory, name: str) -> Excepti
     """The same error, telling where."""
     text = str(error)
     if not text.startswith(directory.name):
-        text = f"{directory.name}: {name or 'the root'}: {text}"
+        plain = name.isprintable() and len(name) <= _MOST_SHOWN
+        shown = name if plain else f"{name!r:.{_MOST_SHOWN}}"
+        text = f"{directory.name}: {shown or 'the root'}: {text}"
     return type(error)(text)

@@ -172,7 +172,11 @@ class Database:
         stack = [root]
         while stack:
             child = stack.pop()
-            place = self._file(child.file, child.offset, child.length)
+            try:
+                place = self._file(child.file, child.offset, child.length)
+            except READ_ERRORS as e:
+                name, text = self._directory.name, str(e)
+                raise type(e)(text if text.startswith(name) else f"{name}: {text}") from e
             source = self.sources[place.source]
             where = f"{self._directory.name}/{source.name}: the node at byte {child.offset}"
             if place.length > MAX_NODE_BYTES:

@@ -1,0 +1,65 @@
+"""Directories to refuse: each a few small files, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import tracemalloc
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import cordwood
+from cordwood.errors import CordwoodError
+
+__all__ = ["Case", "changed", "dumped", "refused", "written"]
+
+MAX_MESSAGE = 700  # beside the path
+ROOM_BYTES = 16 << 20
+
+Files = Mapping[str, bytes | None]
+
+
+class Case(NamedTuple):
+    """What is changed of a good directory, and how it is refused."""
+
+    files: Files  # None: not there
+    error: type[CordwoodError]
+    message: str
+
+
+def dumped(members: Any) -> bytes:
+    return json.dumps(members).encode()
+
+
+def changed(members: Mapping[str, Any], **changes: Any) -> bytes:
+    """An object with other members; ... leaves one out."""
+    merged = {**members, **changes}
+    return dumped({name: value for name, value in merged.items() if value is not ...})
+
+
+def written(folder: Path, good: Files, other: Files) -> Path:
+    for name, data in {**good, **other}.items():
+        if data is not None:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+    return folder
+
+
+def refused(path: Path, case: Case) -> None:
+    """Require that load and verify refuse it, in few words and little memory, and name it."""
+    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    for call in (cordwood.load, cordwood.verify):
+        tracemalloc.start()
+        try:
+            with pytest.raises(case.error, match=re.escape(case.message)) as caught:
+                call(path)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert type(caught.value) is case.error
+        assert str(path) in str(caught.value)
+        assert len(str(caught.value).replace(str(path), "")) < MAX_MESSAGE
+        assert peak < 2 * size + ROOM_BYTES
