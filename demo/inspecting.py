@@ -76,6 +76,11 @@ def show_steps(console: Console, folder: Path, runs: Runs) -> None:
         cost.size_bytes = path.stat().st_size
     _require_readable(console, tensors, flax_file, restored.tree["state"].params)
     console.print(_table_of_saves(runs))
+    taken, state = _disk_bytes(runs.root), costs[0].size_bytes
+    console.print(
+        f"Steps {manager.steps()} take {taken / 1e6:.1f} MB on disk; "
+        f"{len(manager.steps())} times the state are {len(manager.steps()) * state / 1e6:.1f} MB."
+    )
     console.print(_table_of_costs(runs, costs))
 
 
@@ -134,6 +139,12 @@ def _table_of_saves(runs: Runs) -> Table:
             times = [f"{1e3 * save[f'{name}_seconds']:,.0f}" for name in ("blocking", "total")]
             table.add_row(str(save["step"]), mesh, *sizes, *times)
     return table
+
+
+def _disk_bytes(root: Path) -> int:
+    """What all steps take; a file of several names counts once."""
+    stats = [path.stat() for path in root.rglob("*")]
+    return sum({each.st_ino: 512 * each.st_blocks for each in stats}.values())
 
 
 def _table_of_costs(runs: Runs, costs: list[Cost]) -> Table:

@@ -64,7 +64,9 @@ def show_resuming(console: Console, folder: Path) -> Runs:
 def _show_what_is_left(console: Console, root: Path, step: int) -> None:
     files = sorted((root / str(step)).iterdir())
     for path in files:
-        console.print(f"  run/{step}/{path.name}: {path.stat().st_size / 1e6:.1f} MB")
+        found = path.stat()
+        how = ", linked" if found.st_nlink > 1 else ""
+        console.print(f"  run/{step}/{path.name}: {found.st_size / 1e6:.1f} MB{how}")
     if INDEX in [path.name for path in files]:
         raise SystemExit(f"the save of step {step} had ended when it was killed")
     steps = cordwood.CheckpointManager(root).steps()
