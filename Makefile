@@ -56,6 +56,7 @@ bench: $(STAMP) $(MINILM)
 	$(BIN)/python benchmarks/manager.py
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/parts.py
+	$(BIN)/python benchmarks/convert.py
 	$(BIN)/python -m benchmarks.readme
 
 fuzz: $(STAMP)

@@ -64,7 +64,8 @@ def convert(
     """Write what one checkpoint holds as another, of any format that `save` writes.
 
     The elements pass through a few MiB at a time: memory stays below some 250 MiB, and what a
-    chunk takes that is decoded whole, whatever the size of the checkpoint. What is read is
+    chunk takes that is decoded whole, whatever the size of the checkpoint. But a `.msgpack.zst`
+    or `.msgpack.gz` is one stream, which is decompressed into memory first. What is read is
     checked; the result is as durable as what `save` writes, and until this returns, what was
     at `destination` is whole.
 

@@ -1,0 +1,158 @@
+"""Converting between raw formats, beside a plain durable copy of the same bytes in the same run.
+
+    python benchmarks/convert.py                          GPT-2 with Adam; writes convert.md
+    python benchmarks/convert.py --tree smoke --rounds 1  a tree of 2 MB; prints the page
+
+Every round runs every conversion once, in an order that turns from round to round; each goes to a
+path that never was, after removal and sync, and its source is in the page cache. Memory is
+measured in a round of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+PACKAGES = ["cordwood", "orbax-checkpoint", "jax", "numpy"]
+BARE = "bare copy"
+SHARE_MIN = 0.6
+PEAK_MIB_MAX = 256
+# What is converted into what; Orbax's is zarr 3 in files, raw.
+PAIRS = (
+    ("safetensors", "packs"),
+    ("packs", "safetensors"),
+    ("packs", "zarr"),
+    ("zarr", "packs"),
+    ("safetensors", "msgpack"),
+    ("msgpack", "packs"),
+    ("orbax", "packs"),
+)
+_SUFFIX = {"safetensors": ".safetensors", "msgpack": ".msgpack"}
+_HOW = """\
+Written by `python benchmarks/convert.py`. Medians of interleaved rounds. The bare copy reads the
+`.safetensors` file by threads, 4 MiB at a time, and writes it with O_DIRECT and fsync: no digest
+is checked or made. Trust the ratios, not the absolute numbers."""
+
+
+def prepare(tree: Any, folder: Path) -> dict[str, Path]:
+    """The tree in each format that is converted from."""
+    import jax
+    import orbax.checkpoint as ocp
+
+    import cordwood
+
+    places = {name: folder / f"source-{name}{_SUFFIX.get(name, '')}" for name in _sources()}
+    host = jax.device_get(tree)
+    cordwood.save(places["safetensors"], tree)
+    cordwood.save(places["msgpack"], host)
+    cordwood.save(places["packs"], tree)
+    cordwood.save(places["zarr"], tree, layout="zarr")
+    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=False, use_zarr3=True, use_compression=False)
+    with ocp.Checkpointer(handler) as checkpointer:
+        checkpointer.save(places["orbax"].resolve(), args=ocp.args.PyTreeSave(tree))
+    os.sync()
+    return places
+
+
+def _sources() -> list[str]:
+    return sorted({source for source, _ in PAIRS})
+
+
+def contenders(places: Mapping[str, Path]) -> dict[str, Callable[[Path], Any]]:
+    """What is timed, by its name; each is given the path that it writes to."""
+    import cordwood
+    from benchmarks.bare import copy_direct
+
+    found: dict[str, Callable[[Path], Any]] = {BARE: partial(copy_direct, places["safetensors"])}
+    for source, target in PAIRS:
+        options: dict[str, Any] = {"layout": "zarr"} if target == "zarr" else {}
+        if target == "msgpack":
+            options["lossy"] = True
+        found[f"{source} to {target}"] = partial(cordwood.convert, places[source], **options)
+    return found
+
+
+def suffix_of(name: str) -> str:
+    """Of the path that a contender writes to."""
+    return _SUFFIX.get(name.rpartition(" ")[2], "")
+
+
+def as_markdown(
+    seconds: Mapping[str, float], memory: Mapping[str, int], size_bytes: int, rounds: int
+) -> str:
+    """The page: one row for each conversion."""
+    from benchmarks.report import hardware, page_head
+
+    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+    title = "Converting: cordwood beside a bare copy of the bytes"
+    lines = page_head(title, _HOW, versions, hardware(HERE))
+    lines += [
+        f"{size_bytes / 1e9:.2f} GB, {rounds} rounds.",
+        "",
+        f"Wanted: at least {SHARE_MIN} of the bare copy's speed, in at most {PEAK_MIB_MAX} MiB.",
+        "",
+        "| conversion | seconds | GB/s | of the bare copy | peak memory, MiB |",
+        "|---|---|---|---|---|",
+    ]
+    for name, took in seconds.items():
+        share = seconds[BARE] / took
+        lines.append(
+            f"| {name} | {took:.2f} | {size_bytes / took / 1e9:.2f} | {share:.2f} | "
+            f"{memory[name] / (1 << 20):.0f} |"
+        )
+    unmet = [
+        name
+        for name in seconds
+        if seconds[BARE] / seconds[name] < SHARE_MIN or memory[name] > PEAK_MIB_MAX << 20
+    ]
+    lines += ["", f"Not met by: {', '.join(unmet)}." if unmet else "All are met.", ""]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--tree", choices=["gpt2", "smoke"], default="gpt2")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--output", type=Path, default=HERE / "convert.md")
+    options = parser.parse_args()
+
+    import jax
+
+    from benchmarks.directory_trees import smoke
+    from benchmarks.memory import extra_bytes
+    from benchmarks.rounds import median_seconds, remove, time_saves
+    from benchmarks.trees import gpt2_adam
+
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="cordwood-bench-") as name:
+        folder = Path(name)
+        tree = smoke() if options.tree == "smoke" else gpt2_adam()
+        size_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+        places = prepare(tree, folder)
+        del tree
+        calls = contenders(places)
+        times = time_saves(calls, folder, options.rounds, suffix_of=suffix_of)
+        memory = {}
+        for each, call in calls.items():
+            path = folder / f"memory{suffix_of(each)}"
+            memory[each] = extra_bytes(partial(call, path))
+            remove(path)
+        page = as_markdown(median_seconds(times), memory, size_bytes, options.rounds)
+    if options.tree == "gpt2":
+        options.output.write_text(page)
+    print(page)
+
+
+if __name__ == "__main__":
+    main()
