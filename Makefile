@@ -15,7 +15,7 @@ help:
 	@echo "make format  let ruff rewrite what it can"
 	@echo "make bench   the benchmarks beside the peers; writes benchmarks/*.md"
 	@echo "make fuzz    a bounded run of the fuzzer (FUZZ_SECONDS=60)"
-	@echo "make soak    50 processes killed in the middle of saves; writes benchmarks/soak.md"
+	@echo "make soak    hundreds of kills, full disks, thousands of steps; writes benchmarks/soak.md"
 	@echo "make clean   remove .venv and caches"
 
 install: $(STAMP)
@@ -63,7 +63,8 @@ fuzz: $(STAMP)
 	$(BIN)/python tests/fuzz.py --seconds $(or $(FUZZ_SECONDS),60)
 
 soak: $(STAMP)
-	CORDWOOD_SOAK=benchmarks/soak.md $(BIN)/python -m pytest -q tests/processes/test_killed.py
+	CORDWOOD_SOAK=benchmarks/soak.md $(BIN)/python -m pytest -q \
+		tests/processes/test_killed.py tests/soak tests/manager/test_model.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

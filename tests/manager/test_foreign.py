@@ -88,3 +88,10 @@ def test_what_is_no_step_of_theirs(tmp_path: Path) -> None:
     manager = CheckpointManager(tmp_path)
     assert manager.steps() == []
     assert manager.restore() is None
+
+
+def test_one_that_is_a_file_can_be_deleted(tmp_path: Path) -> None:
+    save_with_flax(tmp_path / "run", [90, 100])
+    manager = CheckpointManager(tmp_path / "run")
+    manager.delete(90)
+    assert os.listdir(tmp_path / "run") == ["checkpoint_100"]

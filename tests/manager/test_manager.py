@@ -30,7 +30,7 @@ from cordwood import (
     StepError,
     WhenIdle,
 )
-from cordwood.engine import write
+from cordwood.engine import step_places, write
 
 _numbers = itertools.count()
 
@@ -165,6 +165,16 @@ def test_one_save_at_a_time(tmp_path: Path, blocked: threading.Event) -> None:
     manager.wait()
     assert manager.steps() == [1, 2]
     timer.join()
+
+
+def test_a_step_that_another_has_deleted_is_saved_again(root: str) -> None:
+    with CheckpointManager(root) as manager:
+        first = manager.save(1, tree_of(1))
+        manager.wait()
+        assert manager.save(1, tree_of(1)) is first
+        CheckpointManager(root).delete(1)
+        assert manager.save(1, tree_of(1)) is not first
+    assert loads(f"{root}/1", 1)
 
 
 def test_in_the_foreground(root: str) -> None:
@@ -417,6 +427,26 @@ def test_several_managers_on_one_root(root: str) -> None:
             manager.wait()
     assert one.steps() == other.steps() == [9, 10, 11]
     assert all(loads(f"{one.root}/{step}", step) for step in one.steps())
+
+
+def test_a_step_that_replaces_another_while_they_are_listed(tmp_path: Path) -> None:
+    """The new one is looked at before its commit, the old one after its deletion."""
+    writer = CheckpointManager(tmp_path, keep=1, background=False)
+    writer.save(1, tree_of(1))
+    (tmp_path / "2").mkdir()
+    original, looked = step_places._stamp, []
+
+    def late(path: str) -> Any:
+        looked.append(path)
+        if len(looked) == 1:
+            writer.save(2, tree_of(2))
+        first = looked.index(path) == len(looked) - 1
+        return None if first and path.startswith(f"{tmp_path}/2/") else original(path)
+
+    reader = CheckpointManager(tmp_path)
+    with patch.object(step_places, "_stamp", late):
+        assert reader.latest() == 2
+    assert reader.restore(like=tree_of(0)) is not None
 
 
 def test_a_relative_root_stays_where_it_was(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import shutil
 import tempfile
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -32,11 +35,15 @@ from cordwood import (
     KeepLast,
     KeepPolicy,
     KeepWithin,
+    PendingSave,
+    PendingSaveError,
     SavedStep,
     StepError,
 )
 from cordwood.engine import system
+from cordwood.engine.pending import raise_unreported
 from cordwood.testing.faults.systems import FailingSystem
+from tests.manager.dying import Dying, Killed
 
 LONG = os.environ.get("CORDWOOD_SOAK")
 EXAMPLES, STEPS = (400, 60) if LONG else (80, 30)
@@ -48,50 +55,14 @@ POLICIES: list[KeepPolicy] = [
     KeepLast(1) | KeepBest(2, "loss"),
     KeepLast(1) | KeepWithin(50),
 ]
-MANAGERS = 2
+BACKGROUND = (False, True, True)  # of each manager
 LOCK = ".steps.cordwood-lock"  # what is killed while it holds that leaves the file
+FOREIGN = {"cordwood.save": "{}", "Flax": "checkpoint_{}"}  # what they call a step
 
-
-class Killed(BaseException):
-    """Ends a save as SIGKILL would: nothing is cleaned up."""
-
-
-class Dying(system.System):
-    """Ends at the Nth call, and lets nothing be done afterwards, as if the process were gone."""
-
-    def __init__(self, dies_at: int) -> None:
-        self._left = dies_at
-        self.died = False
-
-    def _call(self) -> None:
-        self._left -= 1
-        if self._left <= 0:
-            self.died = True
-            raise Killed
-
-    def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
-        self._call()
-        return super().pwrite(fd, data, offset)
-
-    def fsync(self, fd: int) -> None:
-        self._call()
-        super().fsync(fd)
-
-    def replace(self, source: str, target: str) -> None:
-        self._call()
-        super().replace(source, target)
-
-    def unlink(self, path: str) -> None:
-        self._call()
-        super().unlink(path)
-
-    def mkdir(self, path: str) -> None:
-        self._call()
-        super().mkdir(path)
-
-    def rmdir(self, path: str) -> None:
-        self._call()
-        super().rmdir(path)
+whos = st.integers(0, len(BACKGROUND) - 1)
+picks = st.integers(0, 99)
+calls = st.integers(1, 60)
+codes = st.sampled_from([errno.ENOSPC, errno.EIO])
 
 
 def tree_of(step: int, salt: int) -> dict[str, Any]:
@@ -99,7 +70,7 @@ def tree_of(step: int, salt: int) -> dict[str, Any]:
 
 
 class Managers(RuleBasedStateMachine):
-    """Two managers of one policy on one root, and a dictionary of what must be there."""
+    """Managers of one policy on one root, and a dictionary of what must be there."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,27 +80,72 @@ class Managers(RuleBasedStateMachine):
         self.clock = patch("time.time", lambda: self.now)
         self.clock.start()
         self.model: dict[int, tuple[SavedStep, int]] = {}  # steps that must be whole, their salt
+        self.foreign: dict[int, tuple[str, int]] = {}  # of other tools: the entry, the salt
         self.may_be_gone: set[int] = set()  # by a deletion that was cut off, or not yet made
+        self.pins: dict[int, list[AbstractContextManager[str]]] = {}
+        self.untold: set[int] = set()  # managers whose last save failed, which nobody has asked
 
     @initialize(policy=st.sampled_from(POLICIES))
     def begin(self, policy: KeepPolicy) -> None:
         self.policy = policy
-        self.managers = [self.manager() for _ in range(MANAGERS)]
+        self.managers = [self.manager(who) for who in range(len(BACKGROUND))]
 
-    def manager(self) -> CheckpointManager:
-        return CheckpointManager(self.root, keep=self.policy, background=False)
+    def manager(self, who: int) -> CheckpointManager:
+        return CheckpointManager(self.root, keep=self.policy, background=BACKGROUND[who])
+
+    # What is there
+
+    def numbers(self) -> set[int]:
+        return {*self.model, *self.foreign}
 
     def next_step(self, by: int) -> int:
-        return max(self.model, default=-1) + by
+        return max(self.numbers(), default=-1) + by
+
+    def pick(self, among: Any, pick: int) -> int:
+        steps = sorted(among)
+        return steps[pick % len(steps)]
 
     def commit(self, step: int, loss: float, salt: int) -> set[int]:
         """In the dictionary too; which steps are to go now."""
         self.model[step] = SavedStep(step, self.now, {"loss": loss}), salt
+        return self.unwanted()
+
+    def unwanted(self) -> set[int]:
         saved = sorted(entry for entry, _ in self.model.values())
-        return set(self.model) - {*self.policy.kept(saved, self.now), step}
+        newest = max(self.model, default=None)
+        return {*self.model} - {*self.policy.kept(saved, self.now), newest, *self.pins}
+
+    # Saves
+
+    def begin_save(self, who: int, step: int, loss: float, salt: int) -> PendingSave:
+        """Begin it; what failed in the background before is told first, once to each."""
+        for _ in range(len(BACKGROUND)):
+            try:
+                pending = self.managers[who].save(step, tree_of(step, salt), metrics={"loss": loss})
+            except PendingSaveError:
+                assert self.untold
+                self.untold.discard(who)
+                continue
+            assert pending is not None
+            return pending
+        raise AssertionError("told again and again")
+
+    def break_save(self, who: int, step: int, salt: int, how: system.System) -> None:
+        """A save in the middle of which calls go wrong; nobody asks what became of it."""
+        with suppress(PendingSaveError):
+            raise_unreported()
+        with system.replaced(how), suppress(Killed, OSError, CordwoodError):
+            self.untold.discard(who)  # it is told now, and nothing is begun
+            pending = self.managers[who].save(step, tree_of(step, salt), metrics={"loss": 1.0})
+            while pending is not None and not pending.done:
+                threading.Event().wait(0.001)
+            if pending is not None and pending.failed:
+                self.untold.add(who)
+        if (self.root / str(step) / "cordwood.json").exists():  # all or nothing
+            self.may_be_gone |= self.commit(step, 1.0, salt)
 
     @rule(
-        who=st.integers(0, MANAGERS - 1),
+        who=whos,
         by=st.integers(1, 3),
         loss=st.sampled_from([0.5, 1.0, 2.0, float("nan")]),
         salt=st.integers(0, 9),
@@ -139,58 +155,74 @@ class Managers(RuleBasedStateMachine):
 
     def save_well(self, who: int, step: int, loss: float, salt: int) -> None:
         """A save that ends well leaves nothing undone, by whoever that was begun."""
-        self.managers[who].save(step, tree_of(step, salt), metrics={"loss": loss})
+        self.begin_save(who, step, loss, salt).wait()
+        self.all_is_done(step, loss, salt)
+
+    def all_is_done(self, step: int, loss: float, salt: int) -> None:
         for gone in self.commit(step, loss, salt):
             del self.model[gone]
         self.may_be_gone.clear()
         there = set(os.listdir(self.root)) - {LOCK}
-        assert there == set(map(str, self.model))
+        assert there == {*map(str, self.model), *(entry for entry, _ in self.foreign.values())}
+
+    @rule(who=whos, other=whos, salt=st.integers(0, 9))
+    def save_while_another_reads(self, who: int, other: int, salt: int) -> None:
+        step = self.next_step(1)
+        pending = self.begin_save(who, step, 1.0, salt)
+        newest = max(self.numbers(), default=None)
+        try:
+            with unfinished_steps_allowed():
+                found = self.managers[other].restore()
+        finally:
+            pending.wait()
+        if found is None or found.step == newest:
+            assert newest is None or found is not None
+        else:
+            assert (found.step, found.tree["salt"]) == (step, salt)
+        self.all_is_done(step, 1.0, salt)
 
     @precondition(lambda self: self.model)
-    @rule(who=st.integers(0, MANAGERS - 1), back=st.integers(0, 5))
+    @rule(who=whos, back=st.integers(0, 5))
     def save_an_old_step(self, who: int, back: int) -> None:
-        step = max(0, max(self.model) - back)
-        manager = self.managers[who]
+        step = max(0, max(self.numbers()) - back)
         try:
-            pending = manager.save(step, tree_of(step, 99))
+            pending = self.begin_save(who, step, 1.0, 99)
         except StepError:
             return
         # The last that it saved was that very step, and it takes this for the same save.
-        assert pending is not None
         assert pending.done
         if step in set(self.model) - self.may_be_gone:
             salt = self.model[step][1]
             assert cordwood.load(self.root / str(step))["salt"] == salt
 
-    @rule(
-        who=st.integers(0, MANAGERS - 1),
-        call=st.integers(1, 60),
-        code=st.sampled_from([errno.ENOSPC, errno.EIO]),
-        lasting=st.booleans(),
-    )
+    # What goes wrong
+
+    @rule(who=whos, call=calls, code=codes, lasting=st.booleans())
     def a_call_fails(self, who: int, call: int, code: int, lasting: bool) -> None:
-        step = self.next_step(1)
-        failing = FailingSystem(call, code, lasting=lasting)
-        with system.replaced(failing), contextlib.suppress(OSError, CordwoodError):
-            self.managers[who].save(step, tree_of(step, 7), metrics={"loss": 1.0})
-        self.look_for(step, 1.0, 7)
+        self.break_save(who, self.next_step(1), 7, FailingSystem(call, code, lasting=lasting))
 
-    @rule(who=st.integers(0, MANAGERS - 1), call=st.integers(1, 60))
+    @precondition(lambda self: self.untold)
+    @rule(pick=picks)
+    def a_failure_is_asked_for(self, pick: int) -> None:
+        who = self.pick(self.untold, pick)
+        with pytest.raises((OSError, CordwoodError)):
+            self.managers[who].wait()
+        self.untold.discard(who)
+        self.managers[who].wait()  # told once
+
+    @rule(who=whos, call=calls)
     def a_process_is_killed(self, who: int, call: int) -> None:
-        step = self.next_step(1)
-        dying = Dying(call)
-        with system.replaced(dying), contextlib.suppress(Killed, OSError, CordwoodError):
-            self.managers[who].save(step, tree_of(step, 8), metrics={"loss": 1.0})
-        self.managers[who] = self.manager()
-        self.look_for(step, 1.0, 8)
+        self.break_save(who, self.next_step(1), 8, Dying(call))
+        self.start_anew(who)
 
-    def look_for(self, step: int, loss: float, salt: int) -> None:
-        """What became of a save that was broken: all or nothing."""
-        if (self.root / str(step) / "cordwood.json").exists():
-            self.may_be_gone |= self.commit(step, loss, salt)
+    def start_anew(self, who: int) -> None:
+        with suppress(PendingSaveError):
+            raise_unreported()
+        self.untold.discard(who)
+        self.managers[who] = self.manager(who)
 
-    @precondition(lambda self: self.model)
-    @rule(who=st.integers(0, MANAGERS - 1), delete=st.booleans())
+    @precondition(lambda self: self.model and max(self.model) == max(self.numbers()))
+    @rule(who=whos, delete=st.booleans())
     def the_newest_is_damaged(self, who: int, delete: bool) -> None:
         step = max(self.model)
         (file,) = (self.root / str(step)).glob("data-*")
@@ -198,6 +230,7 @@ class Managers(RuleBasedStateMachine):
         content[-1] ^= 1
         file.write_bytes(content)
         del self.model[step]
+        self.unpin(step)
         for manager in self.managers:
             self.restore_newest(manager)
         if delete:
@@ -209,31 +242,141 @@ class Managers(RuleBasedStateMachine):
     def the_clock_jumps(self, seconds: float) -> None:
         self.now += seconds
 
-    @rule(who=st.integers(0, MANAGERS - 1))
+    # Deletions and pins
+
+    @precondition(lambda self: self.model)
+    @rule(who=whos, pick=picks)
+    def delete(self, who: int, pick: int) -> None:
+        step = self.pick(self.model, pick)
+        if step in self.pins:
+            with pytest.raises(StepError, match=f"step {step} is in use, and was not deleted"):
+                self.managers[who].delete(step)
+        else:
+            self.managers[who].delete(step)
+            del self.model[step]
+            self.may_be_gone.discard(step)
+            assert not (self.root / str(step)).exists()
+
+    @rule(who=whos, by=st.integers(1, 3))
+    def delete_what_is_not_there(self, who: int, by: int) -> None:
+        step = self.next_step(by)
+        if (self.root / str(step)).exists():  # of a save that failed: that goes
+            self.managers[who].delete(step)
+        with pytest.raises(FileNotFoundError, match=f"there is no step {step}"):
+            self.managers[who].delete(step)
+
+    @precondition(lambda self: bool(set(self.model) - set(self.pins)))
+    @rule(who=whos, pick=picks, call=st.integers(1, 12), dies=st.booleans(), code=codes)
+    def a_deletion_is_cut_off(self, who: int, pick: int, call: int, dies: bool, code: int) -> None:
+        step = self.pick(set(self.model) - set(self.pins), pick)
+        how = Dying(call) if dies else FailingSystem(call, code)
+        with system.replaced(how), suppress(Killed, OSError, CordwoodError):
+            self.managers[who].delete(step)
+        if not (self.root / str(step)).exists():
+            del self.model[step]
+            self.may_be_gone.discard(step)
+        if dies:
+            self.start_anew(who)
+
+    @precondition(lambda self: self.model)
+    @rule(who=whos, pick=picks)
+    def pin(self, who: int, pick: int) -> None:
+        step = self.pick(self.model, pick)
+        held = self.managers[who].pin(step)
+        assert held.__enter__() == str(self.root / str(step))
+        self.pins.setdefault(step, []).append(held)
+        self.may_be_gone.discard(step)
+
+    @precondition(lambda self: self.pins)
+    @rule(pick=picks)
+    def a_pin_ends(self, pick: int) -> None:
+        step = self.pick(self.pins, pick)
+        self.pins[step].pop().__exit__(None, None, None)
+        if not self.pins[step]:
+            del self.pins[step]
+            self.may_be_gone |= self.unwanted() & {step}
+
+    def unpin(self, step: int) -> None:
+        for held in self.pins.pop(step, []):
+            held.__exit__(None, None, None)
+
+    # Steps of other tools
+
+    @rule(tool=st.sampled_from(sorted(FOREIGN)), by=st.integers(1, 3), salt=st.integers(0, 9))
+    def another_tool_saves(self, tool: str, by: int, salt: int) -> None:
+        step = self.next_step(by)
+        entry = FOREIGN[tool].format(step)
+        self.root.mkdir(exist_ok=True)
+        format = "msgpack" if tool == "Flax" else None
+        shutil.rmtree(self.root / str(step), ignore_errors=True)  # of a save that failed
+        with suppress(PendingSaveError):
+            raise_unreported()
+        cordwood.save(self.root / entry, tree_of(step, salt), format=format)
+        self.foreign[step] = entry, salt
+
+    @precondition(lambda self: self.foreign)
+    @rule(who=whos, pick=picks)
+    def delete_a_step_of_another_tool(self, who: int, pick: int) -> None:
+        step = self.pick(self.foreign, pick)
+        self.managers[who].delete(step)
+        entry, _ = self.foreign.pop(step)
+        assert not (self.root / entry).exists()
+
+    # Reading
+
+    @rule(who=whos)
     def a_new_manager(self, who: int) -> None:
-        self.managers[who] = self.manager()
+        self.start_anew(who)
         self.restore_newest(self.managers[who])
 
-    @rule(who=st.integers(0, MANAGERS - 1))
+    @rule(who=whos)
     def restore(self, who: int) -> None:
         self.restore_newest(self.managers[who])
 
     def restore_newest(self, manager: CheckpointManager) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
+        with unfinished_steps_allowed():
             try:
                 found = manager.restore()
             except cordwood.CorruptionError:
-                assert not set(self.model) - self.may_be_gone
+                assert not self.numbers()
                 return
         if found is None:
-            assert not set(self.model) - self.may_be_gone
+            assert not self.numbers()
             return
-        assert found.step == max(self.model)
-        entry, salt = self.model[found.step]
+        assert found.step == max(self.numbers())
+        self.require_right(found)
+
+    def require_right(self, found: cordwood.Restored[Any]) -> None:
+        if found.step in self.model:
+            entry, salt = self.model[found.step]
+            assert str(found.metrics) == str(entry.metrics)
+        else:
+            _, salt = self.foreign[found.step]
+            assert (found.metrics, found.extras) == ({}, None)
         assert found.tree["salt"] == salt
         assert (found.tree["w"] == tree_of(found.step, salt)["w"]).all()
-        assert str(found.metrics) == str(entry.metrics)
+
+    @precondition(lambda self: self.numbers())
+    @rule(who=whos, pick=picks)
+    def restore_one(self, who: int, pick: int) -> None:
+        step = self.pick(self.numbers(), pick)
+        self.require_right(self.managers[who].restore(step))
+
+    @rule(who=whos, by=st.integers(1, 2))
+    def restore_what_is_not_there(self, who: int, by: int) -> None:
+        with pytest.raises((FileNotFoundError, cordwood.IncompleteCheckpointError)):
+            self.managers[who].restore(self.next_step(by))
+
+    @rule(who=whos)
+    def look(self, who: int) -> None:
+        manager = self.managers[who]
+        assert manager.steps() == sorted(self.numbers())
+        assert manager.latest() == max(self.numbers(), default=None)
+        plan = manager.plan()
+        assert plan.deleted == sorted(self.unwanted())
+        assert plan.kept == sorted(self.numbers() - self.unwanted())
+        for step, (entry, _) in self.model.items():
+            assert str(manager.metrics(step)) == str(entry.metrics)
 
     @invariant()
     def every_step_that_is_there_is_right(self) -> None:
@@ -242,18 +385,35 @@ class Managers(RuleBasedStateMachine):
             for entry in (os.listdir(self.root) if self.root.exists() else [])
             if entry.isdigit() and (self.root / entry / "cordwood.json").exists()
         }
+        there -= set(self.foreign)
         must = set(self.model) - self.may_be_gone
         assert must <= there, f"lost: {must - there}"
         assert there <= set(self.model), f"come back: {there - set(self.model)}"
         for step in there:
             cordwood.verify(self.root / str(step))
+        for step, (entry, salt) in self.foreign.items():
+            assert cordwood.load(self.root / entry)["salt"] == salt, step
         for step in set(self.model) - there:
             del self.model[step]
         self.may_be_gone &= there
 
     def teardown(self) -> None:
+        for step in list(self.pins):
+            self.unpin(step)
+        for manager in self.managers:
+            with suppress(OSError, CordwoodError, Killed):
+                manager.wait()
+        with suppress(PendingSaveError):
+            raise_unreported()
         self.clock.stop()
         shutil.rmtree(self.folder)
+
+
+@contextmanager
+def unfinished_steps_allowed() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
 
 
 TestManagers = Managers.TestCase

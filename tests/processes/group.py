@@ -11,20 +11,29 @@ import os
 import signal
 import socket
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerProcess
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-__all__ = ["DEVICES_EACH", "Group", "Result"]
+__all__ = ["DEVICES_EACH", "Group", "Result", "forked"]
 
 DEVICES_EACH = 2
 SECONDS = 120.0  # no scenario takes longer
 
 _context = get_context("forkserver")
-_context.set_forkserver_preload(["jax", "cordwood", "tests.processes.directories"])
+_context.set_forkserver_preload(["jax", "cordwood", "tests.processes.managers"])
+
+
+def forked(target: Callable[..., object], *arguments: Any, **named: Any) -> ForkServerProcess:
+    """A process that has begun to call a function, on its own."""
+    process = _context.Process(target=target, args=arguments, kwargs=named, daemon=True)
+    process.start()
+    return process
 
 
 class Result(NamedTuple):

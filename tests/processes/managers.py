@@ -6,10 +6,16 @@ import os
 import signal
 
 import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from cordwood import CheckpointManager, EverySeconds, EverySteps, KeepEvery, KeepLast
-from cordwood.engine import meeting
+from cordwood.engine import meeting, system
 from tests.processes.directories import like, reference, spread, step_of
+from tests.soak import loop
+from tests.soak.journal import writing
+from tests.soak.loop import KillingSystem
+from tests.soak.training import State, advance
 
 KEEP = KeepLast(2) | KeepEvery(4)
 
@@ -54,3 +60,34 @@ def restore(manager: CheckpointManager, rows: int) -> int:
 
 def hasten(silence_seconds: float) -> None:
     meeting.SILENCE_SECONDS = silence_seconds
+
+
+def train_until_killed(
+    path: str, journal: str, victim: int, kill: tuple[int, str] | None, timeout_seconds: float
+) -> int:
+    """A run of the soak, in which a process dies at some call of the system, or from outside."""
+    index = jax.process_index()
+    calls = KillingSystem(*kill) if kill is not None and index == victim else system.System()
+    with writing(f"{journal}-{index}") as lines, system.replaced(calls):
+        return loop.train(
+            path, lines, place=on_all, advance=advance_on_all, timeout_seconds=timeout_seconds
+        )
+
+
+def on_all(state: State) -> State:
+    """The state with its arrays spread by rows over all processes."""
+    every = NamedSharding(Mesh(np.array(jax.devices()), "rows"), PartitionSpec("rows"))
+
+    def place(array: np.ndarray) -> jax.Array:
+        return jax.make_array_from_callback(array.shape, every, array.__getitem__)
+
+    arrays = {name: value for name, value in state.items() if name != "step"}
+    return {**jax.tree.map(place, arrays), "step": state["step"]}
+
+
+_advance = jax.jit(advance)
+
+
+def advance_on_all(state: State) -> State:
+    """One step of training by all processes."""
+    return {**_advance(state), "base": state["base"], "step": state["step"] + 1}

@@ -1,22 +1,19 @@
 """SIGKILL of one process at a random moment of a save: the checkpoint before it always loads.
 
-`make soak` sets CORDWOOD_SOAK to a file: 50 kills then, and the table of them is written there.
+`make soak` kills 50, and writes what became of them on its page.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
-
 import cordwood
 from tests.processes.group import Group, Result
+from tests.soak.page import SOAK, as_table, write_section
 
-SOAK = os.environ.get("CORDWOOD_SOAK")
 KILLS = 50 if SOAK else 6
 SILENCE_SECONDS = 2.0
 TIMEOUT_SECONDS = 5.0
@@ -54,8 +51,7 @@ def test_a_process_is_killed_in_the_middle_of_a_save(tmp_path: Path) -> None:
         kills.append(kill)
     assert not list(path.glob(".cordwood.json*")) or cordwood.gc(path)
     assert cordwood.load(path, to="numpy")["local"]["step"] == held
-    if SOAK:
-        Path(SOAK).write_text(table(kills))
+    write_section("Single saves", text_of(kills))
 
 
 def kill_one(group: Group, path: Path, step: int, rng: random.Random) -> Kill:
@@ -105,23 +101,33 @@ def said(result: Result) -> str:
     return "ended by jax" if result.dead else result.error or "saved"
 
 
-def table(kills: list[Kill]) -> str:
-    old = sum(kill.held == "old" for kill in kills)
-    head = (
-        f"# {len(kills)} processes killed in the middle of saves\n\n"
-        f"`make soak`, jax {jax.__version__}, {len(os.sched_getaffinity(0))} cores. Each row is a "
-        "new job of 2 or 4 processes that loads\nwhat the one before left, saves 17 MB, and loses "
-        "a process (SIGKILL) while it saves them again.\nEvery checkpoint was whole and verified: "
-        f"{old} times the old one, {len(kills) - old} times the new one. Processes are taken for\n"
-        f"dead after {SILENCE_SECONDS:g} s of silence here, and waited for "
-        f"{TIMEOUT_SECONDS:g} s.\n\n"
-        "| processes | killed | in the background | after | of a save of | checkpoint | the others "
-        "say | after |\n|---|---|---|---|---|---|---|---|\n"
+def text_of(kills: list[Kill]) -> str:
+    rows = []
+    for killed in ("process 0", "another"):
+        for background in (False, True):
+            some = [
+                kill
+                for kill in kills
+                if (kill.victim == 0, kill.background) == (killed == "process 0", background)
+            ]
+            new = sum(kill.held == "new" for kill in some)
+            longest = max((kill.told_after_seconds for kill in some), default=0.0)
+            rows.append(
+                [
+                    killed,
+                    "yes" if background else "no",
+                    len(some),
+                    len(some) - new,
+                    new,
+                    0,
+                    f"{longest:.1f} s",
+                ]
+            )
+    head = ["killed", "in the background", "kills", "the old one", "the new one", "neither"]
+    return (
+        f"{len(kills)} jobs of 2 or 4 processes: each loads what the one before left, saves "
+        "17 MB, and loses a process\nwhile it saves them again. Which checkpoint was there then, "
+        "whole and verified, and when the others had\nended; processes are taken for dead after "
+        f"{SILENCE_SECONDS:g} s of silence here, and waited for {TIMEOUT_SECONDS:g} s:\n\n"
+        + as_table([*head, "the others end within"], rows)
     )
-    rows = [
-        f"| {kill.processes} | {kill.victim} | {'yes' if kill.background else 'no'} "
-        f"| {kill.killed_after_seconds:.2f} s | {kill.save_seconds:.2f} s | {kill.held} "
-        f"| {kill.told} | {kill.told_after_seconds:.1f} s |\n"
-        for kill in kills
-    ]
-    return head + "".join(rows)

@@ -119,7 +119,7 @@ class LocalSteps:
 
         renamed = run_apart(rename)
         for path in renamed.values():
-            remove_tree(path)
+            _discard(path)
         return list(renamed)
 
     def _rename_away(self, entries: list[str]) -> dict[str, str]:
@@ -166,9 +166,9 @@ class LocalSteps:
                 unlock(held.opened)
 
     def sweep(self) -> None:
-        for entry, is_folder in entries_of(self.name).items():
-            if is_folder and _DELETED.fullmatch(entry):
-                remove_tree(f"{self.name}/{entry}")
+        for entry in entries_of(self.name):
+            if _DELETED.fullmatch(entry):
+                _discard(f"{self.name}/{entry}")
 
     def remove_empty(self, entry: str) -> None:
         with suppress(OSError):  # it is not empty, or gone
@@ -226,6 +226,15 @@ class ObjectSteps:
 
     def remove_empty(self, entry: str) -> None:
         """There are no directories."""
+
+
+def _discard(path: str) -> None:
+    """Remove what was renamed away, a directory or a file, as far as that can be done."""
+    if os.path.isdir(path):
+        remove_tree(path)
+        return
+    with suppress(OSError):  # the next save tries again
+        system.current().unlink(path)
 
 
 def _stamp(path: str) -> Hashable | None:

@@ -1,17 +1,20 @@
-"""After a commit: deletes what no policy keeps, and what dead saves and deletions have left."""
+"""Deletes what no policy keeps, and what dead saves and deletions have left."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from contextlib import suppress
 
 from cordwood.api.gc import gc
 from cordwood.engine.step_places import StepPlace
+from cordwood.engine.urls import parse_url
+from cordwood.errors import CordwoodError
 from cordwood.manager.keep_policies import KeepPolicy
 from cordwood.manager.listing import Listing, Step
 from cordwood.manager.retention import RetentionPlan, plan_retention
 from cordwood.manager.step_names import step_name
 
-__all__ = ["clean", "plan_for"]
+__all__ = ["Cleaner", "plan_for"]
 
 
 def plan_for(
@@ -27,17 +30,52 @@ def plan_for(
     return plan_retention(counting, policy, now=now, spared=spared)
 
 
-def clean(place: StepPlace, listing: Listing, policy: KeepPolicy, *, now: float) -> None:
-    """Carry out the plan, and remove what is no step any more, or never became one.
+class Cleaner:
+    """Keeps a root clean for one manager."""
 
-    Raises OSError, CordwoodError; whatever was left the next call removes.
-    """
-    place.sweep()
-    steps = listing.steps()
-    plan = plan_for(place, steps, policy, now=now)
-    entries = {each.step: each.entry for each in steps}
-    place.remove([entries[number] for number in plan.deleted])
-    for each in steps:
-        if not each.finished and each.entry == step_name(each.step):
-            gc(each.path)
-            place.remove_empty(each.entry)
+    def __init__(self, place: StepPlace, listing: Listing, policy: KeepPolicy) -> None:
+        self._place = place
+        self._listing = listing
+        self._policy = policy
+        self._clean: set[tuple[str, Hashable | None]] = set()  # entries, and their stamps
+
+    def make_room(self) -> None:
+        """Remove what is no step any more, or never became one.
+
+        Before a save too: else a run that dies in every save would fill the disk with what they
+        leave, and no save could ever end. What cannot be removed now is left to the next call.
+        """
+        self._remove_unfinished(self._listing.steps())
+
+    def after_commit(self, *, now: float) -> None:
+        """Carry out the plan, and remove all else. Raises OSError, CordwoodError."""
+        steps = self._listing.steps()
+        plan = plan_for(self._place, steps, self._policy, now=now)
+        entries = {each.step: each.entry for each in steps}
+        gone = self._place.remove([entries[number] for number in plan.deleted])
+        left = [each for each in steps if each.entry not in gone]
+        self._remove_unfinished(left)
+        if parse_url(self._place.name) is None:
+            self._tidy(left)
+
+    def _remove_unfinished(self, steps: Sequence[Step]) -> None:
+        self._place.sweep()
+        for each in steps:
+            if not each.finished and each.entry == step_name(each.step):
+                _collect(each)
+                self._place.remove_empty(each.entry)
+
+    def _tidy(self, steps: Sequence[Step]) -> None:
+        """Who dies at the end of a commit leaves small files in a step that is whole."""
+        seen = set()
+        for each in steps:
+            if each.finished and each.entry == step_name(each.step):
+                seen.add((each.entry, each.stamp))
+                if (each.entry, each.stamp) not in self._clean:
+                    _collect(each)
+        self._clean = seen
+
+
+def _collect(step: Step) -> None:
+    with suppress(OSError, CordwoodError):  # gone meanwhile, or damaged, which a load tells
+        gc(step.path)

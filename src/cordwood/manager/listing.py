@@ -17,6 +17,7 @@ from cordwood.manager.step_names import step_of
 
 __all__ = ["Listing", "Step"]
 
+_ATTEMPTS = 20  # to see a root while nothing changes in it
 _DAMAGED = "damaged: "
 _FOREIGN = "foreign"  # the stamp of what another tool has saved
 
@@ -69,15 +70,13 @@ class Listing:
 
     def steps(self) -> list[Step]:
         """All steps, finished or not, by increasing number; of two of one number the better."""
-        found: dict[str, Step] = {}
-        for entry, stamp in self._place.entries().items():
-            step = self._look(entry, stamp)
-            if step is not None:
-                found[entry] = step
-        for entry in self._place.files():
-            step = self._foreign(entry, is_file=True)
-            if step is not None:
-                found[entry] = step
+        for _ in range(_ATTEMPTS):
+            entries = self._place.entries()
+            found = self._look_at(entries)
+            # While the entries are looked at one by one, a step may be committed that was already
+            # passed, and then an older one deleted: as if no step had ever been there.
+            if all(step.finished for step in found.values()) or self._place.entries() == entries:
+                break
         self._known = found  # at once: other threads read it
         best: dict[int, Step] = {}
         for step in found.values():
@@ -92,6 +91,18 @@ class Listing:
         for step in self.steps():
             if step.step == number:
                 self._damaged[step.entry, step.stamp] = _DAMAGED + why
+
+    def _look_at(self, entries: Mapping[str, Hashable | None]) -> dict[str, Step]:
+        found: dict[str, Step] = {}
+        for entry, stamp in entries.items():
+            step = self._look(entry, stamp)
+            if step is not None:
+                found[entry] = step
+        for entry in self._place.files():
+            step = self._foreign(entry, is_file=True)
+            if step is not None:
+                found[entry] = step
+        return found
 
     def _look(self, entry: str, stamp: Hashable | None) -> Step | None:
         known = self._known.get(entry)

@@ -137,7 +137,7 @@ class CheckpointManager(StepReader):
 
         Returns:
             None where the policy says no. Otherwise the save, which goes on in the background;
-            where this manager has saved that step already, that save.
+            where this manager has just saved that step, and it is there, that save.
 
         Raises:
             StepError: there is a step of that number, or a later one.
@@ -231,7 +231,7 @@ class CheckpointManager(StepReader):
         extras: Any,
         items: Items,
     ) -> None:
-        if self._saver.step == number:
+        if self._saver.step == number and self._is_there(number):
             return
         try:
             self._saver.finish()
@@ -245,6 +245,15 @@ class CheckpointManager(StepReader):
         record = Record(number, time.time(), as_metrics(metrics), as_json(extras, "extras"), states)
         self._saver.begin(record, tree, why=why, called=called)
         self._last_began = time.monotonic()
+
+    def _is_there(self, number: int) -> bool:
+        """Whether the save that was begun last is what it was: nobody has deleted the step."""
+
+        def look(_: list[bytes]) -> bytes:
+            known = self._saver.saving or self._saver.failed or number in self.steps()
+            return b"there" if known else b""
+
+        return bool(self._company.agree(f"look for step {number} of", b"", look))
 
     def _before_restoring(self) -> None:
         self._saver.settle()

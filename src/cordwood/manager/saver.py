@@ -11,7 +11,7 @@ from cordwood.api.save_async import begin_save
 from cordwood.engine.pending import PendingSave, wait_for
 from cordwood.engine.step_places import StepPlace
 from cordwood.errors import CordwoodError, PendingSaveError, StepError
-from cordwood.manager.cleaning import clean
+from cordwood.manager.cleaning import Cleaner
 from cordwood.manager.company import Company
 from cordwood.manager.keep_policies import KeepPolicy
 from cordwood.manager.listing import Listing
@@ -49,7 +49,7 @@ class Saver:
         self._place = place
         self._listing = listing
         self._company = company
-        self._keep = keep
+        self._cleaner = Cleaner(place, listing, keep)
         self._on_save = on_save
         self._timeout_seconds = timeout_seconds
 
@@ -151,6 +151,7 @@ class Saver:
                     f"{self._place.name}: step {number} is not newer than step {steps[-1].step}, "
                     "which is there; delete the later steps first, or save this run to another root"
                 )
+        self._cleaner.make_room()
 
     def _after_commit(self, report: SaveReport, *, is_first: bool) -> None:
         """The step is safe: nothing here is an error of its save."""
@@ -163,6 +164,6 @@ class Saver:
         if not is_first:
             return
         try:
-            clean(self._place, self._listing, self._keep, now=time.time())
+            self._cleaner.after_commit(now=time.time())
         except (OSError, CordwoodError) as e:
             _log.warning("%s: steps could not be deleted: %s", self._place.name, e)

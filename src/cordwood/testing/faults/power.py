@@ -8,35 +8,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from cordwood.testing.faults.children import run_child, start_child
+from cordwood.testing.faults.disks import make_disk, mounted
 from cordwood.testing.faults.scenario import Outcome, Scenario, judge
 
-__all__ = ["cut_power", "why_no_power_cuts"]
-
-_TOOLS = ("mkfs.ext4", "mount", "umount")
-
-
-def why_no_power_cuts(folder: str) -> str | None:
-    """Why `cut_power` cannot run here, or None."""
-    if os.geteuid() != 0:
-        return "mounting a disk image takes root"
-    missing = [tool for tool in _TOOLS if _tool(tool) is None]
-    if missing:
-        return f"not installed: {', '.join(missing)}"
-    image = os.path.join(folder, "try.img")
-    try:
-        _make_disk(image, 8 << 20)
-        with _mounted(image, os.path.join(folder, "try")):
-            return None
-    except subprocess.CalledProcessError as e:
-        return f"{e.cmd[0]} failed: {e.stderr.decode().strip()}"
-    finally:
-        os.unlink(image)
+__all__ = ["cut_power"]
 
 
 def cut_power(
@@ -51,9 +30,9 @@ def cut_power(
     Each outcome counts as returned: the new tree must be there.
     """
     image = os.path.join(folder, "disk.img")
-    _make_disk(image, disk_bytes)
+    make_disk(image, disk_bytes)
     copies = [os.path.join(folder, f"cut-{delay:g}s.img") for delay in delays_seconds]
-    with _mounted(image, os.path.join(folder, "disk")) as disk:
+    with mounted(image, os.path.join(folder, "disk")) as disk:
         path = os.path.join(disk, scenario.name)
         run_child("save", scenario, {"path": path, "which": "old"})
         os.sync()
@@ -69,33 +48,9 @@ def cut_power(
             raise RuntimeError(f"the save failed:\n{err}")
     outcomes: list[Outcome] = []
     for delay, copy in zip(delays_seconds, copies, strict=True):
-        with _mounted(copy, os.path.join(folder, "copy")) as disk:
+        with mounted(copy, os.path.join(folder, "copy")) as disk:
             fault = f"power cut {delay:g} s after save returned"
             outcomes.append(judge(scenario, disk, fault=fault, returned=True))
         os.unlink(copy)
     os.unlink(image)
     return outcomes
-
-
-def _tool(name: str) -> str | None:
-    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
-
-
-def _run(name: str, *args: str) -> None:
-    subprocess.run([_tool(name) or name, *args], check=True, capture_output=True)
-
-
-def _make_disk(image: str, size_bytes: int) -> None:
-    with open(image, "wb") as file:
-        file.truncate(size_bytes)
-    _run("mkfs.ext4", "-q", "-F", image)
-
-
-@contextmanager
-def _mounted(image: str, place: str) -> Iterator[str]:
-    os.makedirs(place, exist_ok=True)
-    _run("mount", "-o", "loop", image, place)
-    try:
-        yield place
-    finally:
-        _run("umount", place)

@@ -1,0 +1,68 @@
+"""Disks of their own for tests: ext4 in a file, mounted as a loop, or memory of a bounded size."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["make_disk", "mounted", "mounted_memory", "why_no_power_cuts"]
+
+_TOOLS = ("mkfs.ext4", "mount", "umount")
+
+
+def why_no_power_cuts(folder: str) -> str | None:
+    """Why no disk image can be mounted here, or None."""
+    if os.geteuid() != 0:
+        return "mounting a disk image takes root"
+    missing = [tool for tool in _TOOLS if _tool(tool) is None]
+    if missing:
+        return f"not installed: {', '.join(missing)}"
+    image = os.path.join(folder, "try.img")
+    try:
+        make_disk(image, 8 << 20)
+        with mounted(image, os.path.join(folder, "try")):
+            return None
+    except subprocess.CalledProcessError as e:
+        return f"{e.cmd[0]} failed: {e.stderr.decode().strip()}"
+    finally:
+        os.unlink(image)
+
+
+def make_disk(image: str, size_bytes: int) -> None:
+    """An empty ext4 file system in a file; none of it is reserved for root."""
+    with open(image, "wb") as file:
+        file.truncate(size_bytes)
+    _run("mkfs.ext4", "-q", "-F", "-m", "0", image)
+
+
+@contextmanager
+def mounted(image: str, place: str) -> Iterator[str]:
+    """The file system of an image at a directory, which is made."""
+    os.makedirs(place, exist_ok=True)
+    _run("mount", "-o", "loop", image, place)
+    try:
+        yield place
+    finally:
+        _run("umount", place)
+
+
+@contextmanager
+def mounted_memory(size_bytes: int, place: str) -> Iterator[str]:
+    """A tmpfs of that size at a directory, which is made."""
+    os.makedirs(place, exist_ok=True)
+    _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", place)
+    try:
+        yield place
+    finally:
+        _run("umount", place)
+
+
+def _tool(name: str) -> str | None:
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+
+
+def _run(name: str, *args: str) -> None:
+    subprocess.run([_tool(name) or name, *args], check=True, capture_output=True)

@@ -1,0 +1,59 @@
+"""What dead saves have left is removed by the next one, before it takes more of the disk."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from cordwood import CheckpointManager
+from cordwood.engine import system
+from cordwood.engine.commit import temporary_path
+from tests.manager.dying import Dying, Killed
+
+TREE = {"w": np.arange(100.0)}
+
+
+def test_a_run_that_dies_in_every_save_does_not_fill_the_disk(tmp_path: Path) -> None:
+    left = []
+    for call in range(1, 40):
+        manager = CheckpointManager(tmp_path, background=False)
+        dying = Dying(call)
+        with system.replaced(dying), suppress(Killed):
+            manager.save(7, TREE)
+        if not dying.died or manager.latest() == 7:
+            break
+        left.append(sorted(os.listdir(tmp_path / "7")) if (tmp_path / "7").exists() else [])
+    assert max(sum(name.startswith("data-") for name in names) for names in left) == 1
+    assert max(map(len, left)) <= 4  # and the temporaries of two small files, and a lock
+    CheckpointManager(tmp_path, background=False).save(8, TREE)
+    assert sorted(os.listdir(tmp_path)) == ["7", "8"]
+
+
+def test_what_is_left_of_other_steps_goes_before_a_save(tmp_path: Path) -> None:
+    """And of deletions: a full disk is no reason that it stays full."""
+    (tmp_path / "3").mkdir()
+    (tmp_path / "3" / f"data-{'0' * 16}-0-0.safetensors").write_bytes(b"dead")
+    gone = tmp_path / f".2.cordwood-{'0' * 16}.deleted"
+    gone.mkdir()
+    (gone / "cordwood.json").write_bytes(b"dead")
+    with system.replaced(Dying(20)), suppress(Killed):
+        CheckpointManager(tmp_path, background=False).save(7, TREE)
+    assert sorted(os.listdir(tmp_path)) == ["7"]
+
+
+def test_what_is_left_in_a_whole_step_goes_after_a_save(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(1, TREE)
+        manager.save(2, TREE)
+    whole = sorted(os.listdir(tmp_path / "1"))
+    for name in ("cordwood.json", "model.safetensors.index.json"):
+        Path(temporary_path(str(tmp_path / "1"), name)).write_bytes(b"dead")
+    (tmp_path / "1" / f"data-{'0' * 16}-0-0.safetensors").write_bytes(b"dead")
+    (tmp_path / "1" / "mine.txt").write_bytes(b"")
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(3, TREE)
+    assert sorted(os.listdir(tmp_path / "1")) == sorted([*whole, "mine.txt"])
+    assert manager.steps() == [1, 2, 3]

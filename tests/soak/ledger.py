@@ -1,0 +1,150 @@
+"""What must lie in a root after all that its workers have told, and whether it does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from cordwood import load, verify
+from cordwood.testing import assert_trees_equal
+from tests.soak.journal import Line
+from tests.soak.loop import KEEP_EVERY, KEEP_LAST
+from tests.soak.roots import (
+    HUGGING_FACE_NAME,
+    blocks_bytes,
+    inside,
+    read_tensors,
+    strangers,
+    whole_steps,
+)
+from tests.soak.training import State, loss_of, state_at
+
+__all__ = ["PLACES", "Ledger", "kept_of"]
+
+PLACES = ("starting", "before the commit", "committed, not told", "deleting", "between saves")
+
+_SLACK_BYTES = 64 << 10  # directories, and files that are locks
+_SMALL_BYTES = 32 << 10  # the indexes of a step, its directory and the ends of its files
+
+
+def kept_of(newest: int) -> set[int]:
+    """What the policy keeps of the steps 1 to `newest`."""
+    last = range(max(1, newest - KEEP_LAST + 1), newest + 1)
+    return {*last, *range(KEEP_EVERY, newest + 1, KEEP_EVERY)}
+
+
+def _by_name(tree: State, prefix: str = "") -> dict[str, np.ndarray]:
+    """The arrays of a tree, as they are called in the files that hold them."""
+    found = {}
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            found.update(_by_name(value, f"{prefix}{name}."))
+        elif isinstance(value, np.ndarray):
+            found[prefix + name] = value
+    return found
+
+
+def _on_disk(array: np.ndarray) -> int:
+    return -(-array.nbytes // 4096) * 4096
+
+
+class Ledger:
+    """The steps of one root, from its first save on.
+
+    Attributes:
+        newest: the newest step that is whole.
+        told: how many times a step was told to be committed.
+        most_left: the most entries that were neither a step nor gone, right after a kill.
+        most_bytes, bound_bytes: the most that the root took, and what it might have then.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.newest = 0
+        self.told = 0
+        self.most_left = 0
+        self.most_bytes = self.bound_bytes = 0
+        self._settled = 0  # the last step of which all is known to have been cleaned up
+        self._step_bytes = sum(map(_on_disk, _by_name(state_at(0)).values())) + _SMALL_BYTES
+        self._checked: dict[int, int] = {}
+
+    def check(self, journals: Sequence[Sequence[Line]]) -> str:
+        """Compare what the processes of one life have told with what lies there; where they died.
+
+        Raises AssertionError.
+        """
+        before = begun = self.newest
+        present = whole_steps(self.root)
+        self.newest = max(present, default=0)
+        for process, lines in enumerate(journals):
+            self._require_true(lines, process, len(journals))
+            for line in lines:
+                if line.what == "restored":
+                    assert line.step == before, f"resumed from {line.step}, not from {before}"
+                elif line.what == "begun":
+                    begun = line.step
+                elif line.what == "settled" and process == 0:
+                    self._settled = line.step
+                self.told += line.what == "committed" and process == 0
+        assert self.newest in range(before, begun + 1)
+        must = kept_of(self.newest)
+        assert must <= set(present), f"lost: {must - set(present)}"
+        may = kept_of(self._settled) | set(range(self._settled + 1, self.newest + 1))
+        assert set(present) <= must | may, f"not deleted: {set(present) - must - may}"
+        for step in present:
+            self._require_right(step)
+        self._measure(len(present))
+        return self._where(journals[0], begun)
+
+    def _require_true(self, lines: Sequence[Line], process: int, count: int) -> None:
+        """What one process has told is so."""
+        for what, step, detail in lines:
+            if what == "loss":
+                rows = np.array_split(state_at(step)["weights"], count)[process]
+                assert detail == loss_of(rows).hex(), f"step {step}: another loss"
+            elif what == "committed":
+                assert step <= self.newest, f"lost: {step}, which was told to be committed"
+            elif what == "settled":
+                assert process > 0 or detail == "0", f"{detail} strangers beside step {step}"
+            else:
+                assert what in ("restored", "begun"), f"{what}: {detail}"
+
+    def _require_right(self, step: int) -> None:
+        """Each array is what the training gives, for safetensors and for cordwood."""
+        path = self.root / str(step)
+        stamp = os.stat(path / "cordwood.json").st_ino
+        if self._checked.get(step) == stamp and step < self.newest - KEEP_LAST:
+            return
+        expected = state_at(step)
+        assert verify(path).unverified_bytes == 0
+        assert_trees_equal(load(path, to="numpy"), expected)
+        if (path / HUGGING_FACE_NAME).exists():  # not where leaves are spread, or a kill came first
+            assert_trees_equal(read_tensors(path), _by_name(expected))
+        if step <= self._settled:
+            assert inside(path) == []
+        self._checked[step] = stamp
+
+    def _measure(self, present: int) -> None:
+        left = len(strangers(self.root))
+        self.most_left = max(self.most_left, left)
+        taken = blocks_bytes(self.root)
+        bound = (present + left) * self._step_bytes + _SLACK_BYTES
+        assert taken <= bound, f"{present} steps and {left} strangers take {taken} bytes"
+        if taken >= self.most_bytes:
+            self.most_bytes, self.bound_bytes = taken, bound
+
+    def _where(self, lines: Sequence[Line], begun: int) -> str:
+        """Of what kind the moment was when a life ended; `lines` are those of process 0."""
+        if not any(line.what == "restored" for line in lines):
+            return "starting"
+        if begun > self.newest:
+            return "before the commit"
+        told = max((line.step for line in lines if line.what == "committed"), default=0)
+        if lines[-1].what != "restored" and told < self.newest:
+            return "committed, not told"
+        if set(whole_steps(self.root)) != kept_of(self.newest) or strangers(self.root):
+            return "deleting"
+        return "between saves"

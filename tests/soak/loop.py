@@ -1,0 +1,115 @@
+"""The worker: a training loop that saves every step in the background, until it is killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from cordwood import CheckpointManager, KeepEvery, KeepLast, SaveReport
+from cordwood.engine import system
+from cordwood.testing.faults.systems import CountingSystem
+from tests.soak.journal import Journal, writing
+from tests.soak.roots import strangers
+from tests.soak.training import State, advance, loss_of, state_at
+
+__all__ = ["HOW", "KEEP_EVERY", "KEEP_LAST", "KillingSystem", "on_jax", "train", "work"]
+
+KEEP_LAST, KEEP_EVERY = 3, 50
+HOW = ("before", "after", "torn")
+WAITS_ONE_IN = 3  # steps: then there is nothing under way while the next is computed
+
+
+class KillingSystem(CountingSystem):
+    """SIGKILL comes at call number `at`: as HOW says before it, after it or halfway through."""
+
+    def __init__(self, at: int, how: str) -> None:
+        super().__init__()
+        self._at = at
+        self._how = how
+
+    def _make(self, number: int, name: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        if number != self._at:
+            return call(*args)
+        if self._how == "torn" and name == "pwrite":
+            fd, data, offset = args
+            half = len(data) // 2
+            call(fd, data[: half - half % 4096 if half > 4096 else half], offset)
+        elif self._how == "after":
+            call(*args)
+        os.kill(os.getpid(), signal.SIGKILL)
+        threading.Event().wait()  # for the signal, if another thread was given it
+        raise AssertionError
+
+
+def work(root: str, journal: str, *, use_jax: bool, kill: tuple[int, str] | None) -> None:
+    """What a process does that is on its own: train without an end.
+
+    Args:
+        root: where the steps lie.
+        journal: a path.
+        use_jax: keep the state in jax's arrays.
+        kill: after how many calls of the system, and how; None: from outside.
+    """
+    place: Callable[[State], State] = dict
+    if use_jax:
+        os.environ["JAX_PLATFORMS"] = "cpu"
+        place = on_jax
+    with writing(journal) as lines:
+        try:
+            with system.replaced(system.System() if kill is None else KillingSystem(*kill)):
+                train(root, lines, place=place, advance=advance)
+        except BaseException as e:
+            lines.write("error", 0, f"{type(e).__name__}: {e}")
+            raise
+
+
+def train(
+    root: str,
+    journal: Journal,
+    *,
+    place: Callable[[State], State],
+    advance: Callable[[State], State],
+    steps: int | None = None,
+    **options: Any,
+) -> int:
+    """Resume and go on, saving every step; the last one of `steps` more, None: without an end."""
+
+    def committed(report: SaveReport) -> None:
+        journal.write("committed", report.step)
+
+    keep = KeepLast(KEEP_LAST) | KeepEvery(KEEP_EVERY)
+    with CheckpointManager(root, keep=keep, on_save=committed, **options) as manager:
+        state = place(state_at(0))
+        step = 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of steps that did not finish
+            found = manager.restore(like=state)
+        if found is not None:
+            step, state = found.step, found.tree
+        journal.write("restored", step)
+        rng = random.Random(step)
+        end = None if steps is None else step + steps
+        while step != end:
+            step, state = step + 1, advance(state)
+            loss = loss_of(state["weights"])
+            journal.write("loss", step, loss.hex())
+            journal.write("begun", step)
+            manager.save(step, state, metrics={"loss": loss}, extras={"step": step})
+            if rng.random() < 1 / WAITS_ONE_IN:
+                manager.wait()
+                journal.write("settled", step, len(strangers(root)))
+        manager.wait()
+        journal.write("settled", step, len(strangers(root)))
+    return step
+
+
+def on_jax(state: State) -> State:
+    """The state with its arrays on this process's first device."""
+    import jax
+
+    return {**jax.tree.map(jax.numpy.array, state), "step": state["step"]}

@@ -1,0 +1,47 @@
+"""benchmarks/soak.md: a section for each part of `make soak`, whichever was run last."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+
+__all__ = ["SOAK", "as_table", "write_section"]
+
+SOAK = os.environ.get("CORDWOOD_SOAK", "")  # the page's path; "": the short runs of `make test`
+
+SECTIONS = (
+    "Single saves",
+    "A training run",
+    "A run of two processes",
+    "A full disk",
+)
+_HEAD = (
+    "# Soak: what `make soak` found\n\n"
+    "Written by that run. A kill is SIGKILL. Every check is made by another process than the one\n"
+    "that saved.\n"
+)
+
+
+def as_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+
+
+def write_section(title: str, text: str) -> None:
+    """Put a section in its place on the page; nothing where there is no page to be written."""
+    if not SOAK:
+        return
+    path = Path(SOAK)
+    old = path.read_text() if path.exists() else ""
+    parts = dict(part.split("\n", 1) for part in old.split("\n## ")[1:])
+    parts[title] = f"\n{text.strip()}\n\njax {jax.__version__}, {_cores()} cores.\n"
+    known = [name for name in SECTIONS if name in parts]
+    path.write_text(_HEAD + "".join(f"\n## {name}\n{parts[name].rstrip()}\n" for name in known))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))

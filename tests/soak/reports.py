@@ -1,0 +1,34 @@
+"""The tables of runs that were killed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from tests.soak.ledger import PLACES, Ledger
+from tests.soak.page import as_table
+
+__all__ = ["kills_table", "totals_table"]
+
+
+def kills_table(head: Sequence[str], kills: Sequence[tuple[tuple[str, ...], str]]) -> str:
+    """How many were killed in the middle of what.
+
+    Args:
+        head: what the kinds of kill are called.
+        kills: of each, its kind and the place.
+    """
+    kinds = sorted({kind for kind, _ in kills})
+    rows = []
+    for kind in kinds:
+        found = Counter(place for each, place in kills if each == kind)
+        rows.append([*kind, found.total(), *(found[place] for place in PLACES)])
+    return as_table([*head, "kills", *PLACES], rows)
+
+
+def totals_table(ledger: Ledger) -> str:
+    """What came of all of them. It is written only where nothing was lost or wrong."""
+    head = ["steps", "lost", "wrong", "losses that differ"]
+    head += ["leftovers", "after the next save", "on disk, at most", "bound"]
+    sizes = [f"{size / 1e6:.1f} MB" for size in (ledger.most_bytes, ledger.bound_bytes)]
+    return as_table(head, [[ledger.newest, 0, 0, 0, f"at most {ledger.most_left}", 0, *sizes]])
