@@ -49,7 +49,10 @@ def test_a_multiple_of_a_time_unit_that_numpy_lacks(tmp_path: Path) -> None:
         dtypes.to_numpy("datetime64[9999999999s]")
 
 
-@pytest.mark.parametrize("target", ["msgpack", "safetensors", "sealed", "gz", "zst"])
+TARGETS = ["msgpack", "safetensors", "sealed", "gz", "zst", "records", "orbax", "ocdbt", "zarr"]
+
+
+@pytest.mark.parametrize("target", [*TARGETS, "shards"])
 def test_the_fuzzer_runs(tmp_path: Path, target: str) -> None:
     if importlib.util.find_spec("atheris") is None:
         pytest.skip("atheris is not installed: it has no wheel for this system")

@@ -17,6 +17,7 @@ import tensorstore
 from jax.experimental.array_serialization import serialization
 
 import cordwood
+from cordwood.formats.orbax import places
 
 TREE: dict[str, Any] = {
     "model": {
@@ -218,6 +219,21 @@ def test_directories_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(os, "listdir", listdir)
     assert cordwood.detect(tmp_path / "tree").format == "zarr-tree"
+
+
+def test_a_directory_is_looked_at_for_orbax_once_for_each_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_tree(tmp_path / "tree", None)
+    looks = []
+
+    def look(directory: Any) -> Any:
+        looks.append(directory.name)
+        return places.look(directory)
+
+    monkeypatch.setattr("cordwood.api.open_orbax.look", look)
+    cordwood.load(path)
+    assert looks == [str(path)] * 2  # whether it is a checkpoint, and whether there are steps
 
 
 def test_arrays_of_cordwoods_that_have_lost_their_index(tmp_path: Path) -> None:

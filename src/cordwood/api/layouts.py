@@ -22,7 +22,7 @@ from cordwood.api.formats import (
 from cordwood.api.recognise import is_records, recognise
 from cordwood.api.steps import LOOKED_AT, is_named_step, listed, sorted_steps
 from cordwood.engine.files import LocalFile
-from cordwood.engine.folders import has_within
+from cordwood.engine.folders import has_within, names_in, subfolders
 from cordwood.engine.presence import what_is_at
 from cordwood.engine.stage import stale_stages, standing
 from cordwood.engine.urls import parse_url
@@ -80,7 +80,7 @@ LAYOUTS: Sequence[Layout] = (
         "cordwood.api.zarr",
         "a directory of zarr arrays with eFormer's index",
     ),
-    Layout("orbax", "_METADATA", "cordwood.api.orbax", "an Orbax checkpoint", writable=False),
+    Layout("orbax", "_METADATA", "cordwood.api.open_orbax", "an Orbax checkpoint", writable=False),
     Layout(
         "safetensors-shards",
         "*.safetensors.index.json",
@@ -250,7 +250,7 @@ def not_a_checkpoint(place: Path, text: str) -> IncompleteCheckpointError:
             f"{text} is a directory of {counted(len(steps), 'step')} ({listed(steps)}), and no "
             f"checkpoint itself: load one of them; the newest is {place / _newest(place, steps)}"
         )
-    names = sorted(entry.name for entry in place.iterdir())
+    names = names_in(str(place))
     if not names:
         return IncompleteCheckpointError(
             f"{text} is an empty directory: expected a checkpoint, or the file of one"
@@ -263,14 +263,17 @@ def not_a_checkpoint(place: Path, text: str) -> IncompleteCheckpointError:
     )
 
 
-def steps_at(place: Path) -> list[str]:
-    """The names of the checkpoints of single steps in a directory, the oldest first."""
-    entries = list(place.iterdir())
-    folders = {entry.name for entry in entries if entry.is_dir()}
-    names = [entry.name for entry in entries]
+def steps_at(place: Path, *, known: Sequence[str] | None = None) -> list[str]:
+    """The names of the checkpoints of single steps in a directory, the oldest first.
+
+    `known` are those of Orbax's, where the caller has looked for them.
+    """
+    if known is None:
+        known = module_of(ORBAX).steps_at(place)
+    folders = subfolders(str(place))
     # A file whose name is a number is a chunk of an array.
-    likely = [name for name in names if name in folders or is_named_step(name)]
-    return sorted_steps(likely, known=module_of(ORBAX).steps_at(place))
+    likely = [name for name in names_in(str(place)) if name in folders or is_named_step(name)]
+    return sorted_steps(likely, known=known)
 
 
 def _newest(place: Path, steps: Sequence[str]) -> str:
@@ -344,12 +347,11 @@ def _by_index(place: Path) -> Layout | None:
     written = layout_at(place)
     if written is not None:
         return written
-    names = [entry.name for entry in place.iterdir()]
+    names = names_in(str(place))
     for row in LAYOUTS:
         if not row.writable and fnmatch.filter(names, row.index_name):
             return row
-    orbax = module_of(ORBAX)
-    return ORBAX if orbax.is_at(place) and not orbax.steps_at(place) else None
+    return ORBAX if module_of(ORBAX).is_checkpoint_at(place) else None
 
 
 def _is_of_steps(place: Path) -> bool:
@@ -357,10 +359,11 @@ def _is_of_steps(place: Path) -> bool:
 
     Those that are called by a number alone are a list's, if they count from 0 on.
     """
-    steps = steps_at(place)
-    if any(map(is_named_step, steps)) or module_of(ORBAX).steps_at(place):
+    known = module_of(ORBAX).steps_at(place)
+    steps = steps_at(place, known=known)
+    if any(map(is_named_step, steps)) or known:
         return True
-    folders = [entry.name for entry in place.iterdir() if entry.is_dir()]
+    folders = subfolders(str(place))
     if all(map(str.isdecimal, steps)) and steps and sorted(steps) == sorted(folders):
         return sorted(map(int, steps)) != list(range(len(steps))) or any(
             _by_index(place / name) is not None for name in steps[-LOOKED_AT:]

@@ -145,7 +145,9 @@ def load(
             that is more: only a tree of more than 4 GiB that is nearly all one value needs it.
 
     Returns:
-        The tree. Eagerly loaded numpy arrays are writable and own their memory.
+        The tree. Eagerly loaded numpy arrays are writable and own their memory. Beside it a load
+        takes some MiB; but a deflated member of a `.npz`, and one in Fortran order that cannot be
+        cut along its last axis, is held whole until its array is filled.
 
     Raises:
         FileNotFoundError: there is nothing at `path`.

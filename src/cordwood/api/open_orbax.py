@@ -9,33 +9,49 @@ from collections.abc import Sequence
 from cordwood.api.contents import Checked, Contents
 from cordwood.engine.directory import LocalDirectory, OwnedFile
 from cordwood.engine.files import MemoryFile, ReadableFile
+from cordwood.engine.presence import what_is_at
 from cordwood.errors import IncompleteCheckpointError
 from cordwood.formats.orbax import FORMAT, Scanned, scan
-from cordwood.formats.orbax.places import is_unfinished, look, pick, trees_of
+from cordwood.formats.orbax.places import Found, is_unfinished, look, pick, trees_of
 from cordwood.keypath import format_path
 
-__all__ = ["is_at", "open_contents", "refuse_unfinished", "steps_at", "verify_all"]
+__all__ = [
+    "is_at",
+    "is_checkpoint_at",
+    "open_contents",
+    "refuse_unfinished",
+    "steps_at",
+    "verify_all",
+]
 
 
 def is_at(path: str | os.PathLike[str]) -> bool:
     """Whether a directory of Orbax's is there: a checkpoint, steps, or an unfinished save."""
-    text = os.fspath(path)
-    try:
-        directory = LocalDirectory(text)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    with directory:
-        return is_unfinished(text.rstrip("/")) or look(directory).anything
+    return _is_unfinished(path) or _found_at(path).anything
+
+
+def is_checkpoint_at(path: str | os.PathLike[str]) -> bool:
+    """The same, but for a directory of steps."""
+    found = _found_at(path)
+    return not found.steps and (found.anything or _is_unfinished(path))
 
 
 def steps_at(path: str | os.PathLike[str]) -> Sequence[str]:
     """The steps of a run whose root a directory is, the newest last; () where it is none."""
+    return _found_at(path).steps
+
+
+def _found_at(path: str | os.PathLike[str]) -> Found:
     try:
-        directory = LocalDirectory(path)
+        with LocalDirectory(path) as directory:
+            return look(directory)
     except (FileNotFoundError, NotADirectoryError):
-        return ()
-    with directory:
-        return look(directory).steps
+        return Found()
+
+
+def _is_unfinished(path: str | os.PathLike[str]) -> bool:
+    text = os.fspath(path)
+    return is_unfinished(text.rstrip("/")) and what_is_at(text) == "a folder"
 
 
 def refuse_unfinished(path: str | os.PathLike[str]) -> None:

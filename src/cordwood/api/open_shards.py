@@ -5,10 +5,10 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from cordwood.api.contents import Checked, Contents
 from cordwood.engine.files import LocalFile, ReadableFile
+from cordwood.engine.folders import names_in
 from cordwood.errors import (
     FormatError,
     IncompleteCheckpointError,
@@ -53,7 +53,7 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
 
 
 def _index_name(path: str) -> str:
-    names = sorted(fnmatch.filter([entry.name for entry in Path(path).iterdir()], _PATTERN))
+    names = fnmatch.filter(names_in(path), _PATTERN)
     if _USUAL_NAME in names or len(names) == 1:
         return _USUAL_NAME if _USUAL_NAME in names else names[0]
     raise NotACheckpointError(

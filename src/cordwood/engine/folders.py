@@ -8,7 +8,15 @@ from contextlib import suppress
 
 from cordwood.engine import system
 
-__all__ = ["copy_mode", "count_files", "entries_of", "has_within", "remove_tree"]
+__all__ = [
+    "copy_mode",
+    "count_files",
+    "entries_of",
+    "has_within",
+    "names_in",
+    "remove_tree",
+    "subfolders",
+]
 
 
 def remove_tree(path: str) -> None:
@@ -38,6 +46,22 @@ def entries_of(folder: str) -> dict[str, bool]:
         for name in os.listdir(folder):
             with suppress(FileNotFoundError):
                 found[name] = stat.S_ISDIR(os.lstat(f"{folder}/{name}").st_mode)
+    return found
+
+
+def names_in(folder: str) -> list[str]:
+    """What lies in a directory, sorted. Raises OSError as listing it does."""
+    return sorted(os.listdir(folder))
+
+
+def subfolders(folder: str) -> set[str]:
+    """The directories in a directory; symbolic links to such are among them."""
+    found = set()
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(PermissionError):  # behind a link
+                if entry.is_dir():
+                    found.add(entry.name)
     return found
 
 

@@ -5,7 +5,7 @@ What lies in it beside arrays is passed over, unless it is a checkpoint too: tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.directory import FOLDER, OTHER, ReadableDirectory
@@ -80,14 +80,15 @@ def _array_paths(directory: ReadableDirectory) -> list[str]:
     return found
 
 
-def _require_no_checkpoint(there: Iterable[str], root: str, path: str) -> None:
+def _require_no_checkpoint(there: Collection[str], root: str, path: str) -> None:
     where = root if path == "." else f"{root}/{path}"
-    for name in there:
-        if name in _CHECKPOINTS:
+    for name in _CHECKPOINTS:
+        if name in there:
             raise FormatError(
                 f"{root} is no tree of arrays alone: {name} says that {where} is a checkpoint of "
                 "its own; load each by itself"
             )
+    for name in sorted(there):
         if name.endswith(_TENSORS):
             raise FormatError(
                 f"{root} is no tree of arrays alone: {where}/{name} would be left out; load that "
