@@ -123,10 +123,11 @@ class LazyArray:
     def _window(self, number: int) -> Array:
         with self._lock:
             data = self._kept.get(number)
-            lock = self._reading.setdefault(number, threading.Lock())
+            # Chunks that are decoded whole take twice their size: one at a time.
+            lock = self._reading.setdefault(number if self._rows == 1 else 0, threading.Lock())
         if data is not None:
             return data
-        with lock:  # of this window: others can be read meanwhile
+        with lock:
             with self._lock:
                 data = self._kept.get(number)
             if data is None:
