@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import cordwood
+from demo.terminal import run_in_terminal
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 
@@ -19,7 +19,9 @@ HEAD = """# The command `cordwood`
 
 `pip install cordwood` brings it; `python -m cordwood` is the same. Every command takes `--help`,
 with examples, and `--json`, which prints one JSON document. This page is written by
-`python -m demo.cli_transcripts`, and a test compares it with what the command prints.
+`python -m demo.cli_transcripts`, which runs each command in a pseudo-terminal of 100 columns and
+40 lines and prints what stands on its screen in the end; a test compares it with what the
+command prints, and another types some of it in tmux.
 
 | exit code | meaning |
 |---|---|
@@ -99,14 +101,14 @@ def make_checkpoints(folder: Path) -> None:
 
 
 def transcript(folder: Path, command: str) -> str:
-    """A command, what it prints, and its exit code if that is not 0."""
+    """A command, what it leaves on a terminal's screen, and its exit code if that is not 0."""
     arguments = [sys.executable, "-m", "cordwood", *shlex.split(command)[1:]]
-    environment = {**os.environ, "COLUMNS": "100", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        arguments, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    code = f"[exit code {done.returncode}]\n" if done.returncode else ""
-    return f"$ {command}\n{done.stdout}{done.stderr}{code}"
+    environment = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": os.pathsep.join(sys.path)}
+    for name in ("COLUMNS", "LINES", "NO_COLOR"):
+        environment.pop(name, None)
+    shown = run_in_terminal(arguments, folder, environment)
+    code = f"[exit code {shown.code}]\n" if shown.code else ""
+    return f"$ {command}\n{shown.text}{code}"
 
 
 def page() -> str:

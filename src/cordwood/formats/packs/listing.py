@@ -15,6 +15,8 @@ from cordwood.tree.structure import LEAF, leaf_paths, structure_from_json
 
 __all__ = ["ListedItem", "list_items"]
 
+_new = tuple.__new__  # without a call of Python for each of many leaves
+
 
 class ListedItem(NamedTuple):
     """The leaves of one item."""
@@ -46,11 +48,11 @@ def _listed(item: Any, prefix: str) -> ListedItem:
     paths = iter(leaf_paths(structure))
     specs: list[LeafSpec] = []
     parts: list[int] = []
+    blanks = [(_spec(parsed)[1:], parsed.cells) for parsed in types]
     for number, length in runs:
-        parsed = types[number]
-        blank = _spec(parsed)
-        parts += [parsed.cells] * length
-        specs += [blank._replace(key_path=path) for path in islice(paths, length)]
+        rest, cells = blanks[number]
+        parts += [cells] * length
+        specs += [_new(LeafSpec, (path, *rest)) for path in islice(paths, length)]
     metadata = item.get("metadata")
     return ListedItem(tuple(specs), tuple(parts), metadata if type(metadata) is dict else {})
 
