@@ -25,7 +25,7 @@ from cordwood.formats.packs.layout import (
 from cordwood.formats.packs.scan import index_of, parse_items
 from cordwood.index import Box, LeafSpec, Pieces, Sealed
 from cordwood.plan.boxes import Want, plan_boxes
-from cordwood.plan.packs import packs_of_all
+from cordwood.plan.packs import packs_of_all, packs_of_process
 from cordwood.sharding.boxes import element_count
 from cordwood.sharding.shards import device_boxes, shard_map
 from cordwood.tree.flatten import flatten
@@ -98,7 +98,8 @@ def plan_save(processes: int) -> tuple[Save, bytes]:
     shards_seconds = clock.lap()
     layout = lay_out(structure, specs, shards, process_count=processes, sizes=LocalStore.file_sizes)
     layout_seconds = clock.lap()
-    own = own_packs(layout, 0, save_id=SAVE_ID, format_tag="pt")
+    packs = packs_of_process(layout.shares, 0)
+    own = own_packs(layout, packs, 0, save_id=SAVE_ID, format_tag="pt")
     own_seconds = clock.lap()
     header_bytes = [pack.plan.header_bytes for pack in own]
     written = _written(layout, header_bytes)

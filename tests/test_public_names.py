@@ -126,8 +126,8 @@ SIGNATURES = {
     "verify": ["path", "*", "sample", "seed", "resume", "progress", "format", "max_bytes"],
     "gc": ["path", "*", "dry_run"],
     "CheckpointManager": [
-        *["root", "*", "save", "keep", "background", "on_save", "preemption_seconds"],
-        "timeout_seconds",
+        *["root", "*", "save", "keep", "background", "on_save", "rewrite_every"],
+        *["preemption_seconds", "timeout_seconds"],
     ],
     "to_bytes": ["target"],
     "from_bytes": ["target", "encoded_bytes"],

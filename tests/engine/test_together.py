@@ -41,7 +41,8 @@ def save(
     fails: Exception | None = None,
     commit_fails: Exception | None = None,
 ) -> None:
-    def write(save_id: str) -> bytes:
+    def write(save_id: str, told: str) -> bytes:
+        assert told == "told-by-0"
         if fails is not None:
             raise fails
         disk.written[hosts.index] = save_id
@@ -59,6 +60,7 @@ def save(
             disk,
             where="x",
             save_id=f"{hosts.index}" * 16,
+            tell=lambda: f"told-by-{hosts.index}",
             prints=lambda: [prints * 16],
             specs=[],
             write=write,

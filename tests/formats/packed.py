@@ -16,6 +16,7 @@ from cordwood.formats.packs.item import Item
 from cordwood.formats.packs.layout import WrittenPack, encode_item, lay_out, own_packs
 from cordwood.formats.packs.scan import index_of, parse_items
 from cordwood.index import Index, Inline, Leaf, LeafSpec, Sealed, Span
+from cordwood.plan.packs import packs_of_process
 from cordwood.plan.save import FilePlan, LeafBytes
 from cordwood.sharding.boxes import shape_of, slices
 from cordwood.sharding.shards import ShardMap, single
@@ -70,7 +71,8 @@ def item_of(
     written: list[list[WrittenPack]] = []
     for process in range(process_count):
         done = []
-        for pack in own_packs(layout, process, save_id=save_id, format_tag="pt"):
+        packs = packs_of_process(layout.shares, process)
+        for pack in own_packs(layout, packs, process, save_id=save_id, format_tag="pt"):
             parts = [arrays[i] if box is None else arrays[i][slices(box)] for i, box in pack.parts]
             raw = file_of(pack.plan, parts)
             files[pack.name] = raw

@@ -22,6 +22,7 @@ from cordwood.formats.packs.scan import index_of
 from cordwood.formats.safetensors import scan
 from cordwood.formats.safetensors.sealed import sealed_digests
 from cordwood.index import Box, Inline, LeafSpec, Piece, Pieces, Sealed, Span
+from cordwood.plan.packs import packs_of_process
 from cordwood.sharding.boxes import cells, intersect
 from cordwood.sharding.shards import ShardMap
 from cordwood.testing import assert_trees_equal
@@ -286,7 +287,8 @@ def test_what_was_written_must_be_what_was_laid_out() -> None:
     spec = LeafSpec((), "numpy", (3,), "float32")
     shards = ShardMap((3,), ((0,),), ((0,),))
     layout = lay_out(flatten(0).structure, [spec], [shards], process_count=1, sizes=SIZES)
-    (pack,) = own_packs(layout, 0, save_id=SAVE_ID, format_tag="pt")
+    packs = packs_of_process(layout.shares, 0)
+    (pack,) = own_packs(layout, packs, 0, save_id=SAVE_ID, format_tag="pt")
     assert pack.parts == ((0, None),)
     with pytest.raises(ValueError, match="process 0 wrote 0 files, not 1"):
         encode_item(layout, [[]], save_id=SAVE_ID, metadata={})

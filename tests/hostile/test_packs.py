@@ -220,6 +220,48 @@ ITEMS: dict[str, tuple[Callable[[Any], None], type[Exception], str]] = {
         FormatError,
         "expected the 4 cells of all leaves, found",
     ),
+    # Gaps.
+    "a gap of nothing": (
+        lambda item: item["files"][0][4].extend([-1, 0]),
+        FormatError,
+        "files[0]: a gap of 0 bytes",
+    ),
+    "a gap that is negative": (
+        both(
+            lambda item: item["files"][0][4].extend([-1, -8]),
+            lambda item: item["files"][0].__setitem__(1, item["files"][0][1] - 8),
+        ),
+        FormatError,
+        "files[0]: a gap of -8 bytes",
+    ),
+    "a gap that is not there": (
+        lambda item: item["files"][0][4].extend([-1, 8]),
+        FormatError,
+        "files[0]: expected 9160 bytes, but its header, cells and gaps take 9168",
+    ),
+    "a gap that is huge": (
+        lambda item: item["files"][0][4].extend([-1, BIG * 8]),
+        FormatError,
+        "its header, cells and gaps take",
+    ),
+    "two gaps in a row": (
+        lambda item: item["files"][0][4].extend([-1, 4, -1, 4]),
+        FormatError,
+        "files[0]: two gaps in a row",
+    ),
+    "a file that is a gap": (
+        lambda item: item["files"].append(
+            [NAME.replace("-0-0", "-0-1"), 100, 8, "0" * 32, [-1, 92]]
+        ),
+        FormatError,
+        "files[2]: holds no cell, only a gap",
+    ),
+    "a gap in place of a cell": (setting("files", 1, 4, to=[-1, 16]), FormatError, "no cell, only"),
+    "another negative column": (
+        lambda item: item["files"][0][4].extend([-2, 8]),
+        FormatError,
+        "expected parts of columns 0 to 3, all",
+    ),
     "a cell beyond": (setting("files", 1, 4, 1, to=2), FormatError, "has no cell 2"),
     "a cell negative": (setting("files", 1, 4, 1, to=-1), FormatError, "has no cell -1"),
     "a cell twice": (setting("files", 1, 4, 1, to=0), FormatError, "cell 0 of a leaf is stored tw"),

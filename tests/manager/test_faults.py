@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cordwood.testing.faults import Scenario, cut_power, fail_calls, kill_calls, why_no_power_cuts
+from cordwood.testing.faults.calls import calls_of_save
 from tests.outcomes import check
 
 # Numpy only: the children that fork must not start jax.
@@ -42,20 +43,49 @@ if len(inside) != 3:
 """
 STEPS = Scenario("run", TREES, SAVE, LOAD, LEFT)
 
+# Most of the tree stays, so its file is linked.
+LINKED_TREES = """
+import numpy as np
 
+frozen = np.arange(9000, dtype=np.float32)
+old = {"frozen": frozen, "w": np.arange(1000, dtype=np.float32), "step": 1}
+new = {"frozen": frozen, "w": np.arange(5, 1005, dtype=np.float32), "step": 2}
+"""
+LINKED_LEFT = """
+import json, os
+leftovers = [] if len(os.listdir(path)) == 1 else os.listdir(path)
+(step,) = [name for name in os.listdir(path) if not name.startswith(".")]
+with open(f"{path}/{step}/cordwood.json") as file:
+    files = [row[0] for row in json.load(file)["items"][""]["files"]]
+inside = {"cordwood.json", "model.safetensors.index.json", *files}
+leftovers += sorted(set(os.listdir(f"{path}/{step}")) - inside)
+"""
+LINKED = Scenario("run", LINKED_TREES, SAVE, LOAD, LINKED_LEFT)
+
+both = pytest.mark.parametrize("steps", [STEPS, LINKED], ids=["written", "linked"])
+
+
+def test_files_are_linked(tmp_path: Path) -> None:
+    assert calls_of_save(LINKED, str(tmp_path)).count("link") == 1
+    assert calls_of_save(STEPS, str(tmp_path / "other")).count("link") == 0
+
+
+@both
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
-def test_any_call_fails(tmp_path: Path, code: int) -> None:
-    check(list(fail_calls(STEPS, str(tmp_path), code)), at_least=20)
+def test_any_call_fails(tmp_path: Path, steps: Scenario, code: int) -> None:
+    check(list(fail_calls(steps, str(tmp_path), code)), at_least=20)
 
 
+@both
 @pytest.mark.parametrize("torn", [False, True], ids=["before", "torn"])
-def test_the_process_ends_at_any_call(tmp_path: Path, torn: bool) -> None:
-    outcomes = list(kill_calls(STEPS, str(tmp_path), torn=torn))
+def test_the_process_ends_at_any_call(tmp_path: Path, steps: Scenario, torn: bool) -> None:
+    outcomes = list(kill_calls(steps, str(tmp_path), torn=torn))
     check(outcomes, at_least=20)
     assert {outcome.found for outcome in outcomes} == {"old", "new"}
 
 
-def test_the_power_is_cut(tmp_path: Path) -> None:
+@both
+def test_the_power_is_cut(tmp_path: Path, steps: Scenario) -> None:
     if why := why_no_power_cuts(str(tmp_path)):
         pytest.skip(why)
-    check(list(cut_power(STEPS, str(tmp_path), delays_seconds=(0.0,))), at_least=1)
+    check(list(cut_power(steps, str(tmp_path), delays_seconds=(0.0,))), at_least=1)

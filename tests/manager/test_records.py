@@ -24,7 +24,7 @@ json_values = st.recursive(
     lambda parts: st.lists(parts) | st.dictionaries(st.text(st.characters(codec="utf-8")), parts),
     max_leaves=8,
 )
-GOOD = '{"version":1,"step":3,"time":2.5,"metrics":{"loss":1},"extras":[null],"items":{}}'
+GOOD = '{"version":1,"step":3,"time":2.5,"metrics":{"loss":1},"extras":[null],"items":{},"chain":7}'
 
 
 @given(
@@ -34,10 +34,10 @@ GOOD = '{"version":1,"step":3,"time":2.5,"metrics":{"loss":1},"extras":[null],"i
     json_values,
 )
 def test_there_and_back(step: int, time: float, metrics: dict[str, float], extras: Any) -> None:
-    text = encode_record(Record(step, time, metrics, extras, {"data": [extras]}))
+    text = encode_record(Record(step, time, metrics, extras, {"data": [extras]}, 5))
     found = decode_record(text, "a step")
     assert (found.step, found.time, found.extras) == (step, time, extras)
-    assert found.items == {"data": [extras]}
+    assert (found.items, found.chain) == ({"data": [extras]}, 5)
     assert found.metrics.keys() == metrics.keys()
     for name, value in metrics.items():
         both_nan = math.isnan(value) and math.isnan(found.metrics[name])
@@ -59,6 +59,9 @@ def test_there_and_back(step: int, time: float, metrics: dict[str, float], extra
         (('{"loss":1}', "[]"), "x: metrics: expected an object"),
         (('{"loss":1}', '{"loss":"1"}'), "x: metrics: loss: expected a number, found '1'"),
         (('"items":{}', '"items":[]'), "x: items: expected an object"),
+        (('"chain":7', '"chain":-7'), "x: chain: expected an integer of at least 0, found -7"),
+        (('"chain":7', '"chain":"7"'), "x: chain: expected an integer of at least 0, found '7'"),
+        ((',"chain":7', ""), "x: expected an object of version, .*, items, chain$"),
         (("[null]", "NaN"), "x: .*NaN"),
         (("[null]", "[null"), "x is not JSON"),
     ],

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from cordwood import CheckpointManager, EverySeconds, EverySteps, KeepEvery, KeepLast
+from cordwood import CheckpointManager, EverySeconds, EverySteps, KeepEvery, KeepLast, load
 from cordwood.engine import meeting, system
 from tests.processes.directories import like, reference, spread, step_of
 from tests.soak import loop
@@ -32,6 +33,49 @@ def train(path: str, steps: int, rows: int = 64, slow: bool = False) -> tuple[in
             manager.save(step, spread(reference(step, rows), 2), metrics={"loss": 1 / step})
         manager.wait()
         return begun, manager.steps()
+
+
+def fine_tune(path: str, steps: int) -> list[tuple[int, int]]:
+    """Save steps of which most stays what it is; what each wrote and linked, in this process."""
+    mesh = Mesh(np.array(jax.devices()), ("x",))
+    found: list[tuple[int, int]] = []
+    with CheckpointManager(
+        path,
+        background=False,
+        rewrite_every=4,
+        timeout_seconds=20,
+        on_save=lambda report: found.append((report.written_bytes, report.linked_bytes)),
+    ) as manager:
+        for step in range(steps):
+            manager.save(step, tuned(mesh, step))
+    return found
+
+
+def tuned(mesh: Mesh, step: int) -> dict[str, Any]:
+    """A tree of which a quarter of a MiB is frozen, half of it in each process."""
+    rows = NamedSharding(mesh, PartitionSpec("x"))
+    return {
+        "frozen": jax.device_put(np.arange(65536, dtype=np.float32).reshape(256, 256), rows),
+        "host": np.arange(2000),
+        "trained": jax.device_put(np.full((64, 4), step, np.float32), rows),
+    }
+
+
+def load_tuned(path: str, step: int) -> bool:
+    """Whether a step is right, as far as this process sees it."""
+    mesh = Mesh(np.array(jax.devices()), ("x",))
+    expected = tuned(mesh, step)
+    loaded = load(f"{path}/{step}", like=expected)
+    for name, array in expected.items():
+        for one, other in zip(parts(array), parts(loaded[name]), strict=True):
+            if not np.array_equal(one, other):
+                return False
+    return True
+
+
+def parts(array: Any) -> list[Any]:
+    shards = getattr(array, "addressable_shards", None)
+    return [array] if shards is None else [shard.data for shard in shards]
 
 
 def train_until_told(path: str, process: int, step: int) -> tuple[int, list[int]]:

@@ -38,6 +38,27 @@ def test_one_process_reads_what_two_have_saved(tmp_path: Path, two: Group) -> No
     assert (restored.step, restored.metrics) == (3, {"loss": 1 / 3})
 
 
+def test_each_process_links_what_it_has_written(tmp_path: Path, two: Group) -> None:
+    path = tmp_path / "run"
+    first, other = two.run("managers.fine_tune", path=str(path), steps=6)
+    host, half, trained = 16_000, 131_072, 512
+    assert first == [
+        (host + half + trained, 0) if step % 4 == 0 else (trained, host + half) for step in range(6)
+    ]
+    assert other == [(half + trained, 0) if step % 4 == 0 else (trained, half) for step in range(6)]
+    manager = CheckpointManager(path)
+    for gone in (0, 4, 2):
+        manager.delete(gone)
+    for step in (1, 3, 5):
+        assert verify(path / str(step)).unverified_bytes == 0
+        links = {file.name[22:24]: 0 for file in (path / str(step)).glob("data-*")}
+        assert set(links) == {"0-", "1-"}
+        for file in (path / str(step)).glob("data-*"):
+            links[file.name[22:24]] = max(links[file.name[22:24]], file.stat().st_nlink)
+        assert set(links.values()) == ({2} if step < 4 else {1})
+        assert two.run("managers.load_tuned", path=str(path), step=step) == [True, True]
+
+
 @pytest.mark.parametrize("process", [0, 1])
 def test_a_process_that_is_told_to_end(tmp_path: Path, two: Group, process: int) -> None:
     path = str(tmp_path / "run")

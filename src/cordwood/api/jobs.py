@@ -14,9 +14,27 @@ from cordwood.engine.write import write_file, write_stream
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe, whole_array
 
-__all__ = ["Fetch", "Job", "plan_job"]
+__all__ = ["Fetch", "Job", "Linking", "plan_job"]
 
 Fetch: TypeAlias = Callable[[int], Any]
+
+
+class Linking:
+    """What one save needs to link files of an older one.
+
+    Args:
+        base: asked on process 0, once the save has begun: the name of the checkpoint, a directory
+            beside the one that is saved; "" for none.
+        look: gives a leaf that has not been taken up for writing yet, any number of times.
+
+    Attributes:
+        linked_bytes: of arrays, by this process, once all is written.
+    """
+
+    def __init__(self, base: Callable[[], str], look: Fetch) -> None:
+        self.base = base
+        self.look = look
+        self.linked_bytes = 0
 
 
 class Job(NamedTuple):
@@ -36,16 +54,18 @@ def plan_job(
     prefix: str | None,
     compression: str | None,
     meeting: Meeting,
+    linking: Linking | None = None,
 ) -> Job:
     """Plan the save of a tree; raises as `cordwood.save` does, before it writes.
 
-    `meeting` is of the processes that save together, and is entered when the job is written.
+    `meeting` is of the processes that save together, and is entered when the job is written;
+    `linking` is for directories of packs.
     """
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {} if linking is None else {"linking": linking}
     if compression is not None:
         if row.name != "zarr":
             raise ValueError(f'{os.fspath(path)}: compression= is for layout="zarr"')
-        options = {"compression": compression}
+        options["compression"] = compression
     if isinstance(row, Layout):
         job: Job = module_of(row).plan_job(
             path, tree, prefix=prefix, metadata=metadata, meeting=meeting, **options

@@ -39,6 +39,10 @@ class LocalLeaves:
             local[leaf] = whole_array(value)
         return fingerprints(structure, specs, shards, local)
 
+    def look(self, leaf: int, look: Fetch) -> Any:
+        """A leaf that this process has not taken up for writing; `look` gives the others."""
+        return self._kept[leaf] if leaf in self._kept else look(leaf)
+
     def fetch(self, leaf: int) -> Any:
         """A leaf that this process writes."""
         self._meeting.check()

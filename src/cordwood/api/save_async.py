@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from cordwood.api.jobs import plan_job
+from cordwood.api.jobs import Linking, plan_job
 from cordwood.api.layouts import destination_for
 from cordwood.api.meetings import announced, meeting_for
 from cordwood.api.save import refuse_foreign
@@ -69,7 +69,8 @@ def save_async(
         metadata=metadata,
         timeout_seconds=timeout_seconds,
         first=lambda: None,
-        then=lambda _: None,
+        base=None,
+        then=lambda *_: None,
     )
 
 
@@ -81,16 +82,20 @@ def begin_save(
     layout: Literal["packs", "zarr"] | None,
     compression: Literal["zstd", "blosc"] | None,
     prefix: str | None,
-    metadata: Mapping[str, str] | None,
+    metadata: Mapping[str, str] | Callable[[], Mapping[str, str]] | None,
     timeout_seconds: float,
     first: Callable[[], None],
-    then: Callable[[PendingSave], None],
+    base: Callable[[], str] | None,
+    then: Callable[[PendingSave, int], None],
 ) -> PendingSave:
-    """As `save_async`, with two things more to do.
+    """As `save_async`, with more to do.
 
     Args:
+        metadata: the strings, or what gives them once `first` has been called.
         first: called on process 0 before anything is begun; what it raises ends the save on all.
-        then: called on each process in the background, once the checkpoint is committed.
+        base: as `Linking` has it, in the background; None: all of the tree is written.
+        then: called on each process in the background, once the checkpoint is committed, with
+            how many bytes of arrays were linked.
     """
     path = local_or_url(path)
     row = destination_for(path, format=format, layout=layout, prefix=prefix)
@@ -100,6 +105,10 @@ def begin_save(
         raise_unreported()
         if meeting.index == 0:
             first()
+        if callable(metadata):
+            metadata = metadata()
+        held: list[Any] = []
+        linking = None if base is None else Linking(base, lambda leaf: held[leaf])
         with collector_paused():
             job = plan_job(
                 path,
@@ -109,8 +118,9 @@ def begin_save(
                 prefix=prefix,
                 compression=compression,
                 meeting=meeting,
+                linking=linking,
             )
-            held = hold(job.leaves)
+            held += hold(job.leaves)
         sizes = job.sizes or [getattr(leaf, "nbytes", 0) for leaf in held]
         write = job.write
         del job, tree
@@ -128,6 +138,6 @@ def begin_save(
                     write(take)
             finally:
                 held.clear()  # an exception's traceback would keep it
-            then(pending)
+            then(pending, 0 if linking is None else linking.linked_bytes)
 
         return save_in_background(path, work, total_bytes=sum(sizes))

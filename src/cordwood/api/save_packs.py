@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from cordwood.api.jobs import Fetch, Job
+from cordwood.api.jobs import Fetch, Job, Linking
+from cordwood.api.link_packs import NOTHING, Links, link_packs
 from cordwood.api.local_leaves import LocalLeaves
 from cordwood.api.snapshot import LeafParts, Snapshot, take_apart
 from cordwood.api.stores import store_at
@@ -32,6 +33,8 @@ from cordwood.formats.packs.layout import (
 from cordwood.formats.packs.rules import RULES, is_pack_name, names_in
 from cordwood.formats.packs.scan import parse_items
 from cordwood.formats.safetensors.layout import check_metadata
+from cordwood.plan.linking import only, without
+from cordwood.plan.packs import Pack, packs_of_process, packs_of_shares
 from cordwood.plan.shares import FileSizes, bytes_of_leaves
 
 __all__ = [
@@ -108,6 +111,7 @@ def plan_job(
     prefix: str | None,
     metadata: Mapping[str, str],
     meeting: Meeting,
+    linking: Linking | None = None,
     save_id: str | None = None,
 ) -> Job:
     """Plan the save of a tree by the processes of a meeting; `save_id` is for tests."""
@@ -128,6 +132,27 @@ def plan_job(
     def write(fetch: Fetch) -> None:
         leaves = LocalLeaves(snapshot, meeting, fetch)
 
+        def write_own(save_id: str, base: str) -> bytes:
+            links = NOTHING
+            if linking is not None and base:
+                links = link_packs(
+                    save,
+                    store.name,
+                    base,
+                    planned.layout,
+                    prefix=planned.prefix,
+                    process=planned.process,
+                    look=lambda leaf: leaves.look(leaf, linking.look),
+                    take=leaves.fetch,
+                    check=meeting.check,
+                )
+                linking.linked_bytes = links.size_bytes
+            return encode_report(
+                write_packs(
+                    save, planned, links, leaves.fetch, save_id=save_id, check=meeting.check
+                )
+            )
+
         def commit(save_id: str, reports: list[bytes]) -> None:
             written = [decode_report(report) for report in reports]
             save.commit(lambda old: change(planned, written, old, save_id, name=store.name))
@@ -139,10 +164,9 @@ def plan_job(
                 where=store.name,
                 save_id=save_id or new_save_id(),
                 specs=snapshot.specs,
+                tell=str if linking is None else linking.base,
                 prints=leaves.prints,
-                write=lambda own: encode_report(
-                    write_packs(save, planned, leaves.fetch, save_id=own, check=meeting.check)
-                ),
+                write=write_own,
                 commit=commit,
             )
 
@@ -150,24 +174,48 @@ def plan_job(
 
 
 def write_packs(
-    save: StoreSave, planned: Plan, fetch: Fetch, *, save_id: str, check: Check = go_on
+    save: StoreSave,
+    planned: Plan,
+    links: Links,
+    fetch: Fetch,
+    *,
+    save_id: str,
+    check: Check = go_on,
 ) -> list[WrittenPack]:
     """Write the files of this process; what process 0 has to know of them.
 
     Args:
         save: under way.
         planned: what to write.
+        links: what of it need not be written.
         fetch: gives a leaf, the caller's or a held one; called once for each.
         save_id: 16 hexadecimal digits, the same on every process, of this save alone.
         check: called now and then; what it raises ends the save.
     """
     tag = planned.metadata.get("format", "pt")
-    packs = own_packs(planned.layout, planned.process, save_id=save_id, format_tag=tag)
+    contents = _left(planned, links)
+    layout, process = planned.layout, planned.process
+    packs = own_packs(layout, contents, process, save_id=save_id, format_tag=tag)
     parts = LeafParts(fetch, [leaf for pack in packs for leaf, _ in pack.parts])
     sealed = save.write(_new_files(packs, parts), check)
+    written = [
+        WrittenPack(pack.name, pack.plan.size_bytes, seal, content.parts)
+        for pack, seal, content in zip(packs, sealed, contents, strict=True)
+    ]
+    if not links.packs and not links.settled:
+        return [pack._replace(parts=None) for pack in written]  # which all can tell for themselves
+    return [*links.packs, *written]
+
+
+def _left(planned: Plan, links: Links) -> Sequence[Pack]:
+    """The files to write: what has not changed in files of its own, which can be linked next."""
+    shares = planned.layout.shares
+    if not links.packs and not links.settled:
+        return packs_of_process(shares, planned.process)
+    own = without(shares, shares.of_process[planned.process], links.cells)
     return [
-        WrittenPack(pack.name, pack.plan.size_bytes, seal)
-        for pack, seal in zip(packs, sealed, strict=True)
+        *packs_of_shares(shares, only(shares, own, links.settled)),
+        *packs_of_shares(shares, without(shares, own, links.settled)),
     ]
 
 

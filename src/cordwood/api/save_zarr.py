@@ -115,9 +115,10 @@ def write_together(
                 shared,
                 where=os.fspath(path),
                 save_id=new_save_id(),
+                tell=str,
                 prints=leaves.prints,
                 specs=item.snapshot.specs,
-                write=lambda _: shared.fill(own[meeting.index], leaves.fetch, encode),
+                write=lambda *_: shared.fill(own[meeting.index], leaves.fetch, encode),
                 commit=commit,
             )
 

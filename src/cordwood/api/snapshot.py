@@ -23,7 +23,7 @@ from cordwood.tree.leaves import ARRAY_KINDS, describe, is_jax_array, whole_arra
 from cordwood.tree.padding import without_padding
 from cordwood.tree.structure import Structure
 
-__all__ = ["LeafParts", "Snapshot", "take_apart"]
+__all__ = ["LeafParts", "PartViews", "Snapshot", "take_apart"]
 
 Fetch: TypeAlias = Callable[[int], Any]
 
@@ -124,21 +124,45 @@ class LeafParts:
         """The elements of a box of a leaf, or of all of it: a view, wherever there can be one; of
         a LazyArray, one."""
         if box is None:  # its only part
-            value = self._fetch(leaf)
-            return value if isinstance(value, LazyArray) else whole_array(value)
+            return _whole(self._fetch(leaf))
         if leaf not in self._held:
             self._held[leaf] = _elements(self._fetch(leaf))
         value = self._held[leaf]
         self._left[leaf] -= 1
         if not self._left[leaf]:
             del self._held[leaf]
-        if isinstance(value, HeldArray):
-            return value.part(box)
-        if isinstance(value, LazyArray):
-            return value.within(box)
-        if is_jax_array(value):
-            return self._local.part(value, box)
-        return without_padding(value[(*slices(box), ...)])
+        return _within(value, box, self._local)
+
+
+class PartViews:
+    """Parts of leaves that stay where they are, in any order, any number of times.
+
+    Args:
+        look: gives a leaf, the caller's or a held one.
+    """
+
+    def __init__(self, look: Fetch) -> None:
+        self._look = look
+        self._local = LocalParts()
+
+    def part(self, leaf: int, box: Box | None) -> Any:
+        """As `LeafParts.part`."""
+        value = self._look(leaf)
+        return _whole(value) if box is None else _within(_elements(value), box, self._local)
+
+
+def _whole(value: Any) -> Any:
+    return value if isinstance(value, LazyArray) else whole_array(value)
+
+
+def _within(value: Any, box: Box, local: LocalParts) -> Any:
+    if isinstance(value, HeldArray):
+        return value.part(box)
+    if isinstance(value, LazyArray):
+        return value.within(box)
+    if is_jax_array(value):
+        return local.part(value, box)
+    return without_padding(value[(*slices(box), ...)])
 
 
 def _elements(leaf: Any) -> Any:

@@ -101,7 +101,7 @@ def _leaves_within(item: Item, number: int, start: int, stop: int) -> str:
         paths = leaf_paths(item.structure)
         leaves = dict.fromkeys(
             leaf
-            for leaf, offset, length in cells_of_file(item, number)
+            for leaf, _, offset, length in cells_of_file(item, number)
             if offset < stop and offset + length > start
         )
     names = [format_path(paths[leaf]) or "the root" for leaf in leaves]

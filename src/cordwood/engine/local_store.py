@@ -32,7 +32,8 @@ from cordwood.engine.commit import (
 from cordwood.engine.digest import digest_of
 from cordwood.engine.directory import LocalDirectory, regular_size
 from cordwood.engine.files import ReadableFile
-from cordwood.engine.locks import locked, remove_unlocked, wait_for_lock
+from cordwood.engine.links import link_shared
+from cordwood.engine.locks import locked, remove_unlocked, unlock, wait_for_lock
 from cordwood.engine.marks import comes_in_sight
 from cordwood.engine.pinned import PINNED_FILES, pinned
 from cordwood.engine.stores import Change, NewFile, Rules
@@ -52,6 +53,7 @@ _ATTEMPTS = 100  # to create a file in a directory that others keep removing
 class LocalStore:
     """A directory, which need not exist yet, and the rules of the format it holds."""
 
+    has_links = True
     file_sizes = FileSizes(pack_bytes=1 << 30, max_packs=16, part_bytes=None)
 
     def __init__(self, path: str | os.PathLike[str], rules: Rules) -> None:
@@ -142,10 +144,11 @@ class LocalSave:
         self._made: list[str] = []
         self._files: list[Temporary] = []
         self._small: list[Temporary] = []
+        self._links: list[Temporary] = []  # what is open of each is the file itself
         self._marks: list[Temporary] = []
         # Closes what is open by the time that it is consumed, and so unlocks it.
         opened = chain.from_iterable(
-            map(attrgetter("opened"), chain(self._files, self._small, self._marks))
+            map(attrgetter("opened"), chain(self._files, self._small, self._marks, self._links))
         )
         self.closing = map(system.current().close, opened)
 
@@ -174,7 +177,7 @@ class LocalSave:
                 self.doing = f"{file.doing} ({name})"
                 raise
             sealed.append(Sealed(len(header), digest_of(header)))
-        if sealed:
+        if sealed or self._links:
             self.doing = "flushing its directory to the disk"
             sync_directory(self._path)
         self._perhaps_committed = self._others_commit  # as soon as the caller has reported it
@@ -198,6 +201,25 @@ class LocalSave:
                 pass  # a save that failed has removed the directory that it had made
             self._files.pop()
         raise StorageError(errno.EBUSY, f"other processes keep removing {name}", self._path)
+
+    def link(self, folder: str, name: str, check: Check = go_on) -> bool:
+        self.doing = "creating its directory"
+        make_ancestors(self._path, self._made)
+        self.doing = f"linking {name}"
+        file = Temporary(f"{self._path}/{name}")
+        self._links.append(file)
+        try:
+            if link_shared(file.opened, f"{folder}/{name}", file.path, check):
+                return True
+        except OSError:
+            pass  # no links here, too many of this file, or it has just been deleted
+        self.unlink(name)
+        return False
+
+    def unlink(self, name: str) -> None:
+        for file in self._links:
+            if os.path.basename(file.path) == name:
+                _take_back(file)
 
     def commit(self, update: Callable[[bytes | None], Change]) -> None:
         self.doing = "creating its directory"
@@ -284,7 +306,7 @@ class LocalSave:
             return
         if not self._perhaps_committed:
             self._remove_files(frozenset())
-        elif self._files:
+        elif self._files or self._links:
             with suppress(OSError, CordwoodError):
                 _alone(self._path, self._rules, self._remove_unreferenced)
         for folder in reversed(self._made):
@@ -304,6 +326,15 @@ class LocalSave:
         for file in self._files:
             if os.path.basename(file.path) not in kept:
                 file.remove()
+        for link in self._links:
+            if os.path.basename(link.path) not in kept:
+                _take_back(link)
+
+
+def _take_back(link: Temporary) -> None:
+    """Remove a link, unless another save of the same directory holds it too."""
+    unlock(link.opened)
+    remove_unlocked(link.path)
 
 
 def _lock_of(path: str, rules: Rules) -> str:

@@ -35,6 +35,7 @@ GRACE_SECONDS = 24 * 3600  # a save that has not ended by then has died
 class ObjectDirectory:
     """All objects below a URL, and the rules of the format they hold."""
 
+    has_links = False
     # An object is written whole, from memory.
     file_sizes = FileSizes(pack_bytes=64 << 20, max_packs=512, part_bytes=256 << 20)
 
@@ -124,6 +125,12 @@ class ObjectSave:
             check()
             self._written.append(file.name)
             yield file
+
+    def link(self, folder: str, name: str, check: Check = go_on) -> bool:  # noqa: ARG002
+        return False
+
+    def unlink(self, name: str) -> None:
+        """There are none."""
 
     def commit(self, update: Callable[[bytes | None], Change]) -> None:
         rules, store = self._rules, self._store

@@ -73,6 +73,19 @@ class StoreSave(Protocol):
         """
         ...
 
+    def link(self, folder: str, name: str, check: Check = go_on) -> bool:
+        """Take over a data file of another directory as it is, under its name, by a hard link.
+
+        Until the save ends nobody removes it here; it stays whatever becomes of the other one.
+
+        Returns whether that was possible: there may be no such file any more, or no links there.
+        """
+        ...
+
+    def unlink(self, name: str) -> None:
+        """Take a link back."""
+        ...
+
     def commit(self, update: Callable[[bytes | None], Change]) -> None:
         """Replace the index, and remove the data files that it no longer refers to.
 
@@ -90,6 +103,11 @@ class DirectoryStore(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def has_links(self) -> bool:
+        """Whether a file can have several names."""
+        ...
 
     @property
     def file_sizes(self) -> FileSizes:

@@ -35,9 +35,10 @@ def save_together(
     *,
     where: str,
     save_id: str,
+    tell: Callable[[], str],
     prints: Callable[[], Sequence[bytes]],
     specs: Sequence[LeafSpec],
-    write: Callable[[str], bytes],
+    write: Callable[[str, str], bytes],
     commit: Callable[[str, list[bytes]], None],
 ) -> None:
     """Save, as one of the processes of a meeting; also of a meeting of one.
@@ -47,10 +48,12 @@ def save_together(
         place: this process's view of where the save goes.
         where: its path, for errors.
         save_id: 16 hexadecimal digits of no other save; process 0's is everybody's.
+        tell: asked on process 0 once everybody is here; the word that it says goes to every
+            `write`.
         prints: this process's `fingerprints`; asked for where there are others.
         specs: the leaves.
-        write: writes this process's part, given the id of the save. What it returns goes to
-            `commit`.
+        write: writes this process's part, given the id of the save and what `tell` said. What
+            it returns goes to `commit`.
         commit: called on process 0 with the id and what `write` returned on each process.
 
     Raises ProcessError, on all processes but the one that failed, if any did: nothing is committed.
@@ -58,9 +61,9 @@ def save_together(
 
     def begin(_: list[bytes]) -> bytes:
         mark = place.mark() if meeting.count > 1 else ""
-        return f"{save_id} {socket.gethostname()} {mark}".encode()
+        return f"{save_id} {socket.gethostname()} {tell()} {mark}".encode()
 
-    common_id, host, mark = meeting.round(b"", begin).decode().split(" ", 2)
+    common_id, host, told, mark = meeting.round(b"", begin).decode().split(" ", 3)
     if meeting.count > 1:
         if meeting.index > 0 and not place.sees(mark, timeout_seconds=MARK_SECONDS):
             raise ProcessError(
@@ -74,4 +77,4 @@ def save_together(
         commit(common_id, reports)
         return b""
 
-    meeting.round(write(common_id), decide)
+    meeting.round(write(common_id, told), decide)

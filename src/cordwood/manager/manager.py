@@ -54,6 +54,11 @@ class CheckpointManager(StepReader):
         background: save as `save_async` does. False: `save` returns when all is done.
         on_save: called with a SaveReport after each commit, on each process, in the thread that
             saved.
+        rewrite_every: arrays that have not changed, to the last bit, are not written again: a
+            step's files are hard links to those of the step before, which are read and checked
+            for that. Each step is whole by itself all the same. After so many steps everything
+            is written anew, so that one place on the disk does not hold a part of all of them.
+            1: always. Object stores, and file systems without hard links, have no links.
         preemption_seconds: take note of SIGTERM: the next `save` then saves whatever the policy
             says, so far as that can be done in so many seconds from the signal, waits for it, and
             `preempted` is true: end the loop. None: SIGTERM is left alone.
@@ -81,6 +86,7 @@ class CheckpointManager(StepReader):
         keep: KeepWhat = None,
         background: bool = True,
         on_save: Callable[[SaveReport], None] | None = None,
+        rewrite_every: int = 32,
         preemption_seconds: float | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
@@ -94,6 +100,7 @@ class CheckpointManager(StepReader):
             self._company,
             self._keep_policy,
             on_save,
+            rewrite_every=_count(rewrite_every),
             timeout_seconds=timeout_seconds,
         )
         self._newest: int | None = None  # of the steps that were there
@@ -329,3 +336,9 @@ class CheckpointManager(StepReader):
             f"CheckpointManager({self.root!r}, save={self._save_policy!r}, "
             f"keep={self._keep_policy!r})"
         )
+
+
+def _count(steps: int) -> int:
+    if type(steps) is not int or steps < 1:
+        raise ValueError(f"rewrite_every: expected an int of at least 1, found {steps!r:.80}")
+    return steps

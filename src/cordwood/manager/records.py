@@ -13,7 +13,7 @@ from cordwood.formats.safetensors.strict_json import parse_json
 __all__ = ["KEY", "Record", "as_json", "as_metrics", "decode_record", "encode_record"]
 
 KEY = "cordwood-step"  # in the checkpoint's metadata
-_MEMBERS = ["version", "step", "time", "metrics", "extras", "items"]
+_MEMBERS = ["version", "step", "time", "metrics", "extras", "items", "chain"]
 _VERSION = 1
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -26,6 +26,7 @@ class Record(NamedTuple):
     metrics: Mapping[str, float]
     extras: Any  # JSON
     items: Mapping[str, Any]  # by name, the states of all processes
+    chain: int = 0  # how many steps before it may share files with it; 0: all was written anew
 
 
 def encode_record(record: Record) -> str:
@@ -34,7 +35,8 @@ def encode_record(record: Record) -> str:
         name: value if math.isfinite(value) else str(value)
         for name, value in record.metrics.items()
     }
-    values = (_VERSION, record.step, record.time, metrics, record.extras, record.items)
+    step, time, _, extras, items, chain = record
+    values = (_VERSION, step, time, metrics, extras, items, chain)
     return json.dumps(
         dict(zip(_MEMBERS, values, strict=True)), allow_nan=False, separators=(",", ":")
     )
@@ -45,7 +47,7 @@ def decode_record(text: str, where: str) -> Record:
     found = parse_json(text, where)
     if type(found) is not dict or list(found) != _MEMBERS:
         raise FormatError(f"{where}: expected an object of {', '.join(_MEMBERS)}")
-    version, step, time, metrics, extras, items = found.values()
+    version, step, time, metrics, extras, items, chain = found.values()
     if version != _VERSION:
         raise FormatError(f"{where}: expected version {_VERSION}, found {version!r:.40}")
     if type(step) is not int or step < 0:
@@ -56,12 +58,15 @@ def decode_record(text: str, where: str) -> Record:
         raise FormatError(f"{where}: metrics: expected an object")
     if type(items) is not dict:
         raise FormatError(f"{where}: items: expected an object")
+    if type(chain) is not int or chain < 0:
+        raise FormatError(f"{where}: chain: expected an integer of at least 0, found {chain!r:.40}")
     return Record(
         step,
         float(time),
         {name: _number(value, f"{where}: metrics: {name}") for name, value in metrics.items()},
         extras,
         items,
+        chain,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cordwood.api.save_async import begin_save
@@ -14,7 +14,7 @@ from cordwood.errors import CordwoodError, PendingSaveError, StepError
 from cordwood.manager.cleaning import Cleaner
 from cordwood.manager.company import Company
 from cordwood.manager.keep_policies import KeepPolicy
-from cordwood.manager.listing import Listing
+from cordwood.manager.listing import Listing, Step
 from cordwood.manager.records import KEY, Record, encode_record
 from cordwood.manager.reports import SaveReport
 from cordwood.manager.step_names import step_name
@@ -41,6 +41,7 @@ class Saver:
         keep: KeepPolicy,
         on_save: Callable[[SaveReport], None] | None,
         *,
+        rewrite_every: int,
         timeout_seconds: float,
     ) -> None:
         self.step: int | None = None
@@ -51,6 +52,7 @@ class Saver:
         self._company = company
         self._cleaner = Cleaner(place, listing, keep)
         self._on_save = on_save
+        self._rewrite_every = rewrite_every
         self._timeout_seconds = timeout_seconds
 
     @property
@@ -79,14 +81,25 @@ class Saver:
         """
         path = self._place.path_of(step_name(record.step))
         is_first = self._company.is_first
+        base: Step | None = None
 
-        def committed(pending: PendingSave) -> None:
+        def first() -> None:
+            nonlocal base
+            steps = self._listing.steps()
+            self._require_newest(record.step, steps)
+            base = self._base(steps)
+
+        def metadata() -> Mapping[str, str]:
+            chain = 0 if base is None or base.record is None else base.record.chain + 1
+            return {KEY: encode_record(record._replace(chain=chain))}
+
+        def committed(pending: PendingSave, linked_bytes: int) -> None:
             report = SaveReport(
                 record.step,
                 path,
                 why,
-                written_bytes=pending.progress.total_bytes,
-                linked_bytes=0,
+                written_bytes=pending.progress.total_bytes - linked_bytes,
+                linked_bytes=linked_bytes,
                 blocking_seconds=pending.begun_seconds - called,
                 total_seconds=time.monotonic() - called,
             )
@@ -100,9 +113,10 @@ class Saver:
             layout="packs",
             compression=None,
             prefix=None,
-            metadata={KEY: encode_record(record)},
+            metadata=metadata,
             timeout_seconds=self._timeout_seconds,
-            first=lambda: self._require_newest(record.step),
+            first=first,
+            base=lambda: "" if base is None else base.entry,
             then=committed,
         )
         self.step = record.step
@@ -140,9 +154,9 @@ class Saver:
         """Of the last save nothing is known any more but what lies there."""
         self.step, self._pending = None, None
 
-    def _require_newest(self, number: int) -> None:
+    def _require_newest(self, number: int, steps: Sequence[Step]) -> None:
         """Raise StepError if a step stands in the way; move a damaged one out of it."""
-        steps = [each for each in self._listing.steps() if each.finished]
+        steps = [each for each in steps if each.finished]
         for each in steps:
             if each.step == number and each.damaged:
                 self._place.remove([each.entry])
@@ -152,6 +166,15 @@ class Saver:
                     "which is there; delete the later steps first, or save this run to another root"
                 )
         self._cleaner.make_room()
+
+    def _base(self, steps: Sequence[Step]) -> Step | None:
+        """The step whose files the next one may link; None where all is to be written."""
+        counting = [each for each in steps if each.counts]
+        if not counting:
+            return None
+        record = counting[-1].record
+        assert record is not None
+        return counting[-1] if record.chain + 1 < self._rewrite_every else None
 
     def _after_commit(self, report: SaveReport, *, is_first: bool) -> None:
         """The step is safe: nothing here is an error of its save."""

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from cordwood.plan.order import data_order
 from cordwood.plan.shares import Group, Share, Shares
 
-__all__ = ["Pack", "Part", "packs_of_all", "packs_of_process"]
+__all__ = ["Gap", "Pack", "Part", "packs_of_all", "packs_of_process", "packs_of_shares"]
 
 
 class Part(NamedTuple):
@@ -17,6 +17,12 @@ class Part(NamedTuple):
 
     leaves: tuple[int, ...]  # ascending
     cell: int
+
+
+class Gap(NamedTuple):
+    """Bytes of a file that no leaf uses: it was written by an earlier save."""
+
+    size_bytes: int
 
 
 class Pack(NamedTuple):
@@ -54,6 +60,11 @@ def packs_of_process(shares: Shares, process: int) -> tuple[Pack, ...]:
     what they hold.
     """
     return _packs(shares, shares.of_process[process], {})
+
+
+def packs_of_shares(shares: Shares, own: Sequence[Share]) -> tuple[Pack, ...]:
+    """As `packs_of_process`, of a part of what a process writes."""
+    return _packs(shares, own, {})
 
 
 def packs_of_all(shares: Shares) -> list[tuple[Pack, ...]]:

@@ -18,12 +18,14 @@ def hugging_face_index(items: Mapping[str, Item]) -> bytes | None:
     """Which file holds the tensor of which name; None where that does not say all.
 
     That is where a leaf is cut into several tensors, where leaves of two items have one name,
-    and where there are no arrays.
+    where files hold tensors that belong to no leaf, and where there are no arrays.
     """
     weight_map: dict[str, str] = {}
     total = count = 0
     for item in items.values():
         if any(packed.grid is not None and packed.grid.cell_count > 1 for packed in item.types):
+            return None
+        if any(pack.has_gaps for pack in item.packs):
             return None
         files = {}
         for pack in item.packs:

@@ -19,6 +19,7 @@ from cordwood.tree.structure import LEAF, Structure, structure_from_json
 
 __all__ = [
     "FREE_LEAVES",
+    "GAP",
     "MAX_CELLS",
     "MAX_CUTS",
     "MEMBERS",
@@ -31,13 +32,17 @@ __all__ = [
 
 MEMBERS = ("save_id", "metadata", "nodes", "types", "leaves", "values", "columns", "files")
 SAVE_ID = re.compile(r"[0-9a-f]{16}")
-PACK_NAME = re.compile(rf"data-({SAVE_ID.pattern})-[0-9]{{1,7}}-[0-9]{{1,3}}\.safetensors")
+PACK_NAME = re.compile(
+    rf"data-({SAVE_ID.pattern})-(?P<process>[0-9]{{1,7}})-[0-9]{{1,3}}\.safetensors"
+)
 
 # A few bytes can tell of very many leaves or cells; these bound the memory that they take.
 FREE_LEAVES = 1 << 18  # of all items, and one more for each byte of the index
 MAX_CELLS = 1 << 26  # of all leaves: 16,384 devices with 4,000 leaves each
 MAX_CUTS = 1 << 22  # along all axes of all types
 _MAX_FILE_BYTES = (1 << 63) - 1
+
+GAP = -1  # in place of a column: bytes that no leaf of the item uses, the second number of them
 _DIGEST = re.compile(rf"[0-9a-f]{{{2 * DIGEST_BYTES}}}")
 
 Leaves = np.ndarray[Any, np.dtype[np.int64]]
@@ -47,7 +52,12 @@ class PackParts(NamedTuple):
     """A file: from the end of its header on, one cell of each leaf of a column, part by part."""
 
     source: Source
-    parts: tuple[tuple[int, int], ...]  # column, cell
+    parts: tuple[tuple[int, int], ...]  # column, cell; or GAP, bytes
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether some of its bytes belong to no leaf."""
+        return any(column == GAP for column, _ in self.parts)
 
 
 class Item(NamedTuple):
@@ -149,7 +159,20 @@ def _pack(row: Any, *, where: str) -> PackParts:
         raise FormatError(f"{where}: expected pairs of column and cell")
     sealed = Sealed(header_bytes, bytes.fromhex(digest))
     pairs = tuple(zip(parts[::2], parts[1::2], strict=True))
+    _check_gaps(pairs, where=where)
     return PackParts(Source(name, size, None, sealed), pairs)
+
+
+def _check_gaps(parts: Sequence[tuple[int, int]], *, where: str) -> None:
+    last = 0
+    for column, count in parts:
+        if column == GAP and count < 1:
+            raise FormatError(f"{where}: a gap of {count!r:.40} bytes")
+        if column == GAP == last:
+            raise FormatError(f"{where}: two gaps in a row")
+        last = column
+    if parts and all(column == GAP for column, _ in parts):
+        raise FormatError(f"{where}: holds no cell, only a gap")
 
 
 def _spans(column: Any, leaves: int, *, where: str) -> list[tuple[int, int]]:
@@ -188,7 +211,7 @@ def _check_counts(
     cells = sum([types[number].cells * length for number, length in runs])
     if cells > MAX_CELLS:
         raise LimitError(f"{where}: {cells} cells; expected at most {MAX_CELLS} (MAX_CELLS)")
-    parts = [part for pack in packs for part in pack.parts]
+    parts = [part for pack in packs for part in pack.parts if part[0] != GAP]
     if not {column for column, _ in parts} == set(range(len(columns))):
         raise FormatError(f"{where}: files: expected parts of columns 0 to {len(columns)}, all")
     starts = sum([axis.parts for each in types for axis in each.axes or ()])
@@ -216,6 +239,9 @@ def _check_coverage(item: Item, counts: Leaves, *, where: str) -> None:
     for n, pack in enumerate(item.packs):
         end = pack.source.sealed.header_bytes if pack.source.sealed is not None else 0
         for number, cell in pack.parts:
+            if number == GAP:
+                end += cell
+                continue
             if not 0 <= cell < fewest[number]:
                 raise FormatError(
                     f"{where}: files[{n}]: a leaf of column {number} has no cell {cell!r:.40}"
@@ -227,8 +253,8 @@ def _check_coverage(item: Item, counts: Leaves, *, where: str) -> None:
             end += sum([bytes_of[kind](cell) * count for kind, count in kinds[number]])
         if end != pack.source.size_bytes:
             raise FormatError(
-                f"{where}: files[{n}]: expected {pack.source.size_bytes} bytes, but its header "
-                f"and cells take {end}"
+                f"{where}: files[{n}]: expected {pack.source.size_bytes} bytes, but its header, "
+                f"cells and gaps take {end}"
             )
 
 

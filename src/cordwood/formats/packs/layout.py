@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cordwood.formats.packs.grid import Grid
+from cordwood.formats.packs.item import GAP
 from cordwood.formats.packs.leaf_types import PackedType, Tensor, tensor_of, to_json, type_of
 from cordwood.formats.safetensors.layout import plan_save
 from cordwood.formats.safetensors.leaf_table import BYTE_KINDS, runs_of
@@ -14,7 +15,7 @@ from cordwood.formats.safetensors.names import tensor_names
 from cordwood.formats.safetensors.values import encode_value
 from cordwood.index import Box, LeafSpec, Sealed
 from cordwood.keypath import KeyPath
-from cordwood.plan.packs import Pack, packs_of_all, packs_of_process
+from cordwood.plan.packs import Gap, Pack, Part, packs_of_all
 from cordwood.plan.save import FilePlan
 from cordwood.plan.shares import FileSizes, Shares, Stored, share_out
 from cordwood.sharding.boxes import shape_of
@@ -53,11 +54,12 @@ class PackPlan(NamedTuple):
 
 
 class WrittenPack(NamedTuple):
-    """What process 0 has to know of a file that was written."""
+    """What process 0 has to know of a file that was written, or linked."""
 
     name: str
     size_bytes: int
     sealed: Sealed
+    parts: tuple[Part | Gap, ...] | None = None  # None: as `packs_of_all` has it
 
 
 def lay_out(
@@ -111,11 +113,14 @@ def pack_name(save_id: str, process: int, number: int) -> str:
     return f"data-{save_id}-{process}-{number}.safetensors"
 
 
-def own_packs(layout: Layout, process: int, *, save_id: str, format_tag: str) -> list[PackPlan]:
+def own_packs(
+    layout: Layout, packs: Sequence[Pack], process: int, *, save_id: str, format_tag: str
+) -> list[PackPlan]:
     """The files that a process writes.
 
     Args:
         layout: what `lay_out` returned.
+        packs: their contents, of `cordwood.plan.packs`.
         process: which process.
         save_id: 16 hexadecimal digits, of this save alone.
         format_tag: `format` in the metadata of each file, which some readers ask for.
@@ -125,7 +130,7 @@ def own_packs(layout: Layout, process: int, *, save_id: str, format_tag: str) ->
     names = dict(zip(stored, tensor_names(paths).names, strict=True))
     return [
         _plan_pack(layout, pack, names, pack_name(save_id, process, n), format_tag)
-        for n, pack in enumerate(packs_of_process(layout.shares, process))
+        for n, pack in enumerate(packs)
     ]
 
 
@@ -167,18 +172,46 @@ def _suffix(box: Box) -> str:
 def encode_report(written: Sequence[WrittenPack]) -> bytes:
     """The files of a process, for process 0."""
     rows = [
-        [name, size, sealed.header_bytes, sealed.header_digest.hex()]
-        for name, size, sealed in written
+        [name, size, sealed.header_bytes, sealed.header_digest.hex(), _rows(parts)]
+        for name, size, sealed, parts in written
     ]
     return json.dumps(rows).encode()
+
+
+def _rows(parts: Sequence[Part | Gap] | None) -> list[Any] | None:
+    """A part as its cell and its column, a gap as a number."""
+    if parts is None:
+        return None
+    return [
+        part.size_bytes if isinstance(part, Gap) else [part.cell, *_spans(part.leaves)]
+        for part in parts
+    ]
 
 
 def decode_report(data: bytes) -> list[WrittenPack]:
     """What `encode_report` was given."""
     return [
-        WrittenPack(name, size, Sealed(header_bytes, bytes.fromhex(digest)))
-        for name, size, header_bytes, digest in json.loads(data)
+        WrittenPack(name, size, Sealed(header_bytes, bytes.fromhex(digest)), _parts(rows))
+        for name, size, header_bytes, digest, rows in json.loads(data)
     ]
+
+
+def _parts(rows: list[Any] | None) -> tuple[Part | Gap, ...] | None:
+    if rows is None:
+        return None
+    return tuple(
+        [Gap(row) if isinstance(row, int) else Part(_leaves(row[1:]), row[0]) for row in rows]
+    )
+
+
+def _leaves(spans: Sequence[int]) -> tuple[int, ...]:
+    return tuple(
+        [
+            leaf
+            for first, count in zip(spans[::2], spans[1::2], strict=True)
+            for leaf in range(first, first + count)
+        ]
+    )
 
 
 def encode_item(
@@ -213,12 +246,18 @@ def encode_item(
     columns: dict[tuple[int, ...], int] = {}
     files = []
     for process, (packs, done) in enumerate(zip(packs_of_all(layout.shares), written, strict=True)):
-        if len(packs) != len(done):
-            raise ValueError(f"process {process} wrote {len(done)} files, not {len(packs)}")
-        for pack, (name, size_bytes, sealed) in zip(packs, done, strict=True):
+        told = [pack.parts for pack in done]
+        if None in told or not told:
+            if len(packs) != len(done):
+                raise ValueError(f"process {process} wrote {len(done)} files, not {len(packs)}")
+            told = [pack.parts for pack in packs]
+        for held, (name, size_bytes, sealed, _) in zip(told, done, strict=True):
             parts: list[int] = []
-            for leaves, cell in pack.parts:
-                parts += (columns.setdefault(leaves, len(columns)), cell)
+            for part in held or ():
+                if isinstance(part, Gap):
+                    parts += (GAP, part.size_bytes)
+                else:
+                    parts += (columns.setdefault(part.leaves, len(columns)), part.cell)
             row = [name, size_bytes, sealed.header_bytes, sealed.header_digest.hex(), parts]
             files.append(row)
     return {

@@ -12,9 +12,10 @@ from cordwood.engine.collector import collector_paused
 from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
 from cordwood.formats.packs.grid import Grid, cells_meeting
 from cordwood.formats.packs.index_file import decode_index
-from cordwood.formats.packs.item import FREE_LEAVES, Item, cell_sizes, parse_item
+from cordwood.formats.packs.item import FREE_LEAVES, GAP, Item, cell_sizes, parse_item
 from cordwood.formats.packs.leaf_types import dtype_of
 from cordwood.index import Box, Index, Inline, Leaf, Piece, Pieces, Span
+from cordwood.plan.linking import StoredCell
 from cordwood.tree.structure import leaf_paths
 
 __all__ = ["FORMAT", "Wanted", "cells_of_file", "index_of", "parse_items"]
@@ -112,6 +113,9 @@ def _pieces(item: Item, flags: np.ndarray[Any, np.dtype[np.bool_]] | None) -> _F
     for number, pack in enumerate(item.packs):
         end = pack.source.sealed.header_bytes if pack.source.sealed is not None else 0
         for part, cell in pack.parts:
+            if part == GAP:
+                end += cell
+                continue
             start, lengths = end, {kind: bytes_of[kind](cell) for kind, _ in counts_of[part]}
             end += sum([lengths[kind] * count for kind, count in counts_of[part]])
             picked: Any = slice(None)
@@ -140,16 +144,19 @@ def _pieces(item: Item, flags: np.ndarray[Any, np.dtype[np.bool_]] | None) -> _F
 _new = tuple.__new__
 
 
-def cells_of_file(item: Item, number: int) -> Iterator[tuple[int, int, int]]:
-    """What lies in a file of an item, in order: leaf, offset, length in bytes."""
+def cells_of_file(item: Item, number: int) -> Iterator[StoredCell]:
+    """What lies in a file of an item, in order, without what lies in gaps."""
     pack = item.packs[number]
     bytes_of = [cell_sizes(packed) for packed in item.types]
     end = pack.source.sealed.header_bytes if pack.source.sealed is not None else 0
     for part, cell in pack.parts:
+        if part == GAP:
+            end += cell
+            continue
         column = item.columns[part]
         for leaf, kind in zip(column.tolist(), item.leaf_types[column].tolist(), strict=True):
             length = bytes_of[kind](cell)
-            yield leaf, end, length
+            yield StoredCell(leaf, cell, end, length)
             end += length
 
 

@@ -1,0 +1,120 @@
+"""What lies in a file against what a tree holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cordwood.engine import compare
+from cordwood.engine.apart import go_on
+from cordwood.engine.compare import changed_cells, seems_unchanged
+from cordwood.engine.digest import digests_of
+from cordwood.engine.files import MemoryFile
+from cordwood.errors import CorruptionError
+from cordwood.index import Digests
+from cordwood.plan.linking import NOBODY, StoredCell
+
+Array = np.ndarray[Any, Any]
+HEADER = 100
+BLOCK = 64
+
+
+@pytest.fixture(autouse=True)
+def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "_UNIT_BYTES", 2 * BLOCK)
+    monkeypatch.setattr(compare, "_PEEK_BYTES", 8)
+
+
+def file_of(arrays: list[Array]) -> tuple[bytearray, Digests, list[StoredCell]]:
+    """The bytes of a file that holds them, odd ones as nobody's."""
+    raw = bytearray(HEADER)
+    cells = []
+    for i, array in enumerate(arrays):
+        cells.append(StoredCell(NOBODY if i % 2 else i, 0, len(raw), array.nbytes))
+        raw += array.tobytes()
+    return raw, digests_of([raw[HEADER:]], start=HEADER, block_bytes=BLOCK), cells
+
+
+def compared(
+    raw: bytes | bytearray,
+    digests: Digests,
+    cells: list[StoredCell],
+    value_of: Callable[[int], Array],
+) -> set[int]:
+    same = frozenset(i for i, cell in enumerate(cells) if cell.leaf != NOBODY)
+    return changed_cells(MemoryFile(raw, "old"), digests, cells, same, value_of, check=go_on)
+
+
+def arrays_of(sizes: list[int]) -> list[Array]:
+    rng = np.random.default_rng(sum(sizes))
+    return [rng.integers(0, 256, size, np.uint8) for size in sizes]
+
+
+SIZES = [300, 5, 1, 9, 0, 64, 700, 0, 128, 3, 17]
+
+
+def test_equal_to_the_last_byte() -> None:
+    arrays = arrays_of(SIZES)
+    raw, digests, cells = file_of(arrays)
+    assert compared(raw, digests, cells, arrays.__getitem__) == set()
+
+
+@pytest.mark.parametrize("position", [i for i in range(0, len(SIZES), 2) if SIZES[i]])
+def test_one_byte_has_changed(position: int) -> None:
+    arrays = arrays_of(SIZES)
+    raw, digests, cells = file_of(arrays)
+    for at in {0, SIZES[position] // 3, SIZES[position] - 1}:
+        new = [array.copy() for array in arrays]
+        new[position][at] ^= 1
+        assert compared(raw, digests, cells, new.__getitem__) == {position}
+
+
+def test_any_strides_and_byte_order() -> None:
+    grid = np.arange(60, dtype=np.float64).reshape(6, 10)
+    raw, digests, cells = file_of([grid, grid, grid])
+    values = [np.asfortranarray(grid), None, grid.astype(">f8")]
+    assert compared(raw, digests, cells, lambda i: np.asarray(values[i])) == set()
+
+
+@pytest.mark.parametrize("at", [0, 301, 1000, -1])
+def test_damage_anywhere_is_found(at: int) -> None:
+    arrays = arrays_of(SIZES)
+    raw, digests, cells = file_of(arrays)
+    raw[at + HEADER if at >= 0 else at] ^= 1
+    with pytest.raises(CorruptionError, match=r"^old: bytes \d+ to \d+ do not match the digest"):
+        compared(raw, digests, cells, arrays.__getitem__)
+
+
+def test_what_is_not_worth_a_link_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "reading_threads", lambda waits: 1 if not waits else 16)
+    arrays = arrays_of([50 * BLOCK, 0, 30 * BLOCK])
+    raw, digests, cells = file_of(arrays)
+    raw[-1] ^= 1  # which is not noticed any more
+    new = [array + 1 for array in arrays]
+    assert compared(raw, digests, cells, new.__getitem__) == {0}
+
+
+def test_each_value_is_asked_for_once() -> None:
+    arrays = arrays_of(SIZES)
+    raw, digests, cells = file_of(arrays)
+    asked: list[int] = []
+
+    def value_of(position: int) -> Array:
+        asked.append(position)
+        return arrays[position]
+
+    compared(raw, digests, cells, value_of)
+    assert len(asked) == len(set(asked))
+
+
+@pytest.mark.parametrize(("at", "seen"), [(0, True), (49, True), (99, True), (20, False)])
+def test_a_look_at_three_places(at: int, seen: bool) -> None:
+    (array,) = arrays_of([100])
+    raw, _, (cell,) = file_of([array])
+    with MemoryFile(raw, "old") as file:
+        assert seems_unchanged(file, cell, array)
+        array[at] ^= 1
+        assert seems_unchanged(file, cell, array) is not seen
