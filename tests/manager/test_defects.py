@@ -42,6 +42,11 @@ def tree(mesh: jax.sharding.Mesh) -> dict[str, jax.Array]:
     return {"w": jax.device_put(jnp.arange(16.0), sharding)}
 
 
+def trained(tree: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """What a step makes of it: an unchanged tree would be linked, and need no room."""
+    return {name: array + 1 for name, array in tree.items()}
+
+
 @contextmanager
 def full_disk() -> Iterator[None]:
     with patch("cordwood.engine.local_store.fill_file", side_effect=FULL):
@@ -94,7 +99,7 @@ def test_a_failed_background_save_is_no_step(tmp_path: Path, tree: dict[str, jax
     manager.save(1, tree)
     manager.wait()
     with full_disk():
-        pending = manager.save(2, tree)
+        pending = manager.save(2, trained(tree))
         assert manager.latest() == 1
         with pytest.raises(OSError, match="No space left"):
             manager.wait()
@@ -136,7 +141,7 @@ def test_a_failed_save_deletes_no_good_step(
     manager.save(1, tree)
     manager.wait()
     with full_disk():
-        manager.save(2, tree)
+        manager.save(2, trained(tree))
         with pytest.raises(PendingSaveError, match="the save of step 2 in the background failed"):
             manager.save(3, tree)
     assert sorted(os.listdir(tmp_path / "ours")) == ["1"]

@@ -124,7 +124,8 @@ class Ledger:
         if (path / HUGGING_FACE_NAME).exists():  # not where leaves are spread, or a kill came first
             assert_trees_equal(read_tensors(path), _by_name(expected))
         if step <= self._settled:
-            assert inside(path) == []
+            left = inside(path)
+            assert not left, f"step {step} holds {left} beside what its index names"
         self._checked[step] = stamp
 
     def _measure(self, present: int) -> None:

@@ -24,6 +24,7 @@ HUGGING_FACE_NAME = "model.safetensors.index.json"
 
 _INDEX = "cordwood.json"
 _LOCK = ".steps.cordwood-lock"  # who is killed while it holds that leaves the one file
+_STEP_LOCK = f".{_INDEX}.cordwood-lock"  # and so it is with each step's
 
 
 def whole_steps(root: str | os.PathLike[str]) -> list[int]:
@@ -43,12 +44,12 @@ def strangers(root: str | os.PathLike[str]) -> list[str]:
 
 
 def inside(step: Path) -> list[str]:
-    """What lies in a step's directory beside what its index names."""
+    """What lies in a step's directory beside what its index names, but for the file of its lock."""
     text = (step / _INDEX).read_text()
     return [
         name
         for name in os.listdir(step)
-        if name not in (_INDEX, HUGGING_FACE_NAME) and f'"{name}"' not in text
+        if name not in (_INDEX, HUGGING_FACE_NAME, _STEP_LOCK) and f'"{name}"' not in text
     ]
 
 
