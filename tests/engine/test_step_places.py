@@ -6,6 +6,7 @@ import errno
 import fcntl
 import itertools
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from cordwood.engine import system
 from cordwood.engine.kvstore import ObjectStore
-from cordwood.engine.step_places import LocalSteps, ObjectSteps, StepPlace, steps_at
+from cordwood.engine.step_places import Entry, LocalSteps, ObjectSteps, StepPlace, steps_at
 from cordwood.engine.urls import parse_url
 from cordwood.errors import UnsupportedFormatError
 from cordwood.testing.faults.systems import CountingSystem, FailingSystem
@@ -51,6 +52,10 @@ class Root:
         return ObjectStore(url)
 
 
+def look(place: StepPlace) -> Mapping[str, Entry]:
+    return place.entries(lambda _: True)
+
+
 @pytest.fixture(params=["local", "memory"])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
     return Root(request.param, tmp_path)
@@ -58,8 +63,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
 
 def test_nothing_is_there(root: Root) -> None:
     place = root.place()
-    assert place.entries() == {}
-    assert place.files() == []
+    assert look(place) == {}
     place.sweep()
     assert place.remove([]) == []
 
@@ -69,14 +73,81 @@ def test_entries(root: Root) -> None:
     root.put("10/data")
     root.put("20/data")
     root.put("notes")
-    found = root.place().entries()
-    assert sorted(found) == ["10", "20"]
-    assert root.place().files() == ["notes"]
-    assert found["10"] is not None
-    assert found["20"] is None
-    assert root.place().entries() == found
+    found = look(root.place())
+    assert sorted(found) == ["10", "20", "notes"]
+    assert found["10"].stamp is not None
+    assert found["20"].stamp is None
+    assert [name for name, entry in found.items() if entry.is_file] == ["notes"]
+    assert look(root.place()) == found
     root.put("20/index")
-    assert root.place().entries()["20"] is not None
+    assert look(root.place())["20"].stamp is not None
+    assert list(root.place().entries(lambda name: name == "20")) == ["20"]
+
+
+def test_links(tmp_path: Path) -> None:
+    root = filled(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "index").write_bytes(b"1")
+    (root.folder / "30").symlink_to(tmp_path / "elsewhere")
+    (root.folder / "40").symlink_to(tmp_path / "nowhere")
+    place = root.place()
+    found = look(place)
+    assert sorted(found) == ["10", "20", "30"]
+    assert found["30"].is_link
+    assert found["30"].stamp is not None
+    assert place.remove(["30"]) == ["30"]
+    assert sorted(os.listdir(root.folder)) == ["10", "20", "40"]
+    assert os.listdir(tmp_path / "elsewhere") == ["index"]
+
+
+def test_files_go_too(tmp_path: Path) -> None:
+    root = filled(tmp_path)
+    root.put("checkpoint_5")
+    assert root.place().remove(["checkpoint_5"]) == ["checkpoint_5"]
+    assert sorted(os.listdir(root.folder)) == ["10", "20"]
+    left = f".checkpoint_6.cordwood-{'0' * 16}.deleted"
+    root.put(left)
+    root.place().sweep()
+    assert sorted(os.listdir(root.folder)) == ["10", "20"]
+
+
+def test_what_is_set_aside_lies_there_until_its_step_is_saved(root: Root) -> None:
+    root.put("10/index")
+    root.put("10/data")
+    place = root.place()
+    place.set_aside("10")
+    place.sweep()
+    assert look(place).get("10", Entry(None)).stamp is None
+    assert any(name.endswith("/data") for name in root.files())
+    root.put("10/index")
+    place.sweep()
+    if root.kind == "local":
+        assert root.files() == ["10/index"]
+
+
+def test_a_file_that_is_shared_with_a_save_is_no_use_of_a_step_that_is_finished(
+    tmp_path: Path,
+) -> None:
+    """A save that links files shares their locks, and is seen in its own step alone."""
+    root = filled(tmp_path)
+    (root.folder / "30").mkdir()
+    os.link(root.folder / "10" / "data-1", root.folder / "30" / "data-1")
+    with (root.folder / "30" / "data-1").open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        assert root.place().remove(["10", "30"]) == ["10"]
+    assert root.place().remove(["30"]) == ["30"]
+
+
+@pytest.mark.parametrize("name", ["data-1", ".index.cordwood-lock"])
+def test_whoever_saves_uses_an_entry(tmp_path: Path, name: str) -> None:
+    """Data files, and the lock of the index, are locked while a save goes on."""
+    root = filled(tmp_path)
+    root.put(f"10/{name}")
+    with (root.folder / "10" / name).open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert root.place().in_use("10")
+        assert root.place().remove(["10"]) == []
+    assert root.place().remove(["10"]) == ["10"]
 
 
 def test_removal(root: Root) -> None:
@@ -108,7 +179,7 @@ def test_what_is_in_use_stays(tmp_path: Path) -> None:
     with held.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert root.place().remove(["10", "20"]) == ["20"]
-        assert root.place().entries()["10"] is not None
+        assert look(root.place())["10"].stamp is not None
     assert root.place().remove(["10"]) == ["10"]  # whoever held it has gone
 
 
@@ -136,8 +207,8 @@ def test_a_removal_that_fails_anywhere_leaves_whole_steps(tmp_path: Path) -> Non
         root = filled(tmp_path / str(number))
         with system.replaced(FailingSystem(number, errno.EIO)), suppress(OSError):
             root.place().remove(["10"])
-        entries = root.place().entries()
-        assert entries["20"] is not None
+        entries = look(root.place())
+        assert entries["20"].stamp is not None
         if "10" in entries:
             assert {"10/data-1", "10/data-2", "10/index"} <= set(root.files()), call
         root.place().sweep()

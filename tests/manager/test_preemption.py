@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
+import time
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -12,7 +17,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from cordwood import CheckpointManager, EverySteps
+from cordwood import CheckpointManager, EverySteps, OnPreemption, PendingSaveError
 from cordwood.engine import write
 from cordwood.engine.preemption import Notice
 
@@ -98,6 +103,148 @@ def test_a_handler_that_was_there_is_called() -> None:
         assert len(calls) == 2
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def run(code: str, root: Path) -> subprocess.CompletedProcess[str]:
+    """A program of its own, in which SIGTERM ends what nobody keeps from it."""
+    start = (
+        "import os, signal, sys, numpy as np, cordwood\n"
+        "from cordwood import CheckpointManager\n"
+        "T, root = {'w': np.zeros(3)}, sys.argv[1]\n"
+        "def told(): os.kill(os.getpid(), signal.SIGTERM)\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", start + textwrap.dedent(code), str(root)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_a_signal_while_the_block_is_left_does_not_cut_the_last_save_off(tmp_path: Path) -> None:
+    done = run(
+        """
+        def on_save(report): told()
+        with CheckpointManager(root, preemption_seconds=30, on_save=on_save) as manager:
+            manager.save(1, T)
+        print("never", flush=True)
+        """,
+        tmp_path,
+    )
+    # The save has ended; and nobody has heeded the signal, so it ends the program after that.
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, ""), done.stderr
+    assert CheckpointManager(tmp_path).steps() == [1]
+
+
+def test_a_signal_that_a_save_has_heeded_does_not_end_the_program(tmp_path: Path) -> None:
+    done = run(
+        """
+        with CheckpointManager(root, preemption_seconds=30) as manager:
+            told()
+            manager.save(1, T)
+        print(manager.preempted)
+        """,
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+def test_a_signal_after_the_last_save_is_known_once_the_manager_is_closed(tmp_path: Path) -> None:
+    calls: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: calls.append(number))
+    try:
+        manager = CheckpointManager(tmp_path, preemption_seconds=30)
+        told()
+        assert not manager.preempted  # a loop that ends by it would miss its last save
+        manager.close()
+        assert manager.preempted
+        assert calls == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "del m",
+        "m.close()",
+        "n = CheckpointManager(root, preemption_seconds=9); m.close(); n.close()",
+    ],
+)
+def test_a_manager_that_is_gone_leaves_the_signal_to_others(tmp_path: Path, end: str) -> None:
+    code = f"m = CheckpointManager(root, preemption_seconds=9)\n{end}\ntold()\nprint('never')"
+    done = run(code, tmp_path)
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, ""), done.stderr
+
+
+def test_handlers_above_and_below_are_called_once_each() -> None:
+    calls: list[str] = []
+    first = signal.signal(signal.SIGTERM, lambda *_: calls.append("below"))
+    try:
+        one, other = Notice(), Notice()
+        one.listen()
+        ours = signal.getsignal(signal.SIGTERM)
+        assert callable(ours)
+
+        def above(number: int, frame: Any) -> None:
+            calls.append("above")
+            ours(number, frame)
+
+        signal.signal(signal.SIGTERM, above)
+        other.listen()
+        told()
+        assert calls == ["above", "below"]
+        assert one.since is not None
+        assert other.since is not None
+        one.stop()
+        other.stop()
+        assert signal.getsignal(signal.SIGTERM) == above
+        told()
+        assert calls == ["above", "below"] * 2
+    finally:
+        signal.signal(signal.SIGTERM, first)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ETIMEDOUT])
+def test_an_earlier_failure_costs_no_last_save(
+    tmp_path: Path, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = CheckpointManager(tmp_path, preemption_seconds=30)
+    with manager:
+        with patch("cordwood.engine.local_store.fill_file", side_effect=OSError(code, "broken")):
+            pending = manager.save(10, TREE)
+            assert pending is not None
+            while not pending.done:
+                time.sleep(0.01)
+        told()
+        with pytest.raises(PendingSaveError, match="the save of step 10 in the background failed"):
+            manager.save(11, TREE)
+        assert manager.preempted
+    assert manager.steps() == [11]
+    assert "step 11 is saved all the same: the job is to end" in caplog.text
+
+
+def test_a_last_save_that_fails_is_told(tmp_path: Path) -> None:
+    failing = patch("cordwood.engine.local_store.fill_file", side_effect=OSError(110, "slow"))
+    with CheckpointManager(tmp_path, preemption_seconds=30) as manager, failing:
+        told()
+        with pytest.raises(TimeoutError, match="Connection timed out while"):
+            manager.save(1, TREE)
+    assert manager.steps() == []
+
+
+def test_what_would_never_save_is_an_error(tmp_path: Path) -> None:
+    for policy in (OnPreemption(), EverySteps(10) | OnPreemption()):
+        with pytest.raises(ValueError, match=r"save: OnPreemption\(\) needs preemption_seconds="):
+            CheckpointManager(tmp_path, save=policy)
+    for seconds in (0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match="preemption_seconds: expected more than 0, found"):
+            CheckpointManager(tmp_path, preemption_seconds=seconds)
+    with CheckpointManager(tmp_path, save=OnPreemption(), preemption_seconds=9) as manager:
+        assert manager.save(1, TREE) is None
+        told()
+        assert manager.save(2, TREE) is not None
 
 
 def test_only_the_main_thread_can_listen(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood import FormatError
+from cordwood import FormatError, UnsupportedFormatError
 from cordwood.manager.records import Record, as_json, as_metrics, decode_record, encode_record
 
 json_values = st.recursive(
@@ -48,7 +48,8 @@ def test_there_and_back(step: int, time: float, metrics: dict[str, float], extra
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("1,", "2,"), "x: expected version 1, found 2"),
+        (("1,", "0,"), "x: expected version 1, found 0"),
+        (("1,", "true,"), "x: expected version 1, found True"),
         (
             ('"step"', '"stop"'),
             "x: expected an object of version, step, time, metrics, ",
@@ -70,6 +71,13 @@ def test_what_is_not_read(change: tuple[str, str], message: str) -> None:
     assert decode_record(GOOD, "x").metrics == {"loss": 1.0}
     with pytest.raises(FormatError, match=message):
         decode_record(GOOD.replace(*change, 1), "x")
+
+
+def test_a_newer_version_is_told_from_damage() -> None:
+    with pytest.raises(
+        UnsupportedFormatError, match=r"x: version 2 is newer than .* \(1\); upgrade"
+    ):
+        decode_record('{"version":2,"what":0}', "x")
 
 
 def test_metrics() -> None:

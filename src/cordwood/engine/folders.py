@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import suppress
+from itertools import chain
 
 from cordwood.engine import system
 
@@ -13,6 +14,7 @@ __all__ = [
     "count_files",
     "entries_of",
     "has_within",
+    "list_folder",
     "names_in",
     "remove_tree",
     "subfolders",
@@ -62,6 +64,15 @@ def subfolders(folder: str) -> set[str]:
             with suppress(PermissionError):  # behind a link
                 if entry.is_dir():
                     found.add(entry.name)
+    return found
+
+
+def list_folder(folder: str) -> list[os.DirEntry[str]]:
+    """What a directory holds, without a look at each; [] where there is none."""
+    found: list[os.DirEntry[str]] = []
+    with suppress(FileNotFoundError, NotADirectoryError):
+        # No bytecode between: an interrupt would leave it open.
+        found.extend(chain.from_iterable(map(os.scandir, (folder,))))
     return found
 
 

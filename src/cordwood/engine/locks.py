@@ -18,7 +18,7 @@ from cordwood.engine import system
 from cordwood.engine.apart import Check, go_on
 from cordwood.engine.system import close_all, open_into
 
-__all__ = ["is_at", "lock", "locked", "remove_unlocked", "unlock", "wait_for_lock"]
+__all__ = ["is_at", "is_locked", "lock", "locked", "remove_unlocked", "unlock", "wait_for_lock"]
 
 _NO_LOCKS = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK)
 _POLL_SECONDS = 0.02
@@ -132,6 +132,23 @@ def wait_for_lock(path: str) -> None:
         lock(opened[0], fcntl.LOCK_SH)
     except OSError:
         pass  # nobody holds it, or that cannot be told
+    finally:
+        unlock(opened)
+
+
+def is_locked(path: str, *, even_shared: bool) -> bool:
+    """Whether somebody holds the lock of a file, as far as that can be told. Changes nothing.
+
+    `even_shared`: or shares it with others.
+    """
+    opened: list[int] = []
+    try:
+        open_into(opened, path, os.O_RDONLY | _FLAGS)
+        kind = fcntl.LOCK_EX if even_shared else fcntl.LOCK_SH
+        system.current().flock(opened[0], kind | fcntl.LOCK_NB)
+        return False
+    except OSError as e:
+        return isinstance(e, BlockingIOError)
     finally:
         unlock(opened)
 

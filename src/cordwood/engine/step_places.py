@@ -11,23 +11,32 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+import stat
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cordwood.engine import system
 from cordwood.engine.apart import Check, run_apart
 from cordwood.engine.commit import Temporary, sync_directory, temporary_path, temporary_stem
-from cordwood.engine.folders import entries_of, remove_tree
-from cordwood.engine.locks import locked, remove_unlocked, unlock
+from cordwood.engine.folders import list_folder, remove_tree
+from cordwood.engine.locks import is_locked, locked, unlock
 from cordwood.engine.urls import parse_url
 from cordwood.errors import UnsupportedFormatError
 
-__all__ = ["LocalSteps", "ObjectSteps", "StepPlace", "steps_at"]
+__all__ = ["Entry", "LocalSteps", "ObjectSteps", "StepPlace", "steps_at"]
 
 _RANDOM_BYTES = 8
-_DELETED = re.compile(rf"\..+\.cordwood-[0-9a-f]{{{2 * _RANDOM_BYTES}}}\.deleted")
+_AWAY = re.compile(rf"\.(.+)\.cordwood-[0-9a-f]{{{2 * _RANDOM_BYTES}}}\.(deleted|damaged)")
 _LOCK_NAME = f"{temporary_stem('steps')}lock"
+
+
+class Entry(NamedTuple):
+    """A directory or a file that lies there."""
+
+    stamp: Hashable | None  # of a directory: None, or, with an index, what changes with that
+    is_file: bool = False
+    is_link: bool = False  # a symbolic link to either
 
 
 class StepPlace(Protocol):
@@ -40,20 +49,22 @@ class StepPlace(Protocol):
         """The path or URL of an entry."""
         ...
 
-    def entries(self) -> Mapping[str, Hashable | None]:
-        """The directories that lie there, by name: None, or, where there is an index, what changes
-        when that is replaced. {} where there is nothing.
-        """
-        ...
-
-    def files(self) -> list[str]:
-        """The names of files that lie beside them."""
+    def entries(self, wanted: Callable[[str], bool]) -> Mapping[str, Entry]:
+        """What lies there, of the names that are wanted; no other is looked at."""
         ...
 
     def remove(self, entries: Iterable[str]) -> list[str]:
         """Remove entries. When this returns, a power cut brings none back that is not whole.
 
-        Returns those that are gone; one that is in use stays. Raises OSError.
+        Of a symbolic link nothing goes but the link. Returns those that are gone; one that is in
+        use stays. Raises OSError.
+        """
+        ...
+
+    def set_aside(self, entry: str) -> None:
+        """Have an entry whose index cannot be read be no entry, so that it can be saved anew.
+
+        What it held lies beside it, out of sight, until `sweep` finds it saved. Raises OSError.
         """
         ...
 
@@ -98,15 +109,17 @@ class LocalSteps:
     def path_of(self, entry: str) -> str:
         return f"{self.name}/{entry}"
 
-    def entries(self) -> Mapping[str, Hashable | None]:
-        return {
-            entry: _stamp(f"{self.name}/{entry}/{self._index_name}")
-            for entry, is_folder in entries_of(self.name).items()
-            if is_folder and not entry.startswith(".")
-        }
-
-    def files(self) -> list[str]:
-        return [entry for entry, is_folder in entries_of(self.name).items() if not is_folder]
+    def entries(self, wanted: Callable[[str], bool]) -> Mapping[str, Entry]:
+        found = {}
+        for each in list_folder(self.name):
+            if each.name.startswith(".") or not wanted(each.name):
+                continue
+            if each.is_dir():
+                stamp = _stamp(f"{each.path}/{self._index_name}")
+                found[each.name] = Entry(stamp, is_link=each.is_symlink())
+            elif each.is_file():
+                found[each.name] = Entry(None, is_file=True, is_link=each.is_symlink())
+        return found
 
     def remove(self, entries: Iterable[str]) -> list[str]:
         wanted = list(entries)
@@ -115,21 +128,28 @@ class LocalSteps:
 
         def rename(check: Check) -> dict[str, str]:
             with locked(f"{self.name}/{_LOCK_NAME}", check):
-                return self._rename_away(wanted)
+                return self._rename_away(wanted, "deleted")
 
         renamed = run_apart(rename)
         for path in renamed.values():
             _discard(path)
         return list(renamed)
 
-    def _rename_away(self, entries: list[str]) -> dict[str, str]:
+    def set_aside(self, entry: str) -> None:
+        def rename(check: Check) -> None:
+            with locked(f"{self.name}/{_LOCK_NAME}", check):
+                self._rename_away([entry], "damaged")
+
+        run_apart(rename)
+
+    def _rename_away(self, entries: list[str], why: str) -> dict[str, str]:
         renamed = {}
         try:
             for entry in entries:
                 if self.in_use(entry):
                     continue
                 random = secrets.token_hex(_RANDOM_BYTES)
-                away = f"{self.name}/{temporary_stem(entry)}{random}.deleted"
+                away = f"{self.name}/{temporary_stem(entry)}{random}.{why}"
                 with suppress(FileNotFoundError):  # another manager was quicker
                     system.current().replace(self.path_of(entry), away)
                     renamed[entry] = away
@@ -139,13 +159,11 @@ class LocalSteps:
         return renamed
 
     def in_use(self, entry: str) -> bool:
+        # A save holds a lock on each of its data files, or on the index's; a pin is such a file. It
+        # shares that of a file that it has linked: with all finished steps that have it, too.
         folder = self.path_of(entry)
-        return any(
-            not remove_unlocked(f"{folder}/{name}", dry_run=True)
-            and os.path.lexists(f"{folder}/{name}")
-            for name in entries_of(folder)
-            if name.startswith(".") and name.endswith(".tmp") and ".cordwood-" in name
-        )
+        unfinished = _stamp(f"{folder}/{self._index_name}") is None
+        return any(is_locked(each.path, even_shared=unfinished) for each in list_folder(folder))
 
     @contextmanager
     def pin(self, entry: str) -> Iterator[None]:
@@ -166,9 +184,13 @@ class LocalSteps:
                 unlock(held.opened)
 
     def sweep(self) -> None:
-        for entry in entries_of(self.name):
-            if _DELETED.fullmatch(entry):
-                _discard(f"{self.name}/{entry}")
+        for each in list_folder(self.name):
+            away = _AWAY.fullmatch(each.name)
+            if away and (
+                away[2] == "deleted"
+                or _stamp(f"{self.name}/{away[1]}/{self._index_name}") is not None
+            ):
+                _discard(each.path)
 
     def remove_empty(self, entry: str) -> None:
         with suppress(OSError):  # it is not empty, or gone
@@ -190,18 +212,17 @@ class ObjectSteps:
     def path_of(self, entry: str) -> str:
         return f"{self.name}/{entry}"
 
-    def entries(self) -> Mapping[str, Hashable | None]:
-        names = self._store.names()
-        found: dict[str, Hashable | None] = {
-            name.split("/")[0]: None for name in names if "/" in name
-        }
-        indexes = [name for name in names if name.split("/")[1:] == [self._index_name]]
+    def entries(self, wanted: Callable[[str], bool]) -> Mapping[str, Entry]:
+        found = {}
+        indexes = []
+        for name in self._store.names():
+            entry, slash, inner = name.partition("/")
+            if wanted(entry):
+                found[entry] = Entry(None, is_file=not slash)
+                indexes += [name] if inner == self._index_name else []
         for name, generation in self._store.generations(indexes).items():
-            found[name.split("/")[0]] = generation
+            found[name.partition("/")[0]] = Entry(generation)
         return found
-
-    def files(self) -> list[str]:
-        return [name for name in self._store.names() if "/" not in name]
 
     def remove(self, entries: Iterable[str]) -> list[str]:
         wanted = list(entries)
@@ -209,6 +230,9 @@ class ObjectSteps:
         every = self._store.names()
         self._store.delete([name for name in every if name.split("/")[0] in wanted and "/" in name])
         return wanted
+
+    def set_aside(self, entry: str) -> None:
+        self._store.delete([f"{entry}/{self._index_name}"])  # there is no renaming here
 
     def in_use(self, entry: str) -> bool:  # noqa: ARG002
         return False
@@ -229,12 +253,12 @@ class ObjectSteps:
 
 
 def _discard(path: str) -> None:
-    """Remove what was renamed away, a directory or a file, as far as that can be done."""
-    if os.path.isdir(path):
-        remove_tree(path)
-        return
+    """Remove a directory, a file or a link, as far as that can be done."""
     with suppress(OSError):  # the next save tries again
-        system.current().unlink(path)
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            remove_tree(path)
+        else:
+            system.current().unlink(path)
 
 
 def _stamp(path: str) -> Hashable | None:

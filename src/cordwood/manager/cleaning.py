@@ -12,7 +12,6 @@ from cordwood.errors import CordwoodError
 from cordwood.manager.keep_policies import KeepPolicy
 from cordwood.manager.listing import Listing, Step
 from cordwood.manager.retention import RetentionPlan, plan_retention
-from cordwood.manager.step_names import step_name
 
 __all__ = ["Cleaner", "plan_for"]
 
@@ -45,7 +44,8 @@ class Cleaner:
         Before a save too: else a run that dies in every save would fill the disk with what they
         leave, and no save could ever end. What cannot be removed now is left to the next call.
         """
-        self._remove_unfinished(self._listing.steps())
+        if parse_url(self._place.name) is None:  # without locks nothing but old things can go
+            self._remove_unfinished()
 
     def after_commit(self, *, now: float) -> None:
         """Carry out the plan, and remove all else. Raises OSError, CordwoodError."""
@@ -53,15 +53,14 @@ class Cleaner:
         plan = plan_for(self._place, steps, self._policy, now=now)
         entries = {each.step: each.entry for each in steps}
         gone = self._place.remove([entries[number] for number in plan.deleted])
-        left = [each for each in steps if each.entry not in gone]
-        self._remove_unfinished(left)
+        self._remove_unfinished()
         if parse_url(self._place.name) is None:
-            self._tidy(left)
+            self._tidy([each for each in steps if each.entry not in gone])
 
-    def _remove_unfinished(self, steps: Sequence[Step]) -> None:
+    def _remove_unfinished(self) -> None:
         self._place.sweep()
-        for each in steps:
-            if not each.finished and each.entry == step_name(each.step):
+        for each in self._listing.unfinished():
+            if not each.is_link:
                 _collect(each)
                 self._place.remove_empty(each.entry)
 
@@ -69,7 +68,7 @@ class Cleaner:
         """Who dies at the end of a commit leaves small files in a step that is whole."""
         seen = set()
         for each in steps:
-            if each.finished and each.entry == step_name(each.step):
+            if each.finished and not each.tool and not each.is_link:
                 seen.add((each.entry, each.stamp))
                 if (each.entry, each.stamp) not in self._clean:
                     _collect(each)

@@ -10,7 +10,7 @@ from cordwood.engine.directory import LocalDirectory
 from cordwood.engine.urls import parse_url
 from cordwood.errors import CordwoodError
 
-__all__ = ["ForeignStep", "foreign_step"]
+__all__ = ["ForeignStep", "foreign_step", "number_in"]
 
 _NAME = re.compile(r"(checkpoint_|run-|)0*([0-9]{1,18})")
 _EFORMER_LAST = "metadata.json"  # what eFormer's Checkpointer writes once a step is there
@@ -22,6 +22,16 @@ class ForeignStep(NamedTuple):
     step: int
     tool: str
     format: str | None  # of a file, as `cordwood.load` takes it
+
+
+def number_in(name: str) -> int | None:
+    """The number of the step whose entry has that name, whatever tool gives such; None: no step's.
+
+    >>> [number_in(name) for name in ("100", "checkpoint_100", "run-100", "logs")]
+    [100, 100, 100, None]
+    """
+    found = _NAME.fullmatch(name)
+    return None if found is None else int(found[2])
 
 
 def foreign_step(name: str, path: str, *, is_file: bool) -> ForeignStep | None:

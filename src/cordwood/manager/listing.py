@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import NamedTuple
 
 from cordwood.api.stores import store_at
-from cordwood.engine.step_places import StepPlace
+from cordwood.engine.step_places import Entry, StepPlace
 from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
 from cordwood.formats.packs.index_file import decode_index
 from cordwood.formats.packs.rules import RULES
-from cordwood.manager.foreign import foreign_step
+from cordwood.manager.foreign import foreign_step, number_in
 from cordwood.manager.keep_policies import SavedStep
 from cordwood.manager.records import KEY, Record, decode_record
-from cordwood.manager.step_names import step_of
+from cordwood.manager.step_names import step_name, step_of
 
 __all__ = ["Listing", "Step"]
 
 _ATTEMPTS = 20  # to see a root while nothing changes in it
 _DAMAGED = "damaged: "
+_NEWER = "of a newer version: "
 _FOREIGN = "foreign"  # the stamp of what another tool has saved
 
 
@@ -32,6 +33,8 @@ class Step(NamedTuple):
     record: Record | None  # what a manager's save left
     problem: str  # why no policy counts it; "" where they do
     format: str | None = None  # of a file, as `cordwood.load` takes it
+    tool: str = ""  # what has saved it, where that was no manager
+    is_link: bool = False  # to where it lies
 
     @property
     def finished(self) -> bool:
@@ -45,8 +48,24 @@ class Step(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether it can be restored, as far as is known."""
+        """Whether it can be restored, as far as is known; perhaps by a newer cordwood."""
         return self.finished and not self.damaged
+
+    @property
+    def in_the_way(self) -> str:
+        """Why the step of that number cannot be saved where this lies; "" where it can."""
+        if self.entry != step_name(self.step):
+            return ""
+        if self.tool:
+            return f"it was saved by {self.tool}, and is not replaced: move it away"
+        if self.is_link:
+            return "it is a symbolic link, and is not written through: move it away"
+        return ""
+
+    def require_known(self) -> None:
+        """Raise UnsupportedFormatError for a step of a newer version."""
+        if self.problem.startswith(_NEWER):
+            raise UnsupportedFormatError(f"{self.path}: step {self.step} is {self.problem}")
 
     @property
     def counts(self) -> bool:
@@ -65,67 +84,131 @@ class Listing:
 
     def __init__(self, place: StepPlace) -> None:
         self._place = place
-        self._known: Mapping[str, Step] = {}
+        self._known: dict[str, Step] = {}
         self._damaged: dict[tuple[str, Hashable | None], str] = {}
 
     def steps(self) -> list[Step]:
         """All steps, finished or not, by increasing number; of two of one number the better."""
-        for _ in range(_ATTEMPTS):
-            entries = self._place.entries()
-            found = self._look_at(entries)
-            # While the entries are looked at one by one, a step may be committed that was already
-            # passed, and then an older one deleted: as if no step had ever been there.
-            if all(step.finished for step in found.values()) or self._place.entries() == entries:
-                break
-        self._known = found  # at once: other threads read it
-        best: dict[int, Step] = {}
-        for step in found.values():
-            damage = self._damaged.get((step.entry, step.stamp))
-            step = step if damage is None else step._replace(problem=damage)
-            if step.step not in best or _rank(step) > _rank(best[step.step]):
-                best[step.step] = step
-        return [best[number] for number in sorted(best)]
+        return self._take(_every, _best_of_each)[::-1]
+
+    def newest(self, ends: Callable[[Step], bool]) -> list[Step]:
+        """From the newest step down to the first of a kind; older ones are not read."""
+
+        def take(groups: Iterator[list[Step]]) -> list[Step]:
+            found = []
+            for group in groups:
+                found.append(max(group, key=_rank))
+                if ends(found[-1]):
+                    break
+            return found
+
+        return self._take(_every, take)
+
+    def at(self, number: int) -> Step | None:
+        """The step of that number; of two the better."""
+        return next(iter(self._take(lambda each: each == number, _best_of_each)), None)
+
+    def entries(self, *, start: int, stop: int | None = None) -> list[Step]:
+        """All entries of the steps of some numbers, by increasing number."""
+
+        def within(number: int) -> bool:
+            return number >= start and (stop is None or number < stop)
+
+        return self._take(within, lambda groups: [each for group in groups for each in group])[::-1]
+
+    def unfinished(self) -> list[Step]:
+        """What is not finished; no index is read."""
+        lying = self._place.entries(_wanted(_every))
+        found = [self._look(name, entry) for name, entry in lying.items() if entry.stamp is None]
+        return [step for step in found if step is not None and not step.finished]
 
     def mark_damaged(self, number: int, why: str) -> None:
         """Count a step no more, until it is saved anew."""
-        for step in self.steps():
-            if step.step == number:
-                self._damaged[step.entry, step.stamp] = _DAMAGED + why
+        step = self.at(number)
+        if step is not None:
+            self._damaged[step.entry, step.stamp] = _DAMAGED + why
 
-    def _look_at(self, entries: Mapping[str, Hashable | None]) -> dict[str, Step]:
-        found: dict[str, Step] = {}
-        for entry, stamp in entries.items():
-            step = self._look(entry, stamp)
-            if step is not None:
-                found[entry] = step
-        for entry in self._place.files():
-            step = self._foreign(entry, is_file=True)
-            if step is not None:
-                found[entry] = step
+    def _take(
+        self,
+        numbers: Callable[[int], bool],
+        take: Callable[[Iterator[list[Step]]], list[Step]],
+    ) -> list[Step]:
+        """What is taken of the entries of each step, the newest first, at one moment."""
+        found: list[Step] = []
+        for _ in range(_ATTEMPTS):
+            lying = self._place.entries(_wanted(numbers))
+            for name in list(self._known):  # other threads add to it meanwhile
+                if name not in lying and _wanted(numbers)(name):
+                    self._known.pop(name, None)
+            found = take(self._read_all(lying))
+            # While the entries are looked at one by one, a step may be committed that was already
+            # passed, and then an older one deleted: as if no step had ever been there.
+            if all(each.finished for each in found) or (
+                self._place.entries(_wanted(numbers)) == lying
+            ):
+                break
         return found
 
-    def _look(self, entry: str, stamp: Hashable | None) -> Step | None:
-        known = self._known.get(entry)
-        if known is not None and stamp is not None and known.stamp == stamp:
-            return known
-        number = step_of(entry)
-        if number is None or stamp is None:
-            foreign = self._foreign(entry, is_file=False)
-            if foreign is not None or number is None:
-                return foreign
-        step = Step(number, entry, self._place.path_of(entry), stamp, None, "not finished")
-        return step if stamp is None else _read(step)
+    def _read_all(self, lying: Mapping[str, Entry]) -> Iterator[list[Step]]:
+        names: dict[int, list[str]] = {}
+        for name in lying:
+            number = number_in(name)
+            assert number is not None
+            names.setdefault(number, []).append(name)
+        for number in sorted(names, reverse=True):
+            found = [step for name in names[number] if (step := self._look(name, lying[name]))]
+            for step in found:
+                self._known[step.entry] = step
+            if found:
+                yield [self._with_damage(step) for step in found]
 
-    def _foreign(self, entry: str, *, is_file: bool) -> Step | None:
-        known = self._known.get(entry)
+    def _with_damage(self, step: Step) -> Step:
+        damage = self._damaged.get((step.entry, step.stamp))
+        return step if damage is None else step._replace(problem=damage)
+
+    def _look(self, name: str, entry: Entry) -> Step | None:
+        known = self._known.get(name)
+        if known is not None and entry.stamp is not None and known.stamp == entry.stamp:
+            return known
+        number = step_of(name)
+        if number is None or entry.stamp is None:
+            foreign = self._foreign(name, entry)
+            if foreign is not None or number is None or entry.is_file:
+                return foreign
+        path = self._place.path_of(name)
+        step = Step(number, name, path, entry.stamp, None, "not finished", is_link=entry.is_link)
+        return step if entry.stamp is None else _read(step)
+
+    def _foreign(self, name: str, entry: Entry) -> Step | None:
+        known = self._known.get(name)
         if known is not None and known.stamp == _FOREIGN:
             return known
-        path = self._place.path_of(entry)
-        found = foreign_step(entry, path, is_file=is_file)
+        path = self._place.path_of(name)
+        found = foreign_step(name, path, is_file=entry.is_file)
         if found is None:
             return None
         problem = f"saved by {found.tool}"
-        return Step(found.step, entry, path, _FOREIGN, None, problem, found.format)
+        return Step(
+            found.step, name, path, _FOREIGN, None, problem, found.format, found.tool, entry.is_link
+        )
+
+
+def _every(_: int) -> bool:
+    return True
+
+
+def _wanted(numbers: Callable[[int], bool]) -> Callable[[str], bool]:
+    """Whether a name is that of a step of one of the numbers."""
+
+    def is_wanted(name: str) -> bool:
+        number = number_in(name)
+        return number is not None and numbers(number)
+
+    return is_wanted
+
+
+def _best_of_each(groups: Iterator[list[Step]]) -> list[Step]:
+    return [max(group, key=_rank) for group in groups]
 
 
 def _rank(step: Step) -> tuple[bool, bool, bool]:
@@ -142,9 +225,11 @@ def _read(step: Step) -> Step:
         metadata = item.get("metadata") if type(item) is dict else None
         text = metadata.get(KEY) if type(metadata) is dict else None
         if type(text) is not str:
-            return step._replace(problem="saved by cordwood.save")
+            return step._replace(problem="saved by cordwood.save", tool="cordwood.save")
         return step._replace(record=decode_record(text, f"{where}: {KEY}"), problem="")
     except OSError as e:  # which may pass: to be read again the next time
         return step._replace(problem=f"it cannot be read: {e}", stamp=object())
-    except (CorruptionError, FormatError, UnsupportedFormatError) as e:
+    except UnsupportedFormatError as e:  # nothing is wrong with it
+        return step._replace(problem=_NEWER + str(e))
+    except (CorruptionError, FormatError) as e:
         return step._replace(problem=_DAMAGED + str(e).splitlines()[0])

@@ -21,7 +21,7 @@ from cordwood.manager.records import Record, as_json, as_metrics
 from cordwood.manager.reports import SaveReport
 from cordwood.manager.restoring import no_such_step
 from cordwood.manager.retention import RetentionPlan
-from cordwood.manager.save_policies import Moment, SaveWhen, save_policy
+from cordwood.manager.save_policies import Moment, SaveWhen, asks_for_notice, save_policy
 from cordwood.manager.saver import Saver
 from cordwood.manager.stateful import join_states, states_of
 from cordwood.manager.step_names import as_step
@@ -34,7 +34,7 @@ _log = logging.getLogger("cordwood")
 class CheckpointManager(StepReader):
     """The checkpoints of a run, a directory for each step: `root/<step>`.
 
-    Use it in a `with` block, or call `wait()` at the end. Each step is a checkpoint like any
+    Use it in a `with` block, or call `close()` at the end. Each step is a checkpoint like any
     other, whole by itself: `cordwood.load(f"{root}/100")` reads it.
 
     A step counts once its save is committed. After each commit, and at no other time, steps that
@@ -106,6 +106,14 @@ class CheckpointManager(StepReader):
         self._newest: int | None = None  # of the steps that were there
         self._looked = False
         self._last_began = time.monotonic()
+        if preemption_seconds is None and asks_for_notice(self._save_policy):
+            raise ValueError(
+                "save: OnPreemption() needs preemption_seconds=, how long the job has from SIGTERM"
+            )
+        if preemption_seconds is not None and not preemption_seconds > 0:
+            raise ValueError(
+                f"preemption_seconds: expected more than 0, found {preemption_seconds!r}"
+            )
         self._preemption_seconds = preemption_seconds
         self._preempted = False
         self._notice = Notice()
@@ -116,7 +124,8 @@ class CheckpointManager(StepReader):
     def preempted(self) -> bool:
         """Whether the job was told to end, and a `save` has done for that what can be done.
 
-        It becomes true in the same call of `save` on every process.
+        It becomes true in the same call of `save` on every process; where no `save` has come
+        since, once this manager is closed.
         """
         return self._preempted
 
@@ -154,14 +163,24 @@ class CheckpointManager(StepReader):
         """
         called = time.monotonic()
         number = as_step(step)
-        if self._company.count == 1 and self._saver.failed:
+        if self._company.count == 1 and self._notice.since is None and self._saver.failed:
             self._saver.finish()
         told, why = self._ask(number)
         why = "it was forced" if force else why
+        failure = None
         if why is not None:
+            try:
+                self._finish_before(number)
+            except PendingSaveError as e:
+                if not told:
+                    raise
+                failure = e
+                _log.error("%s; step %d is saved all the same: the job is to end", e, number)
             self._save(number, tree, why, called, metrics=metrics, extras=extras, items=items)
         if told:
             self._finish_in_time()
+            if failure is not None:
+                raise failure
         elif not self._background:
             self.wait()
         return None if why is None else self._saver.pending
@@ -208,6 +227,8 @@ class CheckpointManager(StepReader):
     def delete(self, step: SupportsIndex) -> None:
         """Delete a step, whatever policy keeps it; of several processes every one calls this.
 
+        All entries of that number go: `5` and `checkpoint_5` are both step 5.
+
         Raises:
             FileNotFoundError: there is no such step.
             StepError: somebody has pinned it, or saves it.
@@ -217,15 +238,25 @@ class CheckpointManager(StepReader):
         self._looked = False
 
         def remove(_: list[bytes]) -> bytes:
-            steps = self._listing.steps()
-            entries = [each.entry for each in steps if each.step == number]
+            found = self._listing.entries(start=number, stop=number + 1)
+            entries = [each.entry for each in found]
             if not entries:
-                raise no_such_step(number, steps, root=self.root)
+                raise no_such_step(number, self._listing.steps(), root=self.root)
             if self._place.remove(entries) != entries:
                 raise StepError(f"{self.root}: step {number} is in use, and was not deleted")
             return b""
 
         self._company.agree(f"delete step {number} of", b"", remove)
+
+    def _finish_before(self, number: int) -> None:
+        """Wait for the save before, unless it is of that very step."""
+        if self._saver.step == number:
+            return
+        try:
+            self._saver.finish()
+        except PendingSaveError:
+            self._looked = False
+            raise
 
     def _save(
         self,
@@ -240,11 +271,6 @@ class CheckpointManager(StepReader):
     ) -> None:
         if self._saver.step == number and self._is_there(number):
             return
-        try:
-            self._saver.finish()
-        except PendingSaveError:
-            self._looked = False
-            raise
         states: Mapping[str, Any] = {}
         if items:
             what = f"save the items of step {number} of"
@@ -257,10 +283,14 @@ class CheckpointManager(StepReader):
         """Whether the save that was begun last is what it was: nobody has deleted the step."""
 
         def look(_: list[bytes]) -> bytes:
-            known = self._saver.saving or self._saver.failed or number in self.steps()
+            known = self._saver.saving or self._saver.failed or self._is_whole(number)
             return b"there" if known else b""
 
         return bool(self._company.agree(f"look for step {number} of", b"", look))
+
+    def _is_whole(self, number: int) -> bool:
+        step = self._listing.at(number)
+        return step is not None and step.whole
 
     def _before_restoring(self) -> None:
         self._saver.settle()
@@ -309,10 +339,27 @@ class CheckpointManager(StepReader):
     def _finish_in_time(self) -> None:
         """Wait for what goes on, as long as a job may that has been told to end."""
         self._preempted = True
+        going_on = self._saver.pending
         try:
             self.wait(self._seconds_left())
         except TimeoutError as e:
+            if going_on is None or going_on.failed:  # with an error that is called so
+                raise
             _log.warning("the job has been told to end, and %s", e)
+
+    def close(self) -> None:
+        """Wait as `wait` does, and leave SIGTERM to whoever had it before; a `with` block calls it.
+
+        Where SIGTERM has come and no `save` has heeded it, the process ends by it now, as it
+        would have without a manager.
+        """
+        try:
+            self.wait()
+        finally:
+            self._notice.stop()
+        if self._notice.since is not None and not self._preempted:
+            self._preempted = True
+            self._notice.pass_on()
 
     def __enter__(self) -> Self:
         return self
@@ -323,13 +370,15 @@ class CheckpointManager(StepReader):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._notice.stop()
+        if error is None:
+            self.close()
+            return
         try:
             self.wait()
-        except Exception as e:
-            if error is None:
-                raise
+        except Exception as e:  # noqa: BLE001  (told by the error that leaves the block)
             error.add_note(f"and a save in the background failed: {type(e).__name__}: {e}")
+        finally:
+            self._notice.stop()
 
     def __repr__(self) -> str:
         return (

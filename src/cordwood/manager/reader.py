@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, SupportsIndex, TypeAlias, TypeVar, Unpack, overload
 
 from cordwood.engine.step_places import steps_at
 from cordwood.formats.packs.rules import RULES
 from cordwood.manager.company import Company
-from cordwood.manager.listing import Listing
+from cordwood.manager.listing import Listing, Step
 from cordwood.manager.restoring import (
     Loaded,
     LoadOptions,
@@ -20,7 +20,7 @@ from cordwood.manager.restoring import (
     restore_step,
 )
 from cordwood.manager.stateful import Stateful, set_states
-from cordwood.manager.step_names import as_step, step_name
+from cordwood.manager.step_names import as_step
 from cordwood.manager.watching import wait_for_step
 
 __all__ = ["Items", "StepReader"]
@@ -55,17 +55,18 @@ class StepReader:
 
     def latest(self) -> int | None:
         """The newest step; None where there is none."""
-        steps = self.steps()
-        return steps[-1] if steps else None
+        steps = self._listing.newest(lambda step: step.whole)
+        return steps[-1].step if steps and steps[-1].whole else None
 
     def metrics(self, step: SupportsIndex) -> dict[str, float]:
-        """The metrics of a step, without its tree. Raises FileNotFoundError."""
+        """The metrics of a step, without its tree; {} where no manager has saved it.
+
+        Raises FileNotFoundError.
+        """
         number = as_step(step)
-        steps = self._listing.steps()
-        for each in steps:
-            if each.step == number and each.record is not None:
-                return dict(each.record.metrics)
-        raise no_such_step(number, steps, root=self.root)
+        found = self._finished(number)
+        found.require_known()
+        return {} if found.record is None else dict(found.record.metrics)
 
     @overload
     def restore(
@@ -149,20 +150,19 @@ class StepReader:
 
         Raises:
             FileNotFoundError: there is no such step.
+            PermissionError: a pin is a file in the step's directory, made under the root's lock:
+                whoever pins must be allowed to write in both. A copy of a step needs no pin.
             UnsupportedFormatError: the root is in an object store, which has no locks.
         """
-        number = as_step(step)
-        entry = step_name(number)
-        try:
-            with self._place.pin(entry):
-                steps = self._listing.steps()
-                if number not in [each.step for each in steps if each.finished]:
-                    raise no_such_step(number, steps, root=self.root)
-                yield self._place.path_of(entry)
-        except FileNotFoundError as e:
-            if e.filename is None or step_name(number) not in e.filename:
-                raise
-            raise no_such_step(number, self._listing.steps(), root=self.root) from e
+        found = self._finished(as_step(step))
+        with ExitStack() as stack:
+            try:
+                if found.format is None:  # a file is another tool's: no manager deletes it
+                    stack.enter_context(self._place.pin(found.entry))
+                self._finished(found.step)
+            except FileNotFoundError as e:  # it has just been deleted
+                raise no_such_step(found.step, self._listing.steps(), root=self.root) from e
+            yield found.path
 
     def wait_for_new_step(
         self, timeout_seconds: float | None = None, *, poll_seconds: float = 1.0
@@ -193,6 +193,13 @@ class StepReader:
             found := self.wait_for_new_step(timeout_seconds, poll_seconds=poll_seconds)
         ) is not None:
             yield found
+
+    def _finished(self, number: int) -> Step:
+        """A step; raises FileNotFoundError where there is none, or it did not finish."""
+        step = self._listing.at(number)
+        if step is not None and step.finished:
+            return step
+        raise no_such_step(number, self._listing.steps(), root=self.root)
 
     def _before_restoring(self) -> None:
         """For what must have ended by then."""

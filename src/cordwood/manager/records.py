@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple, SupportsFloat
 
-from cordwood.errors import FormatError
+from cordwood.errors import FormatError, UnsupportedFormatError
 from cordwood.formats.safetensors.strict_json import parse_json
 
 __all__ = ["KEY", "Record", "as_json", "as_metrics", "decode_record", "encode_record"]
@@ -43,12 +43,21 @@ def encode_record(record: Record) -> str:
 
 
 def decode_record(text: str, where: str) -> Record:
-    """What `encode_record` was given. Raises FormatError; `where` says of what."""
+    """What `encode_record` was given; `where` says of what, for errors.
+
+    Raises FormatError, or UnsupportedFormatError for a newer version.
+    """
     found = parse_json(text, where)
+    newer = found.get("version") if type(found) is dict else None
+    if type(newer) is int and newer > _VERSION:
+        raise UnsupportedFormatError(
+            f"{where}: version {newer} is newer than this cordwood reads ({_VERSION}); upgrade "
+            "cordwood"
+        )
     if type(found) is not dict or list(found) != _MEMBERS:
         raise FormatError(f"{where}: expected an object of {', '.join(_MEMBERS)}")
     version, step, time, metrics, extras, items, chain = found.values()
-    if version != _VERSION:
+    if type(version) is not int or version != _VERSION:
         raise FormatError(f"{where}: expected version {_VERSION}, found {version!r:.40}")
     if type(step) is not int or step < 0:
         raise FormatError(f"{where}: step: expected an integer of at least 0, found {step!r:.40}")

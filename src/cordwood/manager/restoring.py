@@ -73,11 +73,11 @@ def restore_step(
     """
 
     def find(_: list[bytes]) -> bytes:
-        steps = listing.steps()
-        for each in steps:
-            if each.step == number and each.finished:
-                return _as_bytes(each)
-        raise no_such_step(number, steps, root=root)
+        step = listing.at(number)
+        if step is None or not step.finished:
+            raise no_such_step(number, listing.steps(), root=root)
+        step.require_known()
+        return _as_bytes(step)
 
     chosen = json.loads(meeting.round(b"", find))
     tree = load(chosen["path"], like, format=chosen["format"], **options)
@@ -117,20 +117,16 @@ def restore_newest(
 
 def _choose(listing: Listing, known: Mapping[int, str]) -> bytes:
     """On process 0: the newest step that counts, and what is newer and does not."""
-    steps = listing.steps()
-    whole = [each for each in steps if each.whole]
-    newest = whole[-1].step if whole else -1
-    found: dict[str, Any] = json.loads(_as_bytes(whole[-1])) if whole else {}
-    found["damaged"] = [
-        (each.step, each.path, each.problem)
-        for each in steps
-        if each.damaged and each.step not in known
-    ]
-    found["unfinished"] = [
-        (each.step, each.path)
-        for each in steps
-        if not each.finished and each.step > newest and not _goes_on(each.path)
-    ]
+    found: dict[str, Any] = {"damaged": [], "unfinished": []}
+    for each in listing.newest(lambda step: step.whole):
+        if each.whole:
+            each.require_known()
+            return json.dumps({**json.loads(_as_bytes(each)), **found}).encode()
+        if each.damaged and each.step not in known:
+            why = "; ".join(filter(None, (each.problem, each.in_the_way)))
+            found["damaged"].append((each.step, each.path, why))
+        if not each.finished and not _goes_on(each.path):
+            found["unfinished"].append((each.step, each.path))
     return json.dumps(found).encode()
 
 
@@ -148,7 +144,8 @@ def _judge(listing: Listing, chosen: Mapping[str, Any], words: Sequence[bytes]) 
     if not any(words):
         return b""
     step = chosen["step"]
-    if step not in [each.step for each in listing.steps() if each.whole]:
+    there = listing.at(step)
+    if there is None or not there.whole:
         return b"it was deleted meanwhile"
     blind = [process for process, word in enumerate(words) if word.startswith(_MISSING)]
     if blind and not words[0]:

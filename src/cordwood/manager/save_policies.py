@@ -19,6 +19,7 @@ __all__ = [
     "SavePolicy",
     "SaveWhen",
     "WhenIdle",
+    "asks_for_notice",
     "save_policy",
 ]
 
@@ -192,6 +193,13 @@ def save_policy(given: SaveWhen) -> SavePolicy:
     raise TypeError(
         f"save: expected a number of steps or a policy such as EverySteps(100), found {given!r}"
     )
+
+
+def asks_for_notice(policy: SavePolicy) -> bool:
+    """Whether an `OnPreemption` is in it."""
+    if isinstance(policy, _AnyOf | _AllOf):
+        return any(map(asks_for_notice, policy.parts))
+    return isinstance(policy, OnPreemption)
 
 
 def _parts(policy: SavePolicy, kind: type[_AnyOf] | type[_AllOf]) -> tuple[SavePolicy, ...]:

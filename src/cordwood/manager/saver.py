@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from cordwood.api.save_async import begin_save
@@ -85,9 +85,8 @@ class Saver:
 
         def first() -> None:
             nonlocal base
-            steps = self._listing.steps()
-            self._require_newest(record.step, steps)
-            base = self._base(steps)
+            self._require_newest(record.step)
+            base = self._base()
 
         def metadata() -> Mapping[str, str]:
             chain = 0 if base is None or base.record is None else base.record.chain + 1
@@ -154,27 +153,36 @@ class Saver:
         """Of the last save nothing is known any more but what lies there."""
         self.step, self._pending = None, None
 
-    def _require_newest(self, number: int, steps: Sequence[Step]) -> None:
-        """Raise StepError if a step stands in the way; move a damaged one out of it."""
-        steps = [each for each in steps if each.finished]
-        for each in steps:
-            if each.step == number and each.damaged:
-                self._place.remove([each.entry])
-            elif each.step >= number and not each.damaged:
-                raise StepError(
-                    f"{self._place.name}: step {number} is not newer than step {steps[-1].step}, "
-                    "which is there; delete the later steps first, or save this run to another root"
-                )
+    def _require_newest(self, number: int) -> None:
+        """Raise StepError if a step stands in the way; put an index that is unreadable out of it.
+
+        Damage elsewhere is replaced by the commit itself.
+        """
+        entries = self._listing.entries(start=number)
+        whole = [each.step for each in entries if each.whole]
+        if whole:
+            raise StepError(
+                f"{self._place.name}: step {number} is not newer than step {whole[-1]}, "
+                "which is there; delete the later steps first, or save this run to another root"
+            )
+        for each in entries:
+            if each.step != number:
+                continue
+            if each.in_the_way:
+                raise StepError(f"{each.path} lies where step {number} goes: {each.in_the_way}")
+            if each.damaged and not each.tool and each.record is None:
+                self._place.set_aside(each.entry)
+                _log.warning("%s: what is damaged there is hidden until it is saved", each.path)
         self._cleaner.make_room()
 
-    def _base(self, steps: Sequence[Step]) -> Step | None:
+    def _base(self) -> Step | None:
         """The step whose files the next one may link; None where all is to be written."""
-        counting = [each for each in steps if each.counts]
-        if not counting:
+        newest = self._listing.newest(lambda step: step.counts)
+        if not newest or not newest[-1].counts or newest[-1].is_link:
             return None
-        record = counting[-1].record
+        record = newest[-1].record
         assert record is not None
-        return counting[-1] if record.chain + 1 < self._rewrite_every else None
+        return newest[-1] if record.chain + 1 < self._rewrite_every else None
 
     def _after_commit(self, report: SaveReport, *, is_first: bool) -> None:
         """The step is safe: nothing here is an error of its save."""
