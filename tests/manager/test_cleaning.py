@@ -49,6 +49,7 @@ def test_what_is_left_in_a_whole_step_goes_after_a_save(tmp_path: Path) -> None:
         manager.save(1, TREE)
         manager.save(2, TREE)
     whole = sorted(os.listdir(tmp_path / "1"))
+    (tmp_path / "2" / ".cordwood.json.cordwood-lock").write_bytes(b"")
     for name in ("cordwood.json", "model.safetensors.index.json"):
         Path(temporary_path(str(tmp_path / "1"), name)).write_bytes(b"dead")
     (tmp_path / "1" / f"data-{'0' * 16}-0-0.safetensors").write_bytes(b"dead")
@@ -56,4 +57,5 @@ def test_what_is_left_in_a_whole_step_goes_after_a_save(tmp_path: Path) -> None:
     with CheckpointManager(tmp_path) as manager:
         manager.save(3, TREE)
     assert sorted(os.listdir(tmp_path / "1")) == sorted([*whole, "mine.txt"])
+    assert not [name for name in os.listdir(tmp_path / "2") if name.startswith(".")]
     assert manager.steps() == [1, 2, 3]

@@ -11,7 +11,7 @@ import numpy as np
 from cordwood import load, verify
 from cordwood.testing import assert_trees_equal
 from tests.soak.journal import Line
-from tests.soak.loop import KEEP_EVERY, KEEP_LAST
+from tests.soak.loop import KEEP_EVERY, KEEP_LAST, REWRITE_EVERY
 from tests.soak.roots import (
     HUGGING_FACE_NAME,
     blocks_bytes,
@@ -58,7 +58,8 @@ class Ledger:
         newest: the newest step that is whole.
         told: how many times a step was told to be committed.
         most_left: the most entries that were neither a step nor gone, right after a kill.
-        most_bytes, bound_bytes: the most that the root took, and what it might have then.
+        most_bytes, bound_bytes, unlinked_bytes: the most that the root took, what it might have
+            then, and the arrays of all its steps.
     """
 
     def __init__(self, root: Path) -> None:
@@ -66,9 +67,11 @@ class Ledger:
         self.newest = 0
         self.told = 0
         self.most_left = 0
-        self.most_bytes = self.bound_bytes = 0
+        self.most_bytes = self.bound_bytes = self.unlinked_bytes = 0
         self._settled = 0  # the last step of which all is known to have been cleaned up
-        self._step_bytes = sum(map(_on_disk, _by_name(state_at(0)).values())) + _SMALL_BYTES
+        sizes = {name: _on_disk(array) for name, array in _by_name(state_at(0)).items()}
+        self._step_bytes = sum(sizes.values()) + _SMALL_BYTES
+        self._frozen_bytes = sum(sizes[name] for name in sizes if name.startswith("base."))
         self._checked: dict[int, int] = {}
 
     def check(self, journals: Sequence[Sequence[Line]]) -> str:
@@ -132,10 +135,16 @@ class Ledger:
         left = len(strangers(self.root))
         self.most_left = max(self.most_left, left)
         taken = blocks_bytes(self.root)
-        bound = (present + left) * self._step_bytes + _SLACK_BYTES
+        bound = self.bound(present) + left * self._step_bytes
         assert taken <= bound, f"{present} steps and {left} strangers take {taken} bytes"
         if taken >= self.most_bytes:
             self.most_bytes, self.bound_bytes = taken, bound
+            self.unlinked_bytes = present * (self._step_bytes - _SMALL_BYTES)
+
+    def bound(self, steps: int) -> int:
+        """What so many steps may take: what is frozen is written once in REWRITE_EVERY steps."""
+        changed = steps * (self._step_bytes - self._frozen_bytes)
+        return changed + (self.newest // REWRITE_EVERY + 2) * self._step_bytes + _SLACK_BYTES
 
     def _where(self, lines: Sequence[Line], begun: int) -> str:
         """Of what kind the moment was when a life ended; `lines` are those of process 0."""

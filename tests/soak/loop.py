@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
 import signal
@@ -17,10 +18,11 @@ from tests.soak.journal import Journal, writing
 from tests.soak.roots import strangers
 from tests.soak.training import State, advance, loss_of, state_at
 
-__all__ = ["HOW", "KEEP_EVERY", "KEEP_LAST", "KillingSystem", "on_jax", "train", "work"]
+__all__ = ["HOW", "KEEP_EVERY", "KEEP_LAST", "REWRITE_EVERY", "KillingSystem", "on_jax", "train", "work"]
 
-KEEP_LAST, KEEP_EVERY = 3, 50
+KEEP_LAST, KEEP_EVERY, REWRITE_EVERY = 3, 20, 100
 HOW = ("before", "after", "torn")
+STUCK_SECONDS = 40.0  # of a process: then it says where
 WAITS_ONE_IN = 3  # steps: then there is nothing under way while the next is computed
 
 
@@ -35,13 +37,15 @@ class KillingSystem(CountingSystem):
     def _make(self, number: int, name: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         if number != self._at:
             return call(*args)
-        if self._how == "torn" and name == "pwrite":
-            fd, data, offset = args
-            half = len(data) // 2
-            call(fd, data[: half - half % 4096 if half > 4096 else half], offset)
-        elif self._how == "after":
-            call(*args)
-        os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            if self._how == "torn" and name == "pwrite":
+                fd, data, offset = args
+                half = len(data) // 2
+                call(fd, data[: half - half % 4096 if half > 4096 else half], offset)
+            elif self._how == "after":
+                call(*args)
+        finally:  # O_DIRECT may refuse half
+            os.kill(os.getpid(), signal.SIGKILL)
         threading.Event().wait()  # for the signal, if another thread was given it
         raise AssertionError
 
@@ -59,7 +63,8 @@ def work(root: str, journal: str, *, use_jax: bool, kill: tuple[int, str] | None
     if use_jax:
         os.environ["JAX_PLATFORMS"] = "cpu"
         place = on_jax
-    with writing(journal) as lines:
+    with writing(journal) as lines, open(f"{journal}.stacks", "w") as stacks:
+        faulthandler.dump_traceback_later(STUCK_SECONDS, file=stacks)
         try:
             with system.replaced(system.System() if kill is None else KillingSystem(*kill)):
                 train(root, lines, place=place, advance=advance)
@@ -83,7 +88,9 @@ def train(
         journal.write("committed", report.step)
 
     keep = KeepLast(KEEP_LAST) | KeepEvery(KEEP_EVERY)
-    with CheckpointManager(root, keep=keep, on_save=committed, **options) as manager:
+    with CheckpointManager(
+        root, keep=keep, rewrite_every=REWRITE_EVERY, on_save=committed, **options
+    ) as manager:
         state = place(state_at(0))
         step = 0
         with warnings.catch_warnings():

@@ -55,4 +55,5 @@ def live(folder: Path, rng: random.Random, *, uses_jax: bool, inside: bool) -> N
     process.join(SECONDS)
     if process.exitcode is None:
         process.kill()
+        raise AssertionError(f"it hangs:\n{(folder / 'journal.stacks').read_text()}")
     assert process.exitcode == -signal.SIGKILL, process.exitcode

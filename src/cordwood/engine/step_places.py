@@ -72,6 +72,10 @@ class StepPlace(Protocol):
         """Whether somebody saves it, or has pinned it, as far as that can be told."""
         ...
 
+    def has_temporaries(self, entry: str) -> bool:
+        """Whether a save that goes on, or was killed, has temporary files or a lock in it."""
+        ...
+
     def pin(self, entry: str) -> AbstractContextManager[None]:
         """Have an entry be in use in the block.
 
@@ -165,6 +169,10 @@ class LocalSteps:
         unfinished = _stamp(f"{folder}/{self._index_name}") is None
         return any(is_locked(each.path, even_shared=unfinished) for each in list_folder(folder))
 
+    def has_temporaries(self, entry: str) -> bool:
+        names = entries_of(self.path_of(entry))
+        return any(name.startswith(".") and ".cordwood-" in name for name in names)
+
     @contextmanager
     def pin(self, entry: str) -> Iterator[None]:
         # Like a temporary of the index that a living save holds: what becomes of one is known.
@@ -235,6 +243,9 @@ class ObjectSteps:
         self._store.delete([f"{entry}/{self._index_name}"])  # there is no renaming here
 
     def in_use(self, entry: str) -> bool:  # noqa: ARG002
+        return False
+
+    def has_temporaries(self, entry: str) -> bool:  # noqa: ARG002
         return False
 
     @contextmanager

@@ -70,9 +70,17 @@ class Cleaner:
         for each in steps:
             if each.finished and not each.tool and not each.is_link:
                 seen.add((each.entry, each.stamp))
-                if (each.entry, each.stamp) not in self._clean:
+                if (each.entry, each.stamp) not in self._clean and self._has_remains(each):
                     _collect(each)
         self._clean = seen
+
+    def _has_remains(self, step: Step) -> bool:
+        """Asked without a lock, which would be one more file that a kill can leave there."""
+        if self._place.has_temporaries(step.entry):
+            return True
+        with suppress(OSError, CordwoodError):
+            return bool(gc(step.path, dry_run=True))
+        return False
 
 
 def _collect(step: Step) -> None:
