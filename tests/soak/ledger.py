@@ -56,6 +56,7 @@ class Ledger:
 
     Attributes:
         newest: the newest step that is whole.
+        kinds: how many times the run went on with another kind of array, and one.
         told: how many times a step was told to be committed.
         most_left: the most entries that were neither a step nor gone, right after a kill.
         most_bytes, bound_bytes, unlinked_bytes: the most that the root took, what it might have
@@ -66,6 +67,7 @@ class Ledger:
         self.root = root
         self.newest = 0
         self.told = 0
+        self.kinds = 1
         self.most_left = 0
         self.most_bytes = self.bound_bytes = self.unlinked_bytes = 0
         self._settled = 0  # the last step of which all is known to have been cleaned up
@@ -142,9 +144,11 @@ class Ledger:
             self.unlinked_bytes = present * (self._step_bytes - _SMALL_BYTES)
 
     def bound(self, steps: int) -> int:
-        """What so many steps may take: what is frozen is written once in REWRITE_EVERY steps."""
+        """What so many steps may take: what is frozen is written once in REWRITE_EVERY steps, and
+        when it comes as another kind of array."""
         changed = steps * (self._step_bytes - self._frozen_bytes)
-        return changed + (self.newest // REWRITE_EVERY + 2) * self._step_bytes + _SLACK_BYTES
+        written = self.newest // REWRITE_EVERY + self.kinds + 1
+        return changed + written * self._step_bytes + _SLACK_BYTES
 
     def _where(self, lines: Sequence[Line], begun: int) -> str:
         """Of what kind the moment was when a life ended; `lines` are those of process 0."""

@@ -18,7 +18,16 @@ from tests.soak.journal import Journal, writing
 from tests.soak.roots import strangers
 from tests.soak.training import State, advance, loss_of, state_at
 
-__all__ = ["HOW", "KEEP_EVERY", "KEEP_LAST", "REWRITE_EVERY", "KillingSystem", "on_jax", "train", "work"]
+__all__ = [
+    "HOW",
+    "KEEP_EVERY",
+    "KEEP_LAST",
+    "REWRITE_EVERY",
+    "KillingSystem",
+    "on_jax",
+    "train",
+    "work",
+]
 
 KEEP_LAST, KEEP_EVERY, REWRITE_EVERY = 3, 20, 100
 HOW = ("before", "after", "torn")

@@ -20,8 +20,7 @@ SECTIONS = (
 )
 _HEAD = (
     "# Soak: what `make soak` found\n\n"
-    "Written by that run. A kill is SIGKILL. Every check is made by another process than the one\n"
-    "that saved.\n"
+    "Written by that run. A kill is SIGKILL; what was killed is checked by another process.\n"
 )
 
 

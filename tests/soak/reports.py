@@ -29,6 +29,9 @@ def kills_table(head: Sequence[str], kills: Sequence[tuple[tuple[str, ...], str]
 def totals_table(ledger: Ledger) -> str:
     """What came of all of them. It is written only where nothing was lost or wrong."""
     head = ["steps", "lost", "wrong", "losses that differ"]
-    head += ["leftovers", "after the next save", "on disk, at most", "bound", "without links"]
-    sizes = [f"{size / 1e6:.1f} MB" for size in (ledger.most_bytes, ledger.bound_bytes, ledger.unlinked_bytes)]
+    head += ["leftovers", "after the next save", "on disk, at most", "bound", "if all was written"]
+    sizes = [
+        f"{size / 1e6:.1f} MB"
+        for size in (ledger.most_bytes, ledger.bound_bytes, ledger.unlinked_bytes)
+    ]
     return as_table(head, [[ledger.newest, 0, 0, 0, f"at most {ledger.most_left}", 0, *sizes]])

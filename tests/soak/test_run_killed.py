@@ -19,6 +19,7 @@ from tests.soak.page import SOAK, write_section
 from tests.soak.reports import kills_table, totals_table
 
 LIVES = 200 if SOAK else 12
+JAX_EACH, JAX_FROM = (50, 40) if SOAK else (12, 9)  # of so many lives, those from there on
 SECONDS = 60.0  # no life takes longer
 CALLS = 400  # of the system: some ten steps
 
@@ -27,8 +28,9 @@ def test_nothing_is_lost_wrong_or_left(tmp_path: Path) -> None:
     rng = random.Random(11)
     ledger = Ledger(tmp_path / "run")
     kills = []
-    for _ in range(LIVES):
-        uses_jax, inside = rng.random() < 0.2, rng.random() < 0.5
+    for number in range(LIVES):
+        uses_jax, inside = number % JAX_EACH >= JAX_FROM, rng.random() < 0.5
+        ledger.kinds += number > 0 and number % JAX_EACH in (0, JAX_FROM)
         live(tmp_path, rng, uses_jax=uses_jax, inside=inside)
         kind = "jax" if uses_jax else "numpy", "a call" if inside else "a moment"
         kills.append((kind, ledger.check([read_journal(tmp_path / "journal")])))
@@ -36,9 +38,11 @@ def test_nothing_is_lost_wrong_or_left(tmp_path: Path) -> None:
     write_section(
         "A training run",
         f"{LIVES} processes, one after another. Each resumed where the one before was killed, and "
-        "saved every step in the\nbackground, with `keep=KeepLast(3) | KeepEvery(50)`. They were "
-        "killed at a random moment from outside, or\nat a random call of the system from inside:"
-        "\n\n" + kills_table(["state in", "at"], kills) + f"\n{totals_table(ledger)}",
+        "saved every step in the\nbackground, with `keep=KeepLast(3) | KeepEvery(20), "
+        "rewrite_every=100`; three quarters of the state are frozen.\nThey were killed at a random "
+        "moment from outside, or at a random call of the system from inside:\n\n"
+        + kills_table(["state in", "at"], kills)
+        + f"\n{totals_table(ledger)}",
     )
 
 
