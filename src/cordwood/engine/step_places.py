@@ -170,7 +170,7 @@ class LocalSteps:
         return any(is_locked(each.path, even_shared=unfinished) for each in list_folder(folder))
 
     def has_temporaries(self, entry: str) -> bool:
-        names = entries_of(self.path_of(entry))
+        names = [each.name for each in list_folder(self.path_of(entry))]
         return any(name.startswith(".") and ".cordwood-" in name for name in names)
 
     @contextmanager
