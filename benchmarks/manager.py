@@ -37,6 +37,7 @@ def measure_in_child(name: str, folder: Path) -> Measured:
 
 
 def main() -> None:
+    from benchmarks.manager_contenders import quiet
     from benchmarks.manager_failures import answers
     from benchmarks.manager_loop import CASES, measure
     from benchmarks.manager_names import NAMES
@@ -51,6 +52,7 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path, default=HERE / "manager.md")
     options = parser.parse_args()
+    quiet()
     if options.json:  # a child
         with tempfile.TemporaryDirectory(dir=options.folder, prefix="cordwood-bench-") as folder:
             print(json.dumps(measure(CASES[options.case], Path(folder))._asdict()))

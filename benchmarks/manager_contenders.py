@@ -16,7 +16,7 @@ from eformer.serialization import Checkpointer
 import cordwood
 from benchmarks.manager_names import CORDWOOD, EFORMER, ORBAX
 
-__all__ = ["MANAGERS", "Manager"]
+__all__ = ["MANAGERS", "Manager", "quiet"]
 
 ITEM = "state"  # what eFormer is to call the tree
 
@@ -136,5 +136,8 @@ MANAGERS: Mapping[str, Callable[[Path, int], Manager]] = {
     EFORMER: EFormer,
 }
 
-for noisy in ("absl", "eformer", "cordwood"):
-    logging.getLogger(noisy).setLevel(logging.CRITICAL)
+
+def quiet() -> None:
+    """Log nothing, for the rest of the process."""
+    for noisy in ("absl", "eformer", "cordwood"):
+        logging.getLogger(noisy).setLevel(logging.CRITICAL)

@@ -42,7 +42,9 @@ def test_b42_a_cast_that_is_asked_for_is_made(tmp_path: Path, layout: Any) -> No
 def test_b45_another_shape_is_no_reason_to_keep_what_is_there(tmp_path: Path, layout: Any) -> None:
     cordwood.save(tmp_path / "c", {"w": jnp.ones((4, 8))}, layout=layout)
     for missing in ("error", "keep"):
-        with pytest.raises(MismatchError, match=r"w: expected float32\[8,8\], found float32\[4,8\]"):
+        with pytest.raises(
+            MismatchError, match=r"w: expected float32\[8,8\], found float32\[4,8\]"
+        ):
             cordwood.load(tmp_path / "c", like={"w": jnp.zeros((8, 8))}, missing=missing)
 
 

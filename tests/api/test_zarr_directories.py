@@ -257,3 +257,25 @@ def test_an_index_that_lies(tmp_path: Path) -> None:
     (path / "tensorstore_index.json").write_text(json.dumps(index))
     with pytest.raises(ValueError, match="a chunk of 100 bytes cannot hold"):
         cordwood.load(path, to="numpy")
+
+
+def test_a_directory_that_is_replaced_while_it_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the question whether there is an index and its reading another save comes."""
+    from cordwood.api import place_zarr
+    from cordwood.formats.zarr.scan import read_index
+
+    path = tmp_path / "c"
+    cordwood.tree_serialize_leaves(path, {"w": jnp.ones(8)}, prefix="a")
+    read, times = read_index, iter(range(99))
+
+    def replaced(directory: Any) -> Any:
+        if next(times) == 0:
+            cordwood.tree_serialize_leaves(path, {"w": jnp.zeros(8)}, prefix="b")
+        return read(directory)
+
+    monkeypatch.setattr(place_zarr, "read_index", replaced)
+    place_zarr.refuse_foreign(path)
+    with cordwood.open(path, prefix="a") as one, cordwood.open(path, prefix="b") as other:
+        assert [*one["w"][:], *other["w"][:]] == [1] * 8 + [0] * 8

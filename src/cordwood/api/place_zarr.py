@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from cordwood.api.draft_zarr import Draft
@@ -32,6 +33,11 @@ __all__ = ["place", "refuse_foreign"]
 
 MAX_FOREIGN_FILES = 10_000  # that a directory without an index may hold
 _OTHER_INDEX = "cordwood.json"  # of the layout of packs
+_ATTEMPTS = 100  # to read an index while other saves replace the directory
+
+
+class _GoneError(Exception):
+    """What was just there is gone."""
 
 
 def place(
@@ -95,6 +101,14 @@ def refuse_foreign(path: str | os.PathLike[str]) -> None:
 
 def _index_of(there: str, asked: str) -> IndexFile | None:
     """The index of a directory, if it has one."""
+    for _ in range(_ATTEMPTS):
+        with suppress(_GoneError):
+            return _index_now(there, asked)
+    raise NotACheckpointError(errno.EBUSY, "other saves keep replacing it; save again", asked)
+
+
+def _index_now(there: str, asked: str) -> IndexFile | None:
+    """As `_index_of`. Raises _GoneError if another save has replaced the directory meanwhile."""
     try:
         directory = LocalDirectory(there)
     except (FileNotFoundError, NotADirectoryError):
@@ -111,6 +125,8 @@ def _index_of(there: str, asked: str) -> IndexFile | None:
             try:
                 return read_index(directory)
             except CordwoodError as e:
+                if not directory.has(INDEX_NAME):
+                    raise _GoneError from e
                 raise NotACheckpointError(
                     errno.EEXIST,
                     f"the checkpoint there cannot be read, so that what it holds could not be kept "
