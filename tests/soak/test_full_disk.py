@@ -25,7 +25,7 @@ from tests.soak.training import State, loss_of, state_at
 
 CYCLES = 25 if SOAK else 3
 DISK_BYTES = 16 << 20
-STEP_BYTES = 400 << 10
+WRITTEN_BYTES = 110 << 10  # by a save: the rest is linked
 SECONDS = 0.02  # a save takes about so long
 TRIES = 3  # saves of a cycle before the disk is freed
 KEEP_LAST, KEEP_EVERY = 3, 30
@@ -104,7 +104,7 @@ class Run:
 def fill_and_free(run: Run, rng: random.Random) -> None:
     """The disk fills while the run saves, and is freed later; maybe in the middle of a save."""
     run.filler.fill_in(
-        rng.uniform(0, 2 * SECONDS), leave_bytes=rng.randrange(int(1.2 * STEP_BYTES))
+        rng.uniform(0, 2 * SECONDS), leave_bytes=rng.randrange(int(1.2 * WRITTEN_BYTES))
     )
     for _ in range(TRIES):
         run.save()
