@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 
 from cordwood import dtypes
+from cordwood.engine.parallel import default_threads, run_tasks
 from cordwood.index import Encoding, Index, Inline, Pieces
 from cordwood.tree.flatten import build
 
 __all__ = ["restore"]
+
+_COPY_BYTES = 16 << 20
 
 
 def restore(index: Index, data: memoryview) -> Any:
@@ -49,10 +52,17 @@ def restore(index: Index, data: memoryview) -> Any:
 def _joined(
     shape: tuple[int, ...], dtype: np.dtype[Any], storage: Pieces, data: np.ndarray[Any, Any]
 ) -> np.ndarray[Any, Any]:
-    flat = np.concatenate(
-        [
-            np.ndarray((piece.length // dtype.itemsize,), dtype, data, piece.offset)
-            for piece in storage.pieces
-        ]
+    flat = np.empty(sum(piece.length for piece in storage.pieces), np.uint8)
+    copies: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
+    at = 0
+    for piece in storage.pieces:
+        for start in range(0, piece.length, _COPY_BYTES):
+            size = min(_COPY_BYTES, piece.length - start)
+            offset = piece.offset + start
+            copies.append((flat[at : at + size], data[offset : offset + size]))
+            at += size
+    # In threads: most of the time goes into memory that is touched for the first time.
+    run_tasks(
+        len(copies), threads=default_threads(), make_worker=lambda: lambda i: np.copyto(*copies[i])
     )
-    return flat.reshape(shape)
+    return flat.view(dtype).reshape(shape)
