@@ -32,11 +32,12 @@ def in_the_foreground(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def save(path: str, work: Callable[[PendingSave], None], *, total_bytes: int) -> PendingSave:
         pending = PendingSave(path, path, total_bytes)
+        error = None
         try:
             work(pending)
         except Exception as e:  # noqa: BLE001  (as it is kept in the background)
-            pending._error = e
-        pending._ended.set()
+            error = e
+        pending.end(error)
         return pending
 
     monkeypatch.setattr("cordwood.api.save_async.save_in_background", save)

@@ -151,9 +151,11 @@ def test_a_policy_is_a_value_that_prints_as_code(policy: KeepPolicy) -> None:
 
 def test_the_first_policy_of_the_best() -> None:
     best = KeepBest(2, "accuracy", "max")
-    assert best_policy(best) is best
-    assert best_policy(KeepLast(2) | (KeepEvery(5) & best) | KeepBest(1, "loss")) is best
-    assert best_policy(KeepLast(2) | KeepAll()) is None
+    assert best_policy(best, None) is best
+    assert best_policy(KeepLast(2) | (KeepEvery(5) & best) | KeepBest(1, "loss"), None) is best
+    assert best_policy(KeepLast(2) | KeepAll(), None) is None
+    assert best_policy(KeepBest(1, "loss") | best, "accuracy") is best
+    assert best_policy(best, "loss") is None
 
 
 @pytest.mark.parametrize(

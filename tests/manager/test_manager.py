@@ -191,7 +191,9 @@ def test_steps_only_grow(root: str, step: int) -> None:
     with CheckpointManager(root) as manager:
         manager.save(7, tree_of(7))
     other = CheckpointManager(root)
-    with pytest.raises(StepError, match=f"step {step} is not newer than step 7, which is there"):
+    with pytest.raises(
+        StepError, match="step 7, which is there|step 7 is there: a run that goes on"
+    ):
         other.save(step, tree_of(step))
     assert loads(f"{other.root}/7", 7)
     other.delete(7)

@@ -71,6 +71,7 @@ def save_async(
         first=lambda: None,
         base=None,
         then=lambda *_: None,
+        tell_failures=True,
     )
 
 
@@ -87,6 +88,7 @@ def begin_save(
     first: Callable[[], None],
     base: Callable[[], str] | None,
     then: Callable[[PendingSave, int], None],
+    tell_failures: bool,
 ) -> PendingSave:
     """As `save_async`, with more to do.
 
@@ -96,13 +98,15 @@ def begin_save(
         base: as `Linking` has it, in the background; None: all of the tree is written.
         then: called on each process in the background, once the checkpoint is committed, with
             how many bytes of arrays were linked.
+        tell_failures: raise PendingSaveError as `save_async` does.
     """
     path = local_or_url(path)
     row = destination_for(path, format=format, layout=layout, prefix=prefix)
     with meeting_for(
         path, row, prefix=prefix, compression=compression, timeout_seconds=timeout_seconds
     ) as meeting:
-        raise_unreported()
+        if tell_failures:
+            raise_unreported()
         if meeting.index == 0:
             first()
         if callable(metadata):

@@ -28,11 +28,13 @@ class PendingSave:
     Attributes:
         path: where it saves to.
         begun_seconds: by `time.monotonic`, when the caller was let go.
+        has_owner: who began it tells of its failure; the next save of something else does not.
     """
 
     def __init__(self, path: str, target: str, total_bytes: int) -> None:
         self.path = path
         self.begun_seconds = time.monotonic()
+        self.has_owner = False
         self._target = target  # the same for all names of one path
         self._total_bytes = total_bytes
         self._done_bytes = 0
@@ -49,6 +51,12 @@ class PendingSave:
     def failed(self) -> bool:
         """Whether it has ended badly. Unlike `exception` and `wait`, this is not to be told why."""
         return self.done and self._error is not None
+
+    @property
+    def untold(self) -> bool:
+        """Whether it failed, and nobody has asked why."""
+        with _lock:
+            return self in _unreported
 
     @property
     def exception(self) -> BaseException | None:
@@ -81,6 +89,22 @@ class PendingSave:
         if self._error is not None:
             raise self._error
 
+    def settle(self) -> None:
+        """Wait until it has ended; what became of it is not told here."""
+        self._ended.wait()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Say that it has ended, whatever its thread has yet to do; the first time counts."""
+        with _lock:
+            if self._ended.is_set():
+                return
+            self._error = error
+            if self in _running:
+                _running.remove(self)
+            if error is not None:
+                _unreported.append(self)
+            self._ended.set()
+
     def advance(self, count: int) -> None:
         """Count bytes as done; for the thread that saves."""
         with self._lock:
@@ -103,7 +127,7 @@ def save_in_background(
 
     Args:
         path: what the save is of.
-        work: saves; it may call `advance` on what it is given.
+        work: saves; it may call `advance` on what it is given, and `end` where it does more.
         total_bytes: how much there is to save.
     """
     pending = PendingSave(os.fspath(path), os.path.realpath(path), total_bytes)
@@ -114,17 +138,14 @@ def save_in_background(
         # time. Where an interrupt has kept it from saying so, this goes on all the same.
         caller_goes.wait(_HEAD_START_SECONDS)
         if earlier is not None:
-            earlier._ended.wait()
+            earlier.settle()
         del earlier
+        error: BaseException | None = None
         try:
             job.pop()(pending)
         except BaseException as e:  # noqa: BLE001  (kept for whoever asks)
-            pending._error = e
-        with _lock:
-            _running.remove(pending)
-            if pending._error is not None:
-                _unreported.append(pending)
-        pending._ended.set()
+            error = e
+        pending.end(error)
 
     with _lock:
         earlier = _running[-1] if _running else None
@@ -154,14 +175,14 @@ def wait_for(path: str | os.PathLike[str]) -> None:
     with _lock:
         same = [pending for pending in _running if pending._target == target]
     for pending in same:
-        pending._ended.wait()
+        pending.settle()
 
 
 def raise_unreported() -> None:
     """Raise PendingSaveError if a save failed in the background and nobody has asked; once."""
     with _lock:
-        failed = list(_unreported)
-        _unreported.clear()
+        failed = [pending for pending in _unreported if not pending.has_owner]
+        _unreported[:] = [pending for pending in _unreported if pending.has_owner]
     if failed:
         raise PendingSaveError(
             f"{_failures(failed)}; that is told now because nobody called wait(). Nothing was "

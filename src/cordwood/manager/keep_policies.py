@@ -10,6 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
+from cordwood.manager.step_names import count_of, steps_of
+
 __all__ = [
     "KeepAll",
     "KeepAt",
@@ -49,9 +51,13 @@ class KeepPolicy:
         raise NotImplementedError
 
     def __or__(self, other: KeepPolicy) -> KeepPolicy:
+        if not isinstance(other, KeepPolicy):
+            return NotImplemented
         return _AnyOf((*_parts(self, _AnyOf), *_parts(other, _AnyOf)))
 
     def __and__(self, other: KeepPolicy) -> KeepPolicy:
+        if not isinstance(other, KeepPolicy):
+            return NotImplemented
         return _AllOf((*_parts(self, _AllOf), *_parts(other, _AllOf)))
 
 
@@ -70,7 +76,7 @@ class KeepLast(KeepPolicy):
     count: int
 
     def __post_init__(self) -> None:
-        _require_positive("KeepLast", "count", self.count)
+        object.__setattr__(self, "count", count_of("KeepLast", self.count))
 
     def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:  # noqa: ARG002
         return {step.step: f"of the last {self.count}" for step in steps[-self.count :]}
@@ -83,7 +89,7 @@ class KeepEvery(KeepPolicy):
     count: int
 
     def __post_init__(self) -> None:
-        _require_positive("KeepEvery", "count", self.count)
+        object.__setattr__(self, "count", count_of("KeepEvery", self.count))
 
     def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:  # noqa: ARG002
         why = f"a multiple of {self.count}"
@@ -97,7 +103,7 @@ class KeepAt(KeepPolicy):
     steps: frozenset[int]
 
     def __init__(self, steps: Collection[int]) -> None:
-        object.__setattr__(self, "steps", frozenset(steps))
+        object.__setattr__(self, "steps", steps_of("KeepAt", steps))
 
     def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:  # noqa: ARG002
         return {step.step: "asked for" for step in steps if step.step in self.steps}
@@ -133,7 +139,7 @@ class KeepBest(KeepPolicy):
     mode: Literal["min", "max"] = "min"
 
     def __post_init__(self) -> None:
-        _require_positive("KeepBest", "count", self.count)
+        object.__setattr__(self, "count", count_of("KeepBest", self.count))
         if self.mode not in ("min", "max"):
             raise ValueError(f"KeepBest: mode: expected 'min' or 'max', found {self.mode!r}")
 
@@ -203,12 +209,14 @@ def keep_policy(given: KeepWhat) -> KeepPolicy:
     )
 
 
-def best_policy(policy: KeepPolicy) -> KeepBest | None:
-    """The first policy of the best by a metric, in one that may be joined of several."""
+def best_policy(policy: KeepPolicy, metric: str | None) -> KeepBest | None:
+    """The first policy of the best by a metric, or by any, in one that may be joined of several."""
     if isinstance(policy, _AnyOf | _AllOf):
-        found = [best for part in policy.parts if (best := best_policy(part)) is not None]
+        found = [best for part in policy.parts if (best := best_policy(part, metric)) is not None]
         return found[0] if found else None
-    return policy if isinstance(policy, KeepBest) else None
+    if isinstance(policy, KeepBest) and metric in (None, policy.metric):
+        return policy
+    return None
 
 
 def _parts(policy: KeepPolicy, kind: type[_AnyOf] | type[_AllOf]) -> tuple[KeepPolicy, ...]:

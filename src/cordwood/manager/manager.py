@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Literal, Self, SupportsFloat, SupportsIndex
+from typing import Any, Literal, NamedTuple, Self, SupportsFloat, SupportsIndex
 
 from cordwood.engine.meeting import TIMEOUT_SECONDS
 from cordwood.engine.pending import PendingSave
@@ -29,6 +29,14 @@ from cordwood.manager.step_names import as_step
 __all__ = ["CheckpointManager"]
 
 _log = logging.getLogger("cordwood")
+
+
+class Beside(NamedTuple):
+    """What is saved with a tree."""
+
+    metrics: dict[str, float]
+    extras: Any
+    items: Items
 
 
 class CheckpointManager(StepReader):
@@ -153,10 +161,12 @@ class CheckpointManager(StepReader):
 
         Returns:
             None where the policy says no. Otherwise the save, which goes on in the background;
-            where this manager has just saved that step, and it is there, that save.
+            where this manager has just saved that step, and it is there, that save. None, too,
+            for the step that it has just restored: that is there.
 
         Raises:
-            StepError: there is a step of that number, or a later one.
+            StepError: there is a step of that number, or a later one; or this manager has just
+                saved that step with other metrics or extras.
             PendingSaveError: the save before failed in the background; this one has not begun.
             TypeError: metrics, extras or states are not what they must be.
             Others: as `cordwood.save_async` does.
@@ -176,7 +186,9 @@ class CheckpointManager(StepReader):
                     raise
                 failure = e
                 _log.error("%s; step %d is saved all the same: the job is to end", e, number)
-            self._save(number, tree, why, called, metrics=metrics, extras=extras, items=items)
+            beside = Beside(as_metrics(metrics), as_json(extras, "extras"), items)
+            if not self._save(number, tree, why, called, beside, told=told):
+                why = None
         if told:
             self._finish_in_time()
             if failure is not None:
@@ -196,13 +208,16 @@ class CheckpointManager(StepReader):
 
         Args:
             metric: its name. None: that of the `KeepBest` in `keep`.
-            mode: "min", the default for a `metric` that is named, or "max".
+            mode: "min" or "max"; None: that of the `KeepBest` of this metric, or "min".
         """
-        policy = best_policy(self._keep_policy)
-        if metric is None:
-            if policy is None:
-                raise ValueError("best: name a metric, or keep steps by one: keep=KeepBest(...)")
+        policy = best_policy(self._keep_policy, metric)
+        if metric is None and policy is None:
+            raise ValueError("best: name a metric, or keep steps by one: keep=KeepBest(...)")
+        if mode not in ("min", "max", None):
+            raise ValueError(f"best: mode: expected 'min' or 'max', found {mode!r}")
+        if policy is not None:
             metric, mode = policy.metric, mode or policy.mode
+        assert metric is not None
         saved = [step.saved for step in self._listing.steps() if step.counts]
         found = with_value(saved, metric, mode or "min")
         return found[0].step if found else None
@@ -236,6 +251,8 @@ class CheckpointManager(StepReader):
         number = as_step(step)
         self._saver.settle()
         self._looked = False
+        if self._restored == number:
+            self._restored = None
 
         def remove(_: list[bytes]) -> bytes:
             found = self._listing.entries(start=number, stop=number + 1)
@@ -264,20 +281,41 @@ class CheckpointManager(StepReader):
         tree: Any,
         why: str,
         called: float,
+        beside: Beside,
         *,
-        metrics: Mapping[str, SupportsFloat] | None,
-        extras: Any,
-        items: Items,
-    ) -> None:
+        told: bool,
+    ) -> bool:
+        """Begin a save, unless the step is there; False where this manager has only restored it."""
         if self._saver.step == number and self._is_there(number):
-            return
+            self._require_same(beside)
+            return True
+        if self._saver.step is None and self._restored == number and self._is_there(number):
+            _log.info("%s: step %d was restored, and is not saved again", self.root, number)
+            return False
+        metrics, extras, items = beside
         states: Mapping[str, Any] = {}
         if items:
             what = f"save the items of step {number} of"
             states = json.loads(self._company.agree(what, states_of(items), join_states))
-        record = Record(number, time.time(), as_metrics(metrics), as_json(extras, "extras"), states)
-        self._saver.begin(record, tree, why=why, called=called)
+        record = Record(number, time.time(), metrics, extras, states)
+        self._saver.begin(record, tree, why=why, called=called, tell_failures=not told)
         self._last_began = time.monotonic()
+        return True
+
+    def _require_same(self, beside: Beside) -> None:
+        """Raise StepError if a step that was saved is given other metrics or extras now."""
+        saved = self._saver.record
+        assert saved is not None
+        if beside.metrics and str(beside.metrics) != str(dict(saved.metrics)):  # NaN is NaN
+            what, new, old = "metrics", str(beside.metrics), str(dict(saved.metrics))
+        elif beside.extras is not None and beside.extras != saved.extras:
+            what, new, old = "extras", str(beside.extras), str(saved.extras)
+        else:
+            return
+        raise StepError(
+            f"{self.root}: step {saved.step} has just been saved with the {what} {old:.200}, and "
+            f"cannot be given {new:.200} now: give them to the first save of a step"
+        )
 
     def _is_there(self, number: int) -> bool:
         """Whether the save that was begun last is what it was: nobody has deleted the step."""

@@ -43,6 +43,7 @@ class StepReader:
         self._listing = Listing(self._place)
         self._company = Company(self._place.name, timeout_seconds)
         self._seen: int | None = None  # by `wait_for_new_step` and `restore`
+        self._restored: int | None = None
 
     @property
     def root(self) -> str:
@@ -129,7 +130,7 @@ class StepReader:
                 found = restore_newest(self._listing, meeting, like, options, root=self.root)
         if found is None:
             return None
-        self._seen = found.step
+        self._seen = self._restored = found.step
         if items:
             set_states(
                 items,

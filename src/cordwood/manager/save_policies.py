@@ -9,6 +9,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from cordwood.manager.step_names import count_of, steps_of
+
 __all__ = [
     "AtSteps",
     "EverySeconds",
@@ -49,9 +51,13 @@ class SavePolicy:
         return True
 
     def __or__(self, other: SavePolicy) -> SavePolicy:
+        if not isinstance(other, SavePolicy):
+            return NotImplemented
         return _AnyOf((*_parts(self, _AnyOf), *_parts(other, _AnyOf)))
 
     def __and__(self, other: SavePolicy) -> SavePolicy:
+        if not isinstance(other, SavePolicy):
+            return NotImplemented
         return _AllOf((*_parts(self, _AllOf), *_parts(other, _AllOf)))
 
 
@@ -70,7 +76,7 @@ class EverySteps(SavePolicy):
     count: int
 
     def __post_init__(self) -> None:
-        _require_positive("EverySteps", "count", self.count)
+        object.__setattr__(self, "count", count_of("EverySteps", self.count))
 
     def why(self, moment: Moment) -> str | None:
         multiple = moment.step - moment.step % self.count
@@ -107,7 +113,7 @@ class AtSteps(SavePolicy):
     steps: frozenset[int]
 
     def __init__(self, steps: Collection[int]) -> None:
-        object.__setattr__(self, "steps", frozenset(steps))
+        object.__setattr__(self, "steps", steps_of("AtSteps", steps))
 
     def why(self, moment: Moment) -> str | None:
         return f"{moment.step} was asked for" if moment.step in self.steps else None

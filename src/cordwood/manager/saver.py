@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from cordwood.api.save_async import begin_save
-from cordwood.engine.pending import PendingSave, wait_for
+from cordwood.engine.pending import PendingSave
 from cordwood.engine.step_places import StepPlace
 from cordwood.errors import CordwoodError, PendingSaveError, StepError
 from cordwood.manager.cleaning import Cleaner
@@ -30,6 +31,7 @@ class Saver:
     Attributes:
         step: of the save that was begun last; None where there was none, or it has failed and
             that has been told.
+        record: of the save that was begun last.
         last_seconds: how long the last one took that was committed; 0: there was none.
     """
 
@@ -45,6 +47,7 @@ class Saver:
         timeout_seconds: float,
     ) -> None:
         self.step: int | None = None
+        self.record: Record | None = None
         self.last_seconds = 0.0
         self._pending: PendingSave | None = None
         self._place = place
@@ -54,6 +57,8 @@ class Saver:
         self._on_save = on_save
         self._rewrite_every = rewrite_every
         self._timeout_seconds = timeout_seconds
+        self._after: threading.Event | None = None  # what follows the last commit is done
+        self._at_work: set[int] = set()  # the threads that do it
 
     @property
     def pending(self) -> PendingSave | None:
@@ -68,9 +73,11 @@ class Saver:
     @property
     def failed(self) -> bool:
         """Whether it failed, and nobody has been told."""
-        return self._pending is not None and self._pending.failed
+        return self._pending is not None and self._pending.untold
 
-    def begin(self, record: Record, tree: Any, *, why: str, called: float) -> PendingSave:
+    def begin(
+        self, record: Record, tree: Any, *, why: str, called: float, tell_failures: bool
+    ) -> PendingSave:
         """Begin a save; the one before has ended.
 
         Args:
@@ -78,6 +85,7 @@ class Saver:
             tree: what to save.
             why: it is saved.
             called: when the caller asked for it, by the monotonic clock.
+            tell_failures: of other saves in the background, instead of beginning this one.
         """
         path = self._place.path_of(step_name(record.step))
         is_first = self._company.is_first
@@ -103,7 +111,7 @@ class Saver:
                 total_seconds=time.monotonic() - called,
             )
             self.last_seconds = report.total_seconds
-            self._after_commit(report, is_first=is_first)
+            self._after_commit(pending, report, is_first=is_first)
 
         self._pending = begin_save(
             path,
@@ -117,26 +125,53 @@ class Saver:
             first=first,
             base=lambda: "" if base is None else base.entry,
             then=committed,
+            tell_failures=tell_failures,
         )
-        self.step = record.step
+        self._pending.has_owner = True
+        self.step, self.record = record.step, record
         return self._pending
 
     def wait(self, timeout_seconds: float | None = None) -> None:
-        """Wait for the one that goes on; raise what it failed with, or TimeoutError."""
-        if self._pending is None:
+        """Wait for the one that goes on, and for what is done after its commit.
+
+        Raises what it failed with, or TimeoutError.
+        """
+        since = time.monotonic()
+        pending = self._pending
+        if pending is not None:
+            try:
+                pending.wait(timeout_seconds)
+            finally:
+                if pending.done and pending.exception is not None:
+                    self.forget()
+        left = timeout_seconds
+        if left is not None:
+            left = max(0.0, left - (time.monotonic() - since))
+        if self._after is None or threading.get_ident() in self._at_work:  # on_save, which waits
             return
-        try:
-            self._pending.wait(timeout_seconds)
-        finally:
-            if self._pending.done and self._pending.exception is not None:
-                self.forget()
+        if not self._after.wait(left):
+            raise TimeoutError(
+                f"{self._place.name}: what is to be done after a save, on_save and deleting steps, "
+                f"is not done after {timeout_seconds:g} s; it goes on, and the step is saved"
+            )
 
     def finish(self) -> None:
         """Wait for the one that goes on; raise PendingSaveError if it failed, once."""
-        step = self.step
-        try:
-            self.wait()
-        except Exception as e:
+        step, pending = self.step, self._pending
+        if pending is None:
+            return
+        pending.settle()
+        if not pending.failed:
+            return
+        # One process may have asked why it failed, and another not.
+        untold = self._company.agree(
+            f"tell that the save of step {step} failed to",
+            b"untold" if pending.untold else b"",
+            lambda values: max(values),
+        )
+        e = pending.exception
+        self.forget()
+        if untold:
             raise PendingSaveError(
                 f"the save of step {step} in the background failed: {type(e).__name__}: {e}; "
                 "that is told now because nobody called wait(). Nothing was begun now: save again"
@@ -145,7 +180,7 @@ class Saver:
     def settle(self) -> None:
         """Wait for the one that goes on; it may turn out to be damaged. Raises nothing."""
         if self._pending is not None:
-            wait_for(self._pending.path)
+            self._pending.settle()
             if not self._pending.failed:
                 self.forget()
 
@@ -160,6 +195,11 @@ class Saver:
         """
         entries = self._listing.entries(start=number)
         whole = [each.step for each in entries if each.whole]
+        if whole and whole[-1] == number:
+            raise StepError(
+                f"{self._place.name}: step {number} is there: a run that goes on from it saves "
+                f"step {number + 1} next; to save it anew, delete it first"
+            )
         if whole:
             raise StepError(
                 f"{self._place.name}: step {number} is not newer than step {whole[-1]}, "
@@ -184,7 +224,21 @@ class Saver:
         assert record is not None
         return newest[-1] if record.chain + 1 < self._rewrite_every else None
 
-    def _after_commit(self, report: SaveReport, *, is_first: bool) -> None:
+    def _after_commit(self, pending: PendingSave, report: SaveReport, *, is_first: bool) -> None:
+        """The save has ended, and the next may begin; these follow one another all the same."""
+        done, thread = threading.Event(), threading.get_ident()
+        before, self._after = self._after, done
+        self._at_work.add(thread)
+        pending.end()
+        try:
+            if before is not None:
+                before.wait()
+            self._report_and_clean(report, is_first=is_first)
+        finally:
+            self._at_work.discard(thread)
+            done.set()
+
+    def _report_and_clean(self, report: SaveReport, *, is_first: bool) -> None:
         """The step is safe: nothing here is an error of its save."""
         _log.log(logging.INFO if is_first else logging.DEBUG, "%s", report)
         try:
@@ -198,3 +252,5 @@ class Saver:
             self._cleaner.after_commit(now=time.time())
         except (OSError, CordwoodError) as e:
             _log.warning("%s: steps could not be deleted: %s", self._place.name, e)
+        except Exception:  # noqa: BLE001  (a policy's own; it is logged with its traceback)
+            _log.exception("%s: keep failed, and no step was deleted", self._place.name)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import operator
 import re
-from typing import SupportsIndex
+from collections.abc import Collection
+from typing import Any, SupportsIndex
 
-__all__ = ["MAX_STEP", "as_step", "step_name", "step_of"]
+__all__ = ["MAX_STEP", "as_step", "count_of", "step_name", "step_of", "steps_of"]
 
 MAX_STEP = 10**18 - 1
 
@@ -35,4 +36,23 @@ def as_step(step: SupportsIndex) -> int:
         raise TypeError(f"step: expected an integer, found {step!r:.80}") from None
     if not 0 <= number <= MAX_STEP:
         raise ValueError(f"step: expected 0 to {MAX_STEP}, found {number}")
+    return number
+
+
+def steps_of(policy: str, steps: Collection[SupportsIndex]) -> frozenset[int]:
+    """The steps that a policy names. Raises TypeError, ValueError."""
+    try:
+        return frozenset([as_step(step) for step in steps])
+    except TypeError as e:
+        raise TypeError(f"{policy}: expected several steps, as [5, 7], found {steps!r:.80}") from e
+
+
+def count_of(policy: str, count: Any) -> int:
+    """How many steps a policy is told. Raises TypeError, ValueError."""
+    try:
+        number = operator.index(count)
+    except TypeError:
+        raise TypeError(f"{policy}: count: expected an integer, found {count!r:.80}") from None
+    if not number > 0:
+        raise ValueError(f"{policy}: count: expected more than 0, found {count!r:.80}")
     return number

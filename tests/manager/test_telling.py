@@ -1,0 +1,210 @@
+"""What a manager says of saves: each failure once, and nothing that was no failure."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+import cordwood
+from cordwood import (
+    CheckpointManager,
+    EverySteps,
+    KeepBest,
+    KeepLast,
+    KeepPolicy,
+    PendingSaveError,
+    SaveReport,
+    StepError,
+)
+
+TREE = {"w": np.zeros(3)}
+
+
+def failing() -> Any:
+    return patch("cordwood.engine.local_store.fill_file", side_effect=OSError(28, "full"))
+
+
+def ended(pending: cordwood.PendingSave | None) -> cordwood.PendingSave:
+    assert pending is not None
+    while not pending.done:
+        time.sleep(0.01)
+    return pending
+
+
+def test_a_hook_may_use_its_manager(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    def on_save(report: SaveReport) -> None:
+        manager.wait()
+        restored = manager.restore()
+        assert restored is not None
+        seen.append((report.step, restored.step, manager.steps()))
+        if report.step == 2:
+            manager.delete(1)
+
+    with CheckpointManager(tmp_path, on_save=on_save) as manager:
+        manager.save(1, TREE)
+        manager.wait()
+        manager.save(2, TREE)
+    assert seen == [(1, 1, [1]), (2, 2, [1, 2])]
+    assert manager.steps() == [2]
+
+
+def test_a_slow_hook_keeps_no_save_waiting(tmp_path: Path) -> None:
+    go, steps = threading.Event(), []
+
+    def on_save(report: SaveReport) -> None:
+        assert go.wait(60)
+        steps.append(report.step)
+
+    with CheckpointManager(tmp_path, on_save=on_save, keep=1) as manager:
+        for step in (1, 2, 3):
+            pending = manager.save(step, TREE)
+            assert pending is not None
+            pending.wait()
+        assert manager.steps() == [1, 2, 3]
+        with pytest.raises(
+            TimeoutError, match=r"on_save and deleting steps, is not done after 0\.01"
+        ):
+            manager.wait(0.01)
+        go.set()
+        manager.wait()
+        assert steps == [1, 2, 3]
+        assert manager.steps() == [3]
+
+
+class Broken(KeepPolicy):
+    """A policy with a mistake in it."""
+
+    def kept(self, steps: Any, now: float) -> Any:
+        raise ZeroDivisionError("the policy's own")
+
+
+def test_a_policy_that_fails_fails_no_save(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with CheckpointManager(tmp_path, keep=Broken()) as manager:
+        manager.save(1, TREE)
+        manager.save(2, TREE)
+    assert manager.steps() == [1, 2]
+    assert "keep failed, and no step was deleted" in caplog.text
+    assert "the policy's own" in caplog.text
+
+
+def test_a_failure_that_was_told_is_not_told_again(tmp_path: Path) -> None:
+    manager = CheckpointManager(tmp_path)
+    with failing():
+        pending = manager.save(1, TREE)
+        assert pending is not None
+        with pytest.raises(OSError, match="No space left"):
+            pending.wait()
+    with manager:
+        manager.save(2, TREE)
+    assert manager.steps() == [2]
+
+
+def test_a_failure_is_told_by_its_own_manager(tmp_path: Path) -> None:
+    one, other = CheckpointManager(tmp_path / "one"), CheckpointManager(tmp_path / "other")
+    with failing():
+        ended(one.save(1, TREE))
+    with other:
+        other.save(1, TREE)
+    cordwood.save_async(tmp_path / "tree", TREE).wait()
+    with pytest.raises(PendingSaveError, match="the save of step 1 in the background failed"):
+        one.save(2, TREE)
+    with one:
+        one.save(2, TREE)
+    assert (one.steps(), other.steps()) == ([2], [1])
+
+
+def test_a_failure_of_another_save_is_told_by_a_manager_too(tmp_path: Path) -> None:
+    with failing():
+        ended(cordwood.save_async(tmp_path / "tree", TREE))
+    with CheckpointManager(tmp_path / "run") as manager:
+        with pytest.raises(PendingSaveError, match="tree in the background failed"):
+            manager.save(1, TREE)
+        manager.save(1, TREE)
+
+
+def test_a_step_is_saved_once(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path) as manager:
+        first = manager.save(7, TREE, metrics={"loss": float("nan")}, extras=[1])
+        assert manager.save(7, TREE) is first
+        assert manager.save(7, TREE, metrics={"loss": float("nan")}, extras=[1]) is first
+        with pytest.raises(StepError, match=r"with the metrics .*nan.*, and cannot be given .*0.5"):
+            manager.save(7, TREE, metrics={"loss": 0.5})
+        with pytest.raises(
+            StepError, match=r"with the extras \[1\], and cannot be given \[2\] now"
+        ):
+            manager.save(7, TREE, extras=[2])
+
+
+def test_the_step_that_a_run_goes_on_from_is_there(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(7, TREE)
+    again = CheckpointManager(tmp_path)
+    assert again.restore() is not None
+    assert again.save(7, TREE) is None
+    again.delete(7)
+    with again:
+        assert again.save(7, TREE) is not None
+    other = CheckpointManager(tmp_path)
+    with pytest.raises(StepError, match="step 7 is there: a run that goes on from it saves step 8"):
+        other.save(7, TREE)
+
+
+def test_policies_are_told_integers(tmp_path: Path) -> None:
+    for make in (KeepLast, EverySteps):
+        with pytest.raises(TypeError, match=r"count: expected an integer, found 2\.0"):
+            make(2.0)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="count: expected more than 0, found 0"):
+            make(0)
+        assert make(np.int64(2)) == make(2)  # type: ignore[arg-type]
+    for name in ("KeepAt", "AtSteps"):
+        with pytest.raises(
+            TypeError, match=rf"{name}: expected several steps, as \[5, 7\], found 5"
+        ):
+            getattr(cordwood, name)(5)
+
+
+@pytest.mark.parametrize("other", [5, EverySteps(2), None])
+def test_policies_are_joined_with_their_like(other: Any) -> None:
+    for join in ("__or__", "__and__"):
+        assert getattr(KeepLast(3), join)(other) is NotImplemented
+        other_kind = KeepLast(3) if isinstance(other, EverySteps) else other
+        assert getattr(EverySteps(3), join)(other_kind) is NotImplemented
+    with pytest.raises(TypeError, match="unsupported operand"):
+        KeepLast(3) | other
+
+
+def test_best_goes_by_its_policy(tmp_path: Path) -> None:
+    keep = KeepBest(3, "loss") | KeepBest(3, "acc", "max")
+    with CheckpointManager(tmp_path, keep=keep) as manager:
+        for step, acc in ((1, 0.2), (2, 0.9), (3, 0.4)):
+            manager.save(step, TREE, metrics={"loss": step, "acc": acc})
+    assert manager.best() == 1
+    assert manager.best("acc") == 2
+    assert manager.best("acc", mode="min") == 1
+    with pytest.raises(ValueError, match="best: mode: expected 'min' or 'max', found 'maximum'"):
+        manager.best("acc", mode="maximum")  # type: ignore[arg-type]
+
+
+def test_what_nobody_asked_for_is_told_at_the_end(tmp_path: Path) -> None:
+    with failing():
+        pending = ended(CheckpointManager(tmp_path).save(1, TREE))
+    assert pending.untold
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from cordwood.engine.pending import _warn_at_exit
+
+        with pytest.raises(RuntimeWarning, match="1 in the background failed"):
+            _warn_at_exit()
+    assert pending.exception is not None
+    assert not pending.untold
