@@ -50,6 +50,7 @@ PUBLIC = [
     "SavedStep",
     "Stateful",
     "StepError",
+    "StepReader",
     "StorageError",
     "StoredLeaf",
     "TruncatedError",

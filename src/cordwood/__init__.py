@@ -55,6 +55,7 @@ _PUBLIC = {
         "SavedStep",
     ),
     "cordwood.manager.manager": ("CheckpointManager",),
+    "cordwood.manager.reader": ("StepReader",),
     "cordwood.manager.reports": ("SaveReport",),
     "cordwood.manager.restoring": ("Restored",),
     "cordwood.manager.retention": ("PlannedStep", "RetentionPlan"),
@@ -152,6 +153,7 @@ if TYPE_CHECKING:
     from cordwood.manager.keep_policies import KeepWithin as KeepWithin
     from cordwood.manager.keep_policies import SavedStep as SavedStep
     from cordwood.manager.manager import CheckpointManager as CheckpointManager
+    from cordwood.manager.reader import StepReader as StepReader
     from cordwood.manager.reports import SaveReport as SaveReport
     from cordwood.manager.restoring import Restored as Restored
     from cordwood.manager.retention import PlannedStep as PlannedStep

@@ -18,6 +18,7 @@ from cordwood import (
     KeepLast,
     MismatchError,
     ProcessError,
+    StepReader,
     WhenIdle,
 )
 from cordwood.engine.pending import PendingSave
@@ -204,3 +205,54 @@ def test_processes_with_other_items(tmp_path: Path) -> None:
     assert isinstance(outcomes[0].error, ValueError)
     for outcome in outcomes:
         assert "items: process 0 saves ['data'], process 1 ['date']" in str(outcome.error)
+
+
+def test_processes_restore_the_same_step(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(1, tree_of(1))
+        manager.save(2, tree_of(2))
+
+    def work(hosts: FakeHosts) -> Any:
+        reader = StepReader(tmp_path)
+        return reader.restore(1) if hosts.index == 0 else reader.restore(2)
+
+    outcomes = run_processes(2, work)
+    for outcome in outcomes:
+        assert isinstance(outcome.error, ProcessError)
+        assert "process 1 came to restore step 2 of " in str(outcome.error)
+        assert "process 0 step 1: every process must restore the same" in str(outcome.error)
+
+    def newest(hosts: FakeHosts) -> Any:
+        reader = StepReader(tmp_path)
+        return reader.restore() if hosts.index == 0 else reader.restore(2)
+
+    outcomes = run_processes(2, newest)
+    assert "process 1 came to restore step 2 of " in str(outcomes[1].error)
+
+
+def test_processes_wait_for_steps_together(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(1, tree_of(1))
+        manager.save(2, tree_of(2))
+
+    def work(hosts: FakeHosts) -> Any:
+        reader = StepReader(tmp_path)
+        if hosts.index == 1:  # this one sees nothing: process 0 looks for all
+            reader._listing.steps = list  # type: ignore[method-assign]
+        return [
+            reader.wait_for_new_step(0),
+            reader.wait_for_new_step(0.05, poll_seconds=0.01),
+            list(reader.new_steps(0)),
+        ]
+
+    assert values(run_processes(2, work)) == [[2, None, []]] * 2
+
+
+def test_processes_go_back_together(tmp_path: Path) -> None:
+    def work(_: FakeHosts) -> Any:
+        with CheckpointManager(tmp_path) as manager:
+            for step in (1, 2, 3):
+                manager.save(step, tree_of(step))
+            return manager.delete_after(1)
+
+    assert values(run_processes(2, work)) == [[2, 3]] * 2

@@ -6,7 +6,6 @@ import errno
 import os
 import shutil
 import tempfile
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -41,7 +40,6 @@ from cordwood import (
     StepError,
 )
 from cordwood.engine import system
-from cordwood.engine.pending import raise_unreported
 from cordwood.testing.faults.systems import FailingSystem
 from tests.manager.dying import Dying, Killed
 
@@ -126,28 +124,27 @@ class Managers(RuleBasedStateMachine):
 
     # Saves
 
+    def ask_to_save(self, who: int, step: int, loss: float, salt: int) -> PendingSave | None:
+        """What this manager's save before failed with is told first, once."""
+        if who in self.untold:
+            self.untold.discard(who)
+            with pytest.raises(PendingSaveError):
+                self.managers[who].save(step, tree_of(step, salt), metrics={"loss": loss})
+        return self.managers[who].save(step, tree_of(step, salt), metrics={"loss": loss})
+
     def begin_save(self, who: int, step: int, loss: float, salt: int) -> PendingSave:
-        """Begin it; what failed in the background before is told first, once to each."""
-        for _ in range(len(BACKGROUND)):
-            try:
-                pending = self.managers[who].save(step, tree_of(step, salt), metrics={"loss": loss})
-            except PendingSaveError:
-                assert self.untold
-                self.untold.discard(who)
-                continue
-            assert pending is not None
-            return pending
-        raise AssertionError("told again and again")
+        pending = self.ask_to_save(who, step, loss, salt)
+        assert pending is not None
+        return pending
 
     def break_save(self, who: int, step: int, salt: int, how: system.System) -> None:
         """A save in the middle of which calls go wrong; nobody asks what became of it."""
-        with suppress(PendingSaveError):
-            raise_unreported()
         with system.replaced(how), suppress(Killed, OSError, CordwoodError):
             self.untold.discard(who)  # it is told now, and nothing is begun
             pending = self.managers[who].save(step, tree_of(step, salt), metrics={"loss": 1.0})
-            while pending is not None and not pending.done:
-                threading.Event().wait(0.001)
+            if pending is not None:
+                pending.settle()
+            self.finish(who)
             if pending is not None and pending.failed:
                 self.untold.add(who)
         if (self.root / str(step) / "cordwood.json").exists():  # all or nothing
@@ -162,9 +159,14 @@ class Managers(RuleBasedStateMachine):
     def save(self, who: int, by: int, loss: float, salt: int) -> None:
         self.save_well(who, self.next_step(by), loss, salt)
 
+    def finish(self, who: int) -> None:
+        """What follows the commits is done; nobody is told what became of them."""
+        self.managers[who]._saver._afterwards.wait(None)
+
     def save_well(self, who: int, step: int, loss: float, salt: int) -> None:
         """A save that ends well leaves nothing undone, by whoever that was begun."""
         self.begin_save(who, step, loss, salt).wait()
+        self.finish(who)
         self.all_is_done(step, loss, salt)
 
     def all_is_done(self, step: int, loss: float, salt: int) -> None:
@@ -184,6 +186,7 @@ class Managers(RuleBasedStateMachine):
                 found = self.managers[other].restore()
         finally:
             pending.wait()
+            self.finish(who)
         if found is None or found.step == newest:
             assert newest is None or found is not None
         else:
@@ -195,8 +198,11 @@ class Managers(RuleBasedStateMachine):
     def save_an_old_step(self, who: int, back: int) -> None:
         step = max(0, max(self.numbers()) - back)
         try:
-            pending = self.begin_save(who, step, 1.0, 99)
+            pending = self.ask_to_save(who, step, 1.0, 99)
         except StepError:
+            return
+        if pending is None:  # it has just restored that step
+            assert step in self.numbers()
             return
         # The last that it saved was that very step, and it takes this for the same save.
         assert pending.done
@@ -225,10 +231,13 @@ class Managers(RuleBasedStateMachine):
         self.start_anew(who)
 
     def start_anew(self, who: int) -> None:
-        with suppress(PendingSaveError):
-            raise_unreported()
         self.untold.discard(who)
+        self.be_told(who)
         self.managers[who] = self.manager(who)
+
+    def be_told(self, who: int) -> None:
+        with suppress(OSError, CordwoodError, Killed):
+            self.managers[who].wait()
 
     @precondition(lambda self: self.model and max(self.model) == max(self.numbers()))
     @rule(who=whos, delete=st.booleans())
@@ -319,8 +328,6 @@ class Managers(RuleBasedStateMachine):
         self.root.mkdir(exist_ok=True)
         format = "msgpack" if tool == "Flax" else None
         shutil.rmtree(self.root / str(step), ignore_errors=True)  # of a save that failed
-        with suppress(PendingSaveError):
-            raise_unreported()
         cordwood.save(self.root / entry, tree_of(step, salt), format=format)
         self.foreign[step] = entry, salt
 
@@ -411,11 +418,8 @@ class Managers(RuleBasedStateMachine):
     def teardown(self) -> None:
         for step in list(self.pins):
             self.unpin(step)
-        for manager in self.managers:
-            with suppress(OSError, CordwoodError, Killed):
-                manager.wait()
-        with suppress(PendingSaveError):
-            raise_unreported()
+        for who in range(len(self.managers)):
+            self.be_told(who)
         self.clock.stop()
         shutil.rmtree(self.folder)
 

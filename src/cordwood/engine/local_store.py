@@ -33,7 +33,7 @@ from cordwood.engine.digest import digest_of
 from cordwood.engine.directory import LocalDirectory, regular_size
 from cordwood.engine.files import ReadableFile
 from cordwood.engine.links import link_shared
-from cordwood.engine.locks import locked, remove_unlocked, unlock, wait_for_lock
+from cordwood.engine.locks import is_locked, locked, remove_unlocked, unlock, wait_for_lock
 from cordwood.engine.marks import comes_in_sight
 from cordwood.engine.pinned import PINNED_FILES, pinned
 from cordwood.engine.stores import Change, NewFile, Rules
@@ -123,6 +123,8 @@ class LocalStore:
         kept = frozenset() if data is None else self._rules.referenced(data)
         found = []
         patterns = [temporary_pattern(name) for name in _small_names(self._rules)]
+        if dry_run and is_locked(_lock_of(self._path, self._rules), even_shared=True):
+            patterns = []  # of a commit that goes on: those are not locked
         for name in names:
             stray = self._rules.is_data(name) and name not in kept
             stray = stray or any(pattern.fullmatch(name) for pattern in patterns)

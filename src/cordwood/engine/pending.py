@@ -115,6 +115,7 @@ class PendingSave:
         return f"<{state} {self.path}: {self._done_bytes} of {self._total_bytes} bytes>"
 
 
+_MAX_SHOWN = 5
 _lock = threading.Lock()  # of the two that follow
 _running: list[PendingSave] = []  # in the order of the calls
 _unreported: list[PendingSave] = []  # failed, and nobody knows
@@ -197,13 +198,13 @@ def _told(pending: PendingSave) -> None:
 
 
 def _failures(failed: list[PendingSave]) -> str:
-    return "; ".join(
-        [
-            f"the save of {pending.path} in the background failed: "
-            f"{type(pending._error).__name__}: {pending._error}"
-            for pending in failed
-        ]
-    )
+    shown = [
+        f"the save of {pending.path} in the background failed: "
+        f"{type(pending._error).__name__}: {pending._error}"
+        for pending in failed[:_MAX_SHOWN]
+    ]
+    more = [f"and {len(failed) - _MAX_SHOWN} more"] if len(failed) > _MAX_SHOWN else []
+    return "; ".join([*shown, *more])
 
 
 def _warn_at_exit() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import NamedTuple
 
+from cordwood.api.gc import gc
 from cordwood.api.stores import store_at
 from cordwood.engine.step_places import Entry, StepPlace
-from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
+from cordwood.engine.urls import parse_url
+from cordwood.errors import CordwoodError, CorruptionError, FormatError, UnsupportedFormatError
 from cordwood.formats.packs.index_file import decode_index
 from cordwood.formats.packs.rules import RULES
 from cordwood.manager.foreign import foreign_step, number_in
@@ -20,6 +22,7 @@ __all__ = ["Listing", "Step"]
 _ATTEMPTS = 20  # to see a root while nothing changes in it
 _DAMAGED = "damaged: "
 _NEWER = "of a newer version: "
+_UNREAD = "it cannot be read: "
 _FOREIGN = "foreign"  # the stamp of what another tool has saved
 
 
@@ -50,6 +53,11 @@ class Step(NamedTuple):
     def whole(self) -> bool:
         """Whether it can be restored, as far as is known; perhaps by a newer cordwood."""
         return self.finished and not self.damaged
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the disk gave what is known of it."""
+        return not self.problem.startswith(_UNREAD)
 
     @property
     def in_the_way(self) -> str:
@@ -104,6 +112,11 @@ class Listing:
 
         return self._take(_every, take)
 
+    def latest(self) -> int | None:
+        """The number of the newest step that is whole."""
+        steps = self.newest(lambda step: step.whole)
+        return steps[-1].step if steps and steps[-1].whole else None
+
     def at(self, number: int) -> Step | None:
         """The step of that number; of two the better."""
         return next(iter(self._take(lambda each: each == number, _best_of_each)), None)
@@ -121,6 +134,19 @@ class Listing:
         lying = self._place.entries(_wanted(_every))
         found = [self._look(name, entry) for name, entry in lying.items() if entry.stamp is None]
         return [step for step in found if step is not None and not step.finished]
+
+    def died(self, step: Step) -> bool:
+        """Whether a save to a step began and will not end, as far as that can be told."""
+        if step.finished or parse_url(step.path) is not None:  # there are no locks: nothing is said
+            return False
+        try:
+            left = gc(step.path, dry_run=True)
+        except (OSError, CordwoodError):  # gone, or finished by now
+            return False
+        if not left or self._place.in_use(step.entry):
+            return False
+        now = self.at(step.step)
+        return now is not None and not now.finished
 
     def mark_damaged(self, number: int, why: str) -> None:
         """Count a step no more, until it is saved anew."""
@@ -228,7 +254,7 @@ def _read(step: Step) -> Step:
             return step._replace(problem="saved by cordwood.save", tool="cordwood.save")
         return step._replace(record=decode_record(text, f"{where}: {KEY}"), problem="")
     except OSError as e:  # which may pass: to be read again the next time
-        return step._replace(problem=f"it cannot be read: {e}", stamp=object())
+        return step._replace(problem=f"{_UNREAD}{e}", stamp=object())
     except UnsupportedFormatError as e:  # nothing is wrong with it
         return step._replace(problem=_NEWER + str(e))
     except (CorruptionError, FormatError) as e:

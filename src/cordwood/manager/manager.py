@@ -8,20 +8,20 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self, SupportsFloat, SupportsIndex
+from typing import Any, Literal, Self, SupportsFloat, SupportsIndex
 
 from cordwood.engine.meeting import TIMEOUT_SECONDS
 from cordwood.engine.pending import PendingSave
-from cordwood.engine.preemption import Notice
 from cordwood.errors import PendingSaveError, StepError
 from cordwood.manager.cleaning import plan_for
+from cordwood.manager.deciding import Decider
 from cordwood.manager.keep_policies import KeepWhat, best_policy, keep_policy, with_value
 from cordwood.manager.reader import Items, StepReader
-from cordwood.manager.records import Record, as_json, as_metrics
+from cordwood.manager.records import Record, as_json, as_metrics, require_same
 from cordwood.manager.reports import SaveReport
 from cordwood.manager.restoring import no_such_step
 from cordwood.manager.retention import RetentionPlan
-from cordwood.manager.save_policies import Moment, SaveWhen, asks_for_notice, save_policy
+from cordwood.manager.save_policies import SaveWhen, save_policy
 from cordwood.manager.saver import Saver
 from cordwood.manager.stateful import join_states, states_of
 from cordwood.manager.step_names import as_step
@@ -29,14 +29,6 @@ from cordwood.manager.step_names import as_step
 __all__ = ["CheckpointManager"]
 
 _log = logging.getLogger("cordwood")
-
-
-class Beside(NamedTuple):
-    """What is saved with a tree."""
-
-    metrics: dict[str, float]
-    extras: Any
-    items: Items
 
 
 class CheckpointManager(StepReader):
@@ -61,7 +53,8 @@ class CheckpointManager(StepReader):
             `KeepLast(3) | KeepEvery(1000) | KeepBest(1, "loss")`. None: all.
         background: save as `save_async` does. False: `save` returns when all is done.
         on_save: called with a SaveReport after each commit, on each process, in the thread that
-            saved.
+            saved. It may use this manager; of several processes, for nothing that all of them do
+            together. The next save does not wait for it, the one after that does.
         rewrite_every: arrays that have not changed, to the last bit, are not written again: a
             step's files are hard links to those of the step before, which are read and checked
             for that. Each step is whole by itself all the same. After so many steps everything
@@ -99,7 +92,6 @@ class CheckpointManager(StepReader):
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         super().__init__(root, timeout_seconds=timeout_seconds)
-        self._save_policy = save_policy(save)
         self._keep_policy = keep_policy(keep)
         self._background = background
         self._saver = Saver(
@@ -111,22 +103,9 @@ class CheckpointManager(StepReader):
             rewrite_every=_count(rewrite_every),
             timeout_seconds=timeout_seconds,
         )
-        self._newest: int | None = None  # of the steps that were there
-        self._looked = False
-        self._last_began = time.monotonic()
-        if preemption_seconds is None and asks_for_notice(self._save_policy):
-            raise ValueError(
-                "save: OnPreemption() needs preemption_seconds=, how long the job has from SIGTERM"
-            )
-        if preemption_seconds is not None and not preemption_seconds > 0:
-            raise ValueError(
-                f"preemption_seconds: expected more than 0, found {preemption_seconds!r}"
-            )
-        self._preemption_seconds = preemption_seconds
-        self._preempted = False
-        self._notice = Notice()
-        if preemption_seconds is not None:
-            self._notice.listen()
+        self._decider = Decider(
+            save_policy(save), preemption_seconds, self._company, self._saver, self._listing
+        )
 
     @property
     def preempted(self) -> bool:
@@ -135,7 +114,7 @@ class CheckpointManager(StepReader):
         It becomes true in the same call of `save` on every process; where no `save` has come
         since, once this manager is closed.
         """
-        return self._preempted
+        return self._decider.preempted
 
     def save(
         self,
@@ -173,11 +152,11 @@ class CheckpointManager(StepReader):
         """
         called = time.monotonic()
         number = as_step(step)
-        if self._company.count == 1 and self._notice.since is None and self._saver.failed:
-            self._saver.finish()
-        told, why = self._ask(number)
+        if self._company.count == 1 and not self._decider.notice.since and self._saver.failed:
+            self._finish()
+        told, why = self._decider.ask(number)
         why = "it was forced" if force else why
-        failure = None
+        pending, failure = None, None
         if why is not None:
             try:
                 self._finish_before(number)
@@ -186,20 +165,19 @@ class CheckpointManager(StepReader):
                     raise
                 failure = e
                 _log.error("%s; step %d is saved all the same: the job is to end", e, number)
-            beside = Beside(as_metrics(metrics), as_json(extras, "extras"), items)
-            if not self._save(number, tree, why, called, beside, told=told):
-                why = None
+            record = Record(number, time.time(), as_metrics(metrics), as_json(extras, "extras"), {})
+            pending = self._save(record, tree, why, called, items, told=told)
         if told:
             self._finish_in_time()
             if failure is not None:
                 raise failure
         elif not self._background:
             self.wait()
-        return None if why is None else self._saver.pending
+        return pending
 
     def should_save(self, step: SupportsIndex) -> bool:
         """Whether the policy would save that step now."""
-        return self._ask(as_step(step))[1] is not None
+        return self._decider.ask(as_step(step))[1] is not None
 
     def best(
         self, metric: str | None = None, *, mode: Literal["min", "max"] | None = None
@@ -234,10 +212,12 @@ class CheckpointManager(StepReader):
             TimeoutError: it is still going on after that time, and goes on.
             Exception: whatever the save failed with; no step was deleted for it.
         """
+        step = self._saver.step
         try:
             self._saver.wait(timeout_seconds)
         finally:
-            self._looked = self._looked and self._saver.step is not None
+            if self._saver.step != step:
+                self._decider.look_anew()
 
     def delete(self, step: SupportsIndex) -> None:
         """Delete a step, whatever policy keeps it; of several processes every one calls this.
@@ -249,73 +229,90 @@ class CheckpointManager(StepReader):
             StepError: somebody has pinned it, or saves it.
         """
         number = as_step(step)
+        if not self._delete(number, number + 1, f"delete step {number} of"):
+            raise no_such_step(number, self._listing.steps(), root=self.root)
+
+    def delete_after(self, step: SupportsIndex) -> list[int]:
+        """Delete all steps after one, to go back to it; of several processes every one calls this.
+
+        Whatever policy keeps them, and whoever saved them. The newest goes first: cut off in the
+        middle, what is left is the run up to some step.
+
+        Returns the steps that are gone.
+
+        Raises StepError: somebody has pinned one, or saves it.
+
+        >>> import numpy as np
+        >>> with CheckpointManager("/tmp/example-rewind") as manager:
+        ...     for step in (10, 20, 30):
+        ...         _ = manager.save(step, {"w": np.zeros(3)})
+        ...     manager.delete_after(10)
+        [20, 30]
+        """
+        number = as_step(step)
+        return self._delete(number + 1, None, f"delete the steps after {number} of")
+
+    def _delete(self, start: int, stop: int | None, what: str) -> list[int]:
+        self._decider.look_anew()
         self._saver.settle()
-        self._looked = False
-        if self._restored == number:
+        if self._restored is not None and self._restored >= start:
             self._restored = None
 
         def remove(_: list[bytes]) -> bytes:
-            found = self._listing.entries(start=number, stop=number + 1)
-            entries = [each.entry for each in found]
-            if not entries:
-                raise no_such_step(number, self._listing.steps(), root=self.root)
-            if self._place.remove(entries) != entries:
-                raise StepError(f"{self.root}: step {number} is in use, and was not deleted")
-            return b""
+            found = self._listing.entries(start=start, stop=stop)[::-1]
+            gone = self._place.remove([each.entry for each in found])
+            left = sorted({each.step for each in found if each.entry not in gone})
+            if left:
+                one = len(left) == 1
+                which = f"step {left[0]} is" if one else f"steps {', '.join(map(str, left))} are"
+                was = "was" if one else "were"
+                raise StepError(f"{self.root}: {which} in use, and {was} not deleted")
+            return json.dumps(sorted({each.step for each in found})).encode()
 
-        self._company.agree(f"delete step {number} of", b"", remove)
+        gone: list[int] = json.loads(self._company.agree(what, b"", remove))
+        return gone
 
     def _finish_before(self, number: int) -> None:
         """Wait for the save before, unless it is of that very step."""
-        if self._saver.step == number:
-            return
+        if self._saver.step != number:
+            self._finish()
+
+    def _finish(self) -> None:
+        step = self._saver.step
         try:
             self._saver.finish()
-        except PendingSaveError:
-            self._looked = False
-            raise
+        finally:
+            if self._saver.step != step:
+                self._decider.look_anew()
 
     def _save(
         self,
-        number: int,
+        record: Record,
         tree: Any,
         why: str,
         called: float,
-        beside: Beside,
+        items: Items,
         *,
         told: bool,
-    ) -> bool:
-        """Begin a save, unless the step is there; False where this manager has only restored it."""
+    ) -> PendingSave | None:
+        """Begin a save, unless the step is there; None where this manager has only restored it."""
+        number, pending, saved = record.step, self._saver.pending, self._saver.record
         if self._saver.step == number and self._is_there(number):
-            self._require_same(beside)
-            return True
+            assert saved is not None
+            require_same(saved, record, root=self.root)
+            return pending
         if self._saver.step is None and self._restored == number and self._is_there(number):
             _log.info("%s: step %d was restored, and is not saved again", self.root, number)
-            return False
-        metrics, extras, items = beside
-        states: Mapping[str, Any] = {}
+            return None
         if items:
             what = f"save the items of step {number} of"
             states = json.loads(self._company.agree(what, states_of(items), join_states))
-        record = Record(number, time.time(), metrics, extras, states)
-        self._saver.begin(record, tree, why=why, called=called, tell_failures=not told)
-        self._last_began = time.monotonic()
-        return True
-
-    def _require_same(self, beside: Beside) -> None:
-        """Raise StepError if a step that was saved is given other metrics or extras now."""
-        saved = self._saver.record
-        assert saved is not None
-        if beside.metrics and str(beside.metrics) != str(dict(saved.metrics)):  # NaN is NaN
-            what, new, old = "metrics", str(beside.metrics), str(dict(saved.metrics))
-        elif beside.extras is not None and beside.extras != saved.extras:
-            what, new, old = "extras", str(beside.extras), str(saved.extras)
-        else:
-            return
-        raise StepError(
-            f"{self.root}: step {saved.step} has just been saved with the {what} {old:.200}, and "
-            f"cannot be given {new:.200} now: give them to the first save of a step"
-        )
+            record = record._replace(items=states)
+        if not told:
+            self._saver.keep_up()
+        pending = self._saver.begin(record, tree, why=why, called=called, tell_failures=not told)
+        self._decider.begun()
+        return pending
 
     def _is_there(self, number: int) -> bool:
         """Whether the save that was begun last is what it was: nobody has deleted the step."""
@@ -331,55 +328,15 @@ class CheckpointManager(StepReader):
         return step is not None and step.whole
 
     def _before_restoring(self) -> None:
+        self._decider.look_anew()  # steps may turn out to be damaged
         self._saver.settle()
-        self._looked = False  # steps may turn out to be damaged
-
-    def _ask(self, number: int) -> tuple[bool, str | None]:
-        """Whether the job has been told to end, and why to save; the same on all processes."""
-        if not self._looked:
-            found = self._company.agree("look for the steps of", b"", lambda _: self._latest())
-            self._newest, self._looked = int(found) if found else None, True
-        if self._save_policy.by_step and self._preemption_seconds is None:
-            return False, self._save_policy.why(self._moment(number, told=False))
-
-        def ask(told: bool) -> str | None:
-            if told and self._preempted:
-                return None
-            why = self._save_policy.why(self._moment(number, told=told))
-            if not told:
-                return why
-            if self._saver.saving and self._seconds_left() < 2 * self._saver.last_seconds:
-                return None  # the one that goes on is all there is time for
-            return why or "the job has been told to end"
-
-        return self._company.decide(number, ask, told=self._notice.since is not None)
-
-    def _latest(self) -> bytes:
-        latest = self.latest()
-        return b"" if latest is None else str(latest).encode()
-
-    def _moment(self, number: int, *, told: bool) -> Moment:
-        return Moment(
-            number,
-            self._newest if self._saver.step is None else self._saver.step,
-            time.monotonic() - self._last_began,
-            saving=self._saver.saving,
-            preempted=told,
-        )
-
-    def _seconds_left(self) -> float:
-        """Until the job ends, as far as this process knows."""
-        assert self._preemption_seconds is not None
-        since = self._notice.since
-        gone = 0.0 if since is None else time.monotonic() - since
-        return max(0.0, self._preemption_seconds - gone)
 
     def _finish_in_time(self) -> None:
         """Wait for what goes on, as long as a job may that has been told to end."""
-        self._preempted = True
+        self._decider.preempted = True
         going_on = self._saver.pending
         try:
-            self.wait(self._seconds_left())
+            self.wait(self._decider.seconds_left())
         except TimeoutError as e:
             if going_on is None or going_on.failed:  # with an error that is called so
                 raise
@@ -394,10 +351,10 @@ class CheckpointManager(StepReader):
         try:
             self.wait()
         finally:
-            self._notice.stop()
-        if self._notice.since is not None and not self._preempted:
-            self._preempted = True
-            self._notice.pass_on()
+            self._decider.notice.stop()
+        if self._decider.notice.since is not None and not self._decider.preempted:
+            self._decider.preempted = True
+            self._decider.notice.pass_on()
 
     def __enter__(self) -> Self:
         return self
@@ -416,11 +373,11 @@ class CheckpointManager(StepReader):
         except Exception as e:  # noqa: BLE001  (told by the error that leaves the block)
             error.add_note(f"and a save in the background failed: {type(e).__name__}: {e}")
         finally:
-            self._notice.stop()
+            self._decider.notice.stop()
 
     def __repr__(self) -> str:
         return (
-            f"CheckpointManager({self.root!r}, save={self._save_policy!r}, "
+            f"CheckpointManager({self.root!r}, save={self._decider.policy!r}, "
             f"keep={self._keep_policy!r})"
         )
 

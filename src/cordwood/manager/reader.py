@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, SupportsIndex, TypeAlias, TypeVar, Unpack, overload
 
+from cordwood.engine.meeting import TIMEOUT_SECONDS
 from cordwood.engine.step_places import steps_at
 from cordwood.formats.packs.rules import RULES
 from cordwood.manager.company import Company
@@ -15,34 +17,50 @@ from cordwood.manager.restoring import (
     Loaded,
     LoadOptions,
     Restored,
+    Wish,
     no_such_step,
     restore_newest,
     restore_step,
 )
 from cordwood.manager.stateful import Stateful, set_states
 from cordwood.manager.step_names import as_step
-from cordwood.manager.watching import wait_for_step
+from cordwood.manager.watching import Watch
 
 __all__ = ["Items", "StepReader"]
 
 T = TypeVar("T")
 Items: TypeAlias = Mapping[str, Stateful] | None
+_NEWEST = object()
 _LOAD_SECONDS = 6 * 3600  # that one process may load longer than another
 
 
 class StepReader:
-    """The steps below a root; `CheckpointManager` saves them too.
+    """The steps below a root, for jobs that only read; `CheckpointManager` saves them too.
+
+    Of several processes each lists the steps for itself (`steps`, `latest`, `metrics`); all call
+    `restore`, `wait_for_new_step` and `new_steps` together, and get the same.
 
     Args:
         root: a directory or URL, which need not exist yet.
         timeout_seconds: how long to wait for other processes that are late, but alive.
+
+    Raises UnsupportedFormatError: the root is a URL of no store that is known.
+
+    >>> reader = StepReader("/tmp/example-steps")
+    >>> for step in reader.new_steps(timeout_seconds=0):
+    ...     with reader.pin(step):
+    ...         loss = evaluate(reader.restore(step).tree)
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, timeout_seconds: float) -> None:
+    def __init__(
+        self, root: str | os.PathLike[str], *, timeout_seconds: float = TIMEOUT_SECONDS
+    ) -> None:
+        if not os.fspath(root):
+            raise ValueError("root: expected a directory or a URL, found ''; '.' is this directory")
         self._place = steps_at(root, RULES.index_name)
         self._listing = Listing(self._place)
         self._company = Company(self._place.name, timeout_seconds)
-        self._seen: int | None = None  # by `wait_for_new_step` and `restore`
+        self._watch = Watch(self._listing, self._company)
         self._restored: int | None = None
 
     @property
@@ -56,8 +74,7 @@ class StepReader:
 
     def latest(self) -> int | None:
         """The newest step; None where there is none."""
-        steps = self._listing.newest(lambda step: step.whole)
-        return steps[-1].step if steps and steps[-1].whole else None
+        return self._listing.latest()
 
     def metrics(self, step: SupportsIndex) -> dict[str, float]:
         """The metrics of a step, without its tree; {} where no manager has saved it.
@@ -71,12 +88,12 @@ class StepReader:
 
     @overload
     def restore(
-        self, step: None = None, *, like: T, items: Items = None, **options: Unpack[LoadOptions]
+        self, *, like: T, items: Items = None, **options: Unpack[LoadOptions]
     ) -> Restored[T] | None: ...
 
     @overload
     def restore(
-        self, step: None = None, *, items: Items = None, **options: Unpack[LoadOptions]
+        self, *, items: Items = None, **options: Unpack[LoadOptions]
     ) -> Restored[Any] | None: ...
 
     @overload
@@ -91,7 +108,7 @@ class StepReader:
 
     def restore(
         self,
-        step: SupportsIndex | None = None,
+        step: Any = _NEWEST,
         *,
         like: Any = None,
         items: Items = None,
@@ -104,11 +121,12 @@ class StepReader:
         `like` is not passed over.
 
         Args:
-            step: which one, and no other.
+            step: which one, and no other; None is an error, as `best()` returns it.
             like: as in `cordwood.load`.
             items: what else has a state, by name: `set_state` is called with what each process
                 had saved.
-            options: mesh, rules, shardings, strict, cast: as in `cordwood.load`.
+            options: mesh, rules, shardings, strict, cast, select, rename, missing, extra: as in
+                `cordwood.load`.
 
         Returns:
             The step, its tree, metrics and extras; None where no save has finished yet.
@@ -118,19 +136,27 @@ class StepReader:
             IncompleteCheckpointError: its save did not finish.
             MismatchError: it does not fit `like`, or has no such items.
             CorruptionError: it is damaged; without a number: all are.
+            ProcessError: processes ask for different steps.
             Others: as `cordwood.load` does.
         """
+        if step is None:
+            raise TypeError(
+                "step: expected an integer, found None: latest() and best() return it where there "
+                "is no such step; leave it out to restore the newest"
+            )
+        number = None if step is _NEWEST else as_step(step)
+        wish = Wish(like, tuple(items or ()), options)
         self._before_restoring()
         with self._company.meeting("restore a step of", timeout_seconds=_LOAD_SECONDS) as meeting:
             found: Loaded | None
-            if step is not None:
-                number = as_step(step)
-                found = restore_step(self._listing, meeting, number, like, options, root=self.root)
+            if number is not None:
+                found = restore_step(self._listing, meeting, number, wish, root=self.root)
             else:
-                found = restore_newest(self._listing, meeting, like, options, root=self.root)
+                found = restore_newest(self._listing, meeting, wish, root=self.root)
         if found is None:
             return None
-        self._seen = self._restored = found.step
+        self._restored = found.step
+        self._watch.restored(found.step)
         if items:
             set_states(
                 items,
@@ -163,12 +189,24 @@ class StepReader:
                 self._finished(found.step)
             except FileNotFoundError as e:  # it has just been deleted
                 raise no_such_step(found.step, self._listing.steps(), root=self.root) from e
+            except OSError as e:
+                if e.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                    raise
+                raise PermissionError(
+                    errno.EACCES,
+                    f"step {found.step} cannot be pinned: a pin is a file in its directory, made "
+                    "under a lock in the root, so it takes leave to write in both; or read a copy",
+                    found.path,
+                ) from e
             yield found.path
 
     def wait_for_new_step(
         self, timeout_seconds: float | None = None, *, poll_seconds: float = 1.0
     ) -> int | None:
-        """The newest step, once there is one newer than this returned, or `restore` loaded, last.
+        """The newest step, once there is one that this has not seen.
+
+        Seen are the steps that were there when it returned one last, and those up to what
+        `restore` has loaded. A step that is saved anew, after a run went back, is another one.
 
         Args:
             timeout_seconds: how long to wait; None: for ever.
@@ -176,22 +214,21 @@ class StepReader:
 
         Returns its number; None where there was none in that time.
         """
-        found = wait_for_step(
-            self.latest,
-            after=self._seen,
-            timeout_seconds=timeout_seconds,
-            poll_seconds=poll_seconds,
+        return self._watch.wait(
+            newest=True, timeout_seconds=timeout_seconds, poll_seconds=poll_seconds
         )
-        if found is not None:
-            self._seen = found
-        return found
 
     def new_steps(
         self, timeout_seconds: float | None = None, *, poll_seconds: float = 1.0
     ) -> Iterator[int]:
-        """New steps as they come, as `wait_for_new_step` returns them, until one does not come."""
+        """Each new step that is still there, the oldest first, until none comes in that time.
+
+        It begins with the newest, or with all after what `restore` has loaded.
+        """
         while (
-            found := self.wait_for_new_step(timeout_seconds, poll_seconds=poll_seconds)
+            found := self._watch.wait(
+                newest=False, timeout_seconds=timeout_seconds, poll_seconds=poll_seconds
+            )
         ) is not None:
             yield found
 

@@ -7,10 +7,18 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple, SupportsFloat
 
-from cordwood.errors import FormatError, UnsupportedFormatError
+from cordwood.errors import FormatError, StepError, UnsupportedFormatError
 from cordwood.formats.safetensors.strict_json import parse_json
 
-__all__ = ["KEY", "Record", "as_json", "as_metrics", "decode_record", "encode_record"]
+__all__ = [
+    "KEY",
+    "Record",
+    "as_json",
+    "as_metrics",
+    "decode_record",
+    "encode_record",
+    "require_same",
+]
 
 KEY = "cordwood-step"  # in the checkpoint's metadata
 _MEMBERS = ["version", "step", "time", "metrics", "extras", "items", "chain"]
@@ -85,6 +93,20 @@ def _number(value: Any, where: str) -> float:
     if type(value) is str and value in _NOT_FINITE:
         return _NOT_FINITE[value]
     raise FormatError(f"{where}: expected a number, found {value!r:.40}")
+
+
+def require_same(saved: Record, given: Record, *, root: str) -> None:
+    """Raise StepError if a step that was saved is given other metrics or extras; none are none."""
+    if given.metrics and str(given.metrics) != str(saved.metrics):  # where NaN is NaN
+        what, old, new = "metrics", str(saved.metrics), str(given.metrics)
+    elif given.extras is not None and given.extras != saved.extras:
+        what, old, new = "extras", str(saved.extras), str(given.extras)
+    else:
+        return
+    raise StepError(
+        f"{root}: step {saved.step} has just been saved with the {what} {old:.200}, and cannot be "
+        f"given {new:.200} now: give them to the first save of a step"
+    )
 
 
 def as_metrics(metrics: Mapping[str, SupportsFloat] | None) -> dict[str, float]:

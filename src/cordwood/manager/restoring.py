@@ -7,32 +7,45 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
 
-from cordwood.api.gc import gc
+from cordwood.api.casting import Cast
 from cordwood.api.load import load
+from cordwood.api.match import Extra, Missing
+from cordwood.api.steps import listed, sorted_steps
+from cordwood.engine.folders import list_folder
 from cordwood.engine.meeting import Meeting, named
 from cordwood.engine.urls import parse_url
 from cordwood.errors import (
-    CordwoodError,
     CorruptionError,
     FormatError,
     IncompleteCheckpointError,
     ProcessError,
 )
+from cordwood.manager.foreign import number_in
 from cordwood.manager.listing import Listing, Step
 from cordwood.manager.records import Record, decode_record, encode_record
+from cordwood.manager.stateful import require_items
+from cordwood.plan.patterns import Select
 from cordwood.sharding.rules import Rules
 
-__all__ = ["LoadOptions", "Loaded", "Restored", "no_such_step", "restore_newest", "restore_step"]
+__all__ = [
+    "LoadOptions",
+    "Loaded",
+    "Restored",
+    "Wish",
+    "no_such_step",
+    "restore_newest",
+    "restore_step",
+]
 
 T = TypeVar("T")
 _MAX_SHOWN = 10
 _TO_THE_CALLER = 4  # frames from a warning to whoever called `CheckpointManager.restore`
+_NEWEST = b"(the newest)"
 _DAMAGED, _MISSING = b"!", b"?"  # what begins the word of a process that could not load
 
 
@@ -61,47 +74,63 @@ class LoadOptions(TypedDict, total=False):
     rules: Rules | None
     shardings: Any
     strict: bool
-    cast: bool
+    cast: bool | Cast
+    select: Select | None
+    rename: Mapping[str, str] | None
+    missing: Missing
+    extra: Extra
+
+
+class Wish(NamedTuple):
+    """What is asked of a step, whichever it is."""
+
+    like: Any
+    items: Collection[str]  # the names of those that it must have
+    options: LoadOptions
 
 
 def restore_step(
-    listing: Listing, meeting: Meeting, number: int, like: Any, options: LoadOptions, *, root: str
+    listing: Listing, meeting: Meeting, number: int, wish: Wish, *, root: str
 ) -> Loaded:
     """Load one step and no other, as one of the processes of a meeting.
 
     Raises as `CheckpointManager.restore` does.
     """
 
-    def find(_: list[bytes]) -> bytes:
+    def find(asked: list[bytes]) -> bytes:
+        _require_same(asked, root)
         step = listing.at(number)
         if step is None or not step.finished:
             raise no_such_step(number, listing.steps(), root=root)
         step.require_known()
         return _as_bytes(step)
 
-    chosen = json.loads(meeting.round(b"", find))
-    tree = load(chosen["path"], like, format=chosen["format"], **options)
+    chosen = json.loads(meeting.round(str(number).encode(), find))
+    tree = _load(chosen, wish)
     meeting.round(b"", lambda _: b"")  # all have it
     return _loaded(chosen, tree)
 
 
-def restore_newest(
-    listing: Listing, meeting: Meeting, like: Any, options: LoadOptions, *, root: str
-) -> Loaded | None:
+def restore_newest(listing: Listing, meeting: Meeting, wish: Wish, *, root: str) -> Loaded | None:
     """Load the newest step that is whole, as one of the processes of a meeting.
 
     Warns of those that are passed over. None where no save has finished. Raises as
     `CheckpointManager.restore` does.
     """
     damaged: dict[int, str] = {}
+
+    def choose(asked: list[bytes]) -> bytes:
+        _require_same(asked, root)
+        return _choose(listing, damaged, root=root)
+
     while True:
-        chosen = json.loads(meeting.round(b"", lambda _: _choose(listing, damaged)))
+        chosen = json.loads(meeting.round(_NEWEST, choose))
         for step, path, problem in chosen["damaged"]:
             damaged[step] = problem
             _warn(f"{path}: step {step} is passed over: {problem}")
         if "path" not in chosen:
             break
-        word, tree = _try(chosen, like, options)
+        word, tree = _try(chosen, wish)
         answer = meeting.round(word, partial(_judge, listing, chosen))
         if not answer:
             _warn_unfinished(chosen)
@@ -112,10 +141,24 @@ def restore_newest(
     if damaged:
         lines = [f"  {number}: {damaged[number]}" for number in sorted(damaged)]
         raise CorruptionError(f"{root}: no step can be restored:\n" + "\n".join(lines))
+    if chosen["others"]:
+        _warn(
+            f"{root}: nothing is restored, and there are {listed(chosen['others'])}: steps are "
+            "named 100, checkpoint_100 or run-100; rename those, or link to them by such names"
+        )
     return None
 
 
-def _choose(listing: Listing, known: Mapping[int, str]) -> bytes:
+def _require_same(asked: Sequence[bytes], root: str) -> None:
+    for process, step in enumerate(asked):
+        if step != asked[0]:
+            raise ProcessError(
+                f"process {process} came to restore step {step.decode()} of {root}, process 0 step "
+                f"{asked[0].decode()}: every process must restore the same step"
+            )
+
+
+def _choose(listing: Listing, known: Mapping[int, str], *, root: str) -> bytes:
     """On process 0: the newest step that counts, and what is newer and does not."""
     found: dict[str, Any] = {"damaged": [], "unfinished": []}
     for each in listing.newest(lambda step: step.whole):
@@ -125,14 +168,30 @@ def _choose(listing: Listing, known: Mapping[int, str]) -> bytes:
         if each.damaged and each.step not in known:
             why = "; ".join(filter(None, (each.problem, each.in_the_way)))
             found["damaged"].append((each.step, each.path, why))
-        if not each.finished and not _goes_on(each.path):
+        if listing.died(each):
             found["unfinished"].append((each.step, each.path))
+    found["others"] = _others(root)
     return json.dumps(found).encode()
 
 
-def _try(chosen: Mapping[str, Any], like: Any, options: LoadOptions) -> tuple[bytes, Any]:
+def _others(root: str) -> list[str]:
+    """What is named like a step in some other way."""
+    if parse_url(root) is not None:
+        return []
+    names = sorted_steps([each.name for each in list_folder(root) if each.is_dir()])
+    return [name for name in names if number_in(name) is None]
+
+
+def _load(chosen: Mapping[str, Any], wish: Wish) -> Any:
+    if wish.items:
+        record = _loaded(chosen, None).record
+        require_items(wish.items, {} if record is None else record.items, path=chosen["path"])
+    return load(chosen["path"], wish.like, format=chosen["format"], **wish.options)
+
+
+def _try(chosen: Mapping[str, Any], wish: Wish) -> tuple[bytes, Any]:
     try:
-        return b"", load(chosen["path"], like, format=chosen["format"], **options)
+        return b"", _load(chosen, wish)
     except FileNotFoundError as e:
         return _MISSING + str(e).encode("utf-8", "surrogatepass"), None
     except (CorruptionError, FormatError) as e:
@@ -198,13 +257,3 @@ def _warn_unfinished(chosen: Mapping[str, Any]) -> None:
 
 def _warn(message: str, *, frames: int = _TO_THE_CALLER) -> None:
     warnings.warn(message, RuntimeWarning, stacklevel=frames)
-
-
-def _goes_on(path: str | os.PathLike[str]) -> bool:
-    """Whether a save that has not finished is alive, as far as that can be told."""
-    if parse_url(path) is not None:
-        return True  # there are no locks: nothing is said of it
-    try:
-        return not gc(path, dry_run=True)
-    except (OSError, CordwoodError):
-        return True  # gone, or finished by now

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from cordwood.api.save_async import begin_save
+from cordwood.engine.afterwards import Afterwards
 from cordwood.engine.pending import PendingSave
 from cordwood.engine.step_places import StepPlace
 from cordwood.errors import CordwoodError, PendingSaveError, StepError
@@ -57,8 +57,7 @@ class Saver:
         self._on_save = on_save
         self._rewrite_every = rewrite_every
         self._timeout_seconds = timeout_seconds
-        self._after: threading.Event | None = None  # what follows the last commit is done
-        self._at_work: set[int] = set()  # the threads that do it
+        self._afterwards = Afterwards()
 
     @property
     def pending(self) -> PendingSave | None:
@@ -111,7 +110,7 @@ class Saver:
                 total_seconds=time.monotonic() - called,
             )
             self.last_seconds = report.total_seconds
-            self._after_commit(pending, report, is_first=is_first)
+            self._afterwards.run(pending, lambda: self._report_and_clean(report, is_first=is_first))
 
         self._pending = begin_save(
             path,
@@ -136,20 +135,23 @@ class Saver:
 
         Raises what it failed with, or TimeoutError.
         """
-        since = time.monotonic()
-        pending = self._pending
-        if pending is not None:
-            try:
+        pending, since = self._pending, time.monotonic()
+
+        def is_done() -> bool:
+            left = timeout_seconds
+            if left is not None:
+                left = max(0.0, left - (time.monotonic() - since))
+            return self._afterwards.wait(left)
+
+        try:
+            if pending is not None:
                 pending.wait(timeout_seconds)
-            finally:
-                if pending.done and pending.exception is not None:
-                    self.forget()
-        left = timeout_seconds
-        if left is not None:
-            left = max(0.0, left - (time.monotonic() - since))
-        if self._after is None or threading.get_ident() in self._at_work:  # on_save, which waits
-            return
-        if not self._after.wait(left):
+        except BaseException:
+            if pending is not None and pending.failed and not pending.untold:
+                self.forget()
+                is_done()  # of the saves before
+            raise
+        if not is_done():
             raise TimeoutError(
                 f"{self._place.name}: what is to be done after a save, on_save and deleting steps, "
                 f"is not done after {timeout_seconds:g} s; it goes on, and the step is saved"
@@ -177,11 +179,16 @@ class Saver:
                 "that is told now because nobody called wait(). Nothing was begun now: save again"
             ) from e
 
+    def keep_up(self) -> None:
+        """Wait until what follows the saves is not more than one save behind."""
+        self._afterwards.keep_up()
+
     def settle(self) -> None:
         """Wait for the one that goes on; it may turn out to be damaged. Raises nothing."""
-        if self._pending is not None:
-            self._pending.settle()
-            if not self._pending.failed:
+        pending = self._pending
+        if pending is not None:
+            pending.settle()
+            if not pending.failed:
                 self.forget()
 
     def forget(self) -> None:
@@ -203,7 +210,8 @@ class Saver:
         if whole:
             raise StepError(
                 f"{self._place.name}: step {number} is not newer than step {whole[-1]}, "
-                "which is there; delete the later steps first, or save this run to another root"
+                "which is there; delete the later steps first (delete_after), or save this run to "
+                "another root"
             )
         for each in entries:
             if each.step != number:
@@ -223,20 +231,6 @@ class Saver:
         record = newest[-1].record
         assert record is not None
         return newest[-1] if record.chain + 1 < self._rewrite_every else None
-
-    def _after_commit(self, pending: PendingSave, report: SaveReport, *, is_first: bool) -> None:
-        """The save has ended, and the next may begin; these follow one another all the same."""
-        done, thread = threading.Event(), threading.get_ident()
-        before, self._after = self._after, done
-        self._at_work.add(thread)
-        pending.end()
-        try:
-            if before is not None:
-                before.wait()
-            self._report_and_clean(report, is_first=is_first)
-        finally:
-            self._at_work.discard(thread)
-            done.set()
 
     def _report_and_clean(self, report: SaveReport, *, is_first: bool) -> None:
         """The step is safe: nothing here is an error of its save."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from cordwood.errors import FormatError, MismatchError
 from cordwood.manager.records import as_json
 
-__all__ = ["Stateful", "join_states", "set_states", "states_of"]
+__all__ = ["Stateful", "join_states", "require_items", "set_states", "states_of"]
 
 
 class Stateful(Protocol):
@@ -31,6 +31,9 @@ class Stateful(Protocol):
 
 def states_of(items: Mapping[str, Stateful]) -> bytes:
     """The states of this process, as one message. Raises TypeError."""
+    for name in items:
+        if type(name) is not str:
+            raise TypeError(f"items: expected names that are str, found {name!r:.80}")
     states = {name: _encode(item.get_state(), name) for name, item in items.items()}
     return json.dumps(states).encode()
 
@@ -46,6 +49,17 @@ def join_states(messages: Sequence[bytes]) -> bytes:
     return json.dumps({name: [states[name] for states in every] for name in every[0]}).encode()
 
 
+def require_items(names: Collection[str], saved: Mapping[str, Any], *, path: str) -> None:
+    """Raise MismatchError unless a step has such items."""
+    for name in names:
+        if name not in saved:
+            known = ", ".join(saved) or "none"
+            raise MismatchError(
+                f"{path} has no item {name!r}; it has: {known}. To restore the tree without it, "
+                "leave it out of items="
+            )
+
+
 def set_states(
     items: Mapping[str, Stateful], saved: Mapping[str, Any], *, process: int, count: int, path: str
 ) -> None:
@@ -55,10 +69,8 @@ def set_states(
     processes, which differ; nothing is set then.
     """
     found = {}
+    require_items(items, saved, path=path)
     for name in items:
-        if name not in saved:
-            known = ", ".join(saved) or "none"
-            raise MismatchError(f"{path} has no item {name!r}; it has: {known}")
         states = saved[name]
         if type(states) is not list or not states:
             raise FormatError(f"{path}: items: {name}: expected a list of states")
