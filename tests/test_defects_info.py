@@ -39,17 +39,6 @@ def test_b17_info_of_scalars() -> None:
     }
 
 
-ANYTHING: list[Any] = [None, 3, {1}, object(), {1: 1, "a": 2}, [], {"d": {object(): 1}}]
-ANYTHING += [jax.random.key(0), np.str_("x")]
-
-
-@pytest.mark.parametrize("tree", ANYTHING, ids=lambda x: type(x).__name__)
-def test_b17_info_is_total(tree: Any) -> None:
-    info = msgpack.get_serialization_info(tree)
-    assert set(info) == set(msgpack.get_serialization_info({}))
-    assert info["is_serializable"] == msgpack.validate_serializable(tree)[0]
-
-
 def test_b18_validation_is_total_and_true() -> None:
     state = optax.adam(1e-3).init({"w": jnp.ones(2)})
     with pytest.raises(TypeError):

@@ -44,6 +44,8 @@ def test_injective(a: KeyPath, b: KeyPath) -> None:
         (("(3)",), "'(3)'"),
         (("it's", "'q'"), "it's/''q''"),
         (("a.b", "é", "\ud800"), "a.b/é/%ED%A0%80"),
+        ((DictKey(16**4000),), f"(0x1{'0' * 4000})"),  # of more digits than Python prints
+        ((DictKey((-(16**4000),)), "b"), f"((-0x1{'0' * 4000},))/b"),
     ],
 )
 def test_forms(path: KeyPath, string: str) -> None:

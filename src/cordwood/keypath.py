@@ -23,7 +23,15 @@ import math
 import re
 from typing import Any, NamedTuple, TypeAlias
 
-__all__ = ["DictKey", "Key", "KeyPath", "format_path", "is_dict_key", "parse_path"]
+__all__ = [
+    "DictKey",
+    "Key",
+    "KeyPath",
+    "format_path",
+    "is_dict_key",
+    "key_literal",
+    "parse_path",
+]
 
 
 class DictKey(NamedTuple):
@@ -66,8 +74,23 @@ def _format_key(key: Key) -> str:
         text = _ESCAPED.sub(_escape, key)
         return f"'{text}'" if _QUOTED.match(text) else text
     if isinstance(key, DictKey):
-        return _ESCAPED.sub(_escape, f"({key.value!r})")
+        return _ESCAPED.sub(_escape, f"({key_literal(key.value)})")
     return str(key)
+
+
+def key_literal(value: Any) -> str:
+    """A dict key as a Python literal; ints that Python does not print in decimal are hexadecimal.
+
+    >>> key_literal((3, "a"))
+    "(3, 'a')"
+    """
+    try:
+        return repr(value)
+    except ValueError:
+        if isinstance(value, tuple):
+            items = ", ".join(map(key_literal, value))
+            return f"({items},)" if len(value) == 1 else f"({items})"
+        return f"{value:#x}"
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -9,25 +9,21 @@ path, that files are written durably, and that arrays of big-endian numbers keep
 
 from __future__ import annotations
 
-import math
 import os
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.lazy import LazyArray
-from cordwood.errors import CordwoodError, LimitError, UnsupportedLeafError
+from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.formats import flax_msgpack
-from cordwood.keypath import format_path
 from cordwood.plan.save import FilePlan, Literal
-from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import host_array
 from cordwood.tree.padding import without_padding
-from cordwood.tree.state_dict import from_state_dict, to_state_dict
+from cordwood.tree.state_dict import from_state_dict, state_and_problems, to_state_dict
+from cordwood.tree.totals import totals
 
 __all__ = [
     "MAX_CHUNK_SIZE",
@@ -314,11 +310,8 @@ def validate_serializable(pytree: Any) -> tuple[bool, list[str]]:
         >>> validate_serializable({"w": np.ones(2), "tags": {"a"}})
         (False, ['tags: a set cannot be stored; store a sorted list'])
     """
-    problems: list[UnsupportedLeafError | LimitError] = []
-    try:
-        plan_state(to_state_dict(pytree), problems=problems)
-    except Exception as e:  # noqa: BLE001  (of a handler that somebody registered, say)
-        return False, [*map(str, problems), f"{type(e).__name__}: {e}"]
+    state, problems = state_and_problems(pytree)
+    plan_state(state, problems=problems)
     return not problems, [str(problem) for problem in problems]
 
 
@@ -328,7 +321,7 @@ def get_serialization_info(pytree: Any) -> dict[str, Any]:
     Returns:
         num_leaves: how many leaves, None not counted.
         tree_structure: of jax, as a str, where jax is loaded and knows the tree; else its key
-            paths.
+            paths, or what is wrong with it.
         total_elements: of all arrays; other leaves count as one.
         memory_bytes: of all arrays, scalars, str and bytes.
         is_serializable: whether `to_bytes` can store it.
@@ -339,35 +332,4 @@ def get_serialization_info(pytree: Any) -> dict[str, Any]:
         >>> info["num_leaves"], info["total_elements"], info["memory_bytes"], info["dtypes"]
         (2, 7, 56, ['float64'])
     """
-    leaves, structure = _take_apart(pytree)
-    return {
-        "num_leaves": len(leaves),
-        "tree_structure": structure,
-        "total_elements": sum(math.prod(getattr(leaf, "shape", ())) for leaf in leaves),
-        "memory_bytes": sum(map(_memory_bytes, leaves)),
-        "is_serializable": validate_serializable(pytree)[0],
-        "dtypes": sorted({str(leaf.dtype) for leaf in leaves if hasattr(leaf, "dtype")}),
-    }
-
-
-def _take_apart(pytree: Any) -> tuple[list[Any], str]:
-    """The leaves of any tree, and its structure in words."""
-    tree_util = getattr(sys.modules.get("jax"), "tree_util", None)
-    if tree_util is not None:
-        with suppress(Exception):  # keys that cannot be sorted, or a node that somebody made
-            leaves, structure = tree_util.tree_flatten(pytree)
-            return leaves, str(structure)
-    try:
-        flat = flatten(pytree)
-        return list(flat.leaves), ", ".join(map(format_path, flat.paths))
-    except CordwoodError as e:
-        return [pytree], str(e)
-
-
-def _memory_bytes(leaf: Any) -> int:
-    if isinstance(leaf, (str, bytes, bytearray)):
-        return len(leaf.encode("utf-8", "surrogatepass") if isinstance(leaf, str) else leaf)
-    if isinstance(leaf, (bool, int, float, complex)) and not isinstance(leaf, np.generic):
-        return np.array(leaf).nbytes
-    nbytes = getattr(leaf, "nbytes", 0)
-    return nbytes if isinstance(nbytes, int) else 0
+    return {**totals(pytree), "is_serializable": validate_serializable(pytree)[0]}

@@ -21,7 +21,8 @@ SIZE = 3 << 20  # elements: 12 MiB of float32, an allocation of its own
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "x.safetensors"
-    cordwood.save(path, {"big": jnp.arange(float(SIZE)), "small": jnp.arange(1000.0)})
+    small = {"small": jnp.arange(1000.0), "next": jnp.arange(500.0)}  # these two share memory
+    cordwood.save(path, {"big": jnp.arange(float(SIZE)), **small})
     return path
 
 
@@ -32,9 +33,11 @@ def test_donated_steps_never_write_into_host_memory(path: Path, mmap: bool, name
     before = path.read_bytes()
     first = cordwood.load(path, mmap=mmap, to="jax")
     twin = cordwood.load(path, mmap=mmap, to="numpy")
-    value = first[name]
+    value = first.pop(name)
     for _ in range(3):
         value = step(value)
+    for other, kept in first.items():
+        np.testing.assert_array_equal(kept, twin[other])
     want = np.arange(SIZE if name == "big" else 1000, dtype=np.float32)
     np.testing.assert_array_equal(twin[name], want)
     for _ in range(3):
@@ -47,6 +50,7 @@ def test_donated_steps_never_write_into_host_memory(path: Path, mmap: bool, name
 def test_neighbours_survive_deletion(path: Path, mmap: bool) -> None:
     tree = cordwood.load(path, mmap=mmap, to="jax")
     tree["big"].delete()
+    tree["next"].delete()
     np.testing.assert_array_equal(tree["small"], np.arange(1000.0))
 
 
@@ -57,6 +61,7 @@ def test_sharded_over_eight_devices(path: Path, mmap: bool) -> None:
     like = {
         "big": jax.ShapeDtypeStruct((SIZE,), jnp.float32, sharding=sharding),
         "small": jax.ShapeDtypeStruct((1000,), jnp.float32, sharding=sharding),
+        "next": jax.ShapeDtypeStruct((500,), jnp.float32),
     }
     before = path.read_bytes()
     tree = cordwood.load(path, like=like, mmap=mmap)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cordwood.engine import system
-from cordwood.engine.commit import atomic_file, stale_temporaries
+from cordwood.engine.commit import atomic_file, temporary_pattern
 from cordwood.engine.write import write_stream
 from cordwood.errors import CordwoodError, NotACheckpointError, StorageError
 from cordwood.testing.faults.systems import CountingSystem, FailingSystem
@@ -21,6 +21,12 @@ from cordwood.testing.faults.systems import CountingSystem, FailingSystem
 
 def names(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())
+
+
+def stale_temporaries(path: Path) -> list[str]:
+    """Temporaries beside `path` that saves of it made, alive or killed."""
+    pattern = temporary_pattern(path.name)
+    return [os.fspath(path.parent / name) for name in names(path.parent) if pattern.fullmatch(name)]
 
 
 def test_the_calls_of_one_save_and_their_order(tmp_path: Path) -> None:

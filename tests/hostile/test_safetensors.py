@@ -269,24 +269,21 @@ FOREIGN: dict[str, tuple[bytes, type[Exception], str]] = {
 
 @pytest.mark.parametrize(("raw", "error", "message"), FOREIGN.values(), ids=FOREIGN)
 def test_malformed_files(raw: bytes, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=re.escape(message)) as caught:
-        scan(MemoryFile(raw, "bad.safetensors"))
+    tracemalloc.start()
+    try:
+        with pytest.raises(error, match=re.escape(message)) as caught:
+            scan(MemoryFile(raw, "bad.safetensors"))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak <= 2 * len(raw) + (16 << 20)
     assert type(caught.value) is error
     assert str(caught.value).startswith("bad.safetensors: ")
     assert len(str(caught.value)) < 700
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        with_header('{"a":' * 100_000),
-        one(shape=[1] * 100_000),
-        compact({f"t{i}": 1 for i in range(5_000)}),
-        struct.pack("<Q", 100_000_000) + b"{}",
-    ],
-    ids=range(4),
-)
-def test_memory_stays_small(raw: bytes) -> None:
+def test_memory_of_many_entries_stays_small() -> None:
+    raw = compact({f"t{i}": 1 for i in range(5_000)})
     tracemalloc.start()
     try:
         with pytest.raises(FormatError):
@@ -294,4 +291,4 @@ def test_memory_stays_small(raw: bytes) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 2 * len(raw) + (16 << 20)
+    assert peak <= 2 * len(raw) + (16 << 20)

@@ -107,7 +107,10 @@ def test_a_handlers_keys_are_strings(handlers: None, builtin: type[Exception]) -
     with pytest.raises(builtin) as caught:
         to_state_dict([Own(0)])
     assert str(caught.value) == "A state dict must only have string keys."
-    assert caught.value.__notes__ == ["The handler of Own returned the key 1, of type int."]
+    assert caught.value.__notes__ == [
+        "The handler of Own returned the key 1, of type int.",
+        "It happened at 0.",
+    ]
 
 
 def test_a_handlers_dict_is_never_changed(handlers: None) -> None:

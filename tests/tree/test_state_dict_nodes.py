@@ -139,7 +139,7 @@ def test_keys_that_are_not_strings() -> None:
     assert to_state_dict(tree) == {"2": "a", "(1, 2)": "b", "c": None}
     restored = from_state_dict(tree, {"c": 1, "(1, 2)": 2, "2": 3})
     assert restored.entries == {2: 3, (1, 2): 2, "c": 1}
-    message = r"^The keys of Table, a pytree node .*: \['1', '1'\]$"
+    message = r"^The keys of Table, a pytree node .*: \['1', '1'\]\nIt happened at t\.$"
     with pytest.raises(ValueError, match=message):
         to_state_dict({"t": Table({1: "a", "1": "b"})})
 

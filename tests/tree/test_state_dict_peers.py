@@ -37,7 +37,7 @@ def test_as_flax(tree: Any) -> None:
     agree(flax_serialization, tree)
 
 
-@settings(max_examples=500)
+@settings(max_examples=2000)
 @given(tree=plain_trees())
 def test_as_eformer(tree: Any) -> None:
     agree(eformer_serialization, tree)

@@ -27,7 +27,6 @@ __all__ = [
     "atomic_file",
     "make_ancestors",
     "remove_stale",
-    "stale_temporaries",
     "storage_error",
     "sync_directory",
     "temporary_path",
@@ -130,15 +129,6 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[Temporary]:
                 calls.close(temporary.opened[0])
             except OSError:
                 pass  # its fsync has told all there is to tell
-
-
-def stale_temporaries(path: str | os.PathLike[str]) -> list[str]:
-    """Temporaries beside `path` that saves of it made, alive or killed."""
-    folder, name = os.path.split(_resolve(os.fspath(path)))
-    pattern = temporary_pattern(name)
-    with suppress(FileNotFoundError):
-        return [os.path.join(folder, n) for n in sorted(os.listdir(folder)) if pattern.fullmatch(n)]
-    return []
 
 
 def _resolve(path: str) -> str:

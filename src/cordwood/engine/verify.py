@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -14,12 +14,12 @@ from cordwood.engine.digest import (
 )
 from cordwood.engine.files import ReadableFile
 from cordwood.engine.meter import current_meter
-from cordwood.engine.parallel import default_threads, reading_threads, run_tasks
+from cordwood.engine.parallel import reading_threads, run_tasks
 from cordwood.engine.sampling import current_sampling
 from cordwood.errors import CorruptionError
 from cordwood.index import Digests
 
-__all__ = ["bad_blocks", "check_blocks", "check_file", "check_ranges"]
+__all__ = ["bad_blocks", "check_blocks", "check_file"]
 
 _UNIT_BYTES = 4 << 20
 
@@ -56,36 +56,6 @@ def check_file(file: ReadableFile, digests: Digests) -> list[tuple[int, int]]:
     if chosen is not None and not bad:
         chosen.note(file.name, file.size_bytes, digests)
     return sorted(bad)
-
-
-def check_ranges(
-    whole: memoryview, digests: Digests, ranges: Iterable[tuple[int, int]], *, name: str
-) -> None:
-    """Check the blocks of a mapped file that meet the byte ranges; nothing is copied.
-
-    Raises CorruptionError naming the file and the first block that differs.
-    """
-    check_coverage(name, len(whole), digests)
-    block = digests.block_bytes
-    merged: list[tuple[int, int]] = []
-    for a, b in sorted(ranges):
-        a, b = max(a, digests.start), min(b, len(whole))
-        if a >= b:
-            continue
-        a -= (a - digests.start) % block
-        b = min(b + (digests.start - b) % block, len(whole))
-        if merged and a <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(b, merged[-1][1]))
-        else:
-            merged.append((a, b))
-    units = _unit_ranges(merged, block)
-
-    def work(task: int) -> None:
-        start, stop = units[task]
-        check_blocks(name, start, [whole[start:stop]], digests)
-
-    threads = default_threads() if len(units) > 1 else 1
-    run_tasks(len(units), threads=threads, make_worker=lambda: work)
 
 
 def _unit_ranges(ranges: Sequence[tuple[int, int]], block: int) -> list[tuple[int, int]]:

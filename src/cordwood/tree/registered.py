@@ -27,7 +27,8 @@ def open_registered(value: Any) -> RegisteredNode | None:
     tree_util = getattr(sys.modules.get("jax"), "tree_util", None)
     if tree_util is None:
         return None
-    entries, treedef = tree_util.tree_flatten_with_path(value, is_leaf=lambda x: x is not value)
+    root = iter([False])  # all else is a leaf: the node itself too, where it is its own child
+    entries, treedef = tree_util.tree_flatten_with_path(value, is_leaf=lambda _: next(root, True))
     if len(entries) == 1 and not entries[0][0]:
         return None
     return RegisteredNode(

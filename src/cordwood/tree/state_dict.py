@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
-from cordwood.errors import LimitError
+from cordwood.errors import LimitError, UnsupportedLeafError
+from cordwood.keypath import format_path
 from cordwood.tree.flatten import MAX_DEPTH
 from cordwood.tree.registry import (
     Handler,
@@ -17,9 +18,9 @@ from cordwood.tree.registry import (
     peer_path,
     register_serialization_state,
 )
-from cordwood.tree.state_containers import Container, container_of, known_leaves
-from cordwood.tree.state_errors import NonStringKeyError
-from cordwood.tree.state_path import current_path, path_stack
+from cordwood.tree.state_containers import PLAIN_DICT, Container, container_of, known_leaves
+from cordwood.tree.state_errors import NonStringKeyError, said
+from cordwood.tree.state_path import current_path, path_stack, state_key_path
 from cordwood.tree.state_strict import check_state
 
 __all__ = [
@@ -27,11 +28,13 @@ __all__ = [
     "from_state_dict",
     "is_serializable",
     "register_serialization_state",
+    "state_and_problems",
     "to_state_dict",
 ]
 
-# A dict, the name of an entry in it that is not a leaf, what it is, and how deep it lies.
-_Unfilled: TypeAlias = tuple[dict[str, Any], str, Container | Handler, int]
+# A dict, the name of an entry in it that is not a leaf, what it is, how deep it lies, and the
+# entry that this dict was. (A bare tuple: there is one for each container.)
+_Unfilled: TypeAlias = tuple[dict[str, Any], str, Container | Handler, int, Any]
 
 
 def to_state_dict(target: Any) -> Any:
@@ -50,27 +53,54 @@ def to_state_dict(target: Any) -> Any:
         KeyCollisionError: two keys of a dict have one string form, as 1 and '1' have.
         NonStringKeyError: a registered handler returned a dict with other keys than strings.
         LimitError: the tree nests deeper than 1000 containers.
+        Exception: whatever a handler or a node raised, with a note of the key path.
 
     Example:
         >>> to_state_dict({"layers": [1.0, (2.0,)]})
         {'layers': {'0': 1.0, '1': {'0': 2.0}}}
     """
+    return _state_of(target, None)
+
+
+def state_and_problems(target: Any) -> tuple[Any, list[UnsupportedLeafError | LimitError]]:
+    """What `to_state_dict` gives of anything, and why the entries have no state that are None.
+
+    Of a tree that nests too deep, or holds itself, there is None and one problem.
+    """
+    problems: list[UnsupportedLeafError | LimitError] = []
+    try:
+        return _state_of(target, problems), problems
+    except LimitError as e:
+        return None, [*problems, e]
+
+
+def _state_of(target: Any, problems: list[UnsupportedLeafError | LimitError] | None) -> Any:
     leaves = known_leaves()
     root: dict[str, Any] = {"": target}
     stack: list[_Unfilled] = []
-    _note_containers(root, -1, leaves, stack)
+    _note_containers(root, None, leaves, stack, problems)
     while stack:
-        parent, name, container, depth = stack.pop()
+        entry = stack.pop()
+        parent, name, container, depth, _ = entry
         value = parent[name]
-        if isinstance(container, Handler):
-            parent[name] = _call_to_state(container, value)
+        try:
+            if isinstance(container, Handler):
+                parent[name] = _call_to_state(container, value)
+                continue
+            names, children = container.open(value)
+            state = dict(zip(names, children, strict=True))
+        except Exception as e:
+            if problems is None:
+                e.add_note(f"It happened at {_path_of(entry)}.")
+                raise
+            problems.append(_problem(entry, e))
+            parent[name] = None
             continue
-        names, children = container.open(value)
         if names and depth >= MAX_DEPTH:
-            raise _too_deep(value)
+            raise _too_deep(value, _path_of(entry))
         # Every child is entered now, for the order; what is not a leaf is replaced later.
-        state = parent[name] = dict(zip(names, children, strict=True))
-        _note_containers(state, depth, leaves, stack)
+        parent[name] = state
+        _note_containers(state, entry, leaves, stack, problems)
     return root[""]
 
 
@@ -109,14 +139,42 @@ def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = 
 
 
 def _note_containers(
-    state: dict[str, Any], depth: int, leaves: set[type], stack: list[_Unfilled]
+    state: dict[str, Any],
+    above: _Unfilled | None,
+    leaves: set[type],
+    stack: list[_Unfilled],
+    problems: list[UnsupportedLeafError | LimitError] | None,
 ) -> None:
+    depth = 0 if above is None else above[3] + 1
     for name, child in state.items():
         if type(child) in leaves:
             continue
-        container = container_of(child)
+        try:
+            container = container_of(child)
+        except Exception as e:
+            entry = (state, name, PLAIN_DICT, depth, above)
+            if problems is None:
+                e.add_note(f"It happened at {_path_of(entry)}.")
+                raise
+            problems.append(_problem(entry, e))
+            state[name] = None
+            continue
         if container is not None:
-            stack.append((state, name, container, depth + 1))
+            stack.append((state, name, container, depth, above))
+
+
+def _path_of(entry: _Unfilled) -> str:
+    names: list[str] = []
+    above: _Unfilled | None = entry
+    while above is not None:
+        names.append(above[1])
+        above = above[4]
+    # The first name is that of the root, which has none.
+    return format_path(state_key_path(reversed(names[:-1]))) or "the tree itself"
+
+
+def _problem(entry: _Unfilled, error: Exception) -> UnsupportedLeafError:
+    return UnsupportedLeafError(f"{_path_of(entry)}: {said(error)}")
 
 
 class _Frame(NamedTuple):
@@ -145,7 +203,7 @@ def _restore(target: Any, state: Any, name: str, path: list[str], leaves: set[ty
                 continue
             names, children = container.open(child)
             if names and len(frames) > MAX_DEPTH:
-                raise _too_deep(child)
+                raise _too_deep(child, "/".join(path))
             states = container.select(child, names, child_state)
             pending = zip(names, children, states, strict=True)
             frames.append(_Frame(container.build, child, pending, []))
@@ -181,13 +239,15 @@ def _call_to_state(handler: Handler, value: Any) -> Any:
 def _copy_dicts(state: dict[str, Any]) -> dict[str, Any]:
     """New dicts all the way down: what the handler holds on to is nobody else's to change."""
     copy = state.copy()
-    stack = [copy]
+    stack = [(copy, 1)]
     while stack:
-        parent = stack.pop()
+        parent, depth = stack.pop()
         for key, value in parent.items():
             if type(value) is dict:
+                if depth > MAX_DEPTH:
+                    raise _too_deep(value, "what a handler returned")
                 child = parent[key] = value.copy()
-                stack.append(child)
+                stack.append((child, depth + 1))
     return copy
 
 
@@ -198,8 +258,8 @@ def _call_from_state(handler: Handler, target: Any, state: Any) -> Any:
         return handler.from_state(target, state)
 
 
-def _too_deep(value: Any) -> LimitError:
+def _too_deep(value: Any, place: str) -> LimitError:
     return LimitError(
-        f"the tree nests deeper than {MAX_DEPTH} containers, where it holds a "
+        f"the tree nests deeper than {MAX_DEPTH} containers (at {place[:80]}...), where it holds a "
         f"{type(value).__name__}; it may contain itself"
     )

@@ -18,6 +18,7 @@ __all__ = [
     "NonStringKeyError",
     "WrongStateError",
     "describe_state",
+    "said",
 ]
 
 
@@ -37,6 +38,14 @@ class MissingEntryError(MismatchError, KeyError):
     """An entry that a container needs is not in its state dict."""
 
     __str__ = Exception.__str__  # KeyError's shows the repr of the message
+
+
+def said(error: Exception) -> str:
+    """The class and the message of an error, whoever made it."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001  (of an object that cannot be printed)
+        return type(error).__name__
 
 
 def describe_state(value: Any) -> str:

@@ -1,10 +1,16 @@
-"""Where in the state dict a restore is now, for each thread."""
+"""Where in a state dict something is: a restore of this thread, and names as a key path."""
 
 from __future__ import annotations
 
+import re
 import threading
+from collections.abc import Iterable
 
-__all__ = ["current_path", "path_stack"]
+from cordwood.keypath import Key, KeyPath
+
+__all__ = ["current_path", "path_stack", "state_key_path"]
+
+_POSITION = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 class _Stack(threading.local):
@@ -23,3 +29,10 @@ def path_stack() -> list[str]:
 def current_path() -> str:
     """The '/'-joined names down to what is being restored: './params/0'; '' outside a restore."""
     return "/".join(_stack.names)
+
+
+def state_key_path(names: Iterable[Key]) -> KeyPath:
+    """A key path for messages: positions that a state dict has as strings are positions again."""
+    return tuple(
+        int(name) if isinstance(name, str) and _POSITION.fullmatch(name) else name for name in names
+    )

@@ -8,7 +8,6 @@ at the root and in dicts that lie in nothing but dicts.
 from __future__ import annotations
 
 import math
-import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -29,10 +28,11 @@ from cordwood.keypath import DictKey, Key, KeyPath
 from cordwood.plan.save import FilePlan, LeafBytes, Literal, Segment
 from cordwood.tree.leaves import Promised, is_jax_array
 from cordwood.tree.padding import without_padding
+from cordwood.tree.state_errors import said
+from cordwood.tree.state_path import state_key_path
 
 __all__ = ["plan_save"]
 
-_POSITION = re.compile(r"0|[1-9][0-9]{0,17}")
 _new = tuple.__new__
 _BIG_BYTES = 4096  # bytes objects from here on are not copied into the plan
 
@@ -98,11 +98,7 @@ class _Planner:
             self.out.clear()
 
     def key_path(self) -> KeyPath:
-        """For messages: positions that a state dict has as strings are positions again."""
-        return tuple(
-            int(key) if isinstance(key, str) and _POSITION.fullmatch(key) else key
-            for key in self.path
-        )
+        return state_key_path(self.path)
 
     def refuse(self, error: UnsupportedLeafError | LimitError) -> None:
         if self.problems is None:
@@ -145,6 +141,15 @@ class _Planner:
         return False
 
     def value(self, value: Any, *, chunkable: bool) -> None:
+        try:
+            self.write(value, chunkable=chunkable)
+        except Exception as e:  # of an object that fails when it is looked at
+            if self.problems is None:
+                raise
+            path = name_of_path(self.key_path())
+            self.problems.append(UnsupportedLeafError(f"{path}: {said(e)}"))
+
+    def write(self, value: Any, *, chunkable: bool) -> None:
         kind = type(value)
         if kind is np.ndarray:
             self.array(value, chunkable=chunkable)

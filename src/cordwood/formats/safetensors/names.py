@@ -14,7 +14,7 @@ from itertools import chain
 from typing import NamedTuple, cast
 
 from cordwood.engine.digest import digest_of
-from cordwood.keypath import DictKey, Key, KeyPath
+from cordwood.keypath import DictKey, Key, KeyPath, key_literal
 
 __all__ = ["MAX_NAME_BYTES", "METADATA_KEY", "Names", "dotted_name", "dotted_names", "tensor_names"]
 
@@ -42,11 +42,7 @@ def dotted_names(paths: Sequence[KeyPath]) -> Iterator[str]:
 
 
 def _key_text(key: Key) -> str:
-    value = key.value if isinstance(key, DictKey) else key
-    try:
-        return repr(value)
-    except ValueError:  # an int of more digits than Python prints
-        return f"0x{value:x}"
+    return key_literal(key.value if isinstance(key, DictKey) else key)
 
 
 class Names(NamedTuple):
