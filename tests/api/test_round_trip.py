@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, namedtuple
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import nnx
+from flax import nnx, struct
 from flax.core import FrozenDict
 from flax.training.train_state import TrainState
 
@@ -21,6 +22,13 @@ import cordwood
 from cordwood.testing import assert_trees_equal
 
 Point = namedtuple("Point", "x y")
+
+
+class _Fields:
+    w: Any
+
+
+Struct: Any = struct.dataclass(_Fields)
 
 SUFFIXES = [".safetensors", ".msgpack", ".msgpack.gz", ".msgpack.zst"]
 
@@ -124,6 +132,31 @@ def test_to(tmp_path: Path, suffix: str, mmap: bool) -> None:
     np.testing.assert_array_equal(as_jax["x"], np.arange(300.0))
     if suffix == ".safetensors" and mmap:
         assert not as_numpy["x"].flags.writeable
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize(
+    ("wrap", "below"),
+    [
+        (lambda tree: FrozenDict({"k": tree}), lambda tree: getattr(tree, "_dict", tree)["k"]),
+        (Struct, lambda tree: tree.w),
+        (lambda tree: OrderedDict(k=tree), lambda tree: tree["k"]),
+    ],
+    ids=["FrozenDict", "struct", "OrderedDict"],
+)
+def test_deep_trees_of_other_containers(
+    tmp_path: Path, wrap: Callable[[Any], Any], below: Callable[[Any], Any], suffix: str
+) -> None:
+    tree: Any = np.ones(1)
+    for _ in range(800):
+        tree = wrap(tree)
+    path = tmp_path / f"deep{suffix}"
+    cordwood.save(path, tree)
+    got = cordwood.load(path, like=tree)
+    for _ in range(800):
+        assert type(got) is type(tree)
+        got, tree = below(got), below(tree)
+    np.testing.assert_array_equal(got, [1])
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from cordwood.api.containers import (
@@ -111,14 +111,7 @@ def fit(
             targets.append(target_of(leaf, spec, leaf_like, to, cast=cast))
             filled.append(i)
     left = {key: leaf.key_path for key, leaf in stored.items() if key not in seen}
-    names = [format_path(path) for path in left.values()]
-    of_strings = {name_of(path, "strings"): format_path(path) for path in left.values()}
-    for i, path, is_unwanted in absent:
-        close = nearest_path(format_path(path), names) if i < _MAX_LINES else None
-        same = of_strings.get(name_of(path, "strings"))
-        hint = f"{same}, whose keys are of other types" if same is not None else close
-        text = f"{label_of(path)}: {_absence(hint, missing, is_unwanted)}"
-        problems[i] = problems[i]._replace(text=text)
+    _tell_absent(problems, absent, left.values(), missing)
     passes_over = extra == "ignore" or not strict
     if not passes_over:
         problems += [
@@ -130,17 +123,8 @@ def fit(
             for key, path in left.items()
         ]
     if strict and index.naming not in SEPARATORS and index.structure != flat.structure:
-        here = containers(index.structure, index.naming)
-        there = containers(flat.structure, index.naming)
-        problems += container_problems(here, there, missing=missing == "keep", extra=passes_over)
-        if problems:
-            wanted = {
-                key: described(describe(path, leaf, abstract=True))
-                for path, leaf in zip(flat.paths, flat.leaves, strict=True)
-                if (key := name_of(path, index.naming)) in here
-            }
-            found = {key: described(leaf) for key, leaf in stored.items() if key in there}
-            problems = one_for_each(problems, leaves_for_containers(here, there, found, wanted))
+        keeps = missing == "keep"
+        problems = _with_containers(problems, flat, index, stored, keeps=keeps, passes=passes_over)
     if problems:
         raise mismatch([problem.text for problem in problems], name)
     if len(filled) == len(flat.leaves):
@@ -153,6 +137,47 @@ def fit(
         return rebuild(leaves)
 
     return Fit(targets, [flat.paths[i] for i in filled], rebuild_kept)
+
+
+def _tell_absent(
+    problems: list[Problem],
+    absent: Sequence[tuple[int, KeyPath, bool]],
+    left: Collection[KeyPath],
+    missing: Missing,
+) -> None:
+    """Fill in the texts of what is not stored, now that it is known what nothing has asked for."""
+    names = [format_path(path) for path in left]
+    of_strings = {name_of(path, "strings"): format_path(path) for path in left}
+    for i, path, is_unwanted in absent:
+        close = nearest_path(format_path(path), names) if i < _MAX_LINES else None
+        same = of_strings.get(name_of(path, "strings"))
+        hint = f"{same}, whose keys are of other types" if same is not None else close
+        text = f"{label_of(path)}: {_absence(hint, missing, is_unwanted)}"
+        problems[i] = problems[i]._replace(text=text)
+
+
+def _with_containers(
+    problems: list[Problem],
+    flat: Flat,
+    index: Index,
+    stored: Mapping[Any, Leaf],
+    *,
+    keeps: bool,
+    passes: bool,
+) -> list[Problem]:
+    """The problems, and those of containers that are not alike though their leaves may be."""
+    here = containers(index.structure, index.naming)
+    there = containers(flat.structure, index.naming)
+    problems += container_problems(here, there, missing=keeps, extra=passes)
+    if not problems:
+        return problems
+    wanted = {
+        key: described(describe(path, leaf, abstract=True))
+        for path, leaf in zip(flat.paths, flat.leaves, strict=True)
+        if (key := name_of(path, index.naming)) in here
+    }
+    found = {key: described(leaf) for key, leaf in stored.items() if key in there}
+    return one_for_each(problems, leaves_for_containers(here, there, found, wanted))
 
 
 def _alike(index: Index, name: str) -> MismatchError:
