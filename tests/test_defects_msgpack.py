@@ -203,6 +203,21 @@ def test_b7_no_dict_can_pose_as_an_array() -> None:
     assert msgpack.msgpack_restore(flax.serialization.msgpack_serialize({marker: 1})) == {marker: 1}
 
 
+@pytest.mark.parametrize("chunks", [{}, {"0": np.ones(1)}, 1])
+def test_b7_no_file_of_ours_is_taken_for_another_tree(chunks: Any, tmp_path: Path) -> None:
+    tree = {"a": {"__msgpack_chunked_array__": True, "shape": {"0": 1}, "chunks": chunks}}
+    for path in (tmp_path / "a.safetensors", tmp_path / "a"):
+        cordwood.save(path, tree)
+        assert_trees_equal(cordwood.load(path), tree)
+    for suffix in ("msgpack", "msgpack.zst", "msgpack.gz"):
+        with pytest.raises(UnsupportedLeafError, match=r"^a/__msg.*rename the key"):
+            cordwood.save(tmp_path / f"a.{suffix}", tree)
+    legacy = Legacy(np.ones(1), {"0": np.zeros(2)}, {"0": 5})
+    for suffix in (".msgpack", ".safetensors", ""):
+        cordwood.save(tmp_path / f"legacy{suffix}", legacy)
+        assert_trees_equal(cordwood.load(tmp_path / f"legacy{suffix}", like=legacy), legacy)
+
+
 def assert_fails_or_differs(data: bytes, state: Any) -> None:
     try:
         restored = flax.serialization.msgpack_restore(data)

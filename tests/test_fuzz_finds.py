@@ -16,6 +16,7 @@ import cordwood
 from cordwood import dtypes
 from cordwood.errors import FormatError, UnsupportedFormatError
 from tests.children import SRC
+from tests.fuzz import TARGETS
 
 FUZZ = Path(__file__).with_name("fuzz.py")
 
@@ -49,10 +50,7 @@ def test_a_multiple_of_a_time_unit_that_numpy_lacks(tmp_path: Path) -> None:
         dtypes.to_numpy("datetime64[9999999999s]")
 
 
-TARGETS = ["msgpack", "safetensors", "sealed", "gz", "zst", "records", "orbax", "ocdbt", "zarr"]
-
-
-@pytest.mark.parametrize("target", [*TARGETS, "shards"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_the_fuzzer_runs(tmp_path: Path, target: str) -> None:
     if importlib.util.find_spec("atheris") is None:
         pytest.skip("atheris is not installed: it has no wheel for this system")
