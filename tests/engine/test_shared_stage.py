@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from cordwood.engine import together
+from cordwood.engine.apart import StoppedError
 from cordwood.engine.hosts import ALONE, Hosts
 from cordwood.engine.meeting import Meeting
 from cordwood.engine.new_files import Written
@@ -208,6 +209,45 @@ def test_who_still_writes_when_the_stage_goes_says_why(tmp_path: Path) -> None:
     for outcome in outcomes[:2]:
         assert isinstance(outcome.error, ProcessError), outcome
         assert str(outcome.error) == "process 2 failed to save x: ZeroDivisionError: "
+    assert os.listdir(tmp_path) == []
+
+
+def test_who_still_writes_and_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+    """Ctrl-C comes to all: process 1 makes a file when process 0 has removed the stage."""
+    gone = threading.Event()
+    stages: list[str] = []
+
+    def interrupt(hosts: FakeHosts) -> Fetch:
+        def fetch(_: int) -> Any:
+            if hosts.index == 0:
+                raise StoppedError
+            assert gone.wait(20)
+            # As a file that was being made while process 0 looked what there is to remove.
+            os.makedirs(stages[0])
+            Path(stages[0], "late").touch()
+            raise StoppedError
+
+        return fetch
+
+    def work(hosts: FakeHosts) -> None:
+        if hosts.index == 0:
+            mark = SharedStage.mark
+
+            def noted(shared: SharedStage) -> str:
+                name = mark(shared)
+                stages.append(shared.stage.path)
+                return name
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(SharedStage, "mark", noted)
+                try:
+                    save(hosts, tmp_path / "x", 1, fetch=interrupt(hosts), silence_seconds=30)
+                finally:
+                    gone.set()
+        save(hosts, tmp_path / "x", 1, fetch=interrupt(hosts), silence_seconds=30)
+
+    outcomes = run_processes(2, work)
+    assert [type(outcome.error) for outcome in outcomes] == [StoppedError, StoppedError]
     assert os.listdir(tmp_path) == []
 
 

@@ -144,6 +144,15 @@ class Meeting:
                 self._hear(self._hosts.list(self._key("say", "")).get(str(self._round)))
         self.check()
 
+    def has_failed(self) -> bool:
+        """On the others, even after the meeting: whether process 0 has announced a failure by now,
+        or cannot be asked."""
+        try:
+            said = self._hosts.list(self._key("say", "")).get(str(self._round))
+        except ProcessError:
+            return True
+        return said is not None and said[:1] == _FAILURE
+
     def heed(self, stop: Callable[[], None]) -> None:
         """Have `check`, and a round that waits, raise what `stop` raises."""
         self._stop = stop

@@ -150,8 +150,11 @@ class SharedStage:
         except BaseException as e:
             if self._meeting.index == 0:
                 self.stage.abandon()
-            elif isinstance(e, ProcessError) and self.stage.path and not self._reported:
-                remove_tree(self.stage.path)
+            elif self.stage.path and not self._reported:
+                # Process 0 may have removed it before this one stopped: a Ctrl-C comes to all.
+                # If it has not announced a failure yet, it removes all that is here by now.
+                if isinstance(e, ProcessError) or self._meeting.has_failed():
+                    remove_tree(self.stage.path)
             raise
 
 
