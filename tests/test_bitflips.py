@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.testing import BitFlip, flip_bits, random_flips
+from cordwood.testing import BitFlip, FlipReport, flip_bits, random_flips
 
 
 def tree() -> dict[str, Any]:
@@ -24,6 +25,31 @@ def tree() -> dict[str, Any]:
         "empty": np.ones((0, 3)),
         "scalar": np.float16(2),
     }
+
+
+def say_where(report: FlipReport, data: str) -> int:
+    """That every message names the file, and where it begins with `data` also a leaf of it and a
+    range that the flip is in. How many of those there are."""
+    count = 0
+    for flip, message in report.detected:
+        name = flip.file.rpartition("/")[2]
+        assert name in message, (flip, message)
+        if not name.startswith(data):
+            continue
+        count += 1
+        file = re.escape(flip.file)
+        found = re.search(rf"bytes (\d+) to (\d+) of {file}: (.+)", message)
+        if found is None:  # the header of a pack, which is of all its leaves
+            header = rf"{file} \(leaves: (.+)\): .*?(\d+) to (\d+)"
+            found = re.search(header, message)
+            assert found is not None, (flip, message)
+            named, start, stop = found.groups()
+        else:
+            start, stop, named = found.groups()
+        assert int(start) <= flip.offset < int(stop)
+        leaves = {"layers/0/kernel", "layers/0/bias", "layers/1/0", "empty", "scalar"}
+        assert leaves & set(named.split(", ")), message
+    return count
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".msgpack.zst", ".msgpack.gz"])
@@ -52,6 +78,7 @@ def test_every_flip_in_a_directory(tmp_path: Path) -> None:
     }
     checked = flip_bits(path, lambda copy: cordwood.verify(copy).leaves, count=1000)
     assert len(checked.detected) == 1000, checked
+    assert say_where(checked, "data-") > 500
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
 
 
@@ -65,6 +92,7 @@ def test_every_flip_in_a_directory_of_zarr_arrays(tmp_path: Path, compression: A
     assert len(report.detected) > 2900, report
     checked = flip_bits(path, lambda copy: cordwood.verify(copy).leaves, count=300)
     assert checked.all_caught, checked
+    assert say_where(checked, "0") > 20  # chunks
 
 
 def test_a_directory_that_is_not_checked(tmp_path: Path) -> None:

@@ -45,6 +45,12 @@ def test_saved_under_one_sharding_and_loaded_under_others(tmp_path: Path, number
                 for shard in array.addressable_shards:
                     np.testing.assert_array_equal(np.asarray(shard.data), expected[shard.index])
     with cordwood.open(path) as checkpoint:
+        for wanted in SHARDINGS:
+            array = checkpoint.load(shardings=wanted, select="bfloat16/small")["bfloat16"]["small"]
+            assert array.sharding == wanted
+            for shard in array.addressable_shards:
+                expected = EXPECTED["bfloat16"]["small"][shard.index]
+                np.testing.assert_array_equal(np.asarray(shard.data), expected)
         for name in SHAPES:
             part = checkpoint[f"bfloat16/{name}"][5:17, 3, ::-2]
             np.testing.assert_array_equal(part, EXPECTED["bfloat16"][name][5:17, 3, ::-2])

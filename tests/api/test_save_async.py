@@ -25,7 +25,7 @@ from cordwood.testing import assert_trees_equal
 from tests.alarms import alarms, interrupted
 from tests.children import run_python
 
-FORMATS = (".safetensors", ".msgpack", ".msgpack.zst")
+FORMATS = (".safetensors", ".msgpack", ".msgpack.zst", "")  # "": a directory of packs
 ROWS = 1 << 12
 
 
@@ -167,10 +167,56 @@ def arrays_of(leaf: jax.Array) -> list[Any]:
     return [leaf, *[shard.data for shard in leaf.addressable_shards]]
 
 
+@pytest.mark.parametrize("act", [donate, delete, drop])
 @pytest.mark.parametrize("make", [on_one_device, on_eight_devices])
-def test_nothing_stays_on_the_callers_arrays(tmp_path: Path, make: Callable[[], Any]) -> None:
+def test_the_tree_of_the_call_is_saved_as_zarr(
+    tmp_path: Path,
+    gate: Gate,
+    make: Callable[[], Any],
+    act: Callable[[dict[str, Any]], Any],
+) -> None:
     tree = make()
-    cordwood.save_async(tmp_path / "x.safetensors", tree).wait()
+    jax.block_until_ready(tree)
+    expected = values(tree)
+    pending = cordwood.save_async(tmp_path / "x", tree, layout="zarr")
+    assert gate.reached.wait(60)
+    kept = act(tree)
+    gate.open_now.set()
+    pending.wait()
+    del kept
+    assert_trees_equal(cordwood.load(tmp_path / "x", to="numpy"), expected)
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("act", [donate, delete, drop])
+def test_jax_arrays_over_the_callers_numpy_memory(
+    tmp_path: Path, gate: Gate, act: Callable[[dict[str, Any]], Any], suffix: str
+) -> None:
+    """They are held as others are, and keep their memory, though the caller lets go of it."""
+    memory = np.zeros(ROWS * 64 + 16, np.float32)
+    skip = -memory.ctypes.data % 64 // 4  # what is so aligned, jax takes as it is
+    numpy = memory[skip : skip + ROWS * 64].reshape(ROWS, 64)
+    numpy[:] = np.arange(ROWS * 64).reshape(ROWS, 64)
+    tree = {"w": jax.device_put(numpy)}
+    assert tree["w"].unsafe_buffer_pointer() == numpy.ctypes.data
+    expected = {"w": numpy.copy()}
+    pending = cordwood.save_async(tmp_path / f"x{suffix}", tree)
+    assert gate.reached.wait(60)
+    del memory, numpy
+    kept = act(tree)
+    gate.open_now.set()
+    pending.wait()
+    del kept
+    assert_trees_equal(cordwood.load(tmp_path / f"x{suffix}", to="numpy"), expected)
+
+
+@pytest.mark.parametrize("options", [{}, {"layout": "packs"}, {"layout": "zarr"}], ids=str)
+@pytest.mark.parametrize("make", [on_one_device, on_eight_devices])
+def test_nothing_stays_on_the_callers_arrays(
+    tmp_path: Path, make: Callable[[], Any], options: dict[str, Any]
+) -> None:
+    tree = make()
+    cordwood.save_async(tmp_path / ("x" if options else "x.safetensors"), tree, **options).wait()
     for name, leaf in tree.items():
         if isinstance(leaf, jax.Array):
             assert all(array._npy_value is None for array in arrays_of(leaf)), name

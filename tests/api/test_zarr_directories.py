@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from eformer.serialization import serialization as eformer
 from hypothesis import given, settings
 
 import cordwood
+from cordwood import tree_serialize_leaves
 from cordwood.engine.stage import Stage
 from cordwood.errors import (
     CorruptionError,
@@ -226,6 +228,30 @@ def test_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "c" / "w").mkdir(parents=True)
     with pytest.raises(IncompleteCheckpointError, match=r"tensorstore_index.json"):
         cordwood.load(tmp_path / "c")
+
+
+def wait_for_save(path: Path, tree: Any, **options: Any) -> None:
+    cordwood.save_async(path, tree, **options).wait()
+
+
+@pytest.mark.parametrize("save", [cordwood.save, wait_for_save])
+def test_a_directory_that_is_no_checkpoint_is_not_filled(
+    tmp_path: Path, save: Callable[..., None]
+) -> None:
+    path = tmp_path / "work"
+    path.mkdir()
+    for name in ("a.txt", "b.txt", "c.txt", "d.txt"):
+        (path / name).write_text("a diary")
+    expected = "has no tensorstore_index.json, but a.txt, b.txt, c.txt and 1 more; remove it, save"
+    with pytest.raises(NotACheckpointError, match=expected):
+        save(path, {"w": np.ones(3)}, layout="zarr")
+    assert sorted(os.listdir(path)) == ["a.txt", "b.txt", "c.txt", "d.txt"]
+    assert os.listdir(tmp_path) == ["work"]
+    tree_serialize_leaves(path, {"w": np.ones(3)})  # as eFormer's does
+    cordwood.save(path, {"w": np.zeros(3)}, layout="zarr")
+    assert (path / "a.txt").read_text() == "a diary"
+    (tmp_path / "empty").mkdir()
+    cordwood.save(tmp_path / "empty", {"w": np.ones(3)}, layout="zarr")
 
 
 def test_an_index_that_lies(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from cordwood.api.draft_zarr import Draft
 from cordwood.api.layouts import refuse_read_only
 from cordwood.engine.carry import carry
 from cordwood.engine.directory import LocalDirectory
-from cordwood.engine.folders import count_files
+from cordwood.engine.folders import count_files, list_folder
 from cordwood.engine.stage import Stage
 from cordwood.errors import CordwoodError, NotACheckpointError
 from cordwood.formats.zarr.index_file import (
@@ -29,10 +29,11 @@ from cordwood.formats.zarr.metadata import METADATA_NAME
 from cordwood.formats.zarr.paths import array_paths
 from cordwood.formats.zarr.scan import is_chunk_name, read_index
 
-__all__ = ["place", "refuse_foreign"]
+__all__ = ["place", "refuse_foreign", "refuse_to_fill"]
 
 MAX_FOREIGN_FILES = 10_000  # that a directory without an index may hold
 _OTHER_INDEX = "cordwood.json"  # of the layout of packs
+_MAX_SHOWN = 3
 _ATTEMPTS = 100  # to read an index while other saves replace the directory
 
 
@@ -97,6 +98,27 @@ def refuse_foreign(path: str | os.PathLike[str]) -> None:
     there = os.fspath(path)
     if _index_of(there, there) is None:
         refuse_read_only(there, asked=there)
+
+
+def refuse_to_fill(path: str | os.PathLike[str]) -> None:
+    """As `refuse_foreign`, and raise for any directory without an index that is not empty.
+
+    eFormer's calls add to such a one; `cordwood.save` does not.
+    """
+    there = os.fspath(path)
+    if _index_of(there, there) is not None:
+        return
+    refuse_read_only(there, asked=there)
+    names = sorted([entry.name for entry in list_folder(there)])
+    if names and _index_of(there, there) is None:  # no other save has put it there meanwhile
+        more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
+        raise NotACheckpointError(
+            errno.EEXIST,
+            f"it is a directory that is no checkpoint: it has no {INDEX_NAME}, but "
+            f"{', '.join(names[:_MAX_SHOWN])}{more}; remove it, save to another path, or add "
+            "to it with tree_serialize_leaves",
+            there,
+        )
 
 
 def _index_of(there: str, asked: str) -> IndexFile | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cordwood.api.open_zarr import open_contents
-from cordwood.api.place_zarr import refuse_foreign
+from cordwood.api.place_zarr import refuse_to_fill as refuse_foreign
 from cordwood.api.save_zarr import plan_job
 from cordwood.api.verify_zarr import verify_all
 

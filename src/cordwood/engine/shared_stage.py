@@ -150,12 +150,16 @@ class SharedStage:
         except BaseException as e:
             if self._meeting.index == 0:
                 self.stage.abandon()
-            elif self.stage.path and not self._reported:
-                # Process 0 may have removed it before this one stopped: a Ctrl-C comes to all.
-                # If it has not announced a failure yet, it removes all that is here by now.
-                if isinstance(e, ProcessError) or self._meeting.has_failed():
-                    remove_tree(self.stage.path)
+            elif self.stage.path and not self._reported and self._goes(e):
+                remove_tree(self.stage.path)
             raise
+
+    def _goes(self, error: BaseException) -> bool:
+        """Whether process 0 may have removed the stage before this process stopped.
+
+        Where it has not announced a failure yet, it removes all that is there by now.
+        """
+        return isinstance(error, ProcessError) or self._meeting.has_failed()
 
 
 def _pack(written: Sequence[Written]) -> bytes:

@@ -78,7 +78,8 @@ def parse_index(data: bytes) -> IndexFile:
     if type(members) is not dict:
         raise FormatError(f"{INDEX_NAME}: expected a JSON object, found {members!r:.80}")
     if members.get("format") != "tensorstore":
-        raise FormatError(f"Unsupported index format: {members.get('format')!s:.80}")
+        found = f"{members.get('format')!s:.80}"
+        raise FormatError(f"Unsupported index format: {found} (in {INDEX_NAME})")
     prefixes = members.get("prefixes", {})
     if type(prefixes) is not dict or type(members.get("arrays", [])) is not list:
         raise FormatError(f"{INDEX_NAME}: expected prefixes to be an object and arrays a list")

@@ -1,0 +1,119 @@
+"""A process that loads its part of leaves cut along their leading axis reads little else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import cordwood
+from cordwood.api.boxes import read_boxes
+from cordwood.api.reading import Reading
+from cordwood.engine.directory import DirectoryFile
+from cordwood.engine.files import LocalFile
+from cordwood.index import Box, Piece, Pieces, Span
+from cordwood.plan.boxes import Want
+from cordwood.sharding.boxes import intersect, shape_of
+from tests.shardings import sharding
+
+MIB = 1 << 20
+TREE: dict[str, np.ndarray[Any, Any]] = {
+    "rows": np.arange(8 << 20, dtype=np.float32).reshape(256, 1024, 32),  # 32 MiB
+    "few": np.arange(2 << 20, dtype=np.int32).reshape(64, 32 << 10),  # 8 MiB, rows of 128 KiB
+    "odd": np.arange(4096 * 150, dtype=np.float32).reshape(4096, 150),  # rows of 600 bytes
+    "half": np.arange(1 << 20, dtype=np.float16).reshape(1024, 1024),  # 2 MiB
+}
+SAVED: dict[str, tuple[str, dict[str, Any]]] = {
+    "safetensors": ("x.safetensors", {}),
+    "msgpack": ("x.msgpack", {}),
+    "packs": ("packs", {}),
+    "zarr": ("zarr", {"layout": "zarr"}),
+}
+
+
+@pytest.fixture
+def count(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of all reads."""
+    sizes: list[int] = []
+    for cls in (LocalFile, DirectoryFile):
+
+        def read_into(
+            file: Any, offset: int, views: Sequence[memoryview], original: Any = cls.read_into
+        ) -> None:
+            sizes.append(sum(map(len, views)))
+            original(file, offset, views)
+
+        monkeypatch.setattr(cls, "read_into", read_into)
+    return sizes
+
+
+def rounded_out(checkpoint: cordwood.Checkpoint, wants: Sequence[Want]) -> int:
+    """The bytes of the boxes, as whole blocks where there are digests of blocks: by hand."""
+    blocks: set[tuple[int, int]] = set()
+    plain = 0
+    sources = checkpoint.index.sources
+    for leaf, boxes in wants:
+        assert isinstance(leaf.storage, Pieces)
+        row = int(np.prod(leaf.shape[1:])) * np.dtype(leaf.dtype).itemsize
+        for piece in leaf.storage.pieces:
+            for box in boxes:
+                common = intersect(around(piece, leaf.shape), box)
+                if common is None:
+                    continue
+                first = piece.offset + (common.start[0] - around(piece, leaf.shape).start[0]) * row
+                last = first + shape_of(common)[0] * row
+                digests = checkpoint.digests[piece.source]
+                if digests is None:
+                    plain += last - first
+                    continue
+                origin = digests.start
+                for block in range((first - origin) // MIB, -(-(last - origin) // MIB)):
+                    blocks.add((piece.source, block))
+    for source, block in blocks:
+        digests = checkpoint.digests[source]
+        assert digests is not None
+        assert digests.block_bytes == MIB
+        plain += min(MIB, sources[source].size_bytes - digests.start - block * MIB)
+    return plain
+
+
+def around(piece: Piece, shape: tuple[int, ...]) -> Box:
+    if isinstance(piece.where, Span):
+        assert piece.where.start == 0
+        return Box((0,) * len(shape), shape)
+    return piece.where
+
+
+@pytest.mark.parametrize("saved_on", [1, 4, 8])
+@pytest.mark.parametrize("name", SAVED)
+def test_what_each_of_some_processes_reads(
+    tmp_path: Path, count: list[int], name: str, saved_on: int
+) -> None:
+    file, options = SAVED[name]
+    path = tmp_path / file
+    cordwood.save(path, jax.device_put(TREE, sharding(P("x"), saved_on)), **options)
+    with cordwood.open(path) as checkpoint:
+        index = checkpoint.index
+        reading = Reading(
+            index.sources, checkpoint.files, checkpoint.digests, mmap=False, verify=True
+        )
+        for processes in (1, 2, 4, 8):
+            for process in range(processes):
+                wants = []
+                for leaf in index.leaves:
+                    rows = leaf.shape[0] // processes
+                    start = (process * rows, *[0] * (len(leaf.shape) - 1))
+                    stop = ((process + 1) * rows, *leaf.shape[1:])
+                    wants.append(Want(leaf, (Box(start, stop),)))
+                count.clear()
+                found = read_boxes(reading, wants)
+                assert sum(count) <= 1.05 * rounded_out(checkpoint, wants)
+                for want, (array,) in zip(wants, found, strict=True):
+                    expected = TREE[str(want.leaf.key_path[0])]
+                    part = expected[want.boxes[0].start[0] : want.boxes[0].stop[0]]
+                    np.testing.assert_array_equal(array, part)

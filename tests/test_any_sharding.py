@@ -1,0 +1,100 @@
+"""Any tree whose arrays are spread by any of thirty shardings loads equal under any other."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cordwood
+from cordwood.testing import assert_trees_equal
+from cordwood.testing import strategies as some
+from cordwood.testing.elements import elements
+from tests.shardings import SHARDINGS
+
+# The name, and how it is saved, of every format that holds such a tree.
+FORMATS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "packs": ("c", {}),
+    "zarr": ("c", {"layout": "zarr"}),
+    "zarr with zstd": ("c", {"layout": "zarr", "compression": "zstd"}),
+    "zarr with blosc": ("c", {"layout": "zarr", "compression": "blosc"}),
+    "safetensors": ("c.safetensors", {}),
+    "msgpack": ("c.msgpack", {}),
+    "msgpack.zst": ("c.msgpack.zst", {}),
+}
+DTYPES = [name for name in some.JAX_DTYPE_NAMES if not name.endswith("int1")]  # jax cuts no bits
+SHAPES = ((24, 48, 16), (48, 8), (24,), (8, 3, 2), (6, 6), (7,), (), (0, 8), (1, 2, 24))
+
+
+@cache
+def fitting(shape: tuple[int, ...]) -> list[Any]:
+    """Those that can cut an array of that shape: jax spreads none unevenly."""
+    found = []
+    for sharding in SHARDINGS:
+        with suppress(ValueError):
+            if len(getattr(sharding, "spec", ())) <= len(shape):
+                sharding.shard_shape(shape)
+                found.append(sharding)
+    return found
+
+
+def test_all_of_them_fit_the_largest_shape() -> None:
+    assert fitting(SHAPES[0]) == SHARDINGS
+
+
+def spread(name: str, shape: tuple[int, ...], seed: int, number: int) -> Any:
+    places = fitting(shape)
+    return jax.device_put(elements(name, shape, seed), places[number % len(places)])
+
+
+ARRAYS = st.builds(
+    spread,
+    st.sampled_from(DTYPES),
+    st.sampled_from(SHAPES),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, len(SHARDINGS) - 1),
+)
+
+
+def is_spread(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and isinstance(leaf.dtype, np.dtype) and leaf.committed
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(data=st.data())
+@settings(max_examples=60)
+def test_saved_by_one_and_loaded_by_another(name: str, data: st.DataObject) -> None:
+    carrier: some.Carrier = "msgpack" if "msgpack" in name else "safetensors"
+    keys = some.dict_keys(carrier).filter(lambda key: isinstance(key, str))  # jax sorts no others
+    leaf = ARRAYS | ARRAYS | some.leaves(carrier)
+    tree = {
+        "root": data.draw(some.trees(carrier, leaf=leaf, keys=keys)),
+        "sure": data.draw(ARRAYS),
+    }
+
+    def elsewhere(leaf: Any) -> Any:
+        if not is_spread(leaf):
+            return leaf
+        return jax.device_put(leaf, data.draw(st.sampled_from(fitting(leaf.shape))))
+
+    def described(leaf: Any) -> Any:
+        if not is_spread(leaf):
+            return leaf
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+
+    wanted = jax.tree.map(elsewhere, tree)
+    file, options = FORMATS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / file
+        cordwood.save(path, tree, **options)
+        assert_trees_equal(cordwood.load(path, like=tree), tree)
+        assert_trees_equal(cordwood.load(path, like=jax.tree.map(described, wanted)), wanted)
