@@ -64,12 +64,20 @@ class Cost(NamedTuple):
     seconds: float
 
 
-def measure(file: Counted, row_bytes: int, digests: Digests | None) -> dict[str, Cost]:
-    """Each way of reading an eighth of every row of a file, as one float32 matrix."""
+def measure(
+    file: Counted, row_bytes: int, digests: Digests | None, *, leading: bool = False
+) -> dict[str, Cost]:
+    """Each way of reading an eighth of every row of a file, as one float32 matrix.
+
+    `leading`: of reading all of the third eighth of the rows.
+    """
     shape = (file.size_bytes // row_bytes, row_bytes // 4)
     span = Span(0, shape[0] * shape[1])
     leaf = Leaf(("w",), "numpy", shape, "float32", Pieces((Piece(span, 0, 0, file.size_bytes),)))
-    want = Want(leaf, (Box((0, 0), (shape[0], shape[1] // SHARE)),))
+    box = Box((0, 0), (shape[0], shape[1] // SHARE))
+    if leading:
+        box = Box((shape[0] * 2 // SHARE, 0), (shape[0] * 3 // SHARE, shape[1]))
+    want = Want(leaf, (box,))
     costs: dict[str, Cost] = {}
     for _ in range(ROUNDS):
         for name, (price, run) in WAYS.items():
@@ -105,6 +113,20 @@ def table(file: Counted, digests: Digests | None) -> list[str]:
     return lines
 
 
+def leading_table(file: Counted, digests: Digests) -> list[str]:
+    columns = ["row, KiB", "needed, MiB", "ranges", "MiB read", "with digests: ranges", "MiB read"]
+    lines = [f"| {' | '.join(columns)} |", "|---:" * len(columns) + "|"]
+    for kib in ROWS_KIB:
+        plain, checked = [
+            measure(file, kib << 10, each, leading=True)["chosen"] for each in (None, digests)
+        ]
+        cells = [f"{kib:,}", f"{file.size_bytes // SHARE / MIB:.0f}"]
+        cells += [f"{n:,}" for n in (plain.ranges, plain.read_bytes // MIB)]
+        cells += [f"{n:,}" for n in (checked.ranges, checked.read_bytes // MIB)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
 def report(size_bytes: int, folder: Path) -> str:
     path = folder / "matrix"
     data = np.random.default_rng(0).integers(0, 256, size_bytes, np.uint8)
@@ -113,6 +135,7 @@ def report(size_bytes: int, folder: Path) -> str:
     del data
     with Counted(path) as file:
         plain, checked = table(file, None), table(file, digests)
+        leading = leading_table(file, digests)
     return "\n".join(
         [
             "# Reading parts of a leaf",
@@ -132,6 +155,13 @@ def report(size_bytes: int, folder: Path) -> str:
             "A block is read whole where a byte of it is wanted.",
             "",
             *checked,
+            "",
+            "## Cut along the leading axis",
+            "",
+            "An eighth of the rows, all of each: what one of eight processes reads of a leaf that is",
+            "cut so.",
+            "",
+            *leading,
             "",
         ]
     )

@@ -12,6 +12,7 @@ def test_the_table(tmp_path: Path) -> None:
     assert text.count("| 16 | 2 | 1 | 16 |") == 2  # small rows come in one range
     assert text.count("| 4,096 | 2 | 4 | 2 |") == 1  # large ones apart
     assert text.count("| 4,096 | 2 | 4 | 4 |") == 1  # rounded out to blocks
+    assert text.count("| 16 | 2 | 1 | 2 | 1 | 2 |") == 1  # along the leading axis: no more
 
 
 def test_the_choice_is_one_of_the_two(tmp_path: Path) -> None:
