@@ -180,8 +180,10 @@ def test_a_pin_takes_leave_to_write(tmp_path: Path, code: int) -> None:
 
 
 def test_a_root_of_steps_with_other_names_is_told(tmp_path: Path) -> None:
-    for name in ("ckpt_10", "ckpt_20", "logs"):
+    for name in ("ckpt_10", "logs"):
         (tmp_path / name).mkdir()
+    for name in ("ckpt_20", "run_1.log", "epoch_3.msgpack"):
+        (tmp_path / name).write_bytes(b"")
     with pytest.warns(
         RuntimeWarning, match="nothing is restored, and there are ckpt_10, ckpt_20: "
     ):

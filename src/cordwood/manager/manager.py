@@ -235,8 +235,8 @@ class CheckpointManager(StepReader):
     def delete_after(self, step: SupportsIndex) -> list[int]:
         """Delete all steps after one, to go back to it; of several processes every one calls this.
 
-        Whatever policy keeps them, and whoever saved them. The newest goes first: cut off in the
-        middle, what is left is the run up to some step.
+        Whatever policy keeps them, and whoever saved them. On a disk the newest goes first: cut off
+        in the middle, what is left is the run up to some step.
 
         Returns the steps that are gone.
 

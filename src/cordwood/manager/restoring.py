@@ -175,11 +175,11 @@ def _choose(listing: Listing, known: Mapping[int, str], *, root: str) -> bytes:
 
 
 def _others(root: str) -> list[str]:
-    """What is named like a step in some other way."""
+    """What is named like a step in some other way; a file like those that Flax writes."""
     if parse_url(root) is not None:
         return []
-    names = sorted_steps([each.name for each in list_folder(root) if each.is_dir()])
-    return [name for name in names if number_in(name) is None]
+    lying = [each.name for each in list_folder(root) if each.is_dir() or "." not in each.name]
+    return [name for name in sorted_steps(lying) if number_in(name) is None]
 
 
 def _load(chosen: Mapping[str, Any], wish: Wish) -> Any:
