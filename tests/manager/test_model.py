@@ -38,6 +38,7 @@ from cordwood import (
     PendingSaveError,
     SavedStep,
     StepError,
+    StepReader,
 )
 from cordwood.engine import system
 from cordwood.testing.faults.systems import FailingSystem
@@ -88,12 +89,15 @@ class Managers(RuleBasedStateMachine):
         self.foreign: dict[int, tuple[str, int]] = {}  # of other tools: the entry, the salt
         self.may_be_gone: set[int] = set()  # by a deletion that was cut off, or not yet made
         self.pins: dict[int, list[AbstractContextManager[str]]] = {}
+        self.versions: dict[int, int] = {}  # how often each step was saved
+        self.read: set[tuple[int, int]] | None = None  # by the reader; None: it has not looked yet
         self.untold: set[int] = set()  # managers whose last save failed, which nobody has asked
 
     @initialize(policy=st.sampled_from(POLICIES))
     def begin(self, policy: KeepPolicy) -> None:
         self.policy = policy
         self.managers = [self.manager(who) for who in range(len(BACKGROUND))]
+        self.reader = StepReader(self.root)
 
     def manager(self, who: int) -> CheckpointManager:
         return CheckpointManager(
@@ -115,6 +119,7 @@ class Managers(RuleBasedStateMachine):
     def commit(self, step: int, loss: float, salt: int) -> set[int]:
         """In the dictionary too; which steps are to go now."""
         self.model[step] = SavedStep(step, self.now, {"loss": loss}), salt
+        self.versions[step] = self.versions.get(step, 0) + 1
         return self.unwanted()
 
     def unwanted(self) -> set[int]:
@@ -276,6 +281,23 @@ class Managers(RuleBasedStateMachine):
             self.may_be_gone.discard(step)
             assert not (self.root / str(step)).exists()
 
+    @precondition(lambda self: self.numbers())
+    @rule(who=whos, pick=picks)
+    def go_back(self, who: int, pick: int) -> None:
+        step = self.pick(self.numbers(), pick)
+        later = {number for number in self.numbers() if number > step}
+        pinned = later & {*self.pins}
+        if pinned:
+            with pytest.raises(StepError, match=r"in use, and (was|were) not deleted"):
+                self.managers[who].delete_after(step)
+        else:
+            assert later <= {*self.managers[who].delete_after(step)}
+        for gone in later - pinned:
+            self.model.pop(gone, None)
+            self.foreign.pop(gone, None)
+            self.may_be_gone.discard(gone)
+        assert self.managers[who].steps() == sorted(self.numbers())
+
     @rule(who=whos, by=st.integers(1, 3))
     def delete_what_is_not_there(self, who: int, by: int) -> None:
         step = self.next_step(by)
@@ -384,6 +406,17 @@ class Managers(RuleBasedStateMachine):
     def restore_what_is_not_there(self, who: int, by: int) -> None:
         with pytest.raises((FileNotFoundError, cordwood.IncompleteCheckpointError)):
             self.managers[who].restore(self.next_step(by))
+
+    @rule()
+    def read_what_is_new(self) -> None:
+        there = {
+            (step, 0 if step in self.foreign else self.versions[step]) for step in self.numbers()
+        }
+        new = sorted(there - (self.read or set()))
+        if self.read is None:
+            new = new[-1:]
+        assert list(self.reader.new_steps(0)) == [step for step, _ in new]
+        self.read = there
 
     @rule(who=whos)
     def look(self, who: int) -> None:
