@@ -444,3 +444,89 @@ def test_a_mark_may_come_in_sight_late(tmp_path: Path) -> None:
         threading.Timer(0.2, (tmp_path / "a").mkdir).start()
         threading.Timer(0.3, (tmp_path / "a" / "mark").touch).start()
         assert other.sees("mark", timeout_seconds=60)
+
+
+@pytest.fixture
+def two_steps(tmp_path: Path) -> tuple[Path, Path]:
+    """A directory that holds data-1, and where the next is to be."""
+    save(tmp_path / "1", "x", "data-1")
+    return tmp_path / "1", tmp_path / "2"
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["ours", "theirs"])
+def test_a_link_that_another_save_has_committed_stays(
+    two_steps: tuple[Path, Path], first: bool
+) -> None:
+    """Two save the same step and link the same file. One is done; then the other fails."""
+    old, new = two_steps
+    store = LocalStore(new, RULES)
+
+    def fail() -> None:
+        with store.saving(others_commit=False) as failing:
+            if first:
+                assert failing.link(str(old), "data-1")
+            with store.saving(others_commit=False) as other:
+                assert other.link(str(old), "data-1")
+                other.write([new_file("data-2")])
+                if not first:
+                    assert failing.link(str(old), "data-1")
+                other.commit(put("x", "data-1", "data-2"))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert found(new) == ["data-1", "data-2", "index"]
+
+
+@pytest.mark.parametrize("linked", [True, False], ids=["links", "copies"])
+def test_a_save_that_fails_takes_nothing_of_what_was_there(
+    two_steps: tuple[Path, Path], linked: bool
+) -> None:
+    """A damaged step is saved again: until the commit its files are those of the old index."""
+    old, new = two_steps
+    with LocalStore(new, RULES).saving(others_commit=False) as saving:
+        assert saving.link(str(old), "data-1")
+        saving.write([new_file("data-2")])
+        saving.commit(put("x", "data-1", "data-2"))
+    if not linked:  # by `cp -r`
+        raw = (new / "data-1").read_bytes()
+        (new / "data-1").unlink()
+        (new / "data-1").write_bytes(raw)
+
+    def fail() -> None:
+        with LocalStore(new, RULES).saving(others_commit=False) as failing:
+            assert failing.link(str(old), "data-1") is linked
+            failing.forgo("data-1")
+            assert found(new) == ["data-1", "data-2", "index"]
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert found(new) == ["data-1", "data-2", "index"]
+
+
+class _NoLocks(system.System):
+    def flock(self, fd: int, operation: int) -> None:
+        del fd, operation
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+
+@pytest.mark.parametrize("calls", [system.System(), _NoLocks()], ids=["locks", "no locks"])
+def test_a_link_that_is_not_needed_goes(two_steps: tuple[Path, Path], calls: system.System) -> None:
+    old, new = two_steps
+    with system.replaced(calls):
+        with LocalStore(new, RULES).saving(others_commit=False) as saving:
+            assert saving.link(str(old), "data-1")
+            saving.forgo("data-1")
+            saving.write([new_file("data-2")])
+            saving.commit(put("x", "data-2"))
+        assert found(new) == ["data-2", "index"]
+
+        def fail() -> None:
+            with LocalStore(f"{new}0", RULES).saving(others_commit=False) as failing:
+                assert failing.link(str(old), "data-1")
+                raise RuntimeError
+
+        with pytest.raises(RuntimeError):
+            fail()
+    assert found(old.parent) == ["1", "2"]

@@ -111,12 +111,12 @@ def link_packs(
                 digests = sealed_digests(file, source.sealed)
                 same -= changed_cells(file, digests, stored, same, value_of, check=check)
         except (CorruptionError, FormatError, OSError) as e:
-            save.unlink(source.name)
+            save.forgo(source.name)
             settled.update(sizes)
             _tell(store, prefix, e)
             continue
         if not is_worth_a_link(stored, same):
-            save.unlink(source.name)
+            save.forgo(source.name)
             settled.update({held[i]: stored[i].length for i in same})
             continue
         parts = linked_parts(stored, same)

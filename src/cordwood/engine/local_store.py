@@ -147,6 +147,7 @@ class LocalSave:
         self._files: list[Temporary] = []
         self._small: list[Temporary] = []
         self._links: list[Temporary] = []  # what is open of each is the file itself
+        self._new_links: set[str] = set()  # the paths of those that were not there before
         self._marks: list[Temporary] = []
         # Closes what is open by the time that it is consumed, and so unlocks it.
         opened = chain.from_iterable(
@@ -210,18 +211,21 @@ class LocalSave:
         self.doing = f"linking {name}"
         file = Temporary(f"{self._path}/{name}")
         self._links.append(file)
+        is_new = not os.path.lexists(file.path)
         try:
-            if link_shared(file.opened, f"{folder}/{name}", file.path, check):
-                return True
+            linked = link_shared(file.opened, f"{folder}/{name}", file.path, check)
         except OSError:
-            pass  # no links here, too many of this file, or it has just been deleted
-        self.unlink(name)
-        return False
+            linked = False  # no links here, too many of this file, or it has just been deleted
+        if linked and is_new:
+            self._new_links.add(file.path)
+        if not linked:
+            self.forgo(name)
+        return linked
 
-    def unlink(self, name: str) -> None:
+    def forgo(self, name: str) -> None:
         for file in self._links:
             if os.path.basename(file.path) == name:
-                _take_back(file)
+                unlock(file.opened)
 
     def commit(self, update: Callable[[bytes | None], Change]) -> None:
         self.doing = "creating its directory"
@@ -298,7 +302,7 @@ class LocalSave:
                 with suppress(OSError):
                     system.current().unlink(path)
             else:
-                remove_unlocked(path)
+                remove_unlocked(path, without_locks=path in self._new_links)
 
     def abandon(self) -> None:
         """Remove what was written, unless an index refers to it."""
@@ -306,37 +310,33 @@ class LocalSave:
             small.remove()
         if self.in_place:
             return
+        written = self._files
         if not self._perhaps_committed:
-            self._remove_files(frozenset())
-        elif self._files or self._links:
+            for file in written:
+                file.remove()
+            written = []
+        if written or self._links:  # these may be of another save of this directory as well
             with suppress(OSError, CordwoodError):
-                _alone(self._path, self._rules, self._remove_unreferenced)
+                _alone(self._path, self._rules, lambda: self._remove_unreferenced(written))
         for folder in reversed(self._made):
             with suppress(OSError):  # not empty: someone else uses it
                 system.current().rmdir(folder)
 
-    def _remove_unreferenced(self) -> None:
+    def _remove_unreferenced(self, written: Sequence[Temporary]) -> None:
         data = _read_index(self._path, self._rules)
-        self._remove_files(frozenset() if data is None else self._rules.referenced(data))
+        kept = frozenset() if data is None else self._rules.referenced(data)
+        for file in written:
+            if os.path.basename(file.path) not in kept:
+                file.remove()
+        for link in self._links:
+            unlock(link.opened)
+            if os.path.basename(link.path) not in kept:
+                remove_unlocked(link.path, without_locks=link.path in self._new_links)
 
     def remove_marks(self) -> None:
         """Remove what only told others where this save goes."""
         for mark in self._marks:
             mark.remove()
-
-    def _remove_files(self, kept: frozenset[str]) -> None:
-        for file in self._files:
-            if os.path.basename(file.path) not in kept:
-                file.remove()
-        for link in self._links:
-            if os.path.basename(link.path) not in kept:
-                _take_back(link)
-
-
-def _take_back(link: Temporary) -> None:
-    """Remove a link, unless another save of the same directory holds it too."""
-    unlock(link.opened)
-    remove_unlocked(link.path)
 
 
 def _lock_of(path: str, rules: Rules) -> str:

@@ -153,13 +153,17 @@ def is_locked(path: str, *, even_shared: bool) -> bool:
         unlock(opened)
 
 
-def remove_unlocked(path: str, *, dry_run: bool = False) -> bool:
-    """Remove a file unless a living save holds its lock; whether it could be removed."""
+def remove_unlocked(path: str, *, dry_run: bool = False, without_locks: bool = False) -> bool:
+    """Remove a file unless a living save holds its lock; whether it could be removed.
+
+    `without_locks`: also where the file system has no locks, and nobody can tell.
+    """
     calls = system.current()
     opened: list[int] = []
     try:
         open_into(opened, path, os.O_RDWR | _FLAGS)
-        calls.flock(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        take = lock if without_locks else calls.flock
+        take(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not dry_run:
             calls.unlink(path)
         return True

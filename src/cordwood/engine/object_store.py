@@ -129,7 +129,7 @@ class ObjectSave:
     def link(self, folder: str, name: str, check: Check = go_on) -> bool:  # noqa: ARG002
         return False
 
-    def unlink(self, name: str) -> None:
+    def forgo(self, name: str) -> None:
         """There are none."""
 
     def commit(self, update: Callable[[bytes | None], Change]) -> None:

@@ -82,8 +82,8 @@ class StoreSave(Protocol):
         """
         ...
 
-    def unlink(self, name: str) -> None:
-        """Take a link back."""
+    def forgo(self, name: str) -> None:
+        """Do without a link after all: what the index does not refer to goes with the commit."""
         ...
 
     def commit(self, update: Callable[[bytes | None], Change]) -> None:
