@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Told", "kill_in_a_save", "start", "told_by"]
+__all__ = ["Told", "kill_in_a_save", "require_links", "start", "told_by"]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 INDEX = "cordwood.json"
@@ -59,6 +59,15 @@ def told_by(child: subprocess.Popen[str], *, killed: bool = False) -> Told:
     if child.returncode != expected:
         raise SystemExit(f"the training run ended with {child.returncode}, not {expected}")
     return found
+
+
+def require_links(told: Told) -> None:
+    """It is an error if what is frozen was written again: only the first save of a mesh may."""
+    if len(told.saves) < 2:
+        raise SystemExit(f"expected two saves or more, found {len(told.saves)}")
+    for save in told.saves[1:]:
+        if save["linked_bytes"] <= 0:
+            raise SystemExit(f"the save of step {save['step']} linked nothing")
 
 
 def kill_in_a_save(child: subprocess.Popen[str], root: Path, steps: Sequence[int]) -> int:

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 import cordwood
+from demo.children import require_links
 from demo.resuming import Runs
 from demo.transformer import held_out_loss, new_run, text_as_codes
 from demo.weights import flat, same_bits
@@ -76,6 +77,8 @@ def show_steps(console: Console, folder: Path, runs: Runs) -> None:
         cost.size_bytes = path.stat().st_size
     _require_readable(console, tensors, flax_file, restored.tree["state"].params)
     console.print(_table_of_saves(runs))
+    require_links(runs.killed)
+    require_links(runs.resumed)
     taken, state = _disk_bytes(runs.root), costs[0].size_bytes
     console.print(
         f"Steps {manager.steps()} take {taken / 1e6:.1f} MB on disk; "

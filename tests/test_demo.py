@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.children import INDEX, kill_in_a_save
+from demo.children import INDEX, Told, kill_in_a_save, require_links
 
 # Begins to save a step, if it is told of one, and does not end.
 CHILD = """
@@ -47,3 +47,15 @@ def test_it_fails_where_there_is_no_such_save(root: Path) -> None:
     message = r"no save of steps \[3, 6\] was met in the middle"
     with child_saving() as child, pytest.raises(SystemExit, match=message):
         kill_in_a_save(child, root, [3, 6])
+
+
+def told(*linked: int) -> Told:
+    return Told({}, [{"step": i, "linked_bytes": size} for i, size in enumerate(linked)], {}, {})
+
+
+def test_it_fails_where_what_is_frozen_is_written_again() -> None:
+    require_links(told(0, 5, 7))
+    with pytest.raises(SystemExit, match="the save of step 2 linked nothing"):
+        require_links(told(0, 5, 0))
+    with pytest.raises(SystemExit, match="expected two saves or more, found 1"):
+        require_links(told(0))

@@ -10,7 +10,12 @@ import pytest
 
 from cordwood.engine import compare
 from cordwood.engine.apart import go_on
-from cordwood.engine.compare import changed_cells, seems_unchanged
+from cordwood.engine.compare import (
+    Difference,
+    changed_cells,
+    check_differences,
+    seen_difference,
+)
 from cordwood.engine.digest import digests_of
 from cordwood.engine.files import MemoryFile
 from cordwood.errors import CorruptionError
@@ -115,6 +120,31 @@ def test_a_look_at_three_places(at: int, seen: bool) -> None:
     (array,) = arrays_of([100])
     raw, _, (cell,) = file_of([array])
     with MemoryFile(raw, "old") as file:
-        assert seems_unchanged(file, cell, array)
+        assert seen_difference(file, cell, array) is None
         array[at] ^= 1
-        assert seems_unchanged(file, cell, array) is not seen
+        found = seen_difference(file, cell, array)
+        assert (found is not None) is seen
+        if found is not None:
+            assert found.offset <= HEADER + at < found.offset + 8
+            assert found.part == 1 / 8
+
+
+@pytest.mark.parametrize("at", [0, BLOCK - 1, BLOCK, 199])
+def test_where_little_differs_the_digest_is_asked(at: int) -> None:
+    (array,) = arrays_of([200])
+    raw, digests, _ = file_of([array])
+    around = Difference(HEADER + max(at - 7, 0), 1 / 8)  # which may go on in the next block
+    differences = [Difference(HEADER + 190, 1.0), around]
+    check_differences(MemoryFile(raw, "old"), lambda: digests, differences)
+    raw[HEADER + at] ^= 1
+    with pytest.raises(CorruptionError, match=r"^old: bytes \d+ to \d+ do not match the digest"):
+        check_differences(MemoryFile(raw, "old"), lambda: digests, differences)
+
+
+def test_where_all_differs_nothing_is_asked() -> None:
+    def never() -> Digests:
+        raise AssertionError
+
+    file = MemoryFile(b"", "old")
+    check_differences(file, never, [])
+    check_differences(file, never, [Difference(0, 1.0), Difference(10, 0.5)])

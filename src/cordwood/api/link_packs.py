@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,7 +13,12 @@ from cordwood.api.jobs import Fetch
 from cordwood.api.snapshot import PartViews
 from cordwood.api.stores import store_at
 from cordwood.engine.apart import Check
-from cordwood.engine.compare import changed_cells, seems_unchanged
+from cordwood.engine.compare import (
+    Difference,
+    changed_cells,
+    check_differences,
+    seen_difference,
+)
 from cordwood.engine.files import ReadableFile
 from cordwood.engine.stores import DirectoryStore, StoreSave
 from cordwood.errors import CordwoodError, CorruptionError, FormatError
@@ -149,23 +154,30 @@ def _value(layout: Layout, file: BaseFile, views: PartViews, position: int) -> A
 def _peek(
     file: ReadableFile, there: BaseFile, value_of: Callable[[int], Any], check: Check
 ) -> frozenset[int]:
-    """The positions of cells that have not changed, as far as a few of their bytes tell."""
-    cells = there.cells
-    sample, rest = peek_order(cells)
-    if not sample:
-        return frozenset()
+    """The positions of cells that have not changed, as far as a few of their bytes tell.
 
-    def changed(positions: list[int]) -> Iterator[int]:
+    Raises CorruptionError where the file is not to be linked because it is damaged.
+    """
+    source, cells = there
+    sample, rest = peek_order(cells)
+    gone: dict[int, Difference] = {}
+
+    def look(positions: list[int]) -> None:
         for i in positions:
             check()
-            if not seems_unchanged(file, cells[i], value_of(i)):
-                yield i
+            found = seen_difference(file, cells[i], value_of(i))
+            if found is not None:
+                gone[i] = found
 
-    gone = set(changed(sample))
-    if len(gone) == len(sample):
-        return frozenset()
-    gone.update(changed(rest))
-    return frozenset([i for i, cell in enumerate(cells) if cell.leaf >= 0 and i not in gone])
+    look(sample)
+    same: frozenset[int] = frozenset()
+    if len(gone) < len(sample):
+        look(rest)
+        same = frozenset([i for i, cell in enumerate(cells) if cell.leaf >= 0 and i not in gone])
+    if not is_worth_a_link(cells, same):  # otherwise all of it is read
+        assert source.sealed is not None
+        check_differences(file, partial(sealed_digests, file, source.sealed), gone.values())
+    return same
 
 
 def _tell(store: DirectoryStore, prefix: str, error: Exception) -> None:

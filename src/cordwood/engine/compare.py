@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,17 +18,25 @@ from cordwood.index import Digests
 from cordwood.plan.linking import StoredCell, is_worth_a_link
 from cordwood.plan.save import LeafBytes, Literal, Segment
 
-__all__ = ["changed_cells", "seems_unchanged"]
+__all__ = ["Difference", "changed_cells", "check_differences", "seen_difference"]
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 _PEEK_BYTES = 4 << 10
 _UNIT_BYTES = 4 << 20
+_DAMAGED_PART = 1 / 4  # where more differs, it is hardly damage: a bad sector is 1/8 of a look
 _NOBODYS = Literal(b"")
 
 
-def seems_unchanged(file: ReadableFile, cell: StoredCell, value: Array) -> bool:
-    """Whether a cell begins, goes on in the middle, and ends as its value does.
+class Difference(NamedTuple):
+    """Where a file is not what a value is."""
+
+    offset: int  # in the file, of what was looked at there
+    part: float  # of the bytes that were looked at, how many differ: 0 to 1
+
+
+def seen_difference(file: ReadableFile, cell: StoredCell, value: Array) -> Difference | None:
+    """Where a cell does not begin, go on in the middle, or end as its value does.
 
     Raises as reading from the file does.
     """
@@ -37,9 +45,31 @@ def seems_unchanged(file: ReadableFile, cell: StoredCell, value: Array) -> bool:
     last = cell.length - size
     for start in sorted({0, last // 2, last}):
         copy_bytes(value, start, expected)
-        if file.read(cell.offset + start, size) != expected:
-            return False
-    return True
+        found = file.read(cell.offset + start, size)
+        if found != expected:
+            differing = np.frombuffer(found, np.uint8) != np.frombuffer(expected, np.uint8)
+            return Difference(cell.offset + start, float(differing.mean()))
+    return None
+
+
+def check_differences(
+    file: ReadableFile, digests: Callable[[], Digests], found: Iterable[Difference]
+) -> None:
+    """Check the block where the least differs, which damage may have done.
+
+    Reads nothing where all that was looked at is another, as after a step of training.
+
+    Raises CorruptionError for a block that does not match its digest.
+    """
+    least = min(found, key=lambda each: each.part, default=None)
+    if least is None or least.part > _DAMAGED_PART:
+        return
+    known = digests()
+    block = known.block_bytes
+    start = least.offset - (least.offset - known.start) % block
+    count = -(-(least.offset + _PEEK_BYTES - start) // block)
+    stop = min(start + count * block, file.size_bytes)
+    check_blocks(file.name, start, [memoryview(file.read(start, stop - start))], known)
 
 
 def changed_cells(
