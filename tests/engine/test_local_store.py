@@ -478,6 +478,27 @@ def test_a_link_that_another_save_has_committed_stays(
     assert found(new) == ["data-1", "data-2", "index"]
 
 
+def test_a_directory_that_is_removed_before_its_first_link(two_steps: tuple[Path, Path]) -> None:
+    """As whoever cleans up the root does with what is still empty."""
+
+    class Removing(system.System):
+        left = 3
+
+        def link(self, source: str, target: str) -> None:
+            if self.left:
+                self.left -= 1
+                os.rmdir(os.path.dirname(target))
+            super().link(source, target)
+
+    old, new = two_steps
+    with system.replaced(Removing()), LocalStore(new, RULES).saving(others_commit=False) as save:
+        assert save.link(str(old), "data-1")
+        assert not save.link(str(old), "data-9")
+        save.commit(put("x", "data-1"))
+    assert found(new) == ["data-1", "index"]
+    assert (new / "data-1").samefile(old / "data-1")
+
+
 @pytest.mark.parametrize("linked", [True, False], ids=["links", "copies"])
 def test_a_save_that_fails_takes_nothing_of_what_was_there(
     two_steps: tuple[Path, Path], linked: bool

@@ -206,18 +206,25 @@ class LocalSave:
         raise StorageError(errno.EBUSY, f"other processes keep removing {name}", self._path)
 
     def link(self, folder: str, name: str, check: Check = go_on) -> bool:
-        self.doing = "creating its directory"
-        make_ancestors(self._path, self._made)
-        self.doing = f"linking {name}"
         file = Temporary(f"{self._path}/{name}")
         self._links.append(file)
-        is_new = not os.path.lexists(file.path)
-        try:
-            linked = link_shared(file.opened, f"{folder}/{name}", file.path, check)
-        except OSError:
-            linked = False  # no links here, too many of this file, or it has just been deleted
-        if linked and is_new:
-            self._new_links.add(file.path)
+        linked = False
+        for _ in range(_ATTEMPTS):
+            self.doing = "creating its directory"
+            make_ancestors(self._path, self._made)
+            self.doing = f"linking {name}"
+            is_new = not os.path.lexists(file.path)
+            try:
+                linked = link_shared(file.opened, f"{folder}/{name}", file.path, check)
+            except FileNotFoundError:  # it has just been deleted; or this directory, still empty
+                if not os.path.isdir(self._path):
+                    unlock(file.opened)
+                    continue
+            except OSError:
+                pass  # no links here, or too many of this file
+            if linked and is_new:
+                self._new_links.add(file.path)
+            break
         if not linked:
             self.forgo(name)
         return linked
