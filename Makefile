@@ -57,6 +57,7 @@ bench: $(STAMP) $(MINILM)
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/parts.py
 	$(BIN)/python benchmarks/convert.py
+	$(BIN)/python benchmarks/verify.py
 	$(BIN)/python -m benchmarks.readme
 
 fuzz: $(STAMP)

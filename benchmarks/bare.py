@@ -6,9 +6,10 @@ import ctypes
 import mmap
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,10 +19,12 @@ __all__ = [
     "copy_direct",
     "page_aligned_copy",
     "preadv_into_empty",
+    "read_through",
     "write_direct",
 ]
 
 CHUNK_BYTES = 4 << 20
+T = TypeVar("T")
 THREADS = max(2, min(4, os.cpu_count() or 2))
 PAGE_BYTES = 4096
 REPEATED_BYTES = 16 * CHUNK_BYTES  # what stands for a larger file
@@ -99,6 +102,29 @@ def preadv_into_empty(path: Path) -> np.ndarray[Any, Any]:
     return array
 
 
+def read_through(paths: Sequence[Path]) -> None:
+    """Files read by threads, one after another, 4 MiB at a time, into a buffer for each thread."""
+    buffers = threading.local()
+
+    def read(fd: int, start: int, stop: int) -> None:
+        if not hasattr(buffers, "memory"):
+            buffers.memory = memoryview(bytearray(CHUNK_BYTES))
+        _read_all(fd, buffers.memory[: stop - start], start)
+
+    ends = list(accumulate([path.stat().st_size for path in paths], initial=0))
+    parts = [
+        (number, start, min(start + CHUNK_BYTES, stop - begin))
+        for number, (begin, stop) in enumerate(pairwise(ends))
+        for start in range(0, stop - begin, CHUNK_BYTES)
+    ]
+    fds = [os.open(path, os.O_RDONLY) for path in paths]
+    try:
+        _for_each(parts, lambda part: read(fds[part[0]], *part[1:]))
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
 def _fallocate(fd: int, size_bytes: int) -> None:
     call = ctypes.CDLL(None, use_errno=True).fallocate
     call.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
@@ -122,7 +148,12 @@ def _read_all(fd: int, view: memoryview, offset: int) -> None:
 
 
 def _in_threads(size_bytes: int, work: Callable[[int, int], None]) -> None:
-    starts = iter(range(0, size_bytes, CHUNK_BYTES))
+    starts = range(0, size_bytes, CHUNK_BYTES)
+    _for_each(starts, lambda start: work(start, min(start + CHUNK_BYTES, size_bytes)))
+
+
+def _for_each(items: Iterable[T], work: Callable[[T], None]) -> None:
+    left = iter(items)
     lock = threading.Lock()
     errors: list[BaseException] = []
 
@@ -130,10 +161,10 @@ def _in_threads(size_bytes: int, work: Callable[[int, int], None]) -> None:
         try:
             while not errors:
                 with lock:
-                    start = next(starts, None)
-                if start is None:
+                    item = next(left, None)
+                if item is None:
                     return
-                work(start, min(start + CHUNK_BYTES, size_bytes))
+                work(item)
         except BaseException as e:  # noqa: BLE001  (handed to the caller below)
             errors.append(e)
 

@@ -7,7 +7,7 @@ it alone. These are named tuples and not dataclasses because a scan of 20,000 le
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from cordwood.keypath import KeyPath
@@ -24,6 +24,7 @@ __all__ = [
     "Inline",
     "Leaf",
     "LeafKind",
+    "LeafRuns",
     "LeafSpec",
     "Naming",
     "Piece",
@@ -176,6 +177,15 @@ class LeafSpec(NamedTuple):
     value: Any = None  # of a Python value
 
 
+class LeafRuns(NamedTuple):
+    """What the leaves of a checkpoint are, run by run, without where their bytes are."""
+
+    key_paths: Sequence[KeyPath]  # of all leaves
+    types: Sequence[LeafSpec]  # without key paths
+    cuts: Sequence[tuple[int, ...]]  # of each type: in how many parts it lies along each axis
+    runs: Sequence[tuple[int, int]]  # of leaves: position in `types`, count
+
+
 class Index(NamedTuple):
     """Everything a checkpoint holds, without its bulk bytes."""
 
@@ -185,3 +195,4 @@ class Index(NamedTuple):
     sources: tuple[Source, ...]
     naming: Naming = "exact"
     metadata: Mapping[str, str] = {}  # the user's own; never mutated
+    shardings: Mapping[int, str] = {}  # by leaf, as the writer has noted them: for people

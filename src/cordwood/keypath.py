@@ -21,6 +21,7 @@ from __future__ import annotations
 import ast
 import math
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Key",
     "KeyPath",
     "format_path",
+    "format_paths",
     "is_dict_key",
     "key_literal",
     "parse_path",
@@ -65,6 +67,22 @@ def format_path(path: KeyPath) -> str:
     "layers/0/w%2Fb/'0'/(3)"
     """
     return "/".join([_format_key(key) for key in path])
+
+
+def format_paths(paths: Iterable[KeyPath]) -> list[str]:
+    """The string form of each path; of many, each key is formatted once."""
+    text_of = _KeyTexts().__getitem__
+    return ["/".join(map(text_of, path)) for path in paths]
+
+
+class _KeyTexts(dict[Key, str]):
+    """The string form of each key that was asked for."""
+
+    def __missing__(self, key: Key) -> str:
+        text = _format_key(key)
+        if not isinstance(key, DictKey):  # of which 1, 1.0 and True would be one
+            self[key] = text
+        return text
 
 
 def _format_key(key: Key) -> str:

@@ -18,7 +18,9 @@ import numpy as np
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.lazy import LazyArray
 from cordwood.errors import LimitError, UnsupportedLeafError
-from cordwood.formats import flax_msgpack
+from cordwood.formats.flax_msgpack.layout import plan_save
+from cordwood.formats.flax_msgpack.restore import restore as restore_state
+from cordwood.formats.flax_msgpack.scan import scan
 from cordwood.plan.save import FilePlan, Literal
 from cordwood.tree.leaves import host_array
 from cordwood.tree.padding import without_padding
@@ -59,9 +61,7 @@ def plan_state(
 
     With `problems`, what cannot be stored is collected there instead of raised.
     """
-    return flax_msgpack.plan_save(
-        state, max_chunk_size=MAX_CHUNK_SIZE, sort_keys=sort_keys, problems=problems
-    )
+    return plan_save(state, max_chunk_size=MAX_CHUNK_SIZE, sort_keys=sort_keys, problems=problems)
 
 
 def plan_buffers(plan: FilePlan, fetch: Callable[[int], Any]) -> Iterator[memoryview]:
@@ -199,7 +199,7 @@ def msgpack_restore(encoded_pytree: Encoded) -> Any:
     from cordwood.engine.files import MemoryFile
 
     file = MemoryFile(encoded_pytree)
-    return flax_msgpack.restore(flax_msgpack.scan(file), file.map())
+    return restore_state(scan(file), file.map())
 
 
 def save_to_file(target: Any, filepath: str | os.PathLike[str]) -> None:
@@ -245,7 +245,7 @@ def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:
     from cordwood.tree.flatten import build
 
     with LocalFile(filepath) as file:
-        index = flax_msgpack.scan(file)
+        index = scan(file)
         targets = [target_as_saved(leaf, None) for leaf in index.leaves]
         values = restore(index, [file], targets, mmap=False, verify=False, alias=False)
     return from_state_dict(target, build(index.structure, values))

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 import cordwood
 from cordwood.cli.main import COMMANDS
+from demo.terminal import COLUMNS, LINES, run_in_terminal
 from tests.children import run_python
 from tests.cli.conftest import Run
+
+GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 
 
 def tree() -> dict[str, Any]:
@@ -309,14 +316,75 @@ assert not heavy, heavy
 """
 
 
-@pytest.mark.parametrize("name", ["a.safetensors", "packs"])
+@pytest.mark.parametrize("name", ["a.safetensors", "a.msgpack", "packs", "zarr"])
 def test_ls_imports_neither_jax_nor_numpy(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    leaves = {f"layer{i}": {"w": np.zeros(2, np.float32)} for i in range(20_000)}
-    cordwood.save(path, {**leaves, "x": jnp.ones(3, jnp.bfloat16)})
+    count = 500 if name == "zarr" else 20_000  # each a directory, and flushed
+    leaves = {f"layer{i}": {"w": np.zeros(2, np.float32)} for i in range(count)}
+    options: Any = {"layout": "zarr"} if name == "zarr" else {}
+    cordwood.save(path, {**leaves, "x": jnp.ones(3, jnp.bfloat16)}, **options)
     out = run_python(IMPORTS, str(path))
-    assert out.splitlines()[-1].startswith("20001 leaves, 156.3 KiB")
+    assert out.splitlines()[-1].startswith(f"{count + 1} leaves, ")
     assert out.splitlines()[-2].split() == ["x", "bfloat16[3]", "6", "B"]
+
+
+@pytest.mark.parametrize("layout", ["packs", "zarr"])
+def test_ls_by_the_index_is_ls_by_opening(
+    tmp_path: Path, layout: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cordwood.api import listing
+
+    path = tmp_path / "c"
+    odd: dict[str, Any] = {"key": jax.random.key(0), "i4": jnp.ones(3, jnp.int4), "n": None}
+    odd |= {"s": "x" * 5000, "c": np.ones(2, np.complex256), "scalar": np.float64(2), "e": {}}
+    for prefix in ("a", "b"):
+        cordwood.save(path, {**tree(), **odd}, layout=layout, prefix=prefix)
+    quick = listing.list_leaves(path, prefix="a")
+    monkeypatch.setattr(listing, "quick_look", lambda *_, **__: None)
+    assert quick == listing.list_leaves(path, prefix="a")
+
+
+def test_ls_prints_a_table_where_it_fits_the_screen(tmp_path: Path) -> None:
+    cordwood.save(tmp_path / "few", {f"w{i}": i for i in range(LINES - 6)})
+    cordwood.save(tmp_path / "many", {f"w{i}": i for i in range(LINES - 5)})
+    cordwood.save(tmp_path / "wide", {"w" * COLUMNS: 1})
+    for name, is_table in (("few", True), ("many", False), ("wide", False)):
+        command = [sys.executable, "-m", "cordwood", "ls", str(tmp_path / name)]
+        environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)}
+        shown = run_in_terminal(command, tmp_path, environment)
+        assert (shown.text.splitlines()[0] == "") == is_table, name
+        assert shown.text.splitlines()[-1].endswith(", packs")
+
+
+def test_ls_of_what_others_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cordwood.api import listing
+
+    golden = GOLDEN / "eformer-0.0.101" / "run" / "run-12"
+    quick = listing.list_leaves(golden, prefix="params")
+    monkeypatch.setattr(listing, "quick_look", lambda *_, **__: None)
+    opened = listing.list_leaves(golden, prefix="params")
+    assert {row.cuts for row in opened.rows} == {(), (4, 2)}  # which the index does not tell
+    plain = [row._replace(parts=1, cuts=()) for row in opened.rows]
+    assert quick == opened._replace(rows=plain)
+
+
+def test_ls_tells_how_arrays_are_spread(run: Run, tmp_path: Path) -> None:
+    mesh = jax.make_mesh((4, 2), ("x", "y"))
+    spread = NamedSharding(mesh, PartitionSpec("x", "y"))
+    array = jax.device_put(np.zeros((8, 4), np.float32), spread)
+    cordwood.save(tmp_path / "c", {"w": array, "b": 1})
+    out = run("ls", tmp_path / "c").out
+    assert out.splitlines()[0] == "w  float32[8,4]  128 B  in 8 parts, 4x2"
+    found = json.loads(run("ls", tmp_path / "c", "--json").out)["leaves"][0]
+    assert (found["parts"], found["cuts"], found["sharding"]) == (8, [4, 2], "")
+
+
+@pytest.mark.parametrize("name", ["v0-zarr2-files", "v0-zarr3-ocdbt"])
+def test_ls_tells_the_shardings_that_orbax_noted(run: Run, name: str) -> None:
+    found = json.loads(run("ls", GOLDEN / "orbax" / name, "--json").out)["leaves"]
+    by_path = {leaf["key_path"]: leaf["sharding"] for leaf in found}
+    assert by_path["params/kernel"] == "P('x', 'y') on x=4, y=2"
+    assert by_path["params/bias"] == "cpu:0"
 
 
 def test_completion_for_the_shell() -> None:

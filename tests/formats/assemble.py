@@ -13,7 +13,8 @@ from cordwood.dtypes import to_numpy
 from cordwood.engine.digest import digests_of
 from cordwood.engine.files import MemoryFile
 from cordwood.engine.verify import check_file
-from cordwood.formats.safetensors import plan_save, scan
+from cordwood.formats.safetensors.layout import plan_save
+from cordwood.formats.safetensors.scan import scan
 from cordwood.index import Index, Inline, Leaf
 from cordwood.plan.save import LeafBytes
 from cordwood.tree.flatten import build, flatten

@@ -19,7 +19,9 @@ from cordwood import msgpack
 from cordwood.engine.files import LocalFile, MemoryFile
 from cordwood.engine.write import write_file
 from cordwood.errors import LimitError
-from cordwood.formats.flax_msgpack import restore, scan, wire
+from cordwood.formats.flax_msgpack import wire
+from cordwood.formats.flax_msgpack.restore import restore
+from cordwood.formats.flax_msgpack.scan import scan
 from cordwood.index import Inline, Leaf, Piece, Pieces, Source, Span
 from cordwood.keypath import DictKey
 from cordwood.tree.leaves import host_array

@@ -19,7 +19,7 @@ from cordwood.formats.packs.hugging_face import hugging_face_index
 from cordwood.formats.packs.index_file import encode_index
 from cordwood.formats.packs.layout import encode_item, lay_out, own_packs
 from cordwood.formats.packs.scan import index_of
-from cordwood.formats.safetensors import scan
+from cordwood.formats.safetensors.scan import scan
 from cordwood.formats.safetensors.sealed import sealed_digests
 from cordwood.index import Box, Inline, LeafSpec, Piece, Pieces, Sealed, Span
 from cordwood.plan.packs import packs_of_process

@@ -25,7 +25,9 @@ from cordwood.errors import (
     LimitError,
     UnsupportedLeafError,
 )
-from cordwood.formats.safetensors import layout, plan_save, scan
+from cordwood.formats.safetensors import layout
+from cordwood.formats.safetensors.layout import plan_save
+from cordwood.formats.safetensors.scan import scan
 from cordwood.index import Index, Inline, LeafSpec, Pieces
 from cordwood.keypath import DictKey
 from cordwood.tree.structure import LEAF, Node

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from cordwood.engine.files import MemoryFile
 from cordwood.errors import FormatError
-from cordwood.formats.safetensors import scan
 from cordwood.formats.safetensors.compact import read_compact
+from cordwood.formats.safetensors.scan import scan
 from cordwood.formats.safetensors.strict_json import parse_json
 from cordwood.formats.safetensors.tensors import Tensors, tensor_table
 from tests.formats.assemble import with_header

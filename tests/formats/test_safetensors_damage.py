@@ -13,7 +13,7 @@ from cordwood.errors import (
     CorruptionError,
     UnsupportedFormatError,
 )
-from cordwood.formats.safetensors import scan
+from cordwood.formats.safetensors.scan import scan
 from tests.formats.assemble import file_bytes, header_of, read_bytes, with_header
 
 

@@ -14,7 +14,7 @@ import safetensors.flax
 import safetensors.numpy
 
 from cordwood.engine.files import LocalFile, MemoryFile
-from cordwood.formats.safetensors import scan
+from cordwood.formats.safetensors.scan import scan
 from cordwood.index import Pieces
 from tests.formats.assemble import equal, file_bytes, header_of, read_bytes, with_header
 

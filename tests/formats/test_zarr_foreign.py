@@ -18,7 +18,7 @@ from eformer.serialization.serialization import tree_serialize_leaves
 from cordwood.dtypes import to_numpy
 from cordwood.engine.directory import LocalDirectory
 from cordwood.errors import CordwoodError, CorruptionError, FormatError, TruncatedError
-from cordwood.formats.zarr import scan
+from cordwood.formats.zarr.scan import scan
 from cordwood.index import Box, Encoded, Index, Leaf, Pieces
 from cordwood.sharding.boxes import slices
 from cordwood.tree.flatten import build

@@ -17,7 +17,7 @@ from cordwood.engine.directory import LocalDirectory
 from cordwood.engine.hosts import ALONE
 from cordwood.engine.meeting import Meeting
 from cordwood.engine.verify import check_file
-from cordwood.formats.zarr import scan
+from cordwood.formats.zarr.scan import scan
 from cordwood.index import Box, Encoded, Index, Inline, Leaf
 from cordwood.plan.spread import Chunk, Codec, Spread
 from cordwood.sharding.boxes import shape_of, slices

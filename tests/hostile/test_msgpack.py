@@ -12,7 +12,8 @@ import pytest
 from cordwood import msgpack
 from cordwood.engine.files import MemoryFile
 from cordwood.errors import FormatError, LimitError, TruncatedError
-from cordwood.formats.flax_msgpack import scan, wire
+from cordwood.formats.flax_msgpack import wire
+from cordwood.formats.flax_msgpack.scan import scan
 
 F32 = b"\xa7float32"
 

@@ -16,7 +16,7 @@ from cordwood.errors import (
     LimitError,
     TruncatedError,
 )
-from cordwood.formats.safetensors import scan
+from cordwood.formats.safetensors.scan import scan
 from tests.formats.assemble import with_header
 
 

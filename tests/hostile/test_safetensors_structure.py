@@ -18,7 +18,8 @@ from cordwood.errors import (
     LimitError,
     UnsupportedFormatError,
 )
-from cordwood.formats.safetensors import scan, seal
+from cordwood.formats.safetensors import seal
+from cordwood.formats.safetensors.scan import scan
 from tests.formats.assemble import file_bytes, header_of
 
 

@@ -39,9 +39,11 @@ class Format(NamedTuple):
     writable: bool = True
 
 
-_FLAX = "cordwood.formats.flax_msgpack"
+_FLAX = "cordwood.formats.flax_msgpack.scan"
 FORMATS: Sequence[Format] = (
-    Format("safetensors", ".safetensors", "cordwood.formats.safetensors", "a safetensors file"),
+    Format(
+        "safetensors", ".safetensors", "cordwood.formats.safetensors.scan", "a safetensors file"
+    ),
     Format("npz", ".npz", "cordwood.formats.npz", "numpy arrays in a zip archive", writable=False),
     Format("npy", ".npy", "cordwood.formats.npy", "one numpy array", writable=False),
     Format("eqx", ".eqx", "cordwood.formats.eqx", "an equinox tree without names", writable=False),

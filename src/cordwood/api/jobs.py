@@ -72,7 +72,7 @@ def plan_job(
         )
         return job
     if row.name == "safetensors":
-        from cordwood.formats.safetensors import plan_save
+        from cordwood.formats.safetensors.layout import plan_save
 
         flat = flatten(tree)
         specs = [describe(p, leaf) for p, leaf in zip(flat.paths, flat.leaves, strict=True)]

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import repeat
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cordwood import dtypes
+from cordwood.api.quick_look import quick_look
 from cordwood.engine.collector import collector_paused
-from cordwood.engine.urls import local_or_url, parse_url
-from cordwood.errors import PrefixError
-from cordwood.index import ARRAY_KINDS, Inline, Leaf, LeafSpec
-from cordwood.keypath import format_path
+from cordwood.index import ARRAY_KINDS, Box, Inline, Leaf, LeafRuns, LeafSpec, Piece
+from cordwood.keypath import KeyPath, format_paths
 from cordwood.plan.described import described
 from cordwood.plan.patterns import Select, matching, pattern_name
 
 __all__ = ["Listing", "Row", "grouped", "list_leaves", "selected"]
 
-_PACKS_INDEX = "cordwood.json"
 _new = tuple.__new__
+
+# What a row says beside its key path.
+_Look = tuple[str, int, int, int, tuple[int, ...], str]
 
 
 class Row(NamedTuple):
@@ -32,6 +32,8 @@ class Row(NamedTuple):
     size_bytes: int
     parts: int = 1  # in how many pieces an array lies
     leaves: int = 0  # of a container
+    cuts: tuple[int, ...] = ()  # of an array in several boxes: how many lie along each axis
+    sharding: str = ""  # as the writer has noted it
 
 
 class Listing(NamedTuple):
@@ -48,70 +50,81 @@ def list_leaves(
 ) -> Listing:
     """The leaves of a checkpoint in their order.
 
-    A safetensors file or a local directory of packs is listed without numpy; anything else is
+    Of a local checkpoint of cordwood's only the index is read, without numpy; anything else is
     opened.
 
     Raises whatever `cordwood.open` does.
     """
     with collector_paused():
-        quick = _quick(path, prefix, format)
+        quick = quick_look(path, prefix=prefix, format=format)
         if quick is not None:
-            return quick
+            known = quick.leaves
+            rows = _rows_of_runs(known) if isinstance(known, LeafRuns) else _rows(known.leaves, {})
+            return Listing(quick.path, quick.format, rows, quick.metadata)
         from cordwood.api.checkpoint import open as open_checkpoint
 
         with open_checkpoint(path, prefix=prefix, format=format) as checkpoint:
-            leaves = checkpoint.index.leaves
-            rows = _rows(leaves, map(_parts, leaves))
+            index = checkpoint.index
+            rows = _rows(index.leaves, index.shardings)
             return Listing(checkpoint.path, checkpoint.format, rows, checkpoint.metadata)
 
 
-def _quick(path: str | os.PathLike[str], prefix: str | None, format: str | None) -> Listing | None:
-    path = local_or_url(path)
-    text = os.fspath(path)
-    if format is not None or parse_url(path) is not None:
-        return None
-    if text.endswith(".safetensors") and prefix is None and Path(text).is_file():
-        from cordwood.engine.files import LocalFile
-        from cordwood.formats.safetensors.scan import scan
-
-        with LocalFile(text) as file:
-            index = scan(file)
-        return Listing(text, "safetensors", _rows(index.leaves, repeat(1)), index.metadata)
-    if not (Path(text) / _PACKS_INDEX).is_file():
-        return None
-    from cordwood.engine.files import LocalFile
-    from cordwood.formats.packs.listing import list_items
-
-    with LocalFile(Path(text) / _PACKS_INDEX) as file:
-        items = list_items(file.read(0, file.size_bytes), name=f"{text}/{_PACKS_INDEX}")
-    if prefix is None and ("" in items or len(items) == 1):
-        prefix = "" if "" in items else next(iter(items))
-    if prefix not in items:
-        raise PrefixError(
-            f"{text}: {'no prefix was given' if prefix is None else f'there is no {prefix!r}'}; "
-            f"it holds trees of the prefixes {', '.join(map(repr, sorted(items)))}"
-        )
-    item = items[prefix]
-    return Listing(text, "packs", _rows(item.specs, item.parts), item.metadata)
+def _rows(leaves: Sequence[Leaf], shardings: Mapping[int, str]) -> list[Row]:
+    return _joined([leaf.key_path for leaf in leaves], _looks(leaves, shardings))
 
 
-def _parts(leaf: Leaf) -> int:
-    return 1 if isinstance(leaf.storage, Inline) else len(leaf.storage.pieces)
+def _rows_of_runs(leaves: LeafRuns) -> list[Row]:
+    return _joined(leaves.key_paths, _looks_of_runs(leaves))
 
 
-def _rows(leaves: Sequence[Leaf | LeafSpec], parts: Iterable[int]) -> list[Row]:
-    known: dict[tuple[object, ...], tuple[str, int]] = {}  # of leaves that are alike
-    rows = []
-    for leaf, count in zip(leaves, parts, strict=False):
-        alike = leaf.kind, leaf.shape, leaf.dtype, leaf.prng_impl
-        if alike not in known:
-            size = 0
-            if leaf.dtype and (leaf.kind in ARRAY_KINDS or leaf.shape):
-                size = math.prod(leaf.shape) * dtypes.itemsize(leaf.dtype)
-            known[alike] = described(leaf), size
-        what, size = known[alike]
-        rows.append(_new(Row, (format_path(leaf.key_path), what, size, max(count, 1), 0)))
-    return rows
+def _joined(paths: Sequence[KeyPath], looks: Sequence[_Look]) -> list[Row]:
+    columns = zip(format_paths(paths), *zip(*looks, strict=True), strict=True)
+    return list(map(_new, repeat(Row), columns))
+
+
+def _looks_of_runs(leaves: LeafRuns) -> Sequence[_Look]:
+    each = [
+        (*_dtype_and_size(spec), math.prod(cuts), 0, _told(cuts), "")
+        for spec, cuts in zip(leaves.types, leaves.cuts, strict=True)
+    ]
+    looks: list[_Look] = []
+    for number, length in leaves.runs:
+        looks += [each[number]] * length
+    return looks
+
+
+def _looks(leaves: Sequence[Leaf], shardings: Mapping[int, str]) -> Sequence[_Look]:
+    known: dict[tuple[Any, ...], _Look] = {}  # of leaves that are alike
+    looks = []
+    for number, leaf in enumerate(leaves):
+        _, kind, shape, dtype, storage, _, impl = leaf
+        look = known.get((kind, shape, dtype, impl))
+        if look is None:
+            look = (*_dtype_and_size(leaf), 1, 0, (), "")
+            known[kind, shape, dtype, impl] = look
+        if not isinstance(storage, Inline) and len(storage.pieces) > 1:
+            look = (*look[:2], len(storage.pieces), 0, _cuts(storage.pieces), look[5])
+        if number in shardings:
+            look = (*look[:5], shardings[number])
+        looks.append(look)
+    return looks
+
+
+def _dtype_and_size(leaf: Leaf | LeafSpec) -> tuple[str, int]:
+    size = 0
+    if leaf.dtype and (leaf.kind in ARRAY_KINDS or leaf.shape):
+        size = math.prod(leaf.shape) * dtypes.itemsize(leaf.dtype)
+    return described(leaf), size
+
+
+def _cuts(pieces: Sequence[Piece]) -> tuple[int, ...]:
+    """How many of the pieces lie along each axis, where they are boxes."""
+    starts = [piece.where.start for piece in pieces if isinstance(piece.where, Box)]
+    return _told([len(set(axis)) for axis in zip(*starts, strict=True)])
+
+
+def _told(cuts: Sequence[int]) -> tuple[int, ...]:
+    return tuple(cuts) if max(cuts, default=1) > 1 else ()
 
 
 def selected(rows: Sequence[Row], select: Select, *, where: str) -> list[Row]:

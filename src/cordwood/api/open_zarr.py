@@ -13,9 +13,8 @@ from cordwood.engine.files import ReadableFile
 from cordwood.engine.source_digests import SourceDigests
 from cordwood.engine.stage import standing
 from cordwood.errors import IncompleteCheckpointError
-from cordwood.formats.zarr import FORMAT, scan
 from cordwood.formats.zarr.index_file import INDEX_NAME, item_names
-from cordwood.formats.zarr.scan import read_index
+from cordwood.formats.zarr.scan import FORMAT, read_index, scan
 from cordwood.index import Index
 
 __all__ = ["OpenItem", "open_contents", "open_directory", "open_item"]

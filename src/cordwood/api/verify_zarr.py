@@ -9,9 +9,8 @@ from cordwood.api.open_zarr import open_directory
 from cordwood.api.verify import check_sources
 from cordwood.engine.source_digests import SourceDigests
 from cordwood.errors import CorruptionError
-from cordwood.formats.zarr import scan
 from cordwood.formats.zarr.index_file import item_names
-from cordwood.formats.zarr.scan import read_index
+from cordwood.formats.zarr.scan import read_index, scan
 
 __all__ = ["verify_all"]
 

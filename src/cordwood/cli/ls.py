@@ -7,7 +7,14 @@ from collections.abc import Sequence
 import click
 
 from cordwood.api.listing import Row, grouped, list_leaves, selected
-from cordwood.cli.output import columns, json_option, print_json, print_text, size_text
+from cordwood.cli.output import (
+    columns,
+    json_option,
+    print_json,
+    print_table,
+    print_text,
+    size_text,
+)
 from cordwood.engine.collector import collector_paused
 
 __all__ = ["command"]
@@ -41,8 +48,10 @@ def command(
 ) -> None:
     """List the leaves of the checkpoint at PATH.
 
-    Of each its key path, dtype and shape, size in memory, and in how many parts it lies, where it
-    was saved from shards. PATTERNS are held against the key paths: * is any part of a key, ** any
+    Of each its key path, dtype and shape, size in memory, and how it was spread over devices where
+    the index tells: in how many parts it lies and how many along each axis, or the sharding that
+    Orbax has noted. On a terminal, what fits its screen is a table; all else is plain rows.
+    PATTERNS are held against the key paths: * is any part of a key, ** any
     number of keys, and a pattern that takes a container takes all in it.
     """
     with collector_paused():  # which would look through all rows, several times
@@ -78,10 +87,17 @@ def _print(
             row.key_path or "(the root)",
             row.what,
             size_text(row.size_bytes) if row.size_bytes or row.leaves else "",
-            f"in {row.parts} parts" if row.parts > 1 else "",
+            _spread(row) if row.parts > 1 or row.sharding else "",
         ]
         for row in rows
     ]
     noun = "leaf" if count == 1 else "leaves"
     total = f"{count} {noun}, {size_text(size)}, {listing.format}"
-    print_text("\n".join(filter(None, [columns(lines, right=[2]), total])))
+    if not print_table(("leaf", "type", "size", "parts, sharding"), lines, total, right=[2]):
+        print_text("\n".join(filter(None, [columns(lines, right=[2]), total])))
+
+
+def _spread(row: Row) -> str:
+    """How an array is spread: "in 8 parts, 4x2", or with what its writer has noted."""
+    parts = f"in {row.parts} parts" if row.parts > 1 else ""
+    return ", ".join(filter(None, [parts, row.sharding or "x".join(map(str, row.cuts))]))

@@ -11,7 +11,11 @@ from typing import Any, NoReturn
 
 import click
 
-__all__ = ["columns", "fail", "json_option", "print_json", "print_text", "size_text"]
+from cordwood.engine.screen import screen_size
+
+__all__ = ["columns", "fail", "json_option", "print_json", "print_table", "print_text", "size_text"]
+
+_TABLE_LINES = 6  # of a table beside its rows: titles, rules, caption, the prompt after it
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
@@ -25,6 +29,39 @@ def print_text(text: str) -> None:
     """Lines, in one write."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def print_table(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], caption: str, *, right: Iterable[int] = ()
+) -> bool:
+    """Rows under titles, in a terminal and where all of it fits; returns whether it was printed.
+
+    A column without any text is left out.
+    """
+    if not sys.stdout.isatty() or not rows:
+        return False
+    width, height = screen_size()
+    if len(rows) + _TABLE_LINES > height:
+        return False
+    kept = [i for i, column in enumerate(zip(*rows, strict=True)) if any(column)]
+    widest = [max(len(titles[i]), *[len(row[i]) for row in rows]) for i in kept]
+    if sum(widest) + 2 * len(kept) > width:
+        return False
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    ends = set(right)
+    for i in kept:
+        table.add_column(titles[i], justify="right" if i in ends else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*[Text(row[i]) for i in kept])
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(Text(caption))
+    return True
 
 
 def fail(error: BaseException, *, wants_json: bool, code: int) -> NoReturn:

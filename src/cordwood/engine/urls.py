@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from typing import NamedTuple
-from urllib.parse import unquote
 
 from cordwood.errors import UnsupportedFormatError
 
@@ -55,6 +54,8 @@ def parse_url(path: str | os.PathLike[str]) -> Url | None:
             f"{', '.join(f'{known}://' for known in SCHEMES)}"
         )
     if scheme == "file":
+        from urllib.parse import unquote
+
         rest = unquote(rest.removeprefix("localhost"))
         if not rest.startswith("/") or "\0" in rest:
             raise UnsupportedFormatError(

@@ -170,26 +170,37 @@ def structure_from_json(value: object, *, max_leaves: int = MAX_LEAVES) -> Struc
     nodes: list[Node] = []
     missing = [1]  # how many children each open container still lacks; the root is one
     leaves = 0
+    known: dict[tuple[Any, ...], Node] = {}  # dicts of str, by their keys: many are alike
     for position, item in enumerate(value):
-        where = f"structure item {position}"
         if not missing:
-            raise FormatError(f"{where}: the tree is complete before it, found {_shown(item)}")
+            raise FormatError(
+                f"{_item(position)}: the tree is complete before it, found {_shown(item)}"
+            )
         if type(item) is int:
             leaves += item
             if item < 1:
-                raise FormatError(f"{where}: expected at least one leaf, found {item}")
+                raise FormatError(f"{_item(position)}: expected at least one leaf, found {item}")
             if leaves > max_leaves:
-                raise LimitError(f"{where}: {leaves} leaves or more; expected at most {max_leaves}")
-            _add_leaves(missing, item, where)
+                raise LimitError(
+                    f"{_item(position)}: {leaves} leaves or more; expected at most {max_leaves}"
+                )
+            if item < missing[-1]:
+                missing[-1] -= item
+            elif item == missing[-1] and len(missing) > 1 and missing[-2]:
+                missing.pop()
+            else:
+                _add_leaves(missing, item, position)
             nodes += [LEAF] * item
             continue
-        node = _NONE if item is None else _node_from_json(item, where)
+        node = _NONE if item is None else _node_from_json(item, position, known)
         nodes.append(node)
         missing[-1] -= 1
         if node.size:
             missing.append(node.size)
             if len(missing) > MAX_DEPTH + 1:
-                raise LimitError(f"{where}: nested deeper than {MAX_DEPTH} levels (MAX_DEPTH)")
+                raise LimitError(
+                    f"{_item(position)}: nested deeper than {MAX_DEPTH} levels (MAX_DEPTH)"
+                )
         else:
             _close(missing)
     if missing:
@@ -197,10 +208,14 @@ def structure_from_json(value: object, *, max_leaves: int = MAX_LEAVES) -> Struc
     return tuple(nodes)
 
 
-def _add_leaves(missing: list[int], count: int, where: str) -> None:
+def _item(position: int) -> str:
+    return f"structure item {position}"
+
+
+def _add_leaves(missing: list[int], count: int, position: int) -> None:
     while count:
         if not missing:
-            raise FormatError(f"{where}: {count} leaves more than the tree has room for")
+            raise FormatError(f"{_item(position)}: {count} leaves more than the tree has room for")
         taken = min(count, missing[-1])
         missing[-1] -= taken
         count -= taken
@@ -213,7 +228,22 @@ def _close(missing: list[int]) -> None:
         missing.pop()
 
 
-def _node_from_json(item: object, where: str) -> Node:
+def _node_from_json(item: object, position: int, known: dict[tuple[Any, ...], Node]) -> Node:
+    if type(item) is list and len(item) == 2 and item[0] == "dict" and type(item[1]) is list:
+        keys = tuple(item[1])
+        try:
+            node = known.get(keys)
+        except TypeError:  # a key of another kind
+            node = None
+        if node is None:
+            node = _other_node(item, _item(position))
+            if set(map(type, node.keys)) <= {str}:
+                known[node.keys] = node
+        return node
+    return _other_node(item, _item(position))
+
+
+def _other_node(item: object, where: str) -> Node:
     if type(item) is not list or not item:
         raise FormatError(f"{where}: expected a number, null or a list, found {_shown(item)}")
     kind = item[0]

@@ -140,73 +140,87 @@ class _Scan:
         return pos
 
     def entries(self, frame: _Frame, pos: int) -> int:
-        """Read what is left of a dict, or up to the next container in it.
+        """Read what is left of a dict and of those around it, or up to the next list or tuple.
 
         Short keys and arrays like those before, nearly all there is, take no call.
         """
-        data, stack, name, path, keys = self.data, self.stack, self.name, frame.path, frame.keys
+        data, stack, name, end = self.data, self.stack, self.name, len(self.data)
         nodes, leaves, known, header_lengths = (
             self.nodes,
             self.leaves,
             self.known,
             self.header_lengths,
         )
-        end, chunkable, position, size = len(data), frame.chunkable, frame.position, frame.size
         key: Any
-        while position < size:
-            position += 1
-            stop = pos + data[pos] - 0x9F if pos < end else -1
-            if pos < stop <= pos + 32 and stop <= end:  # a short str
-                try:
-                    key = str(data[pos + 1 : stop], "utf-8")
-                except UnicodeDecodeError:
-                    key = decode_text(data, pos + 1, stop, name)  # raises
-                key_path = (*path, key)
-            else:
-                key, stop = self.key(pos)
-                if type(key) is str:
+        while True:
+            path, keys, chunkable = frame.path, frame.keys, frame.chunkable
+            position, size = frame.position, frame.size
+            while position < size:
+                position += 1
+                stop = pos + data[pos] - 0x9F if pos < end else -1
+                if pos < stop <= pos + 32 and stop <= end:  # a short str
+                    try:
+                        key = str(data[pos + 1 : stop], "utf-8")
+                    except UnicodeDecodeError:
+                        key = decode_text(data, pos + 1, stop, name)  # raises
                     key_path = (*path, key)
                 else:
-                    key_path = (*path, DictKey(key))
-                    frame.plain = False
-            if key in keys:
-                raise FormatError(f"{name}: byte {pos}: a dict has the key {key!r:.80} twice")
-            keys[key] = None
-            if stop + 6 <= end:
-                byte = data[stop]
-                if byte == 0xC8:
-                    length, code = _ext16(data, stop + 1)
-                    start = stop + 4
-                elif byte == 0xC7:
-                    length, code = data[stop + 1], data[stop + 2]
-                    start = stop + 3
-                elif byte == 0xC9:
-                    length, code = _ext32(data, stop + 1)
-                    start = stop + 6
-                else:
-                    length, code, start = -1, 0, 0
-                header_length = header_lengths.get(length)
-                if header_length is not None and code == 1 and start + length <= end:
-                    array = known.get(data[start : start + header_length].tobytes())
-                    if array is not None and array[0] == length:
-                        pos = start + length
-                        piece = _new(
-                            Piece, (array[4], 0, start + header_length, length - header_length)
-                        )
-                        storage = _new(Pieces, ((piece,), array[3]))
-                        nodes.append(LEAF)
-                        leaves.append(
-                            _new(
-                                Leaf,
-                                (key_path, "numpy", array[1], array[2], storage, False, None),
+                    key, stop = self.key(pos)
+                    if type(key) is str:
+                        key_path = (*path, key)
+                    else:
+                        key_path = (*path, DictKey(key))
+                        frame.plain = False
+                if key in keys:
+                    raise FormatError(f"{name}: byte {pos}: a dict has the key {key!r:.80} twice")
+                keys[key] = None
+                if stop + 6 <= end:
+                    byte = data[stop]
+                    if byte == 0xC8:
+                        length, code = _ext16(data, stop + 1)
+                        start = stop + 4
+                    elif byte == 0xC7:
+                        length, code = data[stop + 1], data[stop + 2]
+                        start = stop + 3
+                    elif byte == 0xC9:
+                        length, code = _ext32(data, stop + 1)
+                        start = stop + 6
+                    else:
+                        length, code, start = -1, 0, 0
+                    header_length = header_lengths.get(length)
+                    if header_length is not None and code == 1 and start + length <= end:
+                        array = known.get(data[start : start + header_length].tobytes())
+                        if array is not None and array[0] == length:
+                            pos = start + length
+                            piece = _new(
+                                Piece, (array[4], 0, start + header_length, length - header_length)
                             )
-                        )
-                        continue
-            pos = self.value(stop, key_path, chunkable)
-            if stack[-1] is not frame:
-                break
-        frame.position = position
-        return pos
+                            storage = _new(Pieces, ((piece,), array[3]))
+                            nodes.append(LEAF)
+                            leaves.append(
+                                _new(
+                                    Leaf,
+                                    (key_path, "numpy", array[1], array[2], storage, False, None),
+                                )
+                            )
+                            continue
+                if stop < end and 0x80 <= data[stop] < 0x90:  # a dict of less than 16
+                    token = _new(Token, ("map", data[stop] - 0x80, stop + 1, stop + 1))
+                    self.open("dict", token, key_path, stop, chunkable, -1)
+                    pos = stop + 1
+                    break
+                pos = self.value(stop, key_path, chunkable)
+                if stack[-1] is not frame:
+                    break
+            frame.position = position
+            if stack[-1] is frame:  # which is whole
+                self.close(frame, pos)
+                stack.pop()
+                if not stack:
+                    return pos
+            frame = stack[-1]
+            if frame.kind != "dict":
+                return pos
 
     def check_limits(self, count: int, depth: int, pos: int) -> None:
         """Before `count` children are read: what they will take in memory."""

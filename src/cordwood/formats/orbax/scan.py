@@ -11,6 +11,7 @@ from cordwood.errors import CorruptionError, FormatError
 from cordwood.formats.orbax.arrays import ArrayReader
 from cordwood.formats.orbax.fill import Fill
 from cordwood.formats.orbax.ocdbt import MANIFEST_NAME
+from cordwood.formats.orbax.shardings import SHARDINGS_NAME, parse_shardings
 from cordwood.formats.orbax.tree import (
     MAX_TREE_FILE_BYTES,
     TREE_NAME,
@@ -90,7 +91,16 @@ def _scan(directory: ReadableDirectory, tree: TreeFile) -> Scanned:
     if isinstance(values, Database):
         memory[0] = values.inline
         checked = values.checked_bytes
-    stored = Index(FORMAT, tree.structure, tuple(leaves), tuple(values.sources), "keys")
+    told = _shardings(directory)
+    shardings = {n: told[leaf.name] for n, leaf in enumerate(tree.leaves) if leaf.name in told}
+    stored = Index(
+        FORMAT,
+        tree.structure,
+        tuple(leaves),
+        tuple(values.sources),
+        "keys",
+        shardings=shardings,
+    )
     paths = {leaf.name: leaf.key_path for leaf in tree.leaves}
     unstored = {paths[name]: count for name, count in reader.unstored.items()}
     return Scanned(stored, memory, checked, unstored, [paths[name] for name in reader.assumed])
@@ -132,6 +142,17 @@ def _strings(directory: ReadableDirectory) -> Mapping[str, str]:
     if type(found) is not dict or not all(type(text) is str for text in found.values()):
         raise FormatError(f"{directory.name}/{_STRINGS_NAME}: expected an object of strings")
     return found
+
+
+def _shardings(directory: ReadableDirectory) -> Mapping[str, str]:
+    """How arrays lay, by the names of leaves."""
+    if not directory.has(SHARDINGS_NAME):
+        return {}
+    try:
+        data = directory.read(SHARDINGS_NAME, limit_bytes=MAX_TREE_FILE_BYTES)
+    except READ_ERRORS:
+        return {}
+    return parse_shardings(data)
 
 
 def _key_impls(directory: ReadableDirectory) -> Mapping[str, str]:

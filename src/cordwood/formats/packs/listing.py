@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import islice
 from typing import Any, NamedTuple
 
 from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
 from cordwood.formats.packs.index_file import decode_index
 from cordwood.formats.packs.leaf_types import ParsedType, dtype_of, parse_type
 from cordwood.formats.safetensors.leaf_table import parse_runs
-from cordwood.index import LeafSpec
+from cordwood.index import LeafRuns, LeafSpec
 from cordwood.tree.structure import LEAF, leaf_paths, structure_from_json
 
 __all__ = ["ListedItem", "list_items"]
-
-_new = tuple.__new__  # without a call of Python for each of many leaves
 
 
 class ListedItem(NamedTuple):
     """The leaves of one item."""
 
-    specs: tuple[LeafSpec, ...]
-    parts: tuple[int, ...]  # of each leaf: in how many it was cut
+    leaves: LeafRuns
     metadata: Mapping[str, str]
 
 
@@ -45,16 +41,12 @@ def _listed(item: Any, prefix: str) -> ListedItem:
     types = [parse_type(each, where=f"{where}: types[{n}]") for n, each in enumerate(item["types"])]
     structure = structure_from_json(item["nodes"], max_leaves=len(item["leaves"]) + (1 << 24))
     runs = parse_runs(item["leaves"], len(types), structure.count(LEAF), where=f"{where}: leaves")
-    paths = iter(leaf_paths(structure))
-    specs: list[LeafSpec] = []
-    parts: list[int] = []
-    blanks = [(_spec(parsed)[1:], parsed.cells) for parsed in types]
-    for number, length in runs:
-        rest, cells = blanks[number]
-        parts += [cells] * length
-        specs += [_new(LeafSpec, (path, *rest)) for path in islice(paths, length)]
+    cuts = tuple([tuple([axis.parts for axis in parsed.axes or ()]) for parsed in types])
     metadata = item.get("metadata")
-    return ListedItem(tuple(specs), tuple(parts), metadata if type(metadata) is dict else {})
+    return ListedItem(
+        LeafRuns(leaf_paths(structure), tuple(map(_spec, types)), cuts, runs),
+        metadata if type(metadata) is dict else {},
+    )
 
 
 def _spec(parsed: ParsedType) -> LeafSpec:

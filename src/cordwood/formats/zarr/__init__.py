@@ -2,9 +2,3 @@
 
 docs/format.md is the specification of what cordwood adds.
 """
-
-from __future__ import annotations
-
-from cordwood.formats.zarr.scan import FORMAT, scan
-
-__all__ = ["FORMAT", "scan"]

@@ -12,7 +12,9 @@ cordwood wrote an item: every `.zarray` of it is marked too, so that an item who
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 from cordwood.engine.digest import digest_of
@@ -45,6 +47,9 @@ VERSION = 1  # of cordwood's part
 LAYOUT_VERSION = "2.0"  # eFormer's: an index with prefixes
 
 _OWN = "cordwood"
+_STEP = "[A-Za-z0-9_][A-Za-z0-9_.-]*"
+_PLAIN_PATHS = re.compile(rf"{_STEP}(?:[/\n]{_STEP})*")
+_new = tuple.__new__
 _OWN_MEMBERS = {"version", "digest", "items"}
 
 
@@ -156,9 +161,13 @@ def entries_of(index: IndexFile, prefix: str) -> list[Entry]:
     Raises FormatError for an entry that is none, leaves the directory, or occurs twice.
     """
     where = f"prefixes[{prefix!r:.80}]" if prefix else "arrays"
+    listed = _raw_entries(index.members, prefix) or []
+    plain = _plain_entries(listed)
+    if plain is not None:
+        return plain
     entries = []
     seen = set()
-    for i, raw in enumerate(_raw_entries(index.members, prefix) or []):
+    for i, raw in enumerate(listed):
         try:
             entry = _entry(raw)
         except FormatError as e:
@@ -171,6 +180,23 @@ def entries_of(index: IndexFile, prefix: str) -> list[Entry]:
         seen.add(entry.path)
         entries.append(entry)
     return entries
+
+
+def _plain_entries(listed: Sequence[Any]) -> list[Entry] | None:
+    """All entries in columns, without a call for each; None where one of them is unusual."""
+    if set(map(type, listed)) != {dict}:
+        return None
+    paths = [raw.get("path") for raw in listed]
+    shapes = [raw.get("shape") for raw in listed]
+    names = [raw.get("dtype") for raw in listed]
+    if [set(map(type, column)) for column in (paths, shapes, names)] != [{str}, {list}, {str}]:
+        return None
+    if _PLAIN_PATHS.fullmatch("\n".join(paths)) is None or len(set(paths)) < len(paths):
+        return None
+    axes = list(chain.from_iterable(shapes))
+    if set(map(type, axes)) - {int} or min(axes, default=0) < 0:
+        return None
+    return list(map(_new, repeat(Entry), zip(paths, map(tuple, shapes), names, strict=True)))
 
 
 def _entry(raw: Any) -> Entry:

@@ -19,7 +19,6 @@ from cordwood.errors import (
     UnsupportedFormatError,
 )
 from cordwood.formats.safetensors.leaf_table import LeafType
-from cordwood.formats.zarr.elements import stored_as
 from cordwood.formats.zarr.grid import chunk_count, chunks
 from cordwood.formats.zarr.index_file import (
     INDEX_NAME,
@@ -31,6 +30,7 @@ from cordwood.formats.zarr.index_file import (
     select_item,
 )
 from cordwood.formats.zarr.item import Item, parse_item
+from cordwood.formats.zarr.leaf_form import leaf_form
 from cordwood.formats.zarr.metadata import (
     MAX_METADATA_BYTES,
     METADATA_NAME,
@@ -334,24 +334,12 @@ def _own(item: Item, arrays: Sequence[_Array]) -> list[Leaf]:
 
 
 def _own_leaf(path: KeyPath, leaf_type: LeafType, array: _Array) -> Leaf:
-    kind, _, logical, weak_type, impl = leaf_type
+    kind, _, _, weak_type, impl = leaf_type
     metadata = array.metadata
-    shape, dtype = metadata.shape, metadata.dtype
-    fits = True
-    if logical:
-        stored = stored_as(logical)
-        axes = len(shape) - len(stored.extra)
-        fits = stored.disguised and stored.dtype == dtype and axes >= 0
-        fits = fits and shape[axes:] == metadata.chunks[axes:] == stored.extra
-        shape, dtype = shape[: max(0, axes)], logical
-    if kind == "numpy_scalar":
-        fits = fits and shape == ()
-    elif kind == "prng_key":
-        fits = fits and dtype == "uint32" and shape != ()
-    if not fits or kind in ("str", "bytes"):
+    shape, dtype, extra = leaf_form(leaf_type, metadata.shape, metadata.dtype)
+    if metadata.chunks[len(shape) :] != extra:
         raise FormatError(
-            f"an array of {metadata.dtype}{list(metadata.shape)} cannot hold a leaf of type {kind} "
-            f"{logical}".rstrip()
+            f"an array in chunks of {list(metadata.chunks)} cannot hold a leaf of type {kind} "
+            f"{dtype}: they cut its elements"
         )
-    storage = _storage(array, len(shape))
-    return Leaf(path, kind, shape, dtype, storage, weak_type, impl)
+    return Leaf(path, kind, shape, dtype, _storage(array, len(shape)), weak_type, impl)

@@ -1,0 +1,181 @@
+"""verify beside a plain threaded read of the same bytes: python benchmarks/verify.py [--rounds 5].
+
+Each checkpoint of one tree is verified, and its files are read by threads into a small buffer, in
+turn: from the page cache, and after it was emptied of them. verify parses and hashes what it reads;
+the bare read does neither.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+PACKAGES = ["cordwood", "jax", "numpy", "xxhash"]
+SHARE_MIN = 0.8
+CACHES = ("warm", "cold")
+_HOW = """\
+Written by `python benchmarks/verify.py`. Medians of interleaved rounds. The bare read takes the
+files of the same checkpoint by threads, 4 MiB at a time, into a buffer each, and looks at nothing.
+Cold: the files were dropped from the page cache before each. Trust the ratios, not the absolute
+numbers."""
+
+
+class Measured(NamedTuple):
+    """Of one checkpoint: seconds by the state of the page cache, and how much was checked."""
+
+    bare: Mapping[str, float]
+    verify: Mapping[str, float]
+    verified_bytes: int
+    size_bytes: int  # on disk
+
+    def share(self, cache: str) -> float:
+        """How fast verify is, of the bare read."""
+        return self.bare[cache] / self.verify[cache]
+
+
+def prepare(tree: Any, folder: Path) -> dict[str, Path]:
+    """The tree in each format that is written."""
+    import jax
+
+    import cordwood
+
+    places = {
+        "packs": folder / "packs",
+        "zarr": folder / "zarr",
+        ".safetensors": folder / "tree.safetensors",
+        ".msgpack": folder / "tree.msgpack",
+    }
+    for name, path in places.items():
+        options: dict[str, Any] = {"layout": "zarr"} if name == "zarr" else {}
+        cordwood.save(path, jax.device_get(tree) if name == ".msgpack" else tree, **options)
+    os.sync()
+    return places
+
+
+def files_of(path: Path) -> list[Path]:
+    """The files of a checkpoint."""
+    if path.is_file():
+        return [path]
+    return sorted(each for each in path.rglob("*") if each.is_file())
+
+
+def contenders(places: Mapping[str, Path]) -> dict[str, Callable[[], Any]]:
+    """What is timed: for each checkpoint a bare read, and verify."""
+    import cordwood
+    from benchmarks.bare import read_through
+
+    found: dict[str, Callable[[], Any]] = {}
+    for name, path in places.items():
+        found[f"bare {name}"] = partial(read_through, files_of(path))
+        found[f"verify {name}"] = partial(cordwood.verify, path)
+    return found
+
+
+def drop(paths: Sequence[Path]) -> None:
+    """Take files out of the page cache."""
+    for path in paths:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
+
+
+def measure(places: Mapping[str, Path], rounds: int) -> dict[str, Measured]:
+    """Medians of interleaved rounds, of each checkpoint."""
+    import cordwood
+    from benchmarks.bare import read_through
+    from benchmarks.rounds import median_seconds, time_values
+
+    def ready(cache: str, contender: str) -> None:
+        files = files_of(places[contender.partition(" ")[2]])
+        if cache == "cold":
+            drop(files)
+        else:
+            read_through(files)
+
+    calls = contenders(places)
+    medians = {
+        cache: median_seconds(time_values(calls, rounds, before=partial(ready, cache)))
+        for cache in CACHES
+    }
+    return {
+        name: Measured(
+            {cache: medians[cache][f"bare {name}"] for cache in CACHES},
+            {cache: medians[cache][f"verify {name}"] for cache in CACHES},
+            cordwood.verify(path).verified_bytes,
+            sum(each.stat().st_size for each in files_of(path)),
+        )
+        for name, path in places.items()
+    }
+
+
+def as_markdown(measured: Mapping[str, Measured], rounds: int) -> str:
+    """The page: one row for each format and state of the page cache."""
+    from benchmarks.report import hardware, page_head
+
+    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+    title = "Verifying: cordwood beside a plain threaded read"
+    lines = page_head(title, _HOW, versions, hardware(HERE))
+    lines += [
+        f"{max(each.size_bytes for each in measured.values()) / 1e9:.2f} GB, {rounds} rounds.",
+        "",
+        f"Wanted: at least {SHARE_MIN} of the bare read's speed.",
+        "",
+        "| format | page cache | bare read, s | verify, s | GB/s | of the bare read | verified |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    unmet = []
+    for name, each in measured.items():
+        for cache in CACHES:
+            bare, took = each.bare[cache], each.verify[cache]
+            rate = each.size_bytes / took / 1e9
+            lines.append(
+                f"| {name} | {cache} | {bare:.3f} | {took:.3f} | {rate:.2f} | {each.share(cache):.2f} | {each.verified_bytes / each.size_bytes:.0%} |"
+            )
+            if each.share(cache) < SHARE_MIN:
+                unmet.append(f"{name} ({cache})")
+    lines += [
+        "",
+        "A bare `.msgpack` has no place for digests: its headers are read, and nothing else is.",
+        "",
+        f"Not met by: {', '.join(unmet)}." if unmet else "All are met.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--tree", choices=["gpt2", "smoke"], default="gpt2")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--output", type=Path, default=HERE / "verify.md")
+    options = parser.parse_args()
+
+    from benchmarks.directory_trees import smoke
+    from benchmarks.trees import gpt2_adam
+
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="cordwood-bench-") as name:
+        tree = smoke() if options.tree == "smoke" else gpt2_adam()
+        places = prepare(tree, Path(name))
+        del tree
+        page = as_markdown(measure(places, options.rounds), options.rounds)
+    if options.tree == "gpt2":
+        options.output.write_text(page)
+    print(page)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""The leaves of a local checkpoint from its index alone, without numpy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cordwood.engine.files import LocalFile
+from cordwood.engine.presence import what_is_at
+from cordwood.engine.urls import local_or_url, parse_url
+from cordwood.errors import PrefixError
+from cordwood.index import Index, LeafRuns
+
+__all__ = ["QuickLook", "quick_look"]
+
+_PACKS_INDEX, _ZARR_INDEX = "cordwood.json", "tensorstore_index.json"
+_RECORD = b"\x92"  # what msgpack begins with that may not be Flax's
+
+
+class QuickLook(NamedTuple):
+    """What an index says of leaves."""
+
+    path: str
+    format: str
+    leaves: Index | LeafRuns
+    metadata: Mapping[str, str]
+
+
+def quick_look(
+    path: str | os.PathLike[str], *, prefix: str | None, format: str | None
+) -> QuickLook | None:
+    """The leaves of a `.safetensors` or `.msgpack` file, or a directory of packs or zarr arrays.
+
+    None for anything else, and where only opening it tells: what is damaged, for one.
+
+    Raises whatever `cordwood.open` does of an index.
+    """
+    path = local_or_url(path)
+    text = os.fspath(path)
+    if format is not None or parse_url(path) is not None:
+        return None
+    if text.endswith((".safetensors", ".msgpack")):
+        return _in_a_file(text) if prefix is None and what_is_at(text) == "a file" else None
+    packs, zarr = [what_is_at(f"{text}/{name}") == "a file" for name in (_PACKS_INDEX, _ZARR_INDEX)]
+    if packs == zarr:
+        return None
+    return _in_packs(text, prefix) if packs else _in_zarr(text, prefix)
+
+
+def _in_a_file(path: str) -> QuickLook | None:
+    with LocalFile(path) as file:
+        if path.endswith(".safetensors"):
+            from cordwood.formats.safetensors.scan import scan
+
+            index = scan(file)
+        elif file.size_bytes and file.read(0, 1) != _RECORD:
+            from cordwood.formats.flax_msgpack.scan import scan
+
+            index = scan(file)
+        else:
+            return None
+    return QuickLook(path, index.format, index, index.metadata)
+
+
+def _in_packs(path: str, prefix: str | None) -> QuickLook:
+    from cordwood.formats.packs.listing import list_items
+
+    name = f"{path}/{_PACKS_INDEX}"
+    with LocalFile(name) as file:
+        items = list_items(file.read(0, file.size_bytes), name=name)
+    if prefix is None and ("" in items or len(items) == 1):
+        prefix = "" if "" in items else next(iter(items))
+    if prefix not in items:
+        raise PrefixError(
+            f"{path}: {'no prefix was given' if prefix is None else f'there is no {prefix!r}'}; "
+            f"it holds trees of the prefixes {', '.join(map(repr, sorted(items)))}"
+        )
+    return QuickLook(path, "packs", *items[prefix])
+
+
+def _in_zarr(path: str, prefix: str | None) -> QuickLook | None:
+    from cordwood.formats.zarr.listing import list_item
+
+    with LocalFile(f"{path}/{_ZARR_INDEX}") as file:
+        found = list_item(file.read(0, file.size_bytes), prefix, name=path)
+    return None if found is None else QuickLook(path, "zarr", *found)
