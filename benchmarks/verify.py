@@ -141,9 +141,8 @@ def as_markdown(measured: Mapping[str, Measured], rounds: int) -> str:
         for cache in CACHES:
             bare, took = each.bare[cache], each.verify[cache]
             rate = each.size_bytes / took / 1e9
-            lines.append(
-                f"| {name} | {cache} | {bare:.3f} | {took:.3f} | {rate:.2f} | {each.share(cache):.2f} | {each.verified_bytes / each.size_bytes:.0%} |"
-            )
+            shares = f"{each.share(cache):.2f} | {each.verified_bytes / each.size_bytes:.0%}"
+            lines.append(f"| {name} | {cache} | {bare:.3f} | {took:.3f} | {rate:.2f} | {shares} |")
             if each.share(cache) < SHARE_MIN:
                 unmet.append(f"{name} ({cache})")
     lines += [

@@ -183,11 +183,12 @@ def test_verify_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(engine, "bad_blocks", stop_at_x2)
     assert run("verify", path, "--resume", record).code == 130
     noted = record.read_text().splitlines()
-    assert len(noted) == 4
+    assert 3 <= len(noted) <= 5  # another thread may be at one
+    before = len(calls)
     with cordwood.open(path) as checkpoint:
         sources = len(checkpoint.index.sources)
     assert run("verify", path, "--resume", record).code == 0
-    assert len(calls) == 5 + sources - 4  # those that were left
+    assert len(calls) == before + sources - len(noted)  # those that were left
     assert not record.exists()
 
 

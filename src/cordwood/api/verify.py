@@ -17,7 +17,7 @@ from cordwood.engine.meter import Report, metering
 from cordwood.engine.sampling import Sampling, sampling
 from cordwood.engine.source_digests import SourceDigests
 from cordwood.engine.urls import local_or_url
-from cordwood.engine.verify import check_file
+from cordwood.engine.verify import check_files
 from cordwood.errors import CorruptionError, counted
 from cordwood.index import Digests, Index, Inline
 from cordwood.keypath import format_path
@@ -128,13 +128,15 @@ def check_sources(
     index: Index, files: Sequence[ReadableFile], digests: Sequence[Digests | None]
 ) -> None:
     """Raise CorruptionError unless every digest and checksum of every source matches."""
+    sources = index.sources
+    bad = [bad_checksums(f, source.checksums) for source, f in zip(sources, files, strict=True)]
+    covered = [(n, each) for n, each in enumerate(digests) if each is not None]
+    found = check_files([(files[number], each) for number, each in covered])
+    for (number, _), ranges in zip(covered, found, strict=True):
+        bad[number] += ranges
     lines = []
-    for number, (source, file) in enumerate(zip(index.sources, files, strict=True)):
-        known = digests[number]
-        bad = bad_checksums(file, source.checksums)
-        if known is not None:
-            bad += check_file(file, known)
-        for start, stop in bad:
+    for number, source in enumerate(sources):
+        for start, stop in bad[number]:
             names = _leaves_within(index, number, start, stop)
             lines.append(f"  bytes {start} to {stop} of {source.name}: {names}")
     if lines:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
-
-import numpy as np
 
 from cordwood.engine.digest import (
     DIGEST_BYTES,
@@ -16,10 +15,11 @@ from cordwood.engine.files import ReadableFile
 from cordwood.engine.meter import current_meter
 from cordwood.engine.parallel import reading_threads, run_tasks
 from cordwood.engine.sampling import current_sampling
+from cordwood.engine.scratch import Scratch
 from cordwood.errors import CorruptionError
 from cordwood.index import Digests
 
-__all__ = ["bad_blocks", "check_blocks", "check_file"]
+__all__ = ["bad_blocks", "check_blocks", "check_file", "check_files"]
 
 _UNIT_BYTES = 4 << 20
 
@@ -29,33 +29,53 @@ def check_file(file: ReadableFile, digests: Digests) -> list[tuple[int, int]]:
 
     Raises CorruptionError where the digests are not for a file of this size.
     """
-    check_coverage(file.name, file.size_bytes, digests)
-    ranges = _unit_ranges([(digests.start, file.size_bytes)], digests.block_bytes)
+    return check_files([(file, digests)])[0]
+
+
+def check_files(files: Sequence[tuple[ReadableFile, Digests]]) -> list[list[tuple[int, int]]]:
+    """Read files; of each the byte ranges, block by block, that do not match.
+
+    Raises CorruptionError where the digests are not for a file of that size.
+    """
     chosen, meter = current_sampling(), current_meter()
-    if chosen is not None:
-        if chosen.is_known(file.name, file.size_bytes, digests):
-            return []
-        ranges = chosen.chosen(ranges)
-        chosen.checked_bytes += sum([stop - start for start, stop in ranges])
-    bad: list[tuple[int, int]] = []
+    bad: list[list[tuple[int, int]]] = [[] for _ in files]
+    left = [0] * len(files)  # ranges of each that were not read yet
+    tasks: list[tuple[int, int, int]] = []
+    for number, (file, digests) in enumerate(files):
+        check_coverage(file.name, file.size_bytes, digests)
+        ranges = _unit_ranges([(digests.start, file.size_bytes)], digests.block_bytes)
+        if chosen is not None:
+            if chosen.is_known(file.name, file.size_bytes, digests):
+                continue
+            ranges = chosen.chosen(ranges)
+            chosen.checked_bytes += sum([stop - start for start, stop in ranges])
+            if not ranges:
+                chosen.note(file.name, file.size_bytes, digests)
+        left[number] = len(ranges)
+        tasks += [(number, start, stop) for start, stop in ranges]
+    lock = threading.Lock()
 
     def make_worker() -> Callable[[int], None]:
-        buffer = np.empty(max(_UNIT_BYTES, digests.block_bytes), np.uint8).data
+        scratch = Scratch()
 
         def work(task: int) -> None:
-            start, stop = ranges[task]
-            part = buffer[: stop - start]
+            number, start, stop = tasks[task]
+            file, digests = files[number]
+            part = scratch.of(stop - start)
             file.read_into(start, [part])
-            bad.extend(bad_blocks(start, [part], digests))
+            bad[number].extend(bad_blocks(start, [part], digests))
             if meter is not None:
                 meter.advance(stop - start, file.name)
+            with lock:
+                left[number] -= 1
+                if chosen is not None and not left[number] and not bad[number]:
+                    chosen.note(file.name, file.size_bytes, digests)
 
         return work
 
-    run_tasks(len(ranges), threads=reading_threads(waits=file.waits), make_worker=make_worker)
-    if chosen is not None and not bad:
-        chosen.note(file.name, file.size_bytes, digests)
-    return sorted(bad)
+    threads = reading_threads(waits=any(file.waits for file, _ in files))
+    run_tasks(len(tasks), threads=threads, make_worker=make_worker)
+    return [sorted(ranges) for ranges in bad]
 
 
 def _unit_ranges(ranges: Sequence[tuple[int, int]], block: int) -> list[tuple[int, int]]:
@@ -76,6 +96,8 @@ def check_blocks(name: str, start: int, parts: Sequence[memoryview], digests: Di
 
 def bad_blocks(start: int, parts: Sequence[memoryview], digests: Digests) -> list[tuple[int, int]]:
     """The byte ranges of the blocks among `parts` whose digests differ."""
+    if len(parts) == 1:
+        return _bad_blocks_of_one(start, parts[0], digests)
     block = digests.block_bytes
     number = (start - digests.start) // block
     bad: list[tuple[int, int]] = []
@@ -103,4 +125,16 @@ def bad_blocks(start: int, parts: Sequence[memoryview], digests: Digests) -> lis
                 room = block
     if pending:
         close_block()
+    return bad
+
+
+def _bad_blocks_of_one(start: int, part: memoryview, digests: Digests) -> list[tuple[int, int]]:
+    block, values = digests.block_bytes, digests.values
+    place = (start - digests.start) // block * DIGEST_BYTES
+    bad: list[tuple[int, int]] = []
+    for at in range(0, len(part), block):
+        piece = part[at : at + block]
+        if digest_of(piece) != values[place : place + DIGEST_BYTES]:
+            bad.append((start + at, start + at + len(piece)))
+        place += DIGEST_BYTES
     return bad
