@@ -130,7 +130,8 @@ def test_what_would_be_lost_is_named(tmp_path: Path, other: str) -> None:
     with pytest.raises(LossError) as error:
         cordwood.convert(source, path)
     assert str(error.value) == (
-        f"converting {source} to {path} would lose (lossy=True does so):\n"
+        f"converting {source} to {path} would lose (lossy=True does so; metadata={{}} "
+        "leaves the strings out):\n"
         "  3 lists and tuples, which become dicts of '0', '1' ...: opt, opt/0/mu, opt/2\n"
         "  1 dict with keys other than strings, which become such: odd\n"
         "  1 weak type: weak\n"
@@ -138,6 +139,10 @@ def test_what_would_be_lost_is_named(tmp_path: Path, other: str) -> None:
         "  1 string beside the tree: format"
     )
     assert not path.exists()
+    with pytest.raises(LossError) as error:
+        cordwood.convert(source, path, metadata={})
+    assert "(lossy=True does so):" in str(error.value)
+    assert "beside the tree" not in str(error.value)
     done = cordwood.convert(source, path, lossy=True)
     assert len(done.lost) == 5
     lines = str(cordwood.diff(source, path))

@@ -218,8 +218,9 @@ def _losses(
         return []
     lost = losses_in_a_state_dict(index, metadata)
     if lost and not lossy:
+        leave_out = "; metadata={} leaves the strings out" if metadata else ""
         raise LossError(
-            f"converting {source} to {destination} would lose (lossy=True does so):\n"
+            f"converting {source} to {destination} would lose (lossy=True does so{leave_out}):\n"
             + "\n".join([f"  {line}" for line in lost])
         )
     return lost
