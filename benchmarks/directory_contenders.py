@@ -45,6 +45,7 @@ __all__ = [
     "warm_up",
 ]
 
+HELD_BYTES = 2 << 30  # for the bare loop
 
 T = TypeVar("T")
 
@@ -156,13 +157,16 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def same_files(job: Job) -> dict[str, tuple[int, memoryview]]:
-    """The files that cordwood wrote: of each its size, and its first bytes in memory."""
+    """The files that cordwood wrote: of each its size, and its bytes in memory.
+
+    Where they are more than a peer's copies leave room for, only the first of each.
+    """
+    paths = files_of(job.path_of(PACKS))
+    sizes = [path.stat().st_size for path in paths]
+    at_most = None if sum(sizes) <= HELD_BYTES else REPEATED_BYTES
     return {
-        path.name: (
-            -(-path.stat().st_size // PAGE_BYTES) * PAGE_BYTES,
-            page_aligned_copy(path, at_most=REPEATED_BYTES),
-        )
-        for path in files_of(job.path_of(PACKS))
+        path.name: (-(-size // PAGE_BYTES) * PAGE_BYTES, page_aligned_copy(path, at_most=at_most))
+        for path, size in zip(paths, sizes, strict=True)
     }
 
 

@@ -23,9 +23,10 @@ Written by `make bench`. Medians of interleaved rounds, all contenders of a tree
 process; each save onto a fresh path after removal and sync, each load after its files
 were read through once. cordwood's saves and the bare loop are on the disk when they
 return, and its loads are verified; what Orbax and eFormer write can still be lost, and
-is not checked when it is read. The bare loop moves as many bytes as cordwood's packs
-have, in as many files; its reads go to memory that the kernel gives and clears for each
-file, where cordwood's smaller blocks may be memory that the process has had before.
+is not checked when it is read. The bare loop moves the bytes of cordwood's packs, in as
+many files (of a tree beyond 2 GiB the first 64 MiB of each, again and again); its reads
+go to memory that the kernel gives and clears for each file, where cordwood's smaller
+blocks may be memory that the process has had before.
 Trust the ratios within a table, not the absolute numbers."""
 
 
