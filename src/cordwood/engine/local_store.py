@@ -30,16 +30,16 @@ from cordwood.engine.commit import (
     temporary_stem,
 )
 from cordwood.engine.digest import digest_of
-from cordwood.engine.directory import LocalDirectory, regular_size
+from cordwood.engine.directory import LocalDirectory
 from cordwood.engine.files import ReadableFile
 from cordwood.engine.links import link_shared
 from cordwood.engine.locks import is_locked, locked, remove_unlocked, unlock, wait_for_lock
 from cordwood.engine.marks import comes_in_sight
 from cordwood.engine.pinned import PINNED_FILES, pinned
+from cordwood.engine.small_files import read_small
 from cordwood.engine.stores import Change, NewFile, Rules
-from cordwood.engine.system import open_into
 from cordwood.engine.write import fill_file
-from cordwood.errors import CordwoodError, CorruptionError, LimitError, StorageError
+from cordwood.errors import CordwoodError, StorageError
 from cordwood.index import Sealed, Source
 from cordwood.plan.shares import FileSizes
 
@@ -65,7 +65,7 @@ class LocalStore:
         return _read_index(self.name, self._rules)
 
     def read_beside(self, name: str) -> bytes | None:
-        return _read_small(self.name, name, self._rules)
+        return read_small(self.name, name, limit_bytes=self._rules.max_index_bytes)
 
     def open(self, sources: Sequence[Source]) -> list[ReadableFile]:
         directory = LocalDirectory(self.name)
@@ -369,35 +369,4 @@ def _small_names(rules: Rules) -> tuple[str, ...]:
 
 
 def _read_index(path: str, rules: Rules) -> bytes | None:
-    return _read_small(path, rules.index_name, rules)
-
-
-def _read_small(path: str, name: str, rules: Rules) -> bytes | None:
-    calls = system.current()
-    where, limit = f"{path}/{name}", rules.max_index_bytes
-    opened: list[int] = []
-    try:
-        open_into(opened, where, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        size = regular_size(opened[0], where)
-        if size > limit:
-            raise LimitError(f"{where}: {size} bytes; expected at most {limit}")
-        data = b""
-        while more := os.pread(opened[0], size + 1 - len(data), len(data)):
-            data += more
-        return data
-    except FileNotFoundError:
-        return None
-    except OSError as e:
-        if e.errno != errno.ELOOP:
-            doing = f"reading {name}"
-            raise storage_error(e, path, doing, what="checkpoint", in_place=False) from e
-        raise CorruptionError(
-            f"{where} is, or lies behind, a symbolic link: expected a regular file of the "
-            "checkpoint's own; copy the checkpoint with links followed (cp -rL)"
-        ) from e
-    finally:
-        if opened:
-            try:  # noqa: SIM105  (no `suppress`: an interrupt in it would come before the call)
-                calls.close(opened[0])
-            except OSError:
-                pass
+    return read_small(path, rules.index_name, limit_bytes=rules.max_index_bytes)

@@ -1,0 +1,50 @@
+"""Read the small files of a checkpoint: its index, and what lies beside it."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from cordwood.engine import system
+from cordwood.engine.commit import storage_error
+from cordwood.engine.directory import regular_size
+from cordwood.engine.system import open_into
+from cordwood.errors import CorruptionError, LimitError
+
+__all__ = ["read_small"]
+
+
+def read_small(path: str, name: str, *, limit_bytes: int) -> bytes | None:
+    """All bytes of a file in the directory of a checkpoint; None where there is none.
+
+    Raises LimitError for more bytes than that, CorruptionError for a symbolic link, StorageError
+    with the checkpoint's name where the system refuses.
+    """
+    calls = system.current()
+    where = f"{path}/{name}"
+    opened: list[int] = []
+    try:
+        open_into(opened, where, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        size = regular_size(opened[0], where)
+        if size > limit_bytes:
+            raise LimitError(f"{where}: {size} bytes; expected at most {limit_bytes}")
+        data = b""
+        while more := os.pread(opened[0], size + 1 - len(data), len(data)):
+            data += more
+        return data
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        if e.errno != errno.ELOOP:
+            doing = f"reading {name}"
+            raise storage_error(e, path, doing, what="checkpoint", in_place=False) from e
+        raise CorruptionError(
+            f"{where} is, or lies behind, a symbolic link: expected a regular file of the "
+            "checkpoint's own; copy the checkpoint with links followed (cp -rL)"
+        ) from e
+    finally:
+        if opened:
+            try:  # noqa: SIM105  (no `suppress`: an interrupt in it would come before the call)
+                calls.close(opened[0])
+            except OSError:
+                pass
