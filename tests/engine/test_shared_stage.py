@@ -247,7 +247,9 @@ def test_who_still_writes_and_is_interrupted_leaves_nothing(tmp_path: Path) -> N
         save(hosts, tmp_path / "x", 1, fetch=interrupt(hosts), silence_seconds=30)
 
     outcomes = run_processes(2, work)
-    assert [type(outcome.error) for outcome in outcomes] == [StoppedError, StoppedError]
+    assert isinstance(outcomes[0].error, StoppedError)
+    # Which of its own interrupt and the failure of process 0 it meets first, is a matter of time.
+    assert isinstance(outcomes[1].error, StoppedError | ProcessError)
     assert os.listdir(tmp_path) == []
 
 

@@ -130,13 +130,18 @@ class LazyArray:
         with lock:
             with self._lock:
                 data = self._kept.get(number)
+                if data is None:
+                    self._keep(_KEPT - 1)  # now: decoding takes memory too
             if data is None:
                 data = self._bytes(number)
                 with self._lock:
                     self._kept[number] = data
-                    while len(self._kept) > _KEPT:
-                        self._kept.popitem(last=False)
+                    self._keep(_KEPT)
         return data
+
+    def _keep(self, count: int) -> None:
+        while len(self._kept) > count:
+            self._kept.popitem(last=False)
 
     def _bytes(self, number: int) -> Array:
         assert self._windows is not None
