@@ -48,6 +48,12 @@ def tree_of(step: int) -> dict[str, Any]:
     return {"w": np.full(100, step, np.float32), "step": step}
 
 
+def save_two_steps(root: Path) -> None:
+    with CheckpointManager(root) as manager:
+        manager.save(1, tree_of(1))
+        manager.save(2, tree_of(2))
+
+
 def values(outcomes: list[Outcome]) -> list[Any]:
     for outcome in outcomes:
         if outcome.error is not None:
@@ -208,9 +214,7 @@ def test_processes_with_other_items(tmp_path: Path) -> None:
 
 
 def test_processes_restore_the_same_step(tmp_path: Path) -> None:
-    with CheckpointManager(tmp_path) as manager:
-        manager.save(1, tree_of(1))
-        manager.save(2, tree_of(2))
+    save_two_steps(tmp_path)
 
     def work(hosts: FakeHosts) -> Any:
         reader = StepReader(tmp_path)
@@ -231,9 +235,7 @@ def test_processes_restore_the_same_step(tmp_path: Path) -> None:
 
 
 def test_processes_wait_for_steps_together(tmp_path: Path) -> None:
-    with CheckpointManager(tmp_path) as manager:
-        manager.save(1, tree_of(1))
-        manager.save(2, tree_of(2))
+    save_two_steps(tmp_path)
 
     def work(hosts: FakeHosts) -> Any:
         reader = StepReader(tmp_path)
