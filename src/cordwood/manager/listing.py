@@ -99,23 +99,28 @@ class Listing:
         """All steps, finished or not, by increasing number; of two of one number the better."""
         return self._take(_every, _best_of_each)[::-1]
 
-    def newest(self, ends: Callable[[Step], bool]) -> list[Step]:
+    def down_to(self, is_wanted: Callable[[Step], bool]) -> list[Step]:
         """From the newest step down to the first of a kind; older ones are not read."""
 
         def take(groups: Iterator[list[Step]]) -> list[Step]:
             found = []
             for group in groups:
                 found.append(max(group, key=_rank))
-                if ends(found[-1]):
+                if is_wanted(found[-1]):
                     break
             return found
 
         return self._take(_every, take)
 
+    def newest(self, is_wanted: Callable[[Step], bool]) -> Step | None:
+        """The newest step of a kind."""
+        steps = self.down_to(is_wanted)
+        return steps[-1] if steps and is_wanted(steps[-1]) else None
+
     def latest(self) -> int | None:
         """The number of the newest step that is whole."""
-        steps = self.newest(lambda step: step.whole)
-        return steps[-1].step if steps and steps[-1].whole else None
+        step = self.newest(lambda step: step.whole)
+        return None if step is None else step.step
 
     def at(self, number: int) -> Step | None:
         """The step of that number; of two the better."""

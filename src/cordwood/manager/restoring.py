@@ -161,7 +161,7 @@ def _require_same(asked: Sequence[bytes], root: str) -> None:
 def _choose(listing: Listing, known: Mapping[int, str], *, root: str) -> bytes:
     """On process 0: the newest step that counts, and what is newer and does not."""
     found: dict[str, Any] = {"damaged": [], "unfinished": []}
-    for each in listing.newest(lambda step: step.whole):
+    for each in listing.down_to(lambda step: step.whole):
         if each.whole:
             each.require_known()
             return json.dumps({**json.loads(_as_bytes(each)), **found}).encode()

@@ -226,11 +226,10 @@ class Saver:
     def _base(self) -> Step | None:
         """The step whose files the next one may link; None where all is to be written."""
         newest = self._listing.newest(lambda step: step.counts)
-        if not newest or not newest[-1].counts or newest[-1].is_link:
+        if newest is None or newest.is_link:
             return None
-        record = newest[-1].record
-        assert record is not None
-        return newest[-1] if record.chain + 1 < self._rewrite_every else None
+        assert newest.record is not None
+        return newest if newest.record.chain + 1 < self._rewrite_every else None
 
     def _report_and_clean(self, report: SaveReport, *, is_first: bool) -> None:
         """The step is safe: nothing here is an error of its save."""
