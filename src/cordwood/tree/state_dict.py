@@ -90,11 +90,8 @@ def _state_of(target: Any, problems: list[UnsupportedLeafError | LimitError] | N
             names, children = container.open(value)
             state = dict(zip(names, children, strict=True))
         except Exception as e:
-            if problems is None:
-                e.add_note(f"It happened at {_path_of(entry)}.")
+            if not _kept(problems, entry, e):
                 raise
-            problems.append(_problem(entry, e))
-            parent[name] = None
             continue
         if names and depth >= MAX_DEPTH:
             raise _too_deep(value, _path_of(entry))
@@ -153,11 +150,8 @@ def _note_containers(
             container = container_of(child)
         except Exception as e:
             entry = (state, name, PLAIN_DICT, depth, above)
-            if problems is None:
-                e.add_note(f"It happened at {_path_of(entry)}.")
+            if not _kept(problems, entry, e):
                 raise
-            problems.append(_problem(entry, e))
-            state[name] = None
             continue
         if container is not None:
             stack.append((state, name, container, depth, above))
@@ -173,8 +167,16 @@ def _path_of(entry: _Unfilled) -> str:
     return format_path(state_key_path(reversed(names[:-1]))) or "the tree itself"
 
 
-def _problem(entry: _Unfilled, error: Exception) -> UnsupportedLeafError:
-    return UnsupportedLeafError(f"{_path_of(entry)}: {said(error)}")
+def _kept(
+    problems: list[UnsupportedLeafError | LimitError] | None, entry: _Unfilled, error: Exception
+) -> bool:
+    """Whether an error is kept as a problem, and its entry is None; else it tells where it was."""
+    if problems is None:
+        error.add_note(f"It happened at {_path_of(entry)}.")
+        return False
+    problems.append(UnsupportedLeafError(f"{_path_of(entry)}: {said(error)}"))
+    entry[0][entry[1]] = None
+    return True
 
 
 class _Frame(NamedTuple):
