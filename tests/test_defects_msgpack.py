@@ -9,7 +9,6 @@ import dataclasses
 import enum
 import gzip
 import os
-import tracemalloc
 from collections import OrderedDict, defaultdict, namedtuple
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from cordwood import msgpack
 from cordwood.errors import FormatError, MismatchError, UnsupportedLeafError
 from cordwood.testing import assert_trees_equal
 from cordwood.tree.state_dict import from_state_dict, register_serialization_state
+from tests.memory import traced_memory
 from tests.random_trees import assert_same
 
 
@@ -253,12 +253,9 @@ def test_b9_memory() -> None:
 
 
 def _peak(call: Any) -> int:
-    tracemalloc.start()
-    try:
+    with traced_memory() as memory:
         call()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    return memory.peak_bytes
 
 
 def test_b10_arrays_too_big_for_an_extension_are_refused_by_name(

@@ -15,6 +15,7 @@ from cordwood.engine.files import MemoryFile
 from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError
 from cordwood.formats import compressed
 from cordwood.formats.compressed import CompressedDataError, compress, decompress
+from tests.memory import traced_memory
 
 KINDS = ["gz", "zst"]
 
@@ -167,18 +168,14 @@ def test_refused(case: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bombs(kind: str) -> None:
-    import tracemalloc
-
     bomb = b"".join(compress((bytes(1 << 20) for _ in range(256)), kind))
     assert len(bomb) < 300_000
-    tracemalloc.start()
-    try:
-        with pytest.raises(LimitError, match="to more than 1000000 bytes; pass max_bytes"):
-            unpacked(bomb, kind, max_bytes=1_000_000)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 40 << 20
+    with (
+        traced_memory() as memory,
+        pytest.raises(LimitError, match="to more than 1000000 bytes; pass max_bytes"),
+    ):
+        unpacked(bomb, kind, max_bytes=1_000_000)
+    assert memory.peak_bytes < 40 << 20
     assert len(unpacked(bomb, kind, max_bytes=256 << 20)) == 256 << 20
 
 

@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import shutil
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from cordwood.index import Inline
 from cordwood.plan.spread import Chunk, Codec, Spread
 from cordwood.testing import assert_trees_equal
 from tests.formats.orbax_trees import EVERY, change, copied, scanned
+from tests.memory import traced_memory
 
 FILES2, FILES3 = "v0-zarr2-files", "v0-zarr3-files"
 KERNEL = "params.kernel"
@@ -523,13 +523,9 @@ def test_a_chunk_of_zeros_that_is_too_large(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compressor", [None, "zstd", "gzip", "zlib"])
 def test_zeros_are_encoded_without_going_through_them(compressor: str | None) -> None:
     """The most that is accepted takes a few MiB; smaller ones decode to what they should."""
-    tracemalloc.start()
-    try:
+    with traced_memory() as memory:
         Fill([], is_told=True).place(compressor, MAX_FILL_BYTES)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 20 << 20
+    assert memory.peak_bytes < 20 << 20
     for size in (1, 131071, 131072, 131073, 1 << 20, (3 << 20) + 5):
         fill = Fill([], is_told=True)
         place = fill.place(compressor, size)

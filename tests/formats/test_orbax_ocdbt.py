@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from cordwood.formats.orbax.ocdbt import (
 )
 from cordwood.formats.orbax.values import INLINE_NAME, Database
 from tests.formats.orbax_trees import copied
+from tests.memory import traced_memory
 
 
 def written(path: Path, values: dict[str, bytes], **config: Any) -> None:
@@ -390,28 +390,21 @@ def test_a_small_node_takes_little_memory(body: bytes, message: str) -> None:
     node = zstd_node(body)
     assert len(node) < 30_000
     child = Child(DataFile(b"", b"n"), 0, len(node), 0, b"")
-    tracemalloc.start()
-    try:
-        with pytest.raises(LimitError, match=message):
-            parse_node(node, child)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 2000 * len(node) + (16 << 20)
+    with traced_memory() as memory, pytest.raises(LimitError, match=message):
+        parse_node(node, child)
+    assert memory.peak_bytes < 2000 * len(node) + (16 << 20)
 
 
 def test_a_node_of_more_than_the_limit_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "n").open("wb") as file:
         file.truncate(MAX_NODE_BYTES + 1)
     (tmp_path / "manifest.ocdbt").write_bytes(manifest(MAX_NODE_BYTES + 1))
-    tracemalloc.start()
-    try:
-        with pytest.raises(LimitError, match=r"n: the node at byte 0: 268435457 bytes; .*MAX_NODE"):
-            read(tmp_path)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 1 << 20
+    with (
+        traced_memory() as memory,
+        pytest.raises(LimitError, match=r"n: the node at byte 0: 268435457 bytes; .*MAX_NODE"),
+    ):
+        read(tmp_path)
+    assert memory.peak_bytes < 1 << 20
 
 
 def test_a_manifest_of_random_bytes_never_does_worse_than_fail() -> None:

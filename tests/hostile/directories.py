@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ import pytest
 
 import cordwood
 from cordwood.errors import CordwoodError
+from tests.memory import traced_memory
 
 __all__ = ["Case", "changed", "dumped", "refused", "written"]
 
@@ -52,14 +52,12 @@ def refused(path: Path, case: Case) -> None:
     """Require that load and verify refuse it, in few words and little memory, and name it."""
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     for call in (cordwood.load, cordwood.verify):
-        tracemalloc.start()
-        try:
-            with pytest.raises(case.error, match=re.escape(case.message)) as caught:
-                call(path)
-            _, peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
+        with (
+            traced_memory() as memory,
+            pytest.raises(case.error, match=re.escape(case.message)) as caught,
+        ):
+            call(path)
         assert type(caught.value) is case.error
         assert str(path) in str(caught.value)
         assert len(str(caught.value).replace(str(path), "")) < MAX_MESSAGE
-        assert peak < 2 * size + ROOM_BYTES
+        assert memory.peak_bytes < 2 * size + ROOM_BYTES

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import struct
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from cordwood.engine.files import MemoryFile
 from cordwood.errors import FormatError, LimitError, TruncatedError
 from cordwood.formats.flax_msgpack import wire
 from cordwood.formats.flax_msgpack.scan import scan
+from tests.memory import traced_memory
 
 F32 = b"\xa7float32"
 
@@ -285,15 +285,10 @@ CASES: dict[str, tuple[bytes, type[FormatError], str]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_refused(case: str) -> None:
     data, error, message = CASES[case]
-    tracemalloc.start()
-    try:
-        with pytest.raises(error, match=re.escape(message)) as caught:
-            scan(MemoryFile(data, "evil.msgpack"))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    with traced_memory() as memory, pytest.raises(error, match=re.escape(message)) as caught:
+        scan(MemoryFile(data, "evil.msgpack"))
     assert str(caught.value).startswith("evil.msgpack: byte ")
-    assert peak <= 2 * len(data) + (16 << 20)
+    assert memory.peak_bytes <= 2 * len(data) + (16 << 20)
     with pytest.raises(error):
         msgpack.msgpack_restore(data)
 

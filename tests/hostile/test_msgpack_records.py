@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tracemalloc
 from typing import Any
 
 import flax.serialization
@@ -16,6 +15,7 @@ from cordwood.api.contents import Contents
 from cordwood.engine.files import MemoryFile
 from cordwood.errors import CordwoodError, FormatError, LimitError, TruncatedError
 from cordwood.formats import msgpack_records
+from tests.memory import traced_memory
 
 
 def record(keys: Any, value: bytes) -> bytes:
@@ -73,15 +73,10 @@ HOSTILE: dict[str, tuple[bytes, type[Exception], str]] = {
 
 @pytest.mark.parametrize(("raw", "error", "message"), HOSTILE.values(), ids=HOSTILE)
 def test_malformed_streams(raw: bytes, error: type[Exception], message: str) -> None:
-    tracemalloc.start()
-    try:
-        with pytest.raises(error, match=re.escape(message)) as caught:
-            msgpack_records.scan(MemoryFile(raw, "bad"))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    with traced_memory() as memory, pytest.raises(error, match=re.escape(message)) as caught:
+        msgpack_records.scan(MemoryFile(raw, "bad"))
     assert str(caught.value).startswith("bad: ")
-    assert peak < 2 * len(raw) + (16 << 20)
+    assert memory.peak_bytes < 2 * len(raw) + (16 << 20)
 
 
 def test_every_bit_and_every_cut() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import re
 import struct
-import tracemalloc
 import zipfile
 import zlib
 from typing import Any
@@ -28,6 +27,7 @@ from cordwood.errors import (
     TruncatedError,
     UnsupportedFormatError,
 )
+from tests.memory import traced_memory
 
 
 def npy(text: str, data: bytes = b"", *, version: tuple[int, int] = (1, 0)) -> bytes:
@@ -284,16 +284,11 @@ def test_malformed_archives(raw: bytes, error: type[Exception], message: str) ->
 
 def refused(name: str, raw: bytes, error: type[Exception], message: str) -> None:
     file = MemoryFile(raw, f"bad.{name}")
-    tracemalloc.start()
-    try:
-        with pytest.raises(error, match=re.escape(message)) as caught:
-            load(name, raw)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    with traced_memory() as memory, pytest.raises(error, match=re.escape(message)) as caught:
+        load(name, raw)
     assert str(caught.value).startswith(file.name)
     assert len(str(caught.value)) < 700
-    assert peak < 2 * len(raw) + (16 << 20)
+    assert memory.peak_bytes < 2 * len(raw) + (16 << 20)
 
 
 def load(name: str, raw: bytes) -> Any:
@@ -306,14 +301,12 @@ def test_a_member_that_inflates_to_more_than_it_says() -> None:
     """As much as it says is inflated, and a byte."""
     data = GOOD + bytes(64 << 20)
     raw = deflated_as(deflate(data), len(GOOD), zlib.crc32(GOOD))
-    tracemalloc.start()
-    try:
-        with pytest.raises(CorruptionError, match="expected 144 bytes once decoded, found more"):
-            load("npz", raw)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 16 << 20
+    with (
+        traced_memory() as memory,
+        pytest.raises(CorruptionError, match="expected 144 bytes once decoded, found more"),
+    ):
+        load("npz", raw)
+    assert memory.peak_bytes < 16 << 20
 
 
 @pytest.mark.parametrize("name", ["npy", "npz"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from tests.formats.test_orbax_ocdbt import (
     table,
     wrapped,
 )
+from tests.memory import traced_memory
 
 VALUE = b"value of a file"
 # Three keys, "w/.zarray", "w/0" and "w/1": two values within, one in the file `v`.
@@ -67,8 +67,7 @@ def test_every_byte(tmp_path: Path, name: str) -> None:
     """Keys and values, or an error of cordwood's that names the file, in little memory."""
     path = database(tmp_path)
     magic, body = GOOD[name]
-    tracemalloc.start()
-    try:
+    with traced_memory() as memory:
         for i in range(len(body)):
             for bits in (0x01, 0x10, 0x7F, 0x80, 0xFF):
                 other = body[:i] + bytes([body[i] ^ bits]) + body[i + 1 :]
@@ -79,10 +78,7 @@ def test_every_byte(tmp_path: Path, name: str) -> None:
                     assert str(path) in str(e)  # noqa: PT017
                 else:
                     assert sum(map(len, found.values())) <= len(VALUE) + len(body)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 16 << 20
+    assert memory.peak_bytes < 16 << 20
 
 
 @pytest.mark.parametrize("name", GOOD)

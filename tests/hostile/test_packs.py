@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ from cordwood.formats.packs.scan import index_of, parse_items
 from cordwood.sharding.shards import ShardMap
 from tests.formats.packed import SAVE_ID, directory_of
 from tests.hostile.sealed_json import sealed
+from tests.memory import traced_memory
 
 HALVES = ShardMap((4,), ((0, 2),), ((0,), (1,)))
 TREE = {"a": np.arange(4.0), "b": {"c": np.arange(6.0), "n": 5}, "t": "x" * 5000}
@@ -275,16 +275,11 @@ def test_items_that_lie(name: str) -> None:
     item = json.loads(json.dumps(base()))
     change(item)
     text = json.dumps(item).replace("\\\\ud800", "\\ud800")
-    tracemalloc.start()
-    try:
-        with pytest.raises(error, match=re.escape(message)) as raised:
-            reading(json.loads(text)) if "\\ud800" not in text else _reading_text(text)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    with traced_memory() as memory, pytest.raises(error, match=re.escape(message)) as raised:
+        reading(json.loads(text)) if "\\ud800" not in text else _reading_text(text)
     assert str(raised.value).startswith("x: ")
     assert len(str(raised.value)) < 600
-    assert peak < 8 << 20
+    assert memory.peak_bytes < 8 << 20
 
 
 def _reading_text(text: str) -> None:
@@ -312,13 +307,9 @@ def test_a_billion_cells_of_a_few_bytes() -> None:
     item["files"] = [
         [NAME, 1 << 40, 4096, "0" * 32, [part for i in range(1000) for part in (0, i)]]
     ]
-    tracemalloc.start()
-    try:
-        with pytest.raises(LimitError, match="13107200000 cells"):
-            reading(item)
-        assert tracemalloc.get_traced_memory()[1] < 32 << 20
-    finally:
-        tracemalloc.stop()
+    with traced_memory() as memory, pytest.raises(LimitError, match="13107200000 cells"):
+        reading(item)
+    assert memory.peak_bytes < 32 << 20
 
 
 def test_limits_are_not_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,13 +337,9 @@ def test_many_items_share_the_limit_of_leaves() -> None:
 
     data = encode_index({str(number): item(number) for number in range(50)})
     assert len(data) < 20_000
-    tracemalloc.start()
-    try:
-        with pytest.raises(LimitError):
-            parse_items(data, name="index")
-        assert tracemalloc.get_traced_memory()[1] < 64 << 20
-    finally:
-        tracemalloc.stop()
+    with traced_memory() as memory, pytest.raises(LimitError):
+        parse_items(data, name="index")
+    assert memory.peak_bytes < 64 << 20
 
 
 GOOD = encode_index({})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import struct
-import tracemalloc
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from cordwood.errors import (
 )
 from cordwood.formats.safetensors.scan import scan
 from tests.formats.assemble import with_header
+from tests.memory import traced_memory
 
 
 def entry(
@@ -269,14 +269,9 @@ FOREIGN: dict[str, tuple[bytes, type[Exception], str]] = {
 
 @pytest.mark.parametrize(("raw", "error", "message"), FOREIGN.values(), ids=FOREIGN)
 def test_malformed_files(raw: bytes, error: type[Exception], message: str) -> None:
-    tracemalloc.start()
-    try:
-        with pytest.raises(error, match=re.escape(message)) as caught:
-            scan(MemoryFile(raw, "bad.safetensors"))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak <= 2 * len(raw) + (16 << 20)
+    with traced_memory() as memory, pytest.raises(error, match=re.escape(message)) as caught:
+        scan(MemoryFile(raw, "bad.safetensors"))
+    assert memory.peak_bytes <= 2 * len(raw) + (16 << 20)
     assert type(caught.value) is error
     assert str(caught.value).startswith("bad.safetensors: ")
     assert len(str(caught.value)) < 700
@@ -284,11 +279,6 @@ def test_malformed_files(raw: bytes, error: type[Exception], message: str) -> No
 
 def test_memory_of_many_entries_stays_small() -> None:
     raw = compact({f"t{i}": 1 for i in range(5_000)})
-    tracemalloc.start()
-    try:
-        with pytest.raises(FormatError):
-            scan(MemoryFile(raw))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak <= 2 * len(raw) + (16 << 20)
+    with traced_memory() as memory, pytest.raises(FormatError):
+        scan(MemoryFile(raw))
+    assert memory.peak_bytes <= 2 * len(raw) + (16 << 20)

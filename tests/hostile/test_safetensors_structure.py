@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +20,7 @@ from cordwood.errors import (
 from cordwood.formats.safetensors import seal
 from cordwood.formats.safetensors.scan import scan
 from tests.formats.assemble import file_bytes, header_of
+from tests.memory import traced_memory
 
 
 def forged(
@@ -266,14 +266,9 @@ FORGED: dict[str, tuple[bytes, type[Exception], str]] = {
 
 @pytest.mark.parametrize(("raw", "error", "message"), FORGED.values(), ids=FORGED)
 def test_forged_structures(raw: bytes, error: type[Exception], message: str) -> None:
-    tracemalloc.start()
-    try:
-        with pytest.raises(error, match=re.escape(message)) as caught:
-            scan(MemoryFile(raw, "forged.safetensors"))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak <= 2 * len(raw) + (16 << 20)
+    with traced_memory() as memory, pytest.raises(error, match=re.escape(message)) as caught:
+        scan(MemoryFile(raw, "forged.safetensors"))
+    assert memory.peak_bytes <= 2 * len(raw) + (16 << 20)
     assert type(caught.value) is error
     assert str(caught.value).startswith("forged.safetensors: ")
     assert len(str(caught.value)) < 700
