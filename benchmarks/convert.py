@@ -10,19 +10,19 @@ measured in a round of its own.
 
 from __future__ import annotations
 
-import argparse
-import importlib.metadata
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+if TYPE_CHECKING:
+    from benchmarks.one_tree import MakeTree
 
 PACKAGES = ["cordwood", "orbax-checkpoint", "jax", "numpy"]
 BARE = "bare copy"
@@ -92,11 +92,10 @@ def as_markdown(
     seconds: Mapping[str, float], memory: Mapping[str, int], size_bytes: int, rounds: int
 ) -> str:
     """The page: one row for each conversion."""
-    from benchmarks.report import hardware, page_head
+    from benchmarks.report import hardware, page_head, versions_of
 
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     title = "Converting: cordwood beside a bare copy of the bytes"
-    lines = page_head(title, _HOW, versions, hardware(HERE))
+    lines = page_head(title, _HOW, versions_of(PACKAGES), hardware(HERE))
     lines += [
         f"{size_bytes / 1e9:.2f} GB, {rounds} rounds.",
         "",
@@ -120,38 +119,29 @@ def as_markdown(
     return "\n".join(lines)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--tree", choices=["gpt2", "smoke"], default="gpt2")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
-    parser.add_argument("--output", type=Path, default=HERE / "convert.md")
-    options = parser.parse_args()
-
+def measured_page(make_tree: MakeTree, folder: Path, rounds: int) -> str:
     import jax
 
-    from benchmarks.directory_trees import smoke
     from benchmarks.memory import extra_bytes
     from benchmarks.rounds import median_seconds, remove, time_saves
-    from benchmarks.trees import gpt2_adam
 
-    with tempfile.TemporaryDirectory(dir=options.folder, prefix="cordwood-bench-") as name:
-        folder = Path(name)
-        tree = smoke() if options.tree == "smoke" else gpt2_adam()
-        size_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
-        places = prepare(tree, folder)
-        del tree
-        calls = contenders(places)
-        times = time_saves(calls, folder, options.rounds, suffix_of=suffix_of)
-        memory = {}
-        for each, call in calls.items():
-            path = folder / f"memory{suffix_of(each)}"
-            memory[each] = extra_bytes(partial(call, path))
-            remove(path)
-        page = as_markdown(median_seconds(times), memory, size_bytes, options.rounds)
-    if options.tree == "gpt2":
-        options.output.write_text(page)
-    print(page)
+    tree = make_tree()
+    size_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+    calls = contenders(prepare(tree, folder))
+    del tree
+    times = time_saves(calls, folder, rounds, suffix_of=suffix_of)
+    memory = {}
+    for name, call in calls.items():
+        path = folder / f"memory{suffix_of(name)}"
+        memory[name] = extra_bytes(partial(call, path))
+        remove(path)
+    return as_markdown(median_seconds(times), memory, size_bytes, rounds)
+
+
+def main() -> None:
+    from benchmarks.one_tree import write_page
+
+    write_page(measured_page, description=__doc__ or "", output=HERE / "convert.md")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ medians. Memory is measured in a round of its own.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import os
 import subprocess
@@ -138,9 +137,9 @@ def main() -> None:
         return
     names = list(TREES) if options.tree == "all" else [options.tree]
     from benchmarks.directory_report import Report, as_markdown, unmet
-    from benchmarks.report import hardware
+    from benchmarks.report import hardware, versions_of
 
-    versions = {package: importlib.metadata.version(package) for package in PACKAGES}
+    versions = versions_of(PACKAGES)
     reports: list[Report] = []
     for name in names:
         print(f"measuring {name} ...", file=sys.stderr, flush=True)

@@ -9,7 +9,6 @@ And what each of them does where saves fail: manager_failures.py.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import os
 import subprocess
@@ -42,7 +41,7 @@ def main() -> None:
     from benchmarks.manager_loop import CASES, measure
     from benchmarks.manager_names import NAMES
     from benchmarks.manager_report import as_markdown
-    from benchmarks.report import hardware
+    from benchmarks.report import hardware, versions_of
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--case", choices=["all", *CASES], default="all")
@@ -67,7 +66,7 @@ def main() -> None:
     for name in names if options.case == "all" else [options.case]:
         print(f"measuring {name} ...", file=sys.stderr, flush=True)
         measured[name] = measure_in_child(name, options.folder)
-    versions = {package: importlib.metadata.version(package) for package in PACKAGES}
+    versions = versions_of(PACKAGES)
     text = as_markdown(measured, failures, versions, hardware(options.folder))
     print(text)
     if options.case == "all":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from benchmarks.claims import (
     ratio_of,
 )
 
-__all__ = ["Report", "as_markdown", "hardware", "page_head", "ratio_lines", "table"]
+__all__ = ["Report", "as_markdown", "hardware", "page_head", "ratio_lines", "table", "versions_of"]
 
 
 _HOW = """\
@@ -52,6 +53,11 @@ def page_head(title: str, how: str, versions: Mapping[str, str], machine: str) -
     """The lines that a page of tables begins with; `how` says how they were measured."""
     pinned = ", ".join(f"{name} {version}" for name, version in versions.items())
     return [f"# {title}", "", *how.splitlines(), "", f"- {pinned}", f"- {machine}", ""]
+
+
+def versions_of(packages: Sequence[str]) -> dict[str, str]:
+    """Those that are installed."""
+    return {package: importlib.metadata.version(package) for package in packages}
 
 
 def hardware(folder: Path) -> str:

@@ -11,7 +11,6 @@ was, after unlink and sync; a load finds the page cache warm. The tables hold me
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import os
 import subprocess
@@ -24,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-from benchmarks.report import Report, as_markdown, hardware  # noqa: E402
+from benchmarks.report import Report, as_markdown, hardware, versions_of  # noqa: E402
 from benchmarks.trees import TREES  # noqa: E402
 
 PACKAGES = ["cordwood", "flax", "safetensors", "jax", "numpy", "msgpack", "xxhash"]
@@ -93,7 +92,7 @@ def main() -> None:
         print(json.dumps(report._asdict()))
         return
     names = list(TREES) if options.tree == "all" else [options.tree]
-    versions = {package: importlib.metadata.version(package) for package in PACKAGES}
+    versions = versions_of(PACKAGES)
     reports = []
     for name in names:
         print(f"measuring {name} ...", file=sys.stderr, flush=True)

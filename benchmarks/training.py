@@ -10,7 +10,6 @@ next step at once (the state that is being saved is donated to it), and waits fo
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import os
 import subprocess
@@ -182,9 +181,9 @@ def main() -> None:
         found[name] = {
             contender: measure_in_child(contender, name, options.folder) for contender in CONTENDERS
         }
-    from benchmarks.report import hardware
+    from benchmarks.report import hardware, versions_of
 
-    versions = {package: importlib.metadata.version(package) for package in PACKAGES}
+    versions = versions_of(PACKAGES)
     text = as_markdown(found, versions, hardware(options.folder))
     print(text)
     if options.case == "all":

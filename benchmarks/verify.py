@@ -7,19 +7,19 @@ the bare read does neither.
 
 from __future__ import annotations
 
-import argparse
-import importlib.metadata
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+if TYPE_CHECKING:
+    from benchmarks.one_tree import MakeTree
 
 PACKAGES = ["cordwood", "jax", "numpy", "xxhash"]
 SHARE_MIN = 0.8
@@ -123,11 +123,10 @@ def measure(places: Mapping[str, Path], rounds: int) -> dict[str, Measured]:
 
 def as_markdown(measured: Mapping[str, Measured], rounds: int) -> str:
     """The page: one row for each format and state of the page cache."""
-    from benchmarks.report import hardware, page_head
+    from benchmarks.report import hardware, page_head, versions_of
 
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     title = "Verifying: cordwood beside a plain threaded read"
-    lines = page_head(title, _HOW, versions, hardware(HERE))
+    lines = page_head(title, _HOW, versions_of(PACKAGES), hardware(HERE))
     lines += [
         f"{max(each.size_bytes for each in measured.values()) / 1e9:.2f} GB, {rounds} rounds.",
         "",
@@ -155,25 +154,15 @@ def as_markdown(measured: Mapping[str, Measured], rounds: int) -> str:
     return "\n".join(lines)
 
 
+def measured_page(make_tree: MakeTree, folder: Path, rounds: int) -> str:
+    places = prepare(make_tree(), folder)
+    return as_markdown(measure(places, rounds), rounds)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--tree", choices=["gpt2", "smoke"], default="gpt2")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
-    parser.add_argument("--output", type=Path, default=HERE / "verify.md")
-    options = parser.parse_args()
+    from benchmarks.one_tree import write_page
 
-    from benchmarks.directory_trees import smoke
-    from benchmarks.trees import gpt2_adam
-
-    with tempfile.TemporaryDirectory(dir=options.folder, prefix="cordwood-bench-") as name:
-        tree = smoke() if options.tree == "smoke" else gpt2_adam()
-        places = prepare(tree, Path(name))
-        del tree
-        page = as_markdown(measure(places, options.rounds), options.rounds)
-    if options.tree == "gpt2":
-        options.output.write_text(page)
-    print(page)
+    write_page(measured_page, description=__doc__ or "", output=HERE / "verify.md")
 
 
 if __name__ == "__main__":
