@@ -11,13 +11,8 @@ from cordwood.api.contents import Contents
 from cordwood.api.steps import LOOKED_AT, listed, sorted_steps
 from cordwood.api.stores import store_at
 from cordwood.engine.stores import DirectoryStore
-from cordwood.errors import (
-    CordwoodError,
-    FormatError,
-    IncompleteCheckpointError,
-    PrefixError,
-    counted,
-)
+from cordwood.errors import CordwoodError, IncompleteCheckpointError, counted
+from cordwood.formats.packs.index_file import select_item
 from cordwood.formats.packs.item import Item
 from cordwood.formats.packs.rules import RULES
 from cordwood.formats.packs.scan import FORMAT, index_of, parse_items
@@ -84,7 +79,7 @@ def read_index(store: DirectoryStore) -> bytes:
 
 def _open(store: DirectoryStore, data: bytes, prefix: str | None) -> Contents:
     items = parse_items(data, name=f"{store.name}/{RULES.index_name}")
-    item = _pick(items, prefix, name=store.name)
+    item = select_item(items, prefix, name=store.name)
     listed = item.cell_count <= _LISTED_CELLS
     index = index_of(item, wanted=None if listed else [()] * len(item.leaf_types))
     files = store.open(index.sources)
@@ -109,22 +104,3 @@ def _located(item: Item, wanted: Mapping[int, Sequence[Box] | None]) -> dict[int
     boxes = [wanted.get(leaf, ()) for leaf in range(len(item.leaf_types))]
     leaves = index_of(item, wanted=boxes).leaves
     return {leaf: leaves[leaf] for leaf in wanted}
-
-
-def _pick(items: Mapping[str, Item], prefix: str | None, *, name: str) -> Item:
-    """The item of a prefix. Without one: the tree saved without one, or the only item.
-
-    Raises:
-        PrefixError: there is no such item, or none is asked for and there are several.
-        FormatError: there are no items at all.
-    """
-    available = sorted(items)
-    if not available:
-        raise FormatError(f"{name} holds no items")
-    if prefix is None and ("" in items or len(items) == 1):
-        return items["" if "" in items else available[0]]
-    if prefix is None:
-        raise PrefixError(f"{name}: No prefix specified. Available prefixes: {available}")
-    if prefix not in items:
-        raise PrefixError(f"{name}: Prefix {prefix!r} not found. Available: {available}")
-    return items[prefix]

@@ -7,12 +7,11 @@ import os
 from collections.abc import Mapping
 
 from cordwood.api.contents import Checked, Contents
-from cordwood.engine.files import LocalFile, ReadableFile
+from cordwood.engine.files import LocalFile, ReadableFile, read_whole
 from cordwood.engine.folders import names_in
 from cordwood.errors import (
     FormatError,
     IncompleteCheckpointError,
-    LimitError,
     NotACheckpointError,
     counted,
 )
@@ -64,9 +63,7 @@ def _index_name(path: str) -> str:
 
 def _read_index(name: str) -> Mapping[str, str]:
     with LocalFile(name) as file:
-        if file.size_bytes > MAX_INDEX_BYTES:
-            raise LimitError(f"{name}: {file.size_bytes} bytes; expected at most {MAX_INDEX_BYTES}")
-        data = file.read(0, file.size_bytes)
+        data = read_whole(file, limit_bytes=MAX_INDEX_BYTES)
     try:
         return parse_weight_map(data)
     except FormatError as e:

@@ -6,10 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cordwood.engine.files import LocalFile
+from cordwood.engine.files import LocalFile, read_whole
 from cordwood.engine.presence import what_is_at
 from cordwood.engine.urls import local_or_url, parse_url
-from cordwood.errors import PrefixError
 from cordwood.index import Index, LeafRuns
 
 __all__ = ["QuickLook", "quick_look"]
@@ -64,24 +63,21 @@ def _in_a_file(path: str) -> QuickLook | None:
 
 
 def _in_packs(path: str, prefix: str | None) -> QuickLook:
+    from cordwood.formats.packs.index_file import MAX_INDEX_BYTES, select_item
     from cordwood.formats.packs.listing import list_items
 
     name = f"{path}/{_PACKS_INDEX}"
     with LocalFile(name) as file:
-        items = list_items(file.read(0, file.size_bytes), name=name)
-    if prefix is None and ("" in items or len(items) == 1):
-        prefix = "" if "" in items else next(iter(items))
-    if prefix not in items:
-        raise PrefixError(
-            f"{path}: {'no prefix was given' if prefix is None else f'there is no {prefix!r}'}; "
-            f"it holds trees of the prefixes {', '.join(map(repr, sorted(items)))}"
-        )
-    return QuickLook(path, "packs", *items[prefix])
+        data = read_whole(file, limit_bytes=MAX_INDEX_BYTES)
+    found = select_item(list_items(data, name=name), prefix, name=path)
+    return QuickLook(path, "packs", *found)
 
 
 def _in_zarr(path: str, prefix: str | None) -> QuickLook | None:
+    from cordwood.formats.zarr.index_file import MAX_INDEX_BYTES
     from cordwood.formats.zarr.listing import list_item
 
     with LocalFile(f"{path}/{_ZARR_INDEX}") as file:
-        found = list_item(file.read(0, file.size_bytes), prefix, name=path)
+        data = read_whole(file, limit_bytes=MAX_INDEX_BYTES)
+    found = list_item(data, prefix, name=path)
     return None if found is None else QuickLook(path, "zarr", *found)

@@ -10,9 +10,17 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
-from cordwood.errors import TruncatedError, counted
+from cordwood.errors import LimitError, TruncatedError, counted
 
-__all__ = ["Closing", "LocalFile", "MemoryFile", "ReadableFile", "read_views", "zeros"]
+__all__ = [
+    "Closing",
+    "LocalFile",
+    "MemoryFile",
+    "ReadableFile",
+    "read_views",
+    "read_whole",
+    "zeros",
+]
 
 _SMALL_COPY_BYTES = 64 << 10
 _IOV_MAX = 1024  # Linux; the most buffers one preadv takes
@@ -201,6 +209,13 @@ class MemoryFile(Closing):
             raise ValueError(f"{self.name}: cannot read {length} bytes at offset {offset}")
         if offset + length > self.size_bytes:
             raise _truncated(self.name, offset, length, max(0, self.size_bytes - offset))
+
+
+def read_whole(file: ReadableFile, *, limit_bytes: int) -> bytes:
+    """All bytes of a file. Raises LimitError, before it is read, for more than that."""
+    if file.size_bytes > limit_bytes:
+        raise LimitError(f"{file.name}: {file.size_bytes} bytes; expected at most {limit_bytes}")
+    return file.read(0, file.size_bytes)
 
 
 def read_views(fd: int, offset: int, views: Sequence[memoryview], *, name: str) -> None:

@@ -9,20 +9,34 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import xxhash
 
 from cordwood.engine.digest import DIGEST_BYTES
-from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedFormatError
+from cordwood.errors import (
+    CorruptionError,
+    FormatError,
+    LimitError,
+    PrefixError,
+    UnsupportedFormatError,
+)
 from cordwood.formats.safetensors.strict_json import parse_json
 
-__all__ = ["INDEX_NAME", "MAX_INDEX_BYTES", "VERSION", "decode_index", "encode_index"]
+__all__ = [
+    "INDEX_NAME",
+    "MAX_INDEX_BYTES",
+    "VERSION",
+    "decode_index",
+    "encode_index",
+    "select_item",
+]
 
 INDEX_NAME = "cordwood.json"
 VERSION = 1
 MAX_INDEX_BYTES = 100_000_000
 
+_T = TypeVar("_T")
 _START = b'{"digest":"'
 _DIGEST_STOP = len(_START) + 2 * DIGEST_BYTES
 _HEAD = re.compile(rb'\{"digest":"[0-9a-f]{32}","version":([1-9][0-9]{0,8})[,}]')
@@ -82,6 +96,30 @@ def decode_index(data: bytes) -> dict[str, Any]:
     if type(items) is not dict:
         raise FormatError("items: expected an object")
     return items
+
+
+def select_item(items: Mapping[str, _T], prefix: str | None, *, name: str) -> _T:
+    """The item of a prefix. Without one: the tree saved without one, or the only item.
+
+    Args:
+        items: by their prefixes, whatever is known of each.
+        prefix: the item's; None where none is asked for.
+        name: the directory, for errors.
+
+    Raises:
+        PrefixError: there is no such item, or none is asked for and there are several.
+        FormatError: there are no items at all.
+    """
+    available = sorted(items)
+    if not available:
+        raise FormatError(f"{name} holds no items")
+    if prefix is None and ("" in items or len(items) == 1):
+        return items["" if "" in items else available[0]]
+    if prefix is None:
+        raise PrefixError(f"{name}: No prefix specified. Available prefixes: {available}")
+    if prefix not in items:
+        raise PrefixError(f"{name}: Prefix {prefix!r} not found. Available: {available}")
+    return items[prefix]
 
 
 def _digest(data: bytes) -> bytes:

@@ -11,13 +11,7 @@ from typing import NamedTuple, TypeAlias
 from cordwood import dtypes
 from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
 from cordwood.formats.safetensors.leaf_table import LeafType
-from cordwood.formats.zarr.index_file import (
-    MAX_INDEX_BYTES,
-    entries_of,
-    item_names,
-    parse_index,
-    select_item,
-)
+from cordwood.formats.zarr.index_file import entries_of, item_names, parse_index, select_item
 from cordwood.formats.zarr.item import Item, parse_item
 from cordwood.formats.zarr.leaf_form import leaf_form
 from cordwood.formats.zarr.nested import nested_dicts
@@ -45,8 +39,6 @@ def list_item(data: bytes, prefix: str | None, *, name: str) -> ListedItem | Non
 
     Raises FormatError, CorruptionError, UnsupportedFormatError and PrefixError, as `scan`.
     """
-    if len(data) > MAX_INDEX_BYTES:
-        return None
     try:
         index = parse_index(data)
         if prefix is None:
