@@ -68,6 +68,25 @@ MACHINE = {
 # Names of `os` and `threading` that touch neither a file nor a thread of ours.
 HARMLESS = {"os": {"PathLike", "fspath", "fsdecode"}, "threading": {"local"}}
 
+# Methods of a path, or of an entry of a directory, that look at a disk.
+LOOKING = {
+    "exists",
+    "is_dir",
+    "is_file",
+    "is_symlink",
+    "iterdir",
+    "lstat",
+    "mkdir",
+    "read_bytes",
+    "read_text",
+    "rglob",
+    "rmdir",
+    "stat",
+    "unlink",
+    "write_bytes",
+    "write_text",
+}
+
 # What a plan is made of: arithmetic on values.
 PURE = {
     "__future__",
@@ -224,6 +243,10 @@ def test_only_the_engine_touches_the_machine(source: Path) -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("open", "np.fromfile"):
             name = ast.unparse(node.func)
             pytest.fail(f"{source.relative_to(ROOT)}:{node.lineno} calls {name}()")
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            assert node.func.attr not in LOOKING, (
+                f"{source.relative_to(ROOT)}:{node.lineno} calls .{node.func.attr}()"
+            )
 
 
 def _attributes(source: Path, name: str) -> set[str]:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cordwood.engine.files import LocalFile, MemoryFile, ReadableFile
-from cordwood.errors import TruncatedError
+from cordwood.engine.files import LocalFile, MemoryFile, ReadableFile, read_whole
+from cordwood.errors import LimitError, TruncatedError
 
 DATA = bytes(range(256)) * 8
 
@@ -29,6 +29,15 @@ def memory(folder: Path, data: bytes) -> ReadableFile:
 
 each_kind = pytest.mark.parametrize("make", [local, memory])
 Make = Callable[[Path, bytes], ReadableFile]
+
+
+@each_kind
+def test_reads_the_whole_up_to_a_limit(tmp_path: Path, make: Make) -> None:
+    with make(tmp_path, DATA) as file:
+        assert read_whole(file, limit_bytes=len(DATA)) == DATA
+        message = f"{file.name}: 2048 bytes; expected at most 2047"
+        with pytest.raises(LimitError, match=f"^{re.escape(message)}$"):
+            read_whole(file, limit_bytes=2047)
 
 
 @each_kind

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from cordwood.api.layouts import DEFAULT, layout_at, module_of
+from cordwood.engine.presence import is_folder
 from cordwood.engine.stage import collect_stages, standing
 from cordwood.engine.urls import local_or_url, parse_url
 
@@ -41,7 +41,7 @@ def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:
         row, beside = DEFAULT, []
     else:
         beside = collect_stages(path, dry_run=dry_run)
-        if not Path(path).is_dir() and (beside or standing(path) != os.fspath(path)):
+        if not is_folder(path) and (beside or standing(path) != os.fspath(path)):
             return beside  # of saves that died before the first one ended, or between two renames
         row = layout_at(path) or DEFAULT
     names: list[str] = module_of(row).collect(path, dry_run=dry_run)

@@ -22,8 +22,8 @@ from cordwood.api.formats import (
 from cordwood.api.recognise import is_records, recognise
 from cordwood.api.steps import LOOKED_AT, is_named_step, listed, sorted_steps
 from cordwood.engine.files import LocalFile
-from cordwood.engine.folders import has_within, names_in, subfolders
-from cordwood.engine.presence import what_is_at
+from cordwood.engine.folders import has_within, list_folder, names_in, subfolders
+from cordwood.engine.presence import is_folder, is_there, what_is_at
 from cordwood.engine.stage import stale_stages, standing
 from cordwood.engine.urls import parse_url
 from cordwood.errors import (
@@ -161,7 +161,7 @@ def destination_for(
 
 def _refuse_to_hide(place: Path, *, asked: str) -> None:
     """Raise NotACheckpointError for a checkpoint that an index beside it would replace or hide."""
-    row = layout_to_read(place) if place.is_dir() else None
+    row = layout_to_read(place) if is_folder(place) else None
     if row is not None and not row.writable:  # one that is written has come meanwhile
         raise NotACheckpointError(
             f"{asked} is {row.description}, which cordwood only reads: remove it, or save to "
@@ -229,10 +229,10 @@ def absence(path: str) -> OSError:
             "beside it: wait if it still runs; else load an earlier checkpoint, or save again"
         )
     parent = Path(path).parent
-    if not parent.is_dir():
+    if not is_folder(parent):
         what = f"there is no checkpoint, as there is no directory {os.fspath(parent)!r}"
         return FileNotFoundError(errno.ENOENT, what, path)
-    beside = [entry.name for entry, _ in zip(parent.iterdir(), range(_MAX_BESIDE), strict=False)]
+    beside = [entry.name for entry in list_folder(os.fspath(parent))[:_MAX_BESIDE]]
     close = nearest(Path(path).name, beside)
     if close is not None:
         hint = f" (did you mean {os.fspath(parent / close)}?)"
@@ -280,7 +280,7 @@ def _newest(place: Path, steps: Sequence[str]) -> str:
     """The last that is a checkpoint, as far as can be told; the last, where none can."""
     for name in reversed(steps[-LOOKED_AT:]):
         child = place / name
-        if not child.is_dir() or layout_to_read(child) is not None:
+        if not is_folder(child) or layout_to_read(child) is not None:
             return name
     return steps[-1]
 
@@ -321,7 +321,7 @@ def layout_at(path: str | os.PathLike[str]) -> Layout | None:
 
     Raises NotACheckpointError where there are indexes of several.
     """
-    found = [row for row in _BY_NAME.values() if _is_there(Path(path) / row.index_name)]
+    found = [row for row in _BY_NAME.values() if is_there(Path(path) / row.index_name)]
     if len(found) > 1:
         names = " and ".join(row.index_name for row in found)
         raise NotACheckpointError(
@@ -369,10 +369,6 @@ def _is_of_steps(place: Path) -> bool:
             _by_index(place / name) is not None for name in steps[-LOOKED_AT:]
         )
     return False
-
-
-def _is_there(path: Path) -> bool:
-    return path.is_symlink() or path.exists()
 
 
 def module_of(row: Layout) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 from cordwood.api.formats import Format, scan
@@ -17,6 +16,7 @@ from cordwood.engine.files import LocalFile, ReadableFile
 from cordwood.engine.meeting import TIMEOUT_SECONDS
 from cordwood.engine.meter import Meter, Report
 from cordwood.engine.pending import raise_unreported, wait_for
+from cordwood.engine.presence import is_empty_file, what_is_at
 from cordwood.engine.urls import local_or_url
 from cordwood.errors import CordwoodError, NotACheckpointError
 
@@ -118,14 +118,12 @@ def refuse_foreign(path: str | os.PathLike[str], row: Format | Layout) -> None:
     if isinstance(row, Layout):
         module_of(row).refuse_foreign(path)
         return
-    target = Path(path)
-    if target.is_dir():
+    what = what_is_at(path)
+    if what == "a folder":
         raise IsADirectoryError(
             errno.EISDIR, f"a {row.name} checkpoint is one file, and this is a directory", str(path)
         )
-    if not target.exists():
-        return
-    if target.is_file() and target.stat().st_size == 0:
+    if what == "nothing" or is_empty_file(path):
         return
     try:
         with LocalFile(path) as file:

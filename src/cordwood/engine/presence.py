@@ -9,7 +9,7 @@ from typing import Literal
 
 from cordwood.errors import StorageError
 
-__all__ = ["what_is_at"]
+__all__ = ["is_empty_file", "is_folder", "is_there", "what_is_at"]
 
 _WHY = {
     errno.ELOOP: "a symbolic link leads back to itself; expected a checkpoint",
@@ -36,3 +36,33 @@ def what_is_at(
     if stat.S_ISDIR(mode):
         return "a folder"
     return "a file" if stat.S_ISREG(mode) else "something else"
+
+
+def is_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether a directory lies at a path, as far as can be told; symbolic links are followed."""
+    return os.path.isdir(path)
+
+
+def is_empty_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a file without bytes lies at a path, which is not opened; links are followed."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size == 0
+
+
+def is_there(path: str | os.PathLike[str]) -> bool:
+    """Whether there is anything of that name, a broken symbolic link included.
+
+    Raises PermissionError where that cannot be seen.
+    """
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as e:
+        if e.errno == errno.ELOOP:  # behind a link that leads back to itself
+            return False
+        raise
+    return True

@@ -16,8 +16,9 @@ from cordwood.api.casting import Cast
 from cordwood.api.load import load
 from cordwood.api.match import Extra, Missing
 from cordwood.api.steps import listed, sorted_steps
-from cordwood.engine.folders import list_folder
+from cordwood.engine.folders import names_in, subfolders
 from cordwood.engine.meeting import Meeting, named
+from cordwood.engine.presence import is_folder
 from cordwood.engine.urls import parse_url
 from cordwood.errors import (
     CorruptionError,
@@ -176,9 +177,10 @@ def _choose(listing: Listing, known: Mapping[int, str], *, root: str) -> bytes:
 
 def _others(root: str) -> list[str]:
     """What is named like a step in some other way; a file like those that Flax writes."""
-    if parse_url(root) is not None:
+    if parse_url(root) is not None or not is_folder(root):
         return []
-    lying = [each.name for each in list_folder(root) if each.is_dir() or "." not in each.name]
+    folders = subfolders(root)
+    lying = [name for name in names_in(root) if name in folders or "." not in name]
     return [name for name in sorted_steps(lying) if number_in(name) is None]
 
 

@@ -1,0 +1,51 @@
+"""What lies at a path, by every question that is asked of one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cordwood.engine.presence import is_empty_file, is_folder, is_there, what_is_at
+from cordwood.errors import StorageError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "empty").touch()
+    (tmp_path / "folder").mkdir()
+    for name in ("file", "empty", "folder", "nowhere"):
+        (tmp_path / f"to-{name}").symlink_to(name)
+    (tmp_path / "loop").symlink_to("loop")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "empty", "there"),
+    [
+        ("file", "a file", False, True),
+        ("empty", "a file", True, True),
+        ("folder", "a folder", False, True),
+        ("nothing", "nothing", False, False),
+        ("file/within", "nothing", False, False),
+        ("to-file", "a file", False, True),
+        ("to-empty", "a file", True, True),
+        ("to-folder", "a folder", False, True),
+        ("to-nowhere", "nothing", False, True),
+    ],
+)
+def test_each_question(folder: Path, name: str, what: str, empty: bool, there: bool) -> None:
+    path = folder / name
+    assert what_is_at(path) == what
+    assert is_folder(path) == (what == "a folder")
+    assert is_empty_file(path) == empty
+    assert is_there(path) == there
+
+
+@pytest.mark.parametrize("name", ["loop", "loop/within"])
+def test_links_in_a_circle(folder: Path, name: str) -> None:
+    with pytest.raises(StorageError, match="leads back to itself"):
+        what_is_at(folder / name)
+    assert not is_folder(folder / name)
+    assert is_there(folder / name) == (name == "loop")
