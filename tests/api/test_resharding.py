@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import types
 from collections.abc import Sequence
 from pathlib import Path
@@ -165,10 +166,12 @@ class Count:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.bytes = self.calls = 0
         original = LocalFile.read_into
+        lock = threading.Lock()
 
         def read_into(file: LocalFile, offset: int, views: Sequence[memoryview]) -> None:
-            self.bytes += sum(map(len, views))
-            self.calls += 1
+            with lock:
+                self.bytes += sum(map(len, views))
+                self.calls += 1
             original(file, offset, views)
 
         patch.setattr(LocalFile, "read_into", read_into)

@@ -20,6 +20,7 @@ from cordwood.engine.decode import decode_chunk
 from cordwood.engine.digest import digests_of
 from cordwood.engine.files import MemoryFile
 from cordwood.engine.read import execute_load
+from cordwood.engine.scratch import Scratch
 from cordwood.errors import (
     CorruptionError,
     FormatError,
@@ -75,7 +76,8 @@ def chunk_of(size: int, codec: Codec) -> Chunk:
 def test_round_trips(name: str, size: int) -> None:
     compressor, encode = ENCODERS[name]
     data = np.random.default_rng(0).integers(0, 4, size, np.uint8).tobytes()
-    found = decode_chunk(chunk_of(size, Codec(compressor)), memoryview(encode(data)), name="c")
+    chunk = chunk_of(size, Codec(compressor))
+    found = decode_chunk(chunk, memoryview(encode(data)), Scratch().of, name="c")
     assert bytes(found) == data
 
 
@@ -86,7 +88,7 @@ def test_another_size_is_refused(name: str, size: int) -> None:
     compressor, encode = ENCODERS[name]
     stored = memoryview(encode(bytes(1000)))
     with pytest.raises(CorruptionError, match="c: the chunk at byte 0"):
-        decode_chunk(chunk_of(size, Codec(compressor)), stored, name="c")
+        decode_chunk(chunk_of(size, Codec(compressor)), stored, Scratch().of, name="c")
 
 
 @pytest.mark.parametrize("name", [name for name in ENCODERS if name != "raw"])
@@ -95,7 +97,7 @@ def test_a_cut_chunk_is_refused(name: str, keep: int) -> None:
     compressor, encode = ENCODERS[name]
     stored = encode(np.random.default_rng(0).bytes(1000))[:keep]
     with pytest.raises(CorruptionError, match="c: the chunk at byte 0"):
-        decode_chunk(chunk_of(1000, Codec(compressor)), memoryview(stored), name="c")
+        decode_chunk(chunk_of(1000, Codec(compressor)), memoryview(stored), Scratch().of, name="c")
 
 
 @pytest.mark.parametrize("name", ["zstd", "gzip", "zlib", "bz2"])
@@ -103,12 +105,12 @@ def test_bytes_after_a_chunk_are_refused(name: str) -> None:
     compressor, encode = ENCODERS[name]
     stored = encode(bytes(1000)) + b"more"
     with pytest.raises(CorruptionError, match="c: the chunk at byte 0"):
-        decode_chunk(chunk_of(1000, Codec(compressor)), memoryview(stored), name="c")
+        decode_chunk(chunk_of(1000, Codec(compressor)), memoryview(stored), Scratch().of, name="c")
 
 
 def test_an_unknown_compressor() -> None:
     with pytest.raises(UnsupportedFormatError, match="compressed with 'lz5'; expected zstd"):
-        decode_chunk(chunk_of(1, Codec("lz5")), memoryview(b"x"), name="c")
+        decode_chunk(chunk_of(1, Codec("lz5")), memoryview(b"x"), Scratch().of, name="c")
 
 
 def encoded(

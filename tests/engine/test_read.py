@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from cordwood.engine import read
 from cordwood.engine.digest import digests_of
 from cordwood.engine.files import LocalFile, MemoryFile
-from cordwood.engine.read import allocate, execute_load
+from cordwood.engine.fresh_memory import fresh_bytes
+from cordwood.engine.read import execute_load
 from cordwood.engine.verify import check_file
 from cordwood.errors import CorruptionError, LimitError, TruncatedError
 from cordwood.index import Digests
@@ -24,7 +25,7 @@ BLOCK = 1000
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 5 << 20])
 def test_buffers_begin_at_multiples_of_64(size: int) -> None:
-    buffer = allocate(size)
+    buffer = fresh_bytes(size, alignment=64)
     assert buffer.shape == (size,)
     assert buffer.dtype == np.uint8
     assert size == 0 or buffer.ctypes.data % 64 == 0

@@ -19,6 +19,7 @@ from orbax.checkpoint._src.serialization import tensorstore_utils
 
 import cordwood
 from cordwood.engine.decode import decode_chunk
+from cordwood.engine.scratch import Scratch
 from cordwood.errors import (
     CordwoodError,
     CorruptionError,
@@ -531,7 +532,7 @@ def test_zeros_are_encoded_without_going_through_them(compressor: str | None) ->
         place = fill.place(compressor, size)
         codec = Codec(compressor, "C", False)
         chunk = Chunk(0, 0, place.length, codec, "uint8", Spread((size,), 1, ()))
-        assert decode_chunk(chunk, memoryview(fill.memory[0]), name="") == bytes(size)
+        assert decode_chunk(chunk, memoryview(fill.memory[0]), Scratch().of, name="") == bytes(size)
 
 
 def test_a_number_in_a_very_large_chunk(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from cordwood.engine.decode import decode_chunk
 from cordwood.engine.directory import LocalDirectory
 from cordwood.engine.hosts import ALONE
 from cordwood.engine.meeting import Meeting
+from cordwood.engine.scratch import Scratch
 from cordwood.engine.verify import check_file
 from cordwood.formats.zarr.scan import scan
 from cordwood.index import Box, Encoded, Index, Inline, Leaf
@@ -83,7 +84,7 @@ def _value(directory: LocalDirectory, index: Index, leaf: Leaf) -> Any:
             codec = Codec(**json.loads(storage.codec))
             spread = Spread(shape, dtype.itemsize, ())
             chunk = Chunk(0, offset, length, codec, leaf.dtype, spread)
-            data = decode_chunk(chunk, data, name=name)
+            data = decode_chunk(chunk, data, Scratch().of, name=name)
         held = np.frombuffer(data, dtype).reshape(shape)
         array[slices(where)] = held[tuple(slice(size) for size in shape_of(where))]
     return array[()] if leaf.kind == "numpy_scalar" else array

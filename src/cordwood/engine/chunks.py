@@ -22,6 +22,7 @@ def read_chunk(
     digests: Digests | None,
     buffers: Sequence[memoryview],
     scratch: Callable[[int], memoryview],
+    decoded: Callable[[int], memoryview],
 ) -> None:
     """Fill in what the buffers want of a chunk.
 
@@ -30,7 +31,7 @@ def read_chunk(
         file: that holds it.
         digests: of the file; the blocks that the chunk touches are checked. None: not checked.
         buffers: the plan's.
-        scratch: gives memory of some size, for a moment.
+        scratch, decoded: each gives memory of some size, of its own, for a moment.
     """
     start, stop = chunk.offset, chunk.offset + chunk.length
     if not 0 <= start <= stop <= file.size_bytes:
@@ -51,4 +52,4 @@ def read_chunk(
         begin = max(low, digests.start)
         check_blocks(file.name, begin, [whole[begin - low :]], digests)
     data = whole[start - low : stop - low]
-    spread_out(chunk.spread, decode_chunk(chunk, data, name=file.name), 0, buffers)
+    spread_out(chunk.spread, decode_chunk(chunk, data, decoded, name=file.name), 0, buffers)

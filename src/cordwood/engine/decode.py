@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,12 @@ from cordwood.plan.spread import Chunk
 __all__ = ["decode_chunk"]
 
 _BLOSC_HEADER_BYTES = 16
+_RUN = 1  # a block of zstd: one byte, many times
 
 
-def decode_chunk(chunk: Chunk, data: memoryview, *, name: str) -> memoryview:
+def decode_chunk(
+    chunk: Chunk, data: memoryview, scratch: Callable[[int], memoryview], *, name: str
+) -> memoryview:
     """The elements of a chunk, little-endian in C order, from its bytes as they are stored.
 
     Nothing is decompressed beyond the size that the chunk's shape gives. Other threads run
@@ -26,6 +30,7 @@ def decode_chunk(chunk: Chunk, data: memoryview, *, name: str) -> memoryview:
     Args:
         chunk: what it is.
         data: the bytes, checked against their digests where there are any.
+        scratch: gives memory of some size, which the elements may lie in.
         name: the file's, for errors.
 
     Raises:
@@ -39,7 +44,7 @@ def decode_chunk(chunk: Chunk, data: memoryview, *, name: str) -> memoryview:
     size += codec.skip_bytes
     where = f"{name}: the chunk at byte {chunk.offset}"
     try:
-        found = _decompress(codec.compressor, data, size, where)
+        found = _decompress(codec.compressor, data, size, where, scratch)
     except (zlib.error, OSError, ValueError, EOFError) as e:
         if isinstance(e, CorruptionError | UnsupportedFormatError):
             raise
@@ -70,12 +75,18 @@ def _wrong_size(where: str, expected: int, found: str) -> CorruptionError:
     )
 
 
-def _decompress(compressor: str | None, data: memoryview, size: int, where: str) -> Any:
+def _decompress(
+    compressor: str | None,
+    data: memoryview,
+    size: int,
+    where: str,
+    scratch: Callable[[int], memoryview],
+) -> Any:
     """What is compressed in `data`; at most a byte more than `size`, however much there is."""
     if compressor is None:
         return data
     if compressor == "zstd":
-        return _zstd(data, size, where)
+        return _zstd(data, size, where, scratch)
     if compressor in ("gzip", "zlib"):
         return _stream(zlib.decompressobj(32 + zlib.MAX_WBITS), data, size, where)
     if compressor == "deflate":
@@ -89,19 +100,40 @@ def _decompress(compressor: str | None, data: memoryview, size: int, where: str)
     )
 
 
-def _zstd(data: memoryview, size: int, where: str) -> bytes:
+def _zstd(
+    data: memoryview, size: int, where: str, scratch: Callable[[int], memoryview]
+) -> memoryview:
     import zstandard
 
     try:
         told = zstandard.get_frame_parameters(data).content_size
         if told not in (size, zstandard.CONTENTSIZE_UNKNOWN):
             raise _wrong_size(where, size, str(told))
-        found: bytes = zstandard.ZstdDecompressor().decompress(
-            data, max_output_size=size, allow_extra_data=False
-        )
+        if _zstd_frame_end(data) != len(data):
+            raise CorruptionError(f"{where} is damaged: its frame does not end where it does")
+        found = scratch(size)
+        at = 0
+        with zstandard.ZstdDecompressor().stream_reader(data) as reader:
+            while at < size and (count := reader.readinto(found[at:])):
+                at += count
+            if reader.read(1):  # which also checks the checksum
+                raise _wrong_size(where, size, "more")
     except zstandard.ZstdError as e:
         raise CorruptionError(f"{where} is damaged: {e}") from e
-    return found
+    return found[:at]
+
+
+def _zstd_frame_end(data: memoryview) -> int:
+    """Where the first frame of zstd ends, by the heads of its blocks (RFC 8878, 3.1.1)."""
+    import zstandard
+
+    at = zstandard.frame_header_size(data)
+    last = False
+    while not last and at + 3 <= len(data):
+        head = int.from_bytes(data[at : at + 3], "little")
+        last, kind = bool(head & 1), head >> 1 & 3
+        at += 3 + (1 if kind == _RUN else head >> 3)
+    return at + 4 * zstandard.get_frame_parameters(data).has_checksum if last else -1
 
 
 def _stream(decoder: Any, data: memoryview, size: int, where: str) -> bytes:

@@ -16,6 +16,7 @@ import numpy as np
 from cordwood.engine.chunks import read_chunk
 from cordwood.engine.digest import check_coverage
 from cordwood.engine.files import ReadableFile
+from cordwood.engine.fresh_memory import fresh_bytes
 from cordwood.engine.meter import current_meter
 from cordwood.engine.parallel import reading_threads, run_tasks
 from cordwood.engine.scratch import Scratch
@@ -26,7 +27,7 @@ from cordwood.index import Digests
 from cordwood.plan.load import ALIGNMENT, LoadPlan, Move
 from cordwood.plan.spread import Spread
 
-__all__ = ["allocate", "execute_load"]
+__all__ = ["execute_load"]
 
 _UNIT_BYTES = 4 << 20
 _GAP_BYTES = 64 << 10  # a smaller gap between moves is cheaper to read than to skip
@@ -78,7 +79,7 @@ def execute_load(
         CorruptionError: a block does not match its digest; file and byte range are named.
     """
     layers = _layers(plan, files)
-    buffers = [allocate(size) for size in plan.buffers]
+    buffers = [fresh_bytes(size, alignment=ALIGNMENT) for size in plan.buffers]
     units: list[_Unit] = []
     for layer in layers:
         known = digests[layer.source] if verify else None
@@ -92,7 +93,7 @@ def execute_load(
     checked = {c.source: digests[c.source] if verify else None for c in plan.chunks}
 
     def make_worker() -> Callable[[int], None]:
-        scratch = Scratch()
+        scratch, decoded = Scratch(), Scratch()
 
         def work(task: int) -> None:
             if task < len(units):
@@ -103,7 +104,7 @@ def execute_load(
             else:
                 chunk = plan.chunks[task - len(units)]
                 file, known = files[chunk.source], checked[chunk.source]
-                read_chunk(chunk, file, known, views, scratch.of)
+                read_chunk(chunk, file, known, views, scratch.of, decoded.of)
                 if meter is not None:
                     meter.advance(chunk.length)
 
@@ -116,17 +117,6 @@ def execute_load(
         threads = 1  # the interpreter's work, which threads only get in the way of
     run_tasks(len(units) + len(plan.chunks), threads=threads, make_worker=make_worker)
     return buffers
-
-
-def allocate(size_bytes: int) -> np.ndarray:
-    """Uninitialised bytes at a multiple of 64.
-
-    np.empty, and not mmap or bytearray: numpy asks for huge pages, which makes filling fresh
-    memory about four times faster.
-    """
-    whole = np.empty(size_bytes + ALIGNMENT, np.uint8)
-    skip = -whole.ctypes.data % ALIGNMENT
-    return whole[skip : skip + size_bytes]
 
 
 def _layers(plan: LoadPlan, files: Sequence[ReadableFile]) -> list[_Layer]:

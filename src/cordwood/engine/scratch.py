@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from cordwood.engine.fresh_memory import fresh_bytes
 from cordwood.engine.target import PAGE_BYTES
 
 __all__ = ["Scratch"]
@@ -21,6 +20,5 @@ class Scratch:
         The same ones as before where they suffice.
         """
         if len(self._view) < size_bytes:
-            whole = np.empty(size_bytes + PAGE_BYTES, np.uint8)
-            self._view = whole[-whole.ctypes.data % PAGE_BYTES :].data
+            self._view = fresh_bytes(size_bytes, alignment=PAGE_BYTES).data
         return self._view[:size_bytes]

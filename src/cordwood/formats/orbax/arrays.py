@@ -13,6 +13,7 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.engine.decode import decode_chunk
+from cordwood.engine.scratch import Scratch
 from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError
 from cordwood.formats.orbax.crc32c import ends_in_crc32c
 from cordwood.formats.orbax.fill import Fill
@@ -110,7 +111,8 @@ class ArrayReader:
             codec = Codec(members["compressor"], members["order"], members["swapped"])
         spread = Spread((), dtypes.itemsize(array.dtype), ())
         chunk = Chunk(source, offset, length, codec, array.dtype, spread)
-        raw = decode_chunk(chunk, memoryview(data), name=self._values.sources[source].name)
+        name = self._values.sources[source].name
+        raw = decode_chunk(chunk, memoryview(data), Scratch().of, name=name)
         return np.frombuffer(raw, dtypes.to_numpy(array.dtype))[0]
 
     def _metadata(self, name: str) -> Array3:
