@@ -88,7 +88,7 @@ def fuzz(name: str, seconds: int, runs: int) -> int:
         import cordwood.api.open_shards
         import cordwood.api.open_zarr_tree
         import cordwood.api.verify
-        import cordwood.formats.compressed
+        import cordwood.formats.compressed.decompress
         import cordwood.formats.eqx
         import cordwood.formats.flax_msgpack.scan
         import cordwood.formats.msgpack_records
@@ -120,14 +120,14 @@ def reader(name: str) -> Callable[[bytes], None]:
         return folder_reader(name)
     from cordwood.engine.files import MemoryFile
     from cordwood.errors import CordwoodError
-    from cordwood.formats import compressed
+    from cordwood.formats.compressed.decompress import decompress
     from cordwood.formats.safetensors import scan as scan_module
 
     if name in ("gz", "zst"):
 
         def expand(data: bytes) -> None:
             with contextlib.suppress(CordwoodError):
-                compressed.decompress(MemoryFile(data), name, max_bytes=MAX_DECOMPRESSED_BYTES)
+                decompress(MemoryFile(data), name, max_bytes=MAX_DECOMPRESSED_BYTES)
 
         return expand
 

@@ -253,7 +253,7 @@ def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:
 
 def compress_bytes(data: Encoded) -> bytes:
     """Bytes as a gzip stream, level 6; the same bytes give the same stream, whatever the time."""
-    from cordwood.formats.compressed import compress
+    from cordwood.formats.compressed.compress import compress
 
     return b"".join(compress([data], "gz"))
 
@@ -279,14 +279,14 @@ def decompress_bytes(data: Encoded, *, max_bytes: int | None = None) -> bytes:
 
 def _decompressed(data: Encoded, max_bytes: int | None) -> memoryview:
     from cordwood.engine.files import MemoryFile
-    from cordwood.formats.compressed import decompress
+    from cordwood.formats.compressed.decompress import decompress
 
     return decompress(MemoryFile(data), "gz", max_bytes=max_bytes).map()
 
 
 def to_compressed_bytes(target: Any) -> bytes:
     """The bytes of `to_bytes` as a gzip stream; see `compress_bytes`."""
-    from cordwood.formats.compressed import compress
+    from cordwood.formats.compressed.compress import compress
 
     return b"".join(compress(to_buffers(target), "gz"))
 

@@ -11,15 +11,15 @@ import pytest
 import zstandard
 
 import cordwood
-from cordwood.formats import compressed
 
 SUFFIXES = [".msgpack.gz", ".msgpack.zst"]
 
 
 @pytest.fixture
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compressed, "LEAST_LIMIT_BYTES", 1 << 20)
-    monkeypatch.setattr(compressed, "MAX_RATIO", 1)
+    module = "cordwood.formats.compressed.decompress"
+    monkeypatch.setattr(f"{module}.LEAST_LIMIT_BYTES", 1 << 20)
+    monkeypatch.setattr(f"{module}.MAX_RATIO", 1)
 
 
 @pytest.mark.usefixtures("small_limits")

@@ -13,8 +13,13 @@ import zstandard
 from cordwood import msgpack
 from cordwood.engine.files import MemoryFile
 from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError
-from cordwood.formats import compressed
-from cordwood.formats.compressed import CompressedDataError, compress, decompress
+from cordwood.formats.compressed.compress import compress
+from cordwood.formats.compressed.decompress import (
+    CompressedDataError,
+    decompress,
+    decompress_into,
+    default_limit,
+)
 from tests.memory import traced_memory
 
 KINDS = ["gz", "zst"]
@@ -179,11 +184,58 @@ def test_bombs(kind: str) -> None:
     assert len(unpacked(bomb, kind, max_bytes=256 << 20)) == 256 << 20
 
 
+class Steps:
+    """What a sink is given."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self.told: list[int] = []
+        self.longest = 0
+
+    def reserve(self, size_bytes: int) -> None:
+        self.told.append(size_bytes)
+
+    def append(self, data: bytes) -> None:
+        self.size_bytes += len(data)
+        self.longest = max(self.longest, len(data))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_step_is_large(kind: str) -> None:
+    zeros, noise = bytes(1 << 20), np.random.default_rng(0).bytes(3 << 20)
+    for chunks in ([zeros] * 64, [noise], [zeros] * 9 + [noise] + [zeros] * 9, [noise[:1000], b""]):
+        size = sum(map(len, chunks))
+        for told in (size, None):
+            stream = b"".join(compress(chunks, kind, size_bytes=told))
+            steps = Steps()
+            decompress_into(steps, MemoryFile(stream * 2), kind, max_bytes=None)
+            assert steps.size_bytes == 2 * size
+            assert steps.longest <= 4 << 20
+            assert steps.told == ([size, size] if kind == "zst" and told else [])
+
+
+def test_blocks_of_every_kind() -> None:
+    """Raw, runs of one byte, and sizes that no block can have."""
+    head = b"\x28\xb5\x2f\xfd\x00\x58"  # a window of 2 MiB, no size, no checksum
+
+    def block(kind: int, size: int, data: bytes, *, last: bool = False) -> bytes:
+        return (last | kind << 1 | size << 3).to_bytes(3, "little") + data
+
+    blocks = [block(1, 128 << 10, b"a")] * 50 + [block(0, 5, b"bcdef")] + [block(0, 0, b"")] * 99
+    stream = head + b"".join(blocks) + block(1, 3, b"z", last=True)
+    expected = b"a" * (50 * 128 << 10) + b"bcdef" + b"zzz"
+    assert unpacked(stream, "zst") == _zstd(stream) == expected
+    assert unpacked(stream + packed(b"more", "zst"), "zst") == expected + b"more"
+    for bad in (block(1, (1 << 21) - 1, b"a"), block(2, (1 << 21) - 1, b""), block(3, 9, b"a")):
+        with pytest.raises((CompressedDataError, TruncatedError), match="that begins at byte 0"):
+            unpacked(head + bad + bytes(99), "zst")
+
+
 def test_the_limit_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert compressed.default_limit(1) == 4 << 30
-    assert compressed.default_limit(1 << 30) == 1100 << 30
-    monkeypatch.setattr(compressed, "LEAST_LIMIT_BYTES", 1000)
-    assert compressed.default_limit(1) == 1100
+    assert default_limit(1) == 4 << 30
+    assert default_limit(1 << 30) == 1100 << 30
+    monkeypatch.setattr("cordwood.formats.compressed.decompress.LEAST_LIMIT_BYTES", 1000)
+    assert default_limit(1) == 1100
     bomb = packed(bytes(8 << 20), "zst")
     with pytest.raises(LimitError, match=f"decompresses to more than {1100 * len(bomb)} bytes"):
         unpacked(bomb, "zst")

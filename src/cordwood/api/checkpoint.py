@@ -52,13 +52,14 @@ def open(
     format: str | None = None,
     prefix: str | None = None,
     max_bytes: int | None = None,
+    scratch: str | os.PathLike[str] | None = None,
 ) -> Checkpoint:
     """Open a checkpoint without reading its leaves.
 
     Use it in a `with` block, or call `close()`. A compressed file is decompressed here, and
-    what it holds stays in memory as long as the checkpoint lives. A directory stays as it was
-    while it is open, whatever is saved there meanwhile; of very many files (64), and in an
-    object store, only until then: reading a leaf may then be an error.
+    what it holds stays in memory, or in `scratch`, as long as the checkpoint lives. A directory
+    stays as it was while it is open, whatever is saved there meanwhile; of very many files (64),
+    and in an object store, only until then: reading a leaf may then be an error.
 
     Args:
         path: the file, whose suffix says the format (or its bytes, where that is unknown), or the
@@ -68,6 +69,8 @@ def open(
             without a prefix, or the only one.
         max_bytes: how far a compressed file may grow. None: to 4 GiB, or 1100 times its size if
             that is more.
+        scratch: a directory with room for what a compressed file holds, which is then not kept
+            in memory, but on that disk, in a file without a name: nothing is left of it.
 
     Raises:
         FileNotFoundError: there is nothing at `path`.
@@ -76,6 +79,7 @@ def open(
         FormatError: the file is not what its format says; names the byte offset.
         CorruptionError: the index of a directory is damaged, or a file of it is missing.
         LimitError: it decompresses to more than `max_bytes`.
+        StorageError: the disk of `scratch` is full, or fails.
 
     >>> from cordwood import save
     >>> save("/tmp/example.safetensors", {"a": {"w": np.arange(6.0).reshape(3, 2)}})
@@ -83,7 +87,7 @@ def open(
     ...     print(list(checkpoint), checkpoint["a/w"].shape, checkpoint["a/w"][1:, 0])
     ['a/w'] (3, 2) [2. 4.]
     """
-    return _open(path, format, prefix, max_bytes, read_once=False)
+    return _open(path, format, prefix, max_bytes, read_once=False, scratch=scratch)
 
 
 def open_for_one_load(
@@ -94,7 +98,7 @@ def open_for_one_load(
     max_bytes: int | None,
 ) -> Checkpoint:
     """As `open`, for a single eager `load`, which lets go of what it has read."""
-    return _open(path, format, prefix, max_bytes, read_once=True)
+    return _open(path, format, prefix, max_bytes, read_once=True, scratch=None)
 
 
 def _open(
@@ -104,13 +108,14 @@ def _open(
     max_bytes: int | None,
     *,
     read_once: bool,
+    scratch: str | os.PathLike[str] | None,
 ) -> Checkpoint:
     path = local_or_url(path)
     row = origin_of(path, format=format, prefix=prefix)
     if isinstance(row, Layout):
         return Checkpoint(os.fspath(path), module_of(row).open_contents(path, prefix))
     try:
-        file = open_source(path, row, max_bytes=max_bytes, read_once=read_once)
+        file = open_source(path, row, max_bytes=max_bytes, read_once=read_once, scratch=scratch)
         try:
             return Checkpoint(os.fspath(path), Contents(row.name, scan(file, row), (file,)))
         except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple
 
 from cordwood import dtypes
@@ -21,7 +22,8 @@ from cordwood.engine.hosts import ALONE
 from cordwood.engine.meeting import TIMEOUT_SECONDS, Meeting
 from cordwood.engine.meter import Meter, Report
 from cordwood.engine.pending import raise_unreported, wait_for
-from cordwood.engine.urls import local_or_url
+from cordwood.engine.unnamed import folder_beside
+from cordwood.engine.urls import local_or_url, parse_url
 from cordwood.errors import LossError, UnsupportedLeafError, counted
 from cordwood.index import Index, Leaf
 from cordwood.keypath import format_path
@@ -59,19 +61,20 @@ def convert(
     layout: Literal["packs", "zarr"] | None = None,
     compression: Literal["zstd", "blosc"] | None = None,
     metadata: Mapping[str, str] | None = None,
+    prefix: str | None = None,
+    scratch: str | os.PathLike[str] | None = None,
     progress: Report | None = None,
 ) -> Conversion:
     """Write what one checkpoint holds as another, of any format that `save` writes.
 
     The elements pass through a few MiB at a time: memory stays below some 250 MiB, and what a
-    chunk takes that is decoded whole, whatever the size of the checkpoint. But a `.msgpack.zst`
-    or `.msgpack.gz` is one stream, which is decompressed into memory first. What is read is
-    checked; the result is as durable as what `save` writes, and until this returns, what was
-    at `destination` is whole.
+    chunk takes that is decoded whole, whatever the size of the checkpoint. A `.msgpack.zst` or
+    `.msgpack.gz` is one stream: it is decompressed first, into a file without a name beside
+    `destination`, where there has to be room for both. What is read is checked; the result is as
+    durable as what `save` writes, and until this returns, what was at `destination` is whole.
 
     Args:
-        source: the path of a checkpoint of any format that `load` reads, or an open one
-            (`cordwood.open` takes the prefix of a tree in a directory of several).
+        source: the path of a checkpoint of any format that `load` reads, or an open one.
         destination: where to, as for `save`.
         select: patterns over the key paths, as `load` has them: write only those leaves.
         rename: other key paths for leaves and containers, as `load` has them.
@@ -80,6 +83,9 @@ def convert(
             is an error.
         format, layout, compression: of what is written, as `save` has them.
         metadata: strings to keep beside the tree. None: those of the source.
+        prefix: which tree of a source of several, as `load` has it.
+        scratch: a directory with room for what a compressed source holds. None: that of
+            `destination`; or of the source, where `destination` is in an object store.
         progress: called now and then with a `cordwood.Progress`: the bytes of elements that were
             read, and the leaf that is.
 
@@ -89,6 +95,7 @@ def convert(
     Raises:
         LossError: the format has no place for something; lists all of it.
         MismatchError: a pattern matches nothing, or a cast would change integers.
+        StorageError: there is no room for what a compressed source holds; says how much it is.
         Whatever `open` and `save` raise.
 
     >>> from cordwood import save
@@ -97,54 +104,58 @@ def convert(
     >>> convert("/tmp/example.safetensors", "/tmp/example.msgpack", cast="bf16").size_bytes
     8
     """
-    if not isinstance(source, Checkpoint):
-        with open_checkpoint(source) as opened:
-            return convert(
-                opened,
-                destination,
-                select=select,
-                rename=rename,
-                cast=cast,
-                lossy=lossy,
-                format=format,
-                layout=layout,
-                compression=compression,
-                metadata=metadata,
-                progress=progress,
-            )
     path = local_or_url(destination)
     row = destination_for(path, format=format, layout=layout, prefix=None)
-    _refuse_itself(source.path, os.fspath(path))
+    name = source.path if isinstance(source, Checkpoint) else os.fspath(local_or_url(source))
+    _refuse_itself(name, os.fspath(path))
     raise_unreported()
     wait_for(path)
     refuse_foreign(path, row)
-    with collector_paused():
-        index, numbers = source.index, list(range(len(source.index.leaves)))
-        _refuse_positions(source.path, index)
+    with _opened(source, path, prefix=prefix, scratch=scratch) as opened, collector_paused():
+        index, numbers = opened.index, list(range(len(opened.index.leaves)))
+        _refuse_positions(name, index)
         if select is not None or rename:
-            part = partial(index, select=select, rename=rename, where=source.path)
+            part = partial(index, select=select, rename=rename, where=name)
             index, numbers = part.stored, list(part.numbers)
         wanted = [leaf.dtype for leaf in index.leaves]
         if cast is not None:
             paths = [leaf.key_path for leaf in index.leaves]
-            wanted = cast_dtypes(index.leaves, paths, cast, naming=index.naming, where=source.path)
-        strings = dict(source.metadata if metadata is None else metadata)
-        lost = _losses(source.path, os.fspath(path), index, row, strings, lossy=lossy)
+            wanted = cast_dtypes(index.leaves, paths, cast, naming=index.naming, where=name)
+        strings = dict(opened.metadata if metadata is None else metadata)
+        lost = _losses(name, os.fspath(path), index, row, strings, lossy=lossy)
         size_bytes = _size(index, [leaf.dtype for leaf in index.leaves])
         meter = None if progress is None else Meter(size_bytes, progress)
-        leaves = StoredLeaves(source, index, numbers, wanted, meter)
+        leaves = StoredLeaves(opened, index, numbers, wanted, meter)
         _write(path, row, index, leaves, {} if lost else strings, compression)
         if meter is not None:
             meter.finish()
     return Conversion(
-        source.path,
+        name,
         os.fspath(path),
-        source.format,
+        opened.format,
         row.name,
         len(index.leaves),
         _size(index, wanted),
         tuple(lost),
     )
+
+
+def _opened(
+    source: str | os.PathLike[str] | Checkpoint,
+    destination: str | os.PathLike[str],
+    *,
+    prefix: str | None,
+    scratch: str | os.PathLike[str] | None,
+) -> AbstractContextManager[Checkpoint]:
+    """A source, open in a `with` block; one that was open before stays so after it."""
+    if isinstance(source, Checkpoint):
+        if prefix is not None or scratch is not None:
+            raise ValueError(f"{source.path} is open: pass prefix= and scratch= to cordwood.open")
+        return nullcontext(source)
+    if scratch is None:
+        in_a_store = parse_url(destination) is not None
+        scratch = folder_beside(local_or_url(source) if in_a_store else destination)
+    return open_checkpoint(source, prefix=prefix, scratch=scratch)
 
 
 def _size(index: Index, wanted: Sequence[str]) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from cordwood.engine.files import LocalFile, ReadableFile
+from cordwood.engine.unnamed import UnnamedFile
 from cordwood.errors import UnsupportedFormatError
 from cordwood.index import Index
 
@@ -126,23 +127,37 @@ def format_to_write(path: str | os.PathLike[str], name: str | None) -> Format:
 
 
 def open_source(
-    path: str | os.PathLike[str], row: Format, *, max_bytes: int | None, read_once: bool
+    path: str | os.PathLike[str],
+    row: Format,
+    *,
+    max_bytes: int | None,
+    read_once: bool,
+    scratch: str | os.PathLike[str] | None,
 ) -> ReadableFile:
-    """The bytes to scan: the file itself, or what it decompresses to, in memory.
+    """The bytes to scan: the file itself, or what it decompresses to.
 
     Args:
         path: where it lies.
         row: its format.
-        max_bytes: how far it may decompress; None: see `formats.compressed.decompress`.
+        max_bytes: how far it may decompress; None: see `decompress_into`.
         read_once: whether each leaf is read at most once, so that memory can be given back.
+        scratch: a directory on whose disk it is decompressed; None: in memory.
     """
     file = LocalFile(path)
     if row.compression is None:
         return file
-    from cordwood.formats.compressed import decompress
+    from cordwood.formats.compressed.decompress import decompress, decompress_into
 
     with file:
-        return decompress(file, row.compression, max_bytes=max_bytes, read_once=read_once)
+        if scratch is None:
+            return decompress(file, row.compression, max_bytes=max_bytes, read_once=read_once)
+        out = UnnamedFile(scratch, file.name)
+        try:
+            decompress_into(out, file, row.compression, max_bytes=max_bytes)
+        except BaseException:
+            out.close()
+            raise
+        return out
 
 
 def scan(file: ReadableFile, row: Format) -> Index:

@@ -90,7 +90,7 @@ def plan_job(
         if compression is None:
             write_file(path, state_plan, lambda i: _elements(fetch(i)))
         else:
-            from cordwood.formats.compressed import compress
+            from cordwood.formats.compressed.compress import compress
 
             buffers = plan_buffers(state_plan, fetch)
             write_stream(path, compress(buffers, compression, size_bytes=size_bytes))

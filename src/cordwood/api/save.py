@@ -141,7 +141,7 @@ def _require_format(file: ReadableFile, row: Format) -> None:
     Damage further in is no reason to keep it.
     """
     if row.compression is not None:
-        from cordwood.formats.compressed import require_magic
+        from cordwood.formats.compressed.decompress import require_magic
 
         require_magic(file, row.compression)
     elif row.name == "safetensors":

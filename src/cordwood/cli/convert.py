@@ -39,6 +39,7 @@ Examples:
 @click.option("--format", "format_", help="The format to write, if the suffix does not say it.")
 @click.option("--layout", type=click.Choice(["packs", "zarr"]), help="Of a directory to write.")
 @click.option("--compression", type=click.Choice(["zstd", "blosc"]), help="Of the zarr layout.")
+@click.option("--scratch", metavar="DIR", help="Room for what a compressed SOURCE holds.")
 @json_option
 def command(
     source: str,
@@ -51,22 +52,21 @@ def command(
     format_: str | None,
     layout: Any,
     compression: Any,
+    scratch: str | None,
     as_json: bool,
 ) -> None:
     """Write what SOURCE holds as DESTINATION, whose suffix says the format.
 
-    The elements pass through a few MiB at a time. Where the format has no place for something
+    The elements pass through a few MiB at a time. A SOURCE that is compressed as a whole is first
+    decompressed on the disk of DESTINATION, or in --scratch, into a file that has no name: nothing
+    is left of it. Where the format has no place for something
     (msgpack for lists, PRNG keys or weak types), that is an error which names all of it.
     """
-    from cordwood.api.checkpoint import open as open_checkpoint
     from cordwood.api.conversion import convert
 
-    with (
-        open_checkpoint(source, prefix=prefix) as checkpoint,
-        bar("converting", quiet=as_json) as progress,
-    ):
+    with bar("converting", quiet=as_json) as progress:
         done = convert(
-            checkpoint,
+            source,
             destination,
             select=list(select) or None,
             rename=pairs_of("--rename", rename),
@@ -75,6 +75,8 @@ def command(
             format=format_,
             layout=layout,
             compression=compression,
+            prefix=prefix,
+            scratch=scratch,
             progress=progress,
         )
     if as_json:

@@ -16,6 +16,7 @@ __all__ = [
     "Closing",
     "LocalFile",
     "MemoryFile",
+    "OpenFile",
     "ReadableFile",
     "read_views",
     "read_whole",
@@ -84,41 +85,25 @@ class Closing:
         self.close()
 
 
-class LocalFile(Closing):
-    """A regular file, opened for reading. Its size is read once, when it is opened.
+class OpenFile(Closing):
+    """A regular file that is open, read through its descriptor: the first of `opened`.
 
-    Raises FileNotFoundError, IsADirectoryError, and OSError for pipes, sockets and devices.
+    Whoever opens it puts the descriptor there; `close` takes it out.
     """
 
-    name: str
-    size_bytes: int
-    _fd: int = -1
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.name = os.fspath(path)
+    def __init__(self, name: str | os.PathLike[str]) -> None:
+        self.opened: list[int] = []
         self._map: memoryview | None = None
-        # O_NONBLOCK: opening a FIFO must not wait for a writer.
-        fd = os.open(self.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            found = os.fstat(fd)
-            if stat.S_ISDIR(found.st_mode):
-                code = errno.EISDIR
-                raise IsADirectoryError(code, "expected a file, found a directory", self.name)
-            if not stat.S_ISREG(found.st_mode):
-                what = "expected a regular file, found a pipe, socket or device"
-                raise OSError(errno.EINVAL, what, self.name)
-        except BaseException:
-            os.close(fd)
-            raise
-        self._fd = fd
-        self.size_bytes = found.st_size
+        self.size_bytes = 0
+        self.name = os.fspath(name)
 
     def _open_fd(self) -> int:
-        if self._fd < 0:
+        if not self.opened:
             raise ValueError(f"{self.name} is closed; open it again")
-        return self._fd
+        return self.opened[0]
 
     def read(self, offset: int, length: int) -> bytes:
+        self._require(offset, length)
         data = os.pread(self._open_fd(), length, offset)
         if len(data) == length:
             return data
@@ -127,10 +112,12 @@ class LocalFile(Closing):
         return bytes(whole)
 
     def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
-        total = sum(map(len, views))
-        if offset + total > self.size_bytes:
-            raise _truncated(self.name, offset, total, max(0, self.size_bytes - offset))
+        self._require(offset, sum(map(len, views)))
         read_views(self._open_fd(), offset, views, name=self.name)
+
+    def _require(self, offset: int, length: int) -> None:
+        if offset + length > self.size_bytes:
+            raise _truncated(self.name, offset, length, max(0, self.size_bytes - offset))
 
     def map(self) -> memoryview:
         if self._map is None:
@@ -144,13 +131,34 @@ class LocalFile(Closing):
 
     def close(self) -> None:
         """Close the descriptor. Views from `map` stay valid."""
-        fd, self._fd = self._fd, -1
         self._map = None
-        if fd >= 0:
-            os.close(fd)
+        while self.opened:
+            os.close(self.opened.pop())
 
     def __del__(self) -> None:
         self.close()
+
+
+class LocalFile(OpenFile):
+    """A regular file, opened for reading. Its size is read once, when it is opened.
+
+    Raises FileNotFoundError, IsADirectoryError, and OSError for pipes, sockets and devices.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(path)
+        # O_NONBLOCK: opening a FIFO must not wait for a writer.
+        fd = os.open(self.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self.opened.append(fd)
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            self.close()
+            if stat.S_ISDIR(found.st_mode):
+                code = errno.EISDIR
+                raise IsADirectoryError(code, "expected a file, found a directory", self.name)
+            what = "expected a regular file, found a pipe, socket or device"
+            raise OSError(errno.EINVAL, what, self.name)
+        self.size_bytes = found.st_size
 
 
 class MemoryFile(Closing):

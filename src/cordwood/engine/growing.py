@@ -17,6 +17,9 @@ class GrowingMemory:
         # Shared anonymous memory, which is mmap's default, cannot grow.
         self._pages = mmap.mmap(-1, _LEAST_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
+    def reserve(self, size_bytes: int) -> None:
+        """Nothing: memory is taken as bytes arrive, whatever a header tells."""
+
     def append(self, data: bytes) -> None:
         """Add bytes at the end. Not once there are views."""
         stop = self.size_bytes + len(data)

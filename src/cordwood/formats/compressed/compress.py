@@ -1,0 +1,69 @@
+"""Compress: one frame around a whole file.
+
+The same bytes in give the same bytes out: the gzip header tells no time and no system.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+
+__all__ = ["compress"]
+
+GZIP_LEVEL = 6
+ZSTD_LEVEL = 3
+
+_STEP_BYTES = 1 << 20
+# Deflate, no flags, no time, no extra flags, unknown system.
+_GZIP_HEADER = struct.pack("<BBBBIBB", 0x1F, 0x8B, 8, 0, 0, 0, 255)
+
+Buffer = bytes | bytearray | memoryview
+
+
+def compress(
+    chunks: Iterable[Buffer], kind: str, *, size_bytes: int | None = None
+) -> Iterator[bytes]:
+    """Compress `chunks`, one after another, as one frame.
+
+    Args:
+        chunks: what to compress.
+        kind: "gz" or "zst".
+        size_bytes: of all chunks together, where that is known: the zstd header tells it.
+    """
+    if kind == "gz":
+        return _gzip(_steps(chunks))
+    if kind == "zst":
+        return _zstd(_steps(chunks), size_bytes)
+    raise ValueError(f'expected "gz" or "zst", found {kind!r}')
+
+
+def _steps(chunks: Iterable[Buffer]) -> Iterator[memoryview]:
+    for chunk in chunks:
+        view = memoryview(chunk).cast("B")
+        for start in range(0, len(view), _STEP_BYTES):
+            yield view[start : start + _STEP_BYTES]
+
+
+def _gzip(steps: Iterable[memoryview]) -> Iterator[bytes]:
+    yield _GZIP_HEADER
+    deflate = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    checksum, size = 0, 0
+    for step in steps:
+        checksum = zlib.crc32(step, checksum)
+        size += len(step)
+        if data := deflate.compress(step):
+            yield data
+    yield deflate.flush()
+    yield struct.pack("<II", checksum, size & 0xFFFFFFFF)
+
+
+def _zstd(steps: Iterable[memoryview], size_bytes: int | None) -> Iterator[bytes]:
+    import zstandard
+
+    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
+    stream = compressor.compressobj(size=-1 if size_bytes is None else size_bytes)
+    for step in steps:
+        if data := stream.compress(step):
+            yield data
+    yield stream.flush()

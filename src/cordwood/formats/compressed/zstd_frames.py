@@ -1,0 +1,70 @@
+"""The frames of a zstd stream (RFC 8878): what their headers tell, and their blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from cordwood.engine.files import ReadableFile
+
+__all__ = ["MAGIC", "ZstdFrame", "begins", "frame_at", "pieces"]
+
+MAGIC = b"\x28\xb5\x2f\xfd"
+
+_SKIPPABLE = b"\x2a\x4d\x18"  # after a byte from 0x50 to 0x5f
+_HEADER_BYTES = 18  # at most
+_BLOCKS = 32  # decompressed at once; each holds at most 128 KiB
+_PIECE_BYTES = 1 << 20
+
+
+class ZstdFrame(NamedTuple):
+    """What the header of a frame tells."""
+
+    size_bytes: int | None  # of what it holds, where that is told
+    has_checksum: bool
+    header_bytes: int
+
+
+def begins(head: bytes) -> bool:
+    """Whether the first four bytes of a frame are one's; of those that hold nothing too."""
+    return head == MAGIC or (0x50 <= head[0] <= 0x5F and head[1:] == _SKIPPABLE)
+
+
+def frame_at(file: ReadableFile, pos: int) -> ZstdFrame | None:
+    """None where none begins that holds something, or it is damaged: its decoder will say so."""
+    head = file.read(pos, min(_HEADER_BYTES, file.size_bytes - pos))
+    if head[:4] != MAGIC:
+        return None
+    import zstandard
+
+    try:
+        found = zstandard.get_frame_parameters(head)
+        header_bytes = zstandard.frame_header_size(head)
+    except zstandard.ZstdError:
+        return None
+    told = found.content_size != zstandard.CONTENTSIZE_UNKNOWN
+    return ZstdFrame(found.content_size if told else None, found.has_checksum, header_bytes)
+
+
+def pieces(file: ReadableFile, pos: int, frame: ZstdFrame) -> Iterator[bytes]:
+    """The bytes of a frame, a few blocks at a time, which decode to 4 MiB at most.
+
+    A decoder gives all that its input decodes to, up to 128 KiB for every 4 bytes of it: so the
+    blocks are counted. Each begins with its size (section 3.1.1.2).
+    """
+    end = file.size_bytes
+    at, is_last = pos + frame.header_bytes, False
+    while not is_last and pos < end:
+        for _ in range(_BLOCKS):
+            if at >= min(end, pos + _PIECE_BYTES):
+                break
+            header = int.from_bytes(file.read(at, min(3, end - at)), "little")
+            is_run = header >> 1 & 3 == 1  # one byte, repeated
+            at += 3 + (1 if is_run else header >> 3)
+            is_last = bool(header & 1)
+            if is_last:
+                at += 4 if frame.has_checksum else 0
+                break
+        stop = min(at, end)
+        yield file.read(pos, stop - pos)
+        pos = stop

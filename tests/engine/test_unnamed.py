@@ -1,0 +1,174 @@
+"""Files without a name: nothing is left of them, whatever happens to the process or the disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cordwood.engine import system
+from cordwood.engine.commit import temporary_path
+from cordwood.engine.system import System
+from cordwood.engine.unnamed import UnnamedFile, folder_beside
+from cordwood.errors import StorageError, TruncatedError
+from cordwood.testing.faults.systems import CountingSystem, FailingSystem
+
+NAME = "models/m.msgpack.zst"
+
+
+class Named(CountingSystem):
+    """A file system where every file has a name."""
+
+    def _make(self, number: int, name: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        if name == "open" and args[1] & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return super()._make(number, name, call, args)
+
+
+@pytest.fixture(params=[System, Named], ids=["unnamed", "named for a moment"])
+def kind(request: pytest.FixtureRequest) -> Iterator[type[System]]:
+    with system.replaced(request.param()):
+        yield request.param
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.usefixtures("kind")
+def test_what_is_appended_is_read(tmp_path: Path) -> None:
+    before = descriptors()
+    with UnnamedFile(tmp_path, NAME) as file:
+        assert list(tmp_path.iterdir()) == []
+        file.reserve(1 << 20)
+        for number in range(10):
+            file.append(bytes([number]) * 100)
+        assert file.size_bytes == 1000  # whatever was reserved
+        assert file.read(95, 10) == bytes([0] * 5 + [1] * 5)
+        view = file.map()
+        assert view.readonly
+        assert bytes(view) == b"".join([bytes([number]) * 100 for number in range(10)])
+        with pytest.raises(TruncatedError, match=f"^{NAME}: expected 2 bytes at offset 999"):
+            file.read(999, 2)
+    assert bytes(view[-2:]) == b"\t\t"  # the mapping outlives the descriptor
+    del view
+    with pytest.raises(ValueError, match=f"{NAME} is closed"):
+        file.read(0, 1)
+    assert descriptors() == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_is_in_no_directory(tmp_path: Path) -> None:
+    counting = CountingSystem()
+    with system.replaced(counting), UnnamedFile(tmp_path, NAME) as file:
+        found = os.fstat(file.opened[0])
+        assert (found.st_nlink, found.st_dev) == (0, tmp_path.stat().st_dev)
+    assert counting.made == ["open"]
+
+
+def test_what_a_killed_one_had_left_goes(tmp_path: Path) -> None:
+    stale = Path(temporary_path(str(tmp_path), "m.msgpack.zst"))
+    stale.touch()
+    others = Path(temporary_path(str(tmp_path), "other"))
+    others.touch()
+    with system.replaced(Named()), UnnamedFile(tmp_path, NAME):
+        assert list(tmp_path.iterdir()) == [others]
+
+
+def use(folder: Path) -> None:
+    with UnnamedFile(folder, NAME) as file:
+        file.reserve(500)
+        file.append(b"x" * 400)
+        file.append(b"y" * 300)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+def test_any_call_fails(tmp_path: Path, code: int) -> None:
+    before = descriptors()
+    messages = []
+    for number in range(1, 5):  # open, fallocate, pwrite, pwrite
+        with (
+            system.replaced(FailingSystem(number, code)),
+            pytest.raises(StorageError) as caught,
+        ):
+            use(tmp_path)
+        error = caught.value
+        assert (error.errno, error.filename) == (code, NAME)
+        messages.append(str(error.strerror))
+        assert list(tmp_path.iterdir()) == []
+        assert descriptors() == before
+    place = f"a temporary file in {tmp_path} for what it decompresses to"
+    advice = "pass scratch= (--scratch), another directory"
+    if code != errno.EIO:
+        advice = f"make room there, or {advice} on a disk that has it"
+    why = os.strerror(code)
+    assert messages == [
+        f"{why} while creating {place}; {advice}",
+        f"{why} while filling {place}, at least 500 bytes; {advice}",
+        f"{why} while filling {place}, at least 500 bytes; {advice}",
+        f"{why} while filling {place}, at least 700 bytes; {advice}",
+    ]
+
+
+def test_a_disk_that_reserves_nothing_will_do(tmp_path: Path) -> None:
+    with system.replaced(FailingSystem(2, errno.EOPNOTSUPP)):
+        use(tmp_path)
+
+
+def test_where_it_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=re.escape(f"in {tmp_path / 'no'} for")) as caught:
+        UnnamedFile(tmp_path / "no", NAME)
+    assert caught.value.filename == NAME
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="pass scratch="):
+        UnnamedFile(tmp_path / "file", NAME)
+    with (
+        system.replaced(FailingSystem(1, errno.EACCES)),
+        pytest.raises(PermissionError, match=r"^\[Errno 13\] Permission denied while creating a"),
+    ):
+        UnnamedFile(tmp_path, NAME)
+
+
+@pytest.mark.parametrize("call", ["open", "unlink", "fallocate", "pwrite"])
+@pytest.mark.parametrize("base", [CountingSystem, Named])
+def test_an_interrupt_leaves_nothing(tmp_path: Path, call: str, base: type[CountingSystem]) -> None:
+    class Interrupted(base):  # type: ignore[valid-type, misc]
+        def _make(
+            self, number: int, name: str, make: Callable[..., Any], args: tuple[Any, ...]
+        ) -> Any:
+            if name == call != "unlink":
+                raise KeyboardInterrupt
+            result = super()._make(number, name, make, args)
+            if name == call:
+                raise KeyboardInterrupt
+            return result
+
+    before = descriptors()
+    with system.replaced(Interrupted()):
+        if call == "unlink" and base is CountingSystem:
+            use(tmp_path)  # which has no name to remove
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                use(tmp_path)
+    assert descriptors() == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_disk_that_a_destination_is_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "run" / "100")
+    assert folder_beside(tmp_path / "run" / "m.safetensors") == str(tmp_path / "run")
+    assert folder_beside(tmp_path / "run") == str(tmp_path)
+    assert folder_beside(f"{tmp_path}/run/") == str(tmp_path)
+    assert folder_beside(tmp_path / "link") == str(tmp_path / "run")
+    assert folder_beside(tmp_path / "new" / "a" / "b") == str(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert folder_beside("m.msgpack") == str(tmp_path)
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == str(tmp_path / "run"))
+    assert folder_beside("run") == str(tmp_path / "run")
+    assert folder_beside("/") == "/"
