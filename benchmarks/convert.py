@@ -1,11 +1,12 @@
-"""Converting between raw formats, beside a plain durable copy of the same bytes in the same run.
+"""Converting checkpoints, beside a plain durable copy of the same bytes in the same run.
 
     python benchmarks/convert.py                          GPT-2 with Adam; writes convert.md
     python benchmarks/convert.py --tree smoke --rounds 1  a tree of 2 MB; prints the page
 
 Every round runs every conversion once, in an order that turns from round to round; each goes to a
 path that never was, after removal and sync, and its source is in the page cache. Memory is
-measured in a round of its own.
+measured in a round of its own. Of compressed sources only that is held against a target: what
+decompressing takes has nothing to do with the copy.
 """
 
 from __future__ import annotations
@@ -37,8 +38,11 @@ PAIRS = (
     ("safetensors", "msgpack"),
     ("msgpack", "packs"),
     ("orbax", "packs"),
+    ("msgpack.zst", "packs"),
+    ("msgpack.gz", "packs"),
 )
-_SUFFIX = {"safetensors": ".safetensors", "msgpack": ".msgpack"}
+_COMPRESSED = ("msgpack.zst", "msgpack.gz")
+_SUFFIX = {name: f".{name}" for name in ("safetensors", "msgpack", *_COMPRESSED)}
 _HOW = """\
 Written by `python benchmarks/convert.py`. Medians of interleaved rounds. The bare copy reads the
 `.safetensors` file by threads, 4 MiB at a time, and writes it with O_DIRECT and fsync: no digest
@@ -55,7 +59,8 @@ def prepare(tree: Any, folder: Path) -> dict[str, Path]:
     places = {name: folder / f"source-{name}{_SUFFIX.get(name, '')}" for name in _sources()}
     host = jax.device_get(tree)
     cordwood.save(places["safetensors"], tree)
-    cordwood.save(places["msgpack"], host)
+    for name in ("msgpack", *_COMPRESSED):
+        cordwood.save(places[name], host)
     cordwood.save(places["packs"], tree)
     cordwood.save(places["zarr"], tree, layout="zarr")
     handler = ocp.PyTreeCheckpointHandler(use_ocdbt=False, use_zarr3=True, use_compression=False)
@@ -99,7 +104,7 @@ def as_markdown(
     lines += [
         f"{size_bytes / 1e9:.2f} GB, {rounds} rounds.",
         "",
-        f"Wanted: at least {SHARE_MIN} of the bare copy's speed, in at most {PEAK_MIB_MAX} MiB.",
+        f"Wanted: {SHARE_MIN} of the bare copy's speed between raw formats, {PEAK_MIB_MAX} MiB.",
         "",
         "| conversion | seconds | GB/s | of the bare copy | peak memory, MiB |",
         "|---|---|---|---|---|",
@@ -110,11 +115,12 @@ def as_markdown(
             f"| {name} | {took:.2f} | {size_bytes / took / 1e9:.2f} | {share:.2f} | "
             f"{memory[name] / (1 << 20):.0f} |"
         )
-    unmet = [
+    slow = [
         name
         for name in seconds
-        if seconds[BARE] / seconds[name] < SHARE_MIN or memory[name] > PEAK_MIB_MAX << 20
+        if seconds[BARE] / seconds[name] < SHARE_MIN and name.split(" ")[0] not in _COMPRESSED
     ]
+    unmet = [name for name in seconds if name in slow or memory[name] > PEAK_MIB_MAX << 20]
     lines += ["", f"Not met by: {', '.join(unmet)}." if unmet else "All are met.", ""]
     return "\n".join(lines)
 

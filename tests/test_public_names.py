@@ -111,10 +111,10 @@ SIGNATURES = {
     ],
     "convert": [
         *["source", "destination", "*", "select", "rename", "cast", "lossy"],
-        *["format", "layout", "compression", "metadata", "progress"],
+        *["format", "layout", "compression", "metadata", "prefix", "scratch", "progress"],
     ],
     "diff": ["a", "b", "*", "select", "rename", "strict", "values"],
-    "open": ["path", "*", "format", "prefix", "max_bytes"],
+    "open": ["path", "*", "format", "prefix", "max_bytes", "scratch"],
     "tree_serialize_leaves": [
         *["checkpoint_dir", "pytree", "manager", "*"],
         *["prefix", "commit_callback", "write_index"],

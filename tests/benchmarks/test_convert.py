@@ -15,8 +15,8 @@ def test_all_conversions_hold_what_was_saved(tmp_path: Path) -> None:
     tree = {"w": jnp.arange(3000.0), "b": jnp.ones(5)}
     calls = contenders(prepare(tree, tmp_path))
     assert len(calls) == 1 + len(PAIRS)
-    for name, call in calls.items():
-        path = tmp_path / f"made-{name.replace(' ', '-')}{suffix_of(name)}"
+    for number, (name, call) in enumerate(calls.items()):
+        path = tmp_path / f"made-{number}{suffix_of(name)}"
         call(path)
         if name == BARE:
             assert path.read_bytes() == (tmp_path / "source-safetensors.safetensors").read_bytes()
@@ -35,3 +35,7 @@ def test_the_page_says_what_is_not_met() -> None:
     assert "| a to b | 2.00 | 0.50 | 0.50 | 1 |" in page
     assert "Not met by: a to b." in page
     assert "All are met." in as_markdown({BARE: 1.0}, {BARE: 0}, 10**9, 3)
+    took = {BARE: 1.0, "msgpack.gz to packs": 9.0}
+    assert "All are met." in as_markdown(took, {BARE: 0, "msgpack.gz to packs": 0}, 10**9, 3)
+    page = as_markdown(took, {BARE: 0, "msgpack.gz to packs": 257 << 20}, 10**9, 3)
+    assert "Not met by: msgpack.gz to packs." in page

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from cordwood.engine.files import LocalFile, ReadableFile
-from cordwood.engine.unnamed import UnnamedFile
 from cordwood.errors import UnsupportedFormatError
 from cordwood.index import Index
 
@@ -151,6 +150,8 @@ def open_source(
     with file:
         if scratch is None:
             return decompress(file, row.compression, max_bytes=max_bytes, read_once=read_once)
+        from cordwood.engine.unnamed import UnnamedFile
+
         out = UnnamedFile(scratch, file.name)
         try:
             decompress_into(out, file, row.compression, max_bytes=max_bytes)

@@ -6,7 +6,9 @@ import errno
 import mmap
 import os
 import stat
+from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -132,11 +134,12 @@ class OpenFile(Closing):
     def close(self) -> None:
         """Close the descriptor. Views from `map` stay valid."""
         self._map = None
-        while self.opened:
-            os.close(self.opened.pop())
+        # In one call: an interrupt between two steps of Python would cost the descriptor.
+        deque(map(os.close, map(list.pop, repeat(self.opened, len(self.opened)))), maxlen=0)
 
     def __del__(self) -> None:
-        self.close()
+        if self.opened:
+            self.close()
 
 
 class LocalFile(OpenFile):
@@ -147,10 +150,10 @@ class LocalFile(OpenFile):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path)
-        # O_NONBLOCK: opening a FIFO must not wait for a writer.
-        fd = os.open(self.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        self.opened.append(fd)
-        found = os.fstat(fd)
+        # O_NONBLOCK: opening a FIFO must not wait for a writer. In one call: see `open_into`.
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        self.opened.extend(map(os.open, (self.name,), (flags,)))
+        found = os.fstat(self.opened[0])
         if not stat.S_ISREG(found.st_mode):
             self.close()
             if stat.S_ISDIR(found.st_mode):
