@@ -26,11 +26,12 @@ from cordwood.errors import (
     NotACheckpointError,
     StorageError,
 )
-from cordwood.testing.faults import Outcome, Scenario, fail_calls, kill_calls, why_no_power_cuts
+from cordwood.testing.faults import Scenario, fail_calls, kill_calls, why_no_power_cuts
 from cordwood.testing.faults.disks import mounted_memory
 from cordwood.testing.faults.systems import CountingSystem
 from tests.alarms import alarms, interrupted
 from tests.children import run_python
+from tests.outcomes import check
 
 SUFFIXES = [".msgpack.zst", ".msgpack.gz"]
 each_suffix = pytest.mark.parametrize("suffix", SUFFIXES)
@@ -223,12 +224,6 @@ LOAD = "import cordwood; found = cordwood.load(path)"
 def scenario(folder: Path, suffix: str, name: str = "m.safetensors") -> Scenario:
     """Converting a compressed source over an older file."""
     return Scenario(name, TREES.format(sources=folder, suffix=suffix), CONVERT, LOAD)
-
-
-def check(outcomes: list[Outcome], *, at_least: int) -> None:
-    for outcome in outcomes:
-        assert outcome.kept_a_tree, outcome
-    assert len(outcomes) >= at_least
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])

@@ -59,8 +59,8 @@ def command(
 
     The elements pass through a few MiB at a time. A SOURCE that is compressed as a whole is first
     decompressed on the disk of DESTINATION, or in --scratch, into a file that has no name: nothing
-    is left of it. Where the format has no place for something
-    (msgpack for lists, PRNG keys or weak types), that is an error which names all of it.
+    is left of it. Where the format has no place for something (msgpack for lists, PRNG keys or weak
+    types), that is an error which names all of it.
     """
     from cordwood.api.conversion import convert
 
