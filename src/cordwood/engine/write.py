@@ -9,7 +9,6 @@ the tree is copied but through those buffers.
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
@@ -22,6 +21,7 @@ from cordwood.engine.commit import Temporary, atomic_file
 from cordwood.engine.digest import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
 from cordwood.engine.gather import LeafStore
 from cordwood.engine.parallel import run_tasks
+from cordwood.engine.scratch import Scratch
 from cordwood.engine.target import PAGE_BYTES, Target
 from cordwood.index import Digests
 from cordwood.plan.save import FilePlan, seal, segment_ends
@@ -120,14 +120,13 @@ def _write_data(
     target = Target(temporary.path, temporary.fd)
 
     def make_worker() -> Callable[[int], None]:
-        ring = mmap.mmap(-1, min(_UNIT_BYTES, _pages(size - base)))  # page-aligned
-        buffer = memoryview(ring)
+        scratch = Scratch()
 
         def work(task: int) -> None:
             check()
             start = base + task * _UNIT_BYTES
             stop = min(start + _UNIT_BYTES, size)
-            unit = buffer[: stop - start]
+            unit = scratch.of(stop - start)
             segment = bisect_right(ends, start) - 1
             leaves.fill(unit, segment, start - ends[segment])
             if plan.seal is not None:
@@ -158,7 +157,3 @@ def _write_data(
             except OSError:
                 pass
     return Digests(base, BLOCK_BYTES, bytes(values))
-
-
-def _pages(size_bytes: int) -> int:
-    return max(1, block_count(size_bytes, PAGE_BYTES)) * PAGE_BYTES
