@@ -24,7 +24,9 @@ __all__ = ["Report", "as_markdown", "hardware", "page_head", "ratio_lines", "tab
 _HOW = """\
 Written by `make bench`. Medians of interleaved rounds, all contenders of a tree in one
 process; each save onto a fresh path after unlink and sync, each load from a warm page
-cache. Trust the ratios within a table, not the absolute numbers."""
+cache. Before each load twice as much memory as the tree takes (at most 4 GiB) is touched and
+freed: the host of a virtual machine takes away what has been free for a while, and whoever comes
+next would wait for it. Trust the ratios within a table, not the absolute numbers."""
 
 
 class Report(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import os
 import shutil
 import statistics
@@ -13,7 +14,7 @@ from typing import Any
 
 import jax
 
-from benchmarks.memory import give_back
+from benchmarks.memory import give_back, have_memory
 
 __all__ = ["median_seconds", "remove", "time_calls", "time_saves", "time_values"]
 
@@ -71,16 +72,19 @@ def time_values(
     rounds: int,
     *,
     before: Callable[[str], Any] | None = None,
+    memory_bytes: int = mmap.PAGESIZE,
 ) -> Times:
     """Seconds until each value is there, jax arrays ready; it is dropped before the next.
 
-    `before` is called with the contender's name before its clock starts.
+    `before` is called with the contender's name before its clock starts; then so much free memory
+    is touched, as `have_memory` does.
     """
     times: Times = {name: [] for name in contenders}
     for _, name in _order(list(contenders), rounds):
         _settle()
         if before is not None:
             before(name)
+        have_memory(memory_bytes)
         start = time.perf_counter()
         value = contenders[name]()
         jax.block_until_ready(value)

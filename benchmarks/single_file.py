@@ -52,8 +52,8 @@ def measure(name: str, folder: Path, rounds: int) -> Report:
     save_times = time_saves(saves(job, ours), folder, rounds, suffix_of=suffix_of)
     prepare(job)
     aliased = aliased_share(cordwood.load(job.ours, mmap=True), job.ours)
-    load_times = time_values(loads(job), rounds)
-    bytes_times = time_values(bytes_contenders(job), rounds)
+    load_times = time_values(loads(job), rounds, memory_bytes=2 * job.size_bytes)
+    bytes_times = time_values(bytes_contenders(job), rounds, memory_bytes=2 * job.size_bytes)
     return Report(
         tree=name,
         what=(TREES[name].__doc__ or "").splitlines()[0],
