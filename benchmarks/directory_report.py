@@ -26,9 +26,7 @@ return, and its loads are verified; what Orbax and eFormer write can still be lo
 is not checked when it is read. The bare loop moves the bytes of cordwood's packs, in as
 many files (of a tree beyond 2 GiB the first 64 MiB of each, again and again); its reads
 go to memory that the kernel gives and clears for each file, where cordwood's smaller
-blocks may be memory that the process has had before. Before each load twice as much memory
-as the tree takes (at most 4 GiB) is touched and freed: the host of a virtual machine takes away
-what has been free for a while, and whoever comes next would wait for it.
+blocks may be memory that the process has had before.
 Trust the ratios within a table, not the absolute numbers."""
 
 

@@ -111,7 +111,8 @@ SIGNATURES = {
     ],
     "convert": [
         *["source", "destination", "*", "select", "rename", "cast", "lossy"],
-        *["format", "layout", "compression", "metadata", "prefix", "scratch", "progress"],
+        *["format", "layout", "compression", "metadata", "prefix"],
+        *["max_bytes", "scratch", "progress"],
     ],
     "diff": ["a", "b", "*", "select", "rename", "strict", "values"],
     "open": ["path", "*", "format", "prefix", "max_bytes", "scratch"],

@@ -108,6 +108,39 @@ def test_bytes_after_a_chunk_are_refused(name: str) -> None:
         decode_chunk(chunk_of(1000, Codec(compressor)), memoryview(stored), Scratch().of, name="c")
 
 
+def frame(data: bytes, *, told: bool) -> bytes:
+    compressor = zstandard.ZstdCompressor(write_checksum=True, write_content_size=told)
+    return compressor.compress(data)
+
+
+SKIPPED = b"\x50\x2a\x4d\x18\x03\0\0\0abc"
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize(
+    ("alter", "message"),
+    [
+        (lambda data: data + data, "its frame is followed by more"),
+        (lambda data: data + SKIPPED, "its frame is followed by more"),
+        (lambda data: SKIPPED + data, "c: the chunk at byte 0"),
+        (lambda data: data[:-1], "its frame stops too early"),
+        (lambda data: data[:-4], "its frame stops too early"),
+        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "checksum"),
+    ],
+)
+@pytest.mark.parametrize("size", [1000, 300_000])
+def test_frames_of_zstd(
+    alter: Callable[[bytes], bytes], message: str, size: int, told: bool
+) -> None:
+    """Of zeros, which is a block of one byte many times, and of noise."""
+    for data in (bytes(size), np.random.default_rng(0).bytes(size)):
+        stored = frame(data, told=told)
+        chunk = chunk_of(size, Codec("zstd"))
+        assert decode_chunk(chunk, memoryview(stored), Scratch().of, name="c") == data
+        with pytest.raises(CorruptionError, match=message):
+            decode_chunk(chunk, memoryview(alter(stored)), Scratch().of, name="c")
+
+
 def test_an_unknown_compressor() -> None:
     with pytest.raises(UnsupportedFormatError, match="compressed with 'lz5'; expected zstd"):
         decode_chunk(chunk_of(1, Codec("lz5")), memoryview(b"x"), Scratch().of, name="c")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 import re
 from pathlib import Path
@@ -30,6 +32,21 @@ def test_buffers_begin_at_multiples_of_64(size: int) -> None:
     assert buffer.dtype == np.uint8
     assert size == 0 or buffer.ctypes.data % 64 == 0
     assert buffer.flags.writeable
+
+
+def test_memory_of_a_system_that_maps_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    mapped = fresh_bytes(5 << 20, alignment=4096)
+    assert mapped.ctypes.data % 4096 == 0
+    mapped[:] = 7
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    other = fresh_bytes(5 << 20, alignment=4096)
+    assert (other.shape, other.ctypes.data % 4096) == ((5 << 20,), 0)
+    other[:] = 8
+    assert mapped.min() == mapped.max() == 7
 
 
 @st.composite

@@ -62,6 +62,7 @@ def convert(
     compression: Literal["zstd", "blosc"] | None = None,
     metadata: Mapping[str, str] | None = None,
     prefix: str | None = None,
+    max_bytes: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
     progress: Report | None = None,
 ) -> Conversion:
@@ -84,6 +85,7 @@ def convert(
         format, layout, compression: of what is written, as `save` has them.
         metadata: strings to keep beside the tree. None: those of the source.
         prefix: which tree of a source of several, as `load` has it.
+        max_bytes: how far a compressed source may grow, as `open` has it.
         scratch: a directory with room for what a compressed source holds. None: that of
             `destination`; or of the source, where `destination` is in an object store.
         progress: called now and then with a `cordwood.Progress`: the bytes of elements that were
@@ -111,7 +113,10 @@ def convert(
     raise_unreported()
     wait_for(path)
     refuse_foreign(path, row)
-    with _opened(source, path, prefix=prefix, scratch=scratch) as opened, collector_paused():
+    with (
+        _opened(source, path, prefix=prefix, max_bytes=max_bytes, scratch=scratch) as opened,
+        collector_paused(),
+    ):
         index, numbers = opened.index, list(range(len(opened.index.leaves)))
         _refuse_positions(name, index)
         if select is not None or rename:
@@ -126,6 +131,8 @@ def convert(
         size_bytes = _size(index, [leaf.dtype for leaf in index.leaves])
         meter = None if progress is None else Meter(size_bytes, progress)
         leaves = StoredLeaves(opened, index, numbers, wanted, meter)
+        wait_for(path)  # once more: to decompress a source takes its time
+        refuse_foreign(path, row)
         _write(path, row, index, leaves, {} if lost else strings, compression)
         if meter is not None:
             meter.finish()
@@ -145,17 +152,20 @@ def _opened(
     destination: str | os.PathLike[str],
     *,
     prefix: str | None,
+    max_bytes: int | None,
     scratch: str | os.PathLike[str] | None,
 ) -> AbstractContextManager[Checkpoint]:
     """A source, open in a `with` block; one that was open before stays so after it."""
     if isinstance(source, Checkpoint):
-        if prefix is not None or scratch is not None:
-            raise ValueError(f"{source.path} is open: pass prefix= and scratch= to cordwood.open")
+        if (prefix, max_bytes, scratch) != (None, None, None):
+            raise ValueError(
+                f"{source.path} is open: pass prefix=, max_bytes= and scratch= to cordwood.open"
+            )
         return nullcontext(source)
     if scratch is None:
         in_a_store = parse_url(destination) is not None
         scratch = folder_beside(local_or_url(source) if in_a_store else destination)
-    return open_checkpoint(source, prefix=prefix, scratch=scratch)
+    return open_checkpoint(source, prefix=prefix, max_bytes=max_bytes, scratch=scratch)
 
 
 def _size(index: Index, wanted: Sequence[str]) -> int:

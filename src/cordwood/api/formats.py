@@ -155,6 +155,7 @@ def open_source(
         out = UnnamedFile(scratch, file.name)
         try:
             decompress_into(out, file, row.compression, max_bytes=max_bytes)
+            out.finish()
         except BaseException:
             out.close()
             raise

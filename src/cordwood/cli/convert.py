@@ -39,6 +39,7 @@ Examples:
 @click.option("--format", "format_", help="The format to write, if the suffix does not say it.")
 @click.option("--layout", type=click.Choice(["packs", "zarr"]), help="Of a directory to write.")
 @click.option("--compression", type=click.Choice(["zstd", "blosc"]), help="Of the zarr layout.")
+@click.option("--max-bytes", type=int, help="How far a compressed SOURCE may grow.")
 @click.option("--scratch", metavar="DIR", help="Room for what a compressed SOURCE holds.")
 @json_option
 def command(
@@ -52,6 +53,7 @@ def command(
     format_: str | None,
     layout: Any,
     compression: Any,
+    max_bytes: int | None,
     scratch: str | None,
     as_json: bool,
 ) -> None:
@@ -76,6 +78,7 @@ def command(
             layout=layout,
             compression=compression,
             prefix=prefix,
+            max_bytes=max_bytes,
             scratch=scratch,
             progress=progress,
         )

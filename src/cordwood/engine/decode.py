@@ -109,8 +109,10 @@ def _zstd(
         told = zstandard.get_frame_parameters(data).content_size
         if told not in (size, zstandard.CONTENTSIZE_UNKNOWN):
             raise _wrong_size(where, size, str(told))
-        if _zstd_frame_end(data) != len(data):
-            raise CorruptionError(f"{where} is damaged: its frame does not end where it does")
+        end = _zstd_frame_end(data)
+        if end != len(data):
+            ends = "is followed by more" if 0 <= end < len(data) else "stops too early"
+            raise CorruptionError(f"{where} is damaged: its frame {ends}")
         found = scratch(size)
         at = 0
         with zstandard.ZstdDecompressor().stream_reader(data) as reader:

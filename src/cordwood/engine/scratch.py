@@ -20,5 +20,6 @@ class Scratch:
         The same ones as before where they suffice.
         """
         if len(self._view) < size_bytes:
+            self._view = memoryview(b"")  # not both at once
             self._view = fresh_bytes(size_bytes, alignment=PAGE_BYTES).data
         return self._view[:size_bytes]

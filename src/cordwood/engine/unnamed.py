@@ -1,7 +1,8 @@
 """A file without a name: bytes that are too many for memory, on a disk for as long as it is open.
 
 It is in no directory, so nothing has to be removed: its space is free again when it is closed,
-or the process ends, however it does. It is never flushed: nobody wants it after that.
+or the process ends, however it does. Nobody wants it after that, but it is flushed once: a disk
+that fails or fills up behind the page cache says so then, and else what is read could be zeros.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ class UnnamedFile(OpenFile):
         folder: a directory on the disk where it is to lie.
         name: what the bytes come from, for messages.
 
-    Raises StorageError where the disk fails or is full (errno kept), or the builtin subclass of
-    OSError that belongs to the errno; with the name, the directory, and how much it takes.
+    Raises StorageError where the disk fails or is full, or the directory is none (errno kept);
+    with the name, the directory, and how much it takes. Never FileNotFoundError, which would say
+    that what the bytes come from is not there.
     """
 
     def __init__(self, folder: str | os.PathLike[str], name: str) -> None:
@@ -83,6 +85,11 @@ class UnnamedFile(OpenFile):
             write_all(self.opened[0], memoryview(data), self.size_bytes)
         self.size_bytes = stop
 
+    def finish(self) -> None:
+        """Say that all is there."""
+        with self._explaining("filling"):
+            system.current().fsync(self.opened[0])
+
     @contextmanager
     def _explaining(self, doing: str) -> Iterator[None]:
         try:
@@ -97,16 +104,13 @@ class UnnamedFile(OpenFile):
                 f"{os.strerror(code)} while {doing} a temporary file in {self._folder} for "
                 f"what it decompresses to{size}; {advice}"
             )
-            mapped = OSError(code, message, self.name)  # PermissionError and so on
-            if type(mapped) is OSError:
-                mapped = StorageError(code, message, self.name)
-            raise mapped from e
+            raise StorageError(code, message, self.name) from e
 
 
 def folder_beside(path: str | os.PathLike[str]) -> str:
     """The directory where what is saved at a local path comes into being: on the same disk."""
     target = os.path.realpath(path)
-    if os.path.ismount(target):  # beside it is another disk
+    if os.path.isdir(target):  # beside it may be another disk, or nobody may write
         return target
     folder = os.path.dirname(target)
     while not os.path.isdir(folder) and folder != os.path.dirname(folder):
