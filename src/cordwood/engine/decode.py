@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from cordwood import dtypes
+from cordwood.engine.zstd_blocks import HEAD_BYTES, block_of
 from cordwood.errors import CorruptionError, UnsupportedFormatError
 from cordwood.plan.spread import Chunk
 
 __all__ = ["decode_chunk"]
 
 _BLOSC_HEADER_BYTES = 16
-_RUN = 1  # a block of zstd: one byte, many times
 
 
 def decode_chunk(
@@ -126,16 +126,15 @@ def _zstd(
 
 
 def _zstd_frame_end(data: memoryview) -> int:
-    """Where the first frame of zstd ends, by the heads of its blocks (RFC 8878, 3.1.1)."""
+    """Where the first frame of zstd ends, by the heads of its blocks; -1: after the data."""
     import zstandard
 
     at = zstandard.frame_header_size(data)
-    last = False
-    while not last and at + 3 <= len(data):
-        head = int.from_bytes(data[at : at + 3], "little")
-        last, kind = bool(head & 1), head >> 1 & 3
-        at += 3 + (1 if kind == _RUN else head >> 3)
-    return at + 4 * zstandard.get_frame_parameters(data).has_checksum if last else -1
+    is_last = False
+    while not is_last and at + HEAD_BYTES <= len(data):
+        size, is_last = block_of(data[at : at + HEAD_BYTES])
+        at += size
+    return at + 4 * zstandard.get_frame_parameters(data).has_checksum if is_last else -1
 
 
 def _stream(decoder: Any, data: memoryview, size: int, where: str) -> bytes:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from cordwood.engine.files import ReadableFile
+from cordwood.engine.zstd_blocks import HEAD_BYTES, block_of
 
 __all__ = ["MAGIC", "ZstdFrame", "begins", "frame_at", "pieces"]
 
@@ -50,7 +51,7 @@ def pieces(file: ReadableFile, pos: int, frame: ZstdFrame) -> Iterator[bytes]:
     """The bytes of a frame, a few blocks at a time, which decode to 4 MiB at most.
 
     A decoder gives all that its input decodes to, up to 128 KiB for every 4 bytes of it: so the
-    blocks are counted. Each begins with its size (section 3.1.1.2).
+    blocks are counted.
     """
     end = file.size_bytes
     at, is_last = pos + frame.header_bytes, False
@@ -58,10 +59,8 @@ def pieces(file: ReadableFile, pos: int, frame: ZstdFrame) -> Iterator[bytes]:
         for _ in range(_BLOCKS):
             if at >= min(end, pos + _PIECE_BYTES):
                 break
-            header = int.from_bytes(file.read(at, min(3, end - at)), "little")
-            is_run = header >> 1 & 3 == 1  # one byte, repeated
-            at += 3 + (1 if is_run else header >> 3)
-            is_last = bool(header & 1)
+            size, is_last = block_of(file.read(at, min(HEAD_BYTES, end - at)))
+            at += size
             if is_last:
                 at += 4 if frame.has_checksum else 0
                 break
