@@ -11,7 +11,6 @@ from typing import Any
 
 __all__ = ["extra_bytes", "give_back", "have_memory", "peak_bytes", "reset_peak"]
 
-
 _MOST_BYTES = 4 << 30
 
 

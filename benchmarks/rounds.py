@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import mmap
 import os
 import shutil
 import statistics
@@ -72,7 +71,7 @@ def time_values(
     rounds: int,
     *,
     before: Callable[[str], Any] | None = None,
-    memory_bytes: int = mmap.PAGESIZE,
+    memory_bytes: int = 0,
 ) -> Times:
     """Seconds until each value is there, jax arrays ready; it is dropped before the next.
 
@@ -84,7 +83,8 @@ def time_values(
         _settle()
         if before is not None:
             before(name)
-        have_memory(memory_bytes)
+        if memory_bytes:
+            have_memory(memory_bytes)
         start = time.perf_counter()
         value = contenders[name]()
         jax.block_until_ready(value)
