@@ -15,6 +15,7 @@ from demo.cli_transcripts import SECTIONS, make_checkpoints, transcript
 from demo.terminal import COLUMNS, LINES, screen_text
 
 _SECONDS = 60
+_PROMPT = "typed> "
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="there is no tmux")
@@ -25,31 +26,41 @@ def test_what_is_typed_in_tmux(tmp_path: Path) -> None:
     tool = tmp_path / "bin" / "cordwood"
     tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m cordwood "$@"\n')
     tool.chmod(0o755)
+    (tmp_path / "prompt.sh").write_text(f"PS1='{_PROMPT}'\n")
     tmux = ["tmux", "-S", str(tmp_path / "tmux"), "-f", "/dev/null"]
     environment = {
         **os.environ,
         "PATH": f"{tool.parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "ENV": str(tmp_path / "prompt.sh"),
     }
     size = ["-x", str(COLUMNS), "-y", str(LINES)]
     subprocess.run(
         [*tmux, "new-session", "-d", *size, "sh"], cwd=tmp_path, env=environment, check=True
     )
     try:
+        # What is typed before the shell reads is echoed twice, once without a prompt.
+        _screen_with(tmux, _PROMPT)
         subprocess.run([*tmux, "send-keys", command, "Enter"], check=True)
-        deadline = time.monotonic() + _SECONDS
         wanted = transcript(tmp_path, command)
-        pane = ""
-        while wanted.splitlines()[-1] not in pane and time.monotonic() < deadline:
-            time.sleep(0.1)
-            pane = subprocess.run(
-                [*tmux, "capture-pane", "-p"], check=True, capture_output=True, text=True
-            ).stdout
+        lines = _screen_with(tmux, wanted.splitlines()[-1])
     finally:
         subprocess.run([*tmux, "kill-server"], check=False)
-    lines, expected = pane.splitlines(), wanted.splitlines()
-    assert lines[0].endswith(f" {command}")  # behind the shell's own prompt
-    assert lines[1 : len(expected)] == expected[1:]
+    expected = wanted.splitlines()
+    assert lines[: len(expected)] == [f"{_PROMPT}{command}", *expected[1:]]
+
+
+def _screen_with(tmux: list[str], text: str) -> list[str]:
+    """The lines on the screen once ``text`` stands there; waits for it."""
+    deadline = time.monotonic() + _SECONDS
+    pane = ""
+    while text.rstrip() not in pane and time.monotonic() < deadline:
+        time.sleep(0.1)
+        pane = subprocess.run(
+            [*tmux, "capture-pane", "-p"], check=True, capture_output=True, text=True
+        ).stdout
+    assert text.rstrip() in pane, f"{text!r} is not on the screen after {_SECONDS} s:\n{pane}"
+    return pane.splitlines()
 
 
 def test_what_stands_on_a_screen() -> None:
