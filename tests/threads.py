@@ -1,11 +1,14 @@
-"""The same work in several threads at once."""
+"""The same work in several threads at once, and what they come to."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
-__all__ = ["in_threads"]
+__all__ = ["in_threads", "until"]
+
+_SECONDS = 60
 
 
 def in_threads(
@@ -32,3 +35,11 @@ def in_threads(
         thread.join()
     if failures:
         raise failures[0]
+
+
+def until(so: Callable[[], bool]) -> None:
+    """Wait for what other threads or processes come to; an AssertionError if they do not."""
+    deadline = time.monotonic() + _SECONDS
+    while not so():
+        assert time.monotonic() < deadline, f"not so after {_SECONDS} s"
+        time.sleep(0.01)

@@ -6,6 +6,7 @@ import copy
 import gc
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from cordwood.errors import NotACheckpointError, PendingSaveError
 from cordwood.testing import assert_trees_equal
 from tests.alarms import alarms, interrupted
 from tests.children import run_python
+from tests.threads import until
 
 FORMATS = (".safetensors", ".msgpack", ".msgpack.zst", "")  # "": a directory of packs
 ROWS = 1 << 12
@@ -222,26 +224,31 @@ def test_nothing_stays_on_the_callers_arrays(
             assert all(array._npy_value is None for array in arrays_of(leaf)), name
 
 
-def test_memory_is_let_go_leaf_by_leaf(tmp_path: Path) -> None:
+def test_memory_is_let_go_leaf_by_leaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A donated step reuses the memory of a leaf that is written, and of no other."""
     names = [f"w{i:02}" for i in range(24)]
     tree = {name: jnp.full((1 << 20,), float(i)) for i, name in enumerate(names)}
     jax.block_until_ready(tree)
     step = jax.jit(lambda x: x + 1, donate_argnums=0)
     step(jnp.full((1 << 20,), 0.0))
-    half = threading.Event()
     go_on = threading.Event()
+    views: list[weakref.ref[Any]] = []
 
     class Halfway(system.System):
         def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
             if offset > 48 << 20:
-                half.set()
                 assert go_on.wait(60)
             return super().pwrite(fd, data, offset)
 
+    def hold(leaves: Any) -> list[Any]:
+        held = snapshot.hold(leaves)
+        views.extend([weakref.ref(leaf._parts[0]) for leaf in held])
+        return held
+
+    monkeypatch.setattr("cordwood.api.save_async.hold", hold)
     with system.replaced(Halfway()):
         pending = cordwood.save_async(tmp_path / "x.safetensors", tree)
-        assert half.wait(60)
+        until(lambda: not any(view() is not None for view in views[:8]))
         reused = []
         for name in names:
             before = tree[name].unsafe_buffer_pointer()
@@ -440,20 +447,23 @@ def test_a_forked_child_has_no_saves_of_its_parents(tmp_path: Path) -> None:
 
         class Gate(system.System):
             def replace(self, source, target):
-                opened.wait()
+                if os.getpid() == parent:
+                    reached.set()
+                    os.read(opened, 1)  # holds nothing that the child would find locked
                 super().replace(source, target)
 
-        opened = threading.Event()
+        parent, reached = os.getpid(), threading.Event()
+        opened, opens = os.pipe()
         path = sys.argv[1] + "/x.safetensors"
         with system.replaced(Gate()):
             pending = cordwood.save_async(path, {"parent": 1})
+            assert reached.wait(60)
             child = os.fork()
             if child == 0:
-                opened.set()
                 cordwood.save(path, {"child": 1})
                 os._exit(0 if list(cordwood.load(path)) == ["child"] else 1)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-            opened.set()
+            os.write(opens, b"x")
             pending.wait()
         """,
         str(tmp_path),

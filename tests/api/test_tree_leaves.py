@@ -592,16 +592,19 @@ def test_what_eformer_cannot_or_drops_is_refused(tmp_path: Path) -> None:
 def test_a_load_while_another_save_replaces_the_directory(tmp_path: Path) -> None:
     """What is loaded is one checkpoint or the other, never parts of two."""
     path = tmp_path / "c"
-    done = threading.Event()
+    done, stop = threading.Event(), threading.Event()
     failures: list[BaseException] = []
+    seen: set[int] = set()
 
     def tree_of(step: int) -> Any:
         return {f"w{i}": np.full((50, 50), step, np.int32) for i in range(8)}
 
     def save() -> None:
         try:
-            for step in range(25):
+            step = 0
+            while not stop.is_set() and (step < 25 or len(seen) < 2):
                 tree_serialize_leaves(path, tree_of(step))
+                step += 1
         except BaseException as e:  # noqa: BLE001
             failures.append(e)
         finally:
@@ -610,13 +613,15 @@ def test_a_load_while_another_save_replaces_the_directory(tmp_path: Path) -> Non
     tree_serialize_leaves(path, tree_of(0))
     thread = threading.Thread(target=save)
     thread.start()
-    seen = set()
-    while not done.is_set():
-        found = tree_deserialize_leaves(path, None)
-        values = {int(array[0, 0]) for array in found.values()}
-        assert all((array == array[0, 0]).all() for array in found.values())
-        assert len(values) == 1
-        seen |= values
-    thread.join()
+    try:
+        while not done.is_set():
+            found = tree_deserialize_leaves(path, None)
+            values = {int(array[0, 0]) for array in found.values()}
+            assert all((array == array[0, 0]).all() for array in found.values())
+            assert len(values) == 1
+            seen |= values
+    finally:
+        stop.set()
+        thread.join()
     assert not failures
     assert len(seen) > 1

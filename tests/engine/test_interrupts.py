@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -44,7 +45,7 @@ def test_no_task_runs_after_an_interrupt_was_raised() -> None:
                 float(rng.uniform(1e-4, 5e-3)),
                 lambda: run_tasks(1000, threads=4, make_worker=make_worker),
             )
-            assert time.perf_counter() - begun < 30
+            assert time.perf_counter() - begun < 100
             helpers_busy = {task for task in running if task is not None}
             with lock:
                 # The caller's own task may have been cut off; helpers' never are.
@@ -90,6 +91,7 @@ def test_interrupts_at_any_moment_leave_nothing_behind(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     path = tmp_path / "f"
     one_save = least_seconds(lambda: write_stream(path, [b"whole"]))
+    gc.collect()  # what older garbage holds open would go at any time
     open_before = len(os.listdir("/proc/self/fd"))
     cut = 0
     with alarms():

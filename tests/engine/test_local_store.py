@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -440,9 +441,13 @@ def test_the_mark_of_a_killed_save_is_collected(tmp_path: Path) -> None:
 
 
 def test_a_mark_may_come_in_sight_late(tmp_path: Path) -> None:
+    def come() -> None:
+        (tmp_path / "a").mkdir()
+        time.sleep(0.1)
+        (tmp_path / "a" / "mark").touch()
+
     with LocalStore(tmp_path / "a", RULES).saving(others_commit=True) as other:
-        threading.Timer(0.2, (tmp_path / "a").mkdir).start()
-        threading.Timer(0.3, (tmp_path / "a" / "mark").touch).start()
+        threading.Timer(0.2, come).start()
         assert other.sees("mark", timeout_seconds=60)
 
 

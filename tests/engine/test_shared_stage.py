@@ -24,6 +24,7 @@ from cordwood.errors import ProcessError, StorageError
 from cordwood.index import Box
 from cordwood.plan.chunks import ChunkFile, NewFile, SmallFile
 from cordwood.testing.processes import Died, FakeHosts, run_processes
+from tests.threads import in_threads
 
 COUNT = 3
 ROWS = 300_000  # of each process: three blocks of digests
@@ -48,10 +49,10 @@ def save(
     *,
     fetch: Fetch | None = None,
     before_commit: Callable[[str], None] = lambda _: None,
-    silence_seconds: float = 0.5,
+    silence_seconds: float = 300,
 ) -> None:
     own = [files_of(process) for process in range(hosts.count)]
-    meeting = Meeting(hosts, "save x", timeout_seconds=5, silence_seconds=silence_seconds)
+    meeting = Meeting(hosts, "save x", timeout_seconds=300, silence_seconds=silence_seconds)
     shared = SharedStage(path, meeting)
 
     def commit(_: str, reports: list[bytes]) -> None:
@@ -139,22 +140,34 @@ def test_a_process_fails(tmp_path: Path, process: int) -> None:
 
 
 def test_a_process_dies_at_any_call(tmp_path: Path) -> None:
-    path = tmp_path / "x"
+    died: set[int] = set()
 
     def count_calls(hosts: FakeHosts) -> int:
-        save(hosts, path, 1)
+        save(hosts, tmp_path / "counted" / "x", 1)
         return hosts.calls
 
-    calls = run_processes(COUNT, count_calls)[1].value
-    for number in range(1, calls):
+    def die(number: int) -> None:
+        path = tmp_path / str(number) / "x"
+        run_processes(COUNT, lambda hosts: save(hosts, path, 1))
         before = tree(path)
-        outcomes = run_processes(COUNT, lambda hosts: save(hosts, path, 7), dies_at={1: number})
-        assert isinstance(outcomes.pop(1).error, Died)
+        outcomes = run_processes(
+            COUNT,
+            lambda hosts: save(hosts, path, 7, silence_seconds=4),
+            dies_at={1: number + 1},
+        )
+        error = outcomes.pop(1).error
         if outcomes[0].error is not None:
             for outcome in outcomes:
                 assert "process 1 gave no sign of life" in str(outcome.error)
             assert tree(path) == before
-        assert os.listdir(tmp_path) == ["x"]
+        assert os.listdir(path.parent) == ["x"]
+        if error is not None:  # it had such a call
+            assert isinstance(error, Died)
+            died.add(number)
+
+    calls = run_processes(COUNT, count_calls)[1].value
+    in_threads(die, calls - 1)  # all at once: each takes as long as the silence
+    assert died >= set(range(5))
 
 
 def test_process_0_dies(tmp_path: Path) -> None:
@@ -192,14 +205,14 @@ def test_who_still_writes_when_the_stage_goes_says_why(tmp_path: Path) -> None:
             if index == 2:
                 raise ZeroDivisionError
             if index == 1:
-                assert gone.wait(20)
+                assert gone.wait(60)
             return whole(1)
 
         return fetch
 
     def work(hosts: FakeHosts) -> None:
         try:
-            save(hosts, tmp_path / "x", 1, fetch=fetch_of(hosts.index), silence_seconds=30)
+            save(hosts, tmp_path / "x", 1, fetch=fetch_of(hosts.index))
         finally:
             if hosts.index == 0:
                 gone.set()
@@ -221,7 +234,7 @@ def test_who_still_writes_and_is_interrupted_leaves_nothing(tmp_path: Path) -> N
         def fetch(_: int) -> Any:
             if hosts.index == 0:
                 raise StoppedError
-            assert gone.wait(20)
+            assert gone.wait(60)
             # As a file that was being made while process 0 looked what there is to remove.
             os.makedirs(stages[0])
             Path(stages[0], "late").touch()
@@ -241,10 +254,10 @@ def test_who_still_writes_and_is_interrupted_leaves_nothing(tmp_path: Path) -> N
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(SharedStage, "mark", noted)
                 try:
-                    save(hosts, tmp_path / "x", 1, fetch=interrupt(hosts), silence_seconds=30)
+                    save(hosts, tmp_path / "x", 1, fetch=interrupt(hosts))
                 finally:
                     gone.set()
-        save(hosts, tmp_path / "x", 1, fetch=interrupt(hosts), silence_seconds=30)
+        save(hosts, tmp_path / "x", 1, fetch=interrupt(hosts))
 
     outcomes = run_processes(2, work)
     assert isinstance(outcomes[0].error, StoppedError)

@@ -13,6 +13,7 @@ from cordwood.engine.meeting import Meeting
 from cordwood.engine.together import save_together
 from cordwood.errors import ProcessError
 from cordwood.testing.processes import Died, FakeHosts, run_processes
+from tests.threads import in_threads
 
 COUNT = 3
 
@@ -40,6 +41,7 @@ def save(
     prints: bytes = b"same",
     fails: Exception | None = None,
     commit_fails: Exception | None = None,
+    silence_seconds: float = 300,
 ) -> None:
     def write(save_id: str, told: str) -> bytes:
         assert told == "told-by-0"
@@ -54,7 +56,7 @@ def save(
             raise commit_fails
         disk.committed.append((save_id, reports))
 
-    with Meeting(hosts, "save x", timeout_seconds=5, silence_seconds=0.5) as meeting:
+    with Meeting(hosts, "save x", timeout_seconds=300, silence_seconds=silence_seconds) as meeting:
         save_together(
             meeting,
             disk,
@@ -115,20 +117,30 @@ def test_process_0_fails_to_commit() -> None:
 
 
 def test_a_process_dies_at_any_call() -> None:
-    def count_calls(hosts: FakeHosts) -> int:
-        save(hosts, disk)
+    died: set[int] = set()
+
+    def count_calls(hosts: FakeHosts, disk: Disk) -> int:
+        save(hosts, disk, silence_seconds=4)
         return hosts.calls
 
-    disk = Disk()
-    calls = run_processes(COUNT, count_calls)[1].value
-    for number in range(1, calls):
+    def die(number: int) -> None:
         disk = Disk()
-        outcomes = run_processes(COUNT, count_calls, dies_at={1: number})
-        assert isinstance(outcomes.pop(1).error, Died)
-        if disk.committed:  # it had reported
+        outcomes = run_processes(
+            COUNT, lambda hosts: count_calls(hosts, disk), dies_at={1: number + 1}
+        )
+        error = outcomes.pop(1).error
+        if error is None or disk.committed:  # it had no such call, or had reported
             assert [outcome.error for outcome in outcomes] == [None, None]
         else:
             assert "process 1 gave no sign of life" in texts(outcomes).pop()
+        if error is not None:
+            assert isinstance(error, Died)
+            died.add(number)
+
+    counted = Disk()
+    calls = run_processes(COUNT, lambda hosts: count_calls(hosts, counted))[1].value
+    in_threads(die, calls - 1)  # all at once: each takes as long as the silence
+    assert died >= set(range(5))
 
 
 def test_a_directory_that_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:

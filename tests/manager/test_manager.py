@@ -72,7 +72,7 @@ def blocked() -> Iterator[threading.Event]:
     original = write.fill_file
 
     def waiting(*arguments: Any, **named: Any) -> Any:
-        assert go.wait(20)
+        assert go.wait(60)
         return original(*arguments, **named)
 
     with patch("cordwood.engine.local_store.fill_file", waiting):

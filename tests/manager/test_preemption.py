@@ -30,7 +30,7 @@ def told() -> None:
 
 def test_a_job_that_is_told_to_end(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with CheckpointManager(tmp_path, save=EverySteps(100), preemption_seconds=30) as manager:
+    with CheckpointManager(tmp_path, save=EverySteps(100), preemption_seconds=300) as manager:
         for step in range(300):
             if step == 142:
                 told()
@@ -50,13 +50,13 @@ def test_a_save_that_goes_on_is_finished_where_there_is_no_time_for_another(tmp_
     original = write.fill_file
 
     def slow(*arguments: Any, **named: Any) -> Any:
-        assert go.wait(20)
+        assert go.wait(60)
         return original(*arguments, **named)
 
-    with CheckpointManager(tmp_path, save=EverySteps(10), preemption_seconds=20) as manager:
+    with CheckpointManager(tmp_path, save=EverySteps(10), preemption_seconds=200) as manager:
         manager.save(0, TREE)
         manager.wait()
-        manager._saver.last_seconds = 15.0
+        manager._saver.last_seconds = 150.0
         with patch("cordwood.engine.local_store.fill_file", slow):
             manager.save(10, TREE)
             told()
@@ -73,7 +73,7 @@ def test_no_time_is_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
     original = write.fill_file
 
     def slow(*arguments: Any, **named: Any) -> Any:
-        assert go.wait(20)
+        assert go.wait(60)
         return original(*arguments, **named)
 
     with CheckpointManager(tmp_path, preemption_seconds=0.05) as manager:
@@ -118,7 +118,7 @@ def run(code: str, root: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
 
 
@@ -126,7 +126,7 @@ def test_a_signal_while_the_block_is_left_does_not_cut_the_last_save_off(tmp_pat
     done = run(
         """
         def on_save(report): told()
-        with CheckpointManager(root, preemption_seconds=30, on_save=on_save) as manager:
+        with CheckpointManager(root, preemption_seconds=300, on_save=on_save) as manager:
             manager.save(1, T)
         print("never", flush=True)
         """,
@@ -140,7 +140,7 @@ def test_a_signal_while_the_block_is_left_does_not_cut_the_last_save_off(tmp_pat
 def test_a_signal_that_a_save_has_heeded_does_not_end_the_program(tmp_path: Path) -> None:
     done = run(
         """
-        with CheckpointManager(root, preemption_seconds=30) as manager:
+        with CheckpointManager(root, preemption_seconds=300) as manager:
             told()
             manager.save(1, T)
         print(manager.preempted)
@@ -154,7 +154,7 @@ def test_a_signal_after_the_last_save_is_known_once_the_manager_is_closed(tmp_pa
     calls: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: calls.append(number))
     try:
-        manager = CheckpointManager(tmp_path, preemption_seconds=30)
+        manager = CheckpointManager(tmp_path, preemption_seconds=300)
         told()
         assert not manager.preempted  # a loop that ends by it would miss its last save
         manager.close()
@@ -169,11 +169,11 @@ def test_a_signal_after_the_last_save_is_known_once_the_manager_is_closed(tmp_pa
     [
         "del m",
         "m.close()",
-        "n = CheckpointManager(root, preemption_seconds=9); m.close(); n.close()",
+        "n = CheckpointManager(root, preemption_seconds=300); m.close(); n.close()",
     ],
 )
 def test_a_manager_that_is_gone_leaves_the_signal_to_others(tmp_path: Path, end: str) -> None:
-    code = f"m = CheckpointManager(root, preemption_seconds=9)\n{end}\ntold()\nprint('never')"
+    code = f"m = CheckpointManager(root, preemption_seconds=300)\n{end}\ntold()\nprint('never')"
     done = run(code, tmp_path)
     assert (done.returncode, done.stdout) == (-signal.SIGTERM, ""), done.stderr
 
@@ -210,7 +210,7 @@ def test_handlers_above_and_below_are_called_once_each() -> None:
 def test_an_earlier_failure_costs_no_last_save(
     tmp_path: Path, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    manager = CheckpointManager(tmp_path, preemption_seconds=30)
+    manager = CheckpointManager(tmp_path, preemption_seconds=300)
     with manager:
         with patch("cordwood.engine.local_store.fill_file", side_effect=OSError(code, "broken")):
             pending = manager.save(10, TREE)
@@ -227,7 +227,7 @@ def test_an_earlier_failure_costs_no_last_save(
 
 def test_a_last_save_that_fails_is_told(tmp_path: Path) -> None:
     failing = patch("cordwood.engine.local_store.fill_file", side_effect=OSError(110, "slow"))
-    with CheckpointManager(tmp_path, preemption_seconds=30) as manager, failing:
+    with CheckpointManager(tmp_path, preemption_seconds=300) as manager, failing:
         told()
         with pytest.raises(TimeoutError, match="Connection timed out while"):
             manager.save(1, TREE)
@@ -241,7 +241,7 @@ def test_what_would_never_save_is_an_error(tmp_path: Path) -> None:
     for seconds in (0, -1.0, float("nan")):
         with pytest.raises(ValueError, match="preemption_seconds: expected more than 0, found"):
             CheckpointManager(tmp_path, preemption_seconds=seconds)
-    with CheckpointManager(tmp_path, save=OnPreemption(), preemption_seconds=9) as manager:
+    with CheckpointManager(tmp_path, save=OnPreemption(), preemption_seconds=300) as manager:
         assert manager.save(1, TREE) is None
         told()
         assert manager.save(2, TREE) is not None

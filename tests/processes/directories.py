@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,8 @@ from jax.sharding import PartitionSpec as P
 import cordwood
 from cordwood import tree_deserialize_leaves, tree_serialize_leaves
 from cordwood.engine import meeting, system, together
+from cordwood.engine.hosts import current
+from cordwood.engine.meeting import Meeting
 from cordwood.testing import assert_trees_equal
 from tests.alarms import alarms
 
@@ -86,7 +88,7 @@ def save(
     columns: int = 2,
     rows: int = 64,
     background: bool = False,
-    timeout_seconds: float = 60.0,
+    timeout_seconds: float = 300.0,
     **options: Any,
 ) -> None:
     tree = spread(reference(step, rows), columns)
@@ -233,7 +235,7 @@ def save_files(folder: str) -> None:
 
 def disagree(folder: str) -> None:
     """Processes that save to different places."""
-    cordwood.save(f"{folder}/{jax.process_index()}", {"step": 1}, timeout_seconds=30)
+    cordwood.save(f"{folder}/{jax.process_index()}", {"step": 1}, timeout_seconds=300)
 
 
 def save_keys(path: str) -> None:
@@ -282,16 +284,28 @@ def load_leaves(path: str, prefix: str, step: int) -> None:
 
 
 def save_interrupted(path: str, process: int, **options: Any) -> str:
-    """Save, with one process that Ctrl-C stops while it waits for the others; what it raised."""
+    """Save, with one process that Ctrl-C stops while it waits for the others; what it raised.
+
+    They come once it has been stopped.
+    """
     tree = spread(reference(1), 2)
+    hosts, stopped = current(), f"stopped {path}"
+    arrive = Meeting._arrive
+
+    def interrupted(met: Meeting) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        arrive(met)
+
     try:
-        with alarms():
-            if jax.process_index() != process:
-                time.sleep(1)
-            else:
-                signal.setitimer(signal.ITIMER_REAL, 0.3)
+        if hosts.index != process:
+            assert hosts.get(stopped, 300) is not None
+            cordwood.save(path, tree, **options)
+            return "saved"
+        with alarms(), patch.object(Meeting, "_arrive", interrupted):
             cordwood.save(path, tree, **options)
     except BaseException as e:  # noqa: BLE001  (looked at by the test)
+        if hosts.index == process:
+            hosts.put(stopped, b"")
         return f"{type(e).__name__}: {e}"
     return "saved"
 

@@ -21,13 +21,15 @@ from tests.soak.training import State, advance
 KEEP = KeepLast(2) | KeepEvery(4)
 
 
-def train(path: str, steps: int, rows: int = 64, slow: bool = False) -> tuple[int, list[int]]:
+def train(
+    path: str, steps: int, rows: int = 64, slow: bool = False, timeout_seconds: float = 300.0
+) -> tuple[int, list[int]]:
     """Restore, go on to a step and save each; where it began, and the steps that there are.
 
     `slow`: decide by the clock too, so that process 0 is asked at each step.
     """
     save = EverySteps(1) | EverySeconds(1e9) if slow else EverySteps(1)
-    with CheckpointManager(path, save=save, keep=KEEP, timeout_seconds=20) as manager:
+    with CheckpointManager(path, save=save, keep=KEEP, timeout_seconds=timeout_seconds) as manager:
         begun = restore(manager, rows)
         for step in range(begun + 1, steps + 1):
             manager.save(step, spread(reference(step, rows), 2), metrics={"loss": 1 / step})
@@ -43,7 +45,6 @@ def fine_tune(path: str, steps: int) -> list[tuple[int, int]]:
         path,
         background=False,
         rewrite_every=4,
-        timeout_seconds=20,
         on_save=lambda report: found.append((report.written_bytes, report.linked_bytes)),
     ) as manager:
         for step in range(steps):
@@ -80,9 +81,7 @@ def parts(array: Any) -> list[Any]:
 
 def train_until_told(path: str, process: int, step: int) -> tuple[int, list[int]]:
     """Save every tenth step; one process is told to end at some step. Where all ended."""
-    with CheckpointManager(
-        path, save=EverySteps(10), preemption_seconds=30, timeout_seconds=20
-    ) as manager:
+    with CheckpointManager(path, save=EverySteps(10), preemption_seconds=300) as manager:
         for number in range(1, 10_000):
             if number == step and jax.process_index() == process:
                 os.kill(os.getpid(), signal.SIGTERM)

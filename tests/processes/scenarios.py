@@ -24,7 +24,7 @@ def devices() -> tuple[int, int, int]:
 def meet(rounds: int) -> list[bytes]:
     hosts = current()
     assert isinstance(hosts, JaxHosts)
-    with Meeting(hosts, "test", timeout_seconds=20, silence_seconds=20) as meeting:
+    with Meeting(hosts, "test", timeout_seconds=300, silence_seconds=300) as meeting:
         return [
             meeting.round(f"{hosts.index}.{i}".encode(), lambda values: b",".join(values))
             for i in range(rounds)

@@ -15,8 +15,8 @@ from tests.processes.group import Group, Result
 from tests.soak.page import SOAK, as_table, write_section
 
 KILLS = 50 if SOAK else 6
-SILENCE_SECONDS = 2.0
-TIMEOUT_SECONDS = 5.0
+SILENCE_SECONDS = 5.0
+TIMEOUT_SECONDS = 15.0
 ROWS = 512  # 17 MB: a save takes about a fifth of a second
 
 
@@ -56,7 +56,7 @@ def test_a_process_is_killed_in_the_middle_of_a_save(tmp_path: Path) -> None:
 
 def kill_one(group: Group, path: Path, step: int, rng: random.Random) -> Kill:
     """Save a step, and kill a process in the middle of the next one."""
-    group.run("directories.hasten", silence_seconds=SILENCE_SECONDS, mark_seconds=5.0)
+    group.run("directories.hasten", silence_seconds=SILENCE_SECONDS, mark_seconds=60.0)
     begun = time.monotonic()
     group.run("directories.save", path=str(path), step=step, rows=ROWS)
     save_seconds = time.monotonic() - begun
@@ -83,7 +83,7 @@ def kill_one(group: Group, path: Path, step: int, rng: random.Random) -> Kill:
             assert held == step + 1
         elif victim:
             assert text.startswith(f"ProcessError: process {victim} "), text
-    assert took < SILENCE_SECONDS + 2 * TIMEOUT_SECONDS
+    assert took < 100  # the silence and the timeout, on a machine that does much else
     return Kill(
         group.count,
         victim,

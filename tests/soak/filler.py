@@ -23,8 +23,15 @@ class Filler:
         self._after(seconds, lambda: self._fill(leave_bytes))
 
     def free_in(self, seconds: float) -> None:
-        """Free it then."""
-        self._after(seconds, self._free)
+        """Free it then, and not before all that was to fill it has."""
+        before = list(self._later)
+
+        def free() -> None:
+            for timer in before:
+                timer.join()
+            self._free()
+
+        self._after(seconds, free)
 
     def settle(self) -> None:
         """Wait for all that was to come."""

@@ -17,8 +17,8 @@ from tests.soak.page import SOAK, write_section
 from tests.soak.reports import kills_table, totals_table
 
 LIVES = 30 if SOAK else 2
-SILENCE_SECONDS, TIMEOUT_SECONDS = 2.0, 4.0
-SECONDS = 60.0  # until the first save
+SILENCE_SECONDS, TIMEOUT_SECONDS = 5.0, 20.0
+SECONDS = 300.0  # until the first save
 CALLS = 200  # of the system, by one process
 
 
