@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import math
+import random
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["alarms", "interrupted", "least_seconds"]
+__all__ = ["alarms", "interrupted", "interruptions"]
 
 
 @contextmanager
@@ -46,11 +46,24 @@ def interrupted(after: float, work: Callable[[], object]) -> bool:
     return False
 
 
-def least_seconds(work: Callable[[], object]) -> float:
-    """The shortest time of ten that `work` took: an alarm set for later may come too late."""
-    least = math.inf
-    for _ in range(10):
-        begun = time.perf_counter()
-        work()
-        least = min(least, time.perf_counter() - begun)
-    return least
+def interruptions(work: Callable[[], object], *, times: int) -> Iterator[bool]:
+    """Do `work` so many times, with an alarm at a random moment of each; whether it was cut off.
+
+    The alarm is set for within the shortest time that `work` has taken so far: for later it may
+    come too late. A busy machine may have been slow at first.
+    """
+    shortest = min(_seconds(work) for _ in range(10))
+    rng = random.Random(0)
+    with alarms():
+        for _ in range(times):
+            begun = time.perf_counter()
+            cut = interrupted(rng.uniform(1e-5, shortest), work)
+            if not cut:
+                shortest = min(shortest, time.perf_counter() - begun)
+            yield cut
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import cordwood
 from cordwood.engine import system
 from cordwood.engine.local_store import LocalStore
 from cordwood.testing.faults.systems import CountingSystem, FailingSystem
-from tests.alarms import alarms, interrupted, least_seconds
+from tests.alarms import interruptions
 from tests.children import SRC
 from tests.threads import in_threads
 
@@ -168,13 +167,17 @@ def test_savers_that_are_killed(tmp_path: Path) -> None:
     """The tree of a save that finished is there; what the dead one left goes with the next save."""
     cordwood.save(tmp_path, tree_of(0))
     rng = np.random.default_rng(0)
+    index = tmp_path / "cordwood.json"
     for _ in range(8):
+        old = index.read_bytes()
         child = start_saver(tmp_path, "", 1)
         assert child.stdin is not None
         child.stdin.write("\n")
         child.stdin.flush()
+        while child.poll() is None and index.read_bytes() == old:
+            time.sleep(0.005)
         with suppress(subprocess.TimeoutExpired):
-            child.wait(0.25 + float(rng.uniform(0, 0.1)))
+            child.wait(float(rng.uniform(0, 0.05)))
         child.kill()
         child.communicate()
         assert value_of(cordwood.load(tmp_path)) in range(11)
@@ -186,20 +189,24 @@ def test_savers_that_are_killed(tmp_path: Path) -> None:
 def test_interrupts(tmp_path: Path) -> None:
     """Ctrl-C at any moment: the old tree or the new one, no descriptor, nothing that stays."""
 
-    one_save = least_seconds(lambda: cordwood.save(tmp_path, tree_of(0)))
-    rng = np.random.default_rng(0)
+    value = 0
+
+    def save() -> None:
+        nonlocal value
+        value += 1
+        cordwood.save(tmp_path, tree_of(value))
+
+    save()
     gc.collect()  # what older garbage holds open would go at any time
     descriptors = len(os.listdir("/proc/self/fd"))
     cuts = 0
-    last = 0
-    with alarms():
-        for value in range(1, 121):
-            after = float(rng.uniform(1e-5, one_save))
-            cut = interrupted(after, partial(cordwood.save, tmp_path, tree_of(value)))
-            cuts += cut
-            found = value_of(cordwood.load(tmp_path))
-            assert found in ((last, value) if cut else (value,))
-            last = found
+    last = None
+    for cut in interruptions(save, times=120):
+        cuts += cut
+        found = value_of(cordwood.load(tmp_path))
+        before = value - 1 if last is None else last
+        assert found in ((before, value) if cut else (value,))
+        last = found
     assert cuts > 20
     assert len(os.listdir("/proc/self/fd")) == descriptors
     cordwood.save(tmp_path, tree_of(200))

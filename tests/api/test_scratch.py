@@ -28,7 +28,7 @@ from cordwood.errors import (
 from cordwood.testing.faults import Scenario, fail_calls, kill_calls, why_no_power_cuts
 from cordwood.testing.faults.disks import mounted_memory
 from cordwood.testing.faults.systems import CountingSystem
-from tests.alarms import alarms, interrupted, least_seconds
+from tests.alarms import interruptions
 from tests.children import run_python
 from tests.outcomes import check
 
@@ -291,17 +291,15 @@ def test_interrupts_at_any_moment_leave_nothing(tmp_path: Path, suffix: str) -> 
     def open_it() -> None:
         cordwood.open(source, scratch=out).close()
 
-    shortest = least_seconds(open_it)
+    open_it()
     gc.collect()  # what older garbage holds open would go at any time
     before = len(os.listdir("/proc/self/fd"))
-    rng = np.random.default_rng(0)
-    cut = 0
-    with alarms():
-        for _ in range(200):
-            cut += interrupted(float(rng.uniform(1e-5, shortest)), open_it)
-            assert names_in(out) == []
-            assert len(os.listdir("/proc/self/fd")) == before
-    assert cut > 20
+    cuts = 0
+    for cut in interruptions(open_it, times=200):
+        cuts += cut
+        assert names_in(out) == []
+        assert len(os.listdir("/proc/self/fd")) == before
+    assert cuts > 20
 
 
 @each_suffix

@@ -17,7 +17,7 @@ from cordwood.engine import system
 from cordwood.engine.parallel import run_tasks
 from cordwood.engine.write import write_stream
 from cordwood.testing.faults.systems import CountingSystem
-from tests.alarms import alarms, interrupted, least_seconds
+from tests.alarms import alarms, interrupted, interruptions
 
 
 def test_no_task_runs_after_an_interrupt_was_raised() -> None:
@@ -88,17 +88,14 @@ def test_an_interrupted_call_leaves_no_temporary(tmp_path: Path, call: str, afte
 
 
 def test_interrupts_at_any_moment_leave_nothing_behind(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
     path = tmp_path / "f"
-    one_save = least_seconds(lambda: write_stream(path, [b"whole"]))
+    write_stream(path, [b"whole"])
     gc.collect()  # what older garbage holds open would go at any time
     open_before = len(os.listdir("/proc/self/fd"))
-    cut = 0
-    with alarms():
-        for _ in range(200):
-            after = float(rng.uniform(1e-5, one_save))
-            cut += interrupted(after, lambda: write_stream(path, [b"whole"]))
-            assert [p.name for p in tmp_path.iterdir()] == ["f"]
-    assert cut > 20
+    cuts = 0
+    for cut in interruptions(lambda: write_stream(path, [b"whole"]), times=200):
+        cuts += cut
+        assert [p.name for p in tmp_path.iterdir()] == ["f"]
+    assert cuts > 20
     assert len(os.listdir("/proc/self/fd")) == open_before
     assert path.read_bytes() == b"whole"

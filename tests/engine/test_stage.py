@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from cordwood.engine import system
@@ -22,7 +21,7 @@ from cordwood.engine.folders import count_files, remove_tree
 from cordwood.engine.stage import Stage, stale_stages, standing
 from cordwood.errors import NotACheckpointError, StorageError
 from cordwood.testing.faults.systems import CountingSystem
-from tests.alarms import alarms, interrupted, least_seconds
+from tests.alarms import interruptions
 from tests.children import run_python
 from tests.threads import in_threads
 
@@ -390,22 +389,18 @@ def test_savers_in_a_crowd_lose_nothing(tmp_path: Path, calls: type[system.Syste
 
 
 def test_interrupts_at_any_moment_leave_nothing_behind(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
     path = tmp_path / "ckpt"
     save(path, {"a/b": b"whole", "c": b"kept"})
-    one_save = least_seconds(lambda: save(path, {"a/b": b"whole"}, replaced=nothing_of_a))
     gc.collect()  # what older garbage holds open would go at any time
     open_before = len(os.listdir("/proc/self/fd"))
-    cut = 0
-    with alarms():
-        for _ in range(150):
-            cut += interrupted(
-                float(rng.uniform(1e-5, one_save)),
-                lambda: save(path, {"a/b": b"whole"}, replaced=nothing_of_a),
-            )
-            assert tree(path) == {"a/b": b"whole", "c": b"kept"}
-            assert os.listdir(tmp_path) == ["ckpt"]
-    assert cut > 15
+    cuts = 0
+    for cut in interruptions(
+        lambda: save(path, {"a/b": b"whole"}, replaced=nothing_of_a), times=150
+    ):
+        cuts += cut
+        assert tree(path) == {"a/b": b"whole", "c": b"kept"}
+        assert os.listdir(tmp_path) == ["ckpt"]
+    assert cuts > 15
     assert len(os.listdir("/proc/self/fd")) == open_before
 
 
