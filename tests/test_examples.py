@@ -32,7 +32,7 @@ def run_in(folder: Path, *arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=500,
     )
     assert child.returncode == 0, child.stderr
     return child.stdout

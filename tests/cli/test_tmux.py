@@ -14,7 +14,7 @@ import pytest
 from demo.cli_transcripts import SECTIONS, make_checkpoints, transcript
 from demo.terminal import COLUMNS, LINES, screen_text
 
-_SECONDS = 60
+_SECONDS = 300
 _PROMPT = "typed> "
 
 

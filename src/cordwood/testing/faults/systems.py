@@ -20,7 +20,7 @@ class CountingSystem(System):
 
     def __init__(self) -> None:
         self.made: list[str] = []
-        self._counting = threading.Lock()
+        self._counting = threading.RLock()  # garbage found meanwhile may close what it held
 
     def __getattribute__(self, name: str) -> Any:
         call = super().__getattribute__(name)
