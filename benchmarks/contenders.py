@@ -19,6 +19,7 @@ from benchmarks.bare import page_aligned_copy, preadv_into_empty, write_direct
 __all__ = [
     "BARE_READ",
     "BARE_WRITE",
+    "VIEWS",
     "Job",
     "bytes_contenders",
     "loads",
@@ -30,6 +31,10 @@ __all__ = [
 
 BARE_WRITE = "bare fallocate + O_DIRECT + fsync (safetensors bytes)"
 BARE_READ = "bare threaded preadv into np.empty"
+MAPPED = "cordwood.load .safetensors mapped"
+FROM_BYTES = "cordwood.from_bytes (views)"
+TO_BUFFERS = "cordwood.to_buffers"
+VIEWS = (MAPPED, FROM_BYTES, TO_BUFFERS)  # what takes no memory for the bytes
 
 
 class Job:
@@ -107,7 +112,7 @@ def loads(job: Job) -> dict[str, Callable[[], Any]]:
     return {
         "cordwood.load .safetensors to jax, verified": lambda: cordwood.load(job.ours),
         "cordwood.load .msgpack to jax": lambda: cordwood.load(job.flax_bytes, like=job.specs),
-        "cordwood.load .safetensors mapped": lambda: cordwood.load(job.ours, mmap=True),
+        MAPPED: lambda: cordwood.load(job.ours, mmap=True),
         "cordwood.load .safetensors to numpy, verified": lambda: cordwood.load(job.ours_numpy),
         "flax read + from_bytes (numpy leaves)": lambda: flax.serialization.from_bytes(
             job.tree, job.flax_bytes.read_bytes()
@@ -123,9 +128,9 @@ def bytes_contenders(job: Job) -> dict[str, Callable[[], Any]]:
     data = job.flax_bytes.read_bytes()
     return {
         "cordwood.to_bytes": lambda: cordwood.to_bytes(job.tree),
-        "cordwood.to_buffers": lambda: cordwood.to_buffers(job.tree),
+        TO_BUFFERS: lambda: cordwood.to_buffers(job.tree),
         "flax.to_bytes": lambda: flax.serialization.to_bytes(job.tree),
-        "cordwood.from_bytes (views)": lambda: cordwood.from_bytes(job.tree, data),
+        FROM_BYTES: lambda: cordwood.from_bytes(job.tree, data),
         "flax.from_bytes": lambda: flax.serialization.from_bytes(job.tree, data),
     }
 

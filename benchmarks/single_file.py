@@ -35,6 +35,7 @@ def measure(name: str, folder: Path, rounds: int) -> Report:
     from benchmarks.aliasing import aliased_share
     from benchmarks.bare import page_aligned_copy
     from benchmarks.contenders import (
+        VIEWS,
         Job,
         bytes_contenders,
         loads,
@@ -52,8 +53,10 @@ def measure(name: str, folder: Path, rounds: int) -> Report:
     save_times = time_saves(saves(job, ours), folder, rounds, suffix_of=suffix_of)
     prepare(job)
     aliased = aliased_share(cordwood.load(job.ours, mmap=True), job.ours)
-    load_times = time_values(loads(job), rounds, memory_bytes=2 * job.size_bytes)
-    bytes_times = time_values(bytes_contenders(job), rounds, memory_bytes=2 * job.size_bytes)
+    memory = 2 * job.size_bytes
+    load_times = time_values(loads(job), rounds, memory_bytes=memory, without_memory=VIEWS)
+    in_memory = bytes_contenders(job)
+    bytes_times = time_values(in_memory, rounds, memory_bytes=memory, without_memory=VIEWS)
     return Report(
         tree=name,
         what=(TREES[name].__doc__ or "").splitlines()[0],
