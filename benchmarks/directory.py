@@ -76,7 +76,8 @@ def measure(name: str, folder: Path, rounds: int, leaf_gib: int) -> dict[str, An
                 while stream.readinto(buffer):
                     pass
 
-    load_times = time_values(loads(job), rounds, before=read_through)
+    memory = 2 * job.size_bytes
+    load_times = time_values(loads(job), rounds, before=read_through, memory_bytes=memory)
     load_memory = {
         each: extra_bytes(partial(_ready, load)) - job.size_bytes
         for each, load in loads(job).items()
