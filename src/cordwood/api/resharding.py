@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,14 +31,11 @@ _ON_DEVICE = frozenset({"jax", "prng_key"})
 
 def are_plain(targets: Iterable[Target]) -> bool:
     """Whether all that is stored lies in the order of its elements, in raw bytes."""
-    for target in targets:
-        storage = target[0].storage
-        if isinstance(storage, Pieces):
-            if storage.pieces and type(storage.pieces[0].where) is not Span:
-                return False
-        elif not isinstance(storage, Inline):
-            return False
-    return True
+    storages = [target[0][4] for target in targets]
+    if not {Pieces, Inline}.issuperset(map(type, storages)):
+        return False
+    first = [storage[0][0] for storage in storages if type(storage) is Pieces and storage[0]]
+    return {Span}.issuperset(map(type, map(itemgetter(0), first)))
 
 
 def device_boxes(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:

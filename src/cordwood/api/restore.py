@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from operator import itemgetter
 from typing import Any
 
@@ -34,13 +35,15 @@ def target_as_saved(leaf: Leaf, to: str | None) -> Target:
 
 def targets_as_saved(leaves: Sequence[Leaf], to: str | None) -> list[Target]:
     """Of each leaf the kind of value it was, except that `to` decides for arrays."""
-    kinds = {kind: _kind_as_saved(kind, to) for kind in set(map(itemgetter(1), leaves))}
-    targets = []
-    for leaf in leaves:
-        _, kind, _, dtype, _, weak_type, _ = leaf
-        kind = kinds[kind]
-        targets.append(_new(Target, (leaf, kind, dtype, weak_type and kind == "jax", None)))
-    return targets
+    if not leaves:
+        return []
+    _, stored_as, _, dtypes, _, weak_types, _ = zip(*leaves, strict=True)
+    kind_of = {kind: _kind_as_saved(kind, to) for kind in set(stored_as)}
+    kinds = [kind_of[kind] for kind in stored_as]
+    if any(weak_types):
+        weak_types = tuple([w and k == "jax" for w, k in zip(weak_types, kinds, strict=True)])
+    columns = zip(leaves, kinds, dtypes, weak_types, repeat(None))
+    return list(map(_new, repeat(Target), columns))
 
 
 def _kind_as_saved(kind: LeafKind, to: str | None) -> LeafKind:
@@ -93,19 +96,19 @@ def restore(
     values: list[Any] = [None] * len(targets)
     stored: list[int] = []
     on_device: list[int] = []
-    for i, target in enumerate(targets):
-        storage = target[0].storage
-        if not isinstance(storage, Inline):
+    leaves = list(map(itemgetter(0), targets))
+    for i, storage in enumerate(map(itemgetter(4), leaves)):
+        if type(storage) is not Inline:
             stored.append(i)
             continue
-        values[i] = inline_value(storage.value, target)
-        if target.kind == "jax":
+        values[i] = inline_value(storage.value, targets[i])
+        if targets[i].kind == "jax":
             on_device.append(i)
-    arrays = read_leaves(reading, [targets[i].leaf for i in stored])
+    arrays = read_leaves(reading, [leaves[i] for i in stored])
     for i, array in zip(stored, arrays, strict=True):
         target = targets[i]
         leaf, kind, dtype, _, _ = target
-        if dtype != leaf.dtype and dtype:
+        if dtype != leaf[3] and dtype:
             array = convert(array, target)
         if kind == "numpy":
             values[i] = array

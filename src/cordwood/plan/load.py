@@ -107,15 +107,11 @@ def plan_load(leaves: Sequence[Leaf]) -> LoadPlan:
 
 
 def _pieces(leaves: Sequence[Leaf]) -> list[tuple[Piece, ...]]:
-    found = []
-    for leaf in leaves:
-        storage = leaf.storage
-        if not isinstance(storage, Pieces):
-            raise TypeError(
-                f"{leaf.key_path} is not stored as raw pieces: there is nothing to move"
-            )
-        found.append(storage.pieces)
-    return found
+    storages = list(map(itemgetter(4), leaves))
+    if set(map(type, storages)) - {Pieces}:
+        other = next(leaf for leaf in leaves if type(leaf.storage) is not Pieces)
+        raise TypeError(f"{other.key_path} is not stored as raw pieces: there is nothing to move")
+    return list(map(itemgetter(0), storages))
 
 
 def _file_order(pieces: Sequence[tuple[Piece, ...]]) -> Sequence[int]:
