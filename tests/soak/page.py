@@ -16,6 +16,7 @@ SECTIONS = (
     "Single saves",
     "A training run",
     "A run of two processes",
+    "Two managers of one root",
     "A full disk",
 )
 _HEAD = (
