@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood import FormatError, PrefixError
+from cordwood import CorruptionError, FormatError, PrefixError
 from cordwood.api.listing import list_leaves
 from cordwood.errors import LimitError
 from cordwood.formats.packs import index_file as packs_index
@@ -56,3 +56,14 @@ def test_an_index_without_items(tmp_path: Path) -> None:
     (tmp_path / packs_index.INDEX_NAME).write_bytes(packs_index.encode_index({}))
     message = said(list_leaves, tmp_path, FormatError)
     assert message == f"{tmp_path} holds no items" == said(cordwood.open, tmp_path, FormatError)
+
+
+@LAYOUTS
+def test_an_index_that_is_a_link(tmp_path: Path, layout: Any) -> None:
+    cordwood.save(tmp_path / "c", {"w": np.ones(3)}, layout=layout)
+    index = tmp_path / "c" / INDEXES[layout].INDEX_NAME
+    index.rename(tmp_path / "elsewhere")
+    index.symlink_to(tmp_path / "elsewhere")
+    message = said(list_leaves, tmp_path / "c", CorruptionError)
+    assert message.startswith(f"{index} is, or lies behind, a symbolic link")
+    assert message == said(cordwood.open, tmp_path / "c", CorruptionError)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from cordwood.engine.files import LocalFile, read_whole
-from cordwood.engine.presence import what_is_at
+from cordwood.engine.presence import is_link, what_is_at
 from cordwood.engine.urls import local_or_url, parse_url
 from cordwood.index import Index, LeafRuns
 
@@ -31,7 +31,8 @@ def quick_look(
 ) -> QuickLook | None:
     """The leaves of a `.safetensors` or `.msgpack` file, or a directory of packs or zarr arrays.
 
-    None for anything else, and where only opening it tells: what is damaged, for one.
+    None for anything else, and where only opening it tells: what is damaged, for one, or an index
+    that is a symbolic link, which is refused there.
 
     Raises whatever `cordwood.open` does of an index.
     """
@@ -42,7 +43,7 @@ def quick_look(
     if text.endswith((".safetensors", ".msgpack")):
         return _in_a_file(text) if prefix is None and what_is_at(text) == "a file" else None
     packs, zarr = [what_is_at(f"{text}/{name}") == "a file" for name in (_PACKS_INDEX, _ZARR_INDEX)]
-    if packs == zarr:
+    if packs == zarr or is_link(f"{text}/{_PACKS_INDEX if packs else _ZARR_INDEX}"):
         return None
     return _in_packs(text, prefix) if packs else _in_zarr(text, prefix)
 

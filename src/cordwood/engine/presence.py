@@ -9,7 +9,7 @@ from typing import Literal
 
 from cordwood.errors import StorageError
 
-__all__ = ["is_empty_file", "is_folder", "is_there", "what_is_at"]
+__all__ = ["is_empty_file", "is_folder", "is_link", "is_there", "what_is_at"]
 
 _WHY = {
     errno.ELOOP: "a symbolic link leads back to itself; expected a checkpoint",
@@ -50,6 +50,11 @@ def is_empty_file(path: str | os.PathLike[str]) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return stat.S_ISREG(found.st_mode) and found.st_size == 0
+
+
+def is_link(path: str | os.PathLike[str]) -> bool:
+    """Whether a symbolic link lies at a path, wherever it leads."""
+    return os.path.islink(path)
 
 
 def is_there(path: str | os.PathLike[str]) -> bool:
