@@ -94,13 +94,17 @@ def suffix_of(name: str) -> str:
 
 
 def as_markdown(
-    seconds: Mapping[str, float], memory: Mapping[str, int], size_bytes: int, rounds: int
+    seconds: Mapping[str, float],
+    memory: Mapping[str, int],
+    size_bytes: int,
+    rounds: int,
+    machine: str,
 ) -> str:
     """The page: one row for each conversion."""
-    from benchmarks.report import hardware, page_head, versions_of
+    from benchmarks.report import page_head, versions_of
 
     title = "Converting: cordwood beside a bare copy of the bytes"
-    lines = page_head(title, _HOW, versions_of(PACKAGES), hardware(HERE))
+    lines = page_head(title, _HOW, versions_of(PACKAGES), machine)
     lines += [
         f"{size_bytes / 1e9:.2f} GB, {rounds} rounds.",
         "",
@@ -130,6 +134,7 @@ def measured_page(make_tree: MakeTree, folder: Path, rounds: int) -> str:
     import jax
 
     from benchmarks.memory import extra_bytes
+    from benchmarks.report import hardware
     from benchmarks.rounds import median_seconds, remove, time_saves
 
     tree = make_tree()
@@ -142,7 +147,7 @@ def measured_page(make_tree: MakeTree, folder: Path, rounds: int) -> str:
         path = folder / f"memory{suffix_of(name)}"
         memory[name] = extra_bytes(partial(call, path))
         remove(path)
-    return as_markdown(median_seconds(times), memory, size_bytes, rounds)
+    return as_markdown(median_seconds(times), memory, size_bytes, rounds, hardware(folder))
 
 
 def main() -> None:

@@ -121,12 +121,12 @@ def measure(places: Mapping[str, Path], rounds: int) -> dict[str, Measured]:
     }
 
 
-def as_markdown(measured: Mapping[str, Measured], rounds: int) -> str:
+def as_markdown(measured: Mapping[str, Measured], rounds: int, machine: str) -> str:
     """The page: one row for each format and state of the page cache."""
-    from benchmarks.report import hardware, page_head, versions_of
+    from benchmarks.report import page_head, versions_of
 
     title = "Verifying: cordwood beside a plain threaded read"
-    lines = page_head(title, _HOW, versions_of(PACKAGES), hardware(HERE))
+    lines = page_head(title, _HOW, versions_of(PACKAGES), machine)
     lines += [
         f"{max(each.size_bytes for each in measured.values()) / 1e9:.2f} GB, {rounds} rounds.",
         "",
@@ -155,8 +155,10 @@ def as_markdown(measured: Mapping[str, Measured], rounds: int) -> str:
 
 
 def measured_page(make_tree: MakeTree, folder: Path, rounds: int) -> str:
+    from benchmarks.report import hardware
+
     places = prepare(make_tree(), folder)
-    return as_markdown(measure(places, rounds), rounds)
+    return as_markdown(measure(places, rounds), rounds, hardware(folder))
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ def test_all_formats_are_verified(tmp_path: Path) -> None:
         assert each.size_bytes > 12_000, name
         checked = each.verified_bytes > 12_000
         assert checked == (name != ".msgpack"), name
-    page = as_markdown(measured, 1)
+    page = as_markdown(measured, 1, "ext4")
     for name in places:
         assert page.count(f"| {name} |") == 2
 
@@ -36,8 +36,8 @@ def test_the_bare_read_takes_all_files(tmp_path: Path) -> None:
 
 def test_the_page_says_what_is_not_met() -> None:
     slow = Measured({"warm": 0.5, "cold": 1.0}, {"warm": 1.0, "cold": 1.0}, 10**9, 10**9)
-    page = as_markdown({"packs": slow}, 3)
+    page = as_markdown({"packs": slow}, 3, "ext4")
     assert "| packs | warm | 0.500 | 1.000 | 1.00 | 0.50 | 100% |" in page
     assert "Not met by: packs (warm)." in page
     fast = slow._replace(bare={"warm": 0.9, "cold": 0.9})
-    assert "All are met." in as_markdown({"packs": fast}, 3)
+    assert "All are met." in as_markdown({"packs": fast}, 3, "ext4")
