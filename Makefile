@@ -64,7 +64,7 @@ fuzz: $(STAMP)
 	$(BIN)/python tests/fuzz.py --seconds $(or $(FUZZ_SECONDS),60)
 
 soak: $(STAMP)
-	CORDWOOD_SOAK=benchmarks/soak.md $(BIN)/python -m pytest -q \
+	CORDWOOD_SOAK=benchmarks/soak.md $(BIN)/python -m pytest -q -o faulthandler_timeout=3600 \
 		tests/processes/test_killed.py tests/soak tests/manager/test_model.py
 
 clean:

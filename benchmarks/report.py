@@ -24,9 +24,10 @@ __all__ = ["Report", "as_markdown", "hardware", "page_head", "ratio_lines", "tab
 _HOW = """\
 Written by `make bench`. Medians of interleaved rounds, all contenders of a tree in one
 process; each save onto a fresh path after unlink and sync, each load from a warm page
-cache. Before each load that is no view, twice as much memory as the tree takes (at most 4 GiB) is
-touched and freed: the host of a virtual machine takes away what has been free for a while, and
-whoever comes next would wait for it. Trust the ratios within a table, not the absolute numbers."""
+cache. Before each load, and each that makes bytes or takes them apart, twice as much memory as the
+tree takes (at most 4 GiB) is touched and freed, unless the contender gives views and takes next to
+none: the host of a virtual machine takes away what has been free for a while, and whoever comes
+next would wait for it. Trust the ratios within a table, not the absolute numbers."""
 
 
 class Report(NamedTuple):

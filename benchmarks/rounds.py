@@ -77,8 +77,8 @@ def time_values(
     """Seconds until each value is there, jax arrays ready; it is dropped before the next.
 
     `before` is called with the contender's name before its clock starts; then so much free memory
-    is touched, as `have_memory` does, but for those that take none: the host is still at work on
-    the pages that were given back when a few milliseconds are to be timed.
+    is touched, as `have_memory` does. `without_memory` are contenders that take next to none: for
+    them nothing is touched, as the kernel is busy with what was freed for longer than they take.
     """
     times: Times = {name: [] for name in contenders}
     for _, name in _order(list(contenders), rounds):

@@ -35,13 +35,13 @@ def measure(name: str, folder: Path, rounds: int) -> Report:
     from benchmarks.aliasing import aliased_share
     from benchmarks.bare import page_aligned_copy
     from benchmarks.contenders import (
-        VIEWS,
         Job,
         bytes_contenders,
         loads,
         prepare,
         saves,
         suffix_of,
+        views,
         warm_up,
     )
     from benchmarks.rounds import median_seconds, time_saves, time_values
@@ -53,10 +53,10 @@ def measure(name: str, folder: Path, rounds: int) -> Report:
     save_times = time_saves(saves(job, ours), folder, rounds, suffix_of=suffix_of)
     prepare(job)
     aliased = aliased_share(cordwood.load(job.ours, mmap=True), job.ours)
-    memory = 2 * job.size_bytes
-    load_times = time_values(loads(job), rounds, memory_bytes=memory, without_memory=VIEWS)
+    memory, views_of_it = 2 * job.size_bytes, views(job)
+    load_times = time_values(loads(job), rounds, memory_bytes=memory, without_memory=views_of_it)
     in_memory = bytes_contenders(job)
-    bytes_times = time_values(in_memory, rounds, memory_bytes=memory, without_memory=VIEWS)
+    bytes_times = time_values(in_memory, rounds, memory_bytes=memory, without_memory=views_of_it)
     return Report(
         tree=name,
         what=(TREES[name].__doc__ or "").splitlines()[0],

@@ -49,15 +49,15 @@ def interrupted(after: float, work: Callable[[], object]) -> bool:
 def interruptions(work: Callable[[], object], *, times: int) -> Iterator[bool]:
     """Do `work` so many times, with an alarm at a random moment of each; whether it was cut off.
 
-    The alarm is set for within the shortest time that `work` has taken so far: for later it may
-    come too late. A busy machine may have been slow at first.
+    The alarm is set for within little more than the shortest time that `work` has taken so far: for
+    later it may come too late. A busy machine may have been slow at first.
     """
     shortest = min(_seconds(work) for _ in range(10))
     rng = random.Random(0)
     with alarms():
         for _ in range(times):
             begun = time.perf_counter()
-            cut = interrupted(rng.uniform(1e-5, shortest), work)
+            cut = interrupted(rng.uniform(1e-5, 1.2 * shortest), work)
             if not cut:
                 shortest = min(shortest, time.perf_counter() - begun)
             yield cut

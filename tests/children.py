@@ -25,7 +25,7 @@ def run_python(code: str, *arguments: str, flags: tuple[str, ...] = (), **variab
     environment["PYTHONPATH"] = os.pathsep.join(paths)
     command = [sys.executable, *flags, "-c", textwrap.dedent(code), *arguments]
     child = subprocess.run(
-        command, capture_output=True, text=True, env=environment, check=False, timeout=500
+        command, capture_output=True, text=True, env=environment, check=False, timeout=400
     )
     assert child.returncode == 0, f"exit status {child.returncode}\n{child.stderr}"
     return child.stdout

@@ -32,7 +32,7 @@ def run_in(folder: Path, *arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=500,
+        timeout=400,
     )
     assert child.returncode == 0, child.stderr
     return child.stdout

@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 __all__ = ["in_threads", "until"]
 
-_SECONDS = 60
-
 
 def in_threads(
     work: Callable[[int], None], count: int = 8, *, together: threading.Barrier | None = None
@@ -37,9 +35,9 @@ def in_threads(
         raise failures[0]
 
 
-def until(so: Callable[[], bool]) -> None:
+def until(so: Callable[[], bool], *, seconds: float = 60) -> None:
     """Wait for what other threads or processes come to; an AssertionError if they do not."""
-    deadline = time.monotonic() + _SECONDS
+    deadline = time.monotonic() + seconds
     while not so():
-        assert time.monotonic() < deadline, f"not so after {_SECONDS} s"
+        assert time.monotonic() < deadline, f"not so after {seconds} s"
         time.sleep(0.01)

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from cordwood.engine.local_store import LocalStore
 from cordwood.testing.faults.systems import CountingSystem, FailingSystem
 from tests.alarms import interruptions
 from tests.children import SRC
-from tests.threads import in_threads
+from tests.threads import in_threads, until
 
 
 def tree_of(value: int) -> dict[str, Any]:
@@ -163,6 +164,10 @@ def test_prefixes_and_one_path_in_processes(tmp_path: Path) -> None:
     assert cordwood.gc(tmp_path) == []
 
 
+def has_saved_or_ended(child: subprocess.Popen[str], index: Path, old: bytes) -> bool:
+    return child.poll() is not None or index.read_bytes() != old
+
+
 def test_savers_that_are_killed(tmp_path: Path) -> None:
     """The tree of a save that finished is there; what the dead one left goes with the next save."""
     cordwood.save(tmp_path, tree_of(0))
@@ -174,8 +179,7 @@ def test_savers_that_are_killed(tmp_path: Path) -> None:
         assert child.stdin is not None
         child.stdin.write("\n")
         child.stdin.flush()
-        while child.poll() is None and index.read_bytes() == old:
-            time.sleep(0.005)
+        until(partial(has_saved_or_ended, child, index, old))
         with suppress(subprocess.TimeoutExpired):
             child.wait(float(rng.uniform(0, 0.05)))
         child.kill()

@@ -248,6 +248,7 @@ def test_memory_is_let_go_leaf_by_leaf(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("cordwood.api.save_async.hold", hold)
     with system.replaced(Halfway()):
         pending = cordwood.save_async(tmp_path / "x.safetensors", tree)
+        assert len(views) == len(names)
         until(lambda: not any(view() is not None for view in views[:8]))
         reused = []
         for name in names:

@@ -32,6 +32,7 @@ def test_the_bare_copy_of_an_odd_size(tmp_path: Path) -> None:
 
 def test_the_page_says_what_is_not_met() -> None:
     page = as_markdown({BARE: 1.0, "a to b": 2.0}, {BARE: 0, "a to b": 1 << 20}, 10**9, 3, "ext4")
+    assert "\n- ext4\n" in page
     assert "| a to b | 2.00 | 0.50 | 0.50 | 1 |" in page
     assert "Not met by: a to b." in page
     assert "All are met." in as_markdown({BARE: 1.0}, {BARE: 0}, 10**9, 3, "ext4")

@@ -22,6 +22,7 @@ def test_all_formats_are_verified(tmp_path: Path) -> None:
         checked = each.verified_bytes > 12_000
         assert checked == (name != ".msgpack"), name
     page = as_markdown(measured, 1, "ext4")
+    assert "\n- ext4\n" in page
     for name in places:
         assert page.count(f"| {name} |") == 2
 

@@ -31,7 +31,7 @@ def agree(hosts: Hosts, tree: Any, spread: dict[int, ShardMap] | None = None) ->
         for i, leaf in enumerate(flat.leaves)
         if isinstance(leaf, np.ndarray) and i not in spread
     }
-    with Meeting(hosts, "save x", timeout_seconds=300, silence_seconds=300) as meeting:
+    with Meeting(hosts, "save x", timeout_seconds=100, silence_seconds=100) as meeting:
         prints = fingerprints(flat.structure, specs, shards, local)
         require_agreement(meeting, prints, specs)
 

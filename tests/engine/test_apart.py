@@ -48,7 +48,7 @@ def test_it_is_told_to_stop() -> None:
     ended = []
 
     def work(check: Check) -> None:
-        signal.raise_signal(signal.SIGALRM)  # no sooner: what was not begun would not be
+        signal.raise_signal(signal.SIGALRM)  # only now: what has not begun never does
         try:
             while True:
                 check()

@@ -49,10 +49,10 @@ def save(
     *,
     fetch: Fetch | None = None,
     before_commit: Callable[[str], None] = lambda _: None,
-    silence_seconds: float = 300,
+    silence_seconds: float = 100,
 ) -> None:
     own = [files_of(process) for process in range(hosts.count)]
-    meeting = Meeting(hosts, "save x", timeout_seconds=300, silence_seconds=silence_seconds)
+    meeting = Meeting(hosts, "save x", timeout_seconds=100, silence_seconds=silence_seconds)
     shared = SharedStage(path, meeting)
 
     def commit(_: str, reports: list[bytes]) -> None:
@@ -160,7 +160,11 @@ def test_a_process_dies_at_any_call(tmp_path: Path) -> None:
             for outcome in outcomes:
                 assert "process 1 gave no sign of life" in str(outcome.error)
             assert tree(path) == before
+        else:
+            assert tree(path) != before
         assert os.listdir(path.parent) == ["x"]
+        if error is None:
+            assert all(outcome.error is None for outcome in outcomes)
         if error is not None:  # it had such a call
             assert isinstance(error, Died)
             died.add(number)

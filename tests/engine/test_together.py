@@ -41,7 +41,7 @@ def save(
     prints: bytes = b"same",
     fails: Exception | None = None,
     commit_fails: Exception | None = None,
-    silence_seconds: float = 300,
+    silence_seconds: float = 100,
 ) -> None:
     def write(save_id: str, told: str) -> bytes:
         assert told == "told-by-0"
@@ -56,7 +56,7 @@ def save(
             raise commit_fails
         disk.committed.append((save_id, reports))
 
-    with Meeting(hosts, "save x", timeout_seconds=300, silence_seconds=silence_seconds) as meeting:
+    with Meeting(hosts, "save x", timeout_seconds=100, silence_seconds=silence_seconds) as meeting:
         save_together(
             meeting,
             disk,

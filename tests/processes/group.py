@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -96,10 +97,13 @@ class Group:
     def results(self) -> list[Result]:
         """What became of it, once every process has ended it or has died."""
         found: dict[int, Result] = {}
+        deadline = time.monotonic() + SECONDS
         while len(found) < self.count:
             waiting = [self._pipes[i] for i in range(self.count) if i not in found]
-            ready = wait(waiting, SECONDS)
+            ready = wait(waiting, max(0.0, deadline - time.monotonic()))
             if not ready:
+                for process in self.processes:  # so that the next scenario fails at once
+                    process.kill()
                 raise TimeoutError(f"processes {sorted(set(range(self.count)) - set(found))} hang")
             for pipe in ready:
                 assert isinstance(pipe, Connection)

@@ -23,7 +23,7 @@ class Filler:
         self._after(seconds, lambda: self._fill(leave_bytes))
 
     def free_in(self, seconds: float) -> None:
-        """Free it then, and not before all that was to fill it has."""
+        """Free it then, but only after every filling that was asked for before."""
         before = list(self._later)
 
         def free() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Journal", "Line", "read_journal", "writing"]
+__all__ = ["Journal", "Line", "read_journal", "telling", "writing"]
+
+STUCK_SECONDS = 200.0  # of a process: then it says where
 
 
 class Line(NamedTuple):
@@ -40,6 +43,18 @@ def writing(path: str) -> Iterator[Journal]:
         yield Journal(fd)
     finally:
         os.close(fd)
+
+
+@contextmanager
+def telling(path: str) -> Iterator[Journal]:
+    """The same, for a worker: its error is the last line; where it is stuck stands beside it."""
+    with writing(path) as lines, open(f"{path}.stacks", "w") as stacks:
+        faulthandler.dump_traceback_later(STUCK_SECONDS, file=stacks)
+        try:
+            yield lines
+        except BaseException as e:
+            lines.write("error", 0, f"{type(e).__name__}: {e}")
+            raise
 
 
 def read_journal(path: Path) -> list[Line]:

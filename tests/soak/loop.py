@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import random
 import signal
@@ -14,7 +13,7 @@ from typing import Any
 from cordwood import CheckpointManager, KeepEvery, KeepLast, SaveReport
 from cordwood.engine import system
 from cordwood.testing.faults.systems import CountingSystem
-from tests.soak.journal import Journal, writing
+from tests.soak.journal import Journal, telling
 from tests.soak.roots import strangers
 from tests.soak.training import State, advance, loss_of, state_at
 
@@ -31,7 +30,6 @@ __all__ = [
 
 KEEP_LAST, KEEP_EVERY, REWRITE_EVERY = 3, 20, 100
 HOW = ("before", "after", "torn")
-STUCK_SECONDS = 40.0  # of a process: then it says where
 WAITS_ONE_IN = 3  # steps: then there is nothing under way while the next is computed
 
 
@@ -72,14 +70,9 @@ def work(root: str, journal: str, *, use_jax: bool, kill: tuple[int, str] | None
     if use_jax:
         os.environ["JAX_PLATFORMS"] = "cpu"
         place = on_jax
-    with writing(journal) as lines, open(f"{journal}.stacks", "w") as stacks:
-        faulthandler.dump_traceback_later(STUCK_SECONDS, file=stacks)
-        try:
-            with system.replaced(system.System() if kill is None else KillingSystem(*kill)):
-                train(root, lines, place=place, advance=advance)
-        except BaseException as e:
-            lines.write("error", 0, f"{type(e).__name__}: {e}")
-            raise
+    calls = system.System() if kill is None else KillingSystem(*kill)
+    with telling(journal) as lines, system.replaced(calls):
+        train(root, lines, place=place, advance=advance)
 
 
 def train(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Callable
@@ -20,7 +21,9 @@ class CountingSystem(System):
 
     def __init__(self) -> None:
         self.made: list[str] = []
-        self._counting = threading.RLock()  # garbage found meanwhile may close what it held
+        self._numbers = itertools.count(1)
+        # An RLock: the collector may run inside, and what it collects may close a file.
+        self._counting = threading.RLock()
 
     def __getattribute__(self, name: str) -> Any:
         call = super().__getattribute__(name)
@@ -31,7 +34,7 @@ class CountingSystem(System):
     def _count(self, name: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         with self._counting:
             self.made.append(name)
-            number = len(self.made)
+            number = next(self._numbers)
         return self._make(number, name, call, args)
 
     def _make(self, number: int, name: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
