@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,24 @@ def test_many_decisions_leave_few_keys(tmp_path: Path) -> None:
 
     assert values(run_processes(3, work, store=store)) == [[False] * 999] * 3
     assert sum("/say/" in key for key in store.values) < 999
+
+
+def test_a_process_that_lags_hears_every_decision(tmp_path: Path) -> None:
+    """Those that were heard are deleted, and no others: 'say/6' is not 'say/64'."""
+    ahead = threading.Event()
+
+    def work(hosts: FakeHosts) -> int:
+        policy = EverySteps(1000) & EverySeconds(1e9)
+        manager = CheckpointManager(tmp_path, save=policy, timeout_seconds=30)
+        for step in range(1, 200):
+            if hosts.index == 1 and step == 66:  # it has said that it heard number 64
+                assert ahead.wait(60)
+            manager.should_save(step)
+        if hosts.index == 0:
+            ahead.set()
+        return step
+
+    assert values(run_processes(2, work)) == [199, 199]
 
 
 def test_steps_that_differ(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import cordwood
 from cordwood.engine.files import LocalFile
 from cordwood.engine.hosts import JaxHosts, current
 from cordwood.engine.meeting import Meeting
+from tests.engine.test_hosts import deletes_what_is_meant
 
 
 def devices() -> tuple[int, int, int]:
@@ -29,6 +30,14 @@ def meet(rounds: int) -> list[bytes]:
             meeting.round(f"{hosts.index}.{i}".encode(), lambda values: b",".join(values))
             for i in range(rounds)
         ]
+
+
+def delete_keys() -> None:
+    """jax's store deletes what `Hosts.delete` says; process 0 asks it."""
+    hosts = current()
+    assert isinstance(hosts, JaxHosts)
+    if hosts.index == 0:
+        deletes_what_is_meant(hosts)
 
 
 def load_onto(path: str, specs: Mapping[str, Sequence[Any]], mesh: Sequence[int]) -> Any:

@@ -11,3 +11,4 @@ def test_processes_are_one_job_and_meet() -> None:
         expected = [f"0.{i},1.{i},2.{i},3.{i}".encode() for i in range(20)]
         assert group.run("meet", rounds=20) == [expected] * 4
         assert group.run("meet", rounds=2) == [expected[:2]] * 4
+        group.run("delete_keys")

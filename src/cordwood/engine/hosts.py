@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from cordwood.errors import ProcessError
 
-__all__ = ["ALONE", "Hosts", "JaxHosts", "Rooms", "current", "replaced"]
+__all__ = ["ALONE", "Hosts", "JaxHosts", "Rooms", "current", "is_meant", "replaced"]
 
 
 class Rooms:
@@ -59,6 +59,11 @@ class Hosts(Protocol):
         """Delete a key, or all keys under a prefix that ends in a slash."""
 
 
+def is_meant(prefix: str, key: str) -> bool:
+    """Whether `delete(prefix)` deletes a key: 'say/6' does not mean 'say/64', 'say/' means both."""
+    return key == prefix or (prefix.endswith("/") and key.startswith(prefix))
+
+
 class _Alone:
     """A job of one process: what it puts only it can get, so there is never a wait."""
 
@@ -79,7 +84,7 @@ class _Alone:
         return {k[len(prefix) :]: v for k, v in self._values.items() if k.startswith(prefix)}
 
     def delete(self, prefix: str) -> None:
-        for key in [k for k in self._values if k == prefix or k.startswith(prefix)]:
+        for key in [k for k in self._values if is_meant(prefix, k)]:
             del self._values[key]
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from cordwood.engine.hosts import Rooms, replaced
+from cordwood.engine.hosts import Rooms, is_meant, replaced
 from cordwood.errors import ProcessError
 
 __all__ = ["Died", "FakeHosts", "Outcome", "Store", "run_processes"]
@@ -83,7 +83,7 @@ class FakeHosts:
         self._call()
         with self._store.changed:
             values = self._store.values
-            for key in [k for k in values if k == prefix or k.startswith(prefix)]:
+            for key in [k for k in values if is_meant(prefix, k)]:
                 del values[key]
 
     def _call(self) -> None:
