@@ -37,7 +37,6 @@ BARE_READ = "bare threaded preadv into np.empty"
 MAPPED = "cordwood.load .safetensors mapped"
 FROM_BYTES = "cordwood.from_bytes (views)"
 TO_BUFFERS = "cordwood.to_buffers"
-_CHUNK_BYTES = 1 << 30  # of Flax's: a larger leaf is joined again, and so no view
 
 
 class Job:
@@ -140,7 +139,8 @@ def bytes_contenders(job: Job) -> dict[str, Callable[[], Any]]:
 
 def views(job: Job) -> set[str]:
     """The contenders that take next to no memory: what they give lies where the bytes do."""
-    chunked = any(leaf.nbytes > _CHUNK_BYTES for leaf in job.flat.values())
+    most = flax.serialization.MAX_CHUNK_SIZE  # bytes; a larger leaf is joined again, and no view
+    chunked = any(leaf.nbytes > most for leaf in job.flat.values())
     return {MAPPED, TO_BUFFERS} if chunked else {MAPPED, TO_BUFFERS, FROM_BYTES}
 
 

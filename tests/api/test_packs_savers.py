@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import signal
 import subprocess
@@ -24,6 +23,7 @@ from cordwood.engine.local_store import LocalStore
 from cordwood.testing.faults.systems import CountingSystem, FailingSystem
 from tests.alarms import interruptions
 from tests.children import SRC
+from tests.descriptors import open_descriptors
 from tests.threads import in_threads, until
 
 
@@ -201,8 +201,7 @@ def test_interrupts(tmp_path: Path) -> None:
         cordwood.save(tmp_path, tree_of(value))
 
     save()
-    gc.collect()  # what older garbage holds open would go at any time
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = open_descriptors()
     cuts = 0
     last = None
     for cut in interruptions(save, times=120):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import re
 import signal
@@ -30,6 +29,7 @@ from cordwood.testing.faults.disks import mounted_memory
 from cordwood.testing.faults.systems import CountingSystem
 from tests.alarms import interruptions
 from tests.children import run_python
+from tests.descriptors import open_descriptors
 from tests.outcomes import check
 
 SUFFIXES = [".msgpack.zst", ".msgpack.gz"]
@@ -139,8 +139,7 @@ def test_damage_is_told_of_the_source(tmp_path: Path, suffix: str, what: str) ->
     cordwood.save(source, {"w": np.random.default_rng(0).bytes(100_000)})
     data, error, message = damaged(source.read_bytes())[what]
     source.write_bytes(data)
-    gc.collect()  # what older garbage holds open would go at any time
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     with pytest.raises(error, match=f"^{re.escape(str(source))}: .*{message}"):
         cordwood.convert(source, path)
     assert cordwood.load(path) == {"old": 1}
@@ -292,8 +291,7 @@ def test_interrupts_at_any_moment_leave_nothing(tmp_path: Path, suffix: str) -> 
         cordwood.open(source, scratch=out).close()
 
     open_it()
-    gc.collect()  # what older garbage holds open would go at any time
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     cuts = 0
     for cut in interruptions(open_it, times=200):
         cuts += cut

@@ -8,18 +8,7 @@ import pytest
 
 from cordwood.engine.hosts import Hosts, current
 from cordwood.testing.processes import run_processes
-
-
-def deletes_what_is_meant(hosts: Hosts) -> None:
-    """Also asked of jax's own store, by tests/processes."""
-    for key in ("say/6", "say/64", "say/7/x", "heard/1"):
-        hosts.put(f"r/{key}", b"1")
-    hosts.delete("r/say/6")
-    assert hosts.list("r/say/") == {"64": b"1", "7/x": b"1"}
-    hosts.delete("r/say/")
-    assert hosts.list("r/") == {"heard/1": b"1"}
-    hosts.delete("r/")
-    assert hosts.list("r/") == {}
+from tests.processes.scenarios import deletes_what_is_meant
 
 
 def alone(work: Callable[[Hosts], None]) -> None:

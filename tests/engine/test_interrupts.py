@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
 import time
@@ -18,6 +17,7 @@ from cordwood.engine.parallel import run_tasks
 from cordwood.engine.write import write_stream
 from cordwood.testing.faults.systems import CountingSystem
 from tests.alarms import alarms, interrupted, interruptions
+from tests.descriptors import open_descriptors
 
 
 def test_no_task_runs_after_an_interrupt_was_raised() -> None:
@@ -90,8 +90,7 @@ def test_an_interrupted_call_leaves_no_temporary(tmp_path: Path, call: str, afte
 def test_interrupts_at_any_moment_leave_nothing_behind(tmp_path: Path) -> None:
     path = tmp_path / "f"
     write_stream(path, [b"whole"])
-    gc.collect()  # what older garbage holds open would go at any time
-    open_before = len(os.listdir("/proc/self/fd"))
+    open_before = open_descriptors()
     cuts = 0
     for cut in interruptions(lambda: write_stream(path, [b"whole"]), times=200):
         cuts += cut

@@ -12,10 +12,9 @@ from cordwood.engine.hosts import ALONE, Hosts, current
 from cordwood.engine.meeting import Meeting, named
 from cordwood.errors import ProcessError
 from cordwood.testing.processes import Died, FakeHosts, Outcome, Store, run_processes
-from tests.threads import in_threads
+from tests.deaths import SILENCE_SECONDS, die_at_any_call
 
 COUNT = 4
-SILENCE_SECONDS = 4.0  # where a process dies: none that lives is kept from beating for so long
 
 
 def meeting(
@@ -167,13 +166,10 @@ class Noted(dict[str, bytes]):
 
 
 def test_a_process_that_dies_is_named_whenever_it_does() -> None:
-    died: set[int] = set()
-
-    def die(number: int) -> None:
+    def die(number: int) -> BaseException | None:
         store = Store()
         noted = store.values = Noted()
-        # At its first call it has shown no sign of life yet.
-        outcomes = run_processes(COUNT, two_rounds, dies_at={2: number + 1}, store=store)
+        outcomes = run_processes(COUNT, two_rounds, dies_at={2: number}, store=store)
         error = outcomes.pop(2).error
         if error is None or any(outcome.error is None for outcome in outcomes):
             assert any(key.endswith("/in/2/2") for key in noted.ever)  # it had done its part
@@ -181,13 +177,9 @@ def test_a_process_that_dies_is_named_whenever_it_does() -> None:
         else:
             for text in texts(outcomes):
                 assert text.startswith("process 2 gave no sign of life for 4 s while all met to ")
-        if error is not None:  # it had such a call
-            assert isinstance(error, Died)
-            died.add(number)
+        return error
 
-    calls = run_processes(COUNT, two_rounds)[2].value
-    in_threads(die, calls - 1)  # all at once: each takes as long as the silence
-    assert died >= set(range(3))
+    die_at_any_call(run_processes(COUNT, two_rounds)[2].value, die, least=3)
 
 
 def test_process_0_dies() -> None:

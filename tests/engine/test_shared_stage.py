@@ -24,7 +24,7 @@ from cordwood.errors import ProcessError, StorageError
 from cordwood.index import Box
 from cordwood.plan.chunks import ChunkFile, NewFile, SmallFile
 from cordwood.testing.processes import Died, FakeHosts, run_processes
-from tests.threads import in_threads
+from tests.deaths import SILENCE_SECONDS, die_at_any_call
 
 COUNT = 3
 ROWS = 300_000  # of each process: three blocks of digests
@@ -140,20 +140,18 @@ def test_a_process_fails(tmp_path: Path, process: int) -> None:
 
 
 def test_a_process_dies_at_any_call(tmp_path: Path) -> None:
-    died: set[int] = set()
-
     def count_calls(hosts: FakeHosts) -> int:
         save(hosts, tmp_path / "counted" / "x", 1)
         return hosts.calls
 
-    def die(number: int) -> None:
+    def die(number: int) -> BaseException | None:
         path = tmp_path / str(number) / "x"
         run_processes(COUNT, lambda hosts: save(hosts, path, 1))
         before = tree(path)
         outcomes = run_processes(
             COUNT,
-            lambda hosts: save(hosts, path, 7, silence_seconds=4),
-            dies_at={1: number + 1},
+            lambda hosts: save(hosts, path, 7, silence_seconds=SILENCE_SECONDS),
+            dies_at={1: number},
         )
         error = outcomes.pop(1).error
         if outcomes[0].error is not None:
@@ -165,13 +163,9 @@ def test_a_process_dies_at_any_call(tmp_path: Path) -> None:
         assert os.listdir(path.parent) == ["x"]
         if error is None:
             assert all(outcome.error is None for outcome in outcomes)
-        if error is not None:  # it had such a call
-            assert isinstance(error, Died)
-            died.add(number)
+        return error
 
-    calls = run_processes(COUNT, count_calls)[1].value
-    in_threads(die, calls - 1)  # all at once: each takes as long as the silence
-    assert died >= set(range(5))
+    die_at_any_call(run_processes(COUNT, count_calls)[1].value, die, least=5)
 
 
 def test_process_0_dies(tmp_path: Path) -> None:

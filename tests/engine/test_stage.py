@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import gc
 import os
 import stat
 from collections.abc import Callable, Iterable
@@ -23,6 +22,7 @@ from cordwood.errors import NotACheckpointError, StorageError
 from cordwood.testing.faults.systems import CountingSystem
 from tests.alarms import interruptions
 from tests.children import run_python
+from tests.descriptors import open_descriptors
 from tests.threads import in_threads
 
 
@@ -391,8 +391,7 @@ def test_savers_in_a_crowd_lose_nothing(tmp_path: Path, calls: type[system.Syste
 def test_interrupts_at_any_moment_leave_nothing_behind(tmp_path: Path) -> None:
     path = tmp_path / "ckpt"
     save(path, {"a/b": b"whole", "c": b"kept"})
-    gc.collect()  # what older garbage holds open would go at any time
-    open_before = len(os.listdir("/proc/self/fd"))
+    open_before = open_descriptors()
     cuts = 0
     for cut in interruptions(
         lambda: save(path, {"a/b": b"whole"}, replaced=nothing_of_a), times=150

@@ -12,8 +12,8 @@ from cordwood.engine.hosts import ALONE, Hosts
 from cordwood.engine.meeting import Meeting
 from cordwood.engine.together import save_together
 from cordwood.errors import ProcessError
-from cordwood.testing.processes import Died, FakeHosts, run_processes
-from tests.threads import in_threads
+from cordwood.testing.processes import FakeHosts, run_processes
+from tests.deaths import SILENCE_SECONDS, die_at_any_call
 
 COUNT = 3
 
@@ -117,30 +117,23 @@ def test_process_0_fails_to_commit() -> None:
 
 
 def test_a_process_dies_at_any_call() -> None:
-    died: set[int] = set()
-
     def count_calls(hosts: FakeHosts, disk: Disk) -> int:
-        save(hosts, disk, silence_seconds=4)
+        save(hosts, disk, silence_seconds=SILENCE_SECONDS)
         return hosts.calls
 
-    def die(number: int) -> None:
+    def die(number: int) -> BaseException | None:
         disk = Disk()
-        outcomes = run_processes(
-            COUNT, lambda hosts: count_calls(hosts, disk), dies_at={1: number + 1}
-        )
+        outcomes = run_processes(COUNT, lambda hosts: count_calls(hosts, disk), dies_at={1: number})
         error = outcomes.pop(1).error
         if error is None or disk.committed:  # it had no such call, or had reported
             assert [outcome.error for outcome in outcomes] == [None, None]
         else:
             assert "process 1 gave no sign of life" in texts(outcomes).pop()
-        if error is not None:
-            assert isinstance(error, Died)
-            died.add(number)
+        return error
 
     counted = Disk()
     calls = run_processes(COUNT, lambda hosts: count_calls(hosts, counted))[1].value
-    in_threads(die, calls - 1)  # all at once: each takes as long as the silence
-    assert died >= set(range(5))
+    die_at_any_call(calls, die, least=5)
 
 
 def test_a_directory_that_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:

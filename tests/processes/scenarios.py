@@ -13,9 +13,8 @@ from jax.sharding import PartitionSpec as P
 
 import cordwood
 from cordwood.engine.files import LocalFile
-from cordwood.engine.hosts import JaxHosts, current
+from cordwood.engine.hosts import Hosts, JaxHosts, current
 from cordwood.engine.meeting import Meeting
-from tests.engine.test_hosts import deletes_what_is_meant
 
 
 def devices() -> tuple[int, int, int]:
@@ -30,6 +29,18 @@ def meet(rounds: int) -> list[bytes]:
             meeting.round(f"{hosts.index}.{i}".encode(), lambda values: b",".join(values))
             for i in range(rounds)
         ]
+
+
+def deletes_what_is_meant(hosts: Hosts) -> None:
+    """A key, or what lies under a slash; asked of every store."""
+    for key in ("say/6", "say/64", "say/7/x", "heard/1"):
+        hosts.put(f"r/{key}", b"1")
+    hosts.delete("r/say/6")
+    assert hosts.list("r/say/") == {"64": b"1", "7/x": b"1"}
+    hosts.delete("r/say/")
+    assert hosts.list("r/") == {"heard/1": b"1"}
+    hosts.delete("r/")
+    assert hosts.list("r/") == {}
 
 
 def delete_keys() -> None:

@@ -15,6 +15,7 @@ from tests.soak.ledger import Ledger
 from tests.soak.loop import HOW
 from tests.soak.page import SOAK, write_section
 from tests.soak.reports import kills_table, totals_table
+from tests.threads import until
 
 LIVES = 30 if SOAK else 2
 SILENCE_SECONDS, TIMEOUT_SECONDS = 5.0, 20.0
@@ -57,10 +58,10 @@ def live(folder: Path, rng: random.Random, victim: int, *, inside: bool) -> None
             timeout_seconds=TIMEOUT_SECONDS,
         )
         if not inside:
-            begun = time.monotonic()
-            while not any(line.what == "begun" for line in read_journal(folder / "journal-0")):
-                assert time.monotonic() - begun < SECONDS
-                time.sleep(0.01)
+            until(
+                lambda: any(line.what == "begun" for line in read_journal(folder / "journal-0")),
+                seconds=SECONDS,
+            )
             time.sleep(rng.uniform(0, 0.7))
             group.kill(victim)
         results = group.results()

@@ -128,7 +128,7 @@ def live(folder: Path, rng: random.Random, *, awaited: str) -> None:
     ]
 
     def have_begun() -> bool:
-        assert all(process.is_alive() for process in processes), told(folder)
+        assert all(process.is_alive() for process in processes), said(folder)
         return all(
             any(line.what == awaited for line in read_journal(each)) for each in journals(folder)
         )
@@ -140,12 +140,12 @@ def live(folder: Path, rng: random.Random, *, awaited: str) -> None:
             time.sleep(rng.uniform(0, 0.6))
             process.kill()
             process.join()
-            assert process.exitcode == -signal.SIGKILL, told(folder)
+            assert process.exitcode == -signal.SIGKILL, said(folder)
     finally:
         for process in processes:
             process.kill()
 
 
-def told(folder: Path) -> str:
+def said(folder: Path) -> str:
     """All that the rivals have said, for an error."""
     return "\n".join(journal.read_text() for journal in journals(folder) if journal.exists())
