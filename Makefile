@@ -14,7 +14,7 @@ help:
 	@echo "make check   ruff, mypy and pyright"
 	@echo "make format  let ruff rewrite what it can"
 	@echo "make bench   the benchmarks beside the peers; writes benchmarks/*.md"
-	@echo "make fuzz    a bounded run of the fuzzer (FUZZ_SECONDS=60)"
+	@echo "make fuzz    a bounded run of the fuzzer (FUZZ_SECONDS=60), and new examples of each property"
 	@echo "make soak    hundreds of kills, full disks, thousands of steps; writes benchmarks/soak.md"
 	@echo "make clean   remove .venv and caches"
 
@@ -62,9 +62,10 @@ bench: $(STAMP) $(MINILM)
 
 fuzz: $(STAMP)
 	$(BIN)/python tests/fuzz.py --seconds $(or $(FUZZ_SECONDS),60)
+	HYPOTHESIS_PROFILE=new-examples $(BIN)/python -m pytest -q -n 2 -m hypothesis
 
 soak: $(STAMP)
-	CORDWOOD_SOAK=benchmarks/soak.md $(BIN)/python -m pytest -q -o faulthandler_timeout=3600 \
+	CORDWOOD_SOAK=benchmarks/soak.md HYPOTHESIS_PROFILE=new-examples $(BIN)/python -m pytest -q -o faulthandler_timeout=3600 \
 		tests/processes/test_killed.py tests/soak tests/manager/test_model.py
 
 clean:

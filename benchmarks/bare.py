@@ -102,14 +102,20 @@ def preadv_into_empty(path: Path) -> np.ndarray[Any, Any]:
     return array
 
 
-def read_through(paths: Sequence[Path]) -> None:
-    """Files read by threads, one after another, 4 MiB at a time, into a buffer for each thread."""
+def read_through(paths: Sequence[Path], look: Callable[[memoryview], Any] | None = None) -> None:
+    """Files read by threads, one after another, 4 MiB at a time, into a buffer for each thread.
+
+    `look` is given what was read.
+    """
     buffers = threading.local()
 
     def read(fd: int, start: int, stop: int) -> None:
         if not hasattr(buffers, "memory"):
             buffers.memory = memoryview(bytearray(CHUNK_BYTES))
-        _read_all(fd, buffers.memory[: stop - start], start)
+        data = buffers.memory[: stop - start]
+        _read_all(fd, data, start)
+        if look is not None:
+            look(data)
 
     ends = list(accumulate([path.stat().st_size for path in paths], initial=0))
     parts = [

@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 
 import cordwood
 from cordwood.engine.files import LocalFile
+from tests.children import run_python
 
 
 @pytest.fixture
@@ -178,3 +179,22 @@ def test_overwriting_a_compressed_file_reads_only_its_beginning(tmp_path: Path) 
     path.write_bytes(damaged)
     cordwood.save(path, {"a": 2})
     assert cordwood.load(path) == {"a": 2}
+
+
+@pytest.mark.parametrize("name", ["packs", "zarr", "x.safetensors"])
+def test_one_that_outlives_the_interpreter_is_closed_in_silence(tmp_path: Path, name: str) -> None:
+    options: dict[str, Any] = {"layout": "zarr"} if name == "zarr" else {}
+    cordwood.save(tmp_path / name, {"x": np.arange(3)}, **options)
+    code = """
+        import os, sys
+        import jax
+        import cordwood
+
+        os.dup2(1, 2)
+        held = cordwood.open(sys.argv[1])
+        # Held by what is let go of after the names of all modules.
+        jax.tree_util.register_pytree_node(
+            type("Held", (), {}), lambda _: ((), None), lambda *_: held
+        )
+        """
+    assert run_python(code, str(tmp_path / name)) == ""

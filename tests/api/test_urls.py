@@ -6,6 +6,7 @@ import io
 import itertools
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -226,3 +227,25 @@ def test_paths_are_no_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         cordwood.save(path, {"w": 1})
         assert cordwood.load(path) == {"w": 1}
         assert os.path.isdir(path)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        cordwood.open,
+        cordwood.load,
+        cordwood.verify,
+        cordwood.detect,
+        cordwood.gc,
+        cordwood.CheckpointManager,
+        cordwood.StepReader,
+        lambda path: cordwood.save(path, {}),
+        lambda path: cordwood.save_async(path, {}),
+        lambda path: cordwood.diff({}, path),
+        lambda path: cordwood.convert(path, "a.safetensors"),
+        lambda path: cordwood.convert("a.safetensors", path),
+    ],
+)
+def test_the_current_directory_is_not_meant_by_mistake(use: Callable[[str], Any]) -> None:
+    with pytest.raises(ValueError, match="expected a path or a URL, found '';"):
+        use("")

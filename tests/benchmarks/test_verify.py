@@ -14,7 +14,7 @@ def test_all_formats_are_verified(tmp_path: Path) -> None:
     tree = {"w": jnp.arange(3000.0), "b": jnp.ones(5)}
     places = prepare(tree, tmp_path)
     assert list(contenders(places)) == [
-        f"{what} {name}" for name in places for what in ("bare", "verify")
+        f"{what} {name}" for name in places for what in ("bare", "hashed", "verify")
     ]
     measured = measure(places, 1)
     for name, each in measured.items():
@@ -32,13 +32,16 @@ def test_the_bare_read_takes_all_files(tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(b"")
     (tmp_path / "c").write_bytes(b"y")
     assert [path.name for path in files_of(tmp_path)] == ["a", "b", "c"]
-    read_through(files_of(tmp_path))
+    sizes: list[int] = []
+    read_through(files_of(tmp_path), lambda data: sizes.append(len(data)))
+    assert sorted(sizes) == [1, 3, 4 << 20]
 
 
 def test_the_page_says_what_is_not_met() -> None:
-    slow = Measured({"warm": 0.5, "cold": 1.0}, {"warm": 1.0, "cold": 1.0}, 10**9, 10**9)
+    bare, hashed = {"warm": 0.5, "cold": 1.0}, {"warm": 0.8, "cold": 1.0}
+    slow = Measured(bare, hashed, {"warm": 1.0, "cold": 1.0}, 10**9, 10**9)
     page = as_markdown({"packs": slow}, 3, "ext4")
-    assert "| packs | warm | 0.500 | 1.000 | 1.00 | 0.50 | 100% |" in page
+    assert "| packs | warm | 0.500 | 0.800 | 1.000 | 1.00 | 0.50 | 100% |" in page
     assert "Not met by: packs (warm)." in page
     fast = slow._replace(bare={"warm": 0.9, "cold": 0.9})
     assert "All are met." in as_markdown({"packs": fast}, 3, "ext4")

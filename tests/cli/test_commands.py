@@ -258,6 +258,19 @@ def test_doctor(run: Run, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("path", "code", "message"),
+    [
+        ("", 3, "found ''; '.' is the current directory"),
+        ("memory://run", 2, "memory://run: expected a path; what an object store does"),
+    ],
+)
+def test_doctor_of_no_path(run: Run, path: str, code: int, message: str) -> None:
+    found = run("doctor", path)
+    assert (found.code, found.out) == (code, "")
+    assert message in found.err
+
+
 def test_doctor_tells_a_problem(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise OSError(1, "Operation not permitted")

@@ -191,8 +191,3 @@ def test_a_root_of_steps_with_other_names_is_told(tmp_path: Path) -> None:
     os.rename(tmp_path / "ckpt_10", tmp_path / "notes")
     os.rename(tmp_path / "ckpt_20", tmp_path / "more")
     assert StepReader(tmp_path).restore() is None
-
-
-def test_the_working_directory_is_no_root_by_mistake() -> None:
-    with pytest.raises(ValueError, match="root: expected a directory or a URL, found ''"):
-        CheckpointManager("")

@@ -11,8 +11,9 @@ import fcntl
 import mmap
 import os
 import stat
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -215,8 +216,9 @@ class LocalDirectory(Closing):
                 ) from e
             raise type(e)(e.errno, e.strerror, where) from e
 
-    def __del__(self) -> None:
-        self.close()
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ending():  # the names of this module may be gone then; the system closes all
+            self.close()
 
 
 class DirectoryFile(Closing):

@@ -6,6 +6,7 @@ import errno
 import mmap
 import os
 import stat
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import repeat
@@ -137,8 +138,8 @@ class OpenFile(Closing):
         # In one call: an interrupt between two steps of Python would cost the descriptor.
         deque(map(os.close, map(list.pop, repeat(self.opened, len(self.opened)))), maxlen=0)
 
-    def __del__(self) -> None:
-        if self.opened:
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self.opened and not ending():  # the names of this module may be gone then
             self.close()
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 
 from cordwood.engine.directory import DirectoryFile, LocalDirectory
 from cordwood.engine.files import ReadableFile, read_views
@@ -45,8 +46,9 @@ class PinnedFile(DirectoryFile):
         if fd >= 0:
             os.close(fd)
 
-    def __del__(self) -> None:
-        self.close()
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ending():  # the names of this module may be gone then; the system closes all
+            self.close()
 
 
 def pinned(directory: LocalDirectory, sources: Sequence[Source]) -> list[ReadableFile]:

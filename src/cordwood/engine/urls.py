@@ -33,10 +33,13 @@ def parse_url(path: str | os.PathLike[str]) -> Url | None:
     Only a `str` with `://` is a URL: path objects and strings such as `a/b` or `gs:b` are paths.
 
     Raises:
+        ValueError: it is empty.
         UnsupportedFormatError: the scheme is unknown, the bucket or key is missing or cannot
             be one, or a path object has lost a slash of the URL it was made of.
     """
     text = os.fspath(path)
+    if not text:
+        raise ValueError("expected a path or a URL, found ''; '.' is the current directory")
     if not isinstance(path, str):
         if _COLLAPSED.match(text):
             raise UnsupportedFormatError(

@@ -55,8 +55,6 @@ class StepReader:
     def __init__(
         self, root: str | os.PathLike[str], *, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> None:
-        if not os.fspath(root):
-            raise ValueError("root: expected a directory or a URL, found ''; '.' is this directory")
         self._place = steps_at(root, RULES.index_name)
         self._listing = Listing(self._place)
         self._company = Company(self._place.name, timeout_seconds)

@@ -12,7 +12,7 @@ Leaves that are cut alike, and of which like boxes are wanted, are thought throu
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from cordwood import dtypes
 from cordwood.index import Box, Encoded, Inline, Leaf, Piece, Pieces, Span
@@ -69,8 +69,9 @@ def plan_boxes(
     places: list[Sequence[Placement]] = [()] * len(wants)
     for i, place in zip(simple, base.placements, strict=True):
         places[i] = (place,)
-    for i in sorted(set(range(len(wants))).difference(simple), key=lambda i: _order(wants[i])):
-        places[i] = planner.add(wants[i])
+    others = sorted(set(range(len(wants))).difference(simple), key=lambda i: _order(wants[i]))
+    for i, found in zip(others, planner.add([wants[i] for i in others]), strict=True):
+        places[i] = found
     return planner.plan([place for some in places for place in some])
 
 
@@ -97,8 +98,13 @@ def _order(want: Want) -> tuple[int, int]:
     return storage.pieces[0].source, storage.pieces[0].offset
 
 
+_Home: TypeAlias = tuple[int, int, int]
+# The pieces of a leaf, how they make up its boxes, and where those begin.
+_Thought: TypeAlias = tuple[Sequence[Piece], Template, tuple[_Home, ...]]
+
+
 class _Planner:
-    """A plan that grows leaf by leaf."""
+    """A plan that grows."""
 
     def __init__(
         self, base: LoadPlan, block_bytes: Sequence[int], codecs: Mapping[str, Codec]
@@ -110,7 +116,7 @@ class _Planner:
         self.spreads: list[Spread] = []
         self.chunks: list[Chunk] = []
         self.slab = -1  # the buffer that small boxes share now
-        self.templates: dict[Hashable, Template] = {}
+        self.templates: dict[Hashable, tuple[Template, tuple[_Home, ...]]] = {}
 
     def plan(self, placements: Sequence[Placement]) -> LoadPlan:
         self.moves.sort()
@@ -135,7 +141,28 @@ class _Planner:
         self.buffers[self.slab] = position + length
         return self.slab, position, length
 
-    def add(self, want: Want) -> list[Placement]:
+    def add(self, wants: Sequence[Want]) -> list[list[Placement]]:
+        """Plan the reading of more boxes; of each want, where its boxes will lie.
+
+        They lie in the order of their bytes in the files: neighbours there, which may be shards
+        of several leaves for one device, come in by one move.
+        """
+        thoughts = [self.think(want) for want in wants]
+        order: list[tuple[int, int, int, int, int]] = []  # source, offset, want, box, length
+        for number, (pieces, _, homes) in enumerate(thoughts):
+            for box, (piece, offset, length) in enumerate(homes):
+                source, origin = pieces[piece][1:3] if pieces else (0, 0)
+                order.append((source, origin + offset, number, box, length))
+        order.sort()
+        places: list[list[Placement]] = [[(0, 0, 0)] * len(want.boxes) for want in wants]
+        for _, _, number, box, length in order:
+            places[number][box] = self.place(length)
+        for (pieces, template, _), its_places in zip(thoughts, places, strict=True):
+            self.follow(template, pieces, its_places)
+        return places
+
+    def think(self, want: Want) -> _Thought:
+        """How a leaf is to be read."""
         leaf, boxes = want
         storage = leaf.storage
         if isinstance(storage, Inline):
@@ -143,13 +170,11 @@ class _Planner:
         pieces = storage.pieces
         blocks = tuple([self.block_bytes[piece.source] for piece in pieces])
         key = (*_how(leaf, storage), boxes, blocks)
-        template = self.templates.get(key)
-        if template is None or isinstance(storage, Encoded):  # whose pieces differ in length
+        known = self.templates.get(key)
+        if known is None or isinstance(storage, Encoded):  # whose pieces differ in length
             check_pieces(leaf, name=_name(leaf))  # before memory is taken for them
-        item = dtypes.itemsize(leaf.dtype)
-        places = [self.place(element_count(box) * item) for box in boxes]
-        if template is None:
-            template = self.templates[key] = make_template(
+        if known is None:
+            template = make_template(
                 leaf,
                 boxes,
                 name=_name(leaf),
@@ -157,8 +182,8 @@ class _Planner:
                 price_bytes=RANGE_PRICE_BYTES,
                 codecs=self.codecs,
             )
-        self.follow(template, pieces, places)
-        return places
+            known = self.templates[key] = template, _homes(template, leaf, boxes)
+        return pieces, *known
 
     def follow(
         self, template: Template, pieces: Sequence[Piece], places: Sequence[Placement]
@@ -180,6 +205,19 @@ class _Planner:
             _, source, origin, length = pieces[chunk.source]
             spread = _moved(chunk.spread, places)
             self.chunks.append(Chunk(source, origin, length, chunk.codec, chunk.dtype, spread))
+
+
+def _homes(template: Template, leaf: Leaf, boxes: Sequence[Box]) -> tuple[_Home, ...]:
+    """Of each box, the piece and the offset in it where its first bytes are, and its length.
+
+    A box that takes its bytes from a spread, or is empty, goes with the first piece.
+    """
+    firsts = dict.fromkeys(range(len(boxes)), (0, 0))
+    for piece, offset, _, box, _ in reversed(template.moves):
+        if box >= 0:
+            firsts[box] = piece, offset
+    item = dtypes.itemsize(leaf.dtype)
+    return tuple([(*firsts[i], element_count(box) * item) for i, box in enumerate(boxes)])
 
 
 def _how(leaf: Leaf, storage: Pieces | Encoded) -> tuple[Hashable, ...]:
