@@ -107,8 +107,8 @@ def remove(path: Path) -> None:
 def _settle() -> None:
     """Drop garbage, and where it fills a third of the memory, what the process keeps of it.
 
-    Some contenders leave several copies of a large tree in the allocator's hands; and of host
-    memory that arrays used jax lets go when it makes the next array, at whose expense that goes.
+    Some contenders leave several copies of a large tree in the allocator's hands. And jax frees
+    the host memory of dropped arrays only when it makes the next one: here, where no clock runs.
     """
     gc.collect()
     jax.device_put(np.zeros(1)).block_until_ready()

@@ -13,6 +13,7 @@ if "xla_force_host_platform_device_count" not in _flags:
 
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
+from hypothesis.database import DirectoryBasedExampleDatabase  # noqa: E402
 
 # Slow shared machines must not fail a property that holds: examples are counted, not timed. And
 # whether a change passes is no throw of dice: `make test` draws the same examples each time, `make
@@ -24,7 +25,12 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-settings.register_profile("new-examples", settings.get_profile("cordwood"), derandomize=False)
+settings.register_profile(
+    "new-examples",
+    settings.get_profile("cordwood"),
+    derandomize=False,
+    database=DirectoryBasedExampleDatabase(".hypothesis/examples"),  # what failed comes first
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "cordwood"))
 
 

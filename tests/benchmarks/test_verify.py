@@ -5,9 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import jax.numpy as jnp
+import pytest
+import xxhash
 
 from benchmarks.bare import read_through
-from benchmarks.verify import Measured, as_markdown, contenders, files_of, measure, prepare
+from benchmarks.verify import (
+    Measured,
+    as_markdown,
+    contenders,
+    files_of,
+    measure,
+    prepare,
+    take_digests,
+)
 
 
 def test_all_formats_are_verified(tmp_path: Path) -> None:
@@ -35,6 +45,13 @@ def test_the_bare_read_takes_all_files(tmp_path: Path) -> None:
     sizes: list[int] = []
     read_through(files_of(tmp_path), lambda data: sizes.append(len(data)))
     assert sorted(sizes) == [1, 3, 4 << 20]
+
+
+def test_digests_are_taken_of_each_mib(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(xxhash, "xxh3_128_digest", lambda data: sizes.append(len(data)))
+    take_digests(memoryview(bytes((2 << 20) + 5)))
+    assert sizes == [1 << 20, 1 << 20, 5]
 
 
 def test_the_page_says_what_is_not_met() -> None:

@@ -258,6 +258,13 @@ def test_doctor(run: Run, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_doctor_of_a_path_like_a_url(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "gs:" / "bucket"
+    path.mkdir(parents=True)
+    assert run("doctor", f"{tmp_path}/gs://bucket").code == 0
+    assert run("doctor", path.as_uri()).code == 0
+
+
 @pytest.mark.parametrize(
     ("path", "code", "message"),
     [

@@ -37,7 +37,6 @@ def test_urls(text: str, expected: Url) -> None:
         "gs:/b/c",
         "1://x",
         "://x",
-        "",
         Path("/tmp/memory:/x"),
         Path("sub/file:/x"),
         Path("gs"),

@@ -252,6 +252,34 @@ def test_what_cannot_be_read_in_parts() -> None:
         plan_boxes([Want(packed, (UPPER,))], block_bytes=[0], codecs={})
 
 
+def test_boxes_of_several_leaves_lie_as_in_the_file() -> None:
+    """First the upper halves of all leaves, then the lower ones: what two devices wrote."""
+    shape, half = (4, 16), 128
+    halves = tuple(cells(shape, ((0, 2), (0,))))
+    leaves = [
+        Leaf(
+            (str(i),),
+            "numpy",
+            shape,
+            "float32",
+            Pieces(
+                tuple([Piece(box, 0, (3 * n + i) * half, half) for n, box in enumerate(halves)])
+            ),
+        )
+        for i in range(3)
+    ]
+    wants = [Want(leaf, halves) for leaf in leaves]
+    plan = plan_boxes(wants, block_bytes=[MIB], codecs={})
+    assert plan.moves == tuple([Move(0, n * half, half, 0, n * half) for n in range(6)])
+    assert plan.placements == tuple(
+        [(0, (3 * n + i) * half, half) for i in range(3) for n in range(2)]
+    )
+    file = Counted(bytes(range(6)) * half)
+    (buffer,) = execute_load(plan, [file], digests=[None], verify=False)
+    assert buffer.tobytes() == bytes(range(6)) * half
+    assert file.calls == 1
+
+
 def test_empty_boxes_take_nothing() -> None:
     leaf = Leaf((), "numpy", (0, 3), "float32", Pieces(()))
     plan = plan_boxes([Want(leaf, (whole((0, 3)), whole((0, 3))))], block_bytes=[], codecs={})

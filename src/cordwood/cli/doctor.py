@@ -26,12 +26,12 @@ def command(path: str, as_json: bool) -> None:
     again. Exits with 1 where something is missing that a save needs.
     """
     from cordwood.engine.doctor import examine
-    from cordwood.engine.urls import local_or_url
+    from cordwood.engine.urls import parse_url
 
-    place = local_or_url(path)
-    if place == path and "://" in path:
+    url = parse_url(path)
+    if url is not None and url.scheme != "file":
         raise click.UsageError(f"{path}: expected a path; what an object store does is not tried")
-    findings = examine(place)
+    findings = examine(path if url is None else url.key)
     problems = [each for each in findings if each.needed and not each.good]
     if as_json:
         print_json(

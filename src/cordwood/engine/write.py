@@ -29,9 +29,7 @@ from cordwood.plan.save import FilePlan, seal, segment_ends
 __all__ = ["fill_file", "write_file", "write_stream"]
 
 _UNIT_BYTES = 4 << 20
-_THREADS = (
-    8  # each with one buffer; measured: a local disk is busy with four, a fast one with eight
-)
+_THREADS = 4  # each with one buffer; measured: two to four saturate a local disk
 # Below this on average, filling is more the interpreter's work than memcpy's.
 _SMALL_SEGMENT_BYTES = 64 << 10
 _THREADS_FOR_SMALL = 1

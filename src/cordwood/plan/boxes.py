@@ -12,7 +12,7 @@ Leaves that are cut alike, and of which like boxes are wanted, are thought throu
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from cordwood import dtypes
 from cordwood.index import Box, Encoded, Inline, Leaf, Piece, Pieces, Span
@@ -98,13 +98,16 @@ def _order(want: Want) -> tuple[int, int]:
     return storage.pieces[0].source, storage.pieces[0].offset
 
 
-_Home: TypeAlias = tuple[int, int, int]
-# The pieces of a leaf, how they make up its boxes, and where those begin.
-_Thought: TypeAlias = tuple[Sequence[Piece], Template, tuple[_Home, ...]]
+class _Origin(NamedTuple):
+    """Where the bytes of a box begin, and how many it takes."""
+
+    piece: int  # of its leaf
+    offset: int  # in that piece
+    length: int
 
 
 class _Planner:
-    """A plan that grows."""
+    """A plan that grows by more and more boxes."""
 
     def __init__(
         self, base: LoadPlan, block_bytes: Sequence[int], codecs: Mapping[str, Codec]
@@ -116,7 +119,7 @@ class _Planner:
         self.spreads: list[Spread] = []
         self.chunks: list[Chunk] = []
         self.slab = -1  # the buffer that small boxes share now
-        self.templates: dict[Hashable, tuple[Template, tuple[_Home, ...]]] = {}
+        self.templates: dict[Hashable, tuple[Template, tuple[_Origin, ...]]] = {}
 
     def plan(self, placements: Sequence[Placement]) -> LoadPlan:
         self.moves.sort()
@@ -145,30 +148,31 @@ class _Planner:
         """Plan the reading of more boxes; of each want, where its boxes will lie.
 
         They lie in the order of their bytes in the files: neighbours there, which may be shards
-        of several leaves for one device, come in by one move.
+        of several leaves for one device, come in by one move where their lengths are multiples
+        of ALIGNMENT.
         """
-        thoughts = [self.think(want) for want in wants]
+        found = [self.template_of(want) for want in wants]
         order: list[tuple[int, int, int, int, int]] = []  # source, offset, want, box, length
-        for number, (pieces, _, homes) in enumerate(thoughts):
-            for box, (piece, offset, length) in enumerate(homes):
-                source, origin = pieces[piece][1:3] if pieces else (0, 0)
-                order.append((source, origin + offset, number, box, length))
+        for number, (want, (_, origins)) in enumerate(zip(wants, found, strict=True)):
+            pieces = _pieces(want.leaf)
+            for box, (piece, offset, length) in enumerate(origins):
+                source, start = (pieces[piece].source, pieces[piece].offset) if pieces else (0, 0)
+                order.append((source, start + offset, number, box, length))
         order.sort()
         places: list[list[Placement]] = [[(0, 0, 0)] * len(want.boxes) for want in wants]
         for _, _, number, box, length in order:
             places[number][box] = self.place(length)
-        for (pieces, template, _), its_places in zip(thoughts, places, strict=True):
-            self.follow(template, pieces, its_places)
+        for want, (template, _), its_places in zip(wants, found, places, strict=True):
+            self.follow(template, _pieces(want.leaf), its_places)
         return places
 
-    def think(self, want: Want) -> _Thought:
-        """How a leaf is to be read."""
+    def template_of(self, want: Want) -> tuple[Template, tuple[_Origin, ...]]:
+        """How the pieces of a leaf make up its boxes, and where the bytes of those begin."""
         leaf, boxes = want
         storage = leaf.storage
         if isinstance(storage, Inline):
             raise TypeError(f"{_name(leaf)} is stored inline: there is nothing to read")
-        pieces = storage.pieces
-        blocks = tuple([self.block_bytes[piece.source] for piece in pieces])
+        blocks = tuple([self.block_bytes[piece.source] for piece in storage.pieces])
         key = (*_how(leaf, storage), boxes, blocks)
         known = self.templates.get(key)
         if known is None or isinstance(storage, Encoded):  # whose pieces differ in length
@@ -182,8 +186,8 @@ class _Planner:
                 price_bytes=RANGE_PRICE_BYTES,
                 codecs=self.codecs,
             )
-            known = self.templates[key] = template, _homes(template, leaf, boxes)
-        return pieces, *known
+            known = self.templates[key] = template, _origins(template, leaf, boxes)
+        return known
 
     def follow(
         self, template: Template, pieces: Sequence[Piece], places: Sequence[Placement]
@@ -207,8 +211,8 @@ class _Planner:
             self.chunks.append(Chunk(source, origin, length, chunk.codec, chunk.dtype, spread))
 
 
-def _homes(template: Template, leaf: Leaf, boxes: Sequence[Box]) -> tuple[_Home, ...]:
-    """Of each box, the piece and the offset in it where its first bytes are, and its length.
+def _origins(template: Template, leaf: Leaf, boxes: Sequence[Box]) -> tuple[_Origin, ...]:
+    """Where the bytes of boxes begin.
 
     A box that takes its bytes from a spread, or is empty, goes with the first piece.
     """
@@ -217,7 +221,12 @@ def _homes(template: Template, leaf: Leaf, boxes: Sequence[Box]) -> tuple[_Home,
         if box >= 0:
             firsts[box] = piece, offset
     item = dtypes.itemsize(leaf.dtype)
-    return tuple([(*firsts[i], element_count(box) * item) for i, box in enumerate(boxes)])
+    return tuple([_Origin(*firsts[i], element_count(box) * item) for i, box in enumerate(boxes)])
+
+
+def _pieces(leaf: Leaf) -> Sequence[Piece]:
+    assert not isinstance(leaf.storage, Inline)
+    return leaf.storage.pieces
 
 
 def _how(leaf: Leaf, storage: Pieces | Encoded) -> tuple[Hashable, ...]:
