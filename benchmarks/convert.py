@@ -3,7 +3,7 @@
     python benchmarks/convert.py                          GPT-2 with Adam; writes convert.md
     python benchmarks/convert.py --tree smoke --rounds 1  a tree of 2 MB; prints the page
 
-Every round runs every conversion once, in an order that turns from round to round; each goes to a
+Every round runs every conversion once, in an order of its own; each goes to a
 path that never was, after removal and sync, and its source is in the page cache. Memory is
 measured in a round of its own. Of compressed sources only that is held against a target: what
 decompressing takes has nothing to do with the copy.

@@ -5,7 +5,7 @@
     python benchmarks/directory.py --tree smoke --rounds 1 a tree of 2 MB: does all of it work?
 
 Each tree has a process of its own, with as many virtual devices as it is spread over. Every round
-runs every contender once, in an order that turns from round to round; a save goes to a path that
+runs every contender once, in an order of its own; a save goes to a path that
 never was, after removal and sync; before a load its files are read through and free
 memory is touched. The tables hold medians. Memory is measured in a round of its own.
 """

@@ -1,9 +1,10 @@
-"""Interleaved rounds: each contender once a round, in an order that turns; then medians."""
+"""Interleaved rounds: each contender once a round, in an order drawn anew; then medians."""
 
 from __future__ import annotations
 
 import gc
 import os
+import random
 import shutil
 import statistics
 import time
@@ -118,6 +119,11 @@ def _settle() -> None:
 
 
 def _order(names: list[str], rounds: int) -> list[tuple[int, str]]:
-    """(a number for the contender, its name), round after round, each beginning one further."""
-    turned = [[*names[i % len(names) :], *names[: i % len(names)]] for i in range(rounds)]
-    return [(names.index(name), name) for row in turned for name in row]
+    """(a number for the contender, its name), round after round.
+
+    Each round has an order of its own, the same in every run: in one that only turns, a contender
+    always comes after the same other, whose memory and files the system may still be busy with.
+    """
+    draw = random.Random(0)
+    orders = [draw.sample(names, len(names)) for _ in range(rounds)]
+    return [(names.index(name), name) for order in orders for name in order]
