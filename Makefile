@@ -65,7 +65,8 @@ fuzz: $(STAMP)
 	HYPOTHESIS_PROFILE=new-examples $(BIN)/python -m pytest -q -n 2 -m hypothesis
 
 soak: $(STAMP)
-	CORDWOOD_SOAK=benchmarks/soak.md HYPOTHESIS_PROFILE=new-examples $(BIN)/python -m pytest -q -o faulthandler_timeout=3600 \
+	CORDWOOD_SOAK=benchmarks/soak.md HYPOTHESIS_PROFILE=new-examples \
+		$(BIN)/python -m pytest -q -o faulthandler_timeout=3600 \
 		tests/processes/test_killed.py tests/soak tests/manager/test_model.py
 
 clean:

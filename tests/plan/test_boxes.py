@@ -256,19 +256,11 @@ def test_boxes_of_several_leaves_lie_as_in_the_file() -> None:
     """First the upper halves of all leaves, then the lower ones: what two devices wrote."""
     shape, half = (4, 16), 128
     halves = tuple(cells(shape, ((0, 2), (0,))))
-    leaves = [
-        Leaf(
-            (str(i),),
-            "numpy",
-            shape,
-            "float32",
-            Pieces(
-                tuple([Piece(box, 0, (3 * n + i) * half, half) for n, box in enumerate(halves)])
-            ),
-        )
-        for i in range(3)
-    ]
-    wants = [Want(leaf, halves) for leaf in leaves]
+    wants = []
+    for i in range(3):
+        pieces = [Piece(box, 0, (3 * n + i) * half, half) for n, box in enumerate(halves)]
+        leaf = Leaf((str(i),), "numpy", shape, "float32", Pieces(tuple(pieces)))
+        wants.append(Want(leaf, halves))
     plan = plan_boxes(wants, block_bytes=[MIB], codecs={})
     assert plan.moves == tuple([Move(0, n * half, half, 0, n * half) for n in range(6)])
     assert plan.placements == tuple(
