@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -257,6 +258,51 @@ def test_lazy_arrays(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     np.testing.assert_array_equal(np.asarray(lazy.within(box)), array[3:9, 5:20])
     with pytest.raises(ValueError, match="expected bytes 11999 to 12001, found 12000 in all"):
         lazy.copy_bytes(11_999, memoryview(bytearray(2)))
+
+
+def test_lazy_arrays_that_are_read_straight() -> None:
+    array = np.arange(60 * 50, dtype=np.int32).reshape(60, 50)
+    data = array.tobytes()
+    straight: list[tuple[int, int]] = []
+
+    def read_into(start: int, target: memoryview) -> None:
+        straight.append((start, len(target)))
+        target[:] = data[start : start + len(target)]
+
+    lazy = LazyArray(array.shape, array.dtype, lambda box: array[slices(box)], read_into=read_into)
+
+    def bytes_of(part: LazyArray) -> bytes:
+        target = bytearray(part.nbytes - 6)
+        part.copy_bytes(6, memoryview(target))
+        return bytes(target)
+
+    assert bytes_of(lazy) == data[6:]
+    assert bytes_of(lazy.within(Box((3, 0), (9, 50)))) == array[3:9].tobytes()[6:]
+    inner = lazy.within(Box((3, 0), (9, 50))).within(Box((1, 7), (2, 20)))
+    assert bytes_of(inner) == array[4, 7:20].tobytes()[6:]
+    assert straight == [(6, 11994), (606, 1194), (834, 46)]
+    assert bytes_of(lazy.within(Box((3, 5), (9, 20)))) == array[3:9, 5:20].tobytes()[6:]
+    assert len(straight) == 3  # its rows are apart
+
+
+@pytest.mark.parametrize("layout", ["packs", "zarr"])
+def test_damage_is_found_wherever_it_is(tmp_path: Path, layout: Any) -> None:
+    """Also in what lies in a block of digests beside what is read."""
+    source, path = tmp_path / "a", tmp_path / "b"
+    tree = {name: np.arange(n) for name, n in [("w", 900_000), ("v", 60_000), ("u", 5)]}
+    cordwood.save(source, tree, layout=layout)
+    name = next(file for file in source.rglob("*") if file.stat().st_size > 7_000_000)
+    data = name.read_bytes()
+    for at in [-1, len(data) // 2, *range(len(data) - 9_000, 0, -1_500_001)]:
+        damaged = bytearray(data)
+        damaged[at] ^= 4
+        name.write_bytes(damaged)
+        with pytest.raises(CorruptionError, match=re.escape(name.name)):
+            cordwood.convert(source, path)
+        assert not path.exists()
+    name.write_bytes(data)
+    cordwood.convert(source, path)
+    assert cordwood.diff(path, tree).equal
 
 
 CHILD = """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,11 +15,14 @@ from cordwood.api.parts import read_parts
 from cordwood.api.target import Target
 from cordwood.engine.lazy import LazyArray
 from cordwood.engine.meter import Meter
+from cordwood.engine.read import read_moves
+from cordwood.engine.scratch import Scratch
 from cordwood.index import Box, Encoded, Index, Inline, Leaf, LeafSpec
 from cordwood.keypath import format_path
+from cordwood.plan.extents import extents_of, moves_within
 from cordwood.sharding.boxes import whole
 from cordwood.tree.leaves import ARRAY_KINDS, Promised
-from cordwood.tree.padding import without_padding
+from cordwood.tree.padding import has_padding, without_padding
 
 __all__ = ["StoredLeaves"]
 
@@ -61,6 +65,7 @@ class StoredLeaves:
         self._kept: dict[int, _Kept] = {}
         self._kept_bytes = 0
         self._meter = meter
+        self._threads = threading.local()
         self.stand_ins = [self._stand_in(i, leaf) for i, leaf in enumerate(index.leaves)]
 
     def fetch(self, stand_in: Any) -> Any:
@@ -99,7 +104,31 @@ class StoredLeaves:
         rows = 1
         if isinstance(leaf.storage, Encoded) and leaf.storage.chunk_shape:
             rows = leaf.storage.chunk_shape[0]
-        return LazyArray(leaf.shape, dtypes.to_numpy(self._wanted[number]), read, rows=rows)
+        dtype = dtypes.to_numpy(self._wanted[number])
+        straight = self._straight(number, dtype)
+        return LazyArray(leaf.shape, dtype, read, rows=rows, read_into=straight)
+
+    def _straight(
+        self, number: int, dtype: np.dtype[Any]
+    ) -> Callable[[int, memoryview], None] | None:
+        """What reads bytes of a leaf into memory, if they lie in files as they are wanted."""
+        leaf, checkpoint = self._located[number], self._checkpoint
+        extents = extents_of(leaf)
+        if extents is None or dtypes.to_numpy(leaf.dtype) != dtype or has_padding(dtype):
+            return None
+        for source in {extent.source for extent in extents}:
+            # An object store wants many requests at a time; a checksum is of a range as a whole.
+            if checkpoint.files[source].waits or checkpoint.index.sources[source].checksums:
+                return None
+
+        def read_into(start: int, target: memoryview) -> None:
+            scratch = self._threads.__dict__.setdefault("scratch", Scratch())
+            moves = moves_within(extents, start, start + len(target))
+            digests = checkpoint.digests
+            read_moves(moves, target, checkpoint.files, digests=digests, scratch=scratch)
+            self._tell(leaf, len(target))
+
+        return read_into
 
     def _small(self, number: int) -> Array:
         if number not in self._kept:

@@ -1,7 +1,8 @@
 """Arrays that are read when they are written: a checkpoint passes through in pieces of some MiB.
 
-A writer's threads ask for ranges of bytes from the start to the end, nearly in order. What they
-ask for is read in windows, each once, and the last few are kept.
+A writer's threads ask for ranges of bytes from the start to the end, nearly in order. What lies
+in files as it is to be written is read straight to where it is wanted. All else is read in
+windows, each once, and the last few are kept.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from cordwood.index import Box
 from cordwood.plan.cuts import cut, element_range
-from cordwood.sharding.boxes import shape_of, whole
+from cordwood.sharding.boxes import is_unbroken, shape_of, whole
 
 __all__ = ["LazyArray"]
 
@@ -35,6 +37,8 @@ class LazyArray:
         shape, dtype: of the array.
         read: gives the elements of a box, an array of that dtype; called by several threads.
         rows: along the first axis, how many lie in chunks that are decoded whole.
+        read_into: fills memory with the array's bytes, C order and little-endian, from one on;
+            called by several threads. None where nothing but boxes can be read.
     """
 
     def __init__(
@@ -44,12 +48,14 @@ class LazyArray:
         read: Callable[[Box], Array],
         *,
         rows: int = 1,
+        read_into: Callable[[int, memoryview], None] | None = None,
     ) -> None:
         self.shape = shape
         self.dtype = dtype
         self.nbytes = math.prod(shape) * dtype.itemsize
         self._read = read
         self._rows = rows
+        self._read_into = read_into
         self._lock = threading.Lock()
         self._windows: list[Box] | None = None
         self._starts: list[int] = []  # of the windows, in bytes
@@ -60,6 +66,10 @@ class LazyArray:
         """A part of it, no more read than it."""
         if box == whole(self.shape):
             return self
+        read_into = None
+        if self._read_into is not None and is_unbroken(box, self.shape):
+            first = element_range(box, self.shape)[0] * self.dtype.itemsize
+            read_into = partial(_shifted, self._read_into, first)
 
         def read(inner: Box) -> Array:
             return self._read(
@@ -69,7 +79,7 @@ class LazyArray:
                 )
             )
 
-        return LazyArray(shape_of(box), self.dtype, read, rows=self._rows)
+        return LazyArray(shape_of(box), self.dtype, read, rows=self._rows, read_into=read_into)
 
     def part(self, box: Box) -> Array:
         """The elements of a box."""
@@ -83,6 +93,9 @@ class LazyArray:
         stop = start + len(target)
         if stop > self.nbytes:
             raise ValueError(f"expected bytes {start} to {stop}, found {self.nbytes} in all")
+        if self._read_into is not None:
+            self._read_into(start, target)
+            return
         out = np.frombuffer(target, np.uint8)
         at = start
         for number in self._numbers(start, stop):
@@ -148,3 +161,9 @@ class LazyArray:
         array = self._read(self._windows[number])
         little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         return little.reshape(-1).view(np.uint8)
+
+
+def _shifted(
+    read_into: Callable[[int, memoryview], None], by: int, start: int, target: memoryview
+) -> None:
+    read_into(by + start, target)

@@ -27,7 +27,7 @@ from cordwood.index import Digests
 from cordwood.plan.load import ALIGNMENT, LoadPlan, Move
 from cordwood.plan.spread import Spread
 
-__all__ = ["execute_load"]
+__all__ = ["execute_load", "read_moves"]
 
 _UNIT_BYTES = 4 << 20
 _GAP_BYTES = 64 << 10  # a smaller gap between moves is cheaper to read than to skip
@@ -80,13 +80,7 @@ def execute_load(
     """
     layers = _layers(plan, files)
     buffers = [fresh_bytes(size, alignment=ALIGNMENT) for size in plan.buffers]
-    units: list[_Unit] = []
-    for layer in layers:
-        known = digests[layer.source] if verify else None
-        file = files[layer.source]
-        if known is not None:
-            check_coverage(file.name, file.size_bytes, known)
-        units += _units(layer, file.size_bytes, known)
+    units = _all_units(layers, files, digests, verify=verify)
     views = [buffer.data for buffer in buffers]
     meter = current_meter()
     total = sum(unit.stop - unit.start for unit in units) + sum(c.length for c in plan.chunks)
@@ -117,6 +111,44 @@ def execute_load(
         threads = 1  # the interpreter's work, which threads only get in the way of
     run_tasks(len(units) + len(plan.chunks), threads=threads, make_worker=make_worker)
     return buffers
+
+
+def read_moves(
+    moves: Sequence[Move],
+    target: memoryview,
+    files: Sequence[ReadableFile],
+    *,
+    digests: Sequence[Digests | None],
+    scratch: Scratch,
+) -> None:
+    """Fill memory by moves to buffer 0, in this thread alone; verified. Raises as `execute_load`.
+
+    Args:
+        moves: sorted by source and offset.
+        target: what buffer 0 is.
+        files, digests: of the sources, as `execute_load` has them.
+        scratch: for what has to be read around the moves, whole blocks.
+    """
+    plan = LoadPlan((len(target),), tuple(moves), ())
+    for unit in _all_units(_layers(plan, files), files, digests, verify=True):
+        _read_unit(unit, files, [target], scratch, ())
+
+
+def _all_units(
+    layers: Sequence[_Layer],
+    files: Sequence[ReadableFile],
+    digests: Sequence[Digests | None],
+    *,
+    verify: bool,
+) -> list[_Unit]:
+    units: list[_Unit] = []
+    for layer in layers:
+        known = digests[layer.source] if verify else None
+        file = files[layer.source]
+        if known is not None:
+            check_coverage(file.name, file.size_bytes, known)
+        units += _units(layer, file.size_bytes, known)
+    return units
 
 
 def _layers(plan: LoadPlan, files: Sequence[ReadableFile]) -> list[_Layer]:

@@ -9,7 +9,17 @@ from typing import TypeAlias
 
 from cordwood.index import Box
 
-__all__ = ["Cuts", "cell_box", "cells", "element_count", "intersect", "shape_of", "slices", "whole"]
+__all__ = [
+    "Cuts",
+    "cell_box",
+    "cells",
+    "element_count",
+    "intersect",
+    "is_unbroken",
+    "shape_of",
+    "slices",
+    "whole",
+]
 
 Cuts: TypeAlias = tuple[tuple[int, ...], ...]  # along each axis, where the parts begin: 0 first
 
@@ -30,6 +40,20 @@ def element_count(box: Box) -> int:
 def slices(box: Box) -> tuple[slice, ...]:
     """The box as a numpy index."""
     return tuple([slice(a, b) for a, b in zip(box.start, box.stop, strict=True)])
+
+
+def is_unbroken(box: Box, shape: Sequence[int]) -> bool:
+    """Whether the elements of a box follow one another, in C order, in an array of that shape.
+
+    >>> is_unbroken(Box((1, 0), (3, 2)), (4, 2)), is_unbroken(Box((1, 0), (3, 1)), (4, 2))
+    (True, False)
+    """
+    before = 1
+    for extent, full in zip(shape_of(box), shape, strict=True):
+        if extent != full and before != 1:
+            return False
+        before *= extent
+    return True
 
 
 def intersect(a: Box, b: Box) -> Box | None:
