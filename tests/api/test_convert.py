@@ -260,6 +260,27 @@ def test_lazy_arrays(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
         lazy.copy_bytes(11_999, memoryview(bytearray(2)))
 
 
+def test_threads_that_overtake_one_another_read_each_window_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cordwood.engine.lazy.WINDOW_BYTES", 16)
+    array = np.arange(64, dtype=np.uint8)
+    reads: list[Box] = []
+
+    def read(box: Box) -> Any:
+        reads.append(box)
+        return array[slices(box)]
+
+    lazy = LazyArray(array.shape, array.dtype, read)
+    starts = range(2, 60, 4)  # of what threads fill, eight at a time
+    for a in (0, 8):
+        for start in reversed(starts[a : a + 8]):
+            target = bytearray(4)
+            lazy.copy_bytes(start, memoryview(target))
+            assert list(target) == list(range(start, start + 4))
+    assert len(reads) == len(set(reads))
+
+
 def test_lazy_arrays_that_are_read_straight() -> None:
     array = np.arange(60 * 50, dtype=np.int32).reshape(60, 50)
     data = array.tobytes()

@@ -19,14 +19,15 @@ import numpy as np
 
 from cordwood.index import Box
 from cordwood.plan.cuts import cut, element_range
-from cordwood.sharding.boxes import is_unbroken, shape_of, whole
+from cordwood.sharding.boxes import element_count, is_unbroken, shape_of, whole
 
 __all__ = ["LazyArray"]
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 WINDOW_BYTES = 16 << 20
-_KEPT = 2  # windows: one that threads still copy from, and the next
+_KEPT = 3  # windows: eight threads that fill 4 MiB each are in three at a time
+_KEPT_OF_LARGE = 2  # the same of larger windows
 _MAX_ROWS_BYTES = 128 << 20  # of chunks that are decoded together, each once
 
 
@@ -59,6 +60,7 @@ class LazyArray:
         self._lock = threading.Lock()
         self._windows: list[Box] | None = None
         self._starts: list[int] = []  # of the windows, in bytes
+        self._most = _KEPT
         self._kept: OrderedDict[int, Array] = OrderedDict()
         self._reading: dict[int, threading.Lock] = {}
 
@@ -131,6 +133,8 @@ class LazyArray:
             rows = 1
         windows = list(cut(self.shape, item_bytes=item, limit_bytes=WINDOW_BYTES, rows=rows))
         self._starts = [element_range(box, self.shape)[0] * item for box in windows]
+        largest = max((element_count(box) for box in windows), default=0) * item
+        self._most = _KEPT if largest <= WINDOW_BYTES else _KEPT_OF_LARGE
         self._windows = windows
 
     def _window(self, number: int) -> Array:
@@ -144,12 +148,12 @@ class LazyArray:
             with self._lock:
                 data = self._kept.get(number)
                 if data is None:
-                    self._keep(_KEPT - 1)  # now: decoding takes memory too
+                    self._keep(self._most - 1)  # now: decoding takes memory too
             if data is None:
                 data = self._bytes(number)
                 with self._lock:
                     self._kept[number] = data
-                    self._keep(_KEPT)
+                    self._keep(self._most)
         return data
 
     def _keep(self, count: int) -> None:

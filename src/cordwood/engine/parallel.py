@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from queue import SimpleQueue
 
-__all__ = ["default_threads", "reading_threads", "run_tasks"]
+__all__ = ["Slots", "default_threads", "reading_threads", "run_tasks"]
 
 _WAITING_THREADS = 16
 
@@ -19,6 +20,25 @@ def default_threads() -> int:
 def reading_threads(*, waits: bool) -> int:
     """How many are to read files that wait for answers, or that do not."""
     return _WAITING_THREADS if waits else default_threads()
+
+
+class Slots:
+    """Lets so many threads at a time into a `with` block; two or more.
+
+    Ctrl-C on the way in or out costs one slot at most, and locks nobody out: a semaphore of the
+    standard library has a lock of its own, which would stay locked.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free: SimpleQueue[None] = SimpleQueue()
+        for _ in range(count):
+            self._free.put(None)
+
+    def __enter__(self) -> None:
+        self._free.get()
+
+    def __exit__(self, *_: object) -> None:
+        self._free.put(None)
 
 
 def run_tasks(

@@ -20,7 +20,7 @@ from cordwood.engine.apart import Check, go_on
 from cordwood.engine.commit import Temporary, atomic_file
 from cordwood.engine.digest import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
 from cordwood.engine.gather import LeafStore
-from cordwood.engine.parallel import run_tasks
+from cordwood.engine.parallel import Slots, run_tasks
 from cordwood.engine.scratch import Scratch
 from cordwood.engine.target import PAGE_BYTES, Target
 from cordwood.index import Digests
@@ -29,7 +29,8 @@ from cordwood.plan.save import FilePlan, seal, segment_ends
 __all__ = ["fill_file", "write_file", "write_stream"]
 
 _UNIT_BYTES = 4 << 20
-_THREADS = 4  # each with one buffer; measured: two to four saturate a local disk
+_WRITES = 4  # at a time; two to four saturate a local disk
+_THREADS = 2 * _WRITES  # each with one buffer: while half of them are written, half are filled
 # Below this on average, filling is more the interpreter's work than memcpy's.
 _SMALL_SEGMENT_BYTES = 64 << 10
 _THREADS_FOR_SMALL = 1
@@ -118,6 +119,7 @@ def _write_data(
     base, size = plan.header_bytes, plan.size_bytes
     values = bytearray(DIGEST_BYTES * block_count(size - base, BLOCK_BYTES))
     target = Target(temporary.path, temporary.fd)
+    slots = Slots(_WRITES)
 
     def make_worker() -> Callable[[int], None]:
         scratch = Scratch()
@@ -134,7 +136,8 @@ def _write_data(
                 for a in range(0, len(unit), BLOCK_BYTES):
                     values[at : at + DIGEST_BYTES] = digest_of(unit[a : a + BLOCK_BYTES])
                     at += DIGEST_BYTES
-            target.write(unit, start)
+            with slots:
+                target.write(unit, start)
 
         return work
 
