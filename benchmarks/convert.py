@@ -3,10 +3,11 @@
     python benchmarks/convert.py                          GPT-2 with Adam; writes convert.md
     python benchmarks/convert.py --tree smoke --rounds 1  a tree of 2 MB; prints the page
 
-Every round runs every conversion once, in an order of its own, those of raw formats three times as
-often; each goes to a path that never was, after removal and sync, and its source is in the page
-cache. Memory is measured in a round of its own. Of compressed sources only that is held against a
-target: what decompressing takes has nothing to do with the copy.
+Every round runs every conversion of raw formats and the bare copy once, in an order of its own;
+those of compressed sources have a third as many rounds of their own after that. Each goes to a
+path that never was, once what others wrote is emptied and the disk is in sync, and its source is
+in the page cache. Memory is measured in a round of its own. Of compressed sources only that is
+held against a target: what decompressing takes has nothing to do with the copy.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ _COMPRESSED = ("msgpack.zst", "msgpack.gz")
 _RAW_ROUNDS = 3  # of what is held against the bare copy, for each of the others
 _SUFFIX = {name: f".{name}" for name in ("safetensors", "msgpack", *_COMPRESSED)}
 _HOW = """\
-Written by `python benchmarks/convert.py`. Medians of interleaved rounds. The bare copy reads the
-`.safetensors` file by threads, 4 MiB at a time, and writes it with O_DIRECT and fsync: no digest
-is checked or made. Trust the ratios, not the absolute numbers."""
+Written by `python benchmarks/convert.py`. Medians of interleaved rounds; the compressed sources
+have rounds of their own, after those. The bare copy reads the `.safetensors` file by threads, 4
+MiB at a time, and writes it with O_DIRECT and fsync: no digest is checked or made. Trust the
+ratios, not the absolute numbers."""
 
 
 def prepare(tree: Any, folder: Path) -> dict[str, Path]:

@@ -6,9 +6,9 @@
 
 Each tree has a process of its own, with as many virtual devices as it is spread over. Every round
 runs every contender once, in an order of its own, and there are three times as many of loads; a
-save goes to a path that never was, after removal and sync; before a load its files are read
-through and free memory is touched. The tables hold medians. Memory is measured in a round of its
-own.
+save goes to a path that never was, once the last one's files are emptied and the disk is in sync;
+before a load its files are read through and free memory is touched. The tables hold medians.
+Memory is measured in a round of its own.
 """
 
 from __future__ import annotations

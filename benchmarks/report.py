@@ -22,12 +22,13 @@ __all__ = ["Report", "as_markdown", "hardware", "page_head", "ratio_lines", "tab
 
 
 _HOW = """\
-Written by `make bench`. Medians of interleaved rounds, all contenders of a tree in one
-process; each save onto a fresh path after unlink and sync, each load from a warm page
-cache. Before each load, and each that makes bytes or takes them apart, twice as much memory as the
-tree takes (at most 4 GiB) is touched and freed, unless the contender gives views and takes next to
-none: the host of a virtual machine takes away what has been free for a while, and whoever comes
-next would wait for it. Trust the ratios within a table, not the absolute numbers."""
+Written by `make bench`. Medians of interleaved rounds, all contenders of a tree in one process;
+each save onto a fresh path once the last one's files are emptied and the disk is in sync, each
+load from a warm page cache. Before each load, and each that makes bytes or takes them apart, twice
+as much memory as the tree takes (at most 4 GiB) is touched and freed, unless the contender gives
+views and takes next to none: the host of a virtual machine takes away what has been free for a
+while, and whoever comes next would wait for it. Trust the ratios within a table, not the absolute
+numbers."""
 
 
 class Report(NamedTuple):

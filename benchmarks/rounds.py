@@ -33,9 +33,10 @@ def time_saves(
     *,
     suffix_of: Callable[[str], str],
 ) -> Times:
-    """Seconds of each save, onto a path that never was, after removal and sync.
+    """Seconds of each save, onto a path that never was.
 
-    `suffix_of` gives the suffix of the path that a contender is to write.
+    What the last one wrote is emptied by then, and the disk in sync. `suffix_of` gives the suffix
+    of the path that a contender is to write.
     """
     times: Times = {name: [] for name in contenders}
     for number, name in _order(list(contenders), rounds):

@@ -4,8 +4,9 @@
     python benchmarks/single_file.py --tree gpt2 --rounds 3 one; prints its tables
 
 Each tree has a process of its own, so that nothing is left of the one before. Every round runs
-every contender once, in an order of its own; a save goes to a path that never was, after unlink and
-sync; a load finds the page cache warm. The tables hold medians.
+every contender once, in an order of its own; a save goes to a path that never was, once the last
+one's files are emptied and the disk is in sync; a load finds the page cache warm. The tables hold
+medians.
 """
 
 from __future__ import annotations

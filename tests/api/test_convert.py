@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import cordwood
 from cordwood.engine.lazy import LazyArray
@@ -86,9 +87,16 @@ def plain_kinds() -> dict[str, Any]:
     return tree
 
 
+SMALL = "cordwood.api.stored_leaves._SMALL_BYTES"
+
+
+@pytest.mark.parametrize("small", [1, 256 << 10])
 @pytest.mark.parametrize("kind", EXACT)
 @pytest.mark.parametrize("other", EXACT)
-def test_nothing_is_lost(tmp_path: Path, kind: str, other: str) -> None:
+def test_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, other: str, small: int
+) -> None:
+    monkeypatch.setattr(SMALL, small)
     tree = every_kind()
     source, path = place(tmp_path, kind, "a"), place(tmp_path, other, "b")
     cordwood.save(source, tree, metadata={"who": "me"}, **options(kind))
@@ -224,10 +232,11 @@ def test_a_tree_of_several(tmp_path: Path) -> None:
     assert set(cordwood.load(tmp_path / "opt.safetensors")) == {"mu"}
 
 
-@given(tree=some.trees("safetensors"))
+@given(tree=some.trees("safetensors"), small=st.sampled_from([1, 256 << 10]))
 @settings(max_examples=60)
-def test_any_tree(tree: Any) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+def test_any_tree(tree: Any, small: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SMALL, small)
         source, middle, path = (Path(folder) / name for name in ("a.safetensors", "b", "c"))
         cordwood.save(source, tree)
         cordwood.convert(source, middle)
@@ -306,6 +315,47 @@ def test_lazy_arrays_that_are_read_straight() -> None:
     assert len(straight) == 3  # its rows are apart
 
 
+def test_chunks_without_elements(tmp_path: Path) -> None:
+    """Flax joins whatever flat chunks there are."""
+    array = np.arange(200_000, dtype=np.int32)
+    chunks = {"0": array[:70_001], "1": array[:0], "2": array[70_001:]}
+    stored = {"__msgpack_chunked_array__": True, "shape": {"0": array.size}, "chunks": chunks}
+    source = tmp_path / "a.msgpack"
+    source.write_bytes(flax.serialization.msgpack_serialize({"w": stored, "v": 1}))
+    cordwood.convert(source, tmp_path / "b.safetensors")
+    np.testing.assert_array_equal(cordwood.load(tmp_path / "b.safetensors")["w"], array)
+
+
+def test_elements_that_are_not_as_they_are_wanted(tmp_path: Path) -> None:
+    """Of another byte order, or with memory of somebody's in their padding."""
+    swapped = np.arange(100_000, dtype=">f8").reshape(250, 400)
+    np.save(tmp_path / "a.npy", swapped)
+    cordwood.convert(tmp_path / "a.npy", tmp_path / "b.safetensors")
+    stored = safetensors.numpy.load_file(tmp_path / "b.safetensors")
+    np.testing.assert_array_equal(next(iter(stored.values())), swapped)
+
+    clean = np.full(40_000, 1, np.longdouble)
+    if clean.itemsize != 16:
+        return
+    dirty = clean.copy()
+    dirty.view(np.uint8).reshape(-1, 16)[:, 10:] = 7
+    for name, array in (("c", clean), ("d", dirty)):
+        np.save(tmp_path / f"{name}.npy", array)
+        cordwood.convert(tmp_path / f"{name}.npy", tmp_path / f"{name}.safetensors")
+    found = [(tmp_path / f"{name}.safetensors").read_bytes() for name in ("c", "d")]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("at", [0.1, 0.5, 0.9])
+def test_damage_of_what_has_one_checksum(tmp_path: Path, at: float) -> None:
+    np.savez(tmp_path / "a.npz", w=np.arange(1 << 20))
+    data = bytearray((tmp_path / "a.npz").read_bytes())
+    data[int(at * len(data))] ^= 1
+    (tmp_path / "a.npz").write_bytes(data)
+    with pytest.raises(CorruptionError, match=r"a\.npz"):
+        cordwood.convert(tmp_path / "a.npz", tmp_path / "b.safetensors")
+
+
 @pytest.mark.parametrize("layout", ["packs", "zarr"])
 def test_damage_is_found_wherever_it_is(tmp_path: Path, layout: Any) -> None:
     """Also in what lies in a block of digests beside what is read."""
@@ -314,11 +364,12 @@ def test_damage_is_found_wherever_it_is(tmp_path: Path, layout: Any) -> None:
     cordwood.save(source, tree, layout=layout)
     name = next(file for file in source.rglob("*") if file.stat().st_size > 7_000_000)
     data = name.read_bytes()
+    where = re.escape(str(name.relative_to(tmp_path)))
     for at in [-1, len(data) // 2, *range(len(data) - 9_000, 0, -1_500_001)]:
         damaged = bytearray(data)
         damaged[at] ^= 4
         name.write_bytes(damaged)
-        with pytest.raises(CorruptionError, match=re.escape(name.name)):
+        with pytest.raises(CorruptionError, match=where):
             cordwood.convert(source, path)
         assert not path.exists()
     name.write_bytes(data)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
+
+import pytest
 
 from cordwood.engine.parallel import Slots, run_tasks
 
+SECONDS = 30  # until a test has failed
 
-def most_at_once(slots: Slots) -> int:
+
+def check_that_so_many_come_in(slots: Slots, count: int) -> None:
+    """Each waits in its slot for as many as there ought to be: and there were never more."""
+    full = threading.Barrier(count)
     lock = threading.Lock()
     inside = most = 0
 
@@ -20,33 +25,29 @@ def most_at_once(slots: Slots) -> int:
                 with lock:
                     inside += 1
                     most = max(most, inside)
-                time.sleep(0.002)
+                full.wait(SECONDS)
                 with lock:
                     inside -= 1
 
         return work
 
-    run_tasks(40, threads=8, make_worker=make_worker)
-    assert inside == 0
-    return most
+    run_tasks(12 * count, threads=4 * count, make_worker=make_worker)
+    assert (inside, most) == (0, count)
 
 
-def test_no_more_than_there_are_slots() -> None:
-    assert most_at_once(Slots(3)) == 3
+def test_as_many_as_there_are_slots() -> None:
+    check_that_so_many_come_in(Slots(3), 3)
 
 
-def test_a_slot_that_an_interrupt_has_cost_locks_nobody_out() -> None:
+def test_a_slot_that_was_never_given_back_locks_nobody_out() -> None:
     slots = Slots(3)
     slots.__enter__()
-    assert most_at_once(slots) == 2
+    check_that_so_many_come_in(slots, 2)
 
 
 def test_an_error_gives_its_slot_back() -> None:
     slots = Slots(2)
     for _ in range(5):
-        try:
-            with slots:
-                raise ValueError
-        except ValueError:
-            pass
-    assert most_at_once(slots) == 2
+        with pytest.raises(ValueError, match="inside"), slots:
+            raise ValueError("inside")
+    check_that_so_many_come_in(slots, 2)

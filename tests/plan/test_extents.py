@@ -27,7 +27,9 @@ def stored(draw: st.DrawFn) -> tuple[np.ndarray, list[bytes], Pieces]:
     cuts = tuple((0, *sorted(draw(st.sets(st.integers(1, 6).filter(n.__gt__))))) for n in shape)
     files = [bytearray(), bytearray()]
     pieces = []
-    for box in draw(st.permutations(cells(shape, cuts))):
+    empty = Box((0,) * len(shape), (0, *shape[1:]))
+    boxes = [*cells(shape, cuts), *[empty] * draw(st.integers(0, 2))]
+    for box in draw(st.permutations(boxes)):
         source = draw(st.integers(0, 1))
         files[source] += bytes(draw(st.integers(0, 3)))
         data = array[slices(box)].tobytes()
@@ -43,7 +45,7 @@ def test_any_range_of_any_leaf(
     array, files, pieces = case
     numbers: Any = np.arange(array.size).reshape(array.shape)
     parts = [numbers[slices(box)] for box, *_ in pieces.pieces if isinstance(box, Box)]
-    unbroken = all(np.ptp(part) == part.size - 1 for part in parts)
+    unbroken = all(part.size == 0 or np.ptp(part) == part.size - 1 for part in parts)
     extents = extents_of(leaf_of(array.shape, pieces))
     assert (extents is not None) == unbroken
     if extents is None:
@@ -62,7 +64,8 @@ def test_any_range_of_any_leaf(
 
 
 def test_spans() -> None:
-    pieces = Pieces((Piece(Span(0, 3), 1, 50, 6), Piece(Span(3, 4), 0, 9, 2)))
+    empty = Piece(Span(3, 3), 0, 7, 0)
+    pieces = Pieces((Piece(Span(0, 3), 1, 50, 6), empty, Piece(Span(3, 4), 0, 9, 2)))
     extents = extents_of(leaf_of((2, 2), pieces))
     assert extents == [(0, 6, 1, 50), (6, 8, 0, 9)]
     assert moves_within(extents, 5, 7) == [(0, 9, 1, 0, 1), (1, 55, 1, 0, 0)]
@@ -79,12 +82,24 @@ WHOLE = whole((2, 2))
         Pieces((Piece(WHOLE, 0, 0, 8),), "swapped"),
         Pieces((Piece(WHOLE, 0, 0, 7),)),
         Pieces((Piece(Box((0,), (4,)), 0, 0, 8),)),
+        Pieces((Piece(Box((0, 0), (1, 4)), 0, 0, 8),)),
         Pieces((Piece(Box((0, 0), (1, 2)), 0, 0, 4),)),
         Pieces((Piece(Box((1, 0), (2, 2)), 0, 0, 4),)),
         Pieces((Piece(WHOLE, 0, 0, 8), Piece(WHOLE, 0, 8, 8))),
         Pieces(()),
     ],
-    ids=["inline", "encoded", "swapped", "short", "axes", "tail", "head", "twice", "nothing"],
+    ids=[
+        "inline",
+        "encoded",
+        "swapped",
+        "short",
+        "axes",
+        "beyond",
+        "tail",
+        "head",
+        "twice",
+        "nothing",
+    ],
 )
 def test_what_is_no_such_leaf(storage: Pieces | Encoded | Inline) -> None:
     assert extents_of(leaf_of((2, 2), storage)) is None

@@ -106,7 +106,14 @@ class StoredLeaves:
             rows = leaf.storage.chunk_shape[0]
         dtype = dtypes.to_numpy(self._wanted[number])
         straight = self._straight(number, dtype)
-        return LazyArray(leaf.shape, dtype, read, rows=rows, read_into=straight)
+        return LazyArray(
+            leaf.shape,
+            dtype,
+            read,
+            rows=rows,
+            stored_item_bytes=dtypes.itemsize(leaf.dtype),
+            read_into=straight,
+        )
 
     def _straight(
         self, number: int, dtype: np.dtype[Any]
@@ -122,7 +129,9 @@ class StoredLeaves:
                 return None
 
         def read_into(start: int, target: memoryview) -> None:
-            scratch = self._threads.__dict__.setdefault("scratch", Scratch())
+            if not hasattr(self._threads, "scratch"):
+                self._threads.scratch = Scratch()
+            scratch = self._threads.scratch
             moves = moves_within(extents, start, start + len(target))
             digests = checkpoint.digests
             read_moves(moves, target, checkpoint.files, digests=digests, scratch=scratch)

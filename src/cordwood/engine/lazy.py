@@ -1,8 +1,8 @@
 """Arrays that are read when they are written: a checkpoint passes through in pieces of some MiB.
 
-A writer's threads ask for ranges of bytes from the start to the end, nearly in order. What lies
-in files as it is to be written is read straight to where it is wanted. All else is read in
-windows, each once, and the last few are kept.
+A writer's threads ask for ranges of bytes from the start to the end, nearly in order. Where an
+array can be read by ranges, they are read straight to where they are wanted. All else is read
+in windows, each once, and the last few are kept.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class LazyArray:
         shape, dtype: of the array.
         read: gives the elements of a box, an array of that dtype; called by several threads.
         rows: along the first axis, how many lie in chunks that are decoded whole.
+        stored_item_bytes: of an element as it is read, where it is cast after that.
         read_into: fills memory with the array's bytes, C order and little-endian, from one on;
             called by several threads. None where nothing but boxes can be read.
     """
@@ -49,6 +50,7 @@ class LazyArray:
         read: Callable[[Box], Array],
         *,
         rows: int = 1,
+        stored_item_bytes: int = 0,
         read_into: Callable[[int, memoryview], None] | None = None,
     ) -> None:
         self.shape = shape
@@ -56,6 +58,7 @@ class LazyArray:
         self.nbytes = math.prod(shape) * dtype.itemsize
         self._read = read
         self._rows = rows
+        self._widest_bytes = max(dtype.itemsize, stored_item_bytes)
         self._read_into = read_into
         self._lock = threading.Lock()
         self._windows: list[Box] | None = None
@@ -69,7 +72,7 @@ class LazyArray:
         if box == whole(self.shape):
             return self
         read_into = None
-        if self._read_into is not None and is_unbroken(box, self.shape):
+        if self._read_into is not None and is_unbroken(shape_of(box), self.shape):
             first = element_range(box, self.shape)[0] * self.dtype.itemsize
             read_into = partial(_shifted, self._read_into, first)
 
@@ -81,7 +84,14 @@ class LazyArray:
                 )
             )
 
-        return LazyArray(shape_of(box), self.dtype, read, rows=self._rows, read_into=read_into)
+        return LazyArray(
+            shape_of(box),
+            self.dtype,
+            read,
+            rows=self._rows,
+            stored_item_bytes=self._widest_bytes,
+            read_into=read_into,
+        )
 
     def part(self, box: Box) -> Array:
         """The elements of a box."""
@@ -127,13 +137,13 @@ class LazyArray:
         return range(bisect_right(self._starts, start) - 1, bisect_right(self._starts, stop - 1))
 
     def _cut(self) -> None:
-        item = self.dtype.itemsize
+        item, widest = self.dtype.itemsize, self._widest_bytes
         rows = self._rows
-        if rows > 1 and rows * math.prod(self.shape[1:]) * item > _MAX_ROWS_BYTES:
+        if rows > 1 and rows * math.prod(self.shape[1:]) * widest > _MAX_ROWS_BYTES:
             rows = 1
-        windows = list(cut(self.shape, item_bytes=item, limit_bytes=WINDOW_BYTES, rows=rows))
+        windows = list(cut(self.shape, item_bytes=widest, limit_bytes=WINDOW_BYTES, rows=rows))
         self._starts = [element_range(box, self.shape)[0] * item for box in windows]
-        largest = max((element_count(box) for box in windows), default=0) * item
+        largest = max((element_count(box) for box in windows), default=0) * widest
         self._most = _KEPT if largest <= WINDOW_BYTES else _KEPT_OF_LARGE
         self._windows = windows
 

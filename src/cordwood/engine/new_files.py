@@ -30,7 +30,7 @@ from cordwood.engine.snapshot import HeldArray, hold
 from cordwood.engine.system import close_all, open_into
 from cordwood.engine.target import Target
 from cordwood.plan.chunks import ChunkFile, NewFile, SmallFile
-from cordwood.sharding.boxes import is_unbroken, slices
+from cordwood.sharding.boxes import is_unbroken, shape_of, slices
 from cordwood.tree.leaves import is_jax_array
 from cordwood.tree.padding import without_padding
 
@@ -243,7 +243,7 @@ def _write_units(target: Target, size: int, unit_of: Callable[[int, int], memory
 
 def _leads(file: ChunkFile) -> bool:
     """Whether the elements of the box come first in the chunk, all padding after them."""
-    return is_unbroken(file.box, file.shape)
+    return is_unbroken(shape_of(file.box), file.shape)
 
 
 def _padded(part: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

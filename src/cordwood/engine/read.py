@@ -129,6 +129,8 @@ def read_moves(
         files, digests: of the sources, as `execute_load` has them.
         scratch: for what has to be read around the moves, whole blocks.
     """
+    if sum(move.length for move in moves) != len(target):
+        raise ValueError(f"{len(moves)} moves do not fill {len(target)} bytes")
     plan = LoadPlan((len(target),), tuple(moves), ())
     for unit in _all_units(_layers(plan, files), files, digests, verify=True):
         _read_unit(unit, files, [target], scratch, ())

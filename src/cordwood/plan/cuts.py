@@ -52,7 +52,7 @@ def cut(shape: Sequence[int], *, item_bytes: int, limit_bytes: int, rows: int = 
 
 
 def element_range(box: Box, shape: Sequence[int]) -> tuple[int, int]:
-    """Which elements of an array of that shape, in C order, a box of `cut` is: start and stop."""
+    """Which elements of an array of that shape, in C order, an unbroken box is: start and stop."""
     start = 0
     for low, size in zip(box.start, shape, strict=True):
         start = start * size + low

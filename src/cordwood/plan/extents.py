@@ -11,7 +11,7 @@ from cordwood import dtypes
 from cordwood.index import Leaf, Piece, Pieces, Span
 from cordwood.plan.cuts import element_range
 from cordwood.plan.load import Move
-from cordwood.sharding.boxes import is_unbroken
+from cordwood.sharding.boxes import is_unbroken, shape_of
 
 __all__ = ["Extent", "extents_of", "moves_within"]
 
@@ -43,6 +43,8 @@ def extents_of(leaf: Leaf) -> list[Extent] | None:
         start, stop = elements
         if (stop - start) * item != piece.length:
             return None
+        if start == stop:  # a chunk without elements, as Flax has them
+            continue
         found.append(Extent(start * item, stop * item, piece.source, piece.offset))
     found.sort()
     end = 0
@@ -70,6 +72,7 @@ def _elements(piece: Piece, shape: tuple[int, ...]) -> tuple[int, int] | None:
     where = piece.where
     if isinstance(where, Span):
         return where
-    if len(where.start) != len(shape) or not is_unbroken(where, shape):
+    if len(where.start) != len(shape) or not is_unbroken(shape_of(where), shape):
         return None
-    return element_range(where, shape)
+    ends = zip(where.start, where.stop, shape, strict=True)
+    return element_range(where, shape) if all(0 <= a <= b <= n for a, b, n in ends) else None

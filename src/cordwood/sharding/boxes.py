@@ -42,17 +42,18 @@ def slices(box: Box) -> tuple[slice, ...]:
     return tuple([slice(a, b) for a, b in zip(box.start, box.stop, strict=True)])
 
 
-def is_unbroken(box: Box, shape: Sequence[int]) -> bool:
-    """Whether the elements of a box follow one another, in C order, in an array of that shape.
+def is_unbroken(sizes: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether a box of those sizes, wherever it lies in an array of that shape, holds elements that
+    follow one another in C order.
 
-    >>> is_unbroken(Box((1, 0), (3, 2)), (4, 2)), is_unbroken(Box((1, 0), (3, 1)), (4, 2))
+    >>> is_unbroken((2, 2), (4, 2)), is_unbroken((2, 1), (4, 2))
     (True, False)
     """
     before = 1
-    for extent, full in zip(shape_of(box), shape, strict=True):
-        if extent != full and before != 1:
+    for size, full in zip(sizes, shape, strict=True):
+        if size != full and before != 1:
             return False
-        before *= extent
+        before *= size
     return True
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from cordwood.index import Box
-from cordwood.sharding.boxes import Cuts, element_count
+from cordwood.sharding.boxes import Cuts, element_count, is_unbroken, shape_of
 
 __all__ = ["chunk_box", "chunk_count", "chunk_shape", "chunks", "leading_bytes"]
 
@@ -99,9 +99,4 @@ def leading_bytes(box: Box, extents: Sequence[int], itemsize: int) -> int | None
     None where padding lies between them: where it is padded along any axis but the first that
     it holds more than one index of.
     """
-    held = 1
-    for a, b, full in zip(box.start, box.stop, extents, strict=True):
-        if b - a != full and held != 1:
-            return None
-        held *= b - a
-    return element_count(box) * itemsize
+    return element_count(box) * itemsize if is_unbroken(shape_of(box), extents) else None
