@@ -13,14 +13,33 @@ class Filler:
     """Fills the disk that a folder lies on, but for so many bytes; from threads of its own."""
 
     def __init__(self, folder: str) -> None:
-        self.fills = 0
         self._path = os.path.join(folder, "filler")
         self._later: list[threading.Timer] = []
 
     def fill_in(self, seconds: float, *, leave_bytes: int) -> None:
         """Fill it then."""
-        self.fills += 1
-        self._after(seconds, lambda: self._fill(leave_bytes))
+        self._after(seconds, lambda: self.fill(leave_bytes))
+
+    def fill(self, leave_bytes: int = 0) -> None:
+        """Fill it now."""
+        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            found = os.fstatvfs(fd)
+            want = found.f_bavail * found.f_frsize - leave_bytes
+            offset = os.fstat(fd).st_size
+            while want >= 4096:
+                try:
+                    os.posix_fallocate(fd, offset, want)
+                    offset += want
+                except OSError as e:
+                    if e.errno != errno.ENOSPC:
+                        raise
+                    want //= 2
+                else:
+                    break
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
     def free_in(self, seconds: float) -> None:
         """Free it then, but only after every filling that was asked for before."""
@@ -44,26 +63,6 @@ class Filler:
         timer = threading.Timer(seconds, work)
         timer.start()
         self._later.append(timer)
-
-    def _fill(self, leave_bytes: int) -> None:
-        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
-        try:
-            found = os.fstatvfs(fd)
-            want = found.f_bavail * found.f_frsize - leave_bytes
-            offset = os.fstat(fd).st_size
-            while want >= 4096:
-                try:
-                    os.posix_fallocate(fd, offset, want)
-                    offset += want
-                except OSError as e:
-                    if e.errno != errno.ENOSPC:
-                        raise
-                    want //= 2
-                else:
-                    break
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
     def _free(self) -> None:
         if os.path.exists(self._path):
