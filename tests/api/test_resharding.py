@@ -21,7 +21,7 @@ from cordwood import msgpack
 from cordwood.api.boxes import read_boxes
 from cordwood.api.reading import Reading
 from cordwood.api.restore import restore, targets_as_saved
-from cordwood.engine import devices
+from cordwood.engine import devices, jax_private
 from cordwood.engine.files import LocalFile
 from cordwood.index import Box
 from cordwood.plan.boxes import Want
@@ -292,6 +292,7 @@ def test_without_the_private_names_of_jax(
     public = Mock(wraps=jax.make_array_from_single_device_arrays)
     monkeypatch.setattr(jax, "make_array_from_single_device_arrays", public)
     monkeypatch.setitem(sys.modules, "jax._src.core", types.ModuleType("jax._src.core"))
+    jax_private._quick_put.cache_clear()
     found = cordwood.load(stored[0], like=like, strict=False)["float32"]
     monkeypatch.undo()
     public.assert_called_once()

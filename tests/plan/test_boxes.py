@@ -226,6 +226,17 @@ def test_pieces_that_do_not_make_up_the_leaf(leaf: Leaf, message: str) -> None:
         plan_boxes([Want(leaf, (whole(leaf.shape),))], block_bytes=[0], codecs={})
 
 
+@pytest.mark.parametrize("place", [Span(0, 16), whole((4, 4))])
+@pytest.mark.parametrize("length", [60, 68])
+def test_a_piece_that_is_wanted_as_it_is_but_of_another_length(
+    place: Box | Span, length: int
+) -> None:
+    leaf = box_leaf((whole((4, 4)), length))
+    leaf = leaf._replace(storage=Pieces((Piece(place, 0, 0, length),)))
+    with pytest.raises(FormatError, match=f"expected 64 bytes for 16 .* found {length}"):
+        plan_boxes([Want(leaf, (whole((4, 4)),))], block_bytes=[0], codecs={})
+
+
 @pytest.mark.parametrize(
     ("pieces", "message"),
     [
@@ -262,7 +273,7 @@ def test_boxes_of_several_leaves_lie_as_in_the_file() -> None:
         leaf = Leaf((str(i),), "numpy", shape, "float32", Pieces(tuple(pieces)))
         wants.append(Want(leaf, halves))
     plan = plan_boxes(wants, block_bytes=[MIB], codecs={})
-    assert plan.moves == tuple([Move(0, n * half, half, 0, n * half) for n in range(6)])
+    assert plan.moves == (Move(0, 0, 6 * half, 0, 0),)
     assert plan.placements == tuple(
         [(0, (3 * n + i) * half, half) for i in range(3) for n in range(2)]
     )

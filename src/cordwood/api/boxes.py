@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from cordwood import dtypes
 from cordwood.api.elements import decode
 from cordwood.api.reading import Reading
 from cordwood.engine.files import ReadableFile
@@ -54,23 +55,21 @@ def read_boxes(reading: Reading, wants: Sequence[Want]) -> list[list[Array]]:
     buffers = execute_load(plan, files, digests=digests, verify=verify)
     if verify:
         check_loaded(plan, buffers, sources, files)
-    placements = iter(plan.placements)
+    placements = iter(plan.placements)  # one for each shape that is taken of it
+    shapes_of: dict[tuple[Box, ...], list[tuple[int, ...]]] = {}
     for i, (leaf, boxes) in zip(read, planned, strict=True):
-        arrays = []
-        for box in boxes:
-            buffer, position, length = next(placements)
-            raw = buffers[buffer][position : position + length] if length else _NOTHING
-            arrays.append(_array(raw, leaf, box))
+        shapes = shapes_of.get(boxes)
+        if shapes is None:
+            shapes = shapes_of[boxes] = [shape_of(box) for box in boxes]
+        dtype = dtypes.to_numpy(leaf.dtype)
+        arrays = [
+            np.ndarray(shape, dtype, buffers[buffer], position) if size else np.empty(shape, dtype)
+            for shape, (buffer, position, size) in zip(shapes, placements, strict=False)
+        ]
+        if isinstance(leaf.storage, Pieces) and leaf.storage.encoding == "swapped":
+            arrays = [array.byteswap(inplace=True) for array in arrays]
         results[i] = arrays if leaf is wants[i].leaf else _unpacked(arrays[0], wants[i])
     return results
-
-
-_NOTHING = np.empty(0, np.uint8)
-
-
-def _array(raw: Array, leaf: Leaf, box: Box) -> Array:
-    swapped = isinstance(leaf.storage, Pieces) and leaf.storage.encoding == "swapped"
-    return decode(raw, "swapped" if swapped else "raw", shape_of(box), leaf.dtype)
 
 
 def _is_one_raw_range(leaf: Leaf) -> bool:

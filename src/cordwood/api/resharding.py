@@ -177,8 +177,7 @@ def _put(
         leaf, kind, dtype, weak_type, given = targets[i]
         impl = leaf.prng_impl if kind == "prng_key" else None
         if i in boxes:
-            part_of = dict(zip(wants[i].boxes, values[i], strict=True))
-            arrays = {device: part_of[box] for device, box in boxes[i].items()}
+            arrays = _by_device(wants[i].boxes, values[i], boxes[i])
             sharding = sharding_of(given)
             shards = Shards(leaf.shape, arrays, sharding, dtypes.to_numpy(dtype), weak_type, impl)
             values[i] = put_shards(shards, alias=alias)
@@ -190,3 +189,13 @@ def _put(
     found = put_all([put for _, put in whole_ones], alias=alias)
     for (i, _), value in zip(whole_ones, found, strict=True):
         values[i] = value
+
+
+def _by_device(
+    wanted: Sequence[Box], arrays: Sequence[Array], boxes: Mapping[Any, Box]
+) -> dict[Any, Array]:
+    """Which array each device is to hold."""
+    if len(wanted) == len(boxes):  # no box twice: they are in the order of their devices
+        return dict(zip(boxes, arrays, strict=True))
+    array_of = dict(zip(wanted, arrays, strict=True))
+    return {device: array_of[box] for device, box in boxes.items()}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,9 +35,7 @@ def put_on_device(
     committed = device is not None
     target = device or next(iter(jax.device_put(np.zeros((), np.int32)).devices()))
     try:
-        from jax._src.core import ShapedArray
-        from jax._src.interpreters.pxla import batched_device_put
-
+        shaped, put = _quick_put()
         sharding = jax.sharding.SingleDeviceSharding(target)
         avals: dict[Any, Any] = {}
         results = []
@@ -44,8 +43,8 @@ def put_on_device(
             key = (array.shape, array.dtype, weak_type)
             aval = avals.get(key)
             if aval is None:
-                aval = avals[key] = ShapedArray(array.shape, array.dtype, weak_type=weak_type)
-            results.append(batched_device_put(aval, sharding, [array], [target], committed))
+                aval = avals[key] = shaped(array.shape, array.dtype, weak_type=weak_type)
+            results.append(put(aval, sharding, [array], [target], committed))
         return results
     except (ImportError, AttributeError, TypeError):
         results = [jax.device_put(array, device) for array in arrays]
@@ -67,23 +66,30 @@ def put_sharded(
 
     On CPU their memory is aliased. The fallback takes about twenty times as long for small ones.
     """
-    import jax
-
     if arrays:
         try:
-            from jax._src.core import ShapedArray
-            from jax._src.interpreters.pxla import batched_device_put
-
-            aval = ShapedArray(shape, dtype, weak_type=weak_type)
-            return batched_device_put(aval, sharding, [*arrays.values()], [*arrays], True)
+            shaped, put = _quick_put()
+            aval = shaped(shape, dtype, weak_type=weak_type)
+            return put(aval, sharding, [*arrays.values()], [*arrays], True)
         except (ImportError, AttributeError, TypeError):
             pass
+    import jax
+
     parts = []
     for device, array in arrays.items():
         place = jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
         parts.append(jax.device_put(array, place))
     whole = jax.make_array_from_single_device_arrays(shape, sharding, parts, dtype=dtype)
     return set_weak_type(whole) if weak_type else whole
+
+
+@functools.cache
+def _quick_put() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """What makes jax's type of an array, and what makes a jax.Array of that and of its parts."""
+    from jax._src.core import ShapedArray
+    from jax._src.interpreters.pxla import batched_device_put
+
+    return ShapedArray, batched_device_put
 
 
 def set_weak_type(array: Any) -> Any:

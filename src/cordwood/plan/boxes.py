@@ -12,6 +12,7 @@ Leaves that are cut alike, and of which like boxes are wanted, are thought throu
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from cordwood import dtypes
@@ -24,7 +25,7 @@ from cordwood.plan.load import (
     LoadPlan,
     Move,
     Placement,
-    plan_load,
+    plan_pieces,
 )
 from cordwood.plan.spread import Chunk, Codec, Part, Spread
 from cordwood.plan.templates import Template, check_pieces, make_template
@@ -61,34 +62,48 @@ def plan_boxes(
             the leaf.
         LimitError: a chunk is too small to hold what it should.
     """
-    simple = [i for i, want in enumerate(wants) if _is_simple(want)]
-    base = plan_load([wants[i].leaf for i in simple])
-    if len(simple) == len(wants):
+    counts: dict[tuple[Box, ...], list[int]] = {}
+    straight: list[Sequence[Piece]] = []
+    others: list[int] = []
+    for i, want in enumerate(wants):
+        found = _as_stored(want, counts)
+        if found is None:
+            others.append(i)
+        else:
+            straight += [(piece,) for piece in found]
+    base = plan_pieces(straight)
+    if not others:
         return base
     planner = _Planner(base, block_bytes, codecs)
-    places: list[Sequence[Placement]] = [()] * len(wants)
-    for i, place in zip(simple, base.placements, strict=True):
-        places[i] = (place,)
-    others = sorted(set(range(len(wants))).difference(simple), key=lambda i: _order(wants[i]))
-    for i, found in zip(others, planner.add([wants[i] for i in others]), strict=True):
-        places[i] = found
-    return planner.plan([place for some in places for place in some])
-
-
-def _is_simple(want: Want) -> bool:
-    """Whether a whole leaf is wanted whose bytes lie in order."""
-    leaf, boxes = want
-    if not isinstance(leaf.storage, Pieces) or len(boxes) != 1:
-        return False
-    pieces = leaf.storage.pieces
-    if len(pieces) != 1 or boxes[0] != whole(leaf.shape):
-        return False
-    where = pieces[0].where
-    if isinstance(where, Span):
-        return True
-    return where == boxes[0] and pieces[0].length == element_count(where) * dtypes.itemsize(
-        leaf.dtype
+    others.sort(key=lambda i: _order(wants[i]))
+    places = dict(zip(others, planner.add([wants[i] for i in others]), strict=True))
+    rest = iter(base.placements)
+    return planner.plan(
+        [
+            place
+            for i, want in enumerate(wants)
+            for place in places.get(i) or islice(rest, len(want.boxes))
+        ]
     )
+
+
+def _as_stored(want: Want, counts: dict[tuple[Box, ...], list[int]]) -> Sequence[Piece] | None:
+    """The pieces of a leaf, where they are just the boxes that are wanted, in their order.
+
+    `counts` is how many elements boxes have: most leaves are cut as others are.
+    """
+    leaf, boxes = want
+    storage = leaf.storage
+    if not isinstance(storage, Pieces) or not boxes or len(storage.pieces) != len(boxes):
+        return None
+    places, _, _, lengths = zip(*storage.pieces, strict=True)
+    if places != boxes and not (isinstance(places[0], Span) and boxes == (whole(leaf.shape),)):
+        return None
+    count = counts.get(boxes)
+    if count is None:
+        count = counts[boxes] = [element_count(box) for box in boxes]
+    item = dtypes.itemsize(leaf.dtype)
+    return storage.pieces if lengths == tuple([n * item for n in count]) else None
 
 
 def _order(want: Want) -> tuple[int, int]:

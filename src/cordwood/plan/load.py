@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from cordwood.index import Leaf, Piece, Pieces
 from cordwood.plan.spread import Chunk, Spread
 
-__all__ = ["ALIGNMENT", "LoadPlan", "Move", "Placement", "plan_load"]
+__all__ = ["ALIGNMENT", "LoadPlan", "Move", "Placement", "plan_load", "plan_pieces"]
 
 ALIGNMENT = 64  # what jax.device_put asks of memory that it is to alias
 OWN_BYTES = 4 << 20  # a leaf of this size has an allocation of its own: dropping it frees it
@@ -46,15 +46,19 @@ class LoadPlan(NamedTuple):
 
 
 def plan_load(leaves: Sequence[Leaf]) -> LoadPlan:
-    """Plan the reading of leaves that are stored as pieces.
+    """Plan the reading of whole leaves that are stored as pieces; as `plan_pieces`."""
+    return plan_pieces(_pieces(leaves))
 
-    Leaves of OWN_BYTES or more get a buffer each; smaller ones share slabs, in the order in
-    which they lie in the file, so that neighbours come in by one move.
+
+def plan_pieces(pieces: Sequence[Sequence[Piece]]) -> LoadPlan:
+    """Plan the reading of what is stored in so many pieces, one after another.
+
+    What takes OWN_BYTES or more gets a buffer of its own; the rest shares slabs, in the order in
+    which it lies in the files, so that neighbours come in by one move.
     """
-    pieces = _pieces(leaves)
     buffers: list[int] = []
     moves: list[Move] = []
-    placements: list[Placement] = [(0, 0, 0)] * len(leaves)
+    placements: list[Placement] = [(0, 0, 0)] * len(pieces)
     slab = -1  # the buffer that small leaves share now
     end = 0  # how much of it is taken
     # The move that ends there and may yet grow: its source, where it starts and stops, and what
@@ -114,8 +118,8 @@ def _pieces(leaves: Sequence[Leaf]) -> list[tuple[Piece, ...]]:
     return list(map(itemgetter(0), storages))
 
 
-def _file_order(pieces: Sequence[tuple[Piece, ...]]) -> Sequence[int]:
-    """The positions of leaves, sorted by where their first pieces lie."""
+def _file_order(pieces: Sequence[Sequence[Piece]]) -> Sequence[int]:
+    """The positions of all, sorted by where their first pieces lie."""
     places = [parts[0][1:3] if parts else (0, 0) for parts in pieces]
     if all(map(le, places, places[1:])):
         return range(len(pieces))
