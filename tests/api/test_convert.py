@@ -462,3 +462,24 @@ def test_a_part_of_an_orbax_checkpoint(tmp_path: Path) -> None:
         found = {name: leaf.dtype for name, leaf in checkpoint.items()}
     assert set(found.values()) == {"float32"}
     assert len(found) == 3
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "packs", "zarr"])
+def test_never_into_itself_by_whatever_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    options: Any = {"layout": name} if "." not in name else {}
+    cordwood.save(tmp_path / name, {"a": 1, "b": 2}, **options)
+    (tmp_path / "link").mkdir()
+    (tmp_path / "link" / name).symlink_to(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    others: list[str | Path] = [
+        f"./{name}",
+        f"../{tmp_path.name}/{name}",
+        tmp_path / name,
+        Path("link") / name,
+    ]
+    for source, path in [*[(name, other) for other in others], (others[2], name)]:
+        with pytest.raises(ValueError, match="would be converted into itself"):
+            cordwood.convert(source, path, select="a", **options)
+    assert cordwood.load(name) == {"a": 1, "b": 2}

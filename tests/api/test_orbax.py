@@ -415,3 +415,13 @@ def test_neither_jax_nor_orbax_is_needed() -> None:
     """
     for layout in EVERY:
         assert run_python(code, str(GOLDEN / layout)) == "set()\n"
+
+
+@pytest.mark.parametrize("use_ocdbt", [False, True])
+@pytest.mark.parametrize("tree", [{"a": {}, "b": {"c": []}, "d": ()}, {"a": {}, "s": "text"}])
+def test_trees_without_arrays(tmp_path: Path, tree: Any, use_ocdbt: bool) -> None:
+    """For which Orbax makes no database."""
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=use_ocdbt)) as checkpointer:
+        checkpointer.save(tmp_path / "c", tree)
+    assert cordwood.load(tmp_path / "c") == plain(tree)
+    assert cordwood.verify(tmp_path / "c").leaves == int("s" in tree)

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax.experimental.layout import Format, Layout
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -161,3 +162,13 @@ def test_names_of_foreign_files(tmp_path: Path) -> None:
     like = {"model": [{"weight": array}]}
     listed: Any = cordwood.load(path, like=like, mesh=mesh, shardings={"model.0.weight": P("x")})
     assert listed["model"][0]["weight"].sharding == NamedSharding(mesh, P("x"))
+
+
+def test_a_like_may_say_the_layout(path: Path) -> None:
+    wanted = Format(Layout((1, 0)), NamedSharding(mesh_of(4, 2), P("x", "y")))
+    like = {"dense": {"kernel": jax.ShapeDtypeStruct((8, 4), np.float32, sharding=wanted)}}
+    found = cordwood.load(path, like=like, extra="ignore", select="dense/kernel")
+    kernel = found["dense"]["kernel"]
+    assert kernel.format.layout.major_to_minor == (1, 0)
+    assert kernel.sharding == wanted.sharding
+    np.testing.assert_array_equal(kernel, TREE["dense"]["kernel"])

@@ -425,7 +425,7 @@ def test_the_interpreter_waits_for_the_save(tmp_path: Path) -> None:
 
 
 def test_a_failure_that_nobody_saw_is_told_at_exit(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("no directory")
+    (tmp_path / "x.safetensors").write_text("no checkpoint")
     printed = run_python(
         """
         import sys
@@ -433,10 +433,49 @@ def test_a_failure_that_nobody_saw_is_told_at_exit(tmp_path: Path) -> None:
         sys.stderr = sys.stdout
         cordwood.save_async(sys.argv[1] + "/x.safetensors", {"a": 1})
         """,
-        str(tmp_path / "file"),
+        str(tmp_path),
     )
     assert "RuntimeWarning: cordwood: the save of" in printed
-    assert "file/x.safetensors in the background failed: " in printed
+    assert "/x.safetensors in the background failed: " in printed
+
+
+@pytest.mark.parametrize("name", ["m.safetensors", "n.msgpack", "packs", "zarr"])
+def test_relative_paths_are_those_of_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "a").mkdir()
+    options: Any = {"layout": name} if "." not in name else {}
+    cordwood.save(tmp_path / "b" / name, {"precious": 1}, **options)
+    monkeypatch.chdir(tmp_path / "a")
+    earlier = cordwood.save_async(tmp_path / "earlier", {"w": np.zeros(1 << 20)})
+    pending = cordwood.save_async(name, {"w": 2}, **options)
+    monkeypatch.chdir(tmp_path / "b")
+    earlier.wait()
+    pending.wait()
+    assert pending.path == name
+    assert cordwood.load(tmp_path / "a" / name) == {"w": 2}
+    assert cordwood.load(tmp_path / "b" / name) == {"precious": 1}
+
+
+def test_what_is_refused_is_what_lies_at_the_path_of_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder / f"only-{folder}").mkdir(parents=True)
+        (tmp_path / folder / f"only-{folder}" / "notes.txt").write_text("mine")
+
+    def save(name: str) -> None:
+        monkeypatch.chdir(tmp_path / "a")
+        earlier = cordwood.save_async(tmp_path / "earlier", {"w": np.zeros(1 << 20)})
+        pending = cordwood.save_async(name, {"w": 2})
+        monkeypatch.chdir(tmp_path / "b")
+        earlier.wait()
+        pending.wait()
+
+    save("only-b")
+    assert cordwood.load(tmp_path / "a" / "only-b") == {"w": 2}
+    with pytest.raises(NotACheckpointError, match=r"notes\.txt"):
+        save("only-a")
 
 
 def test_a_forked_child_has_no_saves_of_its_parents(tmp_path: Path) -> None:

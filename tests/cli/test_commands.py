@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -108,6 +110,81 @@ def test_show_counts_what_is_no_number(run: Run, tmp_path: Path) -> None:
     assert json.loads(run("show", path, "b", "--json").out)["mean"] == 0.5
 
 
+def test_show_of_any_range(run: Run, tmp_path: Path) -> None:
+    drawn = np.random.default_rng(0).normal(size=5000)
+    leaves = {
+        "far": np.array([1e308, -1e308]),
+        "near": np.array([1.0, np.nextafter(1.0, 2.0)]),
+        "least": np.array([0.0, 5e-324]),
+        "single": np.array([3e38, -3e38], np.float32),
+        "complex": np.array([1e308 + 1e308j]),
+        "long": np.array([10], np.longdouble) ** 400,
+        "drawn": drawn * 2e150,
+    }
+    cordwood.save(tmp_path / "c", leaves)
+    found = {name: json.loads(run("show", tmp_path / "c", name, "--json").out) for name in leaves}
+    for name in ("far", "near", "least", "single"):
+        low, high = sorted(leaves[name].tolist())
+        assert (found[name]["min"], found[name]["max"]) == (low, high)
+        assert found[name]["histogram"] == [1, *[0] * 22, 1]
+    assert found["far"]["mean"] == 0
+    assert found["far"]["std"] == pytest.approx(1e308)
+    assert found["single"]["std"] == pytest.approx(3e38)
+    assert found["complex"]["max"] == pytest.approx(2**0.5 * 1e308)
+    assert (found["long"]["inf"], found["long"]["max"]) == (1, None)
+    assert found["drawn"]["std"] == pytest.approx(drawn.std() * 2e150)
+    assert found["drawn"]["histogram"] == np.histogram(drawn, 24)[0].tolist()
+
+
+def test_texts_of_other_people(run: Run, tmp_path: Path) -> None:
+    said = {"note": "\x1b[31mred", "k\n": "v", "plain": "naïve \u2014 42"}
+    cordwood.save(tmp_path / "c", {"sur": "a\ud800", "big": 10**5000}, metadata=said)
+    out = run("info", tmp_path / "c").out
+    assert "\x1b" not in out
+    assert [line.split("  ", 1)[1].strip() for line in out.splitlines()[-3:]] == [
+        "\\x1b[31mred",
+        "v",
+        "naïve \u2014 42",
+    ]
+    assert run("cat", tmp_path / "c", "sur").out == "a\\ud800\n"
+    assert json.loads(run("cat", tmp_path / "c", "sur", "--json").out)["value"] == "a\ud800"
+    for command in ("cat", "show"):
+        assert hex(10**5000) in run(command, tmp_path / "c", "big").out
+        found = json.loads(run(command, tmp_path / "c", "big", "--json").out)
+        assert int(found["value"], 16) == 10**5000
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["ls"], 0), (["ls", "--json"], 0)])
+def test_closed_streams(tmp_path: Path, arguments: list[str], code: int) -> None:
+    cordwood.save(tmp_path / "c", {"a": 1})
+    command = [sys.executable, "-m", "cordwood", *arguments, str(tmp_path / "c")]
+    closed = subprocess.run(
+        ["sh", "-c", f"{shlex.join(command)} >&-"], capture_output=True, text=True, check=False
+    )
+    assert (closed.returncode, closed.stderr) == (code, "")
+    with open("/dev/full", "w") as full:
+        failed = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert failed.returncode == 3
+    assert failed.stderr.startswith("OSError: [Errno 28]")
+    assert "Traceback" not in failed.stderr
+
+
+def test_streams_that_lack_characters(tmp_path: Path) -> None:
+    cordwood.save(tmp_path / "c", {"é": np.arange(4)})
+    for arguments in (["show", str(tmp_path / "c"), "é"], ["ls", str(tmp_path / "c"), "--json"]):
+        ran = subprocess.run(
+            [sys.executable, "-m", "cordwood", *arguments],
+            capture_output=True,
+            check=True,
+            env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        )
+        assert rb"\u" in ran.stdout or rb"\xe9" in ran.stdout
+        if "--json" in arguments:
+            assert json.loads(ran.stdout)["leaves"][0]["key_path"] == "é"
+
+
 def test_cat(run: Run, path: Path) -> None:
     assert run("cat", path, "step").out == "7\n"
     assert run("cat", path, "name").out == "first\n"
@@ -117,6 +194,13 @@ def test_cat(run: Run, path: Path) -> None:
     code, _, err = run("cat", path, "params/dense/kernel[__import__('os')]")
     assert code == 2
     assert "expected integers, slices and ..." in err
+    for index in ("9", "0,0,0", "...,..."):
+        code, _, err = run("cat", path, f"params/dense/kernel[{index}]")
+        assert (code, err.count("\n")) == (2, 4)
+        assert f"KEY: params/dense/kernel[{index}]: " in err
+    code, out, _ = run("cat", path, "step[0]", "--json")
+    assert code == 2
+    assert "not an array" in json.loads(out)["error"]["message"]
 
 
 def test_diff(run: Run, path: Path, tmp_path: Path) -> None:
@@ -190,6 +274,25 @@ def test_verify_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert run("verify", path, "--resume", record).code == 0
     assert len(calls) == before + sources - len(noted)  # those that were left
     assert not record.exists()
+
+
+@pytest.mark.parametrize("content", ["hello", "{}", "\n", "0" * 31 + "\n", "0" * 33, "\xff\x00"])
+def test_verify_keeps_files_that_are_no_records(
+    run: Run, path: Path, tmp_path: Path, content: str
+) -> None:
+    other = tmp_path / "notes"
+    other.write_text(content)
+    code, _, err = run("verify", path, "--resume", other)
+    assert code == 3
+    assert f"resume={str(other)!r}: expected a new file" in err
+    assert other.read_text() == content
+
+
+def test_verify_takes_an_empty_record(run: Run, path: Path, tmp_path: Path) -> None:
+    (tmp_path / "record").touch()
+    assert run("verify", path, "--resume", tmp_path / "record").code == 0
+    (tmp_path / "record").write_text("0" * 32 + "\n" + "1" * 7)  # cut off in the middle of a line
+    assert run("verify", path, "--resume", tmp_path / "record").code == 0
 
 
 def test_convert(run: Run, path: Path, tmp_path: Path) -> None:

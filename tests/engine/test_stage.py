@@ -17,7 +17,7 @@ from cordwood.engine.apart import Check, run_apart
 from cordwood.engine.carry import carry
 from cordwood.engine.directory import LocalDirectory
 from cordwood.engine.folders import count_files, remove_tree
-from cordwood.engine.stage import Stage, stale_stages, standing
+from cordwood.engine.stage import Stage, collect_stages, stale_stages, standing
 from cordwood.errors import NotACheckpointError, StorageError
 from cordwood.testing.faults.systems import CountingSystem
 from tests.alarms import interruptions
@@ -455,3 +455,17 @@ def test_a_forked_child_keeps_no_lock(tmp_path: Path) -> None:
                 os.kill(child, 9)
     """
     assert run_python(code) == "(4,) ['c']\n"
+
+
+def test_what_cannot_be_removed_is_not_told_as_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where another user's lie in a directory that everybody may write to."""
+    stage = tmp_path / ".100.cordwood-0123456789abcdef.stage"
+    stage.mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr("cordwood.engine.stage.remove_tree", lambda path: None)
+        assert collect_stages(tmp_path / "100", dry_run=False) == []
+    assert collect_stages(tmp_path / "100", dry_run=True) == [str(stage)]
+    assert collect_stages(tmp_path / "100", dry_run=False) == [str(stage)]
+    assert not stage.exists()

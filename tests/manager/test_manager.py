@@ -467,3 +467,17 @@ def test_it_prints_as_code(tmp_path: Path) -> None:
         f"CheckpointManager({str(tmp_path)!r}, save=EverySteps(count=10), "
         "keep=KeepLast(count=2) | KeepBest(count=1, metric='loss', mode='min'))"
     )
+
+
+def test_roots_that_are_none(tmp_path: Path) -> None:
+    """To start anew would lose a run."""
+    cordwood.save(tmp_path / "run" / "100", {"w": 1})
+    cordwood.save(tmp_path / "m.safetensors", {"w": 1})
+    with pytest.raises(ValueError, match=f"100 is a checkpoint itself .* perhaps {tmp_path}/run"):
+        CheckpointManager(tmp_path / "run" / "100").restore()
+    with pytest.raises(NotADirectoryError, match="expected the directory that steps lie in"):
+        CheckpointManager(tmp_path / "m.safetensors").restore()
+    assert CheckpointManager(tmp_path / "new").restore() is None
+    restored = CheckpointManager(tmp_path / "run").restore()
+    assert restored is not None
+    assert restored.step == 100

@@ -47,7 +47,7 @@ def cast_dtypes(
         found = [leaf.dtype for leaf in leaves]
         for pattern, dtype in reversed(list(cast.items())):
             name = dtypes.parse(dtype)
-            taken = matching(names, pattern, naming=naming, where=where)
+            taken = matching(names, pattern, naming=naming, where=where, option="cast")
             for i, leaf in enumerate(leaves):
                 if taken[i] and leaf.kind in _ARRAYS and leaf.dtype:
                     found[i] = name

@@ -232,7 +232,12 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         """What the index says of a leaf; KeyError where there is none."""
         try:
             return self._by_name[key_path]
-        except KeyError:
+        except (KeyError, TypeError):
+            if not isinstance(key_path, str):
+                raise KeyError(
+                    f"{self.path}: expected a key path, a str such as 'params/w', found "
+                    f"{key_path!r:.80}"
+                ) from None
             close = difflib.get_close_matches(key_path, self._by_name, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise KeyError(f"{self.path} has no leaf {key_path!r}{hint}") from None

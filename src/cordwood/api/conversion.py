@@ -22,6 +22,7 @@ from cordwood.engine.hosts import ALONE
 from cordwood.engine.meeting import TIMEOUT_SECONDS, Meeting
 from cordwood.engine.meter import Meter, Report
 from cordwood.engine.pending import raise_unreported, wait_for
+from cordwood.engine.presence import is_same_place
 from cordwood.engine.unnamed import folder_beside
 from cordwood.engine.urls import local_or_url, parse_url
 from cordwood.errors import LossError, UnsupportedLeafError, counted
@@ -207,7 +208,7 @@ def _is_state_dict(row: Format | Layout) -> bool:
 
 
 def _refuse_itself(source: str, destination: str) -> None:
-    if os.fspath(source).rstrip("/") == destination.rstrip("/"):
+    if is_same_place(source, destination):
         raise ValueError(f"{source} would be converted into itself: write to another path")
 
 

@@ -61,6 +61,8 @@ def plan_job(
     `meeting` is of the processes that save together, and is entered when the job is written;
     `linking` is for directories of packs.
     """
+    if not isinstance(metadata, Mapping):
+        raise TypeError(f"metadata: expected a dict of strings, found {metadata!r:.80}")
     options: dict[str, Any] = {} if linking is None else {"linking": linking}
     if compression is not None:
         if row.name != "zarr":

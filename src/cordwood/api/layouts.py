@@ -23,7 +23,7 @@ from cordwood.api.recognise import is_records, recognise
 from cordwood.api.steps import LOOKED_AT, is_named_step, listed, sorted_steps
 from cordwood.engine.files import LocalFile
 from cordwood.engine.folders import has_within, list_folder, names_in, subfolders
-from cordwood.engine.presence import is_folder, is_there, what_is_at
+from cordwood.engine.presence import file_above, is_folder, is_link, is_there, what_is_at
 from cordwood.engine.stage import stale_stages, standing
 from cordwood.engine.urls import parse_url
 from cordwood.errors import (
@@ -129,7 +129,16 @@ def destination_for(
     text = os.fspath(path)
     if parse_url(path) is not None:
         return _in_a_store(text, format=format, layout=layout)
+    blocking = file_above(path)
+    if blocking is not None:
+        raise NotADirectoryError(
+            errno.ENOTDIR, f"{text} is to be saved below it, and it is no directory", blocking
+        )
     is_file = any(text.endswith(row.suffix) for row in FORMATS if row.writable)
+    if text.endswith("/") and format_by_suffix(text.rstrip("/")) is not None:
+        raise ValueError(
+            f"{text}: the suffix means a file, and the slash at the end a directory: leave one away"
+        )
     if layout is not None and (format is not None or is_file):
         what = f"format={format!r}" if format is not None else "a name with the suffix of a file"
         raise ValueError(f"{text}: layout= is for directories, and {what} means a file")
@@ -228,12 +237,16 @@ def absence(path: str) -> OSError:
             f"{path}: a save to it has not finished, and has left {Path(stages[-1]).name} "
             "beside it: wait if it still runs; else load an earlier checkpoint, or save again"
         )
+    if is_link(path):
+        what = "there is no checkpoint where this symbolic link leads"
+        return FileNotFoundError(errno.ENOENT, what, path)
     parent = Path(path).parent
     if not is_folder(parent):
         what = f"there is no checkpoint, as there is no directory {os.fspath(parent)!r}"
         return FileNotFoundError(errno.ENOENT, what, path)
+    name = Path(path).name
     beside = [entry.name for entry in list_folder(os.fspath(parent))[:_MAX_BESIDE]]
-    close = nearest(Path(path).name, beside)
+    close = nearest(name, [each for each in beside if each != name])  # it may have come just now
     if close is not None:
         hint = f" (did you mean {os.fspath(parent / close)}?)"
     else:

@@ -258,6 +258,9 @@ def _sharding(like: Any) -> Any:
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(like, jax.Array):
         return like.sharding if like.committed else None
+    format = getattr(like, "format", None)  # of a ShapeDtypeStruct: a sharding with a layout
+    if getattr(format, "layout", None) is not None:
+        return format
     return getattr(like, "sharding", None)
 
 

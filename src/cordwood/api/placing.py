@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -48,6 +49,8 @@ def place(placing: Placing, targets: Sequence[Target], paths: Sequence[KeyPath])
     mesh, rules, shardings = placing
     if rules is not None and mesh is None:
         raise ValueError("rules give partition specs, which need a mesh: pass mesh=")
+    if mesh is not None or rules is not None:
+        _check(mesh, rules)
     entries = _Entries(shardings)
     placed: list[Target] = []
     problems: list[str] = []
@@ -80,6 +83,28 @@ def place(placing: Placing, targets: Sequence[Target], paths: Sequence[KeyPath])
         )
     entries.check_used([format_path(path) for path in paths])
     return placed
+
+
+def _check(mesh: Any, rules: Any) -> None:
+    """Raise TypeError for what is no mesh and what are no rules, ValueError for a bad pattern."""
+    import jax
+
+    if not isinstance(mesh, jax.sharding.Mesh | jax.sharding.AbstractMesh):
+        raise TypeError(f"mesh: expected a jax.sharding.Mesh, found {mesh!r:.80}")
+    if rules is None:
+        return
+    form = "(regular expression, PartitionSpec)"
+    if not isinstance(rules, Sequence) or isinstance(rules, str):
+        raise TypeError(f"rules: expected a list of {form}, found {rules!r:.80}")
+    for rule in rules:
+        if not isinstance(rule, tuple | list) or len(rule) != 2 or not isinstance(rule[0], str):
+            raise TypeError(f"rules: expected {form}, found {rule!r:.80}")
+        try:
+            re.compile(rule[0])
+        except re.error as e:
+            raise ValueError(
+                f"rules: {rule[0]!r} is no regular expression, as rules have: {e}"
+            ) from e
 
 
 class _Unfit(Exception):

@@ -13,8 +13,9 @@ from cordwood.api.save import refuse_foreign
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.meeting import TIMEOUT_SECONDS
 from cordwood.engine.pending import PendingSave, raise_unreported, save_in_background
+from cordwood.engine.presence import rooted
 from cordwood.engine.snapshot import hold
-from cordwood.engine.urls import local_or_url
+from cordwood.engine.urls import local_or_url, parse_url
 
 __all__ = ["begin_save", "save_async"]
 
@@ -100,7 +101,9 @@ def begin_save(
             how many bytes of arrays were linked.
         tell_failures: raise PendingSaveError as `save_async` does.
     """
-    path = local_or_url(path)
+    given = local_or_url(path)
+    # The process may go to another directory before the background has done.
+    path = given if parse_url(given) is not None else rooted(given)
     row = destination_for(path, format=format, layout=layout, prefix=prefix)
     with meeting_for(
         path, row, prefix=prefix, compression=compression, timeout_seconds=timeout_seconds
@@ -144,4 +147,4 @@ def begin_save(
                 held.clear()  # an exception's traceback would keep it
             then(pending, 0 if linking is None else linking.linked_bytes)
 
-        return save_in_background(path, work, total_bytes=sum(sizes))
+        return save_in_background(given, work, total_bytes=sum(sizes))

@@ -20,6 +20,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 _PART_BYTES = 4 << 20
 _BINS = 24
 _FIRST = 8
+_LARGE = 1e100  # float64 holds the sum of squares of any array of lesser elements
 
 
 class Statistics(NamedTuple):
@@ -52,7 +53,8 @@ def statistics(checkpoint: Checkpoint, key_path: str) -> Statistics:
         raise TypeError(f"{key_path} is of kind {leaf.kind} {leaf.dtype}: no array of numbers")
     (located,) = checkpoint.located([leaf], [None])
     size = nan = zero = finite = 0
-    low, high, mean, squares = math.inf, -math.inf, 0.0, 0.0
+    low, high = math.inf, -math.inf
+    mean = squares = np.longdouble(0)  # where it is wide: the squares of float64 may be too large
     first: list[Any] = []
     for array in _parts(checkpoint, located):
         size += array.size
@@ -62,14 +64,17 @@ def statistics(checkpoint: Checkpoint, key_path: str) -> Statistics:
         nan += int(np.count_nonzero(np.isnan(values)))
         values = values[np.isfinite(values)]
         if values.size:
-            low, high = min(low, float(values.min())), max(high, float(values.max()))
+            least, most = float(values.min()), float(values.max())
+            low, high = min(low, least), max(high, most)
+            wide = np.longdouble if max(-least, most) > _LARGE else np.float64
             # Chan's update of mean and squares by a part, in place of sums that cancel.
             count = finite + values.size
-            part_mean = float(values.mean(dtype=np.float64))
-            delta = part_mean - mean
-            part = float(np.square(values.astype(np.float64) - part_mean).sum())
-            squares += part + delta * delta * finite * values.size / count
-            mean += delta * values.size / count
+            with np.errstate(over="ignore"):
+                part_mean = values.mean(dtype=wide)
+                delta = np.longdouble(part_mean) - mean
+                part = np.square(values.astype(wide) - part_mean).sum(dtype=wide)
+                squares += part + delta * delta * finite * values.size / count
+                mean += delta * values.size / count
             finite = count
     inf = size - nan - finite
     if not finite:
@@ -78,14 +83,24 @@ def statistics(checkpoint: Checkpoint, key_path: str) -> Statistics:
     if high > low:
         for array in _parts(checkpoint, located):
             values = _numbers(array)
-            values = values[np.isfinite(values)].astype(np.float64)
-            bins += np.histogram(values, _BINS, (low, high))[0]
+            bins += _binned(values[np.isfinite(values)].astype(np.float64), low, high)
     else:
         bins[0] = finite
-    std = math.sqrt(squares / finite)
+    std = float(np.sqrt(squares / finite))
     return Statistics(
-        size, nan, inf, zero, low, high, mean, std, tuple(bins.tolist()), tuple(first)
+        size, nan, inf, zero, low, high, float(mean), std, tuple(bins.tolist()), tuple(first)
     )
+
+
+def _binned(values: Array, low: float, high: float) -> Array:
+    """How many of the values, float64, lie in each bin.
+
+    Not numpy's histogram, which refuses bounds that are next to each other or very far apart.
+    """
+    if math.isinf(high - low):
+        values, low, high = values / 2, low / 2, high / 2
+    bins = ((values - low) / (high - low) * _BINS).astype(np.int64)
+    return np.bincount(np.minimum(bins, _BINS - 1), minlength=_BINS)
 
 
 def _parts(checkpoint: Checkpoint, leaf: Leaf) -> Any:
@@ -101,10 +116,13 @@ def _parts(checkpoint: Checkpoint, leaf: Leaf) -> Any:
 
 
 def _numbers(array: Array) -> Array:
-    """Elements that numpy's functions take, flat."""
+    """Elements that numpy's functions take, flat; none wider than float64."""
     flat = array.reshape(-1)
-    if flat.dtype.kind == "c":
-        return np.abs(flat)
+    with np.errstate(over="ignore"):
+        if flat.dtype.kind == "c":
+            flat = np.abs(flat)
+        if flat.dtype == np.longdouble:
+            return flat.astype(np.float64)
     if flat.dtype.kind in "iuf" and flat.dtype.type.__module__ == "numpy":
         return flat
     return flat.astype(np.float32)

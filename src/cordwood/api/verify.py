@@ -72,7 +72,7 @@ def verify(
         seed: of the choice; None: another one each time.
         resume: a file to note in which files of the checkpoint were found whole. Where it is
             there, left by a call that was interrupted, those are not read again; it is removed
-            at the end.
+            at the end. Any other file is refused.
         progress: called now and then with a `cordwood.Progress`.
         format: the name of a file's format, where the suffix does not say it.
         max_bytes: how far a compressed file may grow; see `cordwood.load`.
@@ -83,7 +83,7 @@ def verify(
         FormatError: the file, or the index of a directory, is not what its format says.
         IncompleteCheckpointError: there is a directory without an index.
     """
-    if not 0 < sample <= 1:
+    if not isinstance(sample, int | float) or not 0 < sample <= 1:
         raise ValueError(f"sample={sample!r}: expected a share: more than 0, and at most 1")
     if resume is not None and sample < 1:
         raise ValueError("resume= is for checking all: a sample is chosen anew by each call")

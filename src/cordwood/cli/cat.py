@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from cordwood.cli.output import json_option, print_json, print_text
+from cordwood.cli.output import as_json_has_it, json_option, print_json, print_text
+from cordwood.keypath import key_literal
 
 __all__ = ["command", "parse_index"]
 
@@ -40,9 +41,13 @@ def command(path: str, key: str, prefix: str | None, as_json: bool) -> None:
         if found is None:
             value = checkpoint[key].load(to="numpy")
         else:
-            value = checkpoint[found[1]][parse_index(found[2])]
+            stored, index = checkpoint[found[1]], parse_index(found[2])
+            try:
+                value = stored[index]
+            except (IndexError, TypeError) as e:  # of no such element, of what is no array
+                raise click.BadParameter(f"{key}: {e}", param_hint="KEY") from e
     if as_json:
-        print_json({"key_path": key, "value": _plain(value)})
+        print_json({"key_path": key, "value": as_json_has_it(value)})
         return
     print_text(_text(value))
 
@@ -84,19 +89,7 @@ def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
     if not hasattr(value, "dtype"):
-        return repr(value)
+        return key_literal(value)
     import numpy as np
 
     return np.array2string(np.asarray(value), threshold=100_000, max_line_width=100)
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float) and value - value == 0:
-        return value
-    return str(value)

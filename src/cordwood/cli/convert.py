@@ -39,7 +39,9 @@ Examples:
 @click.option("--format", "format_", help="The format to write, if the suffix does not say it.")
 @click.option("--layout", type=click.Choice(["packs", "zarr"]), help="Of a directory to write.")
 @click.option("--compression", type=click.Choice(["zstd", "blosc"]), help="Of the zarr layout.")
-@click.option("--max-bytes", type=int, help="How far a compressed SOURCE may grow.")
+@click.option(
+    "--max-bytes", type=click.IntRange(min=1), help="How far a compressed SOURCE may grow."
+)
 @click.option("--scratch", metavar="DIR", help="Room for what a compressed SOURCE holds.")
 @json_option
 def command(
@@ -71,7 +73,7 @@ def command(
             source,
             destination,
             select=list(select) or None,
-            rename=pairs_of("--rename", rename),
+            rename=pairs_of("--rename", "OLD=NEW", rename),
             cast=cast_of(cast),
             lossy=lossy,
             format=format_,

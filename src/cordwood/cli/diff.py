@@ -48,7 +48,7 @@ def command(
         a,
         b,
         select=list(select) or None,
-        rename=pairs_of("--rename", rename),
+        rename=pairs_of("--rename", "OLD=NEW", rename),
         strict=strict,
         values=values,
     )

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import click
 
-from cordwood.cli.output import columns, json_option, print_json, print_text, size_text
+from cordwood.cli.output import (
+    columns,
+    json_option,
+    one_line,
+    print_json,
+    print_text,
+    size_text,
+)
 
 __all__ = ["command"]
 
@@ -57,5 +64,8 @@ def command(path: str, prefix: str | None, format_: str | None, as_json: bool) -
     for name, (number, total) in sorted(dtypes.items(), key=lambda item: -item[1][1]):
         noun = "leaf" if number == 1 else "leaves"
         rows.append([name, f"{number} {noun}, {size_text(total)}"])
-    rows += [[f"metadata {name}", text[:200]] for name, text in listing.metadata.items()]
+    rows += [
+        [one_line(f"metadata {name}"), one_line(text[:200])]
+        for name, text in listing.metadata.items()
+    ]
     print_text(f"{path}\n{columns(rows)}")

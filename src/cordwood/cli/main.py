@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from cordwood.cli.output import fail
+from cordwood.engine.screen import prepare_streams
 from cordwood.errors import CordwoodError
 
 __all__ = ["cli", "main"]
@@ -81,6 +82,7 @@ def cli() -> None:
 def main() -> Any:
     """Run the command with the arguments of the process, and exit."""
     wants_json = "--json" in sys.argv
+    prepare_streams()
     try:
         code = cli(prog_name="cordwood", standalone_mode=False)
     except click.ClickException as e:

@@ -10,8 +10,8 @@ import click
 __all__ = ["cast_of", "pairs_of"]
 
 
-def pairs_of(option: str, values: Sequence[str]) -> dict[str, str] | None:
-    """OLD=NEW, several times, as a dict; None where there is none.
+def pairs_of(option: str, form: str, values: Sequence[str]) -> dict[str, str] | None:
+    """`form`, such as OLD=NEW, several times, as a dict; None where there is none.
 
     Raises click.BadParameter.
     """
@@ -19,7 +19,7 @@ def pairs_of(option: str, values: Sequence[str]) -> dict[str, str] | None:
     for value in values:
         old, sign, new = value.partition("=")
         if not sign:
-            raise click.BadParameter(f"expected OLD=NEW, found {value!r}", param_hint=option)
+            raise click.BadParameter(f"expected {form}, found {value!r}", param_hint=option)
         found[old] = new
     return found or None
 
@@ -31,4 +31,4 @@ def cast_of(values: Sequence[str]) -> Any:
     """
     if len(values) == 1 and "=" not in values[0]:
         return values[0]
-    return pairs_of("--cast", values)
+    return pairs_of("--cast", "PATTERN=DTYPE", values)

@@ -12,9 +12,21 @@ from typing import Any, NoReturn
 import click
 
 from cordwood.engine.screen import screen_size
+from cordwood.keypath import key_literal
 
-__all__ = ["columns", "fail", "json_option", "print_json", "print_table", "print_text", "size_text"]
+__all__ = [
+    "as_json_has_it",
+    "columns",
+    "fail",
+    "json_option",
+    "one_line",
+    "print_json",
+    "print_table",
+    "print_text",
+    "size_text",
+]
 
+_MOST_BITS = 10_000  # of an int that Python prints in decimal, whatever it is told
 _TABLE_LINES = 6  # of a table beside its rows: titles, rules, caption, the prompt after it
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -22,7 +34,32 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 def print_json(value: Any) -> None:
     """One JSON document."""
-    print_text(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False))
+    has_all = (sys.stdout.encoding or "").lower().startswith("utf")
+    print_text(json.dumps(value, indent=1, ensure_ascii=not has_all, allow_nan=False))
+
+
+def as_json_has_it(value: Any) -> Any:
+    """A value of a leaf as JSON has one, or else its text."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, tuple | list):
+        return [as_json_has_it(item) for item in value]
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return key_literal(value)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float) and value - value == 0:
+        return value
+    return str(value)
+
+
+def one_line(text: str) -> str:
+    r"""A text of anybody's with what would move the cursor, or colour what follows, escaped.
+
+    >>> print(one_line("a\n\x1b[31mé"))
+    a\n\x1b[31mé
+    """
+    return "".join([c if c.isprintable() else ascii(c)[1:-1] for c in text])
 
 
 def print_text(text: str) -> None:
@@ -73,9 +110,12 @@ def fail(error: BaseException, *, wants_json: bool, code: int) -> NoReturn:
     else:
         text = str(error)
     kind = type(error).__name__
-    if wants_json:
-        print_json({"error": {"type": kind, "message": text}})
-    else:
+    try:
+        if wants_json:
+            print_json({"error": {"type": kind, "message": text}})
+    except OSError:  # nothing can be printed there: that may be what is told
+        wants_json = False
+    if not wants_json:
         click.echo(f"{kind}: {text}", err=True)
     sys.exit(code)
 

@@ -6,7 +6,15 @@ from typing import Any
 
 import click
 
-from cordwood.cli.output import columns, json_option, print_json, print_text, size_text
+from cordwood.cli.output import (
+    as_json_has_it,
+    columns,
+    json_option,
+    print_json,
+    print_text,
+    size_text,
+)
+from cordwood.keypath import key_literal
 
 __all__ = ["command"]
 
@@ -42,13 +50,13 @@ def command(path: str, key: str, prefix: str | None, as_json: bool) -> None:
         if not stored.dtype or stored.dtype.startswith(("datetime", "timedelta")):
             value = stored.load(to="numpy")
             if as_json:
-                print_json({"key_path": key, "kind": stored.kind, "value": _plain(value)})
+                print_json({"key_path": key, "kind": stored.kind, "value": as_json_has_it(value)})
             else:
-                print_text(f"{key}: {what}\n{value!r}"[:100_000])
+                print_text(f"{key}: {what}\n{key_literal(value)}"[:100_000])
             return
         found = statistics(checkpoint, key)
     if as_json:
-        plain = {name: _plain(value) for name, value in found._asdict().items()}
+        plain = {name: as_json_has_it(value) for name, value in found._asdict().items()}
         print_json({"key_path": key, "what": what, "size_bytes": stored.nbytes, **plain})
         return
     rows = [
@@ -81,14 +89,3 @@ def _sparkline(counts: tuple[int, ...]) -> str:
 
 def _short(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, int | float) else str(value)
-
-
-def _plain(value: Any) -> Any:
-    """A value that JSON has, or its text."""
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if value - value == 0 else str(value)
-    return str(value)

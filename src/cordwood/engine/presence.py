@@ -5,11 +5,21 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from pathlib import Path
 from typing import Literal
 
 from cordwood.errors import StorageError
 
-__all__ = ["is_empty_file", "is_folder", "is_link", "is_there", "what_is_at"]
+__all__ = [
+    "file_above",
+    "is_empty_file",
+    "is_folder",
+    "is_link",
+    "is_same_place",
+    "is_there",
+    "rooted",
+    "what_is_at",
+]
 
 _WHY = {
     errno.ELOOP: "a symbolic link leads back to itself; expected a checkpoint",
@@ -38,9 +48,29 @@ def what_is_at(
     return "a file" if stat.S_ISREG(mode) else "something else"
 
 
+def file_above(path: str | os.PathLike[str]) -> str | None:
+    """What stands where a directory above a path has to be, and is none; None where nothing does,
+    as far as can be told.
+    """
+    for parent in Path(path).parents:
+        if os.path.exists(parent):
+            return None if os.path.isdir(parent) else os.fspath(parent)
+    return None
+
+
 def is_folder(path: str | os.PathLike[str]) -> bool:
     """Whether a directory lies at a path, as far as can be told; symbolic links are followed."""
     return os.path.isdir(path)
+
+
+def is_same_place(path: str, other: str) -> bool:
+    """Whether two paths, or URLs, lead to one place; symbolic links are followed."""
+    return os.path.realpath(path) == os.path.realpath(other)
+
+
+def rooted(path: str | os.PathLike[str]) -> str:
+    """A path that means the same place wherever the process goes; `..` stays, for links."""
+    return os.path.join(os.getcwd(), path) if not os.path.isabs(path) else os.fspath(path)
 
 
 def is_empty_file(path: str | os.PathLike[str]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,6 +13,9 @@ from cordwood.engine.digest import digest_of
 from cordwood.index import Digests
 
 __all__ = ["Sampling", "current_sampling", "sampling"]
+
+_MARK_DIGITS = 32
+_MARK = re.compile(rb"[0-9a-f]{32}\n|[0-9a-f]{0,32}")  # the last one may have been cut off
 
 
 class Sampling:
@@ -22,6 +26,8 @@ class Sampling:
         seed: of the choice.
         record: a file that names the sources that were found whole, one a line, so that a later
             call can leave them out; None: there is none.
+
+    Raises ValueError where there is another file in place of the record, which would be lost.
     """
 
     def __init__(self, share: float, seed: int | None, record: str | None) -> None:
@@ -66,13 +72,21 @@ class Sampling:
 def _lines(record: str | None) -> frozenset[str]:
     if record is None or not os.path.exists(record):
         return frozenset()
-    with open(record, encoding="utf-8") as file:
-        return frozenset(file.read().split("\n")) - {""}
+    found = set()
+    with open(record, "rb") as file:
+        while line := file.readline(_MARK_DIGITS + 1):
+            if _MARK.fullmatch(line) is None:
+                raise ValueError(
+                    f"resume={record!r}: expected a new file, or one that an interrupted verify "
+                    "has left; this is another file, and was left as it is: name another path"
+                )
+            found.add(line.decode().strip())
+    return frozenset(found)
 
 
 def _mark(name: str, size_bytes: int, digests: Digests) -> str:
     """A source and what it should hold, as a line."""
-    what = f"{name}\0{size_bytes}\0{digests.start}\0".encode()
+    what = f"{name}\0{size_bytes}\0{digests.start}\0".encode(errors="surrogatepass")
     return digest_of(what + digests.values).hex()
 
 

@@ -1,10 +1,12 @@
-"""The terminal that the process prints to."""
+"""What the process prints to."""
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 
-__all__ = ["screen_size"]
+__all__ = ["prepare_streams", "screen_size"]
 
 
 def screen_size() -> tuple[int, int]:
@@ -13,3 +15,14 @@ def screen_size() -> tuple[int, int]:
         return os.get_terminal_size(1)
     except OSError:
         return 0, 0
+
+
+def prepare_streams() -> None:
+    """Let a closed stream take what is printed, and lose it; and any other all characters: those
+    that it has no code for are escaped, as JSON escapes them."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

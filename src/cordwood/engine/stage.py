@@ -376,9 +376,10 @@ def _remove_unused(path: str, *, without_locks: bool, dry_run: bool = False) -> 
         # It may have been exchanged since: then another directory lies there.
         if not is_at(opened[0], path):
             return False
-        if not dry_run:
-            remove_tree(path)
-        return True
+        if dry_run:
+            return True
+        remove_tree(path)
+        return not os.path.lexists(path)  # another user's may stay
     except OSError:
         return False  # gone meanwhile, another user's, or in use: the next save looks again
     finally:

@@ -38,6 +38,8 @@ def parse_url(path: str | os.PathLike[str]) -> Url | None:
             be one, or a path object has lost a slash of the URL it was made of.
     """
     text = os.fspath(path)
+    if isinstance(text, bytes):
+        raise TypeError(f"expected a path that is a str or a pathlib.Path, found {text!r}")
     if not text:
         raise ValueError("expected a path or a URL, found ''; '.' is the current directory")
     if not isinstance(path, str):

@@ -111,13 +111,15 @@ def require_same(saved: Record, given: Record, *, root: str) -> None:
 
 def as_metrics(metrics: Mapping[str, SupportsFloat] | None) -> dict[str, float]:
     """Metrics as floats, also where they are arrays of one element. Raises TypeError."""
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise TypeError(f"metrics: expected a dict of numbers by name, found {metrics!r:.80}")
     found = {}
     for name, value in (metrics or {}).items():
         if type(name) is not str:
             raise TypeError(f"metrics: expected names that are str, found {name!r:.80}")
         try:
             found[name] = float(value)
-        except (TypeError, ValueError) as e:
+        except (TypeError, ValueError, OverflowError) as e:
             raise TypeError(f"metrics: {name}: expected a number, found {value!r:.80}") from e
     return found
 

@@ -10,15 +10,17 @@ import json
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
 
 from cordwood.api.casting import Cast
+from cordwood.api.layouts import layout_at
 from cordwood.api.load import load
 from cordwood.api.match import Extra, Missing
 from cordwood.api.steps import listed, sorted_steps
 from cordwood.engine.folders import names_in, subfolders
 from cordwood.engine.meeting import Meeting, named
-from cordwood.engine.presence import is_folder
+from cordwood.engine.presence import is_folder, what_is_at
 from cordwood.engine.urls import parse_url
 from cordwood.errors import (
     CorruptionError,
@@ -171,8 +173,25 @@ def _choose(listing: Listing, known: Mapping[int, str], *, root: str) -> bytes:
             found["damaged"].append((each.step, each.path, why))
         if listing.died(each):
             found["unfinished"].append((each.step, each.path))
+    _require_root(root)
     found["others"] = _others(root)
     return json.dumps(found).encode()
+
+
+def _require_root(root: str) -> None:
+    """Raise for what steps cannot lie in, or were not meant to: to start anew is no answer then."""
+    if parse_url(root) is not None:
+        return
+    if what_is_at(root) in ("a file", "something else"):
+        raise NotADirectoryError(
+            errno.ENOTDIR, "expected the directory that steps lie in, found a file", root
+        )
+    layout = layout_at(Path(root))
+    if layout is not None:
+        raise ValueError(
+            f"{root} is a checkpoint itself ({layout.description}): expected the directory that "
+            f"steps lie in, perhaps {Path(root).parent}"
+        )
 
 
 def _others(root: str) -> list[str]:

@@ -11,7 +11,7 @@ layers/[0-3]/**     one character of a set; [!0-3] one that is not
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from cordwood.errors import MismatchError
@@ -109,14 +109,16 @@ def _escaped_first(members: str) -> str:
     return f"\\{members}" if members[:1] in ("^", "]") else members
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compiled(pattern: str, option: str) -> re.Pattern[str]:
     try:
         return re.compile(f"{keys_as_regex(pattern, capture=False)}(?:/.*)?", re.DOTALL)
     except re.error as e:
-        raise ValueError(f"select: {pattern!r} is not a pattern: {e}") from e
+        raise ValueError(f"{option}: {pattern!r} is not a pattern: {e}") from e
 
 
-def matching(names: Sequence[str], select: Select, *, naming: Naming, where: str) -> list[bool]:
+def matching(
+    names: Sequence[str], select: Select, *, naming: Naming, where: str, option: str = "select"
+) -> list[bool]:
     """Of each name whether the patterns take it.
 
     Args:
@@ -124,18 +126,24 @@ def matching(names: Sequence[str], select: Select, *, naming: Naming, where: str
         select: a pattern or several; where all begin with '!', they take away from everything.
         naming: the index's.
         where: what holds the names, for the error.
+        option: whose patterns they are, for the error.
 
     Raises:
         MismatchError: a pattern matches nothing; suggests the nearest, and names them all.
     """
+    if not isinstance(select, Iterable):
+        raise TypeError(f"{option}: expected a pattern or several, found {select!r}")
     patterns = [select] if isinstance(select, str) else list(select)
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise TypeError(f"{option}: expected patterns that are str, found {pattern!r}")
     wanted = [each for each in patterns if not each.startswith("!")]
     taken = [not wanted] * len(names)
     problems = []
     for pattern in [*wanted, *[each for each in patterns if each.startswith("!")]]:
         keep = not pattern.startswith("!")
         plain = pattern_name(pattern.removeprefix("!"), naming)
-        match = _compiled(plain).fullmatch
+        match = _compiled(plain, option).fullmatch
         hits = [i for i, name in enumerate(names) if match(name)]
         if not hits:
             sign = "" if keep else "!"
@@ -145,7 +153,7 @@ def matching(names: Sequence[str], select: Select, *, naming: Naming, where: str
     if not patterns:
         raise ValueError("select: there is no pattern; None selects everything")
     if problems:
-        raise MismatchError(f"select matches no leaf of {where}:\n" + "\n".join(problems))
+        raise MismatchError(f"{option} matches no leaf of {where}:\n" + "\n".join(problems))
     return taken
 
 

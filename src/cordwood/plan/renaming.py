@@ -40,6 +40,8 @@ def renamed(
         ValueError: a rule has a wildcard too many or too few, or makes no key path.
         MismatchError: a rule matches nothing; suggests the nearest, and names them all.
     """
+    if not isinstance(rename, Mapping):
+        raise TypeError(f"rename: expected a dict of old and new key paths, found {rename!r:.80}")
     rules = [_rule(pattern, target, naming) for pattern, target in rename.items()]
     used: set[str] = set()
     found = []
@@ -65,6 +67,9 @@ def renamed(
 
 
 def _rule(pattern: str, target: str, naming: Naming) -> _Rule:
+    for text in (pattern, target):
+        if not isinstance(text, str):
+            raise TypeError(f"rename: expected key paths that are str, found {text!r:.80}")
     if _UNUSABLE.search(pattern):
         raise ValueError(f"rename: {pattern!r}: only * and ** can stand for something in a rule")
     if _WILDCARDS.findall(pattern) != _WILDCARDS.findall(target):

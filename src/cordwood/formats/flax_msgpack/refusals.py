@@ -74,9 +74,10 @@ def refusal(path: KeyPath, value: Any) -> UnsupportedLeafError:
             "code"
         )
     if isinstance(value, (tuple, Mapping)) and not is_array:
+        other = ", or convert it with dict()" if isinstance(value, dict) else ""
         return UnsupportedLeafError(
             f"{at}: a {kind.__qualname__} cannot be stored as it is, only dict and list; use "
-            "to_bytes, or to_state_dict first"
+            f"to_bytes, or to_state_dict first{other}"
         )
     try:
         describe(path, value)

@@ -70,7 +70,7 @@ def scan(directory: ReadableDirectory) -> Scanned:
 
 def _scan(directory: ReadableDirectory, tree: TreeFile) -> Scanned:
     use_ocdbt = tree.use_ocdbt
-    if use_ocdbt is None:
+    if use_ocdbt is None or not _has_arrays(tree):  # without one Orbax makes no database
         use_ocdbt = directory.has(MANIFEST_NAME)
     values: Database | Files = Database(directory) if use_ocdbt else Files(directory)
     fill = None
@@ -130,6 +130,10 @@ def _leaf(
             return Leaf(path, "numpy_scalar", shape, dtype, storage)
         return Leaf(path, number.__name__, (), "", Inline(number(reader.element(array))))
     return Leaf(path, "jax" if value_type == "jax.Array" else "numpy", shape, dtype, storage)
+
+
+def _has_arrays(tree: TreeFile) -> bool:
+    return any(leaf.value_type != "string" for leaf in tree.leaves)
 
 
 def _has_strings(tree: TreeFile) -> bool:
