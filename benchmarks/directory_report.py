@@ -23,13 +23,14 @@ Written by `make bench`. Medians of interleaved rounds, all contenders of a tree
 each round in an order of its own (of loads of less than 2 GiB three times as many rounds); each
 save onto a fresh path once the last one's files are emptied and the disk is in sync, each load
 after its files were read through once, and after twice the memory that the tree takes (at most 4
-GiB) was touched and freed: the host of a virtual machine takes away what has been free for a
-while, and whoever comes next would wait for it. cordwood's saves and the bare loop are on the disk
-when they return, and its loads are verified; what Orbax and eFormer write can still be lost, and
-is not checked when it is read. The bare loop moves the bytes of cordwood's packs, in as many files
-(of a tree beyond 2 GiB the first 64 MiB of each, again and again); its reads go to memory that the
-kernel gives and clears for each file, where cordwood's smaller blocks may be memory that the
-process has had before. Trust the ratios within a table, not the absolute numbers."""
+GiB) was touched and freed, and 256 MiB in small pages: the host of a virtual machine takes away
+what has been free for a while, and whoever comes next would wait for it. cordwood's saves and the
+bare loop are on the disk when they return, and its loads are verified; what Orbax and eFormer
+write can still be lost, and is not checked when it is read. The bare loop moves the bytes of
+cordwood's packs, in as many files (of a tree beyond 2 GiB the first 64 MiB of each, again and
+again); its reads go to memory that the kernel gives and clears for each file, where cordwood's
+smaller blocks may be memory that the process has had before. Trust the ratios within a table, not
+the absolute numbers."""
 
 
 class Report(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any
 __all__ = ["extra_bytes", "give_back", "have_memory", "peak_bytes", "reset_peak"]
 
 _MOST_BYTES = 4 << 30
+_SMALL_PAGES_BYTES = 256 << 20
 
 
 def extra_bytes(operation: Callable[[], Any]) -> int:
@@ -44,12 +45,19 @@ def have_memory(size_bytes: int) -> None:
     """Have the machine hold that much free memory, at most 4 GiB, as one of metal does.
 
     The host of a virtual machine takes away what has been free for two seconds; to touch 1.5 GB
-    of it takes a second then, and it depends on who came before which contender pays for that.
+    of it takes a second then, and it depends on who came before which contender pays for that. So
+    it is with small pages, which every object of Python's lies in, and which are kept apart from
+    huge ones: after a load of Orbax's, cordwood's took 163 ms without those, 143 ms with them.
     """
     size = min(size_bytes, _MOST_BYTES)
-    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as pages:
-        pages.madvise(mmap.MADV_HUGEPAGE)
-        for at in range(0, size, mmap.PAGESIZE):
+    _touch(size, mmap.MADV_HUGEPAGE)
+    _touch(min(size, _SMALL_PAGES_BYTES), mmap.MADV_NOHUGEPAGE)
+
+
+def _touch(size_bytes: int, advice: int) -> None:
+    with mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as pages:
+        pages.madvise(advice)
+        for at in range(0, size_bytes, mmap.PAGESIZE):
             pages[at] = 1
 
 

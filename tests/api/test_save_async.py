@@ -21,6 +21,7 @@ from jax.sharding import PartitionSpec as P
 
 import cordwood
 from cordwood.engine import snapshot, system
+from cordwood.engine.pending import save_in_background
 from cordwood.errors import NotACheckpointError, PendingSaveError
 from cordwood.testing import assert_trees_equal
 from tests.alarms import alarms, interrupted
@@ -447,10 +448,11 @@ def test_relative_paths_are_those_of_the_call(
     options: Any = {"layout": name} if "." not in name else {}
     cordwood.save(tmp_path / "b" / name, {"precious": 1}, **options)
     monkeypatch.chdir(tmp_path / "a")
-    earlier = cordwood.save_async(tmp_path / "earlier", {"w": np.zeros(1 << 20)})
+    goes_on = threading.Event()
+    save_in_background("earlier", lambda _: until(goes_on.is_set), total_bytes=0)
     pending = cordwood.save_async(name, {"w": 2}, **options)
     monkeypatch.chdir(tmp_path / "b")
-    earlier.wait()
+    goes_on.set()
     pending.wait()
     assert pending.path == name
     assert cordwood.load(tmp_path / "a" / name) == {"w": 2}
@@ -466,10 +468,11 @@ def test_what_is_refused_is_what_lies_at_the_path_of_the_call(
 
     def save(name: str) -> None:
         monkeypatch.chdir(tmp_path / "a")
-        earlier = cordwood.save_async(tmp_path / "earlier", {"w": np.zeros(1 << 20)})
+        goes_on = threading.Event()
+        save_in_background("earlier", lambda _: until(goes_on.is_set), total_bytes=0)
         pending = cordwood.save_async(name, {"w": 2})
         monkeypatch.chdir(tmp_path / "b")
-        earlier.wait()
+        goes_on.set()
         pending.wait()
 
     save("only-b")

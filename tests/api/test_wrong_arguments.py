@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
@@ -49,12 +51,28 @@ CASES: dict[str, tuple[Callable[[str], Any], type[Exception], str]] = {
     "rules are a dict": (load_with({"w": P()}), TypeError, "rules: expected a list of"),
     "a rule is a str": (load_with(["w"]), TypeError, "rules: expected .*found 'w'"),
     "mesh is a number": (load(mesh=3), TypeError, "mesh: expected a jax.sharding.Mesh, found 3"),
+    "a spec is a number": (load_with([("w", 3)]), TypeError, "rules: 'w': expected a Partition"),
+    "mesh without devices": (
+        load(mesh=jax.sharding.AbstractMesh((4, 2), ("x", "y"))),
+        TypeError,
+        "mesh: expected a jax.sharding.Mesh, found AbstractMesh",
+    ),
     "a path of bytes": (lambda path: cordwood.load(encoded(path)), TypeError, "a path that is"),
     "to bytes": (lambda path: cordwood.save(encoded(path), TREE), TypeError, "a path that is"),
     "metadata": (
         lambda path: cordwood.save(path, TREE, metadata=3),  # type: ignore[arg-type]
         TypeError,
         "metadata: expected a dict of strings, found 3",
+    ),
+    "metadata of a conversion": (
+        lambda path: cordwood.convert(path, f"{path}.safetensors", metadata=3),  # type: ignore[arg-type]
+        TypeError,
+        "metadata: expected a dict of strings, found 3",
+    ),
+    "no metadata": (
+        lambda path: cordwood.save(path, TREE, metadata=0),  # type: ignore[arg-type]
+        TypeError,
+        "metadata: expected a dict of strings, found 0",
     ),
     "sample": (
         lambda path: cordwood.verify(path, sample="5%"),  # type: ignore[arg-type]
@@ -99,7 +117,7 @@ def test_what_is_said(path: str, name: str) -> None:
 def test_a_file_where_a_directory_has_to_be(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("mine")
     for save in (cordwood.save, cordwood.save_async):
-        with pytest.raises(NotADirectoryError, match=f"is no directory: '{tmp_path}/file'"):
+        with pytest.raises(NotADirectoryError, match=f"is no directory; .*: '{tmp_path}/file'"):
             save(tmp_path / "file" / name, TREE)
 
 
@@ -117,3 +135,12 @@ def test_a_subclass_of_dict_in_msgpack() -> None:
         cordwood.UnsupportedLeafError, match=r"Odd cannot be stored.*, or convert it with dict\(\)"
     ):
         cordwood.to_bytes({"k": Odd(a=np.ones(1))})
+
+
+def test_what_is_as_good(path: str) -> None:
+    rules: Any = ((re.compile("a"), P()), ("b", None))
+    tree = cordwood.load(path, mesh=mesh_of(4, 2), rules=rules, cast="f32")
+    assert tree["a"].sharding.spec == P()
+    assert cordwood.verify(path, sample=np.float32(0.5)).verified_bytes > 0  # type: ignore[arg-type]
+    cordwood.save(f"{path}.safetensors/", TREE, layout="packs")
+    assert os.path.isdir(f"{path}.safetensors")

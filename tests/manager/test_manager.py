@@ -477,7 +477,13 @@ def test_roots_that_are_none(tmp_path: Path) -> None:
         CheckpointManager(tmp_path / "run" / "100").restore()
     with pytest.raises(NotADirectoryError, match="expected the directory that steps lie in"):
         CheckpointManager(tmp_path / "m.safetensors").restore()
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    (shards / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"shards is a checkpoint itself .*index of Hugging"):
+        CheckpointManager(shards).restore()
     assert CheckpointManager(tmp_path / "new").restore() is None
+    (tmp_path / "run" / "cordwood.json").write_text("{}")  # of somebody's, beside the steps
     restored = CheckpointManager(tmp_path / "run").restore()
     assert restored is not None
     assert restored.step == 100

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -55,7 +56,7 @@ def read_boxes(reading: Reading, wants: Sequence[Want]) -> list[list[Array]]:
     buffers = execute_load(plan, files, digests=digests, verify=verify)
     if verify:
         check_loaded(plan, buffers, sources, files)
-    placements = iter(plan.placements)  # one for each shape that is taken of it
+    placements = iter(plan.placements)
     shapes_of: dict[tuple[Box, ...], list[tuple[int, ...]]] = {}
     for i, (leaf, boxes) in zip(read, planned, strict=True):
         shapes = shapes_of.get(boxes)
@@ -64,7 +65,9 @@ def read_boxes(reading: Reading, wants: Sequence[Want]) -> list[list[Array]]:
         dtype = dtypes.to_numpy(leaf.dtype)
         arrays = [
             np.ndarray(shape, dtype, buffers[buffer], position) if size else np.empty(shape, dtype)
-            for shape, (buffer, position, size) in zip(shapes, placements, strict=False)
+            for shape, (buffer, position, size) in zip(
+                shapes, islice(placements, len(shapes)), strict=True
+            )
         ]
         if isinstance(leaf.storage, Pieces) and leaf.storage.encoding == "swapped":
             arrays = [array.byteswap(inplace=True) for array in arrays]

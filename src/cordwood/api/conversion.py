@@ -12,7 +12,7 @@ from cordwood.api.casting import Cast, cast_dtypes
 from cordwood.api.checkpoint import Checkpoint
 from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.formats import Format
-from cordwood.api.jobs import plan_job
+from cordwood.api.jobs import plan_job, require_strings
 from cordwood.api.layouts import Layout, destination_for
 from cordwood.api.save import refuse_foreign
 from cordwood.api.stored_leaves import StoredLeaves
@@ -127,7 +127,8 @@ def convert(
         if cast is not None:
             paths = [leaf.key_path for leaf in index.leaves]
             wanted = cast_dtypes(index.leaves, paths, cast, naming=index.naming, where=name)
-        strings = dict(opened.metadata if metadata is None else metadata)
+        strings = opened.metadata if metadata is None else metadata
+        require_strings(strings)
         lost = _losses(name, os.fspath(path), index, row, strings, lossy=lossy)
         size_bytes = _size(index, [leaf.dtype for leaf in index.leaves])
         meter = None if progress is None else Meter(size_bytes, progress)

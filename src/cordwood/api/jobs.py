@@ -14,7 +14,7 @@ from cordwood.engine.write import write_file, write_stream
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe, whole_array
 
-__all__ = ["Fetch", "Job", "Linking", "plan_job"]
+__all__ = ["Fetch", "Job", "Linking", "plan_job", "require_strings"]
 
 Fetch: TypeAlias = Callable[[int], Any]
 
@@ -45,6 +45,12 @@ class Job(NamedTuple):
     sizes: Sequence[int] | None = None  # of each leaf: bytes written here; None: all of each
 
 
+def require_strings(metadata: Any) -> None:
+    """Raise TypeError for metadata that are no mapping; what is in it is for its format to say."""
+    if not isinstance(metadata, Mapping):
+        raise TypeError(f"metadata: expected a dict of strings, found {metadata!r:.80}")
+
+
 def plan_job(
     path: str | os.PathLike[str],
     tree: Any,
@@ -61,8 +67,7 @@ def plan_job(
     `meeting` is of the processes that save together, and is entered when the job is written;
     `linking` is for directories of packs.
     """
-    if not isinstance(metadata, Mapping):
-        raise TypeError(f"metadata: expected a dict of strings, found {metadata!r:.80}")
+    require_strings(metadata)
     options: dict[str, Any] = {} if linking is None else {"linking": linking}
     if compression is not None:
         if row.name != "zarr":

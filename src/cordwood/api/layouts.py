@@ -40,6 +40,7 @@ __all__ = [
     "ORBAX",
     "ZARR",
     "Layout",
+    "by_index",
     "destination_for",
     "is_directory_name",
     "layout_at",
@@ -132,12 +133,15 @@ def destination_for(
     blocking = file_above(path)
     if blocking is not None:
         raise NotADirectoryError(
-            errno.ENOTDIR, f"{text} is to be saved below it, and it is no directory", blocking
+            errno.ENOTDIR,
+            f"{text} is to be saved below it, and it is no directory; save to another path",
+            blocking,
         )
     is_file = any(text.endswith(row.suffix) for row in FORMATS if row.writable)
-    if text.endswith("/") and format_by_suffix(text.rstrip("/")) is not None:
+    if layout is None and format is None and text.endswith("/") and format_by_suffix(text[:-1]):
         raise ValueError(
-            f"{text}: the suffix means a file, and the slash at the end a directory: leave one away"
+            f"{text}: the suffix means a file, and the slash at the end a directory: leave one "
+            "out, or say layout="
         )
     if layout is not None and (format is not None or is_file):
         what = f"format={format!r}" if format is not None else "a name with the suffix of a file"
@@ -345,7 +349,7 @@ def layout_at(path: str | os.PathLike[str]) -> Layout | None:
 
 def layout_to_read(place: Path) -> Layout | None:
     """The layout of a local directory, of all; None where there is none. Raises as `layout_at`."""
-    found = _by_index(place)
+    found = by_index(place)
     if found is not None or _is_of_steps(place):
         return found
     for row in LAYOUTS:
@@ -355,7 +359,7 @@ def layout_to_read(place: Path) -> Layout | None:
     return None
 
 
-def _by_index(place: Path) -> Layout | None:
+def by_index(place: Path) -> Layout | None:
     """The layout whose index lies in the directory itself."""
     written = layout_at(place)
     if written is not None:
@@ -379,7 +383,7 @@ def _is_of_steps(place: Path) -> bool:
     folders = subfolders(str(place))
     if all(map(str.isdecimal, steps)) and steps and sorted(steps) == sorted(folders):
         return sorted(map(int, steps)) != list(range(len(steps))) or any(
-            _by_index(place / name) is not None for name in steps[-LOOKED_AT:]
+            by_index(place / name) is not None for name in steps[-LOOKED_AT:]
         )
     return False
 

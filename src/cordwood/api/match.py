@@ -248,19 +248,25 @@ def target_of(leaf: Leaf, spec: LeafSpec, like: Any, to: str | None, *, cast: bo
         kind = "jax" if to == "jax" else "numpy"
     if kind == "numpy_scalar" and leaf.shape:
         kind = "numpy"
-    sharding = _sharding(like) if kind in ("jax", "prng_key") else None
+    sharding = _sharding(like, leaf) if kind in ("jax", "prng_key") else None
     dtype = spec.dtype if spec.dtype and (cast or not leaf.dtype) else leaf.dtype
     return Target(leaf, kind, dtype, spec.weak_type and kind == "jax", sharding)
 
 
-def _sharding(like: Any) -> Any:
-    """Where a leaf of `like` is committed to; None where it is not."""
+def _sharding(like: Any, leaf: Leaf) -> Any:
+    """Where a leaf of `like` is committed to; None where it is not.
+
+    With its layout, a Format, where a ShapeDtypeStruct asks for another than the usual.
+    """
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(like, jax.Array):
         return like.sharding if like.committed else None
-    format = getattr(like, "format", None)  # of a ShapeDtypeStruct: a sharding with a layout
-    if getattr(format, "layout", None) is not None:
-        return format
+    format = getattr(like, "format", None)
+    layout = getattr(format, "layout", None)
+    if layout is not None:
+        usual = tuple(range(len(leaf.shape)))
+        if len(layout.major_to_minor) == len(usual) and layout.major_to_minor != usual:
+            return format
     return getattr(like, "sharding", None)
 
 

@@ -49,7 +49,7 @@ def place(placing: Placing, targets: Sequence[Target], paths: Sequence[KeyPath])
     mesh, rules, shardings = placing
     if rules is not None and mesh is None:
         raise ValueError("rules give partition specs, which need a mesh: pass mesh=")
-    if mesh is not None or rules is not None:
+    if mesh is not None:
         _check(mesh, rules)
     entries = _Entries(shardings)
     placed: list[Target] = []
@@ -89,7 +89,7 @@ def _check(mesh: Any, rules: Any) -> None:
     """Raise TypeError for what is no mesh and what are no rules, ValueError for a bad pattern."""
     import jax
 
-    if not isinstance(mesh, jax.sharding.Mesh | jax.sharding.AbstractMesh):
+    if not isinstance(mesh, jax.sharding.Mesh):
         raise TypeError(f"mesh: expected a jax.sharding.Mesh, found {mesh!r:.80}")
     if rules is None:
         return
@@ -97,14 +97,17 @@ def _check(mesh: Any, rules: Any) -> None:
     if not isinstance(rules, Sequence) or isinstance(rules, str):
         raise TypeError(f"rules: expected a list of {form}, found {rules!r:.80}")
     for rule in rules:
-        if not isinstance(rule, tuple | list) or len(rule) != 2 or not isinstance(rule[0], str):
+        if not isinstance(rule, tuple | list) or len(rule) != 2:
             raise TypeError(f"rules: expected {form}, found {rule!r:.80}")
+        pattern, spec = rule
+        if not isinstance(pattern, str | re.Pattern):
+            raise TypeError(f"rules: expected a regular expression, found {pattern!r:.80}")
+        if spec is not None and not isinstance(spec, jax.sharding.PartitionSpec):
+            raise TypeError(f"rules: {pattern!r:.80}: expected a PartitionSpec, found {spec!r:.80}")
         try:
-            re.compile(rule[0])
+            re.compile(pattern)
         except re.error as e:
-            raise ValueError(
-                f"rules: {rule[0]!r} is no regular expression, as rules have: {e}"
-            ) from e
+            raise ValueError(f"rules: {pattern!r} is no regular expression: {e}") from e
 
 
 class _Unfit(Exception):

@@ -94,7 +94,7 @@ def save(
                 path,
                 tree,
                 row,
-                metadata or {},
+                {} if metadata is None else metadata,
                 prefix=prefix,
                 compression=compression,
                 meeting=meeting,

@@ -106,7 +106,7 @@ def begin_save(
     path = given if parse_url(given) is not None else rooted(given)
     row = destination_for(path, format=format, layout=layout, prefix=prefix)
     with meeting_for(
-        path, row, prefix=prefix, compression=compression, timeout_seconds=timeout_seconds
+        given, row, prefix=prefix, compression=compression, timeout_seconds=timeout_seconds
     ) as meeting:
         if tell_failures:
             raise_unreported()
@@ -121,7 +121,7 @@ def begin_save(
                 path,
                 tree,
                 row,
-                metadata or {},
+                {} if metadata is None else metadata,
                 prefix=prefix,
                 compression=compression,
                 meeting=meeting,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,7 +21,6 @@ Array: TypeAlias = np.ndarray[Any, Any]
 _PART_BYTES = 4 << 20
 _BINS = 24
 _FIRST = 8
-_LARGE = 1e100  # float64 holds the sum of squares of any array of lesser elements
 
 
 class Statistics(NamedTuple):
@@ -54,7 +54,6 @@ def statistics(checkpoint: Checkpoint, key_path: str) -> Statistics:
     (located,) = checkpoint.located([leaf], [None])
     size = nan = zero = finite = 0
     low, high = math.inf, -math.inf
-    mean = squares = np.longdouble(0)  # where it is wide: the squares of float64 may be too large
     first: list[Any] = []
     for array in _parts(checkpoint, located):
         size += array.size
@@ -64,32 +63,47 @@ def statistics(checkpoint: Checkpoint, key_path: str) -> Statistics:
         nan += int(np.count_nonzero(np.isnan(values)))
         values = values[np.isfinite(values)]
         if values.size:
-            least, most = float(values.min()), float(values.max())
-            low, high = min(low, least), max(high, most)
-            wide = np.longdouble if max(-least, most) > _LARGE else np.float64
-            # Chan's update of mean and squares by a part, in place of sums that cancel.
-            count = finite + values.size
-            with np.errstate(over="ignore"):
-                part_mean = values.mean(dtype=wide)
-                delta = np.longdouble(part_mean) - mean
-                part = np.square(values.astype(wide) - part_mean).sum(dtype=wide)
-                squares += part + delta * delta * finite * values.size / count
-                mean += delta * values.size / count
-            finite = count
+            low, high = min(low, float(values.min())), max(high, float(values.max()))
+            finite += values.size
     inf = size - nan - finite
     if not finite:
         return Statistics(size, nan, inf, zero, None, None, None, None, (), tuple(first))
+    mean, std = low, 0.0
     bins = np.zeros(_BINS, np.int64)
     if high > low:
-        for array in _parts(checkpoint, located):
-            values = _numbers(array)
-            bins += _binned(values[np.isfinite(values)].astype(np.float64), low, high)
+        mean, std = _spread(_finite(checkpoint, located), low, high, bins)
     else:
         bins[0] = finite
-    std = float(np.sqrt(squares / finite))
     return Statistics(
-        size, nan, inf, zero, low, high, float(mean), std, tuple(bins.tolist()), tuple(first)
+        size, nan, inf, zero, low, high, mean, std, tuple(bins.tolist()), tuple(first)
     )
+
+
+def _finite(checkpoint: Checkpoint, leaf: Leaf) -> Iterator[Array]:
+    """The finite elements, float64, in parts."""
+    for array in _parts(checkpoint, leaf):
+        values = _numbers(array)
+        yield values[np.isfinite(values)].astype(np.float64)
+
+
+def _spread(parts: Iterable[Array], low: float, high: float, bins: Array) -> tuple[float, float]:
+    """Mean and standard deviation of values from low to high; counts them in bins."""
+    # By a power of 2, which rounds nothing, they are brought to where no square is too large.
+    scale = math.ldexp(1.0, math.frexp(max(-low, high))[1] - 1)
+    count, mean, squares = 0, 0.0, 0.0
+    for part in parts:
+        if not part.size:
+            continue
+        bins += _binned(part, low, high)
+        # Chan's update of mean and squares by a part, in place of sums that cancel.
+        values = part / scale
+        before, count = count, count + values.size
+        part_mean = float(values.mean())
+        delta = part_mean - mean
+        squares += float(np.square(values - part_mean).sum())
+        squares += delta * delta * before * values.size / count
+        mean += delta * values.size / count
+    return mean * scale, math.sqrt(squares / count) * scale
 
 
 def _binned(values: Array, low: float, high: float) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Sequence
+from numbers import Real
 from typing import NamedTuple
 
 from cordwood.api.checkpoint import open as open_checkpoint
@@ -83,7 +84,7 @@ def verify(
         FormatError: the file, or the index of a directory, is not what its format says.
         IncompleteCheckpointError: there is a directory without an index.
     """
-    if not isinstance(sample, int | float) or not 0 < sample <= 1:
+    if not isinstance(sample, Real) or not 0 < sample <= 1:
         raise ValueError(f"sample={sample!r}: expected a share: more than 0, and at most 1")
     if resume is not None and sample < 1:
         raise ValueError("resume= is for checking all: a sample is chosen anew by each call")

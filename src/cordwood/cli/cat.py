@@ -42,9 +42,11 @@ def command(path: str, key: str, prefix: str | None, as_json: bool) -> None:
             value = checkpoint[key].load(to="numpy")
         else:
             stored, index = checkpoint[found[1]], parse_index(found[2])
+            if not stored.dtype:
+                raise click.BadParameter(f"{key}: no array, but {stored.kind}", param_hint="KEY")
             try:
                 value = stored[index]
-            except (IndexError, TypeError) as e:  # of no such element, of what is no array
+            except IndexError as e:
                 raise click.BadParameter(f"{key}: {e}", param_hint="KEY") from e
     if as_json:
         print_json({"key_path": key, "value": as_json_has_it(value)})

@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 import click
 
 from cordwood.engine.screen import screen_size
-from cordwood.keypath import key_literal
 
 __all__ = [
     "as_json_has_it",
@@ -26,7 +25,7 @@ __all__ = [
     "size_text",
 ]
 
-_MOST_BITS = 10_000  # of an int that Python prints in decimal, whatever it is told
+_MOST_BITS = 2000  # of an int that Python prints in decimal however it is configured
 _TABLE_LINES = 6  # of a table beside its rows: titles, rules, caption, the prompt after it
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -40,12 +39,14 @@ def print_json(value: Any) -> None:
 
 def as_json_has_it(value: Any) -> Any:
     """A value of a leaf as JSON has one, or else its text."""
+    if hasattr(value, "dtype") and value.dtype.kind in "mM":
+        value = value.astype(str)
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, tuple | list):
         return [as_json_has_it(item) for item in value]
     if isinstance(value, int) and value.bit_length() > _MOST_BITS:
-        return key_literal(value)
+        return f"{value:#x}"
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float) and value - value == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -53,8 +54,8 @@ def file_above(path: str | os.PathLike[str]) -> str | None:
     as far as can be told.
     """
     for parent in Path(path).parents:
-        if os.path.exists(parent):
-            return None if os.path.isdir(parent) else os.fspath(parent)
+        with suppress(OSError):
+            return None if stat.S_ISDIR(os.stat(parent).st_mode) else os.fspath(parent)
     return None
 
 

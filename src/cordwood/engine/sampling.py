@@ -15,7 +15,8 @@ from cordwood.index import Digests
 __all__ = ["Sampling", "current_sampling", "sampling"]
 
 _MARK_DIGITS = 32
-_MARK = re.compile(rb"[0-9a-f]{32}\n|[0-9a-f]{0,32}")  # the last one may have been cut off
+_MARK = re.compile(rb"[0-9a-f]{32}\n")
+_CUT_OFF = re.compile(rb"[0-9a-f]{0,32}")  # the last one may be
 
 
 class Sampling:
@@ -72,15 +73,17 @@ class Sampling:
 def _lines(record: str | None) -> frozenset[str]:
     if record is None or not os.path.exists(record):
         return frozenset()
-    found = set()
+    found = []
     with open(record, "rb") as file:
-        while line := file.readline(_MARK_DIGITS + 1):
-            if _MARK.fullmatch(line) is None:
-                raise ValueError(
-                    f"resume={record!r}: expected a new file, or one that an interrupted verify "
-                    "has left; this is another file, and was left as it is: name another path"
-                )
-            found.add(line.decode().strip())
+        while _MARK.fullmatch(line := file.readline(_MARK_DIGITS + 1)):
+            found.append(line.decode().strip())
+        if not _CUT_OFF.fullmatch(line) or file.read(1):
+            raise ValueError(
+                f"resume={record!r}: expected a new file, or one that an interrupted verify has "
+                "left; this is another file, and was left as it is: name another path"
+            )
+    if line:
+        os.truncate(record, len(found) * (_MARK_DIGITS + 1))
     return frozenset(found)
 
 

@@ -19,7 +19,7 @@ def screen_size() -> tuple[int, int]:
 
 def prepare_streams() -> None:
     """Let a closed stream take what is printed, and lose it; and any other all characters: those
-    that it has no code for are escaped, as JSON escapes them."""
+    that it has no code for are escaped, as Python escapes them."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

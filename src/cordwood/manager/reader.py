@@ -135,6 +135,8 @@ class StepReader:
             MismatchError: it does not fit `like`, or has no such items.
             CorruptionError: it is damaged; without a number: all are.
             ProcessError: processes ask for different steps.
+            ValueError: there are no steps, and the root is a checkpoint itself.
+            NotADirectoryError: the root is a file.
             Others: as `cordwood.load` does.
         """
         if step is None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
 
 from cordwood.api.casting import Cast
-from cordwood.api.layouts import layout_at
+from cordwood.api.layouts import by_index
 from cordwood.api.load import load
 from cordwood.api.match import Extra, Missing
 from cordwood.api.steps import listed, sorted_steps
@@ -173,7 +173,8 @@ def _choose(listing: Listing, known: Mapping[int, str], *, root: str) -> bytes:
             found["damaged"].append((each.step, each.path, why))
         if listing.died(each):
             found["unfinished"].append((each.step, each.path))
-    _require_root(root)
+    if not listing.steps():
+        _require_root(root)
     found["others"] = _others(root)
     return json.dumps(found).encode()
 
@@ -182,11 +183,12 @@ def _require_root(root: str) -> None:
     """Raise for what steps cannot lie in, or were not meant to: to start anew is no answer then."""
     if parse_url(root) is not None:
         return
-    if what_is_at(root) in ("a file", "something else"):
+    what = what_is_at(root)
+    if what in ("a file", "something else"):
         raise NotADirectoryError(
-            errno.ENOTDIR, "expected the directory that steps lie in, found a file", root
+            errno.ENOTDIR, f"expected the directory that steps lie in, found {what}", root
         )
-    layout = layout_at(Path(root))
+    layout = by_index(Path(root)) if what == "a folder" else None
     if layout is not None:
         raise ValueError(
             f"{root} is a checkpoint itself ({layout.description}): expected the directory that "
