@@ -440,6 +440,18 @@ def test_a_failure_that_nobody_saw_is_told_at_exit(tmp_path: Path) -> None:
     assert "/x.safetensors in the background failed: " in printed
 
 
+def save_and_go(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, **options: Any) -> None:
+    """Save by a relative path in folder a, and be in folder b before anything is written."""
+    monkeypatch.chdir(folder / "a")
+    goes_on = threading.Event()
+    save_in_background("earlier", lambda _: until(goes_on.is_set), total_bytes=0)
+    pending = cordwood.save_async(name, {"w": 2}, **options)
+    monkeypatch.chdir(folder / "b")
+    goes_on.set()
+    pending.wait()
+    assert pending.path == name
+
+
 @pytest.mark.parametrize("name", ["m.safetensors", "n.msgpack", "packs", "zarr"])
 def test_relative_paths_are_those_of_the_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -447,14 +459,7 @@ def test_relative_paths_are_those_of_the_call(
     (tmp_path / "a").mkdir()
     options: Any = {"layout": name} if "." not in name else {}
     cordwood.save(tmp_path / "b" / name, {"precious": 1}, **options)
-    monkeypatch.chdir(tmp_path / "a")
-    goes_on = threading.Event()
-    save_in_background("earlier", lambda _: until(goes_on.is_set), total_bytes=0)
-    pending = cordwood.save_async(name, {"w": 2}, **options)
-    monkeypatch.chdir(tmp_path / "b")
-    goes_on.set()
-    pending.wait()
-    assert pending.path == name
+    save_and_go(monkeypatch, tmp_path, name, **options)
     assert cordwood.load(tmp_path / "a" / name) == {"w": 2}
     assert cordwood.load(tmp_path / "b" / name) == {"precious": 1}
 
@@ -465,20 +470,10 @@ def test_what_is_refused_is_what_lies_at_the_path_of_the_call(
     for folder in ("a", "b"):
         (tmp_path / folder / f"only-{folder}").mkdir(parents=True)
         (tmp_path / folder / f"only-{folder}" / "notes.txt").write_text("mine")
-
-    def save(name: str) -> None:
-        monkeypatch.chdir(tmp_path / "a")
-        goes_on = threading.Event()
-        save_in_background("earlier", lambda _: until(goes_on.is_set), total_bytes=0)
-        pending = cordwood.save_async(name, {"w": 2})
-        monkeypatch.chdir(tmp_path / "b")
-        goes_on.set()
-        pending.wait()
-
-    save("only-b")
+    save_and_go(monkeypatch, tmp_path, "only-b")
     assert cordwood.load(tmp_path / "a" / "only-b") == {"w": 2}
     with pytest.raises(NotACheckpointError, match=r"notes\.txt"):
-        save("only-a")
+        save_and_go(monkeypatch, tmp_path, "only-a")
 
 
 def test_a_forked_child_has_no_saves_of_its_parents(tmp_path: Path) -> None:

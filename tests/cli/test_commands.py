@@ -273,7 +273,8 @@ def test_verify_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(engine, "bad_blocks", stop_at_x2)
     assert run("verify", path, "--resume", record).code == 130
-    noted = record.read_text().splitlines()
+    head, *noted = record.read_text().splitlines()
+    assert head == "cordwood verify: found whole"
     assert 3 <= len(noted) <= 5  # another thread may be at one
     before = len(calls)
     with cordwood.open(path) as checkpoint:
@@ -283,7 +284,10 @@ def test_verify_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not record.exists()
 
 
-@pytest.mark.parametrize("content", ["hello", "{}", "\n", "0" * 31 + "\n", "0" * 33, "\xff\x00"])
+@pytest.mark.parametrize(
+    "content",
+    ["hello", "{}", "\n", "42", "c", "0" * 32 + "\n", "0" * 31 + "\n", "0" * 33, "\xff\x00"],
+)
 def test_verify_keeps_files_that_are_no_records(
     run: Run, path: Path, tmp_path: Path, content: str
 ) -> None:
@@ -298,13 +302,15 @@ def test_verify_keeps_files_that_are_no_records(
 def test_a_record_that_was_cut_off(tmp_path: Path) -> None:
     """In the middle of a line: the next one does not join it."""
     record = tmp_path / "record"
-    record.write_text("0" * 32 + "\n" + "1" * 7)
-    for count in (2, 3):
+    digests = Digests(0, 1 << 20, b"0" * 16)
+    for count in (1, 2, 3):
         chosen = Sampling(1, None, str(record))
-        chosen.note("x", count, Digests(0, 1 << 20, b"0" * 16))
-        lines = record.read_text().splitlines()
+        assert [chosen.is_known("x", size, digests) for size in (1, 2, 3)].count(True) == count - 1
+        chosen.note("x", count, digests)
+        _, *lines = record.read_text().splitlines()
         assert list(map(len, lines)) == [32] * count
-        assert lines[0] == "0" * 32
+        with record.open("a") as file:
+            file.write("1" * 7)
 
 
 def test_verify_takes_an_empty_record(run: Run, path: Path, tmp_path: Path) -> None:

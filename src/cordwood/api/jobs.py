@@ -55,7 +55,7 @@ def plan_job(
     path: str | os.PathLike[str],
     tree: Any,
     row: Format | Layout,
-    metadata: Mapping[str, str],
+    metadata: Mapping[str, str] | None,
     *,
     prefix: str | None,
     compression: str | None,
@@ -67,6 +67,7 @@ def plan_job(
     `meeting` is of the processes that save together, and is entered when the job is written;
     `linking` is for directories of packs.
     """
+    metadata = {} if metadata is None else metadata
     require_strings(metadata)
     options: dict[str, Any] = {} if linking is None else {"linking": linking}
     if compression is not None:

@@ -94,7 +94,7 @@ def save(
                 path,
                 tree,
                 row,
-                {} if metadata is None else metadata,
+                metadata,
                 prefix=prefix,
                 compression=compression,
                 meeting=meeting,

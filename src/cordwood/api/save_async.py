@@ -121,7 +121,7 @@ def begin_save(
                 path,
                 tree,
                 row,
-                {} if metadata is None else metadata,
+                metadata,
                 prefix=prefix,
                 compression=compression,
                 meeting=meeting,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,9 +13,7 @@ from cordwood.index import Digests
 
 __all__ = ["Sampling", "current_sampling", "sampling"]
 
-_MARK_DIGITS = 32
-_MARK = re.compile(rb"[0-9a-f]{32}\n")
-_CUT_OFF = re.compile(rb"[0-9a-f]{0,32}")  # the last one may be
+_HEAD = b"cordwood verify: found whole\n"  # a record begins so: no other file is taken for one
 
 
 class Sampling:
@@ -25,8 +22,8 @@ class Sampling:
     Args:
         share: of the blocks of each file, at random; 1 is all.
         seed: of the choice.
-        record: a file that names the sources that were found whole, one a line, so that a later
-            call can leave them out; None: there is none.
+        record: a file that names the sources that were found whole, one a line after a head, so
+            that a later call can leave them out; None: there is none.
 
     Raises ValueError where there is another file in place of the record, which would be lost.
     """
@@ -60,7 +57,8 @@ class Sampling:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         fd = os.open(self._record, flags, 0o644)
         try:
-            os.write(fd, f"{_mark(name, size_bytes, digests)}\n".encode())
+            head = b"" if os.fstat(fd).st_size else _HEAD
+            os.write(fd, head + f"{_mark(name, size_bytes, digests)}\n".encode())
         finally:
             os.close(fd)
 
@@ -73,18 +71,18 @@ class Sampling:
 def _lines(record: str | None) -> frozenset[str]:
     if record is None or not os.path.exists(record):
         return frozenset()
-    found = []
     with open(record, "rb") as file:
-        while _MARK.fullmatch(line := file.readline(_MARK_DIGITS + 1)):
-            found.append(line.decode().strip())
-        if not _CUT_OFF.fullmatch(line) or file.read(1):
+        data = file.read(len(_HEAD))
+        if data not in (b"", _HEAD):
             raise ValueError(
                 f"resume={record!r}: expected a new file, or one that an interrupted verify has "
                 "left; this is another file, and was left as it is: name another path"
             )
-    if line:
-        os.truncate(record, len(found) * (_MARK_DIGITS + 1))
-    return frozenset(found)
+        data += file.read()
+    end = data.rfind(b"\n") + 1
+    if end < len(data):  # the last line was cut off: the next one must not join it
+        os.truncate(record, end)
+    return frozenset(data[len(_HEAD) : end].decode(errors="replace").split("\n")) - {""}
 
 
 def _mark(name: str, size_bytes: int, digests: Digests) -> str:

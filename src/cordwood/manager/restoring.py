@@ -164,7 +164,8 @@ def _require_same(asked: Sequence[bytes], root: str) -> None:
 def _choose(listing: Listing, known: Mapping[int, str], *, root: str) -> bytes:
     """On process 0: the newest step that counts, and what is newer and does not."""
     found: dict[str, Any] = {"damaged": [], "unfinished": []}
-    for each in listing.down_to(lambda step: step.whole):
+    steps = listing.down_to(lambda step: step.whole)
+    for each in steps:
         if each.whole:
             each.require_known()
             return json.dumps({**json.loads(_as_bytes(each)), **found}).encode()
@@ -173,7 +174,7 @@ def _choose(listing: Listing, known: Mapping[int, str], *, root: str) -> bytes:
             found["damaged"].append((each.step, each.path, why))
         if listing.died(each):
             found["unfinished"].append((each.step, each.path))
-    if not listing.steps():
+    if not steps:
         _require_root(root)
     found["others"] = _others(root)
     return json.dumps(found).encode()
