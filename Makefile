@@ -50,6 +50,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 bench: $(STAMP) $(MINILM)
+	$(BIN)/python benchmarks/resume.py
 	$(BIN)/python benchmarks/single_file.py
 	$(BIN)/python benchmarks/directory.py
 	$(BIN)/python benchmarks/training.py

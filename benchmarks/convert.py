@@ -84,7 +84,9 @@ def contenders(places: Mapping[str, Path]) -> dict[str, Callable[[Path], Any]]:
 
     found: dict[str, Callable[[Path], Any]] = {BARE: partial(copy_direct, places["safetensors"])}
     for source, target in PAIRS:
-        options: dict[str, Any] = {"layout": "zarr"} if target == "zarr" else {}
+        options: dict[str, Any] = {"overwrite": True}
+        if target == "zarr":
+            options["layout"] = "zarr"
         if target == "msgpack":
             options["lossy"] = True
         found[f"{source} to {target}"] = partial(cordwood.convert, places[source], **options)

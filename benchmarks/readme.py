@@ -8,6 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.resume import (
+    FLAX,
+    ORBAX,
+    OURS,
+    OURS_DIRECTORY,
+    OURS_MSGPACK,
+    SAFETENSORS,
+)
+
 __all__ = ["README", "ROWS", "table", "with_table"]
 
 HERE = Path(__file__).resolve().parent
@@ -26,17 +35,31 @@ class Row(NamedTuple):
 
 
 _ORBAX, _EFORMER = "orbax StandardCheckpointer", "eformer tree_serialize / tree_deserialize"
-_FLAX_SAVE, _FLAX_LOAD = "flax.to_bytes + write + fsync", "flax read + from_bytes (numpy leaves)"
-_SAVE, _LOAD = "cordwood.save .safetensors, durable", "cordwood.load .safetensors to jax, verified"
+_FLAX_SAVE, _SAVE = "flax.to_bytes + write + fsync", "cordwood.save .safetensors, durable"
 _PACKS = "cordwood packs"
 _MANAGERS = "orbax CheckpointManager / cordwood.CheckpointManager"
 _LOOP = "A loop with three saves"
 
 ROWS = [
-    Row(f"{what}, 8 devices", peer, "directory.md", "gpt2-8-devices", f"{verb}: {name} / {mine}")
-    for what, verb, mine in [("save", "save", _PACKS), ("load", "load", _PACKS)]
-    for peer, name in [("Orbax", _ORBAX), ("eFormer", _EFORMER)]
-] + [
+    *[
+        Row(f"resume: the first load of a new process, {what}", peer, "resume.md", "cold", row)
+        for what, peer, row in [
+            ("`.safetensors`", "safetensors.flax", f"{SAFETENSORS} / {OURS}"),
+            ("`.msgpack`", "flax", f"{FLAX} / {OURS_MSGPACK}"),
+            ("a directory", "Orbax", f"{ORBAX} / {OURS_DIRECTORY}"),
+        ]
+    ],
+    *[
+        Row(f"load again and again in one process, {what}", peer, "resume.md", "repeated", row)
+        for what, peer, row in [
+            ("`.safetensors`", "safetensors.flax", f"{SAFETENSORS} / {OURS}"),
+            ("a directory", "Orbax", f"{ORBAX} / {OURS_DIRECTORY}"),
+        ]
+    ],
+    *[
+        Row("save, 8 devices", peer, "directory.md", "gpt2-8-devices", f"save: {name} / {_PACKS}")
+        for peer, name in [("Orbax", _ORBAX), ("eFormer", _EFORMER)]
+    ],
     Row(
         "how long `save_async` blocks, 8 devices",
         "Orbax",
@@ -57,14 +80,6 @@ ROWS = [
         "single_file.md",
         "gpt2",
         f"{_FLAX_SAVE} / cordwood.save .msgpack, durable",
-    ),
-    Row("load one file", "flax", "single_file.md", "gpt2", f"{_FLAX_LOAD} / {_LOAD}"),
-    Row(
-        "load one file",
-        "safetensors.flax",
-        "single_file.md",
-        "gpt2",
-        f"safetensors.flax.load_file / {_LOAD}",
     ),
     Row(
         "save one file, where safetensors does not flush",

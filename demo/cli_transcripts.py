@@ -7,6 +7,7 @@ import shlex
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
@@ -17,11 +18,11 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 
 HEAD = """# The command `cordwood`
 
-`pip install cordwood` brings it; `python -m cordwood` is the same. Every command takes `--help`,
-with examples, and `--json`, which prints one JSON document. This page is written by
-`python -m demo.cli_transcripts`, which runs each command in a pseudo-terminal of 100 columns and
-40 lines and prints what stands on its screen in the end; a test compares it with what the
-command prints, and another types some of it in tmux.
+Installing the package (`pip install .` in a clone) installs the command; `python -m cordwood` is
+the same. Every command takes `--help`, with examples, and `--json`, which prints one JSON document.
+This page is written by `python -m demo.cli_transcripts`, which runs each command in a
+pseudo-terminal of 100 columns and 40 lines and prints what stands on its screen in the end; a test
+compares it with what the command prints, and another types some of it in tmux.
 
 | exit code | meaning |
 |---|---|
@@ -31,9 +32,19 @@ command prints, and another types some of it in tmux.
 | 3 | there is no such checkpoint or leaf, or it could not be read or written |
 | 130 | interrupted |
 
+`run/latest` is the newest whole step in the directory `run`, in every command that reads, unless
+something of that name lies there.
+
 Completion: `eval "$(_CORDWOOD_COMPLETE=bash_source cordwood)"`; `zsh_source` and `fish_source`
-are for those shells.
+are for those shells. It completes commands, options, files, and after a local path the key paths in
+it: `cordwood show run/100 par<TAB>`.
+
+Control characters and invisible formatting characters in names, texts and paths are printed
+escaped, as `\\x1b` or `\\u202e`, and in JSON as `\\u001b`. `cat` prints a string as it is where its
+output is no terminal.
 """
+
+_SAVED_SECONDS = 1_764_000_000.0  # 2025-11-24 16:00 UTC
 
 # Headings, and commands; a name before a colon is what they are run as.
 SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -62,7 +73,14 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "cordwood diff run/100 model.msgpack --select params",
         ),
     ),
-    ("Whether it is whole", ("cordwood verify run/100", "cordwood verify run/100 --sample 50%")),
+    (
+        "Whether it is whole",
+        (
+            "cordwood verify run/100",
+            "cordwood verify run/100 --sample 50%",
+            "cordwood verify run",
+        ),
+    ),
     (
         "Another format",
         (
@@ -75,6 +93,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "cordwood ls run/100 'parms/**'",
             "cordwood cat run/100 params/head/kernl",
+            "cordwood show run/latest params",
             "cordwood ls run/300",
             "cordwood lst run/100",
         ),
@@ -83,7 +102,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def make_checkpoints(folder: Path) -> None:
-    """Two steps of a run, and a file."""
+    """Save two steps of a run, and a file, at a time that is always the same."""
     random = np.random.default_rng(0)
     kernel = np.arange(24, dtype=np.float32).reshape(4, 6)
     state = {
@@ -94,16 +113,25 @@ def make_checkpoints(folder: Path) -> None:
         "opt_state": [{"mu": np.zeros((4, 6), np.float32)}, {}],
         "step": 100,
     }
-    cordwood.save(folder / "run" / "100", state)
     cordwood.save(folder / "model.msgpack", state)
-    kernel[1, 2] += 0.125
-    cordwood.save(folder / "run" / "200", {**state, "step": 200})
+    with (
+        mock.patch("time.time", return_value=_SAVED_SECONDS),
+        cordwood.CheckpointManager(folder / "run", background=False, rewrite_every=1) as manager,
+    ):
+        manager.save(100, state, metrics={"loss": 0.25})
+        kernel[1, 2] += 0.125
+        manager.save(200, {**state, "step": 200}, metrics={"loss": 0.125})
 
 
 def transcript(folder: Path, command: str) -> str:
     """A command, what it leaves on a terminal's screen, and its exit code if that is not 0."""
     arguments = [sys.executable, "-m", "cordwood", *shlex.split(command)[1:]]
-    environment = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {
+        **os.environ,
+        "TERM": "xterm-256color",
+        "TZ": "UTC",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     for name in ("COLUMNS", "LINES", "NO_COLOR"):
         environment.pop(name, None)
     shown = run_in_terminal(arguments, folder, environment)

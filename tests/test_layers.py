@@ -13,7 +13,9 @@ ROOT = Path(__file__).resolve().parent.parent / "src"
 
 # The layer of each module or package directly under cordwood. A module imports its own or lower.
 LAYERS = {
+    "attribute_docs": 0,
     "errors": 0,
+    "texts": 0,
     "dtypes": 0,
     "keypath": 1,
     "sharding": 1,
@@ -100,6 +102,7 @@ PURE = {
     "math",
     "operator",
     "re",
+    "shlex",
     "typing",
 }
 

@@ -82,6 +82,7 @@ PUBLIC = [
     "open",
     "parse_path",
     "register_serialization_state",
+    "release_memory",
     "save",
     "save_async",
     "save_to_file",
@@ -97,8 +98,8 @@ PUBLIC = [
 
 SIGNATURES = {
     "save": [
-        *["path", "tree", "*", "format", "layout", "compression", "prefix", "metadata"],
-        *["progress", "timeout_seconds"],
+        *["path", "tree", "*", "format", "layout", "compression", "prefix"],
+        *["max_shard_bytes", "metadata", "progress", "timeout_seconds"],
     ],
     "save_async": [
         *["path", "tree", "*", "format", "layout", "compression", "prefix", "metadata"],
@@ -106,13 +107,13 @@ SIGNATURES = {
     ],
     "load": [
         *["path", "like", "*", "mmap", "to", "verify", "strict", "cast"],
-        *["select", "rename", "missing", "extra", "alias", "nest"],
+        *["select", "rename", "missing", "extra", "alias", "nest", "transpose"],
         *["mesh", "rules", "shardings", "progress", "format", "prefix", "max_bytes"],
     ],
     "convert": [
-        *["source", "destination", "*", "select", "rename", "cast", "lossy"],
+        *["source", "destination", "*", "select", "rename", "transpose", "cast", "lossy"],
         *["format", "layout", "compression", "metadata", "prefix"],
-        *["max_bytes", "scratch", "progress"],
+        *["to_prefix", "overwrite", "max_shard_bytes", "max_bytes", "scratch", "progress"],
     ],
     "diff": ["a", "b", "*", "select", "rename", "strict", "values"],
     "open": ["path", "*", "format", "prefix", "max_bytes", "scratch"],

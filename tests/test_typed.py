@@ -44,3 +44,18 @@ def test_what_the_other_verbs_return(tmp_path: Path) -> None:
     made = assert_type(cordwood.convert(path, tmp_path / "b.msgpack"), cordwood.Conversion)
     assert assert_type(made.lost, tuple[str, ...]) == ()
     assert told[-1].done_bytes == told[-1].total_bytes
+
+
+def test_what_a_manager_restores(tmp_path: Path) -> None:
+    state = State({"w": np.ones(3)}, 7)
+    with cordwood.CheckpointManager(tmp_path) as manager:
+        manager.save(1, state)
+        found = assert_type(manager.restore(like=state), cordwood.Restored[State] | None)
+        assert found is not None
+        one = assert_type(manager.restore(1, like=state), cordwood.Restored[State])
+        required = assert_type(manager.restore(like=state, required=True), cordwood.Restored[State])
+        assert required.tree.step == one.tree.step == 7
+        assert_type(manager.restore(required=True), cordwood.Restored[Any])
+        assert_type(manager.restore(1, like=state, prefix=None, items={}).tree, State)
+        assert_type(manager.restore(required=False), cordwood.Restored[Any] | None)
+        assert_type(manager.restore(), cordwood.Restored[Any] | None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from demo.mistakes.calls import CALLS
 from demo.mistakes.damage import DAMAGE
 from demo.mistakes.fits import FITS
 from demo.mistakes.leaves import LEAVES
@@ -19,5 +20,6 @@ CHAPTERS: Mapping[str, Sequence[Mistake]] = {
     "The checkpoint is not whole": DAMAGE,
     "The tree cannot be saved": LEAVES,
     "Disks, rights and devices": MACHINES,
+    "The call is not what was meant": CALLS,
 }
 MISTAKES: Sequence[Mistake] = [mistake for chapter in CHAPTERS.values() for mistake in chapter]

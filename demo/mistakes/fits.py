@@ -144,6 +144,12 @@ FITS: Sequence[Mistake] = (
         lambda: {"rng": jax.random.key(0)},
     ),
     Mistake(
+        "Only the parameters of a training state",
+        "the whole state was saved, and its `params` alone are asked for",
+        lambda: {"params": {"dense": {"kernel": _f32(4, 8), "bias": _f32(8)}}, "step": _f32(1)},
+        lambda: {"dense": {"kernel": _f32(4, 8), "bias": _f32(8)}},
+    ),
+    Mistake(
         "Several at once",
         "one leaf has another shape, one another dtype, one another name",
         lambda: {"a": _f32(4), "b": _f32(4), "kernel": _f32(4)},

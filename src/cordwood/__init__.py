@@ -7,12 +7,14 @@ trees of numpy arrays are saved and loaded without jax.
 from __future__ import annotations
 
 import importlib
+import threading  # noqa: F401  (first imported at exit, it takes the main thread for alive)
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "cordwood.api.checkpoint": ("Checkpoint", "StoredLeaf", "open"),
+    "cordwood.api.checkpoint": ("Checkpoint", "open"),
+    "cordwood.api.stored_leaf": ("StoredLeaf",),
     "cordwood.api.detect": ("Detected", "detect"),
     "cordwood.api.conversion": ("Conversion", "convert"),
     "cordwood.api.gc": ("gc",),
@@ -24,6 +26,7 @@ _PUBLIC = {
     "cordwood.api.save_async": ("save_async",),
     "cordwood.api.serialize": ("tree_serialize_leaves",),
     "cordwood.api.verify": ("Verification", "verify"),
+    "cordwood.engine.kept_memory": ("release_memory",),
     "cordwood.engine.meter": ("Progress",),
     "cordwood.engine.pending": ("PendingSave",),
     "cordwood.errors": (
@@ -106,7 +109,6 @@ if TYPE_CHECKING:
     from cordwood import msgpack as msgpack
     from cordwood import testing as testing
     from cordwood.api.checkpoint import Checkpoint as Checkpoint
-    from cordwood.api.checkpoint import StoredLeaf as StoredLeaf
     from cordwood.api.checkpoint import open as open
     from cordwood.api.conversion import Conversion as Conversion
     from cordwood.api.conversion import convert as convert
@@ -121,8 +123,10 @@ if TYPE_CHECKING:
     from cordwood.api.save import save as save
     from cordwood.api.save_async import save_async as save_async
     from cordwood.api.serialize import tree_serialize_leaves as tree_serialize_leaves
+    from cordwood.api.stored_leaf import StoredLeaf as StoredLeaf
     from cordwood.api.verify import Verification as Verification
     from cordwood.api.verify import verify as verify
+    from cordwood.engine.kept_memory import release_memory as release_memory
     from cordwood.engine.meter import Progress as Progress
     from cordwood.engine.pending import PendingSave as PendingSave
     from cordwood.errors import CordwoodError as CordwoodError

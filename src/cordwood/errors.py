@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from cordwood.texts import printable
+
 __all__ = [
     "CordwoodError",
     "CorruptionError",
@@ -20,11 +24,16 @@ __all__ = [
     "UnsupportedFormatError",
     "UnsupportedLeafError",
     "counted",
+    "no_prefix",
 ]
 
 
 class CordwoodError(Exception):
     """The base of every error that cordwood raises on its own account."""
+
+    def __str__(self) -> str:
+        # Messages name leaves and paths, which may hold control characters.
+        return printable(super().__str__())
 
 
 class FormatError(CordwoodError, ValueError):
@@ -90,3 +99,12 @@ class ProcessError(CordwoodError, RuntimeError):
 def counted(count: int, noun: str, plural: str | None = None) -> str:
     """A count and its noun, for a message: 1 byte, 2 bytes."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
+def no_prefix(prefixes: Sequence[str]) -> str:
+    """Return what to say where a tree has to be named, and was not."""
+    hint = ""
+    if prefixes:
+        one = repr(prefixes[0])
+        hint = f"; name the tree: prefix={one} in Python, --prefix {one} for the command"
+    return f"No prefix specified. Available prefixes: {list(prefixes)}{hint}"

@@ -24,6 +24,8 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
+from cordwood.attribute_docs import document_fields
+
 __all__ = [
     "DictKey",
     "Key",
@@ -36,8 +38,13 @@ __all__ = [
 ]
 
 
+@document_fields
 class DictKey(NamedTuple):
-    """A dict key that is not a string: int, bool, float, None, bytes, or a tuple of those."""
+    """A dict key that is not a string: int, bool, float, None, bytes, or a tuple of those.
+
+    Attributes:
+        value: the key itself.
+    """
 
     value: Any
 

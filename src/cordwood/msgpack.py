@@ -17,8 +17,10 @@ import numpy as np
 
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.lazy import LazyArray
+from cordwood.engine.urls import expand_home
 from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.formats.flax_msgpack.layout import plan_save
+from cordwood.formats.flax_msgpack.outline import Outline
 from cordwood.formats.flax_msgpack.restore import restore as restore_state
 from cordwood.formats.flax_msgpack.scan import scan
 from cordwood.plan.save import FilePlan, Literal
@@ -222,7 +224,7 @@ def save_to_file(target: Any, filepath: str | os.PathLike[str]) -> None:
     from cordwood.engine.write import write_file
 
     plan, leaves = plan_state(to_state_dict(target))
-    write_file(filepath, plan, lambda i: without_padding(host_array(leaves[i])))
+    write_file(expand_home(filepath), plan, lambda i: without_padding(host_array(leaves[i])))
 
 
 def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:
@@ -244,7 +246,7 @@ def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:
     from cordwood.engine.files import LocalFile
     from cordwood.tree.flatten import build
 
-    with LocalFile(filepath) as file:
+    with LocalFile(expand_home(filepath)) as file:
         index = scan(file)
         targets = [target_as_saved(leaf, None) for leaf in index.leaves]
         values = restore(index, [file], targets, mmap=False, verify=False, alias=False)
@@ -277,11 +279,13 @@ def decompress_bytes(data: Encoded, *, max_bytes: int | None = None) -> bytes:
     return bytes(_decompressed(data, max_bytes))
 
 
-def _decompressed(data: Encoded, max_bytes: int | None) -> memoryview:
+def _decompressed(
+    data: Encoded, max_bytes: int | None, outline: Outline | None = None
+) -> memoryview:
     from cordwood.engine.files import MemoryFile
     from cordwood.formats.compressed.decompress import decompress
 
-    return decompress(MemoryFile(data), "gz", max_bytes=max_bytes).map()
+    return decompress(MemoryFile(data), "gz", max_bytes=max_bytes, outline=outline).map()
 
 
 def to_compressed_bytes(target: Any) -> bytes:
@@ -294,8 +298,8 @@ def to_compressed_bytes(target: Any) -> bytes:
 def from_compressed_bytes(
     target: Any, compressed_data: Encoded, *, max_bytes: int | None = None
 ) -> Any:
-    """What `from_bytes` gives for the bytes of a gzip stream; see `decompress_bytes`."""
-    return from_bytes(target, _decompressed(compressed_data, max_bytes))
+    """Return what `from_bytes` gives for the bytes of a gzip stream; see `decompress_bytes`."""
+    return from_bytes(target, _decompressed(compressed_data, max_bytes, Outline()))
 
 
 def validate_serializable(pytree: Any) -> tuple[bool, list[str]]:

@@ -94,11 +94,21 @@ def test_streams_given_to_the_plain_readers_are_named(tmp_path: Path, suffix: st
             call()
 
 
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_damaged_stream_is_not_taken_for_another_format(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x{suffix}"
+    cordwood.save(path, {"w": np.arange(10_000)})
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(cordwood.TruncatedError) as error:
+        cordwood.load(path)
+    assert "this is" not in str(error.value)
+
+
 def test_counts_of_one_read_well(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     cordwood.save(path, {"w": np.ones(3)})
     with cordwood.open(path) as checkpoint:
-        assert repr(checkpoint).endswith("x.safetensors: 1 leaf>")
+        assert "x.safetensors: 1 leaf, 24 B" in repr(checkpoint)
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)

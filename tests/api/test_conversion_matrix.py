@@ -62,7 +62,7 @@ def test_arrays_without_names(tmp_path: Path) -> None:
         cordwood.convert(source, tmp_path / "b")
     with pytest.raises(MismatchError, match="holds arrays without names: load it into a tree"):
         cordwood.diff(source, {})
-    with pytest.raises(MismatchError, match="which neither select nor rename can take"):
+    with pytest.raises(MismatchError, match="which select, rename and transpose need"):
         cordwood.load(source, select="0")
     with pytest.raises(ValueError, match="holds arrays without names: all have to be there"):
         cordwood.load(source, like={}, missing="keep")

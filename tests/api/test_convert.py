@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -205,6 +206,85 @@ def test_casts(tmp_path: Path) -> None:
     assert not (tmp_path / "c").exists()
 
 
+def test_casts_leave_integers_as_they_are(tmp_path: Path) -> None:
+    source, path = tmp_path / "a.safetensors", tmp_path / "b"
+    ids = np.array([1, 257, 1001])
+    cordwood.save(source, {"ids": ids, "w": np.ones(3)})
+    done = cordwood.convert(source, path, cast={"**": "bf16"})
+    assert done.lost == ()
+    assert_trees_equal(cordwood.load(path), {"ids": ids, "w": np.ones(3, jnp.bfloat16)})
+    message = "ids: casting int64 to bfloat16 would change values, the first of them 257"
+    with pytest.raises(MismatchError, match=message):
+        cordwood.convert(source, tmp_path / "c", cast={"ids": "bf16"}, lossy=True)
+
+
+@pytest.mark.parametrize(
+    ("array", "dtype"),
+    [
+        (np.array([1, np.inf], np.float16), "int32"),
+        (np.array([1, -np.inf], np.float16), "int32"),
+        (np.array([1, -np.inf], np.float16), "int64"),
+        (np.array([1, 2.0**31], np.float32), "int32"),
+        (np.array([1, 2.0**63]), "int64"),
+        (np.array([1, 2.0**64]), "uint64"),
+        (np.array([1, np.nan]), "uint8"),
+        (np.array([1, -(2**31)], np.int32), "float16"),
+        (np.array([1, 2**31 - 1], np.int32), "float16"),
+        (np.array([1, -(2**63)]), "float16"),
+        (np.array([1, 2**63 - 1]), "float32"),
+        (np.array([1, 2**64 - 1], np.uint64), "complex64"),
+        (np.array([True, False]), "float8_e8m0fnu"),
+        (np.array([1, 1 + 2j]), "float64"),
+    ],
+)
+def test_casts_at_the_limits_of_a_dtype_are_refused(
+    tmp_path: Path, array: np.ndarray[Any, Any], dtype: str
+) -> None:
+    source = tmp_path / "a.safetensors"
+    cordwood.save(source, {"w": array})
+    message = f"would change values, the first of them {re.escape(f'{array[1]}')};"
+    with pytest.raises(MismatchError, match=message):
+        cordwood.load(source, to="numpy", cast={"w": dtype})
+
+
+@pytest.mark.parametrize(
+    ("value", "like"),
+    [
+        (10**400, 0.0),
+        (10**400, np.zeros((), np.int64)),
+        (2**70 + 1, np.zeros((), np.float32)),
+        (np.array(np.inf), 1),
+        (np.array(np.nan), 1),
+        (np.array(2.5), 1),
+        (np.array(1 + 2j), 1.0),
+    ],
+)
+def test_values_that_a_number_cannot_hold_are_refused(
+    tmp_path: Path, value: Any, like: Any
+) -> None:
+    source = tmp_path / "a.safetensors"
+    cordwood.save(source, {"n": value})
+    with pytest.raises(MismatchError, match=r"n: (casting .* would change values|expected float)"):
+        cordwood.load(source, like={"n": like}, cast=True)
+
+
+def test_values_that_a_number_can_hold_are_converted(tmp_path: Path) -> None:
+    source = tmp_path / "a.safetensors"
+    cordwood.save(source, {"i": 2**70, "c": np.array(2 + 0j), "x": np.array(3.0)})
+    like = {"i": np.zeros((), np.float32), "c": 1.0, "x": 1}
+    found = cordwood.load(source, like=like, cast=True)
+    assert_trees_equal(found, {"i": np.asarray(2.0**70, np.float32), "c": 2.0, "x": 3})
+
+
+def test_casts_of_complex_to_real_numbers_warn_of_nothing(tmp_path: Path) -> None:
+    source = tmp_path / "a.safetensors"
+    cordwood.save(source, {"w": np.array([1 + 0j, -2])})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = cordwood.load(source, cast={"w": "float32"})
+    assert_trees_equal(found, {"w": np.array([1, -2], np.float32)})
+
+
 def test_what_is_there_stays_whole(tmp_path: Path) -> None:
     source, path = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
     cordwood.save(source, {"w": np.arange(1 << 20)})
@@ -213,7 +293,7 @@ def test_what_is_there_stays_whole(tmp_path: Path) -> None:
     data[-1] ^= 1
     source.write_bytes(data)
     with pytest.raises(CorruptionError, match=r"a\.safetensors"):
-        cordwood.convert(source, path)
+        cordwood.convert(source, path, overwrite=True)
     assert cordwood.load(path) == {"old": 1}
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [source.name, path.name]
     path.write_text("a letter")
@@ -393,7 +473,7 @@ cordwood.convert(warm, destination, **options)
 with open("/proc/self/clear_refs", "w") as file:
     file.write("5")
 before = status("VmRSS")
-cordwood.convert(source, destination, **options)
+cordwood.convert(source, destination, overwrite=True, **options)
 print(json.dumps(status("VmHWM") - before))
 """
 

@@ -244,7 +244,9 @@ def test_items(run: Path) -> None:
     assert list(cordwood.open(path / "ema")) == ["v"]
     with pytest.raises(PrefixError, match=r"Available prefixes: \['ema', 'state'\]"):
         cordwood.load(path)
-    with pytest.raises(PrefixError, match=r"the item 'config' is no tree. Available: \['ema', 's"):
+    with pytest.raises(
+        PrefixError, match=r"the item 'config' is JSON, and no tree. Trees: \['ema', 's"
+    ):
         cordwood.open(path, prefix="config")
     with pytest.raises(PrefixError, match="Prefix 'model' not found"):
         cordwood.load(path, prefix="model")

@@ -134,7 +134,8 @@ def test_prefixes(tmp_path: Path) -> None:
     with pytest.raises(cordwood.PrefixError) as none:
         cordwood.load(tmp_path)
     assert str(none.value) == (
-        f"{tmp_path}: No prefix specified. Available prefixes: ['opt/é\\n', 'params']"
+        f"{tmp_path}: No prefix specified. Available prefixes: ['opt/é\\n', 'params']; name "
+        "the tree: prefix='opt/é\\n' in Python, --prefix 'opt/é\\n' for the command"
     )
     assert isinstance(none.value, ValueError)
     with pytest.raises(ValueError, match=r"Prefix 'zz' not found. Available: \['opt/é\\n', 'pa"):

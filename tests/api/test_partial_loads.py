@@ -15,6 +15,7 @@ import safetensors.numpy
 from jax.sharding import NamedSharding, PartitionSpec
 
 import cordwood
+from cordwood import dtypes
 from cordwood.errors import MismatchError
 from cordwood.testing import assert_trees_equal
 
@@ -166,6 +167,54 @@ def test_every_mismatch_in_one_message(store: Store) -> None:
     assert "params/dense/kernel: expected float32[8,5]" in str(error.value)
 
 
+THEIRS = {f"h.{i}.attn.weight": np.ones(2, np.float32) for i in range(4)}
+OURS = {"blocks": [{"q": np.zeros(2, np.float32)} for _ in range(4)]}
+
+
+@pytest.mark.parametrize("passing", [{"extra": "ignore"}, {"strict": False}])
+def test_a_load_that_would_keep_all_of_like_is_refused(store: Store, passing: Any) -> None:
+    path = store(THEIRS)
+    with pytest.raises(MismatchError) as error:
+        cordwood.load(path, like=OURS, missing="keep", **passing)
+    assert str(error.value).replace("'", "") == (
+        f"no leaf of `like` is in {path}; the names differ: use rename= (docs/hugging-face.md)\n"
+        "  in `like`: blocks/0/q, blocks/1/q, blocks/2/q and 1 more\n"
+        "  in the checkpoint: h.0.attn.weight, h.1.attn.weight, h.2.attn.weight and 1 more"
+    )
+    with pytest.raises(MismatchError, match=" as it is selected; the names differ"):
+        cordwood.load(path, like=OURS, select="h.0.*", missing="keep", **passing)
+
+
+def test_a_load_that_would_keep_all_says_where_like_is_in_the_checkpoint(tmp_path: Path) -> None:
+    cordwood.save(tmp_path / "a", {"params": {"w": np.ones(2)}, "step": 1})
+    hint = r'all of `like` is under params in the checkpoint: pass select="params", rename='
+    with pytest.raises(MismatchError, match=hint):
+        cordwood.load(tmp_path / "a", like={"w": np.zeros(2)}, missing="keep", extra="ignore")
+
+
+def test_an_empty_checkpoint_and_a_like_without_arrays_keep_all(tmp_path: Path) -> None:
+    keep: Any = {"missing": "keep", "extra": "ignore"}
+    cordwood.save(tmp_path / "empty", {})
+    assert cordwood.load(tmp_path / "empty", like={"w": 1.0, "v": np.ones(1)}, **keep)["w"] == 1.0
+    cordwood.save(tmp_path / "a", {"w": np.ones(2)})
+    assert cordwood.load(tmp_path / "a", like={"n": 3}, **keep) == {"n": 3}
+
+
+def test_names_that_all_differ_are_said_so_first(store: Store) -> None:
+    path = store(THEIRS)
+    with pytest.raises(MismatchError) as error:
+        cordwood.load(path, like=OURS)
+    lines = str(error.value).replace("'", "").splitlines()
+    assert lines[:3] == [
+        f"8 leaves of {path} do not fit `like`:",
+        "  no leaf has the same name: use rename= (docs/hugging-face.md)",
+        "  blocks/0/q: not in the checkpoint",
+    ]
+    assert lines[-1] == "  h.3.attn.weight: in the checkpoint (float32[2]), not in `like`"
+    assert "missing=" not in str(error.value)
+    assert "extra=" not in str(error.value)
+
+
 def test_a_shape_is_never_kept_as_a_value(store: Store) -> None:
     path = store(state())
     like = {**state(), "new": {"w": jax.ShapeDtypeStruct((2,), jnp.float32)}}
@@ -243,8 +292,72 @@ def test_dtypes_by_pattern(store: Store) -> None:
     assert found["a"]["w"].dtype == np.float32
     assert found["a"]["n"].dtype == np.uint8
     assert found["b"].dtype == np.float16
-    with pytest.raises(MismatchError, match=r"a/n: casting int64 to int8 would change values"):
-        cordwood.load(store({"a": {"n": np.array([300])}}), cast={"**": "int8"})
+    with pytest.raises(
+        MismatchError,
+        match=r"a/n: casting int64 to int8 would change values, the first of them 300;",
+    ):
+        cordwood.load(store({"a": {"n": np.array([7, 300])}}), cast={"a/n": "int8"})
+
+
+def test_a_pattern_leaves_integers_as_they_are(store: Store) -> None:
+    tree = {"ids": np.array([1, 257, 1001]), "mask": np.array([True, False]), "w": np.ones(3)}
+    for pattern in ("**", "*"):
+        found = cordwood.load(store(tree), cast={pattern: "bf16"})
+        assert_trees_equal(found, {**tree, "w": np.ones(3, jnp.bfloat16)})
+    found = cordwood.load(store(tree), cast={"**": "bf16", "ids": "int16", "mask": "uint8"})
+    assert [found[key].dtype.name for key in ("ids", "mask", "w")] == ["int16", "uint8", "bfloat16"]
+    np.testing.assert_array_equal(found["ids"], tree["ids"])
+
+
+def test_a_container_is_no_exact_pattern(store: Store) -> None:
+    path = store({"tokens": {"ids": np.arange(3), "scale": np.ones(2)}})
+    found = cordwood.load(path, cast={"tokens": "bf16"})["tokens"]
+    assert (found["ids"].dtype, found["scale"].dtype) == (np.int64, jnp.bfloat16)
+
+
+def test_a_pattern_that_takes_integers_alone_is_an_error(store: Store) -> None:
+    path = store({"tokens": {"ids": np.arange(3), "more": np.arange(2)}, "w": np.ones(2)})
+    with pytest.raises(
+        MismatchError,
+        match=r"'tokens/\*\*': a pattern casts floating arrays only, and this one takes "
+        r"tokens/ids \(int64\) and 1 more; name each integer array exactly: "
+        r"\{'tokens/ids': 'int32'\}",
+    ):
+        cordwood.load(path, cast={"tokens/**": "int32", "w": "f32"})
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        (np.array([1, 257]), "bf16"),
+        (np.array([1, (1 << 24) + 1], np.int32), "f32"),
+        (np.array([1, (1 << 63) - 1]), "f64"),
+        (np.array([1, (1 << 64) - 1], np.uint64), "f64"),
+        (np.array([1, 70000]), "f16"),
+        (np.array([1, (1 << 53) + 1]), "complex128"),
+    ],
+)
+def test_an_integer_that_no_float_can_hold_is_refused(
+    tmp_path: Path, values: np.ndarray[Any, Any], dtype: str
+) -> None:
+    path = tmp_path / "n.safetensors"
+    cordwood.save(path, {"n": values})
+    zeros = np.zeros(2, dtypes.to_numpy(dtypes.parse(dtype)))
+    for cast, like in [({"n": dtype}, None), (True, {"n": zeros})]:
+        with pytest.raises(MismatchError, match=f"n: casting .* would change .* {values[1]};"):
+            cordwood.load(path, like=like, cast=cast)
+
+
+def test_a_conversion_that_numpy_lacks_names_the_leaf(tmp_path: Path) -> None:
+    path = tmp_path / "n.safetensors"
+    cordwood.save(path, {"n": np.zeros(2, "int4")})
+    with pytest.raises(MismatchError, match="n: there is no conversion from int4 to uint2"):
+        cordwood.load(path, cast={"n": "uint2"})
+
+
+def test_an_integer_that_a_float_can_hold_becomes_one(store: Store) -> None:
+    path = store({"n": np.array([0, -256, 4096])})
+    np.testing.assert_array_equal(cordwood.load(path, cast={"n": "bf16"})["n"], [0, -256, 4096])
 
 
 def test_weak_types_do_not_outlive_a_cast(tmp_path: Path) -> None:

@@ -111,7 +111,9 @@ def test_a_python_number_for_an_array_and_back(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     cordwood.save(path, {"step": jnp.array(5), "x": np.float64(2.5), "n": 7})
     like: dict[str, Any] = {"step": 0, "x": 0.0, "n": jnp.array(0)}
-    with pytest.raises(cordwood.MismatchError, match=r"expected int, found int32\[\] \(cast=True"):
+    with pytest.raises(
+        cordwood.MismatchError, match=r"expected int, found int32\[\] \(.*; cast=True"
+    ):
         cordwood.load(path, like=like)
     got = cordwood.load(path, like=like, cast=True)
     assert (type(got["step"]), got["step"]) == (int, 5)

@@ -65,19 +65,19 @@ def test_where_it_goes(tmp_path: Path, made: list[Any], suffix: str, target: str
     cordwood.convert(source, tmp_path / target)
     assert [file.folder for file in made] == [str(out)]
     assert [file.name for file in made] == [str(source)]
-    cordwood.convert(source, tmp_path / target, scratch=other)
-    cordwood.convert(source, f"file://{tmp_path / target}")
-    cordwood.convert(source, "memory://scratch/packs")  # which has no disk
+    cordwood.convert(source, tmp_path / target, scratch=other, overwrite=True)
+    cordwood.convert(source, f"file://{tmp_path / target}", overwrite=True)
+    cordwood.convert(source, "memory://scratch/packs", overwrite=True)  # which has no disk
     there = tmp_path / target  # now
     folder = there if there.is_dir() else there.parent
     assert [Path(file.folder) for file in made[1:]] == [other, folder, tmp_path]
     assert not any(file.opened for file in made)
     with cordwood.open(source) as checkpoint:  # in memory
-        cordwood.convert(checkpoint, tmp_path / target)
+        cordwood.convert(checkpoint, tmp_path / target, overwrite=True)
         with pytest.raises(
             ValueError, match=re.escape(f"{source} is open: pass prefix=, max_bytes= and")
         ):
-            cordwood.convert(checkpoint, tmp_path / target, scratch=other)
+            cordwood.convert(checkpoint, tmp_path / target, scratch=other, overwrite=True)
     cordwood.convert(tmp_path / target, tmp_path / "c.safetensors")  # no stream at all
     assert len(made) == 4
     assert names_in(other) == []
@@ -141,7 +141,7 @@ def test_damage_is_told_of_the_source(tmp_path: Path, suffix: str, what: str) ->
     source.write_bytes(data)
     before = open_descriptors()
     with pytest.raises(error, match=f"^{re.escape(str(source))}: .*{message}"):
-        cordwood.convert(source, path)
+        cordwood.convert(source, path, overwrite=True)
     assert cordwood.load(path) == {"old": 1}
     assert names_in(out) == ["b.safetensors"]
     assert len(os.listdir("/proc/self/fd")) == before
@@ -219,7 +219,7 @@ for tree in (old, new):
     sources[int(tree["step"])] = f"{sources}/{{tree['step']}}{suffix}"
     cordwood.save(sources[int(tree["step"])], tree)
 """
-CONVERT = "import cordwood; cordwood.convert(sources[int(tree['step'])], path)"
+CONVERT = "import cordwood; cordwood.convert(sources[int(tree['step'])], path, overwrite=True)"
 LOAD = "import cordwood; found = cordwood.load(path)"
 
 
@@ -342,5 +342,5 @@ def test_the_command(tmp_path: Path) -> None:
     message = f"creating a temporary file in {tmp_path / 'no'} for what it decompresses to; pass"
     assert message in failed.stderr
     assert convert("--scratch", str(tmp_path)).returncode == 0
-    assert convert().returncode == 0
+    assert convert("--force").returncode == 0
     assert names_in(tmp_path) == ["a.msgpack.gz", "b.safetensors"]

@@ -201,3 +201,69 @@ def test_nothing_is_saved_there(path: Path) -> None:
     assert set(cordwood.load(path)) == set(TENSORS)
     with pytest.raises(ValueError, match="this one holds one"):
         cordwood.load(path, prefix="params")
+
+
+# A snapshot of one file.
+
+
+def snapshot(folder: Path) -> Path:
+    """What `snapshot_download` leaves: links to blobs beside, and files that are none of ours."""
+    safetensors.numpy.save_file(TENSORS, folder / "weights", metadata={"format": "pt"})
+    blobs, path = folder / "blobs", folder / "snapshots" / ("0f" * 20)
+    blobs.mkdir()
+    path.mkdir(parents=True)
+    (folder / "weights").rename(blobs / "ab12")
+    (blobs / "cd34").write_text("{}")
+    (path / "model.safetensors").symlink_to("../../blobs/ab12")
+    for name in ("config.json", "tokenizer.json"):
+        (path / name).symlink_to("../../blobs/cd34")
+    (path / "README.md").write_text("a card")
+    return path
+
+
+def test_a_snapshot_of_one_file(tmp_path: Path) -> None:
+    path = snapshot(tmp_path)
+    assert cordwood.detect(path).format == "safetensors-shards"
+    found = cordwood.load(path)
+    assert equal(found, {name: TENSORS[name] for name in found})
+    assert set(found) == set(TENSORS)
+    assert set(cordwood.load(path, nest=True)) == {"lm_head", "model"}
+    with cordwood.open(path) as checkpoint:
+        assert checkpoint.metadata == {"format": "pt"}
+    checked = cordwood.verify(path)
+    assert (checked.leaves, checked.verified_bytes) == (len(TENSORS), 0)
+    cordwood.convert(path, tmp_path / "own")
+    assert cordwood.diff(path, tmp_path / "own").equal
+    with pytest.raises(cordwood.NotACheckpointError):
+        cordwood.save(path, {"w": 1})
+    with pytest.raises(ValueError, match="this one holds one"):
+        cordwood.load(path, prefix="a")
+
+
+def test_a_snapshot_whose_blob_is_missing(tmp_path: Path) -> None:
+    path = snapshot(tmp_path)
+    (tmp_path / "blobs" / "ab12").unlink()
+    with pytest.raises(cordwood.IncompleteCheckpointError, match="the download is not complete"):
+        cordwood.load(path)
+
+
+def test_a_single_file_of_cordwoods_keeps_its_tree_and_digests(tmp_path: Path) -> None:
+    tree = {"layers": [np.ones(300), (np.zeros(3), 7)]}
+    file = tmp_path / "run" / "model.safetensors"
+    cordwood.save(file, tree)
+    found = cordwood.load(tmp_path / "run")
+    assert isinstance(found["layers"][1], tuple)
+    assert cordwood.verify(tmp_path / "run").verified_bytes == file.stat().st_size
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(cordwood.CorruptionError):
+        cordwood.verify(tmp_path / "run")
+
+
+def test_in_a_directory_of_steps_the_steps_count(tmp_path: Path) -> None:
+    cordwood.save(tmp_path / "run" / "100", {"w": 1})
+    cordwood.save(tmp_path / "run" / "model.safetensors", {"w": 2})
+    assert cordwood.detect(tmp_path / "run").steps == ("100",)
+    with pytest.raises(cordwood.IncompleteCheckpointError, match="directory of 1 step"):
+        cordwood.load(tmp_path / "run")

@@ -59,6 +59,21 @@ CASES: dict[str, tuple[Callable[[str], Any], type[Exception], str]] = {
     ),
     "a path of bytes": (lambda path: cordwood.load(encoded(path)), TypeError, "a path that is"),
     "to bytes": (lambda path: cordwood.save(encoded(path), TREE), TypeError, "a path that is"),
+    "a tree first": (
+        lambda path: cordwood.save(TREE, path),  # type: ignore[arg-type]
+        TypeError,
+        "path: expected a path, a str or a pathlib.Path, found dict; the path comes first",
+    ),
+    "a tree first, in load": (
+        lambda path: cordwood.load(TREE, path),  # type: ignore[call-overload]
+        TypeError,
+        "found dict; the path comes first",
+    ),
+    "an open leaf in a tree": (
+        lambda path: cordwood.save(f"{path}-2", {"w": next(iter(cordwood.open(path).values()))}),
+        cordwood.UnsupportedLeafError,
+        r"w: a leaf of an open checkpoint cannot be stored; pass leaf.load\(\)",
+    ),
     "metadata": (
         lambda path: cordwood.save(path, TREE, metadata=3),  # type: ignore[arg-type]
         TypeError,

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
+import errno
+import itertools
 import json
+import math
 import os
 import shlex
+import shutil
+import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +27,7 @@ import cordwood
 from cordwood.cli.main import COMMANDS
 from cordwood.engine.sampling import Sampling
 from cordwood.index import Digests
+from cordwood.texts import printable
 from demo.terminal import COLUMNS, LINES, run_in_terminal
 from tests.children import run_python
 from tests.cli.conftest import Run
@@ -86,6 +94,79 @@ def test_info(run: Run, path: Path) -> None:
     assert json.loads(run("info", path, "--json").out)["leaves"] == 7
 
 
+@pytest.mark.parametrize("layout", ["packs", "zarr"])
+def test_info_lists_the_trees_of_a_directory_of_several(
+    run: Run, tmp_path: Path, layout: Any
+) -> None:
+    path = tmp_path / "composite"
+    cordwood.save(path, {"w": np.zeros(4, np.float32)}, prefix="state", layout=layout)
+    cordwood.save(path, {"w": np.zeros(8, np.float32), "n": 1}, prefix="ema", layout=layout)
+    code, out, _ = run("info", path)
+    assert code == 0
+    assert "\ntree ema    2 leaves, 32 B\n" in out
+    assert "\ntree state  1 leaf, 16 B\n" in out
+    found = json.loads(run("info", path, "--json").out)
+    assert sorted(tree["prefix"] for tree in found["trees"]) == ["ema", "state"]
+    assert run("info", path, "--prefix", "ema").out.splitlines()[2].split() == ["leaves", "2"]
+    command = out.splitlines()[-1].partition(": ")[2].split()
+    assert run(*command[1:]).code == 0
+    for verb in (["ls"], ["show", "w"], ["cat", "w"]):
+        code, _, err = run(verb[0], path, *verb[1:])
+        assert code == 3
+        assert "--prefix '" in err
+    cordwood.save(path, {"m": np.zeros(2, np.float32)}, layout=layout)
+    found = json.loads(run("info", path, "--json").out)
+    assert found["leaves"] == 1
+    assert len(found["trees"]) == 2
+
+
+def test_info_lists_the_items_of_an_orbax_checkpoint(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "composite"
+    for item in ("params", "ema"):
+        shutil.copytree(GOLDEN / "orbax" / "v1" / "state", path / item)
+    shutil.copy(GOLDEN / "orbax" / "v1" / "_CHECKPOINT_METADATA", path)
+    (path / "meta").mkdir()
+    (path / "meta" / "metadata").write_text('{"a": 1}')
+    code, out, _ = run("info", path)
+    assert code == 0
+    assert out.splitlines()[1].split() == ["format", "orbax"]
+    assert "\ntree ema     14 leaves, 12.1 KiB\ntree params  14 leaves, 12.1 KiB\n" in out
+    assert "\nitem meta    JSON\n" in out
+    assert json.loads(run("info", path, "--json").out)["items"] == {"meta": "JSON"}
+    code, _, err = run("ls", path)
+    assert code == 3
+    assert "--prefix '" in err
+
+
+def test_info_of_a_url_has_no_size_on_disk(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "memory://info/of/a/url"
+    cordwood.save(url, {"w": np.zeros(4, np.float32)})
+    assert "\non disk    -\n" in run("info", url).out
+    assert json.loads(run("info", url, "--json").out)["disk_bytes"] is None
+
+
+def test_a_long_key_widens_no_other_row(run: Run, tmp_path: Path) -> None:
+    cordwood.save(tmp_path / "c", {"a": 1, "w" * 600: np.zeros(3, np.float32), "b": 2})
+    lines = run("ls", tmp_path / "c").out.splitlines()
+    assert lines[1].startswith("w" * 600 + "  float32[3]")  # whole, where it is no terminal
+    assert max(len(lines[0]), len(lines[2])) < 120
+
+
+def test_a_long_key_is_cut_to_the_width_of_a_terminal(tmp_path: Path) -> None:
+    name = "start" + "w" * 600 + "end"
+    for count in (1, LINES):  # a table, and plain rows
+        leaves = {**{f"k{i}": i for i in range(count)}, name: np.zeros(3, np.float32)}
+        cordwood.save(tmp_path / str(count), leaves)
+        command = [sys.executable, "-m", "cordwood", "ls", str(tmp_path / str(count))]
+        environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)}
+        shown = run_in_terminal(command, tmp_path, environment).text
+        (line,) = [line for line in shown.splitlines() if "start" in line]
+        assert max(map(len, shown.splitlines())) <= COLUMNS
+        assert "..." in line
+        assert line.split()[1] == "float32[3]"
+        assert line.split()[0].endswith("wwend")
+
+
 def test_show(run: Run, path: Path) -> None:
     code, out, _ = run("show", path, "params/dense/kernel")
     assert code == 0
@@ -98,6 +179,24 @@ def test_show(run: Run, path: Path) -> None:
     code, _, err = run("show", path, "params/dense/kernl")
     assert code == 3
     assert "did you mean 'params/dense/kernel'?" in err
+
+
+def test_show_of_a_container_says_what_is_in_it(run: Run, path: Path) -> None:
+    code, out, err = run("show", path, "params/dense")
+    assert (code, out) == (3, "")
+    assert err == (
+        f"KeyError: {path}: 'params/dense' is a container of 2 leaves: 'params/dense/kernel', "
+        f"'params/dense/bias'; `cordwood ls {path} params/dense` lists them\n"
+    )
+    assert "is a container of 3 leaves" in run("cat", path, "params/layers/").err
+    assert run("ls", path, "params/layers").code == 0
+
+
+def test_show_of_no_leaf_says_what_there_is(run: Run, path: Path) -> None:
+    code, _, err = run("show", path, "nope")
+    assert code == 3
+    assert "has no leaf 'nope'; it has 'params/dense/kernel', 'params/dense/bias', " in err
+    assert f"...; `cordwood ls {path}` lists all" in err
 
 
 def test_show_counts_what_is_no_number(run: Run, tmp_path: Path) -> None:
@@ -159,6 +258,57 @@ def test_texts_of_other_people(run: Run, tmp_path: Path) -> None:
         assert hex(10**5000) in run(command, tmp_path / "c", "big").out
         found = json.loads(run(command, tmp_path / "c", "big", "--json").out)
         assert int(found["value"], 16) == 10**5000
+
+
+HOSTILE = "a\x9b31m\u202eb\u2066"  # C1's CSI, and two bidirectional controls
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "packs", "zarr"])
+def test_no_command_prints_what_a_terminal_acts_on(run: Run, tmp_path: Path, name: str) -> None:
+    path, other, absent = tmp_path / name, tmp_path / f"o{name}", tmp_path / f"{HOSTILE}/b"
+    options: Any = {"layout": name} if "." not in name else {}
+    saved = {HOSTILE: np.zeros(2, np.float32), "s": HOSTILE}
+    cordwood.save(path, saved, metadata={HOSTILE: HOSTILE}, **options)
+    cordwood.save(other, {HOSTILE: np.ones(2, np.float32), "s": "x" + HOSTILE}, **options)
+    (tmp_path / "run" / f"step_3{HOSTILE}").mkdir(parents=True)
+    commands: list[tuple[object, ...]] = [
+        ("ls", path),
+        ("ls", path, HOSTILE),
+        ("ls", path, f"{HOSTILE}c"),
+        ("info", path),
+        ("show", path, HOSTILE),
+        ("show", path, "s"),
+        ("show", path, f"{HOSTILE}c"),
+        ("cat", path, HOSTILE),
+        ("diff", path, other),
+        ("verify", absent),
+        ("convert", path, absent.parent / "c.msgpack", "--cast", f"{HOSTILE}=f16"),
+        ("convert", absent, other),
+        ("convert", path, f"{HOSTILE}.pt"),
+        ("convert", path, other, "--rename", HOSTILE),
+        ("ls", tmp_path / "run"),
+        (HOSTILE,),
+    ]
+    for command in commands:
+        for flags in ([], ["--json"]):
+            _, out, err = run(*command, *flags)
+            for text in (out, err):
+                assert printable(text) == text, command
+            if flags:
+                json.loads(out)
+    assert json.loads(run("cat", path, "s", "--json").out)["value"] == HOSTILE
+
+
+def test_cat_of_a_string_is_exact_in_a_pipe_and_escaped_on_a_terminal(
+    run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "c"
+    cordwood.save(path, {"s": f"a\n{HOSTILE}"})
+    assert run("cat", path, "s").out == f"a\n{HOSTILE}\n"
+    command = [sys.executable, "-m", "cordwood", "cat", str(path), "s"]
+    environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)}
+    shown = run_in_terminal(command, tmp_path, environment)
+    assert shown.text == "a\na\\x9b31m\\u202eb\\u2066\n"
 
 
 @pytest.mark.parametrize("arguments", [["ls"], ["ls", "--json"]])
@@ -328,9 +478,62 @@ def test_convert(run: Run, path: Path, tmp_path: Path) -> None:
     renamed = tmp_path / "c"
     run("convert", path, renamed, "--rename", "params/dense=d", "--cast", "d/*=f16", "--json")
     assert cordwood.load(renamed)["d"]["bias"].dtype == np.float16
+    turned = tmp_path / "turned"
+    assert run("convert", path, turned, "--transpose", "**/kernel").code == 0
+    kernel = cordwood.load(path, select="params/dense/kernel")["params"]["dense"]["kernel"]
+    found = cordwood.load(turned, select="params/dense/kernel")["params"]["dense"]["kernel"]
+    np.testing.assert_array_equal(found, kernel.T)
     code, _, err = run("convert", path, tmp_path / "d", "--rename", "nonsense")
     assert code == 2
     assert "expected OLD=NEW, found 'nonsense'" in err
+
+
+def test_convert_keeps_what_is_there(run: Run, path: Path, tmp_path: Path) -> None:
+    target = tmp_path / "b.safetensors"
+    cordwood.save(target, {"old": 1})
+    code, _, err = run("convert", path, target)
+    assert code == 3
+    assert "--force" in err
+    assert cordwood.load(target) == {"old": 1}
+    assert run("convert", path, target, "--force").code == 0
+    assert "old" not in cordwood.load(target)
+
+
+def test_convert_takes_all_trees(run: Run, tmp_path: Path) -> None:
+    source, target = tmp_path / "a", tmp_path / "b"
+    cordwood.save(source, {"w": 1.5}, prefix="params")
+    cordwood.save(source, {"mu": 0.5}, prefix="opt")
+    code, out, _ = run("convert", source, target)
+    assert (code, out) == (0, f"{target}: 2 trees, 2 leaves, 0 B, from packs to packs\n")
+    code, out, _ = run("convert", source, target, "--prefix", "opt", "--to-prefix", "old/opt")
+    assert code == 0
+    assert cordwood.load(target, prefix="old/opt") == {"mu": 0.5}
+    code, _, err = run("convert", source, tmp_path / "c.safetensors")
+    assert code == 3
+    assert "--prefix 'opt'" in err
+    code, out, _ = run("convert", source, target, "--prefix", "opt", "--force", "--json")
+    assert json.loads(out)["error"]["type"] == "FileExistsError"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--cast", "float33"], "float33"),
+        (["--cast", "opt/**"], "expected DTYPE or PATTERN=DTYPE, found 'opt/**'"),
+        (["--cast", "int8"], "a dtype by itself"),
+        (["--cast", "w=float33"], "float33"),
+    ],
+)
+def test_wrong_arguments_of_convert(
+    run: Run, path: Path, tmp_path: Path, options: list[str], message: str
+) -> None:
+    code, _, err = run("convert", path, tmp_path / "b", *options)
+    assert code == 2
+    assert message in err
+    assert not (tmp_path / "b").exists()
+    code, _, err = run("convert", path, path)
+    assert code == 2
+    assert "converted into itself" in err
 
 
 def test_what_convert_would_lose(run: Run, tmp_path: Path) -> None:
@@ -350,21 +553,137 @@ def test_steps(run: Run, tmp_path: Path) -> None:
         cordwood.save(root / str(step), {"x": np.ones(step)})
     code, out, _ = run("steps", root)
     assert code == 0
-    assert [line.split()[:2] for line in out.splitlines()] == [
-        ["5", "packs"],
-        ["20", "packs"],
-        ["100", "packs"],
-    ]
+    rows = [line.split() for line in out.splitlines()]
+    assert [row[:2] for row in rows] == [["5", "packs"], ["20", "packs"], ["100", "packs"]]
+    year = str(datetime.datetime.now().year)
+    assert all(row[4].startswith(f"{year}-") for row in rows)
+    assert out.count("saved by cordwood.save: no policy deletes it") == 3
     (root / "100" / "cordwood.json").unlink()
     (root / "100" / "model.safetensors.index.json").unlink()
     code, out, _ = run("steps", root)
     assert code == 1
     assert "no save to it has finished" in out.splitlines()[-1]
     found = json.loads(run("steps", root, "--json").out)
-    assert [step["step"] for step in found["steps"]] == ["5", "20", "100"]
+    assert [step["step"] for step in found["steps"]] == [5, 20, 100]
+    assert [step["name"] for step in found["steps"]] == ["5", "20", "100"]
     code, _, err = run("steps", root / "20")
     assert code == 2
     assert "not a directory of steps" in err
+
+
+def test_steps_shows_metrics_dates_and_pins(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: 1_764_000_000.0)
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    root = tmp_path / "run"
+    with cordwood.CheckpointManager(root, background=False) as manager:
+        for step, loss in ((10, 0.5), (20, math.nan)):
+            manager.save(step, {"w": np.ones(3)}, metrics={"loss": loss, "accuracy": 1 / 3})
+        cordwood.save(root / "step_30", {"w": np.ones(3)})
+        with manager.pin(10):
+            code, out, _ = run("steps", root)
+            found = json.loads(run("steps", root, "--json").out)["steps"]
+    assert code == 0
+    first, second, third = out.splitlines()
+    assert "2025-11-24 16:00  loss=0.5, accuracy=0.333333  pinned" in first
+    assert "loss=nan" in second
+    assert "pinned" not in second
+    assert "not restored by CheckpointManager" in third
+    assert [step["step"] for step in found] == [10, 20, 30]
+    assert [step["pinned"] for step in found] == [True, False, False]
+    assert found[0]["metrics"] == {"loss": 0.5, "accuracy": 1 / 3}
+    assert found[0]["time"] == "2025-11-24T16:00:00Z"
+    assert found[1]["metrics"]["loss"] == "nan"
+
+
+def test_steps_of_a_url(run: Run) -> None:
+    url = "memory://steps/of/a/url"
+    with cordwood.CheckpointManager(url, background=False) as manager:
+        manager.save(10, {"w": np.ones(3)}, metrics={"loss": 0.5})
+    code, out, _ = run("steps", url)
+    assert code == 0
+    assert out.split()[:3] == ["10", "packs", "-"]
+    (step,) = json.loads(run("steps", url, "--json").out)["steps"]
+    assert (step["disk_bytes"], step["metrics"]) == (None, {"loss": 0.5})
+
+
+def test_steps_is_a_table_on_a_terminal(tmp_path: Path) -> None:
+    with cordwood.CheckpointManager(tmp_path / "run", background=False) as manager:
+        manager.save(10, {"w": np.ones(3)}, metrics={"loss": 0.5})
+    command = [sys.executable, "-m", "cordwood", "steps", "run"]
+    environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)}
+    lines = run_in_terminal(command, tmp_path, environment).text.splitlines()
+    assert lines[1].split() == ["step", "format", "size", "saved", "metrics"]
+    assert lines[-1] == "1 step"
+
+
+def damage(path: Path) -> None:
+    """Change one byte of the elements of a directory of packs."""
+    (data,) = path.glob("data-*")
+    whole = bytearray(data.read_bytes())
+    whole[-1] ^= 1
+    data.write_bytes(bytes(whole))
+
+
+def test_verify_takes_a_root(run: Run, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    for step in (5, 20, 100):
+        cordwood.save(root / str(step), {"x": np.ones(step)})
+    code, out, _ = run("verify", root)
+    assert code == 0
+    *lines, last = out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [str(root / n) for n in ("5", "20", "100")]
+    assert last.startswith(f"{root}: 3 steps: 3 without damage; ")
+    damage(root / "20")
+    (root / "100" / "cordwood.json").unlink()
+    (root / "100" / "model.safetensors.index.json").unlink()
+    code, out, _ = run("verify", root)
+    assert code == 1
+    assert f"damaged: {root}/20: " in out
+    assert f"not whole: {root}/100 has no " in out
+    assert f"{root}: 3 steps: 1 without damage, 1 damaged, 1 not whole; " in out
+    code, out, _ = run("verify", root, "--json")
+    assert code == 1
+    found = json.loads(out)
+    assert found["damaged"]
+    assert [step["damaged"] for step in found["steps"]] == [False, True, False]
+    code, out, _ = run("verify", root / "5", "--sample", "50%", "--seed", "1")
+    assert code == 0
+
+
+def test_verify_of_a_root_goes_on_where_it_was_interrupted(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cordwood.engine import verify as engine
+
+    root, record = tmp_path / "run", tmp_path / "record"
+    for step in (5, 20, 100):
+        cordwood.save(root / str(step), {"x": np.ones(step)})
+    whole, calls = engine.bad_blocks, []
+
+    def stop_in_the_last_step(*arguments: Any) -> Any:
+        calls.append("")
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return whole(*arguments)
+
+    monkeypatch.setattr(engine, "bad_blocks", stop_in_the_last_step)
+    assert run("verify", root, "--resume", record).code == 130
+    assert record.exists()
+    code, out, _ = run("verify", root, "--resume", record)
+    assert code == 0
+    assert "3 steps: 3 without damage" in out
+    assert len(calls) == 4  # two steps are not read again
+    assert not record.exists()
+
+
+def test_verify_of_what_is_no_root(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    code, _, err = run("verify", tmp_path / "empty")
+    assert code == 3
+    assert "is an empty directory" in err
 
 
 def test_gc(run: Run, tmp_path: Path) -> None:
@@ -381,6 +700,7 @@ def test_doctor(run: Run, tmp_path: Path) -> None:
     found = json.loads(run("doctor", tmp_path, "--json").out)
     names = [each["name"] for each in found["findings"]]
     assert {"free space", "durable write", "hard links", "O_DIRECT"} <= set(names)
+    assert {"rename of a directory", "inode numbers"} <= set(names)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -415,6 +735,64 @@ def test_doctor_tells_a_problem(run: Run, tmp_path: Path, monkeypatch: pytest.Mo
     assert out.endswith(": not safe to save to\n")
 
 
+def test_doctor_where_nothing_can_be_made(run: Run) -> None:
+    found = run("doctor", "/proc")
+    assert (found.code, found.out) == (3, "")
+    assert "no directory can be made here (No such file or directory)" in found.err
+    assert found.err.rstrip().endswith("'/proc'")
+
+
+def test_doctor_tells_of_renames_that_lose_what_a_directory_holds(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = os.replace
+
+    def losing(source: str, target: str) -> None:
+        if os.path.isdir(source):
+            for name in os.listdir(source):
+                os.unlink(f"{source}/{name}")
+        replace(source, target)
+
+    monkeypatch.setattr("os.replace", losing)
+    code, out, _ = run("doctor", tmp_path)
+    assert code == 1
+    assert "PROBLEM  rename of a directory" in out
+    assert "what a directory holds is lost when it is renamed" in out
+
+
+def test_doctor_tells_of_inode_numbers_that_change(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lstat = os.lstat
+    numbers = itertools.count(1)
+
+    def renumbered(path: str, **options: Any) -> os.stat_result:
+        fields = list(lstat(path, **options))
+        fields[stat.ST_INO] = next(numbers)
+        return os.stat_result(fields)
+
+    monkeypatch.setattr("os.lstat", renumbered)
+    code, out, _ = run("doctor", tmp_path)
+    assert code == 1
+    assert "PROBLEM  inode numbers" in out
+
+
+def test_doctor_tells_of_directories_that_cannot_be_flushed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync = os.fsync
+
+    def refusing(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        fsync(fd)
+
+    monkeypatch.setattr("os.fsync", refusing)
+    code, out, _ = run("doctor", tmp_path)
+    assert code == 1
+    assert "PROBLEM  fsync of a directory" in out
+
+
 @pytest.mark.parametrize("command", ["ls", "info", "verify"])
 def test_there_is_nothing(run: Run, tmp_path: Path, command: str) -> None:
     code, out, err = run(command, tmp_path / "nothing")
@@ -446,12 +824,29 @@ def test_help_tells_the_commands_and_the_exit_codes(run: Run) -> None:
     out = run("--help").out
     for command in COMMANDS:
         assert f"\n  {command} " in out
+    assert "..." not in out.partition("Commands:")[2].partition("Exit codes:")[0]  # none is cut
     assert "  3    there is no such checkpoint or leaf" in out
     assert run("--version").out == f"cordwood, version {cordwood.__version__}\n"
 
 
+def test_help_is_a_command_too(run: Run) -> None:
+    assert run("help") == run("--help")
+    assert run("help", "ls") == run("ls", "--help")
+    assert run("help", "ls").code == 0
+    code, _, err = run("help", "lss")
+    assert code == 2
+    assert "There is no command 'lss'. Did you mean 'ls'?" in err
+
+
+def test_verify_takes_a_sample_or_a_record_and_not_both(run: Run, path: Path) -> None:
+    code, out, err = run("verify", path, "--sample", "5%", "--resume", "record")
+    assert (code, out) == (2, "")
+    assert "--resume is for checking all" in err
+
+
 IMPORTS = """
 import sys
+import time
 from cordwood.cli.main import main
 sys.argv = ["cordwood", "ls", *sys.argv[1:]]
 try:
@@ -495,7 +890,7 @@ def test_ls_prints_a_table_where_it_fits_the_screen(tmp_path: Path) -> None:
     cordwood.save(tmp_path / "few", {f"w{i}": i for i in range(LINES - 6)})
     cordwood.save(tmp_path / "many", {f"w{i}": i for i in range(LINES - 5)})
     cordwood.save(tmp_path / "wide", {"w" * COLUMNS: 1})
-    for name, is_table in (("few", True), ("many", False), ("wide", False)):
+    for name, is_table in (("few", True), ("many", False), ("wide", True)):
         command = [sys.executable, "-m", "cordwood", "ls", str(tmp_path / name)]
         environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)}
         shown = run_in_terminal(command, tmp_path, environment)
@@ -542,3 +937,33 @@ def test_completion_for_the_shell() -> None:
         code, _CORDWOOD_COMPLETE="zsh_complete", COMP_WORDS="cordwood co", COMP_CWORD="1"
     )
     assert "convert" in words
+
+
+def test_latest_is_the_newest_whole_step(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "run"
+    for step in (5, 20, 100):
+        cordwood.save(root / str(step), {"x": np.ones(step)})
+    (root / "100" / "cordwood.json").unlink()
+    (root / "100" / "model.safetensors.index.json").unlink()
+    assert "float64[20]" in run("ls", root / "latest").out
+    assert json.loads(run("info", root / "latest", "--json").out)["path"] == str(root / "20")
+    assert run("diff", root / "latest", root / "20").code == 0
+    assert run("info", f"{root}/latest/").code == 0
+    monkeypatch.chdir(root)
+    assert run("show", "latest", "x").code == 0
+    cordwood.save(root / "latest", {"x": np.ones(3)})  # a checkpoint of that name is itself
+    assert "float64[3]" in run("ls", root / "latest").out
+
+
+def test_latest_of_a_url(run: Run) -> None:
+    for step in (1, 2):
+        cordwood.save(f"memory://latest/run/{step}", {"x": np.ones(step)})
+    assert "float64[2]" in run("ls", "memory://latest/run/latest").out
+
+
+def test_there_is_no_latest_where_there_are_no_steps(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("ls", tmp_path / "latest")
+    assert code == 3
+    assert f"there is no checkpoint: '{tmp_path}/latest'" in err

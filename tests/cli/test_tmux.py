@@ -40,17 +40,17 @@ def test_what_is_typed_in_tmux(tmp_path: Path) -> None:
     )
     try:
         # What is typed before the shell reads is echoed twice, once without a prompt.
-        _screen_with(tmux, _PROMPT)
+        screen_with(tmux, _PROMPT)
         subprocess.run([*tmux, "send-keys", command, "Enter"], check=True)
         wanted = transcript(tmp_path, command)
-        lines = _screen_with(tmux, wanted.splitlines()[-1])
+        lines = screen_with(tmux, wanted.splitlines()[-1])
     finally:
         subprocess.run([*tmux, "kill-server"], check=False)
     expected = wanted.splitlines()
     assert lines[: len(expected)] == [f"{_PROMPT}{command}", *expected[1:]]
 
 
-def _screen_with(tmux: list[str], text: str) -> list[str]:
+def screen_with(tmux: list[str], text: str) -> list[str]:
     """The lines on the screen once ``text`` stands there; waits for it."""
     deadline = time.monotonic() + _SECONDS
     pane = ""

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import re
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import cordwood
 from cordwood.engine import system
 from cordwood.engine.commit import atomic_file, temporary_pattern
 from cordwood.engine.write import write_stream
@@ -176,6 +178,32 @@ def test_works_where_there_are_no_locks(tmp_path: Path) -> None:
         write_stream(path, [b"data"])
     assert path.read_bytes() == b"data"
     assert len(stale_temporaries(path)) == 1  # it may be a live one's: it stays
+
+
+class NoFlush(system.System):
+    """A file system that cannot flush directories."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+    def fsync(self, fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(self.code, os.strerror(self.code))
+        super().fsync(fd)
+
+
+def test_works_where_directories_cannot_be_flushed(tmp_path: Path) -> None:
+    with system.replaced(NoFlush(errno.EINVAL)):
+        write_stream(tmp_path / "new/f", [b"data"])
+        cordwood.save(tmp_path / "packs", {"a": 1})
+        cordwood.save(tmp_path / "zarr", {"a": 1}, layout="zarr")
+    assert (tmp_path / "new/f").read_bytes() == b"data"
+    assert cordwood.load(tmp_path / "packs") == cordwood.load(tmp_path / "zarr") == {"a": 1}
+
+
+def test_a_directory_whose_flush_fails_is_an_error(tmp_path: Path) -> None:
+    with system.replaced(NoFlush(errno.EIO)), pytest.raises(StorageError, match="flushing its dir"):
+        write_stream(tmp_path / "f", [b"data"])
 
 
 def numbered_calls(folder: Path) -> Iterator[tuple[int, str]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 
-from cordwood.engine.hosts import Hosts, current
+from cordwood.engine.hosts import ALONE, Hosts, current
 from cordwood.testing.processes import run_processes
 from tests.processes.scenarios import deletes_what_is_meant
 
@@ -23,3 +25,9 @@ def faked(work: Callable[[Hosts], None]) -> None:
 @pytest.mark.parametrize("run", [alone, faked])
 def test_only_what_is_meant_is_deleted(run: Callable[[Callable[[Hosts], None]], None]) -> None:
     run(deletes_what_is_meant)
+
+
+def test_while_another_thread_imports_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no job of several processes before jax is imported whole."""
+    monkeypatch.setitem(sys.modules, "jax", ModuleType("jax"))
+    assert current() is ALONE

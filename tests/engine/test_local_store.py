@@ -361,7 +361,7 @@ def test_a_file_that_is_taken_for_a_dead_one_before_it_is_locked(tmp_path: Path)
     class Racing(system.System):
         def flock(self, fd: int, operation: int) -> None:
             target = tmp_path / "data-1"
-            if operation == fcntl.LOCK_EX and not taken and target.exists():
+            if operation & fcntl.LOCK_EX and not taken and target.exists():
                 taken.append(target)
                 target.unlink()
             super().flock(fd, operation)

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
+import logging
 import os
+import stat
+import subprocess
+import sys
+import textwrap
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 
-from cordwood.engine import system
-from cordwood.engine.locks import locked, remove_unlocked, wait_for_lock
+import cordwood
+from cordwood.engine import locks, system, waiting
+from cordwood.engine.locks import locked, remove_unlocked, wait_and_lock, wait_for_lock
+from cordwood.errors import StorageError
 from tests.threads import in_threads
 
 
@@ -179,3 +190,155 @@ def test_only_what_nobody_holds_is_removed(tmp_path: Path) -> None:
     assert remove_unlocked(str(path))
     assert not path.exists()
     assert not remove_unlocked(str(path))
+
+
+def stopped_by(calls: int) -> Callable[[], None]:
+    """Return a check that raises ZeroDivisionError at its call of that number."""
+    numbers = itertools.count(1)
+
+    def check() -> None:
+        if next(numbers) >= calls:
+            raise ZeroDivisionError
+
+    return check
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[str]:
+    """The path of a file that something else has locked."""
+    path = f"{tmp_path}/lock"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    yield path
+    os.close(fd)
+
+
+def take(path: str, **options: Any) -> None:
+    with locked(path, **options):
+        raise AssertionError("it is another's")
+
+
+def take_open(path: str, **options: Any) -> None:
+    fd = os.open(path, os.O_RDWR)
+    try:
+        wait_and_lock(fd, path, **options)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("wait", [take, take_open, wait_for_lock])
+def test_every_wait_is_reported_and_can_be_stopped(
+    held: str,
+    wait: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waiting, "REPORT_SECONDS", 0.001)
+    with pytest.raises(ZeroDivisionError):
+        wait(held, check=stopped_by(3))
+    assert len(caplog.messages) >= 1
+    assert f"waiting for the lock {held}, which another thread of this process holds" in caplog.text
+
+
+@pytest.mark.parametrize("wait", [take, take_open])
+def test_a_wait_ends_at_its_timeout(held: str, wait: Callable[..., None]) -> None:
+    before = _open_files()
+    with pytest.raises(StorageError, match=r"waited 0.05 s for this lock, which .* holds") as e:
+        wait(held, timeout_seconds=0.05)
+    assert e.value.errno == errno.ETIMEDOUT
+    assert e.value.filename == held
+    assert _open_files() == before
+
+
+@pytest.mark.parametrize("layout", ["packs", "zarr"])
+def test_a_save_waits_no_longer_than_its_timeout_and_names_who_holds_the_lock(
+    tmp_path: Path, layout: Literal["packs", "zarr"]
+) -> None:
+    path = tmp_path / "step"
+    cordwood.save(path, {"a": 1}, layout=layout)
+    lock = path / ".cordwood.json.cordwood-lock"
+    if layout == "zarr":
+        lock = tmp_path / ".step.cordwood-lock"
+    code = """
+        import fcntl, os, signal, sys
+        fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        print("locked", flush=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(lock)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            child.stdout.readline()
+            os.waitpid(child.pid, os.WUNTRACED)
+            message = rf"waited 0.1 s for this lock, which process {child.pid} \(.*stopped\) holds"
+            with pytest.raises(StorageError, match=message) as e:
+                cordwood.save(path, {"a": 2}, timeout_seconds=0.1)
+            assert e.value.filename == str(lock)
+            assert cordwood.load(path) == {"a": 1}
+        finally:
+            child.kill()
+    cordwood.save(path, {"a": 3}, timeout_seconds=60)
+    assert cordwood.load(path) == {"a": 3}
+    assert sorted(os.listdir(tmp_path)) == ["step"]
+
+
+class Renumbering(system.System):
+    """A file system that gives a file another inode number at each look."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        numbers = itertools.count(1)
+
+        def renumbered(look: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
+            def status(*args: Any, **options: Any) -> os.stat_result:
+                fields = list(look(*args, **options))
+                fields[stat.ST_INO] = next(numbers)
+                return os.stat_result(fields)
+
+            return status
+
+        for name in ("stat", "lstat", "fstat"):
+            monkeypatch.setattr(os, name, renumbered(getattr(os, name)))
+
+
+def test_inode_numbers_that_change_from_look_to_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        Renumbering(patch)
+        for layout in ("packs", "zarr"):
+            for number in range(2):
+                cordwood.save(tmp_path / layout, {"a": np.arange(number)}, layout=layout)
+    for layout in ("packs", "zarr"):
+        assert cordwood.load(tmp_path / layout)["a"].shape == (1,)
+    assert sorted(os.listdir(tmp_path)) == ["packs", "zarr"]
+
+
+def test_a_lock_whose_file_is_never_found_again_is_given_up_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(locks, "_is_still_at", lambda fd, path: False)
+    monkeypatch.setattr(locks, "_MAX_ROUNDS", 5)
+    with locked(f"{tmp_path}/lock"):
+        pass
+    assert "locks do not work here" in caplog.text
+    with pytest.raises(ZeroDivisionError):
+        take(f"{tmp_path}/lock", check=stopped_by(1))
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_saves_without_locks_warn_once_for_a_run(
+    tmp_path: Path, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Lockless(system.System):
+        def flock(self, fd: int, operation: int) -> None:
+            raise OSError(code, os.strerror(code))
+
+    with system.replaced(Lockless()):
+        for path in ("run/1", "run/1", "run/2", "other/1"):
+            for prefix in ("a", "b"):
+                cordwood.save(tmp_path / path, {"a": 1}, prefix=prefix)
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert [text.split(":")[0] for text in warnings] == [f"{tmp_path}/run/1", f"{tmp_path}/other/1"]
+    assert all("file locks do not work here" in text for text in warnings)

@@ -418,6 +418,32 @@ def test_removing_follows_no_symlinks(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "keep") == ["file"]
 
 
+class LinkedElsewhere(CountingSystem):
+    """Replaces each stage by a link to a directory as soon as it is made."""
+
+    def __init__(self, elsewhere: Path) -> None:
+        super().__init__()
+        self.elsewhere = elsewhere
+
+    def mkdir(self, path: str, mode: int = 0o777) -> None:
+        super().mkdir(path, mode)
+        if path.endswith(".stage"):
+            os.rename(path, f"{path}-aside")
+            os.symlink(self.elsewhere, path)
+
+
+def test_a_link_in_place_of_a_new_stage_is_not_followed(tmp_path: Path) -> None:
+    path, elsewhere = tmp_path / "run", tmp_path / "private"
+    save(path, {"a": b"1"})
+    path.chmod(0o777)
+    elsewhere.mkdir(0o700)
+    with system.replaced(LinkedElsewhere(elsewhere)), pytest.raises(OSError, match="run"):
+        save(path, {"a": b"2"})
+    assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o700
+    assert list(elsewhere.iterdir()) == []
+    assert (path / "a").read_bytes() == b"1"
+
+
 def test_counting_stops_early(tmp_path: Path) -> None:
     names: Iterable[int] = range(30)
     for i in names:

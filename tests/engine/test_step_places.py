@@ -16,7 +16,7 @@ from cordwood.engine import system
 from cordwood.engine.kvstore import ObjectStore
 from cordwood.engine.step_places import Entry, LocalSteps, ObjectSteps, StepPlace, steps_at
 from cordwood.engine.urls import parse_url
-from cordwood.errors import UnsupportedFormatError
+from cordwood.errors import StorageError, UnsupportedFormatError
 from cordwood.testing.faults.systems import CountingSystem, FailingSystem
 
 _numbers = itertools.count()
@@ -245,3 +245,39 @@ def test_there_are_no_pins_in_object_stores() -> None:
     assert not place.in_use("10")
     with pytest.raises(UnsupportedFormatError, match="no locks in an object store"), place.pin("1"):
         pytest.fail("nothing is pinned")
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_there_are_no_pins_in_file_systems_without_locks(tmp_path: Path, code: int) -> None:
+    class Lockless(system.System):
+        def flock(self, fd: int, operation: int) -> None:
+            raise OSError(code, os.strerror(code))
+
+    place = filled(tmp_path).place()
+    before = sorted(os.listdir(tmp_path / "run/10"))
+    with (
+        system.replaced(Lockless()),
+        pytest.raises(UnsupportedFormatError, match="no locks to pin a step by"),
+        place.pin("10"),
+    ):
+        pytest.fail("nothing is pinned")
+    assert sorted(os.listdir(tmp_path / "run/10")) == before
+
+
+def test_a_lock_of_the_root_that_somebody_holds_is_not_waited_for_beyond_the_timeout(
+    tmp_path: Path,
+) -> None:
+    folder = filled(tmp_path).folder
+    place = steps_at(str(folder), "index", timeout_seconds=0.05)
+    fd = os.open(folder / ".steps.cordwood-lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    before = place.entries(lambda _: True)
+    with pytest.raises(StorageError, match=r"waited 0.05 s for this lock"):
+        place.remove(["10"])
+    with pytest.raises(StorageError, match=r"waited 0.05 s for this lock"):
+        place.set_aside("10")
+    with pytest.raises(StorageError, match=r"waited 0.05 s for this lock"), place.pin("10"):
+        pytest.fail("nothing is pinned")
+    assert place.entries(lambda _: True) == before
+    os.close(fd)
+    assert place.remove(["10"]) == ["10"]

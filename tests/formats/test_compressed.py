@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cordwood import msgpack
 from cordwood.engine.files import MemoryFile
@@ -20,6 +22,8 @@ from cordwood.formats.compressed.decompress import (
     decompress_into,
     default_limit,
 )
+from cordwood.formats.flax_msgpack.outline import Outline
+from cordwood.testing import strategies as some
 from tests.memory import traced_memory
 
 KINDS = ["gz", "zst"]
@@ -198,6 +202,104 @@ class Steps:
     def append(self, data: bytes) -> None:
         self.size_bytes += len(data)
         self.longest = max(self.longest, len(data))
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_follows_the_value_is_bounded(kind: str, told: bool) -> None:
+    value = msgpack.to_bytes({"w": np.arange(1000), "n": {"a": [1, "b", None]}})
+    chunks = [value, *[bytes(MIB)] * 64]
+    size = len(value) + (64 << 20) if told else None
+    stream = b"".join(compress(chunks, kind, size_bytes=size))
+    steps = Steps()
+    message = f"^x: byte {len(value)}: expected the end, found more than {2 * MIB} more bytes"
+    with pytest.raises(FormatError, match=message):
+        decompress_into(
+            steps,
+            MemoryFile(stream, "x"),
+            kind,
+            max_bytes=None,
+            outline=Outline(),
+            slack_bytes=2 * MIB,
+        )
+    assert steps.size_bytes <= 8 * MIB
+
+
+def test_a_frame_that_tells_less_than_what_it_holds_is_refused_at_once() -> None:
+    """A stream of 131 kB: 4 GiB of zeros, of a bytes value that is longer."""
+    head = b"\x82\xa1a\x01\xa1w\xc6\xff\xff\xff\xff"
+    size = 32_767 * (128 << 10)
+    blocks = (1 << 1 | (128 << 10) << 3).to_bytes(3, "little") + b"\0"
+    first = (len(head) << 3).to_bytes(3, "little") + head
+    last = (1 | 1 << 1 | (128 << 10) - len(head) << 3).to_bytes(3, "little") + b"\0"
+    frame = b"\x28\xb5\x2f\xfd\xc0\x58" + size.to_bytes(8, "little")
+    stream = frame + first + blocks * 32_766 + last
+    assert len(stream) < 132_000
+    steps = Steps()
+    with pytest.raises(CompressedDataError, match="truncated or damaged"):
+        decompress_into(steps, MemoryFile(stream), "zst", max_bytes=None, outline=Outline())
+    assert steps.size_bytes <= 4 * MIB
+
+
+def test_frames_that_do_not_tell_their_size_may_grow_less() -> None:
+    """The same, where the frame does not tell: at most 256 MiB are taken for 131 kB."""
+    head = b"\x81\xa1w\xc6\xff\xff\xff\xff"
+    first = (len(head) << 3).to_bytes(3, "little") + head
+    blocks = (1 << 1 | (128 << 10) << 3).to_bytes(3, "little") + b"\0"
+    stream = b"\x28\xb5\x2f\xfd\x00\x58" + first + blocks * 32_000 + b"\x01\0\0"
+    steps = Steps()
+    with pytest.raises(LimitError, match=f"more than {256 * MIB} bytes; pass max_bytes"):
+        decompress_into(steps, MemoryFile(stream), "zst", max_bytes=None, outline=Outline())
+    assert steps.size_bytes <= 256 * MIB
+    with pytest.raises(LimitError, match=f"more than {5 * MIB} bytes; pass max_bytes"):
+        decompress_into(Steps(), MemoryFile(stream), "zst", max_bytes=5 * MIB, outline=Outline())
+    decompress_into(Steps(), MemoryFile(stream), "zst", max_bytes=5 << 30, outline=Outline())
+
+
+@given(tree=some.trees("msgpack"), sizes=st.lists(st.integers(1, 40), min_size=1))
+def test_an_outline_tells_the_size(tree: object, sizes: list[int]) -> None:
+    data = msgpack.to_bytes(tree)
+    outline = Outline()
+    at = 0
+    for size in [*sizes, len(data)]:
+        outline.feed(data[at : at + size])
+        at += size
+        assert outline.is_known
+        assert outline.least_bytes <= len(data)
+        assert not outline.is_whole or outline.least_bytes == len(data)
+    assert outline.is_whole
+    outline.feed(b"\xc1 what follows")
+    assert outline.is_known
+
+
+class CountedFile(MemoryFile):
+    """Counts the bytes that are read."""
+
+    count = 0
+
+    def read(self, offset: int, length: int) -> bytes:
+        self.count += length
+        return super().read(offset, length)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_short_streams_are_not_read_again_and_again(kind: str) -> None:
+    stream = gzip.compress(b"") if kind == "gz" else b"\x50\x2a\x4d\x18\0\0\0\0"
+    data = stream * 2000 + packed(b"abc", kind)
+    file = CountedFile(data)
+    assert decompress(file, kind, max_bytes=None).read(0, 3) == b"abc"
+    assert file.count < 2000 * 2048 + len(data)
+
+
+def test_an_outline_ends_where_it_cannot_go_on() -> None:
+    for data, most in ((b"\x92\xc1\xc1", 9), (b"\xdc\xff\xff" + bytes(20), 9)):
+        outline = Outline(max_headers=most)
+        outline.feed(data)
+        assert not outline.is_known
+        assert not outline.is_whole
 
 
 @pytest.mark.parametrize("kind", KINDS)

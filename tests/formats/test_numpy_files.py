@@ -242,6 +242,21 @@ def test_a_damaged_member_is_named(tmp_path: Path) -> None:
             np.testing.assert_array_equal(checkpoint["fine"][1:], np.ones(2))
 
 
+def test_a_limit_for_what_members_inflate_to(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, a=np.zeros(1 << 20, np.uint8), b=np.zeros(1 << 10))
+    size = (1 << 20) + (8 << 10) + 2 * 128  # a header each
+    for call in (cordwood.load, cordwood.open, cordwood.verify):
+        with pytest.raises(cordwood.LimitError, match=f"a.npz: .* pass max_bytes={size}"):
+            call(path, max_bytes=1 << 20)
+        call(path, max_bytes=size)
+    with pytest.raises(cordwood.LimitError, match="pass max_bytes"):
+        cordwood.convert(path, tmp_path / "b.safetensors", max_bytes=1 << 20)
+    assert not (tmp_path / "b.safetensors").exists()
+    np.savez(tmp_path / "stored.npz", a=np.zeros(1 << 20, np.uint8))
+    cordwood.load(tmp_path / "stored.npz", max_bytes=1)
+
+
 def test_they_are_not_written(tmp_path: Path) -> None:
     for name in ("x.npz", "x.npy"):
         with pytest.raises(cordwood.UnsupportedFormatError, match="is read, and not written"):

@@ -261,7 +261,9 @@ def test_which_tree_is_meant() -> None:
         pick(two, None, name="c")
     with pytest.raises(PrefixError, match=r"c: Prefix 'x' not found. Available: \['a', 'b'\]"):
         pick(two, "x", name="c")
-    with pytest.raises(PrefixError, match=r"the item 'm' is no tree. Available: \['a', 'b'\]"):
+    with pytest.raises(
+        PrefixError, match=r"the item 'm' is no tree, and no tree. Trees: \['a', 'b'\]"
+    ):
         pick(two, "m", name="c")
     with pytest.raises(PrefixError, match="It is one tree, without items; leave the prefix out"):
         pick(Found(("",)), "x", name="c")

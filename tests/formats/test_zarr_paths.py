@@ -29,7 +29,7 @@ ESCAPED = re.compile(r"(?:.*/)?[0-9A-Za-z_-]*~[0-9a-f]{32}(~[0-9]+)?")
         (("a/b",), "", "a/b"),
         (("w",), "x.y/z", "x/y/z/w"),
         ((), "m", "m"),
-        (("é \n",), "", "é \n"),
+        (("é b",), "", "é b"),
         ((DictKey(0.5),), "", "0/5"),
     ],
 )
@@ -53,6 +53,10 @@ def test_as_eformer_lays_them_out(key_path: KeyPath, prefix: str, expected: str)
         ("a..b",),
         ("a\\b",),
         ("a\0b",),
+        ("\x1b[31mred",),
+        ("a\x9b31m",),
+        ("a\u202eb",),
+        ("a\u2066b",),
         ("\ud800",),
         ("x" * (MAX_COMPONENT_BYTES + 1),),
         ("é" * 128,),
@@ -60,7 +64,7 @@ def test_as_eformer_lays_them_out(key_path: KeyPath, prefix: str, expected: str)
     ],
     ids=lambda path: repr(path)[:30],
 )
-@pytest.mark.parametrize("prefix", ["", "m", "../esc"])
+@pytest.mark.parametrize("prefix", ["", "m", "../esc", "\x1b[31m", "a\u202e"])
 def test_what_would_not_do_is_escaped(key_path: KeyPath, prefix: str) -> None:
     if not key_path and prefix == "m":
         return  # the array itself lies where the prefix says

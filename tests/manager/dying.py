@@ -40,14 +40,14 @@ class Dying(system.System):
         self._call()
         super().link(source, target)
 
-    def unlink(self, path: str) -> None:
+    def unlink(self, path: str, folder: int | None = None) -> None:
         self._call()
-        super().unlink(path)
+        super().unlink(path, folder)
 
-    def mkdir(self, path: str) -> None:
+    def mkdir(self, path: str, mode: int = 0o777) -> None:
         self._call()
-        super().mkdir(path)
+        super().mkdir(path, mode)
 
-    def rmdir(self, path: str) -> None:
+    def rmdir(self, path: str, folder: int | None = None) -> None:
         self._call()
-        super().rmdir(path)
+        super().rmdir(path, folder)

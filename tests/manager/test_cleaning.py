@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from cordwood import CheckpointManager
 from cordwood.engine import system
@@ -59,3 +61,29 @@ def test_what_is_left_in_a_whole_step_goes_after_a_save(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "1")) == sorted([*whole, "mine.txt"])
     assert not [name for name in os.listdir(tmp_path / "2") if name.startswith(".")]
     assert manager.steps() == [1, 2, 3]
+
+
+def test_directories_with_numbers_do_not_list_the_root_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten thousand of them, as classes of images may lie, would take minutes."""
+    for number in range(40):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "a.png").write_bytes(b"x")
+    listed = 0
+
+    def counted(function: Any) -> Any:
+        def call(path: Any = ".", *rest: Any) -> Any:
+            nonlocal listed
+            listed += str(path) == str(tmp_path)
+            return function(path, *rest)
+
+        return call
+
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, counted(getattr(os, name)))
+    with CheckpointManager(tmp_path) as manager:
+        assert manager.restore() is None
+        manager.save(100, {"w": np.ones(3)})
+    assert manager.steps() == [100]
+    assert 0 < listed < 40

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ def in_the_foreground(monkeypatch: pytest.MonkeyPatch) -> None:
             work(pending)
         except Exception as e:  # noqa: BLE001  (as it is kept in the background)
             error = e
-        pending.end(error)
+        pending._end(error)
         return pending
 
     monkeypatch.setattr("cordwood.api.save_async.save_in_background", save)
@@ -133,16 +133,50 @@ def test_a_process_that_lags_hears_every_decision(tmp_path: Path) -> None:
     assert values(run_processes(2, work)) == [199, 199]
 
 
-def test_steps_that_differ(tmp_path: Path) -> None:
-    def work(hosts: FakeHosts) -> None:
-        manager = CheckpointManager(tmp_path, save=EverySeconds(1e9))
-        manager.should_save(3 + hosts.index)
+def decide(hosts: FakeHosts, root: Path, steps: Sequence[int]) -> list[int | str]:
+    """Ask whether to save some steps; those that were asked about, or the errors."""
+    manager = CheckpointManager(root, save=EverySeconds(1e9), timeout_seconds=10)
+    found: list[int | str] = []
+    for step in steps:
+        try:
+            manager.should_save(step)
+            found.append(step)
+        except ProcessError as e:
+            found.append(str(e))
+    return found
 
-    outcomes = run_processes(2, work)
-    assert outcomes[0].error is None
-    message = "process 1 came to save step 4 of .*, process 0 to save step 3: every process must"
-    with pytest.raises(ProcessError, match=message):
-        values(outcomes)
+
+def test_who_left_a_step_out_hears_of_the_next(tmp_path: Path) -> None:
+    steps = {0: [1, 2, 3, 4, 5], 1: [1, 4, 5], 2: [1, 2, 3, 4, 5]}
+    outcomes = run_processes(3, lambda hosts: decide(hosts, tmp_path, steps[hosts.index]))
+    assert values(outcomes) == list(steps.values())
+
+
+def test_who_is_asked_of_a_step_that_process_0_left_out(tmp_path: Path) -> None:
+    steps = {0: [1, 4, 5], 1: [1, 2, 2, 4, 5]}
+    outcomes = run_processes(2, lambda hosts: decide(hosts, tmp_path, steps[hosts.index]))
+    first, other = values(outcomes)
+    assert first == [1, 4, 5]
+    for text in other[1:3]:
+        assert "process 1 came to save step 2 of " in text
+        assert "process 0 to save step 4: every process must" in text
+    assert [other[0], *other[3:]] == [1, 4, 5]
+
+
+def test_decisions_after_a_run_has_gone_back(tmp_path: Path) -> None:
+    said = threading.Event()
+
+    def work(hosts: FakeHosts) -> list[int | str]:
+        company = Company("run", timeout_seconds=10)
+        if hosts.index == 0:
+            for step in (8, 9, 5, 6):
+                company.decide(step, lambda _: "", told=False)
+            said.set()
+            return []
+        assert said.wait(60)
+        return [company.decide(step, lambda _: None, told=False)[1] or "" for step in (8, 5, 6)]
+
+    assert values(run_processes(2, work))[1] == ["", "", ""]
 
 
 def test_process_0_does_not_come(tmp_path: Path) -> None:
@@ -232,6 +266,56 @@ def test_processes_with_other_items(tmp_path: Path) -> None:
         assert "items: process 0 saves ['data'], process 1 ['date']" in str(outcome.error)
 
 
+class Shuffle:
+    """Something whose state holds an array, another one on each process."""
+
+    def __init__(self, state: Any = None) -> None:
+        self.state = state
+
+    def get_state(self) -> Any:
+        return self.state
+
+    def set_state(self, state: Any) -> None:
+        self.state = state
+
+
+def test_processes_save_trees_and_states_with_arrays(tmp_path: Path) -> None:
+    ema = {"w": np.arange(5.0)}
+
+    def save(hosts: FakeHosts) -> None:
+        shuffle = Shuffle({"order": np.arange(3) + hosts.index, "at": hosts.index})
+        with CheckpointManager(tmp_path) as manager:
+            manager.save(1, tree_of(1), items={"data": shuffle, "ema": ema})
+
+    def restore(hosts: FakeHosts) -> Any:
+        shuffle = Shuffle()
+        items = {"data": shuffle, "ema": ema}
+        restored = StepReader(tmp_path).restore(items=items, required=True)
+        return shuffle.state, restored.items["ema"]["w"]
+
+    assert [outcome.error for outcome in run_processes(2, save)] == [None, None]
+    for process, outcome in enumerate(run_processes(2, restore)):
+        state, w = outcome.value
+        assert state["at"] == process
+        assert list(state["order"]) == [process, process + 1, process + 2]
+        assert (w == ema["w"]).all()
+    for outcome in run_processes(3, restore):
+        assert "'data' was saved by 2 processes, each with a state" in str(outcome.error)
+    assert [state["at"] for state in cordwood.load(tmp_path / "1", prefix="data")] == [0, 1]
+
+
+def test_trees_beside_the_tree_must_be_equal_on_all_processes(tmp_path: Path) -> None:
+    def save(hosts: FakeHosts) -> None:
+        ema = {"w": np.full(5, hosts.index)}
+        with CheckpointManager(tmp_path) as manager:
+            manager.save(1, tree_of(1), items={"ema": ema})
+
+    for outcome in run_processes(2, save):
+        assert "process 1 would save something else than process 0" in str(outcome.error)
+        assert "ema/w: another value" in str(outcome.error)
+    assert StepReader(tmp_path).steps() == []
+
+
 def test_processes_restore_the_same_step(tmp_path: Path) -> None:
     save_two_steps(tmp_path)
 
@@ -244,6 +328,7 @@ def test_processes_restore_the_same_step(tmp_path: Path) -> None:
         assert isinstance(outcome.error, ProcessError)
         assert "process 1 came to restore step 2 of " in str(outcome.error)
         assert "process 0 step 1: every process must restore the same" in str(outcome.error)
+        assert "let it choose, and send its choice to the others" in str(outcome.error)
 
     def newest(hosts: FakeHosts) -> Any:
         reader = StepReader(tmp_path)

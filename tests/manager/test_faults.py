@@ -56,27 +56,64 @@ import json, os
 leftovers = [] if len(os.listdir(path)) == 1 else os.listdir(path)
 (step,) = [name for name in os.listdir(path) if not name.startswith(".")]
 with open(f"{path}/{step}/cordwood.json") as file:
-    files = [row[0] for row in json.load(file)["items"][""]["files"]]
+    items = json.load(file)["items"].values()
+files = [row[0] for item in items for row in item["files"]]
 inside = {"cordwood.json", "model.safetensors.index.json", *files}
 leftovers += sorted(set(os.listdir(f"{path}/{step}")) - inside)
 """
 LINKED = Scenario("run", LINKED_TREES, SAVE, LOAD, LINKED_LEFT)
 
-both = pytest.mark.parametrize("steps", [STEPS, LINKED], ids=["written", "linked"])
+# Several trees, one of which is linked: they are committed together.
+ITEM_TREES = """
+import numpy as np
+
+frozen = {"w": np.arange(9000, dtype=np.float32)}
+old = {"state": {"w": np.arange(1000, dtype=np.float32)}, "frozen": frozen, "step": 1}
+new = {"state": {"w": np.arange(5, 1005, dtype=np.float32)}, "frozen": frozen, "step": 2}
+"""
+ITEM_SAVE = """
+import warnings
+import cordwood
+
+class Step:
+    def get_state(self):
+        return {"step": np.int64(tree["step"])}
+
+    def set_state(self, state): ...
+
+with cordwood.CheckpointManager(path, keep=1) as manager:
+    items = {"frozen": tree["frozen"], "step": Step()}
+    manager.save((manager.latest() or 0) + 1, tree["state"], items=items)
+"""
+ITEM_LOAD = """
+import warnings
+import cordwood
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", RuntimeWarning)  # of steps that did not finish
+    manager = cordwood.CheckpointManager(path)
+    restored = manager.restore(items={"frozen": None, "step": None})
+    step = int(restored.items["step"]["step"])
+    found = {"state": restored.tree, "frozen": restored.items["frozen"], "step": step}
+"""
+ITEMS = Scenario("run", ITEM_TREES, ITEM_SAVE, ITEM_LOAD, LINKED_LEFT)
+
+each = pytest.mark.parametrize("steps", [STEPS, LINKED, ITEMS], ids=["written", "linked", "items"])
 
 
 def test_files_are_linked(tmp_path: Path) -> None:
     assert calls_of_save(LINKED, str(tmp_path)).count("link") == 1
+    assert calls_of_save(ITEMS, str(tmp_path / "items")).count("link") == 1
     assert calls_of_save(STEPS, str(tmp_path / "other")).count("link") == 0
 
 
-@both
+@each
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
 def test_any_call_fails(tmp_path: Path, steps: Scenario, code: int) -> None:
     check(list(fail_calls(steps, str(tmp_path), code)), at_least=20)
 
 
-@both
+@each
 @pytest.mark.parametrize("torn", [False, True], ids=["before", "torn"])
 def test_the_process_ends_at_any_call(tmp_path: Path, steps: Scenario, torn: bool) -> None:
     outcomes = list(kill_calls(steps, str(tmp_path), torn=torn))
@@ -84,7 +121,7 @@ def test_the_process_ends_at_any_call(tmp_path: Path, steps: Scenario, torn: boo
     assert {outcome.found for outcome in outcomes} == {"old", "new"}
 
 
-@both
+@each
 def test_the_power_is_cut(tmp_path: Path, steps: Scenario) -> None:
     if why := why_no_power_cuts(str(tmp_path)):
         pytest.skip(why)

@@ -15,7 +15,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 import cordwood
-from cordwood import CheckpointManager
+from cordwood import CheckpointManager, StepReader
 
 
 def tree_of(step: int) -> dict[str, Any]:
@@ -87,7 +87,8 @@ def test_what_is_no_step_of_theirs(tmp_path: Path) -> None:
     (tmp_path / "6").write_text("")
     manager = CheckpointManager(tmp_path)
     assert manager.steps() == []
-    assert manager.restore() is None
+    with pytest.warns(RuntimeWarning, match="there are run-3: .* without the metadata.json"):
+        assert manager.restore() is None
 
 
 def test_one_that_is_a_file_can_be_deleted(tmp_path: Path) -> None:
@@ -95,3 +96,52 @@ def test_one_that_is_a_file_can_be_deleted(tmp_path: Path) -> None:
     manager = CheckpointManager(tmp_path / "run")
     manager.delete(90)
     assert os.listdir(tmp_path / "run") == ["checkpoint_100"]
+
+
+def test_the_metrics_of_orbax_count(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    options = ocp.CheckpointManagerOptions(best_fn=lambda metrics: metrics["loss"], best_mode="min")
+    with ocp.CheckpointManager(root, options=options) as theirs:
+        for step, loss in enumerate((0.3, 0.1, 0.2)):
+            metrics = {"loss": loss, "note": "text", "bad": float("nan")}
+            theirs.save(step, args=ocp.args.StandardSave(tree_of(step)), metrics=metrics)
+        theirs.wait_until_finished()
+        assert theirs.best_step() == 1
+    with CheckpointManager(root, keep=cordwood.KeepBest(1, "loss")) as manager:
+        assert manager.metrics(1)["loss"] == 0.1
+        assert manager.best() == manager.best("loss") == 1
+        assert manager.best("loss", mode="max") == 0
+        assert manager.restore(1, like=tree_of(0)).metrics["loss"] == 0.1
+        assert manager.restore(required=True, like=tree_of(0)).metrics["loss"] == 0.2
+        for step, loss in ((3, 0.9), (4, 0.05), (5, 0.9), (6, 0.9)):
+            manager.save(step, tree_of(step), metrics={"loss": loss})
+            if step == 3:
+                manager.wait()
+                assert manager.best() == 1
+    assert manager.best() == 4
+    assert manager.steps() == [0, 1, 2, 4, 6]  # theirs are never deleted
+    assert "saved by orbax" in str(manager.plan())
+
+
+def test_a_root_of_orbax_without_metrics(tmp_path: Path) -> None:
+    save_with_orbax(tmp_path / "run", [1])
+    (tmp_path / "run" / "1" / "metrics").mkdir()
+    (tmp_path / "run" / "1" / "metrics" / "metrics").write_bytes(b"[\xff")
+    manager = CheckpointManager(tmp_path / "run")
+    assert manager.metrics(1) == {}
+    assert manager.best("loss") is None
+
+
+@pytest.mark.parametrize("name", ["metrics/metrics", "_CHECKPOINT_METADATA"])
+def test_numbers_of_orbax_that_no_float_holds(tmp_path: Path, name: str) -> None:
+    """They are no metrics, and no error: the steps are listed and restored."""
+    save_with_orbax(tmp_path, [1])
+    huge = "1" + "0" * 400
+    (tmp_path / "1" / "metrics").mkdir(exist_ok=True)
+    (tmp_path / "1" / "metrics" / "metrics").write_text('{"loss": 0.5}')
+    names = ("loss", "acc") if name == "metrics/metrics" else ("commit_timestamp_nsecs", "x")
+    (tmp_path / "1" / name).write_text(f'{{"{names[0]}": {huge}, "{names[1]}": 2}}')
+    reader = StepReader(tmp_path)
+    assert reader.steps() == [1]
+    assert reader.metrics(1) == ({"acc": 2.0} if name == "metrics/metrics" else {"loss": 0.5})
+    assert reader.restore(1).step == 1

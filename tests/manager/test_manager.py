@@ -398,7 +398,7 @@ def test_a_line_of_log_and_a_hook(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert report.bytes_per_second == pytest.approx(4e6 / report.total_seconds)
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [str(report) for report in reports]
-    assert lines[0].startswith("saved step 5: 4.0 MB written, 0.0 MB linked, ")
+    assert lines[0].startswith("saved step 5: 3.8 MiB written, 0 B linked, ")
 
 
 def test_a_hook_that_fails_fails_no_save(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

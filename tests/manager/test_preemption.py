@@ -223,6 +223,7 @@ def test_an_earlier_failure_costs_no_last_save(
         assert manager.preempted
     assert manager.steps() == [11]
     assert "step 11 is saved all the same: the job is to end" in caplog.text
+    assert caplog.text.count("all the same") == 1
 
 
 def test_a_last_save_that_fails_is_told(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_items_that_are_not_there_are_told_before_the_tree_is_loaded(
 ) -> None:
     save(tmp_path, 1)
     cordwood.save(tmp_path / "2", TREE)
-    monkeypatch.setattr("cordwood.manager.restoring.load", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr("cordwood.manager.loading.load", lambda *_, **__: pytest.fail("loaded"))
     for step in (1, 2):
         with pytest.raises(
             MismatchError, match=r"no item 'data'; it has: none\. To restore the tre"
@@ -148,7 +148,8 @@ def test_a_save_that_goes_on_is_no_reason_to_warn(tmp_path: Path) -> None:
 
 
 def test_going_back(tmp_path: Path) -> None:
-    manager = save(tmp_path, 10, 20, 30)
+    save(tmp_path, 10, 20, 30)
+    manager = CheckpointManager(tmp_path)
     with pytest.raises(StepError, match=r"step 15 is not newer than step 30, .* \(delete_after\)"):
         manager.save(15, TREE)
     with (

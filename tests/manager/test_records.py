@@ -57,6 +57,8 @@ def test_there_and_back(step: int, time: float, metrics: dict[str, float], extra
         (("3,", "-3,"), "x: step: expected an integer of at least 0, found -3"),
         (("3,", "true,"), "x: step: expected an integer of at least 0, found True"),
         (("2.5", '"2"'), "x: time: expected a number, found '2'"),
+        (("2.5", "1" * 400), "x: time: expected a number, found 1111"),
+        (('{"loss":1}', '{"loss":%s}' % ("1" * 400)), "x: metrics: loss: expected a number, found"),
         (('{"loss":1}', "[]"), "x: metrics: expected an object"),
         (('{"loss":1}', '{"loss":"1"}'), "x: metrics: loss: expected a number, found '1'"),
         (('"items":{}', '"items":[]'), "x: items: expected an object"),

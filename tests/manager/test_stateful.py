@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
-from cordwood import CheckpointManager, MismatchError
+import cordwood
+from cordwood import CheckpointManager, FormatError, MismatchError
+from cordwood.manager.stateful import join_items, own_state, state_of, states_tree, to_save
 from tests.manager.counters import ByteCounter, Counter
 
 TREE = {"w": np.zeros(3)}
@@ -41,13 +45,118 @@ def test_items_that_are_not_there(tmp_path: Path) -> None:
         manager.restore(items={"data": Counter()})
 
 
-@pytest.mark.parametrize("state", [(1, 2), {1: 2}, object(), np.ones(2)])
+@pytest.mark.parametrize("state", [object(), {"f": len}, [np.array(["text"])]])
 def test_states_that_cannot_be_kept(tmp_path: Path, state: Any) -> None:
     class Odd(Counter):
         def get_state(self) -> Any:
             return state
 
     manager = CheckpointManager(tmp_path)
-    with pytest.raises(TypeError, match="items: data: get_state: expected values that JSON"):
+    with pytest.raises(TypeError, match=r"items: data: get_state.*: expected bytes, values that"):
         manager.save(1, TREE, items={"data": Odd()})
     assert manager.steps() == []
+
+
+class Loader:
+    """As PyTorch's data loaders: `state_dict`, with arrays in it."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+    def state_dict(self) -> Any:
+        return self.state
+
+    def load_state_dict(self, state: Any) -> None:
+        self.state = state
+
+
+STATES: dict[str, Any] = {
+    "numpy": np.random.RandomState(7).get_state(),
+    "nested": {"order": np.arange(6, dtype=np.int16), "next": [np.int64(3), (1.5, None)]},
+    "numbers": {1: "one", "scalar": np.float32(2.5), "raw": b"\0\1", "flag": True},
+    "array": np.ones((2, 3), np.float16),
+    "tuple": (1, 2),
+    "empty": {"none": {}, "array": np.zeros((0, 3))},
+}
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray | np.generic):
+        equal = np.array_equal(a, b) and a.dtype == b.dtype and a.shape == b.shape
+        return type(a) is type(b) and equal
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and bool(a == b)
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_states_with_arrays_come_back_as_they_were(tmp_path: Path, kind: str) -> None:
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(1, TREE, items={"data": Loader(STATES[kind])})
+    again = Loader(None)
+    restored = CheckpointManager(tmp_path).restore(required=True, items={"data": again})
+    assert same(again.state, STATES[kind])
+    assert dict(restored.items) == {}
+    raw = CheckpointManager(tmp_path).restore(required=True, items={"data": None})
+    assert same(raw.items["data"], STATES[kind])
+    assert cordwood.verify(tmp_path / "1").verified_bytes
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_states_of_several_processes_are_sent_around(kind: str) -> None:
+    """What one process sends is what process 0 saves for all."""
+    own = [to_save({"data": Loader(state)}, process_count=2) for state in (STATES[kind], [kind])]
+    answer = join_items([each.message for each in own])
+    record, trees = states_tree(answer, own[0])
+    if kind == "tuple":
+        (first, second) = json.loads(answer)["data"]
+        assert "arrays" in first
+        assert second == {"json": ["tuple"]}
+    assert record == {"data": {"tree": "states", "processes": 2}}
+    assert same(trees["data"], [STATES[kind], [kind]])
+    for process in (0, 1):
+        state = own_state(
+            trees["data"], record["data"], "data", process=process, count=2, path="run/1"
+        )
+        assert same(state, trees["data"][process])
+    with pytest.raises(MismatchError, match="saved by 2 processes, each with a state of its own"):
+        own_state(trees["data"], record["data"], "data", process=0, count=3, path="run/1")
+    equal = [STATES[kind], STATES[kind]]
+    assert same(
+        own_state(equal, record["data"], "data", process=2, count=3, path="run/1"), STATES[kind]
+    )
+
+
+def test_processes_must_save_the_same_items() -> None:
+    one = to_save({"data": Counter()}, process_count=2).message
+    other = to_save({"data": {"w": np.zeros(2)}}, process_count=2).message
+    with pytest.raises(ValueError, match=r"0 saves \['data'\], process 1 \['data \(a tree\)'\]"):
+        join_items([one, other])
+
+
+def test_a_state_with_a_random_key_says_where_it_is(tmp_path: Path) -> None:
+    class Random(Counter):
+        def get_state(self) -> Any:
+            return {"rng": jax.random.key(0)}
+
+    with pytest.raises(TypeError, match=r"items: data: get_state\['rng'\]: .*key_data"):
+        CheckpointManager(tmp_path).save(1, {}, items={"data": Random()})
+
+
+def test_a_state_that_holds_itself(tmp_path: Path) -> None:
+    class Round(Counter):
+        def get_state(self) -> Any:
+            state: list[Any] = []
+            state.append(state)
+            return state
+
+    with pytest.raises(TypeError, match=r"items: data: get_state: it holds itself"):
+        CheckpointManager(tmp_path).save(1, {}, items={"data": Round()})
+
+
+@pytest.mark.parametrize("text", ["@", "\u00e9", 3])
+def test_a_state_that_is_no_base64(text: Any) -> None:
+    with pytest.raises(FormatError, match="run/1: items: data: no base64"):
+        state_of([{"bytes": text}], "data", process=0, count=1, path="run/1")

@@ -15,13 +15,16 @@ import pytest
 import cordwood
 from cordwood import (
     CheckpointManager,
+    EverySeconds,
     EverySteps,
     KeepBest,
     KeepLast,
     KeepPolicy,
+    KeepWithin,
     PendingSaveError,
     SaveReport,
     StepError,
+    StepReader,
 )
 
 TREE = {"w": np.zeros(3)}
@@ -206,7 +209,7 @@ def test_what_nobody_asked_for_is_told_at_the_end(
     monkeypatch.setattr("cordwood.engine.pending._unreported", [])  # nothing of other tests
     with failing():
         pending = ended(CheckpointManager(tmp_path).save(1, TREE))
-    assert pending.untold
+    assert pending._untold
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         from cordwood.engine.pending import _warn_at_exit
@@ -214,4 +217,40 @@ def test_what_nobody_asked_for_is_told_at_the_end(
         with pytest.raises(RuntimeWarning, match="1 in the background failed"):
             _warn_at_exit()
     assert pending.exception is not None
-    assert not pending.untold
+    assert not pending._untold
+
+
+@pytest.mark.parametrize("kind", [EverySeconds, KeepWithin])
+@pytest.mark.parametrize("seconds", ["3", None, True])
+def test_seconds_that_are_no_number(kind: Any, seconds: Any) -> None:
+    with pytest.raises(TypeError, match=f"seconds: expected a number, found {seconds!r}"):
+        kind(seconds)
+
+
+def test_a_metric_in_the_place_of_the_count() -> None:
+    with pytest.raises(TypeError, match=r"the metric comes second, as KeepBest\(1, 'loss'\)"):
+        KeepBest("loss", "min")  # type: ignore[arg-type]
+
+
+def test_items_that_are_a_list_of_names(tmp_path: Path) -> None:
+    names: Any = ["ema"]
+    with pytest.raises(TypeError, match=r"a dict by name, .* or \{'ema': None\} to restore"):
+        StepReader(tmp_path).restore(items=names)
+
+
+@pytest.mark.parametrize(
+    ("array", "what"),
+    [
+        (np.array(["a"]), r"an array of text \(<U1\)"),
+        (np.array([{}], dtype=object), r"an array of objects \(\|O\)"),
+    ],
+)
+def test_a_state_with_an_array_that_holds_no_numbers(tmp_path: Path, array: Any, what: str) -> None:
+    class Loader:
+        def state_dict(self) -> Any:
+            return {"names": array}
+
+        def load_state_dict(self, state: Any) -> None: ...
+
+    with pytest.raises(TypeError, match=rf"\['names'\]: .* arrays of numbers, found {what}"):
+        CheckpointManager(tmp_path).save(1, {}, items={"data": Loader()})

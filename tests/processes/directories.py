@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -20,7 +21,7 @@ import cordwood
 from cordwood import tree_deserialize_leaves, tree_serialize_leaves
 from cordwood.engine import meeting, system, together
 from cordwood.engine.hosts import current
-from cordwood.engine.meeting import Meeting
+from cordwood.engine.rendezvous import Rendezvous
 from cordwood.testing import assert_trees_equal
 from tests.alarms import alarms
 
@@ -233,9 +234,26 @@ def save_files(folder: str) -> None:
         cordwood.save_async(f"{folder}/one.msgpack", {"step": np.array(here)}).wait()
 
 
-def disagree(folder: str) -> None:
+def disagree(folder: str, timeout_seconds: float) -> None:
     """Processes that save to different places."""
-    cordwood.save(f"{folder}/{jax.process_index()}", {"step": 1}, timeout_seconds=300)
+    path = f"{folder}/{jax.process_index()}"
+    cordwood.save(path, {"step": 1}, timeout_seconds=timeout_seconds)
+
+
+def use_alone(folder: str) -> list[str]:
+    """What single files and diff say of arrays that are spread over processes."""
+    tree = {"w": spread(reference(1), 2)["rows"]}
+    cordwood.save(f"{folder}/shared", tree)
+    errors = []
+    for call in (
+        lambda: cordwood.save(f"{folder}/{jax.process_index()}.safetensors", tree),
+        lambda: cordwood.diff(f"{folder}/shared", tree),
+    ):
+        try:
+            call()
+        except cordwood.CordwoodError as e:
+            errors.append(f"{type(e).__name__}: {e}")
+    return errors
 
 
 def save_keys(path: str) -> None:
@@ -290,18 +308,18 @@ def save_interrupted(path: str, process: int, **options: Any) -> str:
     """
     tree = spread(reference(1), 2)
     hosts, stopped = current(), f"stopped {path}"
-    arrive = Meeting._arrive
+    arrive = Rendezvous.arrive
 
-    def interrupted(met: Meeting) -> None:
+    def interrupted(rendezvous: Rendezvous, check: Callable[[], None]) -> str:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
-        arrive(met)
+        return arrive(rendezvous, check)
 
     try:
         if hosts.index != process:
             assert hosts.get(stopped, 300) is not None
             cordwood.save(path, tree, **options)
             return "saved"
-        with alarms(), patch.object(Meeting, "_arrive", interrupted):
+        with alarms(), patch.object(Rendezvous, "arrive", interrupted):
             cordwood.save(path, tree, **options)
     except BaseException as e:  # noqa: BLE001  (looked at by the test)
         if hosts.index == process:

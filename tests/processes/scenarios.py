@@ -51,7 +51,12 @@ def delete_keys() -> None:
         deletes_what_is_meant(hosts)
 
 
-def load_onto(path: str, specs: Mapping[str, Sequence[Any]], mesh: Sequence[int]) -> Any:
+def load_onto(
+    path: str,
+    specs: Mapping[str, Sequence[Any]],
+    mesh: Sequence[int],
+    transpose: str | None = None,
+) -> Any:
     """Load a file onto a mesh over all processes; what this one got, and the bytes it read."""
     read = []
     original = LocalFile.read_into
@@ -63,7 +68,7 @@ def load_onto(path: str, specs: Mapping[str, Sequence[Any]], mesh: Sequence[int]
     grid = jax.sharding.Mesh(np.array(jax.devices()).reshape(mesh), ("x", "y")[: len(mesh)])
     shardings = {name: P(*spec) for name, spec in specs.items()}
     with cordwood.open(path) as checkpoint, patch.object(LocalFile, "read_into", counting):
-        tree = checkpoint.load(mesh=grid, shardings=shardings)
+        tree = checkpoint.load(mesh=grid, shardings=shardings, transpose=transpose)
     parts = {}
     for name, spec in shardings.items():
         array = tree[name]

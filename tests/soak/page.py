@@ -16,6 +16,7 @@ SECTIONS = (
     "Single saves",
     "A training run",
     "A run of two processes",
+    "Failures of one process",
     "Two managers of one root",
     "A full disk",
 )

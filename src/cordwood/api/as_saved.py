@@ -10,6 +10,7 @@ from cordwood.api.nest import SEPARATORS, nest_names
 from cordwood.api.restore import targets_as_saved
 from cordwood.errors import MismatchError, counted
 from cordwood.index import Index
+from cordwood.keypath import KeyPath, format_path
 from cordwood.tree.flatten import build
 
 __all__ = ["fit_as_saved"]
@@ -18,11 +19,13 @@ __all__ = ["fit_as_saved"]
 def fit_as_saved(index: Index, *, name: str, to: str | None, nest: bool) -> Fit:
     """Everything as it was saved; arrays as `to` says.
 
-    With `nest`, joined names become nested dicts.
+    With `nest`, joined names become nested dicts: those of a format that has no others, and the
+    keys of one flat dict.
 
     Raises:
         MismatchError: leaves have no names, so that only a `like` could say what they are.
-        ValueError: names are to be nested that other names have made paths of.
+        ValueError: names are to be nested that lie in containers, or that `rename` has made
+            paths of.
     """
     if index.naming == "positions":
         raise MismatchError(
@@ -33,6 +36,8 @@ def fit_as_saved(index: Index, *, name: str, to: str | None, nest: bool) -> Fit:
     paths = [leaf.key_path for leaf in index.leaves]
     targets = targets_as_saved(index.leaves, to)
     separator = SEPARATORS.get(index.naming)
+    if nest and separator is None:
+        separator = _separator_of(paths, name)
     if not nest or separator is None:
         return Fit(targets, paths, lambda values: build(index.structure, values))
     if any(len(path) > 1 for path in paths):
@@ -43,3 +48,22 @@ def fit_as_saved(index: Index, *, name: str, to: str | None, nest: bool) -> Fit:
         return nest_names(build(index.structure, values), separator, name)
 
     return Fit(targets, paths, rebuild)
+
+
+def _separator_of(paths: Sequence[KeyPath], name: str) -> str | None:
+    """Return what joins the keys of a flat dict; None where nothing does.
+
+    Raises ValueError where there are joined keys, and the dict is not flat.
+    """
+    joined = [path for path in paths if any(isinstance(key, str) and "." in key for key in path)]
+    if not all(len(path) == 1 and isinstance(path[0], str) for path in paths):
+        if joined:
+            raise ValueError(
+                f"nest=True: {name} holds containers already, and {format_path(joined[0])} has a "
+                "key that is joined by '.': only the keys of one flat dict are taken apart; load "
+                "it without nest=True, or with rename="
+            )
+        return None
+    if joined:
+        return "."
+    return "/" if any("/" in str(path[0]) for path in paths) else None

@@ -7,9 +7,10 @@ from typing import Any, TypeAlias
 
 from cordwood import dtypes
 from cordwood.api.target import Target
+from cordwood.errors import MismatchError
 from cordwood.index import Leaf, Naming
 from cordwood.keypath import KeyPath
-from cordwood.plan.patterns import matching, path_name
+from cordwood.plan.patterns import matching, path_name, pattern_name
 
 __all__ = ["Cast", "cast_dtypes", "cast_targets"]
 
@@ -22,7 +23,7 @@ _ARRAYS = frozenset({"jax", "numpy", "numpy_scalar"})
 def cast_targets(
     targets: Sequence[Target], paths: Sequence[KeyPath], cast: Cast, *, naming: Naming, where: str
 ) -> list[Target]:
-    """The targets with the dtypes that they are to have."""
+    """Return the targets with the dtypes that `cast` asks for; raises as `cast_dtypes`."""
     wanted = cast_dtypes([t.leaf for t in targets], paths, cast, naming=naming, where=where)
     return [
         target if dtype == target.dtype else target._replace(dtype=dtype, weak_type=False)
@@ -33,32 +34,68 @@ def cast_targets(
 def cast_dtypes(
     leaves: Sequence[Leaf], paths: Sequence[KeyPath], cast: Cast, *, naming: Naming, where: str
 ) -> list[str]:
-    """Of each leaf the dtype that it is to have: as it is stored, where `cast` says nothing.
+    """Return the dtype that each leaf is to have: as it is stored, where `cast` says nothing.
 
-    A floating dtype by itself is for floating arrays alone. Of a mapping the first pattern that
-    takes an array counts, whatever its dtype. PRNG keys and Python values stay as they are.
+    A floating dtype by itself is for floating arrays. In a mapping the first entry that takes an
+    array counts. An entry that is exactly the key path of one leaf, without wildcards, takes it
+    whatever its dtype; all other patterns take floating and complex arrays only. PRNG keys and
+    Python values stay as they are.
 
     Raises:
-        MismatchError: a pattern takes no leaf.
+        MismatchError: a pattern takes no leaf, or nothing but leaves that it cannot cast.
         ValueError: a dtype is unknown, or one by itself is not floating.
     """
     if isinstance(cast, Mapping):
-        names = [path_name(path, naming) for path in paths]
-        found = [leaf.dtype for leaf in leaves]
-        for pattern, dtype in reversed(list(cast.items())):
-            name = dtypes.parse(dtype)
-            taken = matching(names, pattern, naming=naming, where=where, option="cast")
-            for i, leaf in enumerate(leaves):
-                if taken[i] and leaf.kind in _ARRAYS and leaf.dtype:
-                    found[i] = name
-        return found
+        return _by_pattern(leaves, paths, cast, naming=naming, where=where)
     name = dtypes.parse(cast)
     if not dtypes.is_floating(name):
         raise ValueError(
             f"cast={name!r}: a dtype by itself is for floating arrays, and has to be floating; "
-            'a mapping says which arrays become what else: {"tokens/**": "int32"}'
+            'a mapping names integers that become others: {"tokens/ids": "int32"}'
         )
     return [
         name if leaf.kind in _ARRAYS and dtypes.is_floating(leaf.dtype) else leaf.dtype
         for leaf in leaves
     ]
+
+
+def _by_pattern(
+    leaves: Sequence[Leaf],
+    paths: Sequence[KeyPath],
+    cast: Mapping[str, Any],
+    *,
+    naming: Naming,
+    where: str,
+) -> list[str]:
+    names = [path_name(path, naming) for path in paths]
+    results = [leaf.dtype for leaf in leaves]
+    problems = []
+    for pattern, dtype in reversed(list(cast.items())):
+        parsed = dtypes.parse(dtype)
+        matched = matching(names, pattern, naming=naming, where=where, option="cast")
+        arrays = [
+            i for i, leaf in enumerate(leaves) if matched[i] and leaf.kind in _ARRAYS and leaf.dtype
+        ]
+        exact = pattern_name(pattern, naming)
+        castable = [i for i in arrays if names[i] == exact or _is_inexact(leaves[i].dtype)]
+        if arrays and not castable:
+            first = arrays[0]
+            problems.append(
+                f"  {pattern!r}: a pattern casts floating arrays only, and this one takes "
+                f"{names[first]} ({leaves[first].dtype}){_and_more(len(arrays) - 1)}; name each "
+                f"integer array exactly: {{{names[first]!r}: {parsed!r}}}"
+            )
+        for i in castable:
+            results[i] = parsed
+    if problems:
+        some = "" if len(problems) == len(cast) else " by some of its patterns"
+        raise MismatchError(f"cast changes nothing of {where}{some}:\n" + "\n".join(problems[::-1]))
+    return results
+
+
+def _is_inexact(dtype: str) -> bool:
+    return dtypes.is_floating(dtype) or dtype.startswith("complex")
+
+
+def _and_more(count: int) -> str:
+    return f" and {count} more" if count else ""

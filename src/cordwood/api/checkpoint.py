@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
-import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Literal, Self
 
-import numpy as np
-
-from cordwood import dtypes
 from cordwood.api.as_saved import fit_as_saved
-from cordwood.api.boxes import read_boxes
 from cordwood.api.casting import Cast, cast_targets
 from cordwood.api.contents import Contents
 from cordwood.api.formats import open_source, scan
@@ -22,26 +16,28 @@ from cordwood.api.layouts import Layout, module_of, origin_of
 from cordwood.api.match import Extra, Missing, fit
 from cordwood.api.match_positions import fit_positions
 from cordwood.api.placing import Placing, place
-from cordwood.api.reading import Reading
 from cordwood.api.recognise import other_than
 from cordwood.api.resharding import device_boxes
-from cordwood.api.restore import restore, target_as_saved
-from cordwood.api.slicing import select
+from cordwood.api.restore import check_x64, restore
+from cordwood.api.shown import leaf_lines
+from cordwood.api.stored_leaf import StoredLeaf
 from cordwood.api.target import Target, size_of
 from cordwood.api.wishes import check_wishes
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.files import LocalFile
 from cordwood.engine.meter import Report, metering
 from cordwood.engine.source_digests import SourceDigests
-from cordwood.engine.urls import local_or_url
+from cordwood.engine.urls import expand_home, local_or_url
 from cordwood.errors import FormatError, LimitError, MismatchError, counted
-from cordwood.index import Box, Leaf, LeafKind
+from cordwood.index import Box, Leaf
 from cordwood.keypath import format_path
-from cordwood.plan.boxes import Want
+from cordwood.plan.described import described
+from cordwood.plan.nearest import absent_leaf
 from cordwood.plan.partial import Partial, partial
 from cordwood.plan.patterns import Select
+from cordwood.plan.transposing import Transpose
 from cordwood.sharding.rules import Rules
-from cordwood.tree.leaves import ARRAY_KINDS
+from cordwood.texts import printable, size_text
 
 __all__ = ["Checkpoint", "StoredLeaf", "open", "open_for_one_load"]
 
@@ -67,8 +63,10 @@ def open(
         format: the name of a file's format, where the suffix does not say it.
         prefix: which tree of a directory, or item of an Orbax checkpoint. None: the one saved
             without a prefix, or the only one.
-        max_bytes: how far a compressed file may grow. None: to 4 GiB, or 1100 times its size if
-            that is more.
+        max_bytes: how far a compressed file may grow, and all compressed members of a `.npz`.
+            None: to 4 GiB (256 MiB for zstd frames that do not tell their size), or 1100 times
+            its size if that is more; a stream that is larger or smaller than the tree in it tells
+            is refused before that.
         scratch: a directory with room for what a compressed file holds, which is then not kept
             in memory, but on that disk, in a file without a name: nothing is left of it.
 
@@ -81,6 +79,7 @@ def open(
         LimitError: it decompresses to more than `max_bytes`.
         StorageError: the disk of `scratch` is full, or fails.
 
+    >>> import numpy as np
     >>> from cordwood import save
     >>> save("/tmp/example.safetensors", {"a": {"w": np.arange(6.0).reshape(3, 2)}})
     >>> with open("/tmp/example.safetensors") as checkpoint:
@@ -111,13 +110,16 @@ def _open(
     scratch: str | os.PathLike[str] | None,
 ) -> Checkpoint:
     path = local_or_url(path)
+    scratch = None if scratch is None else expand_home(scratch)
     row = origin_of(path, format=format, prefix=prefix)
     if isinstance(row, Layout):
         return Checkpoint(os.fspath(path), module_of(row).open_contents(path, prefix))
     try:
         file = open_source(path, row, max_bytes=max_bytes, read_once=read_once, scratch=scratch)
         try:
-            return Checkpoint(os.fspath(path), Contents(row.name, scan(file, row), (file,)))
+            return Checkpoint(
+                os.fspath(path), Contents(row.name, scan(file, row, max_bytes=max_bytes), (file,))
+            )
         except BaseException:
             file.close()
             raise
@@ -127,73 +129,6 @@ def _open(
         if other is None or isinstance(e, LimitError):
             raise
         raise type(e)(f"{e}; this is {other}") from e
-
-
-class StoredLeaf:
-    """One leaf of an open checkpoint: what it is, and its elements when asked."""
-
-    def __init__(self, leaf: Leaf, checkpoint: Checkpoint) -> None:
-        self._leaf = leaf
-        self._checkpoint = checkpoint
-
-    @property
-    def _is_array(self) -> bool:
-        return self._leaf.kind in ARRAY_KINDS
-
-    @property
-    def kind(self) -> LeafKind:
-        """What was saved: "jax", "numpy", "numpy_scalar", "prng_key", "int", "str" ..."""
-        return self._leaf.kind
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape; () for a Python value."""
-        return self._leaf.shape if self._is_array else ()
-
-    @property
-    def dtype(self) -> str:
-        """The dtype's name; "" for a Python value."""
-        return self._leaf.dtype if self._is_array else ""
-
-    @property
-    def nbytes(self) -> int:
-        """How many bytes its elements take in memory."""
-        return math.prod(self.shape) * dtypes.itemsize(self.dtype) if self.dtype else 0
-
-    def load(self, *, to: Literal["jax", "numpy"] | None = None) -> Any:
-        """The whole leaf, as it was saved or as `to` says; verified."""
-        target = target_as_saved(self._leaf, to)
-        (value,) = self._checkpoint.restore([target], mmap=False, verify=True, alias=True)
-        return value
-
-    def __getitem__(self, key: Any) -> Any:
-        """A part of an array leaf, numpy indexing, in memory of its own; one element is a scalar.
-
-        Reads what the key needs along every axis, rounded out to the blocks that are checked,
-        and more only where that costs less than skipping it. Compressed chunks are read whole.
-        """
-        leaf, checkpoint = self._leaf, self._checkpoint
-        if not self._is_array:
-            raise TypeError(
-                f"{format_path(leaf.key_path)} is of kind {self.kind!r}, not an array; use load()"
-            )
-        boxes, axis, rest = select(self.shape, key, item_bytes=dtypes.itemsize(self.dtype))
-        reading = Reading(
-            checkpoint.index.sources, checkpoint.files, checkpoint.digests, mmap=False, verify=True
-        )
-        (leaf,) = checkpoint.located([leaf], [boxes])
-        (arrays,) = read_boxes(reading, [Want(leaf, boxes)])
-        array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis)
-        part = array[rest]
-        if not isinstance(part, np.ndarray) or (
-            part.size == array.size and part.flags.c_contiguous
-        ):
-            return part
-        return part.copy()
-
-    def __repr__(self) -> str:
-        what = f"{self.dtype}[{','.join(map(str, self.shape))}]" if self.dtype else self.kind
-        return f"<{format_path(self._leaf.key_path) or 'root'}: {what}>"
 
 
 class Checkpoint(Mapping[str, StoredLeaf]):
@@ -229,7 +164,7 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         return StoredLeaf(self.leaf(key_path), self)
 
     def leaf(self, key_path: str) -> Leaf:
-        """What the index says of a leaf; KeyError where there is none."""
+        """Return what the index says of a leaf. Raises KeyError where there is none."""
         try:
             return self._by_name[key_path]
         except (KeyError, TypeError):
@@ -238,9 +173,7 @@ class Checkpoint(Mapping[str, StoredLeaf]):
                     f"{self.path}: expected a key path, a str such as 'params/w', found "
                     f"{key_path!r:.80}"
                 ) from None
-            close = difflib.get_close_matches(key_path, self._by_name, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise KeyError(f"{self.path} has no leaf {key_path!r}{hint}") from None
+            raise KeyError(absent_leaf(key_path, self._by_name, path=self.path)) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._by_name)
@@ -263,6 +196,7 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         extra: Extra = "error",
         alias: bool = True,
         nest: bool = False,
+        transpose: Transpose | None = None,
         mesh: Any = None,
         rules: Rules | None = None,
         shardings: Any = None,
@@ -273,7 +207,7 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         check_wishes(like, to=to, cast=cast, missing=missing, extra=extra, placing=placing)
         check = not mmap if verify is None else verify
         with collector_paused():
-            part = self._part(select, rename)
+            part = self._part(select, rename, transpose)
             index = part.stored
             if like is None:
                 fitted = fit_as_saved(index, name=self.path, to=to, nest=nest)
@@ -296,6 +230,7 @@ class Checkpoint(Mapping[str, StoredLeaf]):
                     missing=missing,
                     extra=extra,
                     left_out=part.left_out,
+                    transposed={index.leaves[i].key_path for i in part.axes},
                 )
             targets = fitted.targets
             if cast is not False and cast is not True:
@@ -303,28 +238,38 @@ class Checkpoint(Mapping[str, StoredLeaf]):
                 targets = cast_targets(targets, paths, cast, naming=index.naming, where=self.path)
             if placing != Placing():
                 targets = place(placing, targets, fitted.paths)
+            check_x64(self.path, targets, has_like=like is not None, cast=cast)
             if index is not self.index:
                 targets = self._own(part, targets)
             with metering(sum(map(size_of, targets)) if progress else 0, progress):
                 values = self.restore(targets, mmap=mmap, verify=check, alias=alias)
             return fitted.rebuild(values)
 
-    def _part(self, select: Select | None, rename: Mapping[str, str] | None) -> Partial:
-        if select is None and not rename:
+    def _part(
+        self,
+        select: Select | None,
+        rename: Mapping[str, str] | None,
+        transpose: Transpose | None,
+    ) -> Partial:
+        if select is None and not rename and transpose is None:
             return Partial(self.index, ())
         if self.index.naming == "positions":
             raise MismatchError(
-                f"{self.path} holds arrays without names, which neither select nor rename can take"
+                f"{self.path} holds arrays without names, which select, rename and transpose need"
             )
-        return partial(self.index, select=select, rename=rename, where=self.path)
+        return partial(
+            self.index, select=select, rename=rename, transpose=transpose, where=self.path
+        )
 
     def _own(self, part: Partial, targets: Sequence[Target]) -> list[Target]:
-        """Targets for leaves of a part of this checkpoint, with the leaves that it has itself."""
+        """Return targets for leaves of a part with the leaves of this checkpoint itself."""
         leaves = self.index.leaves
-        own = {
-            id(leaf): leaves[n] for leaf, n in zip(part.stored.leaves, part.numbers, strict=True)
-        }
-        return [target._replace(leaf=own[id(target.leaf)]) for target in targets]
+        position = {id(leaf): i for i, leaf in enumerate(part.stored.leaves)}
+        found = [position[id(target.leaf)] for target in targets]
+        return [
+            target._replace(leaf=leaves[part.numbers[i]], axes=part.axes.get(i))
+            for target, i in zip(targets, found, strict=True)
+        ]
 
     def restore(
         self, targets: Sequence[Target], *, mmap: bool, verify: bool, alias: bool
@@ -381,5 +326,14 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         self.close()
 
     def __repr__(self) -> str:
-        count = counted(len(self), "leaf", "leaves")
-        return f"<{self.format} checkpoint {self.path}: {count}>"
+        sizes = [StoredLeaf(leaf, self).nbytes for leaf in self.index.leaves]
+        rows = (
+            (name, described(leaf), size_text(size))
+            for (name, leaf), size in zip(self._by_name.items(), sizes, strict=True)
+        )
+        count = counted(len(sizes), "leaf", "leaves")
+        head = f"<{self.format} checkpoint {printable(self.path)}: {count}, {size_text(sum(sizes))}"
+        return "\n".join([head, *leaf_lines(rows, len(sizes))]) + ">"
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)

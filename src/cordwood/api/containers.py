@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cordwood.api.nest import SEPARATORS
@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 _EMPTY = "an empty container"
+_NOTHING = frozenset({"None", _EMPTY})
 _MAPPINGS = frozenset({"dict", "namedtuple", "object"})
 
 
@@ -77,18 +78,28 @@ def containers(structure: Structure, naming: Naming) -> dict[Any, Container]:
     return found
 
 
+def without_empty(found: Mapping[Any, Container], names: Collection[Any]) -> dict[Any, Container]:
+    """Return the containers without each None of those names: there is nothing in its place."""
+    return {
+        name: each for name, each in found.items() if not (each.kind in _NOTHING and name in names)
+    }
+
+
 def container_problems(
     here: Mapping[Any, Container], there: Mapping[Any, Container], *, missing: bool, extra: bool
 ) -> list[Problem]:
-    """Containers of another kind, and those without leaves that only one side has, where
-    nothing may be missing or extra; `here` are those stored, `there` those of `like`."""
+    """Return the containers of another kind, and each None that only one side has, where nothing
+    may be missing or extra; `here` are those stored, `there` those of `like`.
+
+    Other empty containers hold nothing, and may be on one side alone.
+    """
     problems = []
     for name, wanted in there.items():
         found = here.get(name)
         label = label_of(wanted.path)
         if found is not None and found.kind != wanted.kind:
             problems.append(Problem(name, f"{label}: expected {wanted.kind}, found {found.kind}"))
-        elif found is None and wanted.empty and not missing:
+        elif found is None and wanted.kind == "None" and not missing:
             text = f"{label}: {_described(wanted)} in `like`, and nothing in the checkpoint"
             problems.append(Problem(name, text))
     problems += [
@@ -97,7 +108,7 @@ def container_problems(
             f"{label_of(found.path)}: {_described(found)} in the checkpoint, and nothing in `like`",
         )
         for name, found in here.items()
-        if found.empty and name not in there and not extra
+        if found.kind == "None" and name not in there and not extra
     ]
     return problems
 
@@ -107,26 +118,34 @@ def leaves_for_containers(
     there: Mapping[Any, Container],
     stored: Mapping[Any, str],
     wanted: Mapping[Any, str],
+    *,
+    missing: bool,
 ) -> list[Problem]:
-    """Where one side has a leaf and the other a container.
+    """Return a problem for each place where one side has a leaf and the other a container.
 
     Args:
         here: the containers that are stored.
         there: those of `like`.
         stored: what the leaves are that are stored, by their names.
         wanted: what those of `like` are.
+        missing: whether `like` keeps leaves that are not stored.
     """
+    ignore = ' (extra="ignore" passes over it)'
+    keep = "" if missing else ' (missing="keep" keeps what `like` has)'
     problems = [
         Problem(
             name,
-            f"{label_of(there[name].path)}: expected {_described(there[name])}, found {leaf}",
+            f"{label_of(there[name].path)}: expected {_described(there[name])}, found {leaf}"
+            f"{ignore if there[name].kind == 'None' else ''}",
         )
         for name, leaf in stored.items()
         if name in there
     ]
     problems += [
         Problem(
-            name, f"{label_of(here[name].path)}: expected {leaf}, found {_described(here[name])}"
+            name,
+            f"{label_of(here[name].path)}: expected {leaf}, found {_described(here[name])}"
+            f"{keep if here[name].kind == 'None' else ''}",
         )
         for name, leaf in wanted.items()
         if name in here

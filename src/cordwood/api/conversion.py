@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, Literal, NamedTuple
 
 from cordwood import dtypes
 from cordwood.api.casting import Cast, cast_dtypes
 from cordwood.api.checkpoint import Checkpoint
 from cordwood.api.checkpoint import open as open_checkpoint
+from cordwood.api.existing import refuse_existing, refuse_unknown_suffix, without_other_steps_record
 from cordwood.api.formats import Format
 from cordwood.api.jobs import plan_job, require_strings
-from cordwood.api.layouts import Layout, destination_for
+from cordwood.api.layouts import ORBAX, Layout, destination_for, module_of, origin_of
+from cordwood.api.losses import is_state_dict, losses_of, refuse_positions
 from cordwood.api.save import refuse_foreign
+from cordwood.api.save_shards import HUGGING_FACE
+from cordwood.api.save_shards import refuse_foreign as refuse_to_replace
 from cordwood.api.stored_leaves import StoredLeaves
+from cordwood.attribute_docs import document_fields
 from cordwood.engine import meeting as engine
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.hosts import ALONE
@@ -25,29 +31,67 @@ from cordwood.engine.pending import raise_unreported, wait_for
 from cordwood.engine.presence import is_same_place
 from cordwood.engine.unnamed import folder_beside
 from cordwood.engine.urls import local_or_url, parse_url
-from cordwood.errors import LossError, UnsupportedLeafError, counted
-from cordwood.index import Index, Leaf
-from cordwood.keypath import format_path
-from cordwood.plan.losses import losses_in_a_state_dict
+from cordwood.errors import UnsupportedFormatError, counted
+from cordwood.index import Index
 from cordwood.plan.partial import partial
 from cordwood.plan.patterns import Select
+from cordwood.plan.transposing import Axes, Transpose
 from cordwood.sharding.boxes import element_count, whole
+from cordwood.texts import printable, size_text
 from cordwood.tree.flatten import Flat, build
 from cordwood.tree.structure import leaf_paths
 
 __all__ = ["Conversion", "convert"]
 
+_log = logging.getLogger("cordwood")
 
+
+@document_fields
 class Conversion(NamedTuple):
-    """What was converted."""
+    """What `convert` has written. As a string, a line for it, after one for each loss.
+
+    Attributes:
+        source, destination: the paths.
+        source_format, format: the names of their formats.
+        leaves: how many leaves were written.
+        size_bytes: the size of the elements of all arrays, as they are written.
+        lost: what the format has no place for, in words; () unless `lossy=True`.
+        prefixes: those of the trees that were written; "" for the unnamed one.
+    """
 
     source: str
     destination: str
     source_format: str
     format: str
     leaves: int
-    size_bytes: int  # of the elements of all arrays, as they are written
-    lost: tuple[str, ...]  # what the format has no place for
+    size_bytes: int
+    lost: tuple[str, ...]
+    prefixes: tuple[str, ...] = ("",)
+
+    def __str__(self) -> str:
+        lines = [f"lost: {line}" for line in self.lost]
+        trees = f"{len(self.prefixes)} trees, " if len(self.prefixes) > 1 else ""
+        lines.append(
+            f"{self.destination}: {trees}{counted(self.leaves, 'leaf', 'leaves')}, "
+            f"{size_text(self.size_bytes)}, from {self.source_format} to {self.format}"
+        )
+        return printable("\n".join(lines))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class _Part(NamedTuple):
+    """A tree of the source, and what of it is to be written."""
+
+    checkpoint: Checkpoint
+    to_prefix: str | None
+    stored: Index  # of what is written, under its new names
+    numbers: Sequence[int]  # of its leaves, in the checkpoint
+    dtypes: Sequence[str]  # that they are to have
+    axes: Mapping[int, Axes]  # of those that are transposed, by position
+    metadata: Mapping[str, str]
+    lost: Sequence[str]
 
 
 def convert(
@@ -56,13 +100,17 @@ def convert(
     *,
     select: Select | None = None,
     rename: Mapping[str, str] | None = None,
+    transpose: Transpose | None = None,
     cast: Cast | None = None,
     lossy: bool = False,
     format: str | None = None,
-    layout: Literal["packs", "zarr"] | None = None,
+    layout: Literal["packs", "zarr", "hugging_face"] | None = None,
     compression: Literal["zstd", "blosc"] | None = None,
     metadata: Mapping[str, str] | None = None,
     prefix: str | None = None,
+    to_prefix: str | None = None,
+    overwrite: bool = False,
+    max_shard_bytes: int | None = None,
     max_bytes: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
     progress: Report | None = None,
@@ -75,17 +123,41 @@ def convert(
     `destination`, where there has to be room for both. What is read is checked; the result is as
     durable as what `save` writes, and until this returns, what was at `destination` is whole.
 
+    A source of several trees (a directory with prefixes, an Orbax composite) is converted whole
+    into a directory: its trees are written one after another, each at once and for good. If one
+    fails, those before it are there.
+
+    A step of a `CheckpointManager` keeps its metrics, extras and items where the destination is
+    named by the same number, or is no step by its name. Under the name of another step they are
+    left out, which the log says.
+
     Args:
         source: the path of a checkpoint of any format that `load` reads, or an open one.
-        destination: where to, as for `save`.
+        destination: where to, as for `save`. A checkpoint that is there is kept, and an error is
+            raised, unless `overwrite` is true.
         select: patterns over the key paths, as `load` has them: write only those leaves.
         rename: other key paths for leaves and containers, as `load` has them.
-        cast: a floating dtype for all floating arrays, or a mapping of patterns to dtypes.
+        transpose: patterns of matrices that are written transposed, or a mapping of patterns to
+            axes, over the key paths after `rename`; as `load` has them.
+        cast: a floating dtype for all floating arrays, or a mapping of patterns to dtypes, as
+            `load` has it: integers change by an exact key path alone, and never their values.
         lossy: write what the format can hold, where it has no place for all; otherwise that
             is an error.
-        format, layout, compression: of what is written, as `save` has them.
+        format, layout, compression: of what is written, as `save` has them; and
+            layout="hugging_face": a new directory of safetensors files as the hub has them,
+            `model.safetensors` or `model-00001-of-00004.safetensors` and so on with their index.
+            It holds arrays alone, named by their key paths joined by dots.
         metadata: strings to keep beside the tree. None: those of the source.
-        prefix: which tree of a source of several, as `load` has it.
+        prefix: which tree of a source of several, as `load` has it. None: all of them, each under
+            its own prefix, where `destination` is a directory. A file takes one tree, and so do
+            select, rename, to_prefix and patterns of cast: there None means the tree that was
+            saved without a prefix, or the only one.
+        to_prefix: the prefix to write the tree under, in a directory; trees of other prefixes
+            stay beside it. None: a single tree is written without a prefix.
+        overwrite: replace the checkpoint at `destination`. What is no checkpoint is never
+            replaced, nor are trees of other prefixes.
+        max_shard_bytes: of the arrays in one file of a directory of safetensors files; a larger
+            array has a file of its own. None: 1 GiB or more, and with layout="hugging_face" all.
         max_bytes: how far a compressed source may grow, as `open` has it.
         scratch: a directory with room for what a compressed source holds. None: that of
             `destination`; or of the source, where `destination` is in an object store.
@@ -96,6 +168,10 @@ def convert(
         What was written, and with `lossy` what was lost.
 
     Raises:
+        FileExistsError: there is a checkpoint at `destination`; says of which format, and of
+            which step of a manager.
+        NotACheckpointError: there is something else; a FileExistsError too.
+        PrefixError: the source has no such tree, or several where one is meant.
         LossError: the format has no place for something; lists all of it.
         MismatchError: a pattern matches nothing, or a cast would change integers.
         StorageError: there is no room for what a compressed source holds; says how much it is.
@@ -104,49 +180,133 @@ def convert(
     >>> from cordwood import save
     >>> import numpy as np
     >>> save("/tmp/example.safetensors", {"w": np.ones(4, np.float32)})
-    >>> convert("/tmp/example.safetensors", "/tmp/example.msgpack", cast="bf16").size_bytes
-    8
+    >>> done = convert("/tmp/example.safetensors", "/tmp/example", cast="bf16", overwrite=True)
+    >>> done.format, done.size_bytes
+    ('packs', 8)
     """
     path = local_or_url(destination)
-    row = destination_for(path, format=format, layout=layout, prefix=None)
+    row = _row_for(path, format=format, layout=layout)
+    holds_many = isinstance(row, Layout) and row != HUGGING_FACE
+    if to_prefix is not None and not holds_many:
+        raise ValueError(f"{path}: to_prefix= is for directories; a file holds one tree")
+    if isinstance(row, Layout) and layout is None and parse_url(path) is None:
+        refuse_unknown_suffix(path)
     name = source.path if isinstance(source, Checkpoint) else os.fspath(local_or_url(source))
     _refuse_itself(name, os.fspath(path))
     raise_unreported()
     wait_for(path)
-    refuse_foreign(path, row)
-    with (
-        _opened(source, path, prefix=prefix, max_bytes=max_bytes, scratch=scratch) as opened,
-        collector_paused(),
-    ):
-        index, numbers = opened.index, list(range(len(opened.index.leaves)))
-        _refuse_positions(name, index)
-        if select is not None or rename:
-            part = partial(index, select=select, rename=rename, where=name)
-            index, numbers = part.stored, list(part.numbers)
-        wanted = [leaf.dtype for leaf in index.leaves]
-        if cast is not None:
-            paths = [leaf.key_path for leaf in index.leaves]
-            wanted = cast_dtypes(index.leaves, paths, cast, naming=index.naming, where=name)
-        strings = opened.metadata if metadata is None else metadata
-        require_strings(strings)
-        lost = _losses(name, os.fspath(path), index, row, strings, lossy=lossy)
-        size_bytes = _size(index, [leaf.dtype for leaf in index.leaves])
-        meter = None if progress is None else Meter(size_bytes, progress)
-        leaves = StoredLeaves(opened, index, numbers, wanted, meter)
-        wait_for(path)  # once more: to decompress a source takes its time
+    is_one = select is not None or bool(rename) or isinstance(cast, Mapping)
+    is_one = is_one or transpose is not None
+    is_one = is_one or (prefix, to_prefix) != (None, None) or not holds_many
+    prefixes = {prefix: to_prefix}
+    if not is_one and not isinstance(source, Checkpoint):
+        prefixes = _all_prefixes(local_or_url(source))
+
+    def refuse() -> None:
         refuse_foreign(path, row)
-        _write(path, row, index, leaves, {} if lost else strings, compression)
+        written = [each or "" for each in prefixes.values()]
+        beside = to_prefix is not None
+        refuse_existing(path, row, written, beside=beside, overwrite=overwrite)
+
+    refuse()
+    with ExitStack() as stack, collector_paused():
+        parts = []
+        for each, to in prefixes.items():
+            opened = stack.enter_context(
+                _opened(source, path, prefix=each, max_bytes=max_bytes, scratch=scratch)
+            )
+            part = _part(opened, to, select=select, rename=rename, transpose=transpose, cast=cast)
+            strings = opened.metadata if metadata is None else metadata
+            require_strings(strings)
+            if metadata is None:
+                strings = without_other_steps_record(strings, path, row, source=name)
+            lost = losses_of(name, os.fspath(path), part.stored, row, strings, lossy=lossy)
+            parts.append(part._replace(metadata={} if lost else strings, lost=lost))
+        meter = None
+        if progress is not None:
+            indexes = [part.stored for part in parts]
+            size = sum([_size(i, [leaf.dtype for leaf in i.leaves]) for i in indexes])
+            meter = Meter(size, progress)
+        sources = [
+            StoredLeaves(part.checkpoint, part.stored, part.numbers, part.dtypes, part.axes, meter)
+            for part in parts
+        ]
+        wait_for(path)  # once more: to decompress a source takes its time
+        refuse()
+        for part, leaves in zip(parts, sources, strict=True):
+            _write(path, row, part, leaves, compression, max_shard_bytes)
         if meter is not None:
             meter.finish()
     return Conversion(
         name,
         os.fspath(path),
-        opened.format,
+        parts[0].checkpoint.format,
         row.name,
-        len(index.leaves),
-        _size(index, wanted),
-        tuple(lost),
+        sum([len(part.stored.leaves) for part in parts]),
+        sum([_size(part.stored, part.dtypes) for part in parts]),
+        tuple([line for part in parts for line in part.lost]),
+        tuple([part.to_prefix or "" for part in parts]),
     )
+
+
+def _row_for(
+    path: str | os.PathLike[str], *, format: str | None, layout: str | None
+) -> Format | Layout:
+    """Return how the destination is written. Raises as `destination_for`."""
+    if layout != HUGGING_FACE.name:
+        return destination_for(path, format=format, layout=layout, prefix=None)
+    if parse_url(path) is not None:
+        raise UnsupportedFormatError(
+            f"{os.fspath(path)}: a directory for the hub is local; upload it from there"
+        )
+    refuse_to_replace(path)
+    destination_for(path, format=format, layout="packs", prefix=None)
+    return HUGGING_FACE
+
+
+def _all_prefixes(source: str | os.PathLike[str]) -> dict[str | None, str | None]:
+    """Return the prefix of each tree of a source, and the one to write it under.
+
+    A single tree is written without a prefix.
+    """
+    row = origin_of(source, format=None, prefix=None)
+    if not isinstance(row, Layout):
+        return {None: None}
+    prefixes: list[str] = module_of(row).prefixes_at(source)
+    if row == ORBAX:
+        others = module_of(row).other_items(source)
+        if others:
+            _log.warning(
+                "%s: what is no tree is not converted: %s",
+                os.fspath(source),
+                printable(", ".join(others)),
+            )
+    if len(prefixes) == 1:
+        return {None: None}
+    return {prefix: prefix or None for prefix in prefixes}
+
+
+def _part(
+    checkpoint: Checkpoint,
+    to_prefix: str | None,
+    *,
+    select: Select | None,
+    rename: Mapping[str, str] | None,
+    transpose: Transpose | None,
+    cast: Cast | None,
+) -> _Part:
+    """Return what of an open tree is to be written, its strings and losses left out."""
+    name = checkpoint.path
+    refuse_positions(name, checkpoint.index)
+    selected = partial(
+        checkpoint.index, select=select, rename=rename, transpose=transpose, where=name
+    )
+    index = selected.stored
+    wanted = [leaf.dtype for leaf in index.leaves]
+    if cast is not None:
+        paths = [leaf.key_path for leaf in index.leaves]
+        wanted = cast_dtypes(index.leaves, paths, cast, naming=index.naming, where=name)
+    return _Part(checkpoint, to_prefix, index, selected.numbers, wanted, selected.axes, {}, ())
 
 
 def _opened(
@@ -157,7 +317,7 @@ def _opened(
     max_bytes: int | None,
     scratch: str | os.PathLike[str] | None,
 ) -> AbstractContextManager[Checkpoint]:
-    """A source, open in a `with` block; one that was open before stays so after it."""
+    """Open a source for a `with` block; one that was open before stays so after it."""
     if isinstance(source, Checkpoint):
         if (prefix, max_bytes, scratch) != (None, None, None):
             raise ValueError(
@@ -166,12 +326,12 @@ def _opened(
         return nullcontext(source)
     if scratch is None:
         in_a_store = parse_url(destination) is not None
-        scratch = folder_beside(local_or_url(source) if in_a_store else destination)
+        scratch = folder_beside(local_or_url(source if in_a_store else destination))
     return open_checkpoint(source, prefix=prefix, max_bytes=max_bytes, scratch=scratch)
 
 
 def _size(index: Index, wanted: Sequence[str]) -> int:
-    """The bytes of the elements of all arrays, of the dtypes that they are to have."""
+    """Return the bytes of the elements of all arrays, of the dtypes that they are to have."""
     return sum(
         element_count(whole(leaf.shape)) * dtypes.itemsize(dtype)
         for leaf, dtype in zip(index.leaves, wanted, strict=True)
@@ -182,72 +342,37 @@ def _size(index: Index, wanted: Sequence[str]) -> int:
 def _write(
     path: str | os.PathLike[str],
     row: Format | Layout,
-    index: Index,
+    part: _Part,
     leaves: StoredLeaves,
-    metadata: Mapping[str, str],
     compression: str | None,
+    max_shard_bytes: int | None,
 ) -> None:
-    stand_ins = leaves.stand_ins
+    """Save one tree of the source at the destination."""
+    structure, stand_ins = part.stored.structure, leaves.stand_ins
     tree: Any
-    if _is_state_dict(row):
-        tree = build(index.structure, stand_ins)
+    if is_state_dict(row):
+        tree = build(structure, stand_ins)
     else:
-        paths = tuple(leaf_paths(index.structure))
-        tree = Flat(index.structure, paths, tuple(stand_ins), ())
+        tree = Flat(structure, tuple(leaf_paths(structure)), tuple(stand_ins), ())
     meeting = Meeting(
         ALONE,
         f"convert to {os.fspath(path)}",
         timeout_seconds=TIMEOUT_SECONDS,
         silence_seconds=engine.SILENCE_SECONDS,
     )
-    job = plan_job(path, tree, row, metadata, prefix=None, compression=compression, meeting=meeting)
+    job = plan_job(
+        path,
+        tree,
+        row,
+        part.metadata,
+        prefix=part.to_prefix,
+        compression=compression,
+        meeting=meeting,
+        max_shard_bytes=max_shard_bytes,
+    )
     job.write(lambda number: leaves.fetch(job.leaves[number]))
-
-
-def _is_state_dict(row: Format | Layout) -> bool:
-    return row.name.startswith("msgpack")
 
 
 def _refuse_itself(source: str, destination: str) -> None:
     if is_same_place(source, destination):
         raise ValueError(f"{source} would be converted into itself: write to another path")
-
-
-def _refuse_positions(name: str, index: Index) -> None:
-    if index.naming == "positions":
-        raise LossError(
-            f"{name} holds {counted(len(index.leaves), 'array')} without names or structure: load "
-            "it with like=, and save what that returns"
-        )
-
-
-def _losses(
-    source: str,
-    destination: str,
-    index: Index,
-    row: Format | Layout,
-    metadata: Mapping[str, str],
-    *,
-    lossy: bool,
-) -> list[str]:
-    """What gets lost; raises where that is not wanted, or more than can be borne."""
-    opaque = [leaf for leaf in index.leaves if leaf.kind == "opaque"]
-    if opaque and not _is_state_dict(row):
-        raise UnsupportedLeafError(
-            f"{_names(opaque)}: a value that only {index.format} understands cannot be stored as "
-            f"{row.name}; select the other leaves"
-        )
-    if not _is_state_dict(row):
-        return []
-    lost = losses_in_a_state_dict(index, metadata)
-    if lost and not lossy:
-        leave_out = "; metadata={} leaves the strings out" if metadata else ""
-        raise LossError(
-            f"converting {source} to {destination} would lose (lossy=True does so{leave_out}):\n"
-            + "\n".join([f"  {line}" for line in lost])
-        )
-    return lost
-
-
-def _names(leaves: Sequence[Leaf]) -> str:
-    return ", ".join([format_path(leaf.key_path) for leaf in leaves[:3]])

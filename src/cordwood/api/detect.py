@@ -12,6 +12,7 @@ from cordwood.api.layouts import DEFAULT, layout_to_read, not_a_checkpoint, step
 from cordwood.api.recognise import recognise
 from cordwood.api.steps import listed, sorted_steps
 from cordwood.api.stores import store_at
+from cordwood.attribute_docs import document_fields
 from cordwood.engine.files import LocalFile
 from cordwood.engine.presence import what_is_at
 from cordwood.engine.stage import standing
@@ -21,13 +22,21 @@ from cordwood.errors import IncompleteCheckpointError, counted
 __all__ = ["Detected", "detect"]
 
 
+@document_fields
 class Detected(NamedTuple):
-    """What a path is."""
+    """The format of a path, as `detect` has found it.
 
-    format: str  # as `Checkpoint.format` has it; "steps": a directory of checkpoints
-    description: str  # what that is, in words
+    Attributes:
+        format: as `Checkpoint.format` has it; "steps": a directory of checkpoints.
+        description: what that is, in words.
+        path: the path that was looked at.
+        steps: of "steps": the names of the checkpoints, the oldest first.
+    """
+
+    format: str
+    description: str
     path: str
-    steps: tuple[str, ...] = ()  # of "steps": the names, the oldest first
+    steps: tuple[str, ...] = ()
 
 
 def detect(path: str | os.PathLike[str]) -> Detected:

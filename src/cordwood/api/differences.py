@@ -1,4 +1,4 @@
-"""What two trees differ in, as values that can be printed."""
+"""The differences of two trees, as values that can be printed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from cordwood.attribute_docs import document_fields
 from cordwood.errors import counted
+from cordwood.texts import printable
 
 __all__ = ["Diff", "LeafDiff"]
 
@@ -15,20 +17,35 @@ What: TypeAlias = Literal["only_a", "only_b", "kind", "shape", "dtype", "weak_ty
 _MAX_LINES = 50
 
 
+@document_fields
 class LeafDiff(NamedTuple):
-    """How one leaf differs."""
+    """The difference of one leaf. As a string, one line.
+
+    Attributes:
+        key_path: the leaf.
+        what: "only_a", "only_b", "kind", "shape", "dtype", "weak_type" or "value".
+        a, b: its type on that side, as float32[4,8]; of Python values that differ, the values.
+        size: how many elements were compared; 0: none were.
+        differing: how many of them differ in value; NaN equals NaN.
+        bits: how many more are equal in value, but not in bits (-0.0, NaNs of another payload).
+        max_abs: the largest |a - b|; inf where one is NaN or infinite; None where nothing differs.
+        max_rel: the largest |a - b| / max(|a|, |b|); None where nothing differs.
+    """
 
     key_path: str
     what: What
-    a: str = ""  # what it is there: float32[4,8]; of Python values that differ, the values
+    a: str = ""
     b: str = ""
-    size: int = 0  # how many elements were compared; 0: none were
-    differing: int = 0  # how many of them differ in value; NaN equals NaN
-    bits: int = 0  # how many more are equal, but of other bits (-0.0, NaNs of another payload)
-    max_abs: float | None = None  # |a - b|; inf where one is NaN or infinite
-    max_rel: float | None = None  # |a - b| / max(|a|, |b|)
+    size: int = 0
+    differing: int = 0
+    bits: int = 0
+    max_abs: float | None = None
+    max_rel: float | None = None
 
     def __str__(self) -> str:
+        return printable(self._line(), keep="")
+
+    def _line(self) -> str:
         if self.what in ("only_a", "only_b"):
             side = self.what[-1]
             return f"{self.key_path}: only in {side} ({self.a or self.b})"
@@ -56,9 +73,9 @@ class LeafDiff(NamedTuple):
         return ", ".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Diff:
-    """What two trees differ in; `str()` tells it, `to_json()` gives it as plain values.
+    """The differences of two trees. As a string, a line for each; `to_json()` gives plain values.
 
     Attributes:
         a, b: what was compared: paths, or "the tree".
@@ -79,24 +96,26 @@ class Diff:
 
     @property
     def equal(self) -> bool:
-        """Whether there is no difference."""
+        """True if there is no difference."""
         return not self.leaves and not self.containers
 
     def __str__(self) -> str:
         same = counted(self.equal_leaves, "leaf", "leaves")
         how = f" ({self.equal_by_digest} by digest)" if self.equal_by_digest else ""
         if self.equal:
-            return f"{self.a} and {self.b} are equal: {same}{how}"
+            return printable(f"{self.a} and {self.b} are equal: {same}{how}")
         lines = [*map(str, self.leaves), *self.containers]
         count = counted(len(lines), "difference")
         shown = [f"  {line}" for line in lines[:_MAX_LINES]]
         if len(lines) > _MAX_LINES:
             shown.append(f"  ... and {len(lines) - _MAX_LINES} more")
         head = f"{count} between a = {self.a} and b = {self.b}; {same} equal{how}:"
-        return "\n".join([head, *shown])
+        return printable("\n".join([head, *shown]))
+
+    __repr__ = __str__
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for `json.dumps`; numbers that JSON lacks are strings ("inf")."""
+        """Return plain values for `json.dumps`; numbers that JSON lacks are strings ("inf")."""
         return {
             "a": self.a,
             "b": self.b,

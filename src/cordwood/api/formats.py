@@ -19,6 +19,7 @@ __all__ = [
     "format_by_suffix",
     "format_for",
     "format_to_write",
+    "is_directory_name",
     "open_source",
     "scan",
 ]
@@ -57,6 +58,13 @@ FORMATS: Sequence[Format] = (
         "a stream of msgpack records, as EasyLM writes it",
         writable=False,
     ),
+)
+# Suffixes of files that others write: a directory of such a name would be a mistake.
+_FILE_SUFFIXES = frozenset(
+    {
+        *(".bin", ".eqx", ".gguf", ".gz", ".h5", ".hdf5", ".json", ".npy", ".npz", ".onnx"),
+        *(".pickle", ".pkl", ".pt", ".pth", ".tar", ".zarr", ".zip", ".zst"),
+    }
 )
 _BY_NAME: Mapping[str, Format] = {row.name: row for row in FORMATS}
 
@@ -125,6 +133,24 @@ def format_to_write(path: str | os.PathLike[str], name: str | None) -> Format:
     return row
 
 
+def is_directory_name(text: str) -> bool:
+    """Return whether a name without `format` or `layout` is meant for a directory.
+
+    All are but those with the suffix of a file: one of a known format, one like it (a slip of
+    the pen), or one that other tools write.
+
+    >>> [is_directory_name(name) for name in ("ckpt/100", "run-1.5", "m.safetensor", "m.npz")]
+    [True, True, False, False]
+    """
+    if text.endswith("/"):
+        return True
+    import difflib
+
+    suffix = Path(text).suffix.lower()
+    known = [row.suffix for row in FORMATS if row.suffix and row.writable]
+    return suffix not in _FILE_SUFFIXES and not difflib.get_close_matches(suffix, known, n=1)
+
+
 def open_source(
     path: str | os.PathLike[str],
     row: Format,
@@ -146,15 +172,19 @@ def open_source(
     if row.compression is None:
         return file
     from cordwood.formats.compressed.decompress import decompress, decompress_into
+    from cordwood.formats.flax_msgpack.outline import Outline
 
+    outline = Outline()
     with file:
         if scratch is None:
-            return decompress(file, row.compression, max_bytes=max_bytes, read_once=read_once)
+            return decompress(
+                file, row.compression, max_bytes=max_bytes, outline=outline, read_once=read_once
+            )
         from cordwood.engine.unnamed import UnnamedFile
 
         out = UnnamedFile(scratch, file.name)
         try:
-            decompress_into(out, file, row.compression, max_bytes=max_bytes)
+            decompress_into(out, file, row.compression, max_bytes=max_bytes, outline=outline)
             out.finish()
         except BaseException:
             out.close()
@@ -162,8 +192,14 @@ def open_source(
         return out
 
 
-def scan(file: ReadableFile, row: Format) -> Index:
-    """What a source holds."""
+def scan(file: ReadableFile, row: Format, *, max_bytes: int | None = None) -> Index:
+    """Return what a source holds.
+
+    `max_bytes` is for an archive whose members are compressed; what is compressed as a whole is
+    limited by `open_source`.
+    """
     module: Any = importlib.import_module(row.scanner)
-    scanner: Callable[[ReadableFile], Index] = module.scan
+    scanner: Callable[..., Index] = module.scan
+    if row.name == "npz" and max_bytes is not None:
+        return scanner(file, max_bytes=max_bytes)
     return scanner(file)

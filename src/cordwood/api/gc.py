@@ -18,7 +18,8 @@ def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:
     No tree loses anything. The next save of the directory does the same. Files of saves that are
     under way stay, and so does whatever is not cordwood's. In an object store there are no locks to
     tell the two apart: there, only what began more than 24 hours ago is taken for dead, and only by
-    this function.
+    this function. A save that turns out to be alive all the same fails, and what was there before
+    it stays.
 
     Args:
         path: the directory, or its URL.

@@ -14,7 +14,7 @@ from cordwood.engine.write import write_file, write_stream
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe, whole_array
 
-__all__ = ["Fetch", "Job", "Linking", "plan_job", "require_strings"]
+__all__ = ["Fetch", "Job", "Linking", "elements_of", "plan_job", "require_strings"]
 
 Fetch: TypeAlias = Callable[[int], Any]
 
@@ -61,15 +61,30 @@ def plan_job(
     compression: str | None,
     meeting: Meeting,
     linking: Linking | None = None,
+    max_shard_bytes: int | None = None,
+    items: Mapping[str, Any] | None = None,
 ) -> Job:
     """Plan the save of a tree; raises as `cordwood.save` does, before it writes.
 
     `meeting` is of the processes that save together, and is entered when the job is written;
-    `linking` is for directories of packs.
+    `linking` and `items`, more trees by prefix, are for directories of packs, and
+    `max_shard_bytes` for all of safetensors files.
     """
     metadata = {} if metadata is None else metadata
     require_strings(metadata)
     options: dict[str, Any] = {} if linking is None else {"linking": linking}
+    if max_shard_bytes is not None:
+        if row.name not in ("packs", "hugging_face"):
+            raise ValueError(
+                f"{os.fspath(path)}: max_shard_bytes= is for directories of safetensors files"
+            )
+        if type(max_shard_bytes) is not int or max_shard_bytes < 1:
+            raise ValueError(
+                f"max_shard_bytes: expected an int of at least 1, found {max_shard_bytes!r:.80}"
+            )
+        options["max_shard_bytes"] = max_shard_bytes
+    if items is not None:
+        options["items"] = items
     if compression is not None:
         if row.name != "zarr":
             raise ValueError(f'{os.fspath(path)}: compression= is for layout="zarr"')
@@ -85,7 +100,9 @@ def plan_job(
         flat = flatten(tree)
         specs = [describe(p, leaf) for p, leaf in zip(flat.paths, flat.leaves, strict=True)]
         plan = plan_save(flat.structure, specs, metadata=metadata)
-        return Job(flat.leaves, lambda fetch: write_file(path, plan, lambda i: _elements(fetch(i))))
+        return Job(
+            flat.leaves, lambda fetch: write_file(path, plan, lambda i: elements_of(fetch(i)))
+        )
     if metadata:
         raise ValueError(f"{os.fspath(path)}: the {row.name} format has no place for metadata")
     from cordwood.msgpack import plan_buffers, plan_state
@@ -96,7 +113,7 @@ def plan_job(
 
     def write(fetch: Fetch) -> None:
         if compression is None:
-            write_file(path, state_plan, lambda i: _elements(fetch(i)))
+            write_file(path, state_plan, lambda i: elements_of(fetch(i)))
         else:
             from cordwood.formats.compressed.compress import compress
 
@@ -106,5 +123,6 @@ def plan_job(
     return Job(arrays, write)
 
 
-def _elements(leaf: Any) -> Any:
+def elements_of(leaf: Any) -> Any:
+    """Return an array for a writer: on the host, unless it is one that is read later."""
     return leaf if isinstance(leaf, LazyArray) else whole_array(leaf)

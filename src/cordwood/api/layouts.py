@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 import fnmatch
 import importlib
@@ -18,6 +17,7 @@ from cordwood.api.formats import (
     format_by_suffix,
     format_for,
     format_to_write,
+    is_directory_name,
 )
 from cordwood.api.recognise import is_records, recognise
 from cordwood.api.steps import LOOKED_AT, is_named_step, listed, sorted_steps
@@ -33,6 +33,7 @@ from cordwood.errors import (
     counted,
 )
 from cordwood.plan.nearest import nearest
+from cordwood.texts import printable
 
 __all__ = [
     "DEFAULT",
@@ -42,7 +43,6 @@ __all__ = [
     "Layout",
     "by_index",
     "destination_for",
-    "is_directory_name",
     "layout_at",
     "layout_to_read",
     "module_of",
@@ -90,6 +90,13 @@ LAYOUTS: Sequence[Layout] = (
         writable=False,
     ),
     Layout(
+        "safetensors-shards",
+        "model.safetensors",
+        "cordwood.api.open_shards",
+        "a directory with a model.safetensors, as the Hugging Face hub has it",
+        writable=False,
+    ),
+    Layout(
         "zarr-tree",
         "**/.zarray",
         "cordwood.api.open_zarr_tree",
@@ -101,16 +108,9 @@ DEFAULT, ZARR, ORBAX = LAYOUTS[:3]
 _BY_NAME: Mapping[str, Layout] = {row.name: row for row in LAYOUTS if row.writable}
 
 _BELOW = "**/"
+_SINGLE = "model.safetensors"  # which may lie in a directory of steps as well
 _MAX_ENTRIES = 10_000  # that are looked at for an array
 _MAX_BESIDE = 1000  # that may have been meant
-
-# Suffixes of files that others write: a directory of such a name would be a mistake.
-_FILE_SUFFIXES = frozenset(
-    {
-        *(".bin", ".eqx", ".gguf", ".gz", ".h5", ".hdf5", ".json", ".npy", ".npz", ".onnx"),
-        *(".pickle", ".pkl", ".pt", ".pth", ".tar", ".zarr", ".zip", ".zst"),
-    }
-)
 
 
 def destination_for(
@@ -197,9 +197,10 @@ def refuse_read_only(place: str | os.PathLike[str], *, asked: str) -> None:
 def origin_of(
     path: str | os.PathLike[str], *, format: str | None, prefix: str | None
 ) -> Format | Layout:
-    """How what lies at `path` is to be read.
+    """Return how what lies at `path` is to be read.
 
     Raises:
+        ValueError: a prefix is asked for, and it is a file.
         UnsupportedFormatError: it is a file of no known format.
         FileNotFoundError: there is nothing at `path`.
         IncompleteCheckpointError: it is a directory without an index, perhaps one of steps, or what
@@ -216,7 +217,7 @@ def origin_of(
         if there is None:
             raise not_a_checkpoint(place, text)
         return there
-    if prefix is not None:
+    if prefix is not None and what != "nothing":
         raise ValueError(f"{text}: prefix= is for directories; a file holds one tree")
     if what == "nothing":
         if format is not None:
@@ -252,7 +253,7 @@ def absence(path: str) -> OSError:
     beside = [entry.name for entry in list_folder(os.fspath(parent))[:_MAX_BESIDE]]
     close = nearest(name, [each for each in beside if each != name])  # it may have come just now
     if close is not None:
-        hint = f" (did you mean {os.fspath(parent / close)}?)"
+        hint = printable(f" (did you mean {os.fspath(parent / close)}?)")
     else:
         suffix = close_suffix(path)
         hint = f" (did you mean one that ends in {suffix}?)" if suffix else ""
@@ -317,22 +318,6 @@ def _in_a_store(text: str, *, format: str | None, layout: str | None) -> Layout:
     return DEFAULT
 
 
-def is_directory_name(text: str) -> bool:
-    """Whether a name without `format` or `layout` is meant for a directory.
-
-    All are but those with the suffix of a file: one of a known format, one like it (a slip of
-    the pen), or one that other tools write.
-
-    >>> [is_directory_name(name) for name in ("ckpt/100", "run-1.5", "m.safetensor", "m.npz")]
-    [True, True, False, False]
-    """
-    if text.endswith("/"):
-        return True
-    suffix = Path(text).suffix.lower()
-    known = [row.suffix for row in FORMATS if row.suffix and row.writable]
-    return suffix not in _FILE_SUFFIXES and not difflib.get_close_matches(suffix, known, n=1)
-
-
 def layout_at(path: str | os.PathLike[str]) -> Layout | None:
     """The layout of the checkpoint in a local directory, of those that are written; or None.
 
@@ -348,25 +333,29 @@ def layout_at(path: str | os.PathLike[str]) -> Layout | None:
 
 
 def layout_to_read(place: Path) -> Layout | None:
-    """The layout of a local directory, of all; None where there is none. Raises as `layout_at`."""
+    """Return the layout of a local directory, of all; None: it has none. Raises as `layout_at`."""
     found = by_index(place)
     if found is not None or _is_of_steps(place):
         return found
     for row in LAYOUTS:
         name = row.index_name.removeprefix(_BELOW)
+        if name == _SINGLE and is_there(place / name):
+            return row
         if name != row.index_name and has_within(str(place), name, at_most=_MAX_ENTRIES):
             return row
     return None
 
 
 def by_index(place: Path) -> Layout | None:
-    """The layout whose index lies in the directory itself."""
+    """Return the layout whose index lies in the directory itself."""
     written = layout_at(place)
     if written is not None:
         return written
     names = names_in(str(place))
     for row in LAYOUTS:
-        if not row.writable and fnmatch.filter(names, row.index_name):
+        if row.writable or row.index_name == _SINGLE:
+            continue
+        if fnmatch.filter(names, row.index_name):
             return row
     return ORBAX if module_of(ORBAX).is_checkpoint_at(place) else None
 

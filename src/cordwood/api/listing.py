@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 from cordwood import dtypes
 from cordwood.api.quick_look import quick_look
 from cordwood.engine.collector import collector_paused
+from cordwood.engine.urls import local_or_url
 from cordwood.index import ARRAY_KINDS, Box, Inline, Leaf, LeafRuns, LeafSpec, Piece
 from cordwood.keypath import KeyPath, format_paths
 from cordwood.plan.described import described
 from cordwood.plan.patterns import Select, matching, pattern_name
 
-__all__ = ["Listing", "Row", "grouped", "list_leaves", "selected"]
+__all__ = ["Listing", "Row", "grouped", "list_leaves", "list_trees", "selected"]
 
 _new = tuple.__new__
 
@@ -48,7 +49,7 @@ class Listing(NamedTuple):
 def list_leaves(
     path: str | os.PathLike[str], *, prefix: str | None = None, format: str | None = None
 ) -> Listing:
-    """The leaves of a checkpoint in their order.
+    """Return the leaves of a checkpoint in their order.
 
     Of a local checkpoint of cordwood's only the index is read, without numpy; anything else is
     opened.
@@ -67,6 +68,18 @@ def list_leaves(
             index = checkpoint.index
             rows = _rows(index.leaves, index.shardings)
             return Listing(checkpoint.path, checkpoint.format, rows, checkpoint.metadata)
+
+
+def list_trees(path: str | os.PathLike[str], *, format: str | None = None) -> list[str]:
+    """Return the prefixes of the trees of a checkpoint; "" for the one saved without, or a file's.
+
+    Raises whatever `cordwood.open` does.
+    """
+    from cordwood.api.layouts import Layout, module_of, origin_of
+
+    path = local_or_url(path)
+    row = origin_of(path, format=format, prefix=None)
+    return list(module_of(row).prefixes_at(path)) if isinstance(row, Layout) else [""]
 
 
 def _rows(leaves: Sequence[Leaf], shardings: Mapping[int, str]) -> list[Row]:
@@ -118,7 +131,7 @@ def _dtype_and_size(leaf: Leaf | LeafSpec) -> tuple[str, int]:
 
 
 def _cuts(pieces: Sequence[Piece]) -> tuple[int, ...]:
-    """How many of the pieces lie along each axis, where they are boxes."""
+    """Return how many of the pieces lie along each axis, where they are boxes."""
     starts = [piece.where.start for piece in pieces if isinstance(piece.where, Box)]
     return _told([len(set(axis)) for axis in zip(*starts, strict=True)])
 
@@ -128,7 +141,7 @@ def _told(cuts: Sequence[int]) -> tuple[int, ...]:
 
 
 def selected(rows: Sequence[Row], select: Select, *, where: str) -> list[Row]:
-    """The rows that patterns take; see `cordwood.load`.
+    """Return the rows that patterns take; see `cordwood.load`.
 
     Raises MismatchError for a pattern that matches nothing.
     """
@@ -139,7 +152,7 @@ def selected(rows: Sequence[Row], select: Select, *, where: str) -> list[Row]:
 
 
 def grouped(rows: Sequence[Row], depth: int) -> list[Row]:
-    """Rows of at most so many keys: what lies deeper is summed up in its container."""
+    """Return rows of at most so many keys: what lies deeper is summed up in its container."""
     found: dict[str, Row] = {}
     for row in rows:
         keys = row.key_path.split("/")

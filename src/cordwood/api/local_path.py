@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 
-from cordwood.engine.urls import parse_url
+from cordwood.engine.urls import expand_home, parse_url
 from cordwood.errors import UnsupportedFormatError
 
 __all__ = ["local_path"]
 
 
 def local_path(path: object) -> str:
-    """The path of a local directory.
+    """Return the path of a local directory.
 
     Raises UnsupportedFormatError for a URL of anything else.
     """
-    text = os.fspath(path) if isinstance(path, os.PathLike) else str(path)
+    text = os.fspath(expand_home(path if isinstance(path, os.PathLike) else str(path)))
     url = parse_url(text)
     if url is None:
         return text

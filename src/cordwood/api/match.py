@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from cordwood.api.containers import (
+    Container,
     Problem,
     container_problems,
     containers,
@@ -14,6 +15,18 @@ from cordwood.api.containers import (
     leaves_for_containers,
     name_of,
     one_for_each,
+    without_empty,
+)
+from cordwood.api.match_hints import (
+    APART,
+    RENAME,
+    about_keys,
+    about_modules,
+    about_numbers,
+    elsewhere,
+    some_names,
+    transpositions,
+    variable,
 )
 from cordwood.api.nest import SEPARATORS
 from cordwood.api.target import Target
@@ -21,9 +34,9 @@ from cordwood.errors import MismatchError, counted
 from cordwood.index import Index, Leaf, LeafSpec, Naming
 from cordwood.keypath import KeyPath, format_path
 from cordwood.plan.described import described
-from cordwood.plan.nearest import nearest_path
+from cordwood.plan.nearest import Place, nearest_path, place_of
 from cordwood.tree.flatten import Flat, flatten, unflatten
-from cordwood.tree.leaves import ARRAY_KINDS, describe
+from cordwood.tree.leaves import ARRAY_KINDS, describe, is_static
 
 __all__ = [
     "Extra",
@@ -31,6 +44,7 @@ __all__ = [
     "Missing",
     "difference",
     "fit",
+    "is_abstract",
     "mismatch",
     "target_of",
 ]
@@ -39,6 +53,8 @@ Missing: TypeAlias = Literal["error", "keep"]
 Extra: TypeAlias = Literal["error", "ignore"]
 
 _MAX_LINES = 50
+_KEEPS = ' (missing="keep" keeps what `like` has)'
+_PASSES_OVER = ' (extra="ignore" passes over it)'
 _NUMBERS = frozenset({"bool", "int", "float", "complex"})
 
 
@@ -61,6 +77,7 @@ def fit(
     missing: Missing,
     extra: Extra,
     left_out: Collection[KeyPath],
+    transposed: Collection[KeyPath] = (),
 ) -> Fit:
     """Match the leaves of a checkpoint to those of `like` by key path.
 
@@ -74,6 +91,7 @@ def fit(
         missing: whether `like` keeps the leaves that are not stored.
         extra: whether leaves that `like` has not are passed over.
         left_out: what is stored, but not wanted.
+        transposed: leaves whose shapes are those of their transposes.
 
     Raises:
         MismatchError: leaves are missing, extra or of another kind, shape or dtype; the
@@ -88,13 +106,26 @@ def fit(
     absent: list[tuple[int, KeyPath, bool]] = []
     targets: list[Target] = []
     filled: list[int] = []
+    misshapen: dict[int, tuple[Leaf, LeafSpec]] = {}  # by number of the problem
     seen = set()
+    has_arrays = False
+    kept = set()  # what `like` keeps, as nothing is stored for it
     for i, (path, leaf_like) in enumerate(zip(flat.paths, flat.leaves, strict=True)):
         key = name_of(path, index.naming)
         leaf = stored.get(key)
-        if leaf is None and missing == "keep" and not _is_abstract(leaf_like):
+        if is_static(leaf_like):
+            kept.add(key)
+            if leaf is not None:
+                seen.add(key)
+                text = f"expected nothing for {leaf_like!r:.60} in `like`, found {described(leaf)}"
+                problems.append(Problem(key, f"{label_of(path)}: {text}"))
+            continue
+        if leaf is None and missing == "keep" and not is_abstract(leaf_like):
+            kept.add(key)
+            has_arrays = has_arrays or hasattr(leaf_like, "dtype")
             continue
         spec = describe(path, leaf_like, abstract=True)
+        has_arrays = has_arrays or spec.kind in ARRAY_KINDS
         if key in seen:
             text = f"{label_of(path)}: another leaf of `like` has the name {key!r} too"
             problems.append(Problem(key, text))
@@ -106,27 +137,56 @@ def fit(
             continue
         problem = difference(leaf, spec, strict=strict, cast=cast)
         if problem:
+            if leaf.key_path in transposed:
+                problem += " once transposed"
+            elif leaf.shape != spec.shape:
+                misshapen[len(problems)] = leaf, spec
             problems.append(Problem(key, f"{label_of(path)}: {problem}"))
         else:
             targets.append(target_of(leaf, spec, leaf_like, to, cast=cast))
             filled.append(i)
+    if misshapen:
+        fitting = [target.leaf for target in targets]
+        hints = transpositions(misshapen, fitting=fitting, stored=index.leaves, naming=index.naming)
+        for i, hint in hints.items():
+            problems[i] = problems[i]._replace(text=problems[i].text + hint)
     left = {key: leaf.key_path for key, leaf in stored.items() if key not in seen}
-    _tell_absent(problems, absent, left.values(), missing)
+    place = None
+    if absent and len(absent) + len(kept) == len(flat.leaves) and index.naming not in SEPARATORS:
+        paths = [path for _, path, _ in absent]
+        place = place_of(paths, list(left.values()), lambda path: name_of(path, index.naming))
     passes_over = extra == "ignore" or not strict
+    has_none = has_arrays and 0 < len(left) == len(stored)
+    if has_none and passes_over and not problems:  # all of `like` would be kept
+        raise _no_leaf(flat.paths, list(left.values()), index.naming, name, is_part=bool(left_out))
+    _tell_absent(problems, absent, left.values(), missing, place)
     if not passes_over:
-        problems += [
-            Problem(
-                key,
-                f"{label_of(path)}: in the checkpoint ({described(stored[key])}), not in `like` "
-                '(extra="ignore" passes over it)',
-            )
-            for key, path in left.items()
-        ]
+        for key, path in left.items():
+            found = f"in the checkpoint ({described(stored[key])}), not in `like`"
+            problems.append(Problem(key, f"{label_of(path)}: {found}{_PASSES_OVER}"))
     if strict and index.naming not in SEPARATORS and index.structure != flat.structure:
+        here = containers(index.structure, index.naming)
+        there = containers(flat.structure, index.naming)
+        if missing == "keep":
+            kept |= there.keys()
+        here = without_empty(here, kept)
+        if passes_over:
+            there = without_empty(there, left.keys() | here.keys())
         keeps = missing == "keep"
-        problems = _with_containers(problems, flat, index, stored, keeps=keeps, passes=passes_over)
+        problems += container_problems(here, there, missing=keeps, extra=passes_over)
+        if problems:
+            leaves = _leaves_for_containers(flat, index.naming, stored, here, there, keeps=keeps)
+            problems = one_for_each(problems, leaves)
     if problems:
-        raise mismatch([problem.text for problem in problems], name)
+        advice = "" if place is None else f"\n{elsewhere(place)}"
+        texts = [problem.text for problem in problems]
+        first = ""
+        if has_none and place is None and not any(is_unwanted for *_, is_unwanted in absent):
+            first, texts = _apart(texts)
+        kinds = dict(zip(flat.paths, map(type, flat.leaves), strict=True))
+        if not advice and any(kinds[path] in (bool, int, float) for _, path, _ in absent):
+            advice = about_modules(like)
+        raise mismatch(texts, name, advice, first=first)
     if len(filled) == len(flat.leaves):
         return Fit(targets, flat.paths, rebuild)
 
@@ -144,40 +204,77 @@ def _tell_absent(
     absent: Sequence[tuple[int, KeyPath, bool]],
     left: Collection[KeyPath],
     missing: Missing,
+    place: Place | None,
 ) -> None:
     """Fill in the texts of what is not stored, now that it is known what nothing has asked for."""
     names = [format_path(path) for path in left]
     of_strings = {name_of(path, "strings"): format_path(path) for path in left}
     for i, path, is_unwanted in absent:
-        close = nearest_path(format_path(path), names) if i < _MAX_LINES else None
+        close = None
+        if place is not None:
+            close = format_path(place.stored_path(path))
+        elif i < _MAX_LINES:
+            close = nearest_path(format_path(path), names)
         same = of_strings.get(name_of(path, "strings"))
         hint = f"{same}, whose keys are of other types" if same is not None else close
         text = f"{label_of(path)}: {_absence(hint, missing, is_unwanted)}"
         problems[i] = problems[i]._replace(text=text)
 
 
-def _with_containers(
-    problems: list[Problem],
+def _apart(texts: list[str]) -> tuple[str, list[str]]:
+    """Return what comes first of names that all differ, and the problems without other advice.
+
+    Nothing, and the problems as they are, where most names have one that is like them.
+    """
+    wanted = [text for text in texts if not text.endswith(_PASSES_OVER)]
+    plain = [text for text in wanted if text.endswith(_KEEPS)]
+    if 2 * len(plain) <= len(wanted):
+        return "", texts
+    return f"  {APART}\n", [t.removesuffix(_KEEPS).removesuffix(_PASSES_OVER) for t in texts]
+
+
+def _no_leaf(
+    wanted: Sequence[KeyPath],
+    stored: Sequence[KeyPath],
+    naming: Naming,
+    name: str,
+    *,
+    is_part: bool,
+) -> MismatchError:
+    """Return the error of a load that would take nothing, and keep all of `like`."""
+    place = None
+    if naming not in SEPARATORS:
+        place = place_of(wanted, stored, lambda path: name_of(path, naming))
+    hint = f"the names differ: {RENAME}" if place is None else elsewhere(place)
+    selected = " as it is selected" if is_part else ""
+    return MismatchError(
+        f"no leaf of `like` is in {name}{selected}; {hint}\n"
+        f"  in `like`: {some_names(wanted)}\n  in the checkpoint: {some_names(stored)}"
+    )
+
+
+def _leaves_for_containers(
     flat: Flat,
-    index: Index,
+    naming: Naming,
     stored: Mapping[Any, Leaf],
+    here: Mapping[Any, Container],
+    there: Mapping[Any, Container],
     *,
     keeps: bool,
-    passes: bool,
 ) -> list[Problem]:
-    """The problems, and those of containers that are not alike though their leaves may be."""
-    here = containers(index.structure, index.naming)
-    there = containers(flat.structure, index.naming)
-    problems += container_problems(here, there, missing=keeps, extra=passes)
-    if not problems:
-        return problems
+    """Return a problem for each place where one side has a leaf and the other a container."""
+    names = [name_of(path, naming) for path in flat.paths]
     wanted = {
-        key: described(describe(path, leaf, abstract=True))
-        for path, leaf in zip(flat.paths, flat.leaves, strict=True)
-        if (key := name_of(path, index.naming)) in here
+        name: described(describe(path, leaf, abstract=True))
+        for name, path, leaf in zip(names, flat.paths, flat.leaves, strict=True)
+        if name in here and not is_static(leaf)
     }
     found = {key: described(leaf) for key, leaf in stored.items() if key in there}
-    return one_for_each(problems, leaves_for_containers(here, there, found, wanted))
+    problems = leaves_for_containers(here, there, found, wanted, missing=keeps)
+    return [
+        problem._replace(text=problem.text + variable(problem.name, stored, set(names)))
+        for problem in problems
+    ]
 
 
 def _alike(index: Index, name: str) -> MismatchError:
@@ -194,8 +291,8 @@ def _alike(index: Index, name: str) -> MismatchError:
     )
 
 
-def _is_abstract(leaf: Any) -> bool:
-    """Whether a leaf of `like` has a shape and a dtype, but no value to keep."""
+def is_abstract(leaf: Any) -> bool:
+    """Return True if a leaf of `like` has a shape and a dtype, but no value to keep."""
     jax = sys.modules.get("jax")
     return jax is not None and isinstance(leaf, jax.ShapeDtypeStruct)
 
@@ -207,7 +304,7 @@ def _absence(close: str | None, missing: Missing, unwanted: bool) -> str:
         what += ', and `like` has no value for missing="keep" to keep, only a shape and a dtype'
     if close is not None and not unwanted:
         return f"{what}; did you mean {close}?"
-    return what if missing == "keep" else f'{what} (missing="keep" keeps what `like` has)'
+    return what if missing == "keep" else f"{what}{_KEEPS}"
 
 
 def _take_apart(like: Any, naming: Naming) -> tuple[Flat, Callable[[Sequence[Any]], Any]]:
@@ -228,7 +325,7 @@ def difference(leaf: Leaf, spec: LeafSpec, *, strict: bool, cast: bool) -> str |
         return None  # most leaves: no text is made for them
     expected = f"expected {described(spec)}, found {described(leaf)}"
     if keys and (leaf.kind != spec.kind or leaf.prng_impl != spec.prng_impl):
-        return expected
+        return expected + about_keys(leaf, spec)
     if arrays == (True, True):
         if leaf.shape != spec.shape:
             return expected if strict else None
@@ -238,7 +335,7 @@ def difference(leaf: Leaf, spec: LeafSpec, *, strict: bool, cast: bool) -> str |
     if arrays == (False, False):
         return expected if leaf.kind != spec.kind and strict else None
     if leaf.shape == spec.shape == () and {leaf.kind, spec.kind} & _NUMBERS and not keys:
-        return None if cast or not strict else f"{expected} (cast=True converts)"
+        return None if cast or not strict else f"{expected} ({about_numbers(leaf, spec)})"
     return expected
 
 
@@ -270,11 +367,14 @@ def _sharding(like: Any, leaf: Leaf) -> Any:
     return getattr(like, "sharding", None)
 
 
-def mismatch(problems: Sequence[str], name: str) -> MismatchError:
-    """The error that lists them all."""
+def mismatch(
+    problems: Sequence[str], name: str, advice: str = "", *, first: str = ""
+) -> MismatchError:
+    """Return the error that lists them all, behind what comes first, and ends with the advice."""
     lines = [f"  {problem}" for problem in problems[:_MAX_LINES]]
     if len(problems) > _MAX_LINES:
         lines.append(f"  ... and {len(problems) - _MAX_LINES} more")
     count = counted(len(problems), "leaf", "leaves")
     verb = "do" if len(problems) > 1 else "does"
-    return MismatchError(f"{count} of {name} {verb} not fit `like`:\n" + "\n".join(lines))
+    text = "\n".join(lines)
+    return MismatchError(f"{count} of {name} {verb} not fit `like`:\n{first}{text}{advice}")

@@ -24,10 +24,13 @@ def meeting_for(
     compression: str | None,
     timeout_seconds: float,
     how: str = "",
+    background: bool = False,
 ) -> Iterator[Meeting]:
-    """The meeting for a save, not yet entered; an error in the block is announced to it.
+    """Make the meeting for a save, not entered yet; announce to it an error in the block.
 
-    `how`: what else must be the same on every process, in words.
+    Args:
+        how: what else must be the same on every process, in words.
+        background: it is entered in the background.
     """
     # All that must be the same on every process, and that their trees do not show.
     purpose = f"save {os.fspath(path)}" + (f" ({prefix})" if prefix else "")
@@ -39,6 +42,7 @@ def meeting_for(
         purpose,
         timeout_seconds=timeout_seconds,
         silence_seconds=engine.SILENCE_SECONDS,
+        background=background,
     )
     with announced(meeting):
         yield meeting

@@ -12,13 +12,16 @@ from cordwood.engine.files import MemoryFile, ReadableFile
 from cordwood.engine.presence import what_is_at
 from cordwood.errors import IncompleteCheckpointError
 from cordwood.formats.orbax import FORMAT, Scanned, scan
-from cordwood.formats.orbax.places import Found, is_unfinished, look, pick, trees_of
+from cordwood.formats.orbax.places import Found, is_unfinished, item_kind, look, pick, trees_of
 from cordwood.keypath import format_path
+from cordwood.texts import printable
 
 __all__ = [
     "is_at",
     "is_checkpoint_at",
     "open_contents",
+    "other_items",
+    "prefixes_at",
     "refuse_unfinished",
     "steps_at",
     "verify_all",
@@ -86,7 +89,9 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
     text = os.fspath(path)
     place = LocalDirectory(text)
     try:
-        item = pick(look(place), prefix, name=text)
+        found = look(place)  # a prefix that is no item's is a path to anywhere, and not opened
+        kind = item_kind(place, prefix) if prefix is not None and prefix in found.others else ""
+        item = pick(found, prefix, name=text, kind=kind)
         directory = _tree(place, item)
     except BaseException:
         place.close()
@@ -100,6 +105,21 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
         raise
 
 
+def prefixes_at(path: str | os.PathLike[str]) -> list[str]:
+    """Return the names of the items that are trees; '' for a checkpoint that is one itself.
+
+    Raises IncompleteCheckpointError and FormatError as `open_contents`.
+    """
+    text = os.fspath(path)
+    with LocalDirectory(text) as place:
+        return trees_of(look(place), name=text)
+
+
+def other_items(path: str | os.PathLike[str]) -> Sequence[str]:
+    """Return the names of the items that are no trees: JSON, metrics, iterators."""
+    return _found_at(path).others
+
+
 def _tree(place: LocalDirectory, item: str) -> LocalDirectory:
     """The directory of an item, which lies in the checkpoint's own; '' is that, which is closed."""
     if not item:
@@ -110,7 +130,7 @@ def _tree(place: LocalDirectory, item: str) -> LocalDirectory:
 
 def _warn_of_assumed(name: str, scanned: Scanned) -> None:
     """Zeros that nothing vouches for must not pass in silence."""
-    paths = [format_path(path) or "the root" for path in scanned.assumed]
+    paths = [printable(format_path(path)) or "the root" for path in scanned.assumed]
     if paths:
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         warnings.warn(

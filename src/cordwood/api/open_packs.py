@@ -12,14 +12,14 @@ from cordwood.api.steps import LOOKED_AT, listed, sorted_steps
 from cordwood.api.stores import store_at
 from cordwood.engine.stores import DirectoryStore
 from cordwood.errors import CordwoodError, IncompleteCheckpointError, counted
-from cordwood.formats.packs.index_file import select_item
+from cordwood.formats.packs.index_file import decode_index, select_item
 from cordwood.formats.packs.item import Item
 from cordwood.formats.packs.rules import RULES
 from cordwood.formats.packs.scan import FORMAT, index_of, parse_items
 from cordwood.formats.safetensors.sealed import sealed_digests
 from cordwood.index import Box, Digests, Leaf
 
-__all__ = ["open_contents", "read_index"]
+__all__ = ["open_contents", "prefixes_at", "read_index"]
 
 _LISTED_CELLS = 200_000  # of an item with more, only those are listed that are wanted
 _ATTEMPTS = 20  # each lost to a save that came in between
@@ -50,6 +50,19 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
                 raise
             data = again
     return _open(store, data, prefix)
+
+
+def prefixes_at(path: str | os.PathLike[str]) -> list[str]:
+    """Return the prefixes of the trees of a directory of packs, sorted; '' for the unnamed one.
+
+    Raises as `open_contents` does.
+    """
+    store = store_at(path)
+    data = read_index(store)
+    try:
+        return sorted(decode_index(data))
+    except CordwoodError as e:
+        raise type(e)(f"{store.name}/{RULES.index_name}: {e}") from e
 
 
 def read_index(store: DirectoryStore) -> bytes:

@@ -1,4 +1,4 @@
-"""Open a directory of Hugging Face's: safetensors files and an index of them."""
+"""Open a directory of Hugging Face's: safetensors files and an index of them, or a single file."""
 
 from __future__ import annotations
 
@@ -7,26 +7,38 @@ import os
 from collections.abc import Mapping
 
 from cordwood.api.contents import Checked, Contents
+from cordwood.api.verify import check_sources
 from cordwood.engine.files import LocalFile, ReadableFile, read_whole
 from cordwood.engine.folders import names_in
+from cordwood.engine.source_digests import SourceDigests
 from cordwood.errors import (
     FormatError,
     IncompleteCheckpointError,
     NotACheckpointError,
     counted,
 )
-from cordwood.formats.shards import FORMAT, MAX_INDEX_BYTES, parse_weight_map, scan
+from cordwood.formats.safetensors.scan import scan as scan_file
+from cordwood.formats.shards import (
+    FORMAT,
+    INDEX_NAME,
+    MAX_INDEX_BYTES,
+    SINGLE_NAME,
+    WeightMap,
+    is_flat,
+    parse_weight_map,
+    scan,
+)
 
-__all__ = ["open_contents", "verify_all"]
+__all__ = ["open_contents", "prefixes_at", "verify_all"]
 
-_USUAL_NAME = "model.safetensors.index.json"
 _PATTERN = "*.safetensors.index.json"
 
 
 def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
-    """All tensors of the files that the index names, as one flat dict.
+    """Return all tensors of the files that the index names, as one flat dict.
 
-    Symbolic links are followed: Hugging Face's own cache is made of them.
+    Without an index it is what `model.safetensors` holds. Symbolic links are followed: Hugging
+    Face's own cache is made of them.
 
     Raises:
         IncompleteCheckpointError: a file that the index names is missing.
@@ -37,13 +49,17 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
     text = os.fspath(path)
     if prefix is not None:
         raise ValueError(f"{text}: prefix= is for directories of several trees; this one holds one")
-    name = f"{text}/{_index_name(text)}"
-    weight_map = _read_index(name)
+    index_name = _index_name(text)
+    if index_name is None:
+        return _open_single(text)
+    name = f"{text}/{index_name}"
+    parsed = _read_index(name)
+    weight_map = parsed.files
     shards: dict[str, ReadableFile] = {}
     try:
         for shard in dict.fromkeys(weight_map.values()):
             shards[shard] = _open_shard(text, shard, weight_map, name)
-        index = scan(weight_map, shards, name=name)
+        index = scan(parsed, shards, name=name)
     except BaseException:
         for file in shards.values():
             file.close()
@@ -51,17 +67,38 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
     return Contents(FORMAT, index, tuple(shards.values()))
 
 
-def _index_name(path: str) -> str:
+def _index_name(path: str) -> str | None:
+    """Return the name of the index; None where there is none, but a single file."""
     names = fnmatch.filter(names_in(path), _PATTERN)
-    if _USUAL_NAME in names or len(names) == 1:
-        return _USUAL_NAME if _USUAL_NAME in names else names[0]
+    if not names:
+        return None
+    if INDEX_NAME in names or len(names) == 1:
+        return INDEX_NAME if INDEX_NAME in names else names[0]
     raise NotACheckpointError(
         f"{path} has {' and '.join(names)}: remove all but the one that is meant, or call it "
-        f"{_USUAL_NAME}"
+        f"{INDEX_NAME}"
     )
 
 
-def _read_index(name: str) -> Mapping[str, str]:
+def _open_single(path: str) -> Contents:
+    try:
+        file = LocalFile(f"{path}/{SINGLE_NAME}")
+    except FileNotFoundError as e:
+        raise IncompleteCheckpointError(
+            f"{path}: {SINGLE_NAME} is a link to a file that is not there: the download is not "
+            "complete; get that file"
+        ) from e
+    try:
+        index = scan_file(file)
+        if is_flat(index):
+            index = index._replace(naming="dotted")  # as of several files
+        return Contents(FORMAT, index, (file,))
+    except BaseException:
+        file.close()
+        raise
+
+
+def _read_index(name: str) -> WeightMap:
     with LocalFile(name) as file:
         data = read_whole(file, limit_bytes=MAX_INDEX_BYTES)
     try:
@@ -82,13 +119,26 @@ def _open_shard(path: str, shard: str, weight_map: Mapping[str, str], name: str)
         ) from e
 
 
-def verify_all(path: str | os.PathLike[str]) -> Checked:
-    """Check that all tensors are where the index says; their bytes carry no digests.
+def prefixes_at(path: str | os.PathLike[str]) -> list[str]:
+    """Return the prefixes of the trees: the unnamed one alone."""
+    del path
+    return [""]
 
-    Raises as `open_contents`.
+
+def verify_all(path: str | os.PathLike[str]) -> Checked:
+    """Check that all tensors are where the index says, and what carries digests.
+
+    Only a single file that cordwood wrote does.
+
+    Raises as `open_contents`; CorruptionError where bytes do not match.
     """
     contents = open_contents(path, None)
-    for file in contents.files:
-        file.close()
     sources = contents.index.sources
-    return Checked(len(contents.index.leaves), 0, sum(source.size_bytes for source in sources))
+    try:
+        check_sources(contents.index, contents.files, SourceDigests(sources))
+    finally:
+        for file in contents.files:
+            file.close()
+    verified = sum(source.size_bytes for source in sources if source.digests is not None)
+    total = sum(source.size_bytes for source in sources)
+    return Checked(len(contents.index.leaves), verified, total - verified)

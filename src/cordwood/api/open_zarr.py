@@ -17,7 +17,7 @@ from cordwood.formats.zarr.index_file import INDEX_NAME, item_names
 from cordwood.formats.zarr.scan import FORMAT, read_index, scan
 from cordwood.index import Index
 
-__all__ = ["OpenItem", "open_contents", "open_directory", "open_item"]
+__all__ = ["OpenItem", "open_contents", "open_directory", "open_item", "prefixes_at"]
 
 
 _ATTEMPTS = 100  # with a saver that replaces it each time
@@ -72,6 +72,15 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
         return directory.is_still_at(standing(text))
 
     return Contents(FORMAT, item.stored, item.files, None, None, is_current)
+
+
+def prefixes_at(path: str | os.PathLike[str]) -> list[str]:
+    """Return the prefixes of the items of a directory, sorted; '' for the unnamed one.
+
+    Raises as `open_item`.
+    """
+    with open_directory(os.fspath(path)) as directory:
+        return sorted(item_names(read_index(directory)))
 
 
 def _item(directory: LocalDirectory, prefix: str | None) -> OpenItem:

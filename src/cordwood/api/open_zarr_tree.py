@@ -8,7 +8,7 @@ from cordwood.api.contents import Checked, Contents
 from cordwood.engine.directory import LocalDirectory, OwnedFile
 from cordwood.formats.zarr.tree import FORMAT, scan_tree
 
-__all__ = ["open_contents", "verify_all"]
+__all__ = ["open_contents", "prefixes_at", "verify_all"]
 
 
 def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
@@ -26,6 +26,12 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
         raise
     files = [OwnedFile(directory, source.name, source.size_bytes) for source in index.sources]
     return Contents(FORMAT, index, files)
+
+
+def prefixes_at(path: str | os.PathLike[str]) -> list[str]:
+    """Return the prefixes of the trees: the unnamed one alone."""
+    del path
+    return [""]
 
 
 def verify_all(path: str | os.PathLike[str]) -> Checked:

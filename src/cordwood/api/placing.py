@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from cordwood.api.target import Target
 from cordwood.api.unfit import unfit
-from cordwood.errors import MismatchError
+from cordwood.errors import MismatchError, counted
 from cordwood.index import LeafKind
 from cordwood.keypath import DictKey, KeyPath, format_path
 from cordwood.sharding.rules import Rules, spec_for
@@ -54,6 +54,7 @@ def place(placing: Placing, targets: Sequence[Target], paths: Sequence[KeyPath])
     entries = _Entries(shardings)
     placed: list[Target] = []
     problems: list[str] = []
+    unruled: list[str] = []
     for target, path in zip(targets, paths, strict=True):
         given = entries.of(path)
         if target.kind not in _PLACED or target.dtype.startswith(_HOST_ONLY):
@@ -62,7 +63,11 @@ def place(placing: Placing, targets: Sequence[Target], paths: Sequence[KeyPath])
         shape = _shape(target)
         name = _joined(path, "/")
         if given is None and rules is not None:
-            given = spec_for(rules, name, shape)
+            try:
+                given = spec_for(rules, name, shape)
+            except ValueError:
+                unruled.append(name)
+                continue
         if given is None:
             given = target.sharding
         try:
@@ -75,6 +80,12 @@ def place(placing: Placing, targets: Sequence[Target], paths: Sequence[KeyPath])
         else:
             kind: LeafKind = "prng_key" if target.kind == "prng_key" else "jax"
             placed.append(target._replace(kind=kind, sharding=sharding))
+    if unruled:
+        shown = ", ".join(unruled[:_MAX_LINES]) + ", ..." * (len(unruled) > _MAX_LINES)
+        raise ValueError(
+            f"rules: no pattern is found in the {counted(len(unruled), 'name')} {shown}; add rules "
+            'for them, or end with (".*", PartitionSpec()), which replicates what no other takes'
+        )
     if problems:
         more = [f"  ... and {len(problems) - _MAX_LINES} more"] * (len(problems) > _MAX_LINES)
         raise MismatchError(

@@ -56,8 +56,15 @@ def recognise(file: ReadableFile) -> Format:
 
 
 def other_than(file: ReadableFile, row: Format) -> str | None:
-    """What a file that is not of a format is instead, as far as that is known."""
+    """Return what a file is that could not be read as of a format, as far as that is known.
+
+    None where nothing better is known: it is of that format, and damaged.
+    """
     head = file.read(0, min(_HEAD_BYTES, file.size_bytes))
+    if row.compression is not None and _RECOGNISERS[row.name](file, head):
+        return None
+    if row.compression == "zst" and head.startswith(_ZSTD) and not _first_of_zstd(head):
+        return None
     for other in FORMATS:
         if other is not row and _RECOGNISERS[other.name](file, head):
             return f"{other.description}: rename it, or pass format={other.name!r}"
@@ -157,15 +164,18 @@ def _is_gzip(_file: ReadableFile, head: bytes) -> bool:
 
 
 def _is_zstd(_file: ReadableFile, head: bytes) -> bool:
-    if not head.startswith(_ZSTD):
-        return False
+    return head.startswith(_ZSTD) and _begins_msgpack(_first_of_zstd(head))
+
+
+def _first_of_zstd(head: bytes) -> bytes:
+    """Return the first bytes that a zstd stream decompresses to; none if that is not known."""
     import zstandard
 
     try:
         with zstandard.ZstdDecompressor().stream_reader(head) as stream:
-            return _begins_msgpack(stream.read(8))
+            return stream.read(8)
     except zstandard.ZstdError:
-        return False
+        return b""
 
 
 _RECOGNISERS: Mapping[str, Callable[[ReadableFile, bytes], bool]] = {

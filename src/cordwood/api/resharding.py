@@ -10,7 +10,7 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.api.boxes import read_boxes
-from cordwood.api.convert import as_kind, convert, inline_value
+from cordwood.api.convert import as_kind, convert, inline_value, transpose_copy
 from cordwood.api.groups import groups_of
 from cordwood.api.reading import Reading
 from cordwood.api.target import Target
@@ -19,6 +19,7 @@ from cordwood.errors import MismatchError
 from cordwood.index import Box, Inline, Leaf, Pieces, Span
 from cordwood.keypath import format_path
 from cordwood.plan.boxes import Want
+from cordwood.plan.transposing import permuted, stored_box
 from cordwood.sharding.boxes import whole
 
 __all__ = ["DeviceBoxes", "are_plain", "device_boxes", "restore_boxes"]
@@ -39,7 +40,9 @@ def are_plain(targets: Iterable[Target]) -> bool:
 
 
 def device_boxes(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:
-    """What this process's devices are to hold of the leaves that are not simply on one of them.
+    """Return what this process's devices need of the leaves that are not simply on one of them.
+
+    The boxes are of the leaves as they are stored, also where those are transposed.
 
     Raises MismatchError for leaves that cannot be cut as their shardings say; names them all.
     """
@@ -52,20 +55,22 @@ def device_boxes(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:
     known: dict[Any, dict[Any, Box] | None] = {}
     problems = []
     for i in placed:
-        leaf, kind, _, _, given = targets[i]
+        leaf, kind, _, _, given, axes = targets[i]
         impl = leaf.prng_impl if kind == "prng_key" else None
-        key = given, leaf.shape, impl
+        shape = leaf.shape if axes is None else permuted(leaf.shape, axes)
+        key = given, shape, impl, axes
         if key not in known:
             sharding = sharding_of(given)
             try:
                 if impl is not None:
-                    known[key] = key_boxes(sharding, leaf.shape, impl)
+                    known[key] = key_boxes(sharding, shape, impl)
                 elif given is not sharding or spreads(sharding):
-                    known[key] = local_boxes(sharding, leaf.shape)
+                    local = local_boxes(sharding, shape)
+                    known[key] = {device: stored_box(box, axes) for device, box in local.items()}
                 else:
                     known[key] = None
             except (ValueError, IndexError) as e:
-                what = unfit(leaf.shape, sharding, None, e)
+                what = unfit(shape, sharding, None, e)
                 problems.append(f"  {format_path(leaf.key_path) or 'the root'}: {what}")
                 continue
         boxes = known[key]
@@ -150,6 +155,8 @@ def _restore(
         parts = arrays.pop(i)
         if target.dtype != target.leaf.dtype and target.dtype:
             parts = [convert(part, target) for part in parts]
+        if target.axes is not None:
+            parts = [transpose_copy(part, target.axes) for part in parts]
         values.append(parts if on_device else as_kind(parts[0], target))
     _put(values, puts, targets, wants, boxes, alias=alias)
     return values
@@ -174,12 +181,13 @@ def _put(
 
     whole_ones = []
     for i in puts:
-        leaf, kind, dtype, weak_type, given = targets[i]
+        leaf, kind, dtype, weak_type, given, axes = targets[i]
         impl = leaf.prng_impl if kind == "prng_key" else None
         if i in boxes:
             arrays = _by_device(wants[i].boxes, values[i], boxes[i])
             sharding = sharding_of(given)
-            shards = Shards(leaf.shape, arrays, sharding, dtypes.to_numpy(dtype), weak_type, impl)
+            shape = leaf.shape if axes is None else permuted(leaf.shape, axes)
+            shards = Shards(shape, arrays, sharding, dtypes.to_numpy(dtype), weak_type, impl)
             values[i] = put_shards(shards, alias=alias)
             if given is not sharding:  # a layout of its own
                 values[i] = jax.device_put(values[i], given)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import repeat
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from cordwood.api.convert import as_kind, convert, inline_value
+from cordwood import dtypes
+from cordwood.api.convert import as_kind, convert, inline_value, transpose_copy
 from cordwood.api.groups import BUDGET_BYTES
 from cordwood.api.leaves import read_leaves
 from cordwood.api.reading import Reading
@@ -42,7 +43,7 @@ def targets_as_saved(leaves: Sequence[Leaf], to: str | None) -> list[Target]:
     kinds = [kind_of[kind] for kind in stored_as]
     if any(weak_types):
         weak_types = tuple([w and k == "jax" for w, k in zip(weak_types, kinds, strict=True)])
-    columns = zip(leaves, kinds, dtypes, weak_types, repeat(None))
+    columns = zip(leaves, kinds, dtypes, weak_types, repeat(None), repeat(None))
     return list(map(_new, repeat(Target), columns))
 
 
@@ -104,12 +105,15 @@ def restore(
         values[i] = inline_value(storage.value, targets[i])
         if targets[i].kind == "jax":
             on_device.append(i)
-    arrays = read_leaves(reading, [leaves[i] for i in stored])
-    for i, array in zip(stored, arrays, strict=True):
+    arrays: list[Any] = read_leaves(reading, [leaves[i] for i in stored])
+    for n, i in enumerate(stored):
+        array, arrays[n] = arrays[n], None  # what is converted or transposed is let go of
         target = targets[i]
-        leaf, kind, dtype, _, _ = target
+        leaf, kind, dtype, _, _, axes = target
         if dtype != leaf[3] and dtype:
             array = convert(array, target)
+        if axes is not None:
+            array = np.transpose(array, axes) if mmap else transpose_copy(array, axes)
         if kind == "numpy":
             values[i] = array
         elif kind in ("jax", "prng_key"):
@@ -139,8 +143,17 @@ def _leaves_the_host(targets: Sequence[Target]) -> bool:
     return any_off_cpu(shardings)
 
 
-def check_x64(name: str, targets: Sequence[Target]) -> None:
-    """Raise MismatchError for 64-bit leaves that jax would make 32-bit ones of."""
+def check_x64(
+    name: str, targets: Sequence[Target], *, has_like: bool = True, cast: Any = None
+) -> None:
+    """Raise MismatchError for 64-bit leaves that jax would make 32-bit ones of.
+
+    Args:
+        name: what the checkpoint is called in errors.
+        targets: what each leaf is to become.
+        has_like: whether a `like` says what dtypes the leaves have.
+        cast: what the caller passed; the message proposes a mapping that goes further.
+    """
     if "jax" not in map(itemgetter(1), targets):
         return
     wide = [t for t in targets if t.kind == "jax" and (t.dtype or t.leaf.dtype) in _NEED_X64]
@@ -152,11 +165,41 @@ def check_x64(name: str, targets: Sequence[Target]) -> None:
         return
     lines = [f"  {format_path(t.leaf.key_path)}: {t.dtype or t.leaf.dtype}" for t in wide[:20]]
     more = f"\n  ... and {len(wide) - 20} more" if len(wide) > 20 else ""
+    advice = "a `like` of 32-bit arrays and cast=True"
+    if not has_like:
+        first = format_path(wide[0].leaf.key_path)
+        advice = f'{_narrower(wide, cast)}, or leave leaves out: select=["**", "!{first}"]'
     raise MismatchError(
         f"{name} has 64-bit leaves ({len(wide)} in all), and jax's 64-bit types are off: "
         'load with to="numpy", or call jax.config.update("jax_enable_x64", True) first, or pass '
-        "a `like` of 32-bit arrays and cast=True:\n" + "\n".join(lines) + more
+        f"{advice}:\n" + "\n".join(lines) + more
     )
+
+
+def _narrower(wide: Sequence[Target], cast: Any) -> str:
+    """Return a `cast` with which those leaves have 32 bits, as Python writes it."""
+    entries: dict[str, str] = {}
+    has_floats = False
+    for target in wide:
+        dtype = target.dtype or target.leaf.dtype
+        if dtype == "float64":
+            has_floats = True
+        else:
+            narrow = "complex64" if dtype == "complex128" else dtype.replace("64", "32")
+            entries[format_path(target.leaf.key_path)] = narrow
+    shown = [f'"{name}": "{dtype}"' for name, dtype in list(entries.items())[:3]]
+    if len(entries) > len(shown):
+        shown.append("...")
+    if isinstance(cast, Mapping):
+        shown += [f'"{name}": "{dtypes.parse(dtype)}"' for name, dtype in cast.items()]
+        if has_floats:
+            shown.append('"**": "float32"')
+    elif has_floats or not isinstance(cast, bool | None):
+        rest = "float32" if has_floats else cast if isinstance(cast, str) else dtypes.parse(cast)
+        if not shown:
+            return f'cast="{rest}"'
+        shown.append(f'"**": "{rest}"')
+    return f"cast={{{', '.join(shown)}}}"
 
 
 def _check_mapped(

@@ -13,6 +13,7 @@ from cordwood.api.layouts import Layout, destination_for, module_of
 from cordwood.api.meetings import meeting_for
 from cordwood.engine.collector import collector_paused
 from cordwood.engine.files import LocalFile, ReadableFile
+from cordwood.engine.kept_memory import release_memory
 from cordwood.engine.meeting import TIMEOUT_SECONDS
 from cordwood.engine.meter import Meter, Report
 from cordwood.engine.pending import raise_unreported, wait_for
@@ -31,6 +32,7 @@ def save(
     layout: Literal["packs", "zarr"] | None = None,
     compression: Literal["zstd", "blosc"] | None = None,
     prefix: str | None = None,
+    max_shard_bytes: int | None = None,
     metadata: Mapping[str, str] | None = None,
     progress: Report | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
@@ -50,7 +52,7 @@ def save(
             `.msgpack.zst`. Any other name is a directory, which may hold several trees, arrays
             that are spread over devices as they are, and the same as a safetensors file. A
             URL (`gs://bucket/run/100`, `s3://`, `memory://`) is a directory in an object store;
-            `file://` is a path. Of path objects none is a URL.
+            `file://` is a path. Of path objects none is a URL. `~` is the home directory.
         tree: nested dicts, lists, tuples, named tuples and registered jax pytree nodes, of
             arrays, scalars, strings, bytes, None and PRNG keys. It is not changed.
         format: the name of a file's format, where the suffix does not say it.
@@ -60,21 +62,26 @@ def save(
         compression: of layout="zarr": "zstd", or "blosc", which is quicker and less; for slow
             disks. None: chunks are raw, and load at the speed of the disk.
         prefix: the name of this tree in a directory of several; those of other prefixes stay.
+        max_shard_bytes: of layout="packs": how many bytes of arrays one file holds; a larger array
+            has a file of its own. None: 1 GiB, and more where a process would write more than 16
+            files.
         metadata: strings to keep beside the tree (safetensors and directories only).
         progress: called now and then with a `cordwood.Progress`: how many bytes of the tree have
             been taken up for writing.
-        timeout_seconds: how long to wait for other processes that are late, but alive.
+        timeout_seconds: how long to wait for other processes that are late, but alive, and for the
+            lock of another save of the directory.
 
     Raises:
         UnsupportedFormatError: the suffix names no format that can be written, or the URL no
-            store that is known.
+            store that is known, or one without conditional writes (docs/object-stores.md).
         UnsupportedLeafError: a leaf cannot be stored; the message names its key path.
         NotACheckpointError: there is a file or directory at `path` that is no checkpoint of
             this kind.
         OSError: the system refused (disk full, no permission); the old checkpoint is untouched.
         ProcessError: a process died, failed or did not come in time, or holds another tree; it
             is named, and nothing was saved.
-        PendingSaveError: an earlier `save_async` failed, and nobody has asked about it.
+        PendingSaveError: an earlier `save_async` failed, and nobody has asked about it; nothing
+            was saved now. (With several processes: this tree was saved all the same.)
 
     >>> import numpy as np
     >>> save("/tmp/example.safetensors", {"w": np.ones(3, np.float32), "step": 7})
@@ -82,10 +89,17 @@ def save(
     """
     path = local_or_url(path)
     row = destination_for(path, format=format, layout=layout, prefix=prefix)
+    release_memory()
     with meeting_for(
-        path, row, prefix=prefix, compression=compression, timeout_seconds=timeout_seconds
+        path,
+        row,
+        prefix=prefix,
+        compression=compression,
+        timeout_seconds=timeout_seconds,
+        how="" if max_shard_bytes is None else f" in files of {max_shard_bytes} bytes",
     ) as meeting:
-        raise_unreported()
+        if meeting.count == 1:
+            raise_unreported()
         wait_for(path)
         if meeting.index == 0:
             refuse_foreign(path, row)
@@ -98,19 +112,22 @@ def save(
                 prefix=prefix,
                 compression=compression,
                 meeting=meeting,
+                max_shard_bytes=max_shard_bytes,
             )
             if progress is None:
                 job.write(job.leaves.__getitem__)
-                return
-            sizes = job.sizes or [getattr(leaf, "nbytes", 0) for leaf in job.leaves]
-            meter = Meter(sum(sizes), progress)
+            else:
+                sizes = job.sizes or [getattr(leaf, "nbytes", 0) for leaf in job.leaves]
+                meter = Meter(sum(sizes), progress)
 
-            def fetch(number: int) -> Any:
-                meter.advance(sizes[number])
-                return job.leaves[number]
+                def fetch(number: int) -> Any:
+                    meter.advance(sizes[number])
+                    return job.leaves[number]
 
-            job.write(fetch)
-            meter.finish()
+                job.write(fetch)
+                meter.finish()
+    if meeting.count > 1:
+        raise_unreported(begun=True)
 
 
 def refuse_foreign(path: str | os.PathLike[str], row: Format | Layout) -> None:

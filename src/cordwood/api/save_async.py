@@ -6,12 +6,14 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from cordwood.api.formats import Format
 from cordwood.api.jobs import Linking, plan_job
-from cordwood.api.layouts import destination_for
+from cordwood.api.layouts import Layout, destination_for
 from cordwood.api.meetings import announced, meeting_for
 from cordwood.api.save import refuse_foreign
 from cordwood.engine.collector import collector_paused
-from cordwood.engine.meeting import TIMEOUT_SECONDS
+from cordwood.engine.kept_memory import release_memory
+from cordwood.engine.meeting import TIMEOUT_SECONDS, Meeting
 from cordwood.engine.pending import PendingSave, raise_unreported, save_in_background
 from cordwood.engine.presence import rooted
 from cordwood.engine.snapshot import hold
@@ -34,8 +36,10 @@ def save_async(
     """Store the tree as it is now, in the background: the caller may change, donate or delete it.
 
     Saves go on one after another, in the order of the calls. The interpreter does not exit
-    before they have ended. A failure is raised by `wait`; if nobody calls that, by the next save
-    of any path.
+    before they have ended; in an `atexit` handler this saves before it returns, or raises, as
+    `save` does. A failure is raised by `wait`; if nobody calls that, by the next save
+    of any path, which then saves nothing. (With several processes that save is made all the
+    same: other processes may have been told of the failure already, and take part in it.)
 
     jax arrays are not copied: a view of each keeps its memory until it is written, so a step that
     donates it meanwhile allocates anew (on an accelerator, the arrays are copied to pinned host
@@ -60,91 +64,105 @@ def save_async(
     >>> tree["w"] += 1  # a step of training
     >>> pending.wait()
     """
-    return begin_save(
+    path = local_or_url(path)
+    row = destination_for(path, format=format, layout=layout, prefix=prefix)
+    with meeting_for(
         path,
-        tree,
-        format=format,
-        layout=layout,
-        compression=compression,
+        row,
         prefix=prefix,
-        metadata=metadata,
+        compression=compression,
         timeout_seconds=timeout_seconds,
-        first=lambda: None,
-        base=None,
-        then=lambda *_: None,
-        tell_failures=True,
-    )
+        background=True,
+    ) as meeting:
+        if meeting.count == 1:
+            raise_unreported()
+        pending = begin_save(
+            path,
+            tree,
+            row,
+            meeting,
+            compression=compression,
+            prefix=prefix,
+            metadata=metadata,
+            first=lambda: None,
+            base=None,
+            then=lambda *_: None,
+        )
+    if meeting.count > 1:
+        raise_unreported(begun=True)
+    return pending
 
 
 def begin_save(
     path: str | os.PathLike[str],
     tree: Any,
+    row: Format | Layout,
+    meeting: Meeting,
     *,
-    format: str | None,
-    layout: Literal["packs", "zarr"] | None,
     compression: Literal["zstd", "blosc"] | None,
     prefix: str | None,
     metadata: Mapping[str, str] | Callable[[], Mapping[str, str]] | None,
-    timeout_seconds: float,
     first: Callable[[], None],
     base: Callable[[], str] | None,
     then: Callable[[PendingSave, int], None],
-    tell_failures: bool,
+    items: Mapping[str, Any] | None = None,
 ) -> PendingSave:
-    """As `save_async`, with more to do.
+    """Begin a save in the background, as `save_async` does, with more to do.
 
     Args:
+        path: as `local_or_url` returns it.
+        row: the format or layout to write.
+        meeting: of the processes that save together, not entered yet. The caller announces to
+            it what this raises; a failure in the background is announced here.
+        compression, prefix: as in `save`.
         metadata: the strings, or what gives them once `first` has been called.
         first: called on process 0 before anything is begun; what it raises ends the save on all.
         base: as `Linking` has it, in the background; None: all of the tree is written.
         then: called on each process in the background, once the checkpoint is committed, with
             how many bytes of arrays were linked.
-        tell_failures: raise PendingSaveError as `save_async` does.
+        items: more trees by prefix, for a directory of packs, which then holds no others.
     """
-    given = local_or_url(path)
+    given = path
     # The process may go to another directory before the background has done.
     path = given if parse_url(given) is not None else rooted(given)
-    row = destination_for(path, format=format, layout=layout, prefix=prefix)
-    with meeting_for(
-        given, row, prefix=prefix, compression=compression, timeout_seconds=timeout_seconds
-    ) as meeting:
-        if tell_failures:
-            raise_unreported()
-        if meeting.index == 0:
-            first()
-        if callable(metadata):
-            metadata = metadata()
-        held: list[Any] = []
-        linking = None if base is None else Linking(base, lambda leaf: held[leaf])
-        with collector_paused():
-            job = plan_job(
-                path,
-                tree,
-                row,
-                metadata,
-                prefix=prefix,
-                compression=compression,
-                meeting=meeting,
-                linking=linking,
-            )
-            held += hold(job.leaves)
-        sizes = job.sizes or [getattr(leaf, "nbytes", 0) for leaf in held]
-        write = job.write
-        del job, tree
+    if meeting.index == 0:
+        first()
+    if callable(metadata):
+        metadata = metadata()
+    held: list[Any] = []
+    linking = None if base is None else Linking(base, lambda leaf: held[leaf])
+    with collector_paused():
+        job = plan_job(
+            path,
+            tree,
+            row,
+            metadata,
+            prefix=prefix,
+            compression=compression,
+            meeting=meeting,
+            linking=linking,
+            items=items,
+        )
+        held += hold(job.leaves)
+    sizes = job.sizes or [getattr(leaf, "nbytes", 0) for leaf in held]
+    write = job.write
+    del job, tree, items
 
-        def work(pending: PendingSave) -> None:
-            def take(leaf: int) -> Any:
-                value, held[leaf] = held[leaf], None
-                pending.advance(sizes[leaf])
-                return value
+    def work(pending: PendingSave) -> None:
+        release_memory()
 
-            try:
-                with announced(meeting):
-                    if meeting.index == 0:
-                        refuse_foreign(path, row)
-                    write(take)
-            finally:
-                held.clear()  # an exception's traceback would keep it
-            then(pending, 0 if linking is None else linking.linked_bytes)
+        def take(leaf: int) -> Any:
+            value, held[leaf] = held[leaf], None
+            pending._advance(sizes[leaf])
+            return value
 
-        return save_in_background(given, work, total_bytes=sum(sizes))
+        try:
+            with announced(meeting):
+                if meeting.index == 0:
+                    refuse_foreign(path, row)
+                write(take)
+        finally:
+            held.clear()  # an exception's traceback would keep it
+        then(pending, 0 if linking is None else linking.linked_bytes)
+
+    return save_in_background(given, work, total_bytes=sum(sizes))

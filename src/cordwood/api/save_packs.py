@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 from cordwood.api.jobs import Fetch, Job, Linking
@@ -12,12 +13,14 @@ from cordwood.api.link_packs import NOTHING, Links, link_packs
 from cordwood.api.local_leaves import LocalLeaves
 from cordwood.api.snapshot import LeafParts, Snapshot, take_apart
 from cordwood.api.stores import store_at
-from cordwood.engine.apart import Check, go_on
+from cordwood.engine.agreement import joined_fingerprints
+from cordwood.engine.apart import Check
+from cordwood.engine.commit import storage_error
 from cordwood.engine.meeting import Meeting
 from cordwood.engine.save_ids import new_save_id
 from cordwood.engine.stores import Change, NewFile, StoreSave
 from cordwood.engine.together import save_together
-from cordwood.errors import CordwoodError, NotACheckpointError, StorageError
+from cordwood.errors import CordwoodError, NotACheckpointError, StorageError, UnsupportedLeafError
 from cordwood.formats.packs.hugging_face import HUGGING_FACE_NAME, hugging_face_index
 from cordwood.formats.packs.index_file import decode_index, encode_index
 from cordwood.formats.packs.layout import (
@@ -33,20 +36,13 @@ from cordwood.formats.packs.layout import (
 from cordwood.formats.packs.rules import RULES, is_pack_name, names_in
 from cordwood.formats.packs.scan import parse_items
 from cordwood.formats.safetensors.layout import check_metadata
+from cordwood.index import LeafSpec
 from cordwood.plan.linking import only, without
 from cordwood.plan.packs import Pack, packs_of_process, packs_of_shares
 from cordwood.plan.shares import FileSizes, bytes_of_leaves
 
-__all__ = [
-    "Plan",
-    "change",
-    "plan",
-    "plan_job",
-    "refuse_foreign",
-    "write_packs",
-]
-
 _MAX_SHOWN = 3
+_MAX_PACKS = 99_999  # of a process, where the caller says how large they are to be
 
 
 class Plan(NamedTuple):
@@ -112,99 +108,181 @@ def plan_job(
     metadata: Mapping[str, str],
     meeting: Meeting,
     linking: Linking | None = None,
+    max_shard_bytes: int | None = None,
+    items: Mapping[str, Any] | None = None,
     save_id: str | None = None,
 ) -> Job:
-    """Plan the save of a tree by the processes of a meeting; `save_id` is for tests."""
+    """Plan the save of a tree by the processes of a meeting.
+
+    Args:
+        path: the directory.
+        tree: what to save.
+        prefix: under which name; None: none.
+        metadata: strings that go with the tree.
+        meeting: of the processes, not entered yet.
+        linking: what is needed to link files of an older checkpoint.
+        items: more trees by their prefixes, which are committed with this one. Of other prefixes
+            no tree stays then. None: this tree alone is saved, and those of other prefixes stay.
+        max_shard_bytes: how large data files are to be at most; None: as the store has it.
+        save_id: for tests.
+    """
     store = store_at(path)
-    planned = plan(
-        tree,
-        prefix=prefix,
-        metadata=metadata,
-        process=meeting.index,
-        process_count=meeting.count,
-        sizes=store.file_sizes,
-    )
-    leaves = planned.snapshot.leaves
+    file_sizes = store.file_sizes
+    if max_shard_bytes is not None:
+        file_sizes = file_sizes._replace(pack_bytes=max_shard_bytes, max_packs=_MAX_PACKS)
+    trees: dict[str, Any] = {**(items or {}), prefix or "": tree}
+    plans = []
+    for name, each in sorted(trees.items()):
+        is_item = name != (prefix or "")
+        try:
+            planned = plan(
+                each,
+                prefix=name,
+                metadata={} if is_item else metadata,
+                process=meeting.index,
+                process_count=meeting.count,
+                sizes=file_sizes,
+            )
+        except UnsupportedLeafError as e:
+            if not is_item:
+                raise
+            raise UnsupportedLeafError(
+                f"items: {name}: {e}. An item is a tree of arrays, or has get_state and "
+                "set_state, or state_dict and load_state_dict"
+            ) from e
+        plans.append(planned)
+    leaves: list[Any] = []
+    starts: list[int] = []
+    sizes: list[int] = []
+    for planned in plans:
+        starts.append(len(leaves))
+        leaves += planned.snapshot.leaves
+        shares, count = planned.layout.shares, len(planned.snapshot.leaves)
+        sizes += bytes_of_leaves(shares, meeting.index, count)
     # They are asked for when they are written: until then nothing here keeps them.
-    snapshot = planned.snapshot._replace(leaves=())
-    planned = planned._replace(snapshot=snapshot)
+    plans = [each._replace(snapshot=each.snapshot._replace(leaves=())) for each in plans]
 
     def write(fetch: Fetch) -> None:
-        leaves = LocalLeaves(snapshot, meeting, fetch)
+        parts = [
+            LocalLeaves(each.snapshot, meeting, partial(_from, fetch, start))
+            for each, start in zip(plans, starts, strict=True)
+        ]
 
         def write_own(save_id: str, base: str) -> bytes:
-            links = NOTHING
-            if linking is not None and base:
-                links = link_packs(
-                    save,
-                    store.name,
-                    base,
-                    planned.layout,
-                    prefix=planned.prefix,
-                    process=planned.process,
-                    look=lambda leaf: leaves.look(leaf, linking.look),
-                    take=leaves.fetch,
-                    check=meeting.check,
-                )
-                linking.linked_bytes = links.size_bytes
-            return encode_report(
-                write_packs(
-                    save, planned, links, leaves.fetch, save_id=save_id, check=meeting.check
-                )
-            )
+            todo = []
+            for planned, own, start in zip(plans, parts, starts, strict=True):
+                links = NOTHING
+                if linking is not None and base:
+                    look = partial(_from, linking.look, start)
+                    links = link_packs(
+                        save,
+                        store.name,
+                        base,
+                        planned.layout,
+                        prefix=planned.prefix,
+                        process=planned.process,
+                        look=partial(_look, own, look),
+                        take=own.fetch,
+                        check=meeting.check,
+                    )
+                    linking.linked_bytes += links.size_bytes
+                todo.append((planned, links, own.fetch))
+            written = _write_packs(save, todo, save_id=save_id, check=meeting.check)
+            return b"\n".join(map(encode_report, written))
 
         def commit(save_id: str, reports: list[bytes]) -> None:
-            written = [decode_report(report) for report in reports]
-            save.commit(lambda old: change(planned, written, old, save_id, name=store.name))
+            own = [list(map(decode_report, report.split(b"\n"))) for report in reports]
+            written = [list(each) for each in zip(*own, strict=True)]  # by tree, then process
+            saved = list(zip(plans, written, strict=True))
+            alone = items is not None
+            save.commit(lambda old: _change(saved, old, save_id, name=store.name, alone=alone))
 
-        with meeting, store.saving(others_commit=meeting.index > 0) as save:
+        saving = store.saving(
+            others_commit=meeting.index > 0, timeout_seconds=meeting.timeout_seconds
+        )
+        with meeting, saving as save:
             save_together(
                 meeting,
                 save,
                 where=store.name,
                 save_id=save_id or new_save_id(),
-                specs=snapshot.specs,
+                specs=_specs(plans),
                 tell=str if linking is None else linking.base,
-                prints=leaves.prints,
+                prints=lambda: joined_fingerprints([each.prints() for each in parts]),
                 write=write_own,
                 commit=commit,
             )
 
-    return Job(leaves, write, bytes_of_leaves(planned.layout.shares, meeting.index, len(leaves)))
+    return Job(leaves, write, sizes)
 
 
-def write_packs(
+def _from(fetch: Fetch, start: int, leaf: int) -> Any:
+    return fetch(start + leaf)
+
+
+def _look(leaves: LocalLeaves, look: Fetch, leaf: int) -> Any:
+    return leaves.look(leaf, look)
+
+
+def _specs(plans: Sequence[Plan]) -> Sequence[LeafSpec]:
+    """Return the leaves of all trees; of several, those of a prefix are named with it."""
+    if len(plans) == 1:
+        return plans[0].snapshot.specs
+    return [
+        spec._replace(key_path=(each.prefix, *spec.key_path)) if each.prefix else spec
+        for each in plans
+        for spec in each.snapshot.specs
+    ]
+
+
+def _save_id_of(save_id: str, number: int) -> str:
+    """Return the id for one of the trees that are saved together, whose files need names apart."""
+    return f"{(int(save_id, 16) + number) % 2**64:016x}"
+
+
+def _write_packs(
     save: StoreSave,
-    planned: Plan,
-    links: Links,
-    fetch: Fetch,
+    todo: Sequence[tuple[Plan, Links, Fetch]],
     *,
     save_id: str,
-    check: Check = go_on,
-) -> list[WrittenPack]:
-    """Write the files of this process; what process 0 has to know of them.
+    check: Check,
+) -> list[list[WrittenPack]]:
+    """Write the files of this process; return what process 0 has to know of them, by tree.
 
     Args:
         save: under way.
-        planned: what to write.
-        links: what of it need not be written.
-        fetch: gives a leaf, the caller's or a held one; called once for each.
+        todo: of each tree the plan, what of it need not be written, and what gives a leaf, the
+            caller's or a held one; that is called once for each.
         save_id: 16 hexadecimal digits, the same on every process, of this save alone.
         check: called now and then; what it raises ends the save.
     """
-    tag = planned.metadata.get("format", "pt")
-    contents = _left(planned, links)
-    layout, process = planned.layout, planned.process
-    packs = own_packs(layout, contents, process, save_id=save_id, format_tag=tag)
-    parts = LeafParts(fetch, [leaf for pack in packs for leaf, _ in pack.parts])
-    sealed = save.write(_new_files(packs, parts), check)
-    written = [
-        WrittenPack(pack.name, pack.plan.size_bytes, seal, content.parts)
-        for pack, seal, content in zip(packs, sealed, contents, strict=True)
-    ]
-    if not links.packs and not links.settled:
-        return [pack._replace(parts=None) for pack in written]  # which all can tell for themselves
-    return [*links.packs, *written]
+    files: list[Iterator[NewFile]] = []
+    packs_of: list[tuple[Sequence[Pack], list[PackPlan]]] = []
+    for number, (planned, links, fetch) in enumerate(todo):
+        contents = _left(planned, links)
+        packs = own_packs(
+            planned.layout,
+            contents,
+            planned.process,
+            save_id=_save_id_of(save_id, number),
+            format_tag=planned.metadata.get("format", "pt"),
+        )
+        parts = LeafParts(fetch, [leaf for pack in packs for leaf, _ in pack.parts])
+        files.append(_new_files(packs, parts))
+        packs_of.append((contents, packs))
+    sealed = iter(save.write(chain.from_iterable(files), check))
+    found = []
+    for (_, links, _), (contents, packs) in zip(todo, packs_of, strict=True):
+        written = [
+            WrittenPack(pack.name, pack.plan.size_bytes, next(sealed), content.parts)
+            for pack, content in zip(packs, contents, strict=True)
+        ]
+        if not links.packs and not links.settled:
+            # All can tell for themselves what is in them.
+            found.append([pack._replace(parts=None) for pack in written])
+        else:
+            found.append([*links.packs, *written])
+    return found
 
 
 def _left(planned: Plan, links: Links) -> Sequence[Pack]:
@@ -228,22 +306,22 @@ def _part_of(pack: PackPlan, parts: LeafParts, number: int) -> Any:
     return parts.part(*pack.parts[number])
 
 
-def change(
-    planned: Plan,
-    written: list[list[WrittenPack]],
+def _change(
+    saved: Sequence[tuple[Plan, list[list[WrittenPack]]]],
     old: bytes | None,
     save_id: str,
     *,
     name: str,
+    alone: bool,
 ) -> Change:
-    """The index with this save in it, in place of the item of its prefix.
+    """Return the index with this save in it, in place of the items of its prefixes.
 
     Args:
-        planned: the save.
-        written: the files of each process.
+        saved: the trees, with the files of each process.
         old: the index as it is; None: there is none.
         save_id: of the save.
         name: the directory's, for errors.
+        alone: leave no item of another prefix.
 
     Raises as `parse_items` does: the old index cannot be kept in part.
     """
@@ -252,12 +330,19 @@ def change(
         before = names_in(items)
     except CordwoodError as e:
         raise type(e)(f"{name}/{RULES.index_name}: {e}") from e
-    items[planned.prefix] = encode_item(
-        planned.layout, written, save_id=save_id, metadata=planned.metadata
-    )
+    if alone:
+        items = {}
+    added = {}
+    for number, (planned, written) in enumerate(saved):
+        items[planned.prefix] = encode_item(
+            planned.layout,
+            written,
+            save_id=_save_id_of(save_id, number),
+            metadata=planned.metadata,
+        )
+        added.update({pack.name: pack.size_bytes for own in written for pack in own})
     data = encode_index(dict(sorted(items.items())))
     parsed = parse_items(data, name=f"{name}/{RULES.index_name}")
-    added = {pack.name: pack.size_bytes for own in written for pack in own}
     kept = names_in(items)
     beside = {HUGGING_FACE_NAME: hugging_face_index(parsed)}
     return Change(data, added, beside, kept=kept, dropped=before - kept)
@@ -289,6 +374,11 @@ def refuse_foreign(path: str | os.PathLike[str]) -> None:
             f"{store.name} is not a checkpoint that can be saved over ({e}); remove it, or save "
             "to another path"
         ) from e
+    except OSError as e:
+        if e.errno is None or not store.has_links:  # of an object store
+            raise
+        doing = f"reading {RULES.index_name}"
+        raise storage_error(e, store.name, doing, what="checkpoint", in_place=False) from e
     if foreign:
         more = f" and {len(foreign) - _MAX_SHOWN} more" if len(foreign) > _MAX_SHOWN else ""
         raise NotACheckpointError(

@@ -70,7 +70,8 @@ def tree_serialize_leaves(
         timeout_seconds=TIMEOUT_SECONDS,
         how=how if write_index else f"{how} without an index",
     ) as meeting:
-        raise_unreported()
+        if meeting.count == 1:
+            raise_unreported()
         wait_for(path)
         with collector_paused():
             item = draft(
@@ -87,6 +88,8 @@ def tree_serialize_leaves(
             save_draft(path, item, item.snapshot.leaves.__getitem__, meeting)
     if meeting.index == 0:
         callback()
+    if meeting.count > 1:
+        raise_unreported(begun=True)
 
 
 def _nothing() -> None:

@@ -7,8 +7,9 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from cordwood.api.checkpoint import Checkpoint, StoredLeaf
+from cordwood.api.checkpoint import Checkpoint
 from cordwood.api.parts import read_parts
+from cordwood.api.stored_leaf import StoredLeaf
 from cordwood.index import Box, Digests, Index, Inline, Leaf
 from cordwood.plan.partial import partial
 from cordwood.sharding.boxes import slices
@@ -18,6 +19,7 @@ from cordwood.tree.leaves import describe, whole_array
 __all__ = ["Side", "StoredSide", "TreeSide"]
 
 Array: TypeAlias = np.ndarray[Any, Any]
+_APART = "diff compares in one process; save it to a directory and compare that with the other one"
 
 
 class Side(Protocol):
@@ -82,7 +84,7 @@ class TreeSide:
         flat = flatten(tree)
         leaves = []
         for path, leaf in zip(flat.paths, flat.leaves, strict=True):
-            _, kind, shape, dtype, weak_type, impl, _ = describe(path, leaf)
+            _, kind, shape, dtype, weak_type, impl, _ = describe(path, leaf, apart=_APART)
             leaves.append(Leaf(path, kind, shape, dtype, Inline(leaf), weak_type, impl))
         index = Index("tree", flat.structure, tuple(leaves), ())
         self.name = "the tree"

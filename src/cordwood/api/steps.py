@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from cordwood.api.formats import format_by_suffix
 
-__all__ = ["LOOKED_AT", "is_named_step", "listed", "sorted_steps"]
+__all__ = ["LOOKED_AT", "is_named_step", "listed", "sorted_steps", "step_number"]
 
 LOOKED_AT = 20  # steps, for the newest that is whole
 
@@ -29,6 +29,16 @@ def sorted_steps(names: Iterable[str], *, known: Iterable[str] = ()) -> list[str
         if match is not None:
             found[name] = int(match["number"])
     return sorted(found, key=lambda name: (found[name], name))
+
+
+def step_number(name: str) -> int | None:
+    """Return the number of the step that a file or directory of that name is; None: of no step.
+
+    >>> [step_number(name) for name in ("0100", "run-7.msgpack", "best")]
+    [100, 7, None]
+    """
+    match = _match(name)
+    return None if match is None else int(match["number"])
 
 
 def _last_number(name: str) -> int:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from cordwood import dtypes
-from cordwood.api.checkpoint import Checkpoint, StoredLeaf
-from cordwood.api.convert import convert
+from cordwood.api.checkpoint import Checkpoint
+from cordwood.api.convert import convert, transpose_copy
 from cordwood.api.parts import read_parts
+from cordwood.api.stored_leaf import StoredLeaf
 from cordwood.api.target import Target
 from cordwood.engine.lazy import LazyArray
 from cordwood.engine.meter import Meter
@@ -20,6 +21,7 @@ from cordwood.engine.scratch import Scratch
 from cordwood.index import Box, Encoded, Index, Inline, Leaf, LeafSpec
 from cordwood.keypath import format_path
 from cordwood.plan.extents import extents_of, moves_within
+from cordwood.plan.transposing import Axes, permuted, stored_box
 from cordwood.sharding.boxes import whole
 from cordwood.tree.leaves import ARRAY_KINDS, Promised
 from cordwood.tree.padding import has_padding, without_padding
@@ -30,6 +32,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 _SMALL_BYTES = 256 << 10  # such leaves are read several at a time
 _BATCH_BYTES = 8 << 20
+_TRANSPOSED_BYTES = 32 << 20  # of a large leaf that are read at a time
 _KEPT_BYTES = 64 << 20  # of small leaves that were read and not asked for yet
 
 
@@ -46,6 +49,7 @@ class StoredLeaves:
         index: a part of its index, under other names.
         numbers: of the part's leaves, in the checkpoint.
         wanted: of each leaf the dtype that it is to have.
+        axes: of the part's leaves that are transposed, by position.
         meter: told of what is read; None: nobody is.
     """
 
@@ -55,12 +59,14 @@ class StoredLeaves:
         index: Index,
         numbers: Sequence[int],
         wanted: Sequence[str],
+        axes: Mapping[int, Axes],
         meter: Meter | None,
     ) -> None:
         own = [checkpoint.index.leaves[number] for number in numbers]
         self._checkpoint = checkpoint
         self._own = own
         self._wanted = wanted
+        self._axes = axes
         self._located = checkpoint.located(own, [None] * len(own))
         self._kept: dict[int, _Kept] = {}
         self._kept_bytes = 0
@@ -69,11 +75,11 @@ class StoredLeaves:
         self.stand_ins = [self._stand_in(i, leaf) for i, leaf in enumerate(index.leaves)]
 
     def fetch(self, stand_in: Any) -> Any:
-        """The leaf that one of `stand_ins` stands for: an array, now or later, or a value."""
+        """Return the leaf that one of `stand_ins` stands for: an array, lazy or not, or a value."""
         return self._array(stand_in.number) if type(stand_in) is Promised else stand_in
 
     def _stand_in(self, number: int, leaf: Leaf) -> Any:
-        """What stands for a leaf in the tree whose save is planned: of a small value, itself."""
+        """Return what stands for a leaf in the tree whose save is planned: a small value itself."""
         if leaf.kind in ("jax", "numpy", "prng_key"):
             dtype = self._wanted[number]
             weak_type = leaf.weak_type and dtype == leaf.dtype
@@ -88,7 +94,7 @@ class StoredLeaves:
         return StoredLeaf(self._own[number], self._checkpoint).load(to="numpy")
 
     def _array(self, number: int) -> Array | LazyArray:
-        """The elements of an array leaf: at once where they are few, else when they are asked."""
+        """Return the elements of an array leaf: now if they are few, else when they are read."""
         leaf = self._located[number]
         if isinstance(leaf.storage, Inline):
             return self._cast(number, np.asarray(leaf.storage.value))
@@ -96,18 +102,23 @@ class StoredLeaves:
         if size < _SMALL_BYTES:
             return self._small(number)
 
+        axes = self._axes.get(number)
+
         def read(box: Box) -> Array:
-            (array,) = read_parts(self._checkpoint, [(leaf, box)])
+            (array,) = read_parts(self._checkpoint, [(leaf, stored_box(box, axes))])
             self._tell(leaf, array.nbytes)
             return self._cast(number, array)
 
         rows = 1
         if isinstance(leaf.storage, Encoded) and leaf.storage.chunk_shape:
-            rows = leaf.storage.chunk_shape[0]
+            rows = leaf.storage.chunk_shape[0 if axes is None else axes[0]]
+        if axes is not None:  # each window reads from all over the leaf: few, and large
+            count = max(1, _TRANSPOSED_BYTES * leaf.shape[axes[0]] // size)
+            rows *= -(-count // rows)
         dtype = dtypes.to_numpy(self._wanted[number])
         straight = self._straight(number, dtype)
         return LazyArray(
-            leaf.shape,
+            leaf.shape if axes is None else permuted(leaf.shape, axes),
             dtype,
             read,
             rows=rows,
@@ -118,7 +129,9 @@ class StoredLeaves:
     def _straight(
         self, number: int, dtype: np.dtype[Any]
     ) -> Callable[[int, memoryview], None] | None:
-        """What reads bytes of a leaf into memory, if they lie in files as they are wanted."""
+        """Return what reads bytes of a leaf into memory, if they are stored as they are wanted."""
+        if number in self._axes:
+            return None
         leaf, checkpoint = self._located[number], self._checkpoint
         extents = extents_of(leaf)
         if extents is None or dtypes.to_numpy(leaf.dtype) != dtype or has_padding(dtype):
@@ -178,6 +191,8 @@ class StoredLeaves:
         leaf, dtype = self._located[number], self._wanted[number]
         if dtype != dtypes.name_of(array.dtype):
             array = convert(array, Target(leaf, "numpy", dtype))
+        if number in self._axes:
+            array = transpose_copy(array, self._axes[number])
         return without_padding(array)
 
 

@@ -19,6 +19,7 @@ class Target(NamedTuple):
     dtype: str  # other than the leaf's: converted
     weak_type: bool = False
     sharding: Any = None  # a jax Sharding or Format
+    axes: tuple[int, ...] | None = None  # in this order, as numpy.transpose takes them
 
 
 def size_of(target: Target) -> int:

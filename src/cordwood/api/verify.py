@@ -11,34 +11,67 @@ from typing import NamedTuple
 from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.contents import Checked
 from cordwood.api.layouts import Layout, module_of, origin_of
+from cordwood.attribute_docs import document_fields
 from cordwood.engine.checksums import bad_checksums
 from cordwood.engine.disk_usage import size_on_disk
 from cordwood.engine.files import MemoryFile, ReadableFile
 from cordwood.engine.meter import Report, metering
 from cordwood.engine.sampling import Sampling, sampling
 from cordwood.engine.source_digests import SourceDigests
-from cordwood.engine.urls import local_or_url
-from cordwood.engine.verify import check_files
-from cordwood.errors import CorruptionError, counted
+from cordwood.engine.urls import expand_home, local_or_url
+from cordwood.engine.verify import Unreadable, check_files
+from cordwood.errors import CordwoodError, CorruptionError, counted
 from cordwood.index import Digests, Index, Inline
 from cordwood.keypath import format_path
+from cordwood.texts import printable, size_text
 
-__all__ = ["Verification", "check_sources", "verify"]
+__all__ = ["Verification", "check_sources", "range_text", "verify", "verify_each"]
 
 _MAX_LINES = 50
+_MAX_NAMED = 5  # leaves of Orbax's that lack chunks
 
 
+@document_fields
 class Verification(NamedTuple):
-    """What was checked."""
+    """What `verify` has checked; damage is an error instead. As a string, one line.
+
+    Attributes:
+        path: the checkpoint.
+        format: its format's name.
+        leaves: how many leaves it has.
+        verified_bytes: bytes that were read, under a digest or checksum that matched.
+        unverified_bytes: bytes that carry no digest, or that the sample left out.
+        unstored_chunks: of Orbax's: chunks that are not stored, and are read as zeros.
+        unstored_leaves: the key paths of their leaves.
+    """
 
     path: str
     format: str
     leaves: int
-    verified_bytes: int  # under a digest or checksum that matched
-    unverified_bytes: int  # of what carries none
-    # Orbax's: chunks that are not stored, and are read as zeros; and the key paths of their leaves.
+    verified_bytes: int
+    unverified_bytes: int
     unstored_chunks: int = 0
     unstored_leaves: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.path}: no damage: {counted(self.leaves, 'leaf', 'leaves')}, "
+            f"{size_text(self.verified_bytes)} verified"
+        )
+        if self.unverified_bytes:
+            text += f", {size_text(self.unverified_bytes)} not read or without a digest"
+        if self.unstored_chunks:
+            leaves = ", ".join(self.unstored_leaves[:_MAX_NAMED])
+            more = len(self.unstored_leaves) - _MAX_NAMED
+            more_text = f" and {more} more" if more > 0 else ""
+            text += (
+                f", {counted(self.unstored_chunks, 'chunk')} not stored and read as zeros "
+                f"({leaves}{more_text})"
+            )
+        return printable(text)
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def verify(
@@ -79,25 +112,70 @@ def verify(
         max_bytes: how far a compressed file may grow; see `cordwood.load`.
 
     Raises:
-        CorruptionError: bytes do not match, or files of a directory are missing, of another
-            size, or too many; names each leaf, file and byte range.
+        CorruptionError: bytes do not match or cannot be read from the disk (EIO), or files of a
+            directory are missing, of another size, or too many; names each leaf, file and byte
+            range.
         FormatError: the file, or the index of a directory, is not what its format says.
         IncompleteCheckpointError: there is a directory without an index.
+    """
+    ((_, found),) = verify_each(
+        [path],
+        sample=sample,
+        seed=seed,
+        resume=resume,
+        progress=progress,
+        format=format,
+        max_bytes=max_bytes,
+        catch=(),
+    )
+    assert isinstance(found, Verification)
+    return found
+
+
+def verify_each(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    sample: float = 1.0,
+    seed: int | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    progress: Report | None = None,
+    format: str | None = None,
+    max_bytes: int | None = None,
+    catch: tuple[type[Exception], ...] = (CordwoodError, OSError),
+) -> list[tuple[str, Verification | Exception]]:
+    """Verify several checkpoints, such as the steps of a run, with one sample and one record.
+
+    Args:
+        paths: the checkpoints.
+        sample, seed, resume, progress, format, max_bytes: as for `verify`.
+        catch: errors that end one checkpoint only; they are returned in place of its result.
+
+    Returns:
+        Each path with its result.
     """
     if not isinstance(sample, Real) or not 0 < sample <= 1:
         raise ValueError(f"sample={sample!r}: expected a share: more than 0, and at most 1")
     if resume is not None and sample < 1:
         raise ValueError("resume= is for checking all: a sample is chosen anew by each call")
-    chosen = Sampling(sample, seed, None if resume is None else os.fspath(resume))
-    size_bytes = 0 if progress is None else int(size_on_disk(path) * sample)
+    chosen = Sampling(sample, seed, None if resume is None else os.fspath(expand_home(resume)))
+    size_bytes = 0 if progress is None else int(sum(map(size_on_disk, paths)) * sample)
+    results: list[tuple[str, Verification | Exception]] = []
     with sampling(chosen), metering(size_bytes, progress):
-        found = _verify(path, format=format, max_bytes=max_bytes)
-    chosen.forget()
-    if sample == 1:
-        return found
-    total = found.verified_bytes + found.unverified_bytes
-    read = chosen.checked_bytes
-    return found._replace(verified_bytes=read, unverified_bytes=total - read)
+        for path in paths:
+            before = chosen.checked_bytes
+            try:
+                found = _verify(path, format=format, max_bytes=max_bytes)
+            except catch as e:
+                results.append((os.fspath(path), e))
+                continue
+            if sample < 1:
+                total = found.verified_bytes + found.unverified_bytes
+                read = chosen.checked_bytes - before
+                found = found._replace(verified_bytes=read, unverified_bytes=total - read)
+            results.append((os.fspath(path), found))
+    if all(isinstance(found, Verification) for _, found in results):
+        chosen.forget()
+    return results
 
 
 def _verify(
@@ -137,17 +215,25 @@ def check_sources(
         bad[number] += ranges
     lines = []
     for number, source in enumerate(sources):
-        for start, stop in bad[number]:
-            names = _leaves_within(index, number, start, stop)
-            lines.append(f"  bytes {start} to {stop} of {source.name}: {names}")
+        for damage in bad[number]:
+            names = _leaves_within(index, number, *damage)
+            lines.append(f"  {range_text(damage, source.name)}: {names}")
     if lines:
         shown = lines[:_MAX_LINES]
         if len(lines) > _MAX_LINES:
             shown.append(f"  ... and {len(lines) - _MAX_LINES} more")
+        unread = any(isinstance(damage, Unreadable) for ranges in bad for damage in ranges)
         raise CorruptionError(
-            f"{counted(len(lines), 'damaged range')} (the stored bytes do not match their "
-            "digests):\n" + "\n".join(shown)
+            f"{counted(len(lines), 'damaged range')} (the stored bytes do not match their digests"
+            f"{', or cannot be read' if unread else ''}):\n" + "\n".join(shown)
         )
+
+
+def range_text(damage: tuple[int, int], name: str) -> str:
+    """Return a byte range of a file in words, and why it could not be read, if that is so."""
+    start, stop = damage
+    why = f" (cannot be read: {damage.why.strerror})" if isinstance(damage, Unreadable) else ""
+    return f"bytes {start} to {stop} of {name}{why}"
 
 
 def _leaves_within(index: Index, source: int, start: int, stop: int) -> str:

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping
 from cordwood.api.contents import Checked
 from cordwood.api.open_packs import read_index
 from cordwood.api.stores import store_at
+from cordwood.api.verify import range_text
 from cordwood.engine.collector import collector_paused
+from cordwood.engine.files import DISK_ERRORS
 from cordwood.engine.stores import DirectoryStore
 from cordwood.engine.verify import check_file
 from cordwood.errors import CordwoodError, CorruptionError, counted
@@ -18,6 +20,8 @@ from cordwood.formats.packs.rules import RULES
 from cordwood.formats.packs.scan import cells_of_file, parse_items
 from cordwood.formats.safetensors.sealed import sealed_digests
 from cordwood.keypath import format_path
+from cordwood.manager.foreign import number_in
+from cordwood.manager.records import KEY, decode_record, wrong_step
 from cordwood.tree.structure import leaf_paths
 
 __all__ = ["verify_all"]
@@ -49,10 +53,25 @@ def verify_all(path: str | os.PathLike[str]) -> Checked:
     return _check(store, data)
 
 
+def _of_another_step(store: DirectoryStore, items: Mapping[str, Item]) -> list[str]:
+    """Return a line if the directory is named as one step, and a manager's record names another."""
+    name = store.name.rstrip("/").rpartition("/")[2]
+    text = items[""].metadata.get(KEY) if "" in items else None
+    step = number_in(name)
+    if text is None or step is None:
+        return []
+    try:
+        record = decode_record(text, KEY)
+    except CordwoodError:  # not a manager's, or a newer one's
+        return []
+    return [] if record.step == step else [f"  {wrong_step(record, name)}"]
+
+
 def _check(store: DirectoryStore, data: bytes) -> Checked:
     items = parse_items(data, name=f"{store.name}/{RULES.index_name}")
     lines = [line for item in items.values() for line in _damage(store, item)]
     lines += _surplus(store, items)
+    lines += _of_another_step(store, items)
     if not _fits_other_readers(store, items) and store.read_index() == data:
         lines.append(
             f"  {HUGGING_FACE_NAME} is not the one of this index: save again, or remove it"
@@ -78,7 +97,7 @@ def _fits_other_readers(store: DirectoryStore, items: Mapping[str, Item]) -> boo
 
 
 def _damage(store: DirectoryStore, item: Item) -> Iterator[str]:
-    """What is wrong with the files of an item."""
+    """Return what is wrong with the files of an item."""
     for number, pack in enumerate(item.packs):
         source = pack.source
         assert source.sealed is not None
@@ -87,13 +106,15 @@ def _damage(store: DirectoryStore, item: Item) -> Iterator[str]:
             with file:
                 digests = sealed_digests(file, source.sealed)
                 bad = check_file(file, digests)
-        except CordwoodError as e:
+        except (CordwoodError, OSError) as e:
+            if not isinstance(e, CordwoodError) and e.errno not in DISK_ERRORS:
+                raise
             names = _leaves_within(item, number, 0, source.size_bytes)
             yield f"  {source.name} (leaves: {names}): {e}"
             continue
-        for start, stop in bad:
-            names = _leaves_within(item, number, start, stop)
-            yield f"  bytes {start} to {stop} of {source.name}: {names}"
+        for damage in bad:
+            names = _leaves_within(item, number, *damage)
+            yield f"  {range_text(damage, source.name)}: {names}"
 
 
 def _leaves_within(item: Item, number: int, start: int, stop: int) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from cordwood.cli.output import as_json_has_it, json_option, print_json, print_text
+from cordwood.cli.paths import SOURCE, complete_key
 from cordwood.keypath import key_literal
 
 __all__ = ["command", "parse_index"]
@@ -24,9 +25,9 @@ _INDEX = re.compile(r"(.*)\[([^\[\]]*)\]", re.DOTALL)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
-@click.command("cat", epilog=EXAMPLES)
-@click.argument("path")
-@click.argument("key")
+@click.command("cat", epilog=EXAMPLES, short_help="Print a leaf, or a part of it.")
+@click.argument("path", type=SOURCE)
+@click.argument("key", shell_complete=complete_key)
 @click.option("--prefix", help="Which tree of a directory that holds several.")
 @json_option
 def command(path: str, key: str, prefix: str | None, as_json: bool) -> None:
@@ -51,11 +52,11 @@ def command(path: str, key: str, prefix: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"key_path": key, "value": as_json_has_it(value)})
         return
-    print_text(_text(value))
+    print_text(_text(value), raw=isinstance(value, str))
 
 
 def parse_index(text: str) -> tuple[Any, ...]:
-    """The index that a text such as `0:3,:,-1` means: integers, slices and an ellipsis.
+    """Return the index that a text such as `0:3,:,-1` means: integers, slices, an ellipsis.
 
     Raises click.BadParameter.
     """

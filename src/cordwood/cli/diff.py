@@ -8,6 +8,7 @@ import click
 
 from cordwood.cli.options import pairs_of
 from cordwood.cli.output import json_option, print_json, print_text
+from cordwood.cli.paths import SOURCE
 
 __all__ = ["command"]
 
@@ -20,9 +21,9 @@ Examples:
 """
 
 
-@click.command("diff", epilog=EXAMPLES)
-@click.argument("a")
-@click.argument("b")
+@click.command("diff", epilog=EXAMPLES, short_help="Compare two checkpoints.")
+@click.argument("a", type=SOURCE)
+@click.argument("b", type=SOURCE)
 @click.option("--select", multiple=True, help="A pattern of key paths to compare; repeatable.")
 @click.option("--rename", multiple=True, metavar="OLD=NEW", help="Names for leaves of A.")
 @click.option("--strict", is_flag=True, help="numpy or jax arrays, and weak types, count too.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from cordwood.cli.output import columns, json_option, print_json, print_text
+from cordwood.cli.paths import PATH
 
 __all__ = ["command"]
 
@@ -16,22 +17,23 @@ Examples:
 """
 
 
-@click.command("doctor", epilog=EXAMPLES)
-@click.argument("path", default=".")
+@click.command("doctor", epilog=EXAMPLES, short_help="Try whether a path is safe to save to.")
+@click.argument("path", type=PATH, default=".")
 @json_option
 def command(path: str, as_json: bool) -> None:
     """Try whether PATH (here, by default) is a safe place for checkpoints.
 
-    Writes 32 MiB there, flushes them, and tries renames, links, locks and O_DIRECT; removes it all
-    again. Exits with 1 where something is missing that a save needs.
+    Writes 32 MiB there, flushes them, and tries renames of files and directories, links, locks,
+    inode numbers and O_DIRECT; removes it all again. Exits with 1 where something is missing that
+    a save needs.
     """
     from cordwood.engine.doctor import examine
-    from cordwood.engine.urls import parse_url
+    from cordwood.engine.urls import local_or_url, parse_url
 
-    url = parse_url(path)
-    if url is not None and url.scheme != "file":
+    place = local_or_url(path)
+    if parse_url(place) is not None:
         raise click.UsageError(f"{path}: expected a path; what an object store does is not tried")
-    findings = examine(path if url is None else url.key)
+    findings = examine(place)
     problems = [each for each in findings if each.needed and not each.good]
     if as_json:
         print_json(

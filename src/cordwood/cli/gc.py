@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from cordwood.cli.output import json_option, print_json, print_text
+from cordwood.cli.paths import PATH
 
 __all__ = ["command"]
 
@@ -16,8 +17,8 @@ Examples:
 """
 
 
-@click.command("gc", epilog=EXAMPLES)
-@click.argument("path")
+@click.command("gc", epilog=EXAMPLES, short_help="Remove what dead saves have left.")
+@click.argument("path", type=PATH)
 @click.option("--dry-run", is_flag=True, help="Remove nothing; list what would be.")
 @json_option
 def command(path: str, dry_run: bool, as_json: bool) -> None:

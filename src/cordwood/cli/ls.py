@@ -9,13 +9,15 @@ import click
 from cordwood.api.listing import Row, grouped, list_leaves, selected
 from cordwood.cli.output import (
     columns,
+    fitted,
     json_option,
     print_json,
     print_table,
     print_text,
-    size_text,
 )
+from cordwood.cli.paths import SOURCE, complete_key
 from cordwood.engine.collector import collector_paused
+from cordwood.texts import size_text
 
 __all__ = ["command"]
 
@@ -29,9 +31,9 @@ Examples:
 """
 
 
-@click.command("ls", epilog=EXAMPLES)
-@click.argument("path")
-@click.argument("patterns", nargs=-1)
+@click.command("ls", epilog=EXAMPLES, short_help="List the leaves of a checkpoint.")
+@click.argument("path", type=SOURCE)
+@click.argument("patterns", nargs=-1, shell_complete=complete_key)
 @click.option("--depth", type=click.IntRange(1), help="Sum up what lies deeper than so many keys.")
 @click.option("--sort", type=click.Choice(["tree", "name", "size"]), default="tree", help="Order.")
 @click.option("--prefix", help="Which tree of a directory that holds several.")
@@ -94,10 +96,10 @@ def _print(
     noun = "leaf" if count == 1 else "leaves"
     total = f"{count} {noun}, {size_text(size)}, {listing.format}"
     if not print_table(("leaf", "type", "size", "parts, sharding"), lines, total, right=[2]):
-        print_text("\n".join(filter(None, [columns(lines, right=[2]), total])))
+        print_text("\n".join(filter(None, [columns(fitted(lines), right=[2]), total])))
 
 
 def _spread(row: Row) -> str:
-    """How an array is spread: "in 8 parts, 4x2", or with what its writer has noted."""
+    """Return how an array is spread: "in 8 parts, 4x2", or what its writer has noted."""
     parts = f"in {row.parts} parts" if row.parts > 1 else ""
     return ", ".join(filter(None, [parts, row.sharding or "x".join(map(str, row.cuts))]))

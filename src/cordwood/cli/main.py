@@ -11,6 +11,7 @@ import click
 from cordwood.cli.output import fail
 from cordwood.engine.screen import prepare_streams
 from cordwood.errors import CordwoodError
+from cordwood.texts import printable
 
 __all__ = ["cli", "main"]
 
@@ -37,6 +38,9 @@ Exit codes:
   130  interrupted
 
 \b
+The newest whole step of a run is `run/latest`, as in `cordwood ls run/latest`.
+
+\b
 Completion, for bash (zsh and fish likewise):
   eval "$(_CORDWOOD_COMPLETE=bash_source cordwood)"
 """
@@ -57,6 +61,11 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] == "help":  # `cordwood help ls`, as git has it
+            args = [*args[1:2], "--help"]
+            if len(args) == 1:
+                click.echo(ctx.get_help())
+                ctx.exit()
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             from cordwood.plan.nearest import nearest
 
@@ -88,6 +97,7 @@ def main() -> Any:
     except click.ClickException as e:
         if wants_json:
             fail(e, wants_json=True, code=e.exit_code)
+        vars(e).update(message=printable(e.message))
         e.show()
         sys.exit(e.exit_code)
     except (click.Abort, KeyboardInterrupt):

@@ -30,5 +30,10 @@ def cast_of(values: Sequence[str]) -> Any:
     Raises click.BadParameter.
     """
     if len(values) == 1 and "=" not in values[0]:
-        return values[0]
+        (value,) = values
+        if set(value) & set("*?[]/!"):
+            raise click.BadParameter(
+                f"expected DTYPE or PATTERN=DTYPE, found {value!r}", param_hint="--cast"
+            )
+        return value
     return pairs_of("--cast", "PATTERN=DTYPE", values)

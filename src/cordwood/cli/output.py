@@ -1,44 +1,54 @@
-"""What commands print: plain rows and JSON; tables and colours only where they fit a screen."""
+"""Output of the commands: plain rows and JSON; tables only where they fit a terminal."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from functools import cache
 from itertools import repeat
 from typing import Any, NoReturn
 
 import click
 
 from cordwood.engine.screen import screen_size
+from cordwood.texts import printable, shortened
 
 __all__ = [
     "as_json_has_it",
     "columns",
     "fail",
+    "fitted",
     "json_option",
-    "one_line",
     "print_json",
     "print_table",
     "print_text",
-    "size_text",
 ]
 
 _MOST_BITS = 2000  # of an int that Python prints in decimal however it is configured
+_MAX_PADDED = 100  # characters of a cell that widen the other rows
+_MIN_KEY = 20  # characters that are left of a key path, however narrow the terminal is
 _TABLE_LINES = 6  # of a table beside its rows: titles, rules, caption, the prompt after it
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
 def print_json(value: Any) -> None:
-    """One JSON document."""
+    """Print one JSON document; control and format characters in it are escaped."""
     has_all = (sys.stdout.encoding or "").lower().startswith("utf")
-    print_text(json.dumps(value, indent=1, ensure_ascii=not has_all, allow_nan=False))
+    text = json.dumps(value, indent=1, ensure_ascii=not has_all, allow_nan=False)
+    lines = [
+        line if line.isprintable() else "".join([_json_character(c) for c in line])
+        for line in text.split("\n")
+    ]
+    print_text("\n".join(lines))
+
+
+def _json_character(character: str) -> str:
+    return character if character.isprintable() else json.dumps(character)[1:-1]
 
 
 def as_json_has_it(value: Any) -> Any:
-    """A value of a leaf as JSON has one, or else its text."""
+    """Return a value of a leaf as JSON has one, or else its text."""
     if hasattr(value, "dtype") and value.dtype.kind in "mM":
         value = value.astype(str)
     if hasattr(value, "tolist"):
@@ -54,17 +64,15 @@ def as_json_has_it(value: Any) -> Any:
     return str(value)
 
 
-def one_line(text: str) -> str:
-    r"""A text of anybody's with what would move the cursor, or colour what follows, escaped.
+def print_text(text: str, *, raw: bool = False) -> None:
+    """Print lines, in one write.
 
-    >>> print(one_line("a\n\x1b[31mé"))
-    a\n\x1b[31mé
+    Args:
+        text: the lines; control and format characters in them are escaped.
+        raw: print what goes to a file or a pipe as it is.
     """
-    return "".join([c if c.isprintable() else ascii(c)[1:-1] for c in text])
-
-
-def print_text(text: str) -> None:
-    """Lines, in one write."""
+    if not raw or sys.stdout.isatty():
+        text = "\n".join([printable(line) for line in text.split("\n")])
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -72,10 +80,11 @@ def print_text(text: str) -> None:
 def print_table(
     titles: Sequence[str], rows: Sequence[Sequence[str]], caption: str, *, right: Iterable[int] = ()
 ) -> bool:
-    """Rows under titles, in a terminal and where all of it fits; returns whether it was printed.
+    """Print rows under titles, on a terminal and where all of it fits; return True if it was.
 
     A column without any text is left out.
     """
+    rows = fitted([[printable(cell, keep="") for cell in row] for row in rows])
     if not sys.stdout.isatty() or not rows:
         return False
     width, height = screen_size()
@@ -96,14 +105,14 @@ def print_table(
         table.add_column(titles[i], justify="right" if i in ends else "left", no_wrap=True)
     for row in rows:
         table.add_row(*[Text(row[i]) for i in kept])
-    console = Console(highlight=False)
+    console = Console(width=width, highlight=False)  # else COLUMNS counts, which may differ
     console.print(table)
     console.print(Text(caption))
     return True
 
 
 def fail(error: BaseException, *, wants_json: bool, code: int) -> NoReturn:
-    """Tell an error, and exit."""
+    """Print an error, and exit."""
     if isinstance(error, click.ClickException):
         text = error.format_message()
     elif isinstance(error, KeyError):
@@ -117,27 +126,27 @@ def fail(error: BaseException, *, wants_json: bool, code: int) -> NoReturn:
     except OSError:  # nothing can be printed there: that may be what is told
         wants_json = False
     if not wants_json:
-        click.echo(f"{kind}: {text}", err=True)
+        click.echo(printable(f"{kind}: {text}"), err=True)
     sys.exit(code)
 
 
-@cache
-def size_text(size_bytes: int) -> str:
-    """A size for people: 4.2 MiB.
+def fitted(rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
+    """Return rows that fit the width of a terminal: the first cell of each is cut in the middle.
 
-    >>> [size_text(size) for size in (0, 1023, 1024, 5_000_000)]
-    ['0 B', '1023 B', '1.0 KiB', '4.8 MiB']
+    Rows that go to a file or a pipe stay as they are.
     """
-    size = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    raise AssertionError
+    width, _ = screen_size() if sys.stdout.isatty() else (0, 0)
+    if not width or not rows:
+        return rows
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    room = max(_MIN_KEY, width - sum(widths[1:]) - 2 * len(widths))
+    if widths[0] <= room:
+        return rows
+    return [[shortened(row[0], room), *row[1:]] for row in rows]
 
 
 def columns(rows: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> str:
-    """Rows of cells in columns as wide as they need; those in `right` end together.
+    """Return rows of cells as text, in columns as wide as they need; those in `right` end together.
 
     >>> print(columns([["a", "10"], ["bcd", "9"]], right=[1]))
     a    10
@@ -147,5 +156,5 @@ def columns(rows: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> str:
     padded = []
     for i, column in enumerate(zip(*rows, strict=True)):
         pad = str.rjust if i in ends else str.ljust
-        padded.append(map(pad, column, repeat(max(map(len, column)))))
+        padded.append(map(pad, column, repeat(min(max(map(len, column)), _MAX_PADDED))))
     return "\n".join([line.rstrip() for line in map("  ".join, zip(*padded, strict=True))])

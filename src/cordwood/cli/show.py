@@ -12,9 +12,10 @@ from cordwood.cli.output import (
     json_option,
     print_json,
     print_text,
-    size_text,
 )
+from cordwood.cli.paths import SOURCE, complete_key
 from cordwood.keypath import key_literal
+from cordwood.texts import size_text
 
 __all__ = ["command"]
 
@@ -28,9 +29,9 @@ Examples:
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
-@click.command("show", epilog=EXAMPLES)
-@click.argument("path")
-@click.argument("key")
+@click.command("show", epilog=EXAMPLES, short_help="Show one leaf: statistics, histogram.")
+@click.argument("path", type=SOURCE)
+@click.argument("key", shell_complete=complete_key)
 @click.option("--prefix", help="Which tree of a directory that holds several.")
 @json_option
 def command(path: str, key: str, prefix: str | None, as_json: bool) -> None:
@@ -78,7 +79,7 @@ def command(path: str, key: str, prefix: str | None, as_json: bool) -> None:
 
 
 def _sparkline(counts: tuple[int, ...]) -> str:
-    """Counts as bars; one that is not 0 shows.
+    """Return counts as bars; one that is not 0 shows.
 
     >>> _sparkline((0, 1, 50, 100))
     ' ▁▄█'

@@ -24,7 +24,7 @@ class Afterwards:
         before = self._last
         self._before, self._last = before, done
         self._threads.add(thread)
-        pending.end()
+        pending._end()
         try:
             if before is not None:
                 before.wait()

@@ -20,7 +20,7 @@ from cordwood.keypath import format_path
 from cordwood.sharding.shards import ShardMap
 from cordwood.tree.structure import Structure
 
-__all__ = ["fingerprints", "require_agreement"]
+__all__ = ["fingerprints", "joined_fingerprints", "require_agreement"]
 
 _HALF = 8  # bytes of a digest: what a leaf is, and then what it holds
 _PRINT = 2 * _HALF
@@ -55,6 +55,14 @@ def fingerprints(
             value = digest_of(repr(spec.value).encode("utf-8", "surrogatepass"))
         prints.append(digest_of(what + where)[:_HALF] + value[:_HALF])
     return prints
+
+
+def joined_fingerprints(trees: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
+    """Return the `fingerprints` of several trees as those of one that holds them in this order."""
+    if len(trees) == 1:
+        return trees[0]
+    structure = digest_of(b"".join([prints[0] for prints in trees]))
+    return [structure, *[each for prints in trees for each in prints[1:]]]
 
 
 def require_agreement(meeting: Meeting, prints: Sequence[bytes], specs: Sequence[LeafSpec]) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable
 
 from cordwood.engine import system
-from cordwood.engine.folders import copy_mode, entries_of
+from cordwood.engine.folders import entries_of, open_folder
+from cordwood.engine.rights import limit_folder, rights_of
 from cordwood.engine.stage import Stage
 from cordwood.errors import NotACheckpointError
 
@@ -59,7 +61,8 @@ def _make_folder(source: str, stage: Stage, path: str) -> None:
     for i in range(1, len(steps) + 1):
         inner = "/".join(steps[:i])
         if stage.make_folder(inner):
-            copy_mode(f"{source}/{inner}", f"{stage.path}/{inner}")
+            with open_folder(f"{stage.path}/{inner}") as fd:
+                limit_folder(fd, rights_of(f"{source}/{inner}"))
 
 
 def _link(source: str, stage: Stage, path: str, *, late: bool) -> None:
@@ -97,6 +100,7 @@ def _copy(source: str, stage: Stage, path: str) -> None:
         )
     fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        stage.write(path, iter(lambda: os.read(fd, _COPY_BYTES), b""))
+        mode = stat.S_IMODE(os.fstat(fd).st_mode)
+        stage.write(path, iter(lambda: os.read(fd, _COPY_BYTES), b""), mode=mode)
     finally:
         os.close(fd)

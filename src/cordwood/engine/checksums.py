@@ -10,6 +10,7 @@ import numpy as np
 
 from cordwood.engine.files import ReadableFile
 from cordwood.engine.parallel import default_threads, run_tasks
+from cordwood.engine.verify import Unreadable, unreadable
 from cordwood.errors import CorruptionError
 from cordwood.index import Checksum, Source
 from cordwood.plan.load import LoadPlan, Move
@@ -47,8 +48,10 @@ def check_loaded(
             elif decoded and checksum.inflated_bytes is None and _covers(decoded, checksum):
                 again.append(checksum)
         _check(todo, source.name)
-        for start, stop in bad_checksums(files[number], again)[:1]:
-            raise _damaged(source.name, start, stop)
+        for damage in bad_checksums(files[number], again)[:1]:
+            if isinstance(damage, Unreadable):
+                raise damage.why
+            raise _damaged(source.name, *damage)
 
 
 def _covers(decoded: Sequence[Chunk], checksum: Checksum) -> bool:
@@ -100,14 +103,17 @@ def _check(todo: Sequence[tuple[Checksum, Sequence[np.ndarray]]], name: str) -> 
 
 
 def bad_checksums(file: ReadableFile, checksums: Sequence[Checksum]) -> list[tuple[int, int]]:
-    """Read the ranges; those that do not match."""
+    """Read the ranges; return those that do not match, or cannot be read (`Unreadable`)."""
     bad: list[tuple[int, int]] = []
 
     def make_worker() -> Callable[[int], None]:
         def work(task: int) -> None:
             checksum = checksums[task]
-            if not _matches(file, checksum):
-                bad.append((checksum.start, checksum.stop))
+            try:
+                if not _matches(file, checksum):
+                    bad.append((checksum.start, checksum.stop))
+            except OSError as e:
+                bad.append(unreadable(checksum.start, checksum.stop, e))
 
         return work
 

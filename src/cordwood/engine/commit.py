@@ -18,7 +18,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from cordwood.engine import system
-from cordwood.engine.locks import lock, remove_unlocked
+from cordwood.engine.apart import Check, go_on
+from cordwood.engine.folders import open_folder
+from cordwood.engine.locks import remove_unlocked, wait_and_lock
+from cordwood.engine.rights import creation_mode, limit_file, rights_of
 from cordwood.engine.system import open_into, write_all
 from cordwood.errors import NotACheckpointError, StorageError
 
@@ -53,12 +56,16 @@ class Temporary:
     def fd(self) -> int:
         return self.opened[0]
 
-    def open(self) -> None:
-        open_into(self.opened, self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+    def open(self, mode: int = 0o666) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        open_into(self.opened, self.path, flags, mode=mode)
 
-    def lock(self) -> bool:
-        """False if it is gone: before it was locked, another save took it for a killed one's."""
-        lock(self.fd)
+    def lock(self, check: Check = go_on) -> bool:
+        """Lock it; return False if it is gone: another save took it for a killed one's before.
+
+        `check` is called while somebody else holds its lock.
+        """
+        wait_and_lock(self.fd, self.path, check=check)
         return os.fstat(self.fd).st_nlink > 0
 
     def remove(self) -> None:
@@ -75,7 +82,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[Temporary]:
     """Write a temporary inside the block; on leaving it, it durably becomes `path`.
 
     The block returns normally only when all bytes are written. On any exception the temporary
-    is removed and what was at `path` stays.
+    is removed and what was at `path` stays. The new file has at most the rights of the old one.
 
     Raises:
         IsADirectoryError: `path` is a directory.
@@ -95,14 +102,17 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[Temporary]:
         make_ancestors(folder, made)
         doing = "removing what a killed save left"
         remove_stale(folder, name)
+        old = rights_of(target)
         while True:
             temporary = Temporary(temporary_path(folder, name))
-            temporary.open()
+            temporary.open(creation_mode(old, folder))
             if temporary.lock():
                 break
             calls.close(temporary.opened.pop())
         temporary.doing = "writing"
         yield temporary
+        doing = temporary.doing = "setting its permissions"
+        limit_file(temporary.fd, rights_of(target) or old, folder)
         doing = temporary.doing = "flushing it to the disk"
         # Never retried: after a failed fsync the kernel may have dropped the pages and call
         # them clean, so a second fsync would succeed without the data.
@@ -177,12 +187,15 @@ def make_ancestors(folder: str, made: list[str]) -> None:
 
 
 def sync_directory(folder: str) -> None:
-    """Flush a directory to the disk."""
+    """Flush a directory to the disk, where the file system can do that (some FUSE, SMB cannot)."""
     calls = system.current()
     opened: list[int] = []
     try:
         open_into(opened, folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         calls.fsync(opened[0])
+    except OSError as e:
+        if e.errno != errno.EINVAL:
+            raise
     finally:
         if opened:
             calls.close(opened[0])
@@ -208,11 +221,12 @@ def temporary_path(folder: str, name: str) -> str:
 
 
 def remove_stale(folder: str, name: str) -> None:
-    """Remove the temporaries of `name` that no living save holds."""
+    """Remove the temporaries of `name` that no living save holds. Raises OSError."""
     pattern = temporary_pattern(name)
-    for entry in os.listdir(folder):
-        if pattern.fullmatch(entry):
-            remove_unlocked(os.path.join(folder, entry))
+    with open_folder(folder) as fd:
+        for entry in os.listdir(fd):
+            if pattern.fullmatch(entry):
+                remove_unlocked(entry, folder=fd)
 
 
 def _abandon(temporary: Temporary | None, made: list[str], *, in_place: bool) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
 import os
 import stat
 import sys
@@ -18,7 +17,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from cordwood.engine.beneath import open_beneath
-from cordwood.engine.files import Closing, ReadableFile, read_views
+from cordwood.engine.files import Closing, ReadableFile, close_file, map_file, named, read_views
 from cordwood.errors import CorruptionError, LimitError, TruncatedError
 
 __all__ = [
@@ -98,6 +97,8 @@ class LocalDirectory(Closing):
                             found[entry.name] = status.st_size
                         else:
                             found[entry.name] = FOLDER if stat.S_ISDIR(status.st_mode) else OTHER
+        except OSError as e:
+            raise named(e, f"{self.name}/{path}") from e
         finally:
             os.close(fd)
         return found
@@ -111,6 +112,8 @@ class LocalDirectory(Closing):
         try:
             with os.scandir(fd) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir())
+        except OSError as e:
+            raise named(e, f"{self.name}/{path}") from e
         finally:
             os.close(fd)
 
@@ -151,8 +154,10 @@ class LocalDirectory(Closing):
             data = os.pread(fd, size + 1, 0)
             while len(data) < size and (more := os.pread(fd, size + 1 - len(data), len(data))):
                 data += more
+        except OSError as e:
+            raise named(e, f"{self.name}/{path}") from e
         finally:
-            os.close(fd)
+            close_file(fd, f"{self.name}/{path}")
         return data
 
     def file(self, path: str, size_bytes: int) -> DirectoryFile:
@@ -247,16 +252,16 @@ class DirectoryFile(Closing):
         try:
             read_views(fd, offset, views, name=self.name)
         finally:
-            os.close(fd)
+            close_file(fd, self.name)
 
     def map(self) -> memoryview:
-        if self.size_bytes == 0:  # mmap refuses empty files
+        if self.size_bytes == 0:
             return memoryview(b"")
         fd = self._open()
         try:
-            return memoryview(mmap.mmap(fd, self.size_bytes, access=mmap.ACCESS_READ))
+            return map_file(fd, self.size_bytes, name=self.name)
         finally:
-            os.close(fd)
+            close_file(fd, self.name)
 
     def _require(self, offset: int, length: int) -> None:
         if offset < 0 or offset + length > self.size_bytes:

@@ -1,16 +1,17 @@
-"""How large a file or a directory is."""
+"""The size and the age of a file or a directory."""
 
 from __future__ import annotations
 
 import os
 
-from cordwood.engine.urls import parse_url
+from cordwood.engine.urls import local_or_url, parse_url
 
-__all__ = ["size_on_disk"]
+__all__ = ["modified_seconds", "size_on_disk"]
 
 
 def size_on_disk(path: str | os.PathLike[str]) -> int:
-    """The sizes of all files at a path together; 0 for a URL, or where nothing is."""
+    """Return the sizes of all files at a path together; 0 for a URL, or where nothing is."""
+    path = local_or_url(path)
     if parse_url(path) is not None:
         return 0
     try:
@@ -27,3 +28,14 @@ def size_on_disk(path: str | os.PathLike[str]) -> int:
             except OSError:  # a save has removed it meanwhile
                 continue
     return total
+
+
+def modified_seconds(path: str | os.PathLike[str]) -> float | None:
+    """Return when what lies at a path was last modified, in seconds since 1970; None for a URL."""
+    path = local_or_url(path)
+    if parse_url(path) is not None:
+        return None
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return None

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from cordwood.engine.commit import sync_directory
+from cordwood.errors import StorageError
 
 __all__ = ["Finding", "examine"]
 
@@ -35,21 +35,28 @@ def examine(path: str | os.PathLike[str]) -> list[Finding]:
     Args:
         path: the directory, or where a checkpoint is to be: then the directory it is to lie in.
 
-    Raises OSError where no directory can be found or written to.
+    Raises PermissionError, or StorageError, where nothing can be made in the directory.
     """
     folder = os.path.abspath(path)
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)
     trial = os.path.join(folder, f".cordwood-doctor-{secrets.token_hex(8)}")
-    os.mkdir(trial)
+    try:
+        os.mkdir(trial)
+    except OSError as e:
+        kind = PermissionError if isinstance(e, PermissionError) else StorageError
+        what = f"no directory can be made here ({e.strerror}), so nothing can be saved here"
+        raise kind(e.errno, what, folder) from e
     try:
         return [
             _free(folder),
             _speed(trial),
-            _tried("fsync of a directory", True, lambda: sync_directory(trial)),
+            _tried("fsync of a directory", True, lambda: _sync(trial)),
             _tried("replace by rename", True, lambda: _replace(trial)),
+            _tried("rename of a directory", True, lambda: _rename_folder(trial)),
             _tried("hard links", False, lambda: _link(trial)),
             _tried("locks", True, lambda: _lock(trial)),
+            _tried("inode numbers", True, lambda: _look_twice(trial)),
             _tried("O_DIRECT", False, lambda: _direct(trial)),
         ]
     finally:
@@ -99,6 +106,43 @@ def _replace(trial: str) -> None:
     with open(os.path.join(trial, "old"), encoding="utf-8") as file:
         if file.read() != "new":
             raise OSError(errno.EIO, "the old file is still there after the rename")
+
+
+def _sync(trial: str) -> None:
+    """Flush a directory; unlike `sync_directory`, also told where the file system cannot."""
+    fd = os.open(trial, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _rename_folder(trial: str) -> None:
+    """Rename a directory that holds something, as saves of the zarr layout and deletions do."""
+    before, after = os.path.join(trial, "before"), os.path.join(trial, "after")
+    os.mkdir(before)
+    with open(os.path.join(before, "held"), "w", encoding="utf-8") as file:
+        file.write("held")
+    os.replace(before, after)
+    try:
+        with open(os.path.join(after, "held"), encoding="utf-8") as file:
+            whole = file.read() == "held"
+    except FileNotFoundError:
+        whole = False
+    if not whole:
+        raise OSError(errno.EIO, "what a directory holds is lost when it is renamed")
+
+
+def _look_twice(trial: str) -> None:
+    """Look at a file by path and by descriptor: a lock is told from others by its inode number."""
+    path = os.path.join(trial, "looked at")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        looks = [os.fstat(fd), os.lstat(path), os.lstat(path), os.fstat(fd)]
+    finally:
+        os.close(fd)
+    if len({(look.st_dev, look.st_ino) for look in looks}) > 1:
+        raise OSError(errno.EIO, "a file has another inode number at each look; locks need one")
 
 
 def _link(trial: str) -> None:

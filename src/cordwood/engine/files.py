@@ -16,17 +16,24 @@ from typing import Protocol, Self
 from cordwood.errors import LimitError, TruncatedError, counted
 
 __all__ = [
+    "DISK_ERRORS",
     "Closing",
     "LocalFile",
     "MemoryFile",
     "OpenFile",
     "ReadableFile",
+    "close_file",
+    "map_file",
+    "named",
     "read_views",
     "read_whole",
     "zeros",
 ]
 
 _SMALL_COPY_BYTES = 64 << 10
+_NO_MAPS = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
+# What a disk says that does not give back what was written to it.
+DISK_ERRORS = (errno.EIO, errno.EREMOTEIO, errno.EBADMSG, errno.EUCLEAN)
 _IOV_MAX = 1024  # Linux; the most buffers one preadv takes
 
 
@@ -107,7 +114,10 @@ class OpenFile(Closing):
 
     def read(self, offset: int, length: int) -> bytes:
         self._require(offset, length)
-        data = os.pread(self._open_fd(), length, offset)
+        try:
+            data = os.pread(self._open_fd(), length, offset)
+        except OSError as e:
+            raise named(e, self.name) from e
         if len(data) == length:
             return data
         whole = bytearray(length)
@@ -124,19 +134,17 @@ class OpenFile(Closing):
 
     def map(self) -> memoryview:
         if self._map is None:
-            fd = self._open_fd()
-            if self.size_bytes == 0:  # mmap refuses empty files
-                self._map = memoryview(b"")
-            else:
-                whole = mmap.mmap(fd, self.size_bytes, access=mmap.ACCESS_READ)
-                self._map = memoryview(whole)
+            self._map = map_file(self._open_fd(), self.size_bytes, name=self.name)
         return self._map
 
     def close(self) -> None:
         """Close the descriptor. Views from `map` stay valid."""
         self._map = None
-        # In one call: an interrupt between two steps of Python would cost the descriptor.
-        deque(map(os.close, map(list.pop, repeat(self.opened, len(self.opened)))), maxlen=0)
+        try:
+            # In one call: an interrupt between two steps of Python would cost the descriptor.
+            deque(map(os.close, map(list.pop, repeat(self.opened, len(self.opened)))), maxlen=0)
+        except OSError as e:
+            raise named(e, self.name) from e
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if self.opened and not ending():  # the names of this module may be gone then
@@ -230,13 +238,53 @@ def read_whole(file: ReadableFile, *, limit_bytes: int) -> bytes:
     return file.read(0, file.size_bytes)
 
 
+def named(error: OSError, name: str) -> OSError:
+    """Return an error of the system with the name of the file that it is about."""
+    if error.errno is None or isinstance(error.filename, str | bytes):
+        return error
+    return type(error)(error.errno, error.strerror, name)
+
+
+def close_file(fd: int, name: str) -> None:
+    """Close a file. Raises OSError with its name."""
+    try:
+        os.close(fd)
+    except OSError as e:
+        raise named(e, name) from e
+
+
+def map_file(fd: int, size_bytes: int, *, name: str) -> memoryview:
+    """Return the whole of an open file, read-only.
+
+    It is mapped; read into memory where the file system cannot do that (9p, FUSE with direct_io).
+    Raises OSError with the name of the file, TruncatedError.
+    """
+    if size_bytes == 0:  # mmap refuses empty files
+        return memoryview(b"")
+    for flags in (mmap.MAP_SHARED, mmap.MAP_PRIVATE):  # some can do the second alone
+        try:
+            return memoryview(mmap.mmap(fd, size_bytes, flags=flags, prot=mmap.PROT_READ))
+        except OSError as e:
+            if e.errno not in _NO_MAPS:
+                raise named(e, name) from e
+    data = memoryview(bytearray(size_bytes))
+    read_views(fd, 0, [data], name=name)
+    return data.toreadonly()
+
+
 def read_views(fd: int, offset: int, views: Sequence[memoryview], *, name: str) -> None:
-    """Fill the byte views with the bytes of a file from `offset` on. Raises TruncatedError."""
+    """Fill the byte views with the bytes of a file from `offset` on.
+
+    Raises TruncatedError, and OSError with the name of the file.
+    """
     total = sum(map(len, views))
     first, done = 0, 0
     while done < total:
         batch = views[first : first + _IOV_MAX]
-        count = os.preadv(fd, batch, offset + done)
+        try:
+            count = os.preadv(fd, batch, offset + done)
+        except OSError as e:
+            raise named(e, name) from e
         if count == 0:
             raise _truncated(name, offset, total, done)
         done += count

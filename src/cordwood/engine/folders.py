@@ -4,60 +4,127 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import chain
 
 from cordwood.engine import system
+from cordwood.engine.apart import Check, go_on
+from cordwood.engine.beneath import open_beneath
 
 __all__ = [
-    "copy_mode",
     "count_files",
     "entries_of",
     "has_within",
     "list_folder",
+    "may_sweep",
     "names_in",
+    "open_folder",
     "remove_tree",
     "subfolders",
 ]
 
 
-def remove_tree(path: str) -> None:
-    """Remove a directory and all in it, as far as that can be done. Follows no symlinks."""
+def remove_tree(path: str, check: Check = go_on) -> None:
+    """Remove a directory and all in it, as far as that can be done.
+
+    Everything is removed relative to a descriptor of the directory. So nothing outside of it goes,
+    even if somebody replaces it, or a directory in it, by a symbolic link meanwhile.
+
+    Args:
+        path: the directory. Nothing happens if it is a symbolic link.
+        check: called before each directory; what it raises ends the removal.
+    """
+    with suppress(OSError):  # the next save tries again
+        with suppress(OSError), open_folder(path) as fd:
+            _empty(fd, check)
+        system.current().rmdir(path)
+
+
+@contextmanager
+def open_folder(path: str) -> Iterator[int]:
+    """Open a directory in the block. Raises OSError, also for a symbolic link to one."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+    opened: list[int] = []
+    try:
+        opened.extend(map(os.open, (path,), (flags,)))  # in one call: see `open_into`
+        yield opened[0]
+    finally:
+        while opened:
+            os.close(opened.pop())
+
+
+def _empty(root: int, check: Check) -> None:
+    """Remove what an open directory holds."""
     calls = system.current()
-    folders = [path]
+    folders = [""]
     for folder in folders:  # which grows meanwhile
-        entries: dict[str, bool] = {}
-        with suppress(OSError):  # the next save tries again
-            entries = entries_of(folder)
-        for name, is_folder in entries.items():
-            if is_folder:
-                folders.append(f"{folder}/{name}")
-                continue
-            with suppress(OSError):
-                calls.unlink(f"{folder}/{name}")
-    for folder in reversed(folders):
-        with suppress(OSError):
-            calls.rmdir(folder)
+        check()
+        with suppress(OSError), _opened(root, folder) as fd:
+            for name, is_folder in _entries_at(fd).items():
+                if is_folder:
+                    folders.append(f"{folder}/{name}" if folder else name)
+                    continue
+                with suppress(OSError):
+                    calls.unlink(name, fd)
+    for folder in reversed(folders[1:]):
+        check()
+        parent, _, name = folder.rpartition("/")
+        with suppress(OSError), _opened(root, parent) as fd:
+            calls.rmdir(name, fd)
+
+
+@contextmanager
+def _opened(root: int, path: str) -> Iterator[int]:
+    """Open a directory below an open one; no symbolic link is followed."""
+    fd = open_beneath(root, path, directory=True) if path else os.dup(root)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def entries_of(folder: str) -> dict[str, bool]:
-    """What a directory holds, and whether it is a directory; {} where there is none."""
-    found = {}
+    """Return what a directory holds, and of each if it is a directory; {} if it is not there."""
     with suppress(FileNotFoundError, NotADirectoryError):
         # Not os.scandir, which an interrupt would leave open.
-        for name in os.listdir(folder):
-            with suppress(FileNotFoundError):
-                found[name] = stat.S_ISDIR(os.lstat(f"{folder}/{name}").st_mode)
+        return _are_folders(os.listdir(folder), lambda name: os.lstat(f"{folder}/{name}"))
+    return {}
+
+
+def _entries_at(folder: int) -> dict[str, bool]:
+    """Return what an open directory holds, as `entries_of`."""
+    return _are_folders(
+        os.listdir(folder), lambda name: os.stat(name, dir_fd=folder, follow_symlinks=False)
+    )
+
+
+def _are_folders(names: list[str], status_of: Callable[[str], os.stat_result]) -> dict[str, bool]:
+    found = {}
+    for name in names:
+        with suppress(FileNotFoundError):
+            found[name] = stat.S_ISDIR(status_of(name).st_mode)
     return found
 
 
+def may_sweep(path: str) -> bool:
+    """Return whether what a killed process left at `path` is this user's to remove.
+
+    That is so if it belongs to this user, or to the owner of the directory that it lies in (some
+    file systems give all files one owner, whoever makes them). The superuser may remove it anyway.
+    """
+    user = os.geteuid()
+    owner = os.lstat(path).st_uid
+    return user in (0, owner) or owner == os.stat(os.path.dirname(path)).st_uid
+
+
 def names_in(folder: str) -> list[str]:
-    """What lies in a directory, sorted. Raises OSError as listing it does."""
+    """Return what lies in a directory, sorted. Raises OSError as listing it does."""
     return sorted(os.listdir(folder))
 
 
 def subfolders(folder: str) -> set[str]:
-    """The directories in a directory; symbolic links to such are among them."""
+    """Return the directories in a directory; symbolic links to such are among them."""
     found = set()
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -68,7 +135,7 @@ def subfolders(folder: str) -> set[str]:
 
 
 def list_folder(folder: str) -> list[os.DirEntry[str]]:
-    """What a directory holds, without a look at each; [] where there is none."""
+    """Return what a directory holds, without a look at each; [] if it is not there."""
     found: list[os.DirEntry[str]] = []
     with suppress(FileNotFoundError, NotADirectoryError):
         # No bytecode between: an interrupt would leave it open.
@@ -77,7 +144,7 @@ def list_folder(folder: str) -> list[os.DirEntry[str]]:
 
 
 def has_within(folder: str, name: str, *, at_most: int) -> bool:
-    """Whether a file of that name lies in a directory, at any depth.
+    """Return whether a file of that name lies in a directory, at any depth.
 
     No more than `at_most` entries are looked at, and one directory. Follows no symlinks, and
     passes over directories that may not be read, such as lost+found.
@@ -99,15 +166,8 @@ def has_within(folder: str, name: str, *, at_most: int) -> bool:
     return False
 
 
-def copy_mode(source: str, target: str) -> None:
-    """Give one directory the permissions of another."""
-    mode = stat.S_IMODE(os.stat(source).st_mode)
-    if stat.S_IMODE(os.stat(target).st_mode) != mode:
-        system.current().chmod(target, mode)
-
-
 def count_files(folder: str, *, at_most: int) -> int:
-    """How many files lie in a directory, at any depth; no further than one above `at_most`.
+    """Return how many files lie in a directory, at any depth; at most `at_most` + 1.
 
     More directories than that count as too many files.
     """

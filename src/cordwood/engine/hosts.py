@@ -7,6 +7,7 @@ brought together. Nothing here runs on devices, so background threads may use it
 from __future__ import annotations
 
 import itertools
+import secrets
 import sys
 import threading
 from collections import deque
@@ -21,14 +22,38 @@ __all__ = ["ALONE", "Hosts", "JaxHosts", "Rooms", "current", "is_meant", "replac
 
 
 class Rooms:
-    """Prefixes of keys: the nth one opened here is the nth one opened on every process."""
+    """What a process remembers of its meetings; see `cordwood.engine.rendezvous`.
+
+    Attributes:
+        incarnation: of this process: one that was started in its place has another.
+        is_known: the store knows that.
+        begun: the latest purposes of meetings in the background that were made here.
+        failed: how often a purpose has failed here since all last met for it.
+        said: keys of failures that were announced here, the oldest first.
+        joined, incarnations, passed, refused: on process 0, by process: its last arrival that a
+            room was opened for, which process it is, the last arrival that was not waited for, and
+            the last one that was refused.
+        left: on process 0, rooms that are used up; others may still be reading there.
+    """
+
+    MAX_SAID = 64
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
-        self.left: deque[str] = deque()  # used up; others may still be reading there
+        self.incarnation = secrets.token_bytes(8)
+        self.is_known = False
+        self.begun: deque[str] = deque(maxlen=self.MAX_SAID)
+        self.failed: dict[str, int] = {}
+        self.said: deque[str] = deque()
+        self.joined: dict[tuple[str, int], bytes] = {}
+        self.incarnations: dict[int, bytes] = {}
+        self.passed: dict[int, bytes] = {}
+        self.refused: dict[int, bytes] = {}
+        self.left: deque[str] = deque()
 
-    def open(self) -> str:
-        return f"cordwood/{next(self._numbers)}/"
+    def open(self) -> int:
+        """Return the number of a new room; on process 0."""
+        return next(self._numbers)
 
 
 class Hosts(Protocol):
@@ -146,7 +171,7 @@ _of_jax: tuple[Any, JaxHosts] | None = None  # the client it was made for, and w
 
 
 def current() -> Hosts:
-    """Who takes part, as this process sees it now; never imports jax.
+    """Return who takes part, as this process sees it now; never imports jax.
 
     Raises ProcessError where several processes run and cordwood cannot speak to them.
     """
@@ -155,7 +180,9 @@ def current() -> Hosts:
     if chosen is not None:
         return chosen
     jax = sys.modules.get("jax")
-    if jax is None or not jax.distributed.is_initialized() or jax.process_count() == 1:
+    if jax is None or not hasattr(jax, "distributed"):  # another thread may be importing it now
+        return ALONE
+    if not jax.distributed.is_initialized() or jax.process_count() == 1:
         return ALONE
     from cordwood.engine.jax_private import coordination_client
 

@@ -13,6 +13,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import TypeVar
@@ -32,11 +33,14 @@ from cordwood.engine.commit import (
 from cordwood.engine.digest import digest_of
 from cordwood.engine.directory import LocalDirectory
 from cordwood.engine.files import ReadableFile
+from cordwood.engine.folders import open_folder
 from cordwood.engine.links import link_shared
 from cordwood.engine.locks import is_locked, locked, remove_unlocked, unlock, wait_for_lock
 from cordwood.engine.marks import comes_in_sight
 from cordwood.engine.pinned import PINNED_FILES, pinned
+from cordwood.engine.rights import creation_mode, limit_file, rights_of
 from cordwood.engine.small_files import read_small
+from cordwood.engine.stage import collect_stages
 from cordwood.engine.stores import Change, NewFile, Rules
 from cordwood.engine.write import fill_file
 from cordwood.errors import CordwoodError, StorageError
@@ -47,6 +51,7 @@ __all__ = ["LocalSave", "LocalStore"]
 
 T = TypeVar("T")
 
+_ABANDON_SECONDS = 10.0  # how long a save that failed waits for the lock, to tidy up
 _ATTEMPTS = 100  # to create a file in a directory that others keep removing
 
 
@@ -80,8 +85,13 @@ class LocalStore:
         return []
 
     @contextmanager
-    def saving(self, *, others_commit: bool) -> Iterator[LocalSave]:
-        save = LocalSave(self._path, self._rules, others_commit=others_commit)
+    def saving(
+        self, *, others_commit: bool, timeout_seconds: float | None = None
+    ) -> Iterator[LocalSave]:
+        save = LocalSave(self._path, self._rules, others_commit, timeout_seconds)
+        if not others_commit and not os.path.lexists(f"{self._path}/{self._rules.index_name}"):
+            with suppress(OSError):  # of a first save in the zarr layout that was killed
+                collect_stages(self._path, dry_run=False)
         try:
             yield save
         except OSError as e:
@@ -108,18 +118,20 @@ class LocalStore:
 
     def collect(self, *, dry_run: bool) -> list[str]:
         if not os.path.isdir(self._path):
-            raise FileNotFoundError(
-                errno.ENOENT,
-                "there is no directory that a save could have left files in",
-                self.name,
-            )
+            what = "there is no directory that a save could have left files in"
+            raise FileNotFoundError(errno.ENOENT, what, self.name)
         if dry_run:
             return self._collect(dry_run=True)
         return _alone(self._path, self._rules, lambda: self._collect(dry_run=False))
 
     def _collect(self, *, dry_run: bool) -> list[str]:
-        names = self.names()
-        data = _read_index(self._path, self._rules)  # after the names: it knows them all
+        # One descriptor for all of it: a link put in place of the directory is not followed.
+        with open_folder(self._path) as folder:
+            return self._collect_in(folder, dry_run=dry_run)
+
+    def _collect_in(self, folder: int, *, dry_run: bool) -> list[str]:
+        names = sorted(os.listdir(folder))
+        data = _read_index(self._path, self._rules, folder)  # after the names: it knows them all
         kept = frozenset() if data is None else self._rules.referenced(data)
         found = []
         patterns = [temporary_pattern(name) for name in _small_names(self._rules)]
@@ -128,7 +140,7 @@ class LocalStore:
         for name in names:
             stray = self._rules.is_data(name) and name not in kept
             stray = stray or any(pattern.fullmatch(name) for pattern in patterns)
-            if stray and remove_unlocked(f"{self._path}/{name}", dry_run=dry_run):
+            if stray and remove_unlocked(name, folder=folder, dry_run=dry_run):
                 found.append(name)
         return found
 
@@ -136,7 +148,10 @@ class LocalStore:
 class LocalSave:
     """A save under way. `doing` says what, for the message of an error."""
 
-    def __init__(self, path: str, rules: Rules, *, others_commit: bool) -> None:
+    def __init__(
+        self, path: str, rules: Rules, others_commit: bool, timeout_seconds: float | None
+    ) -> None:
+        self._timeout_seconds = timeout_seconds
         self.doing = "creating its directory"
         self.in_place = False
         self._path = path
@@ -164,13 +179,13 @@ class LocalSave:
 
     def sees(self, mark: str, *, timeout_seconds: float) -> bool:
         path = f"{self._path}/{mark}"
-        return comes_in_sight(lambda: os.path.lexists(path), timeout_seconds=timeout_seconds)
+        return comes_in_sight(lambda: os.path.lexists(path), path, timeout_seconds=timeout_seconds)
 
     def write(self, files: Iterable[NewFile], check: Check = go_on) -> list[Sealed]:
         calls = system.current()
         sealed = []
         for name, plan, fetch in files:
-            file = self._create(name)
+            file = self._create(name, check)
             try:
                 header = fill_file(file, plan, fetch, check)
                 # Never retried: see `engine.commit`.
@@ -186,7 +201,7 @@ class LocalSave:
         self._perhaps_committed = self._others_commit  # as soon as the caller has reported it
         return sealed
 
-    def _create(self, name: str) -> Temporary:
+    def _create(self, name: str, check: Check = go_on) -> Temporary:
         """A new file of that name, locked."""
         for _ in range(_ATTEMPTS):
             self.doing = "creating its directory"
@@ -196,7 +211,7 @@ class LocalSave:
             self._files.append(file)
             try:
                 file.open()
-                if file.lock():
+                if file.lock(check):
                     file.doing = "writing"
                     return file
                 system.current().close(file.opened.pop())
@@ -238,7 +253,7 @@ class LocalSave:
         self.doing = "creating its directory"
         make_ancestors(self._path, self._made)
         self.doing = "waiting for the lock of its directory"
-        _alone(self._path, self._rules, lambda: self._commit(update))
+        _alone(self._path, self._rules, lambda: self._commit(update), self._timeout_seconds)
 
     def _commit(self, update: Callable[[bytes | None], Change]) -> None:
         self.doing = "reading the index"
@@ -279,8 +294,10 @@ class LocalSave:
             self.doing = f"writing {name}"
             small = Temporary(temporary_path(self._path, name))
             self._small.append(small)
-            small.open()  # not locked: nobody looks for dead ones but under the directory's lock
+            old = rights_of(f"{self._path}/{name}")
+            small.open(creation_mode(old, self._path))  # the directory's lock is its lock, too
             small.write(memoryview(data), 0)
+            limit_file(small.fd, old, self._path)
             calls.fsync(small.fd)
         self.doing = f"renaming {index} into place"
         self._perhaps_committed = True  # an interrupt may come before the next line but one
@@ -292,24 +309,26 @@ class LocalSave:
         for name, kept in change.beside.items():
             if kept is None and os.path.lexists(f"{self._path}/{name}"):
                 self.doing = f"removing {name}"
-                calls.unlink(f"{self._path}/{name}")
+                with open_folder(self._path) as folder:  # not through a link put in its place
+                    calls.unlink(name, folder)
         self.doing = "flushing its directory to the disk"
         sync_directory(self._path)
 
     def _clean(self, change: Change) -> None:
         """Remove data files that the index does not refer to, so far as that can be done."""
-        names = os.listdir(self._path)
-        if _read_index(self._path, self._rules) != change.new_index:
-            return  # the file system has no locks, and another save has come first
-        for name in names:
-            if not self._rules.is_data(name) or name in change.kept:
-                continue
-            path = f"{self._path}/{name}"
-            if name in change.dropped:  # its save has ended, so there is no lock to look at
-                with suppress(OSError):
-                    system.current().unlink(path)
-            else:
-                remove_unlocked(path, without_locks=path in self._new_links)
+        with open_folder(self._path) as folder:
+            names = os.listdir(folder)
+            if _read_index(self._path, self._rules, folder) != change.new_index:
+                return  # the file system has no locks, and another save has come first
+            for name in names:
+                if not self._rules.is_data(name) or name in change.kept:
+                    continue
+                if name in change.dropped:  # its save has ended, so there is no lock to look at
+                    with suppress(OSError):
+                        system.current().unlink(name, folder)
+                else:
+                    is_new = f"{self._path}/{name}" in self._new_links
+                    remove_unlocked(name, folder=folder, without_locks=is_new)
 
     def abandon(self) -> None:
         """Remove what was written, unless an index refers to it."""
@@ -324,21 +343,27 @@ class LocalSave:
             written = []
         if written or self._links:  # these may be of another save of this directory as well
             with suppress(OSError, CordwoodError):
-                _alone(self._path, self._rules, lambda: self._remove_unreferenced(written))
+                work = partial(self._remove_unreferenced, written)
+                _alone(self._path, self._rules, work, _ABANDON_SECONDS)
         for folder in reversed(self._made):
             with suppress(OSError):  # not empty: someone else uses it
                 system.current().rmdir(folder)
 
     def _remove_unreferenced(self, written: Sequence[Temporary]) -> None:
-        data = _read_index(self._path, self._rules)
-        kept = frozenset() if data is None else self._rules.referenced(data)
-        for file in written:
-            if os.path.basename(file.path) not in kept:
-                file.remove()
-        for link in self._links:
-            unlock(link.opened)
-            if os.path.basename(link.path) not in kept:
-                remove_unlocked(link.path, without_locks=link.path in self._new_links)
+        with open_folder(self._path) as folder:
+            data = _read_index(self._path, self._rules, folder)
+            kept = frozenset() if data is None else self._rules.referenced(data)
+            for file in written:
+                name = os.path.basename(file.path)
+                if name not in kept:
+                    with suppress(OSError):
+                        system.current().unlink(name, folder)
+            for link in self._links:
+                unlock(link.opened)
+                name = os.path.basename(link.path)
+                if name not in kept:
+                    is_new = link.path in self._new_links
+                    remove_unlocked(name, folder=folder, without_locks=is_new)
 
     def remove_marks(self) -> None:
         """Remove what only told others where this save goes."""
@@ -350,15 +375,17 @@ def _lock_of(path: str, rules: Rules) -> str:
     return f"{path}/{temporary_stem(rules.index_name)}lock"
 
 
-def _alone(path: str, rules: Rules, work: Callable[[], T]) -> T:
-    """What `work` returns or raises, called while nobody else commits to a directory.
+def _alone(
+    path: str, rules: Rules, work: Callable[[], T], timeout_seconds: float | None = None
+) -> T:
+    """Return what `work` returns, called while nobody else commits to a directory.
 
     Not in the main thread: there a signal's handler could begin a save of the same directory,
     and wait for the one that it interrupts.
     """
 
     def run(check: Check) -> T:
-        with locked(_lock_of(path, rules), check):
+        with locked(_lock_of(path, rules), check, timeout_seconds=timeout_seconds):
             return work()
 
     return run_apart(run)
@@ -368,5 +395,6 @@ def _small_names(rules: Rules) -> tuple[str, ...]:
     return (rules.index_name, *rules.beside)
 
 
-def _read_index(path: str, rules: Rules) -> bytes | None:
-    return read_small(path, rules.index_name, limit_bytes=rules.max_index_bytes)
+def _read_index(path: str, rules: Rules, folder: int | None = None) -> bytes | None:
+    limit_bytes = rules.max_index_bytes
+    return read_small(path, rules.index_name, limit_bytes=limit_bytes, folder=folder)

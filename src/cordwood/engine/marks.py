@@ -5,16 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from cordwood.engine.waiting import Waiting
+
 __all__ = ["comes_in_sight"]
 
 _LOOK_SECONDS = 0.05
 
 
-def comes_in_sight(is_there: Callable[[], bool], *, timeout_seconds: float) -> bool:
-    """Whether something is there, or comes there in that time."""
-    deadline = time.monotonic() + timeout_seconds
+def comes_in_sight(is_there: Callable[[], bool], mark: str, *, timeout_seconds: float) -> bool:
+    """Return whether `mark`, which another process has made, is there or comes there in that time.
+
+    A network file system may remember for a while that it was not there.
+    """
+    waiting = Waiting(f"{mark}, which process 0 has made, to be seen by this process")
     while not is_there():
-        if time.monotonic() >= deadline:
+        if waiting.seconds >= timeout_seconds:
             return False
-        time.sleep(_LOOK_SECONDS)  # a network file system may remember that it was not there
+        waiting.tick()
+        time.sleep(_LOOK_SECONDS)
+    waiting.end()
     return True

@@ -6,14 +6,14 @@ others' values, the others for its answer. A failure that is announced takes the
 answer and arrives as fast; and every process beats, so that one that dies without a word is
 noticed.
 
-The keys of a meeting's room: `in/<round>/<process>` a value, `say/<round>` the answer,
+They come together by `cordwood.engine.rendezvous`. The keys of the room that process 0 opens then:
+`in/<round>/<process>` a value, `say/<round>` the answer,
 `failed/<process>` why a process gave up, `alive/<process>` its latest beat and how far its work has
 come by then, `left/<process>` that it needs the room no more.
 """
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -21,7 +21,10 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from cordwood.engine.arrivals import failure_text, named, no_sign_of_life
 from cordwood.engine.hosts import Hosts
+from cordwood.engine.rendezvous import WAKE_SECONDS, Rendezvous
+from cordwood.engine.waiting import Waiting
 from cordwood.errors import ProcessError
 
 __all__ = ["SILENCE_SECONDS", "TIMEOUT_SECONDS", "Meeting", "named"]
@@ -29,18 +32,13 @@ __all__ = ["SILENCE_SECONDS", "TIMEOUT_SECONDS", "Meeting", "named"]
 TIMEOUT_SECONDS = 600.0  # how long a process that is late may get no further
 SILENCE_SECONDS = 30.0  # without a beat for this long, a process counts as dead
 _BEATS = 10  # in that time
-_WAKE_SECONDS = 0.25  # how long one wait lasts: Ctrl-C and failures are looked for in between
-_TOKEN_BYTES = 8
-_MAX_TEXT = 4000  # characters of an error that are passed on
-_MAX_NAMED = 16  # processes in a message
 _ANSWER, _FAILURE = b"A", b"F"
 
 
 class Meeting:
     """The processes that take part in one save, from their arrival on.
 
-    Every process makes its meetings in the same order, and then enters each or gives it up. An
-    exception that leaves the `with` block is announced to the others: their next round, or
+    An exception that leaves the `with` block is announced to the others: their next round, or
     `check`, raises ProcessError with its text.
 
     Args:
@@ -49,17 +47,34 @@ class Meeting:
         timeout_seconds: how long a round waits for a process that is alive but gets no further:
             calls no `check`.
         silence_seconds: how long a process may show no sign of life.
+        arrival_seconds: how long to wait for all to come; None: `timeout_seconds`.
+        background: it is entered in the background, where one thing is done at a time, while
+            the foreground may hold other meetings.
     """
 
     def __init__(
-        self, hosts: Hosts, purpose: str, *, timeout_seconds: float, silence_seconds: float
+        self,
+        hosts: Hosts,
+        purpose: str,
+        *,
+        timeout_seconds: float,
+        silence_seconds: float,
+        arrival_seconds: float | None = None,
+        background: bool = False,
     ) -> None:
         self._hosts = hosts
         self._purpose = purpose
         self._timeout = timeout_seconds
         self._silence = silence_seconds
-        self._room = hosts.rooms.open()
-        self._round = 0
+        self._rendezvous = Rendezvous(
+            hosts,
+            purpose,
+            background=background,
+            timeout_seconds=timeout_seconds if arrival_seconds is None else arrival_seconds,
+            silence_seconds=silence_seconds,
+        )
+        self._room: str | None = None  # until all have come
+        self._round = 1
         self._others = range(1, hosts.count)
         self._failure: str | None = None  # what a beat found
         self._steps = 0  # of this process's work
@@ -77,7 +92,7 @@ class Meeting:
             try:
                 if self._hosts.index == 0:
                     _sweep(self._hosts)
-                self._arrive()
+                self._room = self._rendezvous.arrive(self.check)
             except BaseException as e:
                 self._leave(e)
                 raise
@@ -100,6 +115,11 @@ class Meeting:
     def count(self) -> int:
         """How many take part."""
         return self._hosts.count
+
+    @property
+    def timeout_seconds(self) -> float:
+        """How long to wait for others that get no further."""
+        return self._timeout
 
     def round(self, value: bytes, decide: Callable[[list[bytes]], bytes]) -> bytes:
         """Send `value`; process 0 calls `decide` with everyone's, in their order. Its result.
@@ -138,7 +158,9 @@ class Meeting:
     def check_now(self) -> None:
         """As `check`, of all that has been announced by now: asks the store."""
         if self._hosts.count > 1:
-            if self._hosts.index == 0:
+            if self._room is None:
+                pass
+            elif self._hosts.index == 0:
                 self._look(self._others)
             else:  # not `get`, which waits
                 self._hear(self._hosts.list(self._key("say", "")).get(str(self._round)))
@@ -147,6 +169,8 @@ class Meeting:
     def has_failed(self) -> bool:
         """On the others, even after the meeting: whether process 0 has announced a failure by now,
         or cannot be asked."""
+        if self._room is None:
+            return True
         try:
             said = self._hosts.list(self._key("say", "")).get(str(self._round))
         except ProcessError:
@@ -158,37 +182,16 @@ class Meeting:
         self._stop = stop
 
     def _key(self, *parts: str | int) -> str:
+        assert self._room is not None
         return self._room + "/".join(map(str, parts))
-
-    # A process that was restarted alone counts its rooms from 0 again and would find old answers:
-    # so process 0 gives back what each one sent, which no older answer holds.
-    def _arrive(self) -> None:
-        token = secrets.token_bytes(_TOKEN_BYTES)
-        purpose = self._purpose.encode("utf-8", "surrogatepass")
-
-        def decide(values: list[bytes]) -> bytes:
-            for process, value in enumerate(values):
-                if value[_TOKEN_BYTES:] != purpose:
-                    other = value[_TOKEN_BYTES:].decode("utf-8", "surrogatepass")
-                    raise ProcessError(
-                        f"process {process} came to {other}, process 0 to {self._purpose}: every "
-                        "process must make the same saves, in the same order"
-                    )
-            return b"".join([value[:_TOKEN_BYTES] for value in values])
-
-        tokens = self.round(token + purpose, decide)
-        at = self._hosts.index * _TOKEN_BYTES
-        if tokens[at : at + _TOKEN_BYTES] != token:
-            raise ProcessError(
-                f"process {self._hosts.index} came to {self._purpose} and is out of step with "
-                "process 0; if it was restarted alone, restart the whole job"
-            )
 
     def _collect(self) -> list[bytes]:
         """On process 0: what the others sent in this round."""
         now = time.monotonic()
         since = dict.fromkeys(self._others, (b"", now))  # how far each had come, and when
         prefix = self._key("in", self._round, "")
+        missing: list[int] = []
+        waiting = Waiting(lambda: f"{named(missing)} to do its part of: {self._purpose}")
         while True:
             found = {int(name): value for name, value in self._hosts.list(prefix).items()}
             missing = [process for process in self._others if process not in found]
@@ -198,7 +201,10 @@ class Meeting:
                     since[process] = steps, now
             self.check()
             if not missing:
+                waiting.end()
                 self._hosts.delete(prefix)
+                if self._round == 1:
+                    self._rendezvous.close()
                 return [found[process] for process in self._others]
             late = [process for process in missing if now - since[process][1] > self._timeout]
             if late:
@@ -206,24 +212,28 @@ class Meeting:
                     f"{named(late)} did not come within {self._timeout:g} s to "
                     f"{self._purpose} (step {self._round}); process 0 gave up"
                 )
-            self._hosts.get(f"{prefix}{missing[0]}", min(self._timeout, _WAKE_SECONDS))
+            waiting.tick()
+            self._hosts.get(f"{prefix}{missing[0]}", min(self._timeout, WAKE_SECONDS))
 
     def _listen(self) -> bytes:
         """On the others: the answer of this round."""
         limit = 2 * self._timeout + self._silence
         deadline = time.monotonic() + limit / 2
         latest: bytes | None = None
+        waiting = Waiting(f"process 0, or others, to do their part of: {self._purpose}")
         while True:
-            message = self._hosts.get(self._key("say", self._round), _WAKE_SECONDS)
+            message = self._hosts.get(self._key("say", self._round), WAKE_SECONDS)
             if message is not None:
                 if message[:1] == _FAILURE:
                     raise ProcessError(message[1:].decode("utf-8", "surrogatepass"))
+                waiting.end()
                 return message[1:]
             self.check()
+            waiting.tick()
             if time.monotonic() < deadline:
                 continue
             # Process 0 gets on as long as it waits for others, which it does not do for ever.
-            steps = _steps_in(self._hosts.get(self._key("alive", 0), _WAKE_SECONDS))
+            steps = _steps_in(self._hosts.get(self._key("alive", 0), WAKE_SECONDS))
             if steps == latest:
                 break
             deadline, latest = time.monotonic() + limit / 2, steps
@@ -235,9 +245,14 @@ class Meeting:
         beat = 0
         while not self._ended.is_set():
             try:
-                sign = f"{beat} {self._steps}".encode()
-                self._hosts.put(self._key("alive", self._hosts.index), sign)
-                if self._hosts.index == 0:
+                if self._room is None:
+                    self._rendezvous.beat(beat)
+                else:
+                    sign = f"{beat} {self._steps}".encode()
+                    self._hosts.put(self._key("alive", self._hosts.index), sign)
+                if self._room is None:
+                    pass  # whoever waits for all to come looks by itself
+                elif self._hosts.index == 0:
                     self._look(self._others)
                 else:
                     self._hear(self._hosts.get(self._key("say", self._round), 0.001))
@@ -270,16 +285,13 @@ class Meeting:
                 latest, since = self._beats.get(process, (None, now))
                 if beat != latest or paused or process not in self._beats:
                     self._beats[process] = beat, now
-                elif (beat is not None or self._round) and now - since > self._silence:
-                    silent.append(process)  # in round 0 it may not have come yet
+                elif now - since > self._silence:
+                    silent.append(process)
         if failures:
             first = min(failures, key=int)
             self._failure = failures[first].decode("utf-8", "surrogatepass")
         elif silent:
-            self._failure = (
-                f"{named(silent)} gave no sign of life for {self._silence:g} s while all met to "
-                f"{self._purpose}: dead, or cut off"
-            )
+            self._failure = no_sign_of_life(silent, self._silence, self._purpose)
         return {process: _steps_in(beats.get(str(process))) for process in awaited}
 
     def _leave(self, error: BaseException | None) -> None:
@@ -291,15 +303,19 @@ class Meeting:
             if error is None:
                 self._hosts.put(self._key("left", self._hosts.index), b"")
                 if self._hosts.index == 0:
-                    self._hosts.rooms.left.append(self._room)
+                    self._hosts.rooms.left.append(self._key())
                 return
             text = str(error)
             if not isinstance(error, ProcessError):
                 what = f"{type(error).__name__}: {error}"
                 text = f"process {self._hosts.index} failed to {self._purpose}: {what}"
-            message = text[:_MAX_TEXT].encode("utf-8", "surrogatepass")
-            if self._hosts.index == 0:
+            message = failure_text(text)
+            if self._room is None:
+                self._rendezvous.leave(text)
+            elif self._hosts.index == 0:
                 self._hosts.put(self._key("say", self._round), _FAILURE + message)
+                self._hosts.put(self._key("left", 0), b"")
+                self._hosts.rooms.left.append(self._key())
             else:
                 self._hosts.put(self._key("failed", self._hosts.index), message)
 
@@ -310,20 +326,12 @@ def _steps_in(beat: bytes | None) -> bytes:
 
 
 def _sweep(hosts: Hosts) -> None:
-    """Delete the rooms that everybody has left."""
-    for _ in range(len(hosts.rooms.left)):
-        room = hosts.rooms.left.popleft()
-        if len(hosts.list(f"{room}left/")) == hosts.count:
+    """Delete the rooms that everybody has left, well or not; and the oldest of too many others."""
+    rooms = hosts.rooms
+    for _ in range(len(rooms.left)):
+        room = rooms.left.popleft()
+        left = {*hosts.list(f"{room}left/"), *hosts.list(f"{room}failed/")}
+        if len(left) == hosts.count or len(rooms.left) > rooms.MAX_SAID:
             hosts.delete(room)
         else:
-            hosts.rooms.left.append(room)
-
-
-def named(processes: Iterable[int]) -> str:
-    """ "process 2", "processes 1, 5 and 7"."""
-    numbers = list(processes)
-    if len(numbers) == 1:
-        return f"process {numbers[0]}"
-    shown = [str(number) for number in numbers[:_MAX_NAMED]]
-    last = f"{len(numbers) - _MAX_NAMED} more" if len(numbers) > _MAX_NAMED else shown.pop()
-    return f"processes {', '.join(shown)} and {last}"
+            rooms.left.append(room)

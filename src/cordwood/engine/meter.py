@@ -9,17 +9,26 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple, TypeAlias
 
+from cordwood.attribute_docs import document_fields
+
 __all__ = ["Meter", "Progress", "Report", "current_meter", "metering"]
 
 _EVERY_SECONDS = 0.1
 
 
+@document_fields
 class Progress(NamedTuple):
-    """How far a save, load, verification or conversion is."""
+    """Progress of a save, load, verification or conversion.
+
+    Attributes:
+        done_bytes: bytes that have been read or written.
+        total_bytes: bytes in all; an estimate that may grow.
+        doing: the leaf or file at hand; "" where it is not known.
+    """
 
     done_bytes: int
     total_bytes: int
-    doing: str = ""  # what is being read
+    doing: str = ""
 
 
 Report: TypeAlias = Callable[[Progress], None]

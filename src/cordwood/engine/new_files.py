@@ -21,7 +21,7 @@ from cordwood.engine import system
 from cordwood.engine.apart import Check
 from cordwood.engine.digest import BLOCK_BYTES, digest_of
 from cordwood.engine.encode import Encoder
-from cordwood.engine.files import read_views
+from cordwood.engine.files import named, read_views
 from cordwood.engine.gather import copy_bytes, is_little_endian
 from cordwood.engine.lazy import LazyArray
 from cordwood.engine.parallel import run_tasks
@@ -95,7 +95,7 @@ def write_new_files(
                 if len(own) > _OPEN_FILES:
                     _flush(own)
             except OSError as e:
-                raise _with_name(e, path) from e
+                raise named(e, path) from e
 
         return work
 
@@ -134,7 +134,7 @@ def adopt_files(folder: str, paths: Sequence[str], *, check: Check) -> list[Writ
                 results[task] = _hash(opened[0], scratch, name=path)
                 system.current().fsync(opened[0])
             except OSError as e:
-                raise _with_name(e, path) from e
+                raise named(e, path) from e
             finally:
                 close_all(opened)
 
@@ -169,13 +169,7 @@ def _flush(files: deque[tuple[str, list[int]]]) -> None:
         files.popleft()
         close_all(opened)
     except OSError as e:
-        raise _with_name(e, path) from e
-
-
-def _with_name(error: OSError, path: str) -> OSError:
-    if error.filename is not None or error.errno is None:
-        return error
-    return type(error)(error.errno, error.strerror, path)
+        raise named(e, path) from e
 
 
 def _write(

@@ -4,15 +4,18 @@ There are no locks here. Data objects have names of their own and are written wh
 replaced by a conditional write, again and again until nobody else has come first. Each save
 removes what its own replacement of the index has left without a reference, and nothing else: what
 lies there without one may be of a save that still writes. Only `collect` removes such objects,
-once their save began longer than GRACE_SECONDS ago.
+once their save began longer than GRACE_SECONDS ago. Clocks may be wrong, so it first says in an
+object what it is going to remove, and a save looks for such objects after it has replaced the
+index: docs/design/0002-directories.md has the argument.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from cordwood.engine.apart import Check, go_on
@@ -21,6 +24,7 @@ from cordwood.engine.kvstore import ObjectStore
 from cordwood.engine.marks import comes_in_sight
 from cordwood.engine.objects import ObjectFile, write_objects
 from cordwood.engine.save_ids import began_seconds, new_save_id
+from cordwood.engine.store_conditions import require_conditions
 from cordwood.engine.stores import Change, NewFile, Rules
 from cordwood.engine.urls import Url
 from cordwood.errors import CordwoodError, StorageError
@@ -29,7 +33,10 @@ from cordwood.plan.shares import FileSizes
 
 __all__ = ["GRACE_SECONDS", "ObjectDirectory", "ObjectSave"]
 
+_log = logging.getLogger("cordwood")
+
 GRACE_SECONDS = 24 * 3600  # a save that has not ended by then has died
+_MAX_LIST_BYTES = 1 << 30
 
 
 class ObjectDirectory:
@@ -57,7 +64,14 @@ class ObjectDirectory:
         return sorted({name.split("/")[0] for name in self._store.names()} - {""})
 
     @contextmanager
-    def saving(self, *, others_commit: bool) -> Iterator[ObjectSave]:
+    def saving(
+        self,
+        *,
+        others_commit: bool,
+        timeout_seconds: float | None = None,  # noqa: ARG002  (there are no locks to wait for)
+    ) -> Iterator[ObjectSave]:
+        if not others_commit:
+            require_conditions(self._store, self._rules.index_name)
         save = ObjectSave(self._store, self._rules, others_commit=others_commit)
         try:
             yield save
@@ -71,25 +85,50 @@ class ObjectDirectory:
         """There are no locks by which to tell."""
 
     def collect(self, *, dry_run: bool) -> list[str]:
-        rules = self._rules
-        names = self._store.names()
-        data = self.read_index()  # after the names: what was committed since is referred to
-        if data is None and not names:
+        store, rules = self._store, self._rules
+        names = store.names()
+        if not names:
             raise FileNotFoundError(errno.ENOENT, "there is nothing there", self.name)
-        kept = frozenset() if data is None else rules.referenced(data)
-        mark = re.compile(rf"\.{re.escape(rules.index_name)}\.cordwood-[0-9a-f]{{16}}\.tmp")
-        now = time.time()
-        found = [
-            name
-            for name in names
-            if name not in kept
-            and (rules.is_data(name) or mark.fullmatch(name))
-            and (began := began_seconds(name)) is not None
-            and now - began > GRACE_SECONDS
-        ]
+        old = [name for name in names if self._is_old(name)]
+        found = self._unreferenced(old)
+        if found and not dry_run:
+            said = _name_beside(rules, _CONDEMNED)
+            store.write(said, "\n".join(found).encode())
+            # A save that replaces the index after this sees what was said, and fails.
+            found = self._unreferenced(found)
+            store.delete(found)
+            store.delete([said])
+        left = [name for name in names if name not in found]
+        return found + self._collect_remains(left, dry_run=dry_run)
+
+    def _is_old(self, name: str) -> bool:
+        """Return True for data and marks of saves that began longer than GRACE_SECONDS ago."""
+        if not self._rules.is_data(name) and not _is_beside(self._rules, _MARK, name):
+            return False
+        began = began_seconds(name)
+        return began is not None and time.time() - began > GRACE_SECONDS
+
+    def _unreferenced(self, names: Sequence[str]) -> list[str]:
+        data = self.read_index()
+        kept = frozenset() if data is None else self._rules.referenced(data)
+        return [name for name in names if name not in kept]
+
+    def _collect_remains(self, names: Sequence[str], *, dry_run: bool) -> list[str]:
+        """Remove the small objects that deletions have left which were cut off."""
+        store, rules = self._store, self._rules
+        lists = [name for name in names if _is_beside(rules, _CONDEMNED, name)]
+        gone = [name for name in lists if not set(_listed(store, name) or [""]) & set(names)]
+        remains = [name for name in names if name not in gone]
+        if set(remains) <= set(rules.beside):
+            for name in remains:
+                found = store.read(name, limit_bytes=rules.max_index_bytes)
+                if not _is_map_of_old_data(found.data or b"", rules):
+                    continue
+                if dry_run or store.replace_if(name, None, found.generation) is not None:
+                    gone.append(name)
         if not dry_run:
-            self._store.delete(found)
-        return found
+            store.delete([name for name in gone if name in lists])
+        return gone
 
 
 class ObjectSave:
@@ -104,16 +143,16 @@ class ObjectSave:
         self._marks: list[str] = []
 
     def mark(self) -> str:
-        name = f".{self._rules.index_name}.cordwood-{new_save_id()}.tmp"
+        name = _name_beside(self._rules, _MARK)
         self._marks.append(name)
-        self._store.replace(name, lambda _: b"", limit_bytes=1)
+        self._store.write(name, b"")
         return name
 
     def sees(self, mark: str, *, timeout_seconds: float) -> bool:
         def is_there() -> bool:
             return self._store.read(mark, limit_bytes=1).data is not None
 
-        return comes_in_sight(is_there, timeout_seconds=timeout_seconds)
+        return comes_in_sight(is_there, mark, timeout_seconds=timeout_seconds)
 
     def write(self, files: Iterable[NewFile], check: Check = go_on) -> list[Sealed]:
         sealed = write_objects(self._store, self._noted(files, check))
@@ -134,34 +173,104 @@ class ObjectSave:
 
     def commit(self, update: Callable[[bytes | None], Change]) -> None:
         rules, store = self._rules, self._store
+        old: bytes | None = None
         change: Change | None = None
+        dropped: set[str] = set()
 
         def replaced(data: bytes | None) -> bytes:
-            nonlocal change
-            change = update(data)
+            nonlocal old, change
+            old, change = data, update(data)
+            dropped.update(change.dropped)
             self._require(change.added)
             self._perhaps_committed = True  # an answer may be lost on the way
             return change.new_index
 
         generation = store.replace(rules.index_name, replaced, limit_bytes=rules.max_index_bytes)
         assert change is not None
+        self._confirm(change, old)
         for name, data in change.beside.items():
-            self._write_beside(name, data, generation)
-        with suppress(OSError):  # `collect` does it
-            store.delete(sorted(change.dropped))
+            try:
+                self._write_beside(name, data, generation)
+            except Exception as e:  # noqa: BLE001  (the tree is there)
+                _log.warning(
+                    "%s is saved, but %s was not brought in line with it, and tools that read that "
+                    "find the tree before, or none: %s",
+                    store.url,
+                    name,
+                    e,
+                )
+        useless = sorted(dropped - change.kept)
+        try:
+            store.delete(useless)
+        except Exception as e:  # noqa: BLE001  (the tree is there)
+            _log.warning(
+                "%s is saved, but not all of %d objects that it replaces were deleted; gc removes "
+                "them a day after they were saved: %s",
+                store.url,
+                len(useless),
+                e,
+            )
 
     def _require(self, added: Mapping[str, int]) -> None:
-        """What was written is gone if `collect` took it for a dead save's."""
-        missing = sorted(set(added).difference(self._store.names()))
+        """Raise StorageError if `collect` takes what was written for a dead save's."""
+        missing = self._taken(added)
         if missing:
-            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            raise StorageError(
-                errno.EIO,
-                f"expected {missing[0]}{more}, found nothing: the process that wrote it died, does "
-                "not write to this store, or took longer than gc allows; what was there before is "
-                "untouched",
-                str(self._store.url),
+            raise self._error(missing, "what was there before is untouched")
+
+    def _confirm(self, change: Change, old: bytes | None) -> None:
+        """Look again, now that the index refers to what was written.
+
+        A `collect` that read the index before that has said before what it removes.
+        """
+        try:
+            taken = self._taken(change.added)
+        except (OSError, CordwoodError) as e:
+            _log.warning(
+                "%s is saved, but it could not be looked whether a gc at the same time took its "
+                "data for a dead save's; verify tells: %s",
+                self._store.url,
+                e,
             )
+            return
+        if not taken:
+            return
+        try:
+            self._put_back(change.new_index, old)
+        except (OSError, CordwoodError) as e:
+            raise self._error(taken, "the index refers to it; save again") from e
+        self._perhaps_committed = False
+        raise self._error(taken, "what was there before is there again")
+
+    def _put_back(self, new: bytes, old: bytes | None) -> None:
+        """Undo the replacement of the index. Raises StorageError where another save has come."""
+
+        def update(data: bytes | None) -> bytes | None:
+            if data not in (new, old):
+                raise StorageError(errno.EBUSY, "another save has replaced the index meanwhile")
+            return old
+
+        limit = self._rules.max_index_bytes
+        self._store.replace(self._rules.index_name, update, limit_bytes=limit)
+
+    def _taken(self, added: Collection[str]) -> list[str]:
+        """Return what of the data is gone, or is going to be."""
+        while True:
+            names = self._store.names()
+            lists = [name for name in names if _is_beside(self._rules, _CONDEMNED, name)]
+            condemned = [_listed(self._store, name) for name in lists]
+            if None not in condemned:  # else one has ended since: what it took is gone now
+                going = {name for listed in condemned for name in listed or ()}
+                return sorted(set(added) - (set(names) - going))
+
+    def _error(self, taken: Sequence[str], state: str) -> StorageError:
+        more = f" and {len(taken) - 1} more" if len(taken) > 1 else ""
+        return StorageError(
+            errno.EIO,
+            f"expected {taken[0]}{more}, found nothing: the process that wrote it died, does not "
+            "write to this store, or took longer than gc allows (a day, also by a clock that is "
+            f"wrong); {state}",
+            str(self._store.url),
+        )
 
     def _write_beside(self, name: str, data: bytes | None, generation: bytes) -> None:
         """Bring a small object in line with the index, unless a later save has the say by now.
@@ -192,5 +301,32 @@ class ObjectSave:
 
     def release(self) -> None:
         """Remove the marks."""
-        with suppress(OSError):
+        with suppress(OSError, CordwoodError):  # `collect` does it
             self._store.delete(self._marks)
+
+
+_MARK, _CONDEMNED = "tmp", "gc"  # what an object beside the index is, by the end of its name
+
+
+def _name_beside(rules: Rules, kind: str) -> str:
+    return f".{rules.index_name}.cordwood-{new_save_id()}.{kind}"
+
+
+def _is_beside(rules: Rules, kind: str, name: str) -> bool:
+    pattern = rf"\.{re.escape(rules.index_name)}\.cordwood-[0-9a-f]{{16}}\.{kind}"
+    return re.fullmatch(pattern, name) is not None
+
+
+def _listed(store: ObjectStore, name: str) -> list[str] | None:
+    """Return what a `collect` has said that it removes; None where that is over."""
+    data = store.read(name, limit_bytes=_MAX_LIST_BYTES).data
+    return None if data is None else data.decode("utf-8", "replace").split("\n")
+
+
+def _is_map_of_old_data(text: bytes, rules: Rules) -> bool:
+    """Return True if a file beside the index names old data, and nothing else."""
+    names = [each.decode() for each in re.findall(rb'"([!-~]+\.safetensors)"', text)]
+    began = [began_seconds(name) if rules.is_data(name) else None for name in names]
+    return bool(began) and all(
+        each is not None and time.time() - each > GRACE_SECONDS for each in began
+    )

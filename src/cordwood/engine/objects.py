@@ -12,7 +12,7 @@ import numpy as np
 from cordwood.engine.digest import digest_of, digests_of
 from cordwood.engine.files import Closing
 from cordwood.engine.gather import LeafStore
-from cordwood.engine.kvstore import ObjectStore, storage_error
+from cordwood.engine.kvstore import ObjectStore, is_there, storage_error
 from cordwood.engine.stores import NewFile
 from cordwood.errors import CorruptionError, TruncatedError
 from cordwood.index import Sealed
@@ -106,7 +106,7 @@ class ObjectFile(Closing):
             result = future.result()
         except ValueError as e:
             raise storage_error(e, self.name, f"reading it at byte {offset}") from e
-        if result.state == "missing":
+        if not is_there(result, self.name):
             raise self._missing()
         value: bytes = result.value
         return value

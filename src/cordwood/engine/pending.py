@@ -7,6 +7,7 @@ joins it before it exits, so a save that was begun is finished.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import threading
 import time
@@ -19,7 +20,11 @@ from cordwood.errors import PendingSaveError
 
 __all__ = ["PendingSave", "raise_unreported", "save_in_background", "wait_for"]
 
+_log = logging.getLogger("cordwood")
+
 _HEAD_START_SECONDS = 0.02
+NOTHING_BEGUN = "Nothing was begun now: save again"
+ALL_THE_SAME = "The save that was called now was begun all the same"
 
 
 class PendingSave:
@@ -27,14 +32,14 @@ class PendingSave:
 
     Attributes:
         path: where it saves to.
-        begun_seconds: by `time.monotonic`, when the caller was let go.
-        has_owner: who began it tells of its failure; the next save of something else does not.
+        begun_seconds: by `time.monotonic`, when `save_async` returned to its caller.
     """
 
     def __init__(self, path: str, target: str, total_bytes: int) -> None:
         self.path = path
         self.begun_seconds = time.monotonic()
-        self.has_owner = False
+        # Its owner reports a failure; the next save of something else does not.
+        self._has_owner = False
         self._target = target  # the same for all names of one path
         self._total_bytes = total_bytes
         self._done_bytes = 0
@@ -44,23 +49,24 @@ class PendingSave:
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """True once the save has ended, whether it succeeded or failed."""
         return self._ended.is_set()
 
     @property
     def failed(self) -> bool:
-        """Whether it has ended badly. Unlike `exception` and `wait`, this is not to be told why."""
+        """True if the save failed. Unlike `exception` and `wait`, reading it does not mark the
+        failure as reported."""
         return self.done and self._error is not None
 
     @property
-    def untold(self) -> bool:
-        """Whether it failed, and nobody has asked why."""
+    def _untold(self) -> bool:
+        """True if the save failed and nobody has asked why."""
         with _lock:
             return self in _unreported
 
     @property
     def exception(self) -> BaseException | None:
-        """Why it failed; None while it runs and once it succeeded."""
+        """The exception of a save that failed; None while it runs and once it has succeeded."""
         if not self.done:
             return None
         _told(self)
@@ -68,19 +74,30 @@ class PendingSave:
 
     @property
     def progress(self) -> Progress:
-        """How many bytes of the tree have been taken up for writing, and how many there are."""
+        """The bytes of the tree that have been taken up for writing, and the bytes in all."""
         return Progress(self._done_bytes, self._total_bytes)
 
     def wait(self, timeout_seconds: float | None = None) -> None:
         """Return once the checkpoint is committed: a power cut cannot lose it then.
 
-        Ctrl-C ends the waiting and not the save.
+        Ctrl-C ends the waiting and not the save: the interpreter does not exit before that has
+        ended, well or badly, and a warning of the log says so. Another Ctrl-C at the exit gives
+        the save up; what was there before then stays.
 
         Raises:
             TimeoutError: it is still going on after that time, and goes on.
             Exception: whatever `save` would have raised; nothing was committed.
         """
-        if not self._ended.wait(timeout_seconds):
+        try:
+            ended = self._ended.wait(timeout_seconds)
+        except KeyboardInterrupt:
+            _log.warning(
+                "%s: no longer waited for, and still being saved: the interpreter does not exit "
+                "before that has ended; Ctrl-C again, at the exit, gives it up",
+                self.path,
+            )
+            raise
+        if not ended:
             raise TimeoutError(
                 f"{self.path}: still being saved after {timeout_seconds:g} s "
                 f"({self._done_bytes} of {self._total_bytes} bytes); it goes on"
@@ -89,12 +106,12 @@ class PendingSave:
         if self._error is not None:
             raise self._error
 
-    def settle(self) -> None:
-        """Wait until it has ended; what became of it is not told here."""
+    def _settle(self) -> None:
+        """Wait until the save has ended; raise nothing, and do not mark a failure as reported."""
         self._ended.wait()
 
-    def end(self, error: BaseException | None = None) -> None:
-        """Say that it has ended, whatever its thread has yet to do; the first time counts."""
+    def _end(self, error: BaseException | None = None) -> None:
+        """Mark the save as ended, whatever its thread has yet to do; only the first call counts."""
         with _lock:
             if self._ended.is_set():
                 return
@@ -105,7 +122,7 @@ class PendingSave:
                 _unreported.append(self)
             self._ended.set()
 
-    def advance(self, count: int) -> None:
+    def _advance(self, count: int) -> None:
         """Count bytes as done; for the thread that saves."""
         with self._lock:
             self._done_bytes += count
@@ -126,9 +143,12 @@ def save_in_background(
 ) -> PendingSave:
     """Call `work` in a thread, after all that was begun here before; an exception is kept.
 
+    Once the main thread has ended, as in an `atexit` handler, nobody would wait for a thread: then
+    `work` is called here, and what it raises is raised.
+
     Args:
         path: what the save is of.
-        work: saves; it may call `advance` on what it is given, and `end` where it does more.
+        work: saves; it may call `_advance` on its argument, and `_end` before it does more.
         total_bytes: how much there is to save.
     """
     pending = PendingSave(os.fspath(path), os.path.realpath(path), total_bytes)
@@ -139,14 +159,19 @@ def save_in_background(
         # time. Where an interrupt has kept it from saying so, this goes on all the same.
         caller_goes.wait(_HEAD_START_SECONDS)
         if earlier is not None:
-            earlier.settle()
+            earlier._settle()
         del earlier
         error: BaseException | None = None
         try:
             job.pop()(pending)
         except BaseException as e:  # noqa: BLE001  (kept for whoever asks)
             error = e
-        pending.end(error)
+        pending._end(error)
+
+    if not threading.main_thread().is_alive():
+        work(pending)
+        pending._end()
+        return pending
 
     with _lock:
         earlier = _running[-1] if _running else None
@@ -176,18 +201,22 @@ def wait_for(path: str | os.PathLike[str]) -> None:
     with _lock:
         same = [pending for pending in _running if pending._target == target]
     for pending in same:
-        pending.settle()
+        pending._settle()
 
 
-def raise_unreported() -> None:
-    """Raise PendingSaveError if a save failed in the background and nobody has asked; once."""
+def raise_unreported(*, begun: bool = False) -> None:
+    """Raise PendingSaveError if a save failed in the background and nobody has asked; once.
+
+    Args:
+        begun: the save that raises this was begun all the same.
+    """
     with _lock:
-        failed = [pending for pending in _unreported if not pending.has_owner]
-        _unreported[:] = [pending for pending in _unreported if pending.has_owner]
+        failed = [pending for pending in _unreported if not pending._has_owner]
+        _unreported[:] = [pending for pending in _unreported if pending._has_owner]
     if failed:
         raise PendingSaveError(
-            f"{_failures(failed)}; that is told now because nobody called wait(). Nothing was "
-            "begun now: save again"
+            f"{_failures(failed)}; that is told now because nobody called wait(). "
+            + (ALL_THE_SAME if begun else NOTHING_BEGUN)
         ) from failed[0]._error
 
 

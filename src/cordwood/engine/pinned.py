@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 import sys
 from collections.abc import Callable, Sequence
 
 from cordwood.engine.directory import DirectoryFile, LocalDirectory
-from cordwood.engine.files import ReadableFile, read_views
+from cordwood.engine.files import ReadableFile, close_file, map_file, read_views
 from cordwood.index import Source
 
 __all__ = ["PINNED_FILES", "PinnedFile", "pinned"]
@@ -32,9 +30,7 @@ class PinnedFile(DirectoryFile):
         read_views(self._held(), offset, views, name=self.name)
 
     def map(self) -> memoryview:
-        if self.size_bytes == 0:  # mmap refuses empty files
-            return memoryview(b"")
-        return memoryview(mmap.mmap(self._held(), self.size_bytes, access=mmap.ACCESS_READ))
+        return map_file(self._held(), self.size_bytes, name=self.name)
 
     def _held(self) -> int:
         if self._fd < 0:
@@ -44,7 +40,7 @@ class PinnedFile(DirectoryFile):
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.close(fd)
+            close_file(fd, self.name)
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if not ending():  # the names of this module may be gone then; the system closes all

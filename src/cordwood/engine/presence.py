@@ -18,6 +18,7 @@ __all__ = [
     "is_link",
     "is_same_place",
     "is_there",
+    "name_of",
     "rooted",
     "what_is_at",
 ]
@@ -67,6 +68,11 @@ def is_folder(path: str | os.PathLike[str]) -> bool:
 def is_same_place(path: str, other: str) -> bool:
     """Whether two paths, or URLs, lead to one place; symbolic links are followed."""
     return os.path.realpath(path) == os.path.realpath(other)
+
+
+def name_of(path: str | os.PathLike[str]) -> str:
+    """Return the last name of a path, or of a URL; symbolic links are followed."""
+    return os.path.basename(os.path.realpath(path))
 
 
 def rooted(path: str | os.PathLike[str]) -> str:

@@ -7,6 +7,7 @@ unit scatters it over the buffers it belongs to and hashes its blocks while they
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -16,8 +17,9 @@ import numpy as np
 from cordwood.engine.chunks import read_chunk
 from cordwood.engine.digest import check_coverage
 from cordwood.engine.files import ReadableFile
-from cordwood.engine.fresh_memory import fresh_bytes
+from cordwood.engine.fresh_memory import Buffer, allocate_buffers
 from cordwood.engine.meter import current_meter
+from cordwood.engine.page_size import PageSize, advise_small
 from cordwood.engine.parallel import reading_threads, run_tasks
 from cordwood.engine.scratch import Scratch
 from cordwood.engine.spread import spread_out
@@ -79,9 +81,10 @@ def execute_load(
         CorruptionError: a block does not match its digest; file and byte range are named.
     """
     layers = _layers(plan, files)
-    buffers = [fresh_bytes(size, alignment=ALIGNMENT) for size in plan.buffers]
+    buffers = allocate_buffers(plan.buffers, alignment=ALIGNMENT)
     units = _all_units(layers, files, digests, verify=verify)
-    views = [buffer.data for buffer in buffers]
+    views = [buffer.array.data for buffer in buffers]
+    fresh = _FreshPages(buffers)
     meter = current_meter()
     total = sum(unit.stop - unit.start for unit in units) + sum(c.length for c in plan.chunks)
     checked = {c.source: digests[c.source] if verify else None for c in plan.chunks}
@@ -92,7 +95,7 @@ def execute_load(
         def work(task: int) -> None:
             if task < len(units):
                 unit = units[task]
-                _read_unit(unit, files, views, scratch, plan.spreads)
+                _read_unit(unit, files, views, scratch, plan.spreads, fresh)
                 if meter is not None:
                     meter.advance(unit.stop - unit.start)
             else:
@@ -110,7 +113,33 @@ def execute_load(
     if not waits and sum(len(layer.starts) for layer in layers) * _SMALL_MOVE_BYTES > total:
         threads = 1  # the interpreter's work, which threads only get in the way of
     run_tasks(len(units) + len(plan.chunks), threads=threads, make_worker=make_worker)
-    return buffers
+    return [buffer.array for buffer in buffers]
+
+
+class _FreshPages:
+    """The buffers of a load that no byte has been written to, and the choice of their pages."""
+
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        self._untouched = [buffer.untouched for buffer in buffers]
+        self._choice = PageSize()
+
+    def read(self, file: ReadableFile, unit: _Unit, parts: list[memoryview]) -> None:
+        """Read a unit straight into buffers, into pages of the size that is faster now."""
+        small = self._choice.is_small
+        if small:
+            self._advise_small(unit)
+        begin = time.thread_time_ns()  # not the time of other threads, nor of a disk
+        file.read_into(unit.start, parts)
+        self._choice.note(unit.stop - unit.start, time.thread_time_ns() - begin, small=small)
+
+    def _advise_small(self, unit: _Unit) -> None:
+        layer = unit.layer
+        for i in range(unit.first, unit.last):
+            pages = self._untouched[layer.buffers[i]]
+            if pages is not None:
+                shift = layer.positions[i] - layer.starts[i]
+                start, stop = max(layer.starts[i], unit.start), min(layer.stops[i], unit.stop)
+                advise_small(pages, start + shift, stop + shift)
 
 
 def read_moves(
@@ -133,7 +162,7 @@ def read_moves(
         raise ValueError(f"{len(moves)} moves do not fill {len(target)} bytes")
     plan = LoadPlan((len(target),), tuple(moves), ())
     for unit in _all_units(_layers(plan, files), files, digests, verify=True):
-        _read_unit(unit, files, [target], scratch, ())
+        _read_unit(unit, files, [target], scratch, (), None)
 
 
 def _all_units(
@@ -246,6 +275,7 @@ def _read_unit(
     buffers: list[memoryview],
     scratch: Scratch,
     spreads: Sequence[Spread],
+    fresh: _FreshPages | None,
 ) -> None:
     layer, start, stop, first, last, digests = unit
     file = files[layer.source]
@@ -259,7 +289,10 @@ def _read_unit(
         parts = [whole]
     else:
         parts = _scattered(unit, buffers, scratch)
-        file.read_into(start, parts)
+        if fresh is None or file.waits:
+            file.read_into(start, parts)
+        else:
+            fresh.read(file, unit, parts)
     if digests is not None:
         check_blocks(file.name, start, parts, digests)
 

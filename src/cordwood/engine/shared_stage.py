@@ -46,18 +46,18 @@ class SharedStage:
     """
 
     def __init__(self, path: str | os.PathLike[str], meeting: Meeting) -> None:
-        self.stage = Stage(path)
+        self.stage = Stage(path, timeout_seconds=meeting.timeout_seconds)
         self._meeting = meeting
         self._own: list[Written] = []
         self._reported = False
 
     def mark(self) -> str:
-        self.stage.begin()
+        self.stage.begin(self._meeting.check)
         return os.path.basename(self.stage.path)
 
     def sees(self, mark: str, *, timeout_seconds: float) -> bool:
         path = self.stage.beside(mark)
-        if not comes_in_sight(lambda: os.path.lexists(path), timeout_seconds=timeout_seconds):
+        if not comes_in_sight(lambda: os.path.lexists(path), path, timeout_seconds=timeout_seconds):
             return False
         self.stage.join(mark)
         return True
@@ -75,7 +75,7 @@ class SharedStage:
             What process 0 needs to `gather` what became of them.
         """
         if not self.stage.path:
-            self.stage.begin()
+            self.stage.begin(self._meeting.check)
         try:
             report = self._fill(files, fetch, encode)
             self._meeting.check_now()

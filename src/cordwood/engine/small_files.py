@@ -6,25 +6,36 @@ import errno
 import os
 
 from cordwood.engine import system
-from cordwood.engine.commit import storage_error
 from cordwood.engine.directory import regular_size
+from cordwood.engine.files import named
 from cordwood.engine.system import open_into
 from cordwood.errors import CorruptionError, LimitError
 
 __all__ = ["read_small"]
 
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
-def read_small(path: str, name: str, *, limit_bytes: int) -> bytes | None:
-    """All bytes of a file in the directory of a checkpoint; None where there is none.
 
-    Raises LimitError for more bytes than that, CorruptionError for a symbolic link, StorageError
-    with the checkpoint's name where the system refuses.
+def read_small(
+    path: str, name: str, *, limit_bytes: int, folder: int | None = None
+) -> bytes | None:
+    """Return all bytes of a file in the directory of a checkpoint; None where there is none.
+
+    Args:
+        path: the directory.
+        name: the file.
+        limit_bytes: how many there may be.
+        folder: a descriptor of the directory, to read from in place of `path`.
+
+    Raises LimitError for more bytes than that, CorruptionError for a symbolic link, OSError
+    with the name of the file where the system refuses.
     """
     calls = system.current()
     where = f"{path}/{name}"
     opened: list[int] = []
     try:
-        open_into(opened, where, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        source = where if folder is None else name
+        open_into(opened, source, _FLAGS, folder=folder)
         size = regular_size(opened[0], where)
         if size > limit_bytes:
             raise LimitError(f"{where}: {size} bytes; expected at most {limit_bytes}")
@@ -36,8 +47,7 @@ def read_small(path: str, name: str, *, limit_bytes: int) -> bytes | None:
         return None
     except OSError as e:
         if e.errno != errno.ELOOP:
-            doing = f"reading {name}"
-            raise storage_error(e, path, doing, what="checkpoint", in_place=False) from e
+            raise named(e, where) from e
         raise CorruptionError(
             f"{where} is, or lies behind, a symbolic link: expected a regular file of the "
             "checkpoint's own; copy the checkpoint with links followed (cp -rL)"

@@ -26,20 +26,17 @@ from weakref import finalize
 
 from cordwood.engine import system
 from cordwood.engine.apart import Check, go_on
-from cordwood.engine.commit import (
-    make_ancestors,
-    storage_error,
-    sync_directory,
-    temporary_stem,
-)
-from cordwood.engine.folders import copy_mode, remove_tree
-from cordwood.engine.locks import is_at, lock, locked, unlock
+from cordwood.engine.commit import make_ancestors, storage_error, sync_directory, temporary_stem
+from cordwood.engine.folders import may_sweep, remove_tree
+from cordwood.engine.locks import is_at, lock, locked, unlock, wait_and_lock
+from cordwood.engine.rights import Rights, limit_folder, make_private, rights_of
 from cordwood.engine.system import close_all, open_into, write_all
 from cordwood.errors import NotACheckpointError, StorageError
 
 __all__ = ["Stage", "collect_stages", "stale_stages", "standing"]
 
 _RANDOM_BYTES = 8
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY)
 
 
@@ -54,15 +51,21 @@ class Stage:
 
     In a thread where no interrupts come (`run_apart`): they could cost a lock.
 
+    Args:
+        path: the directory that it is to become.
+        timeout_seconds: how long to wait for locks of others; None: for ever.
+
     Raises, when it is made:
         NotADirectoryError: `path` is a file.
         NotACheckpointError: `path` is a mount point.
 
-    And within `reporting`: StorageError where the disk failed or is full (errno kept), or the
-    builtin subclass of OSError that belongs to the errno.
+    And within `reporting`: what `storage_error` makes of an OSError.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, timeout_seconds: float | None = None
+    ) -> None:
+        self._timeout_seconds = timeout_seconds
         self._lock: list[int] = []
         self._forgotten: finalize[..., Stage] | None = None
         self.asked = os.fspath(path)
@@ -72,15 +75,16 @@ class Stage:
         self.in_place = False
         self._parent, self._name = os.path.split(self.target)
         self._made: list[str] = []
+        self._rights: Rights | None = None  # of the directory that it is to replace
         self._unsynced: dict[str, None] = {}
 
-    def begin(self) -> None:
-        """Make it, and lock it."""
+    def begin(self, check: Check = go_on) -> None:
+        """Make it, and lock it; `check` ends the wait if somebody else has."""
         make_ancestors(self._parent, self._made)
         self.doing = "removing what a killed save left"
-        _remove_stale(self._parent, self._name)
+        collect_stages(self.target, dry_run=False)
         self.doing = "creating a directory beside it"
-        while not self._create():
+        while not self._create(check):
             self.close()
         # No `__del__`, which would run for every stage, and where a Ctrl-C is lost.
         self._forgotten = finalize(self, unlock, self._lock)
@@ -88,18 +92,24 @@ class Stage:
         self._unsynced[self.path] = None
         self.doing = "writing"
 
-    def _create(self) -> bool:
-        """Try to; False where another save has taken it for a killed one's before the lock."""
+    def _create(self, check: Check) -> bool:
+        """Make and lock it; return False where another save took it for a killed one's before."""
         calls = system.current()
         random = secrets.token_hex(_RANDOM_BYTES)
         self.path = f"{self._parent}/{temporary_stem(self._name)}{random}.stage"
-        calls.mkdir(self.path)
+        self._rights = rights_of(self.target)
+        calls.mkdir(self.path, 0o777 if self._rights is None else self._rights.mode & 0o777 | 0o700)
         try:
-            open_into(self._lock, self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            # A link in its place is not followed: what it leads to would get the target's rights.
+            open_into(self._lock, self.path, _FOLDER | os.O_NOFOLLOW)
         except FileNotFoundError:
             return False
-        lock(self._lock[0])
-        return is_at(self._lock[0], self.path)
+        self._wait_and_lock(self._lock[0], self.path, fcntl.LOCK_EX, check)
+        make_private(self._lock[0], self._rights)
+        return os.path.isdir(self.path)  # nobody else makes one of that name
+
+    def _wait_and_lock(self, fd: int, path: str, operation: int, check: Check) -> None:
+        wait_and_lock(fd, path, operation, check=check, timeout_seconds=self._timeout_seconds)
 
     def beside(self, name: str) -> str:
         """Where a stage of that name lies, which another process has begun."""
@@ -136,14 +146,14 @@ class Stage:
         """Note that a name has come or gone: the directory that it lies in is to be flushed."""
         self._unsynced[os.path.dirname(f"{self.path}/{path}")] = None
 
-    def write(self, path: str, chunks: Iterable[bytes]) -> None:
+    def write(self, path: str, chunks: Iterable[bytes], *, mode: int = 0o666) -> None:
         """Put a new file in it, flushed to the disk."""
         calls = system.current()
         opened: list[int] = []
         offset = 0
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            open_into(opened, f"{self.path}/{path}", flags)
+            open_into(opened, f"{self.path}/{path}", flags, mode=mode)
             for chunk in chunks:
                 write_all(opened[0], memoryview(chunk), offset)
                 offset += len(chunk)
@@ -153,10 +163,10 @@ class Stage:
                 calls.close(opened[0])
         self.touch(path)
 
-    def remove(self, path: str) -> None:
-        """Remove a file of it."""
-        system.current().unlink(f"{self.path}/{path}")
-        self.touch(path)
+    def remove(self, name: str) -> None:
+        """Remove a file that lies directly in it; for the process that began it."""
+        system.current().unlink(name, self._lock[0])
+        self.touch(name)
 
     def move(self, source: str, target: str) -> None:
         """Rename a directory within it."""
@@ -165,9 +175,8 @@ class Stage:
         system.current().replace(f"{self.path}/{source}", f"{self.path}/{target}")
         for folder in [f for f in self._unsynced if f"{f}/".startswith(f"{self.path}/{source}/")]:
             del self._unsynced[folder]
-            self._unsynced[f"{self.path}/{target}{folder[len(self.path) + 1 + len(source) :]}"] = (
-                None
-            )
+            inner = folder[len(self.path) + 1 + len(source) :]
+            self._unsynced[f"{self.path}/{target}{inner}"] = None
         self.touch(source)
         self.touch(target)
 
@@ -195,32 +204,32 @@ class Stage:
         self.sync_folders()
         self.doing = "waiting for the lock of its parent directory"
         held: list[int] = []  # the old one: nobody removes it before the exchange is on the disk
+        path = f"{self._parent}/{temporary_stem(self._name)}lock"
         try:
-            with locked(f"{self._parent}/{temporary_stem(self._name)}lock", check):
-                out = self._replace(prepare, held)
+            with locked(path, check, timeout_seconds=self._timeout_seconds):
+                out = self._replace(prepare, held, check)
         finally:
             unlock(held)
         self.close()
         if out is not None:
-            _remove_unused(out, without_locks=True)
+            _remove_unused(out, replaced=True)
 
     def _replace(
-        self, prepare: Callable[[str | None], Callable[[str], None]], held: list[int]
+        self, prepare: Callable[[str | None], Callable[[str], None]], held: list[int], check: Check
     ) -> str | None:
-        """`commit` under the lock; where the old directory is now, which `held` keeps locked."""
+        """Do what `commit` does under the lock; return where the old directory is now, locked."""
         old = f"{self._parent}/{_old_name(self._name)}"
         self.doing = "bringing in what it does not replace"
         _recover(self.target, old)
         there = os.path.isdir(self.target)
         if there:
-            open_into(held, self.target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            lock(held[0], fcntl.LOCK_SH)
+            open_into(held, self.target, _FOLDER)
+            self._wait_and_lock(held[0], self.target, fcntl.LOCK_SH, check)
         keep_up = prepare(self.target if there else None)
         self.doing = "flushing its directories to the disk"
         self.sync_folders()
         self.doing = "putting it in place"
-        if there:
-            copy_mode(self.target, self.path)  # which may forbid to write in it
+        limit_folder(self._lock[0], rights_of(self.target) or self._rights)  # may forbid writing
         out = self._put(old, there=there)
         self.path = self.target
         self.doing = "flushing its parent directory to the disk"
@@ -232,7 +241,7 @@ class Stage:
         return out
 
     def _put(self, old: str, *, there: bool) -> str | None:
-        """Exchange it with the target, if there is one; where the old one is now."""
+        """Exchange it with the target, if there is one; return where the old one is now."""
         calls = system.current()
         if not there:
             calls.replace(self.path, self.target)
@@ -298,7 +307,7 @@ class Stage:
 
 
 def standing(path: str | os.PathLike[str]) -> str:
-    """Where the directory of that path is: where a save without exchange has left it for now."""
+    """Return where the directory of a path is: a save without exchange may have moved it."""
     text = os.fspath(path)
     if not os.path.lexists(text):
         parent, name = os.path.split(os.path.realpath(text))
@@ -309,7 +318,7 @@ def standing(path: str | os.PathLike[str]) -> str:
 
 
 def stale_stages(path: str | os.PathLike[str]) -> list[str]:
-    """Stages beside `path` that saves of it made, alive or killed."""
+    """Return the stages beside `path` that saves of it made, alive or killed."""
     parent, name = os.path.split(os.path.realpath(path))
     pattern = _pattern(name)
     with suppress(FileNotFoundError):
@@ -318,17 +327,12 @@ def stale_stages(path: str | os.PathLike[str]) -> list[str]:
 
 
 def collect_stages(path: str | os.PathLike[str], *, dry_run: bool) -> list[str]:
-    """Remove the stages that saves of a path have left beside it, unless somebody has a lock of
-    them; their paths."""
-    return [
-        stage
-        for stage in stale_stages(path)
-        if _remove_unused(stage, without_locks=False, dry_run=dry_run)
-    ]
+    """Remove stages beside a path that nobody uses, but another user's; return their paths."""
+    return [stage for stage in stale_stages(path) if _remove_unused(stage, dry_run=dry_run)]
 
 
 def _resolve(path: str) -> str:
-    """The absolute path behind any symlinks; refuses what cannot be exchanged."""
+    """Return the absolute path behind any symlinks; refuse what cannot be exchanged."""
     target = os.path.realpath(path)
     try:
         found = os.lstat(target)
@@ -356,22 +360,18 @@ def _pattern(name: str) -> Callable[[str], object]:
     return re.compile(f"{stem}[0-9a-f]{{{2 * _RANDOM_BYTES}}}\\.stage").fullmatch
 
 
-def _remove_stale(parent: str, name: str) -> None:
-    pattern = _pattern(name)
-    for entry in os.listdir(parent):
-        if pattern(entry):
-            _remove_unused(f"{parent}/{entry}", without_locks=False)
+def _remove_unused(path: str, *, replaced: bool = False, dry_run: bool = False) -> bool:
+    """Remove a directory unless a living save or a reader has locked it; return whether it went.
 
-
-def _remove_unused(path: str, *, without_locks: bool, dry_run: bool = False) -> bool:
-    """Remove a directory unless a living save or a reader has a lock of it; whether it could be.
-
-    `without_locks`: and also where the file system has none.
+    `replaced`: this save has replaced it. Then it goes even if it is another user's, or the file
+    system has no locks.
     """
     opened: list[int] = []
     try:
-        open_into(opened, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        take = lock if without_locks else system.current().flock
+        if not replaced and not may_sweep(path):
+            return False
+        open_into(opened, path, _FOLDER | os.O_NOFOLLOW)
+        take = lock if replaced else system.current().flock
         take(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
         # It may have been exchanged since: then another directory lies there.
         if not is_at(opened[0], path):

@@ -8,6 +8,7 @@ removed by `sweep`.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import secrets
@@ -19,12 +20,12 @@ from typing import NamedTuple, Protocol
 from cordwood.engine import system
 from cordwood.engine.apart import Check, run_apart
 from cordwood.engine.commit import Temporary, sync_directory, temporary_path, temporary_stem
-from cordwood.engine.folders import list_folder, remove_tree
-from cordwood.engine.locks import is_locked, locked, unlock
-from cordwood.engine.urls import parse_url
+from cordwood.engine.folders import list_folder, may_sweep, remove_tree
+from cordwood.engine.locks import NO_LOCKS, is_locked, locked, unlock
+from cordwood.engine.urls import expand_home, parse_url
 from cordwood.errors import UnsupportedFormatError
 
-__all__ = ["Entry", "LocalSteps", "ObjectSteps", "StepPlace", "steps_at"]
+__all__ = ["UNASKED", "Entry", "LocalSteps", "ObjectSteps", "StepPlace", "steps_at"]
 
 _RANDOM_BYTES = 8
 _AWAY = re.compile(rf"\.(.+)\.cordwood-[0-9a-f]{{{2 * _RANDOM_BYTES}}}\.(deleted|damaged)")
@@ -39,6 +40,9 @@ class Entry(NamedTuple):
     is_link: bool = False  # a symbolic link to either
 
 
+UNASKED = "unasked"  # the stamp of a directory with an index, where nobody has looked at that
+
+
 class StepPlace(Protocol):
     """A directory of directories, each of which holds a checkpoint or will."""
 
@@ -49,8 +53,18 @@ class StepPlace(Protocol):
         """The path or URL of an entry."""
         ...
 
-    def entries(self, wanted: Callable[[str], bool]) -> Mapping[str, Entry]:
-        """What lies there, of the names that are wanted; no other is looked at."""
+    def entries(self, wanted: Callable[[str], bool], *, stamps: bool = True) -> Mapping[str, Entry]:
+        """Return what lies there, of the names that are wanted; no other is looked at.
+
+        Args:
+            wanted: tells by its name what is looked at.
+            stamps: False: the stamp of what has an index may be UNASKED; a store is then asked
+                for a listing and nothing else.
+        """
+        ...
+
+    def stamp(self, entry: str) -> Hashable | None:
+        """Return the stamp of a directory, as in its Entry."""
         ...
 
     def remove(self, entries: Iterable[str]) -> list[str]:
@@ -85,7 +99,7 @@ class StepPlace(Protocol):
         ...
 
     def sweep(self) -> None:
-        """Remove what removals that were interrupted have left."""
+        """Remove what removals that were interrupted have left, if it is this user's to remove."""
         ...
 
     def remove_empty(self, entry: str) -> None:
@@ -93,27 +107,48 @@ class StepPlace(Protocol):
         ...
 
 
-def steps_at(root: str | os.PathLike[str], index_name: str) -> StepPlace:
-    """The steps below a path or URL. Raises UnsupportedFormatError for an unknown URL."""
+def steps_at(
+    root: str | os.PathLike[str], index_name: str, *, timeout_seconds: float | None = None
+) -> StepPlace:
+    """Return the steps below a path or URL.
+
+    Args:
+        root: the path or URL.
+        index_name: of the file by which a directory is a finished step.
+        timeout_seconds: how long to wait for the lock of the root; None: for ever.
+
+    Raises UnsupportedFormatError for an unknown URL.
+    """
+    root = expand_home(root)
     url = parse_url(root)
     if url is None:
-        return LocalSteps(os.fspath(root), index_name)
+        return LocalSteps(os.fspath(root), index_name, timeout_seconds=timeout_seconds)
     if url.scheme == "file":
-        return LocalSteps(url.key, index_name)
+        return LocalSteps(url.key, index_name, timeout_seconds=timeout_seconds)
     return ObjectSteps(str(url), index_name)
 
 
 class LocalSteps:
     """A directory, which need not exist yet."""
 
-    def __init__(self, root: str, index_name: str) -> None:
+    def __init__(self, root: str, index_name: str, *, timeout_seconds: float | None = None) -> None:
         self.name = os.path.abspath(root)
         self._index_name = index_name
+        self._timeout_seconds = timeout_seconds
+
+    def _locked(self, check: Check) -> AbstractContextManager[None]:
+        """Hold the lock of the root, for renames and pins."""
+        return locked(f"{self.name}/{_LOCK_NAME}", check, timeout_seconds=self._timeout_seconds)
 
     def path_of(self, entry: str) -> str:
         return f"{self.name}/{entry}"
 
-    def entries(self, wanted: Callable[[str], bool]) -> Mapping[str, Entry]:
+    def entries(
+        self,
+        wanted: Callable[[str], bool],
+        *,
+        stamps: bool = True,  # noqa: ARG002  (they cost nothing here)
+    ) -> Mapping[str, Entry]:
         found = {}
         for each in list_folder(self.name):
             if each.name.startswith(".") or not wanted(each.name):
@@ -125,23 +160,26 @@ class LocalSteps:
                 found[each.name] = Entry(None, is_file=True, is_link=each.is_symlink())
         return found
 
+    def stamp(self, entry: str) -> Hashable | None:
+        return _stamp(f"{self.path_of(entry)}/{self._index_name}")
+
     def remove(self, entries: Iterable[str]) -> list[str]:
         wanted = list(entries)
         if not wanted:
             return []
 
-        def rename(check: Check) -> dict[str, str]:
-            with locked(f"{self.name}/{_LOCK_NAME}", check):
-                return self._rename_away(wanted, "deleted")
+        def remove(check: Check) -> list[str]:
+            with self._locked(check):
+                renamed = self._rename_away(wanted, "deleted")
+            for path in renamed.values():
+                _discard(path, check)
+            return list(renamed)
 
-        renamed = run_apart(rename)
-        for path in renamed.values():
-            _discard(path)
-        return list(renamed)
+        return run_apart(remove)
 
     def set_aside(self, entry: str) -> None:
         def rename(check: Check) -> None:
-            with locked(f"{self.name}/{_LOCK_NAME}", check):
+            with self._locked(check):
                 self._rename_away([entry], "damaged")
 
         run_apart(rename)
@@ -179,9 +217,19 @@ class LocalSteps:
         held = Temporary(temporary_path(self.path_of(entry), self._index_name))
 
         def take(check: Check) -> None:
-            with locked(f"{self.name}/{_LOCK_NAME}", check):
+            with self._locked(check):
                 held.open()
-                held.lock()
+                try:
+                    system.current().flock(held.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:  # somebody looks whether it is a living save's
+                    held.lock(check)
+                except OSError as e:
+                    if e.errno not in NO_LOCKS:
+                        raise
+                    raise UnsupportedFormatError(
+                        f"{self.path_of(entry)}: the file system has no locks to pin a step by "
+                        f"({os.strerror(e.errno)}): copy it, or keep it by a policy"
+                    ) from e
 
         try:
             run_apart(take)
@@ -192,13 +240,25 @@ class LocalSteps:
                 unlock(held.opened)
 
     def sweep(self) -> None:
-        for each in list_folder(self.name):
-            away = _AWAY.fullmatch(each.name)
-            if away and (
-                away[2] == "deleted"
-                or _stamp(f"{self.name}/{away[1]}/{self._index_name}") is not None
-            ):
-                _discard(each.path)
+        paths = [each.path for each in list_folder(self.name) if self._is_left(each.name)]
+
+        def discard(check: Check) -> None:
+            for path in paths:
+                with suppress(OSError):  # it has gone meanwhile
+                    if may_sweep(path):
+                        _discard(path, check)
+
+        if paths:
+            run_apart(discard)
+
+    def _is_left(self, name: str) -> bool:
+        """Return whether a name is that of an entry that was removed, or replaced since."""
+        away = _AWAY.fullmatch(name)
+        if away is None:
+            return False
+        if away[2] == "deleted":
+            return True
+        return _stamp(f"{self.name}/{away[1]}/{self._index_name}") is not None
 
     def remove_empty(self, entry: str) -> None:
         with suppress(OSError):  # it is not empty, or gone
@@ -220,7 +280,7 @@ class ObjectSteps:
     def path_of(self, entry: str) -> str:
         return f"{self.name}/{entry}"
 
-    def entries(self, wanted: Callable[[str], bool]) -> Mapping[str, Entry]:
+    def entries(self, wanted: Callable[[str], bool], *, stamps: bool = True) -> Mapping[str, Entry]:
         found = {}
         indexes = []
         for name in self._store.names():
@@ -228,9 +288,14 @@ class ObjectSteps:
             if wanted(entry):
                 found[entry] = Entry(None, is_file=not slash)
                 indexes += [name] if inner == self._index_name else []
+        if not stamps:
+            return {**found, **{name.partition("/")[0]: Entry(UNASKED) for name in indexes}}
         for name, generation in self._store.generations(indexes).items():
             found[name.partition("/")[0]] = Entry(generation)
         return found
+
+    def stamp(self, entry: str) -> Hashable | None:
+        return self._store.generation(f"{entry}/{self._index_name}")
 
     def remove(self, entries: Iterable[str]) -> list[str]:
         wanted = list(entries)
@@ -263,11 +328,11 @@ class ObjectSteps:
         """There are no directories."""
 
 
-def _discard(path: str) -> None:
+def _discard(path: str, check: Check) -> None:
     """Remove a directory, a file or a link, as far as that can be done."""
     with suppress(OSError):  # the next save tries again
         if stat.S_ISDIR(os.lstat(path).st_mode):
-            remove_tree(path)
+            remove_tree(path, check)
         else:
             system.current().unlink(path)
 

@@ -135,12 +135,15 @@ class DirectoryStore(Protocol):
         """What lies there, sorted; [] where there is no directory."""
         ...
 
-    def saving(self, *, others_commit: bool) -> AbstractContextManager[StoreSave]:
+    def saving(
+        self, *, others_commit: bool, timeout_seconds: float | None = None
+    ) -> AbstractContextManager[StoreSave]:
         """Save in the block. Leaving it by an exception removes what was written, unless an
         index refers to it by then.
 
         Args:
             others_commit: whether another process is to commit what this one writes.
+            timeout_seconds: how long to wait for a lock that another save holds; None: for ever.
         """
         ...
 

@@ -46,17 +46,30 @@ class System:
     def replace(self, source: str, target: str) -> None:
         os.replace(source, target)
 
-    def unlink(self, path: str) -> None:
-        os.unlink(path)
+    def unlink(self, path: str, folder: int | None = None) -> None:
+        """Remove a file or link; `folder` is an open directory that `path` is relative to."""
+        os.unlink(path, dir_fd=folder)
 
-    def mkdir(self, path: str) -> None:
-        os.mkdir(path)
+    def mkdir(self, path: str, mode: int = 0o777) -> None:
+        os.mkdir(path, mode)
 
-    def rmdir(self, path: str) -> None:
-        os.rmdir(path)
+    def rmdir(self, path: str, folder: int | None = None) -> None:
+        os.rmdir(path, dir_fd=folder)
 
-    def chmod(self, path: str, mode: int) -> None:
+    def chmod(self, path: str | int, mode: int) -> None:
+        """Set the permission bits of what is at a path, or is open."""
         os.chmod(path, mode)
+
+    def chown(self, fd: int, group: int) -> None:
+        """Set the group of an open file or directory."""
+        os.chown(fd, -1, group)
+
+    def set_attribute(self, fd: int, name: str, value: bytes | None) -> None:
+        """Set or, with None, remove an extended attribute of an open file or directory."""
+        if value is None:
+            os.removexattr(fd, name)
+        else:
+            os.setxattr(fd, name, value)
 
     def link(self, source: str, target: str) -> None:
         """Another name for a file, or for a symlink itself."""
@@ -84,13 +97,22 @@ _WRITE = 2  # SYNC_FILE_RANGE_WRITE
 _INT, _UNSIGNED, _PATH, _OFF_T = ctypes.c_int, ctypes.c_uint, ctypes.c_char_p, ctypes.c_int64
 
 
-def open_into(opened: list[int], path: str, flags: int) -> None:
+def open_into(
+    opened: list[int], path: str, flags: int, *, mode: int = 0o666, folder: int | None = None
+) -> None:
     """Open a file and append its descriptor to `opened`, which the caller closes.
 
     open(2) takes its time, and a Ctrl-C meanwhile is raised as soon as Python is back in it:
     before an assignment would keep the descriptor. `extend` keeps it with no bytecode between.
+
+    Args:
+        opened: gets the descriptor.
+        path: the file.
+        flags, mode: of open(2).
+        folder: the descriptor of a directory that `path` is relative to.
     """
-    opened.extend(map(current().open, (path,), (flags,), (0o666,)))
+    call = current().open if folder is None else functools.partial(os.open, dir_fd=folder)
+    opened.extend(map(call, (path,), (flags,), (mode,)))
 
 
 def write_all(fd: int, data: memoryview, offset: int) -> None:

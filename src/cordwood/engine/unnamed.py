@@ -63,7 +63,7 @@ class UnnamedFile(OpenFile):
 
     def _open_and_unlink(self) -> None:
         name = os.path.basename(self.name)
-        remove_stale(self._folder, name)
+        remove_stale(os.path.realpath(self._folder), name)
         path = temporary_path(self._folder, name)
         try:
             open_into(self.opened, path, _FLAGS | os.O_CREAT)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cordwood.errors import UnsupportedFormatError
 
-__all__ = ["SCHEMES", "Url", "local_or_url", "parse_url"]
+__all__ = ["SCHEMES", "Url", "expand_home", "local_or_url", "parse_url"]
 
 SCHEMES = ("file", "gs", "memory", "s3")
 
@@ -21,7 +21,7 @@ class Url(NamedTuple):
 
     scheme: str
     bucket: str
-    key: str  # no slash at either end, but for file://, where it is the absolute path
+    key: str  # no slash at either end, but for file://, where it is the absolute path; may be ""
 
     def __str__(self) -> str:
         return f"{self.scheme}://{'/'.join(filter(None, (self.bucket, self.key)))}"
@@ -34,8 +34,8 @@ def parse_url(path: str | os.PathLike[str]) -> Url | None:
 
     Raises:
         ValueError: it is empty.
-        UnsupportedFormatError: the scheme is unknown, the bucket or key is missing or cannot
-            be one, or a path object has lost a slash of the URL it was made of.
+        UnsupportedFormatError: the scheme is unknown, the bucket is missing, the key cannot be
+            one, or a path object has lost a slash of the URL it was made of.
     """
     text = os.fspath(path)
     if isinstance(text, bytes):
@@ -67,14 +67,14 @@ def parse_url(path: str | os.PathLike[str]) -> Url | None:
                 f"{text}: expected an absolute path after file://, as in file:///tmp/ckpt"
             )
         return Url(scheme, "", rest.rstrip("/") or "/")
-    rest = rest.strip("/")
+    rest = rest.strip("/") if scheme == "memory" else rest.rstrip("/")
     bucket, _, key = ("", "", rest) if scheme == "memory" else rest.partition("/")
-    if not key or (not bucket and scheme != "memory"):
+    if not (key if scheme == "memory" else bucket):
         raise UnsupportedFormatError(
-            f"{text}: expected a name after the {'scheme' if scheme == 'memory' else 'bucket'}, "
+            f"{text}: expected a {'name' if scheme == 'memory' else 'bucket'} after the scheme, "
             f"as in {scheme}://{'' if scheme == 'memory' else 'bucket/'}run/step-100"
         )
-    parts = key.split("/")
+    parts = key.split("/") if key else []
     if any(part in ("", ".", "..") for part in parts) or re.search(r"[\0-\x1f\x7f]", key):
         raise UnsupportedFormatError(
             f"{text!r}: expected names between the slashes, none of them empty, '.' or '..', and "
@@ -83,11 +83,39 @@ def parse_url(path: str | os.PathLike[str]) -> Url | None:
     return Url(scheme, bucket, key)
 
 
+def expand_home(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Return a path with a leading `~` or `~user` replaced by that home directory, as shells do.
+
+    A name that begins with `~` and is no user's stays; `./~` is a directory of that name.
+
+    Raises ValueError where there is no home directory to put in place of a `~`, and TypeError for
+    what is no path.
+    """
+    if not isinstance(path, str | bytes | os.PathLike):
+        raise TypeError(
+            f"path: expected a path, a str or a pathlib.Path, found {type(path).__name__}; "
+            "the path comes first"
+        )
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text.startswith("~"):
+        return path
+    expanded = os.path.expanduser(text)
+    if expanded == text and text.partition("/")[0] == "~":
+        raise ValueError(
+            f"{text}: this user has no home directory; give the whole path, or ./~ for a "
+            "directory of that name"
+        )
+    return expanded
+
+
 def local_or_url(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """The path that a file:// URL means; other URLs and paths as they are. Raises as `parse_url`.
+    """Return the path that a file:// URL or a leading `~` means; other URLs and paths as they are.
+
+    Raises as `parse_url` and `expand_home`.
 
     >>> local_or_url("file:///tmp/ckpt")
     '/tmp/ckpt'
     """
+    path = expand_home(path)
     url = parse_url(path)
     return url.key if url is not None and url.scheme == "file" else path

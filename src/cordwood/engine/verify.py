@@ -11,7 +11,7 @@ from cordwood.engine.digest import (
     digest_of,
     digest_of_parts,
 )
-from cordwood.engine.files import ReadableFile
+from cordwood.engine.files import DISK_ERRORS, ReadableFile
 from cordwood.engine.meter import current_meter
 from cordwood.engine.parallel import reading_threads, run_tasks
 from cordwood.engine.sampling import current_sampling
@@ -19,7 +19,14 @@ from cordwood.engine.scratch import Scratch
 from cordwood.errors import CorruptionError
 from cordwood.index import Digests
 
-__all__ = ["bad_blocks", "check_blocks", "check_file", "check_files"]
+__all__ = [
+    "Unreadable",
+    "bad_blocks",
+    "check_blocks",
+    "check_file",
+    "check_files",
+    "unreadable",
+]
 
 _UNIT_BYTES = 4 << 20
 
@@ -32,9 +39,25 @@ def check_file(file: ReadableFile, digests: Digests) -> list[tuple[int, int]]:
     return check_files([(file, digests)])[0]
 
 
+class Unreadable(tuple[int, int]):
+    """A byte range, start and stop, that the disk does not give back; `why` is its error."""
+
+    why: OSError
+
+
+def unreadable(start: int, stop: int, why: OSError) -> Unreadable:
+    """Return the range, or raise the error if it does not come from the disk."""
+    if why.errno not in DISK_ERRORS:
+        raise why
+    found = Unreadable((start, stop))
+    found.why = why
+    return found
+
+
 def check_files(files: Sequence[tuple[ReadableFile, Digests]]) -> list[list[tuple[int, int]]]:
     """Read files; of each the byte ranges, block by block, that do not match.
 
+    A block that the disk cannot read (EIO) is among them, as Unreadable.
     Raises CorruptionError where the digests are not for a file of that size.
     """
     chosen, meter = current_sampling(), current_meter()
@@ -61,9 +84,7 @@ def check_files(files: Sequence[tuple[ReadableFile, Digests]]) -> list[list[tupl
         def work(task: int) -> None:
             number, start, stop = tasks[task]
             file, digests = files[number]
-            part = scratch.of(stop - start)
-            file.read_into(start, [part])
-            bad[number].extend(bad_blocks(start, [part], digests))
+            bad[number].extend(_read_and_check(file, digests, start, scratch.of(stop - start)))
             if meter is not None:
                 meter.advance(stop - start, file.name)
             with lock:
@@ -76,6 +97,24 @@ def check_files(files: Sequence[tuple[ReadableFile, Digests]]) -> list[list[tupl
     threads = reading_threads(waits=any(file.waits for file, _ in files))
     run_tasks(len(tasks), threads=threads, make_worker=make_worker)
     return [sorted(ranges) for ranges in bad]
+
+
+def _read_and_check(
+    file: ReadableFile, digests: Digests, start: int, part: memoryview
+) -> list[tuple[int, int]]:
+    """Read whole blocks into `part`; return those that do not match or cannot be read."""
+    try:
+        file.read_into(start, [part])
+    except OSError as e:
+        if len(part) <= digests.block_bytes:
+            return [unreadable(start, start + len(part), e)]
+    else:
+        return bad_blocks(start, [part], digests)
+    bad = []
+    for at in range(0, len(part), digests.block_bytes):
+        block = part[at : at + digests.block_bytes]
+        bad += _read_and_check(file, digests, start + at, block)
+    return bad
 
 
 def _unit_ranges(ranges: Sequence[tuple[int, int]], block: int) -> list[tuple[int, int]]:

@@ -6,8 +6,9 @@ beside several of them: `{"metadata": {...}, "weight_map": {tensor: file}}`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from cordwood.engine.files import ReadableFile
 from cordwood.errors import CorruptionError, FormatError, counted
@@ -16,15 +17,54 @@ from cordwood.formats.safetensors.strict_json import parse_json
 from cordwood.index import Index, Inline, Leaf, Source
 from cordwood.tree.structure import LEAF, Node
 
-__all__ = ["FORMAT", "MAX_INDEX_BYTES", "parse_weight_map", "scan"]
+__all__ = [
+    "FORMAT",
+    "INDEX_NAME",
+    "MAX_INDEX_BYTES",
+    "SINGLE_NAME",
+    "WeightMap",
+    "encode_weight_map",
+    "is_flat",
+    "parse_weight_map",
+    "scan",
+    "shard_name",
+]
 
 FORMAT = "safetensors-shards"
+SINGLE_NAME = "model.safetensors"
+INDEX_NAME = f"{SINGLE_NAME}.index.json"
 MAX_INDEX_BYTES = 100_000_000
+_WRITER = {"writer": "cordwood"}  # in the metadata of an index: its files are of cordwood's
 MAX_NAME_BYTES = 255  # of a file, as file systems have it
 
 
-def parse_weight_map(data: bytes) -> Mapping[str, str]:
-    """Of each tensor that the index lists, the name of its file.
+def shard_name(number: int, count: int) -> str:
+    """Return the name of a file, the first one being number 0.
+
+    >>> shard_name(0, 1), shard_name(1, 12)
+    ('model.safetensors', 'model-00002-of-00012.safetensors')
+    """
+    if count == 1:
+        return SINGLE_NAME
+    return f"model-{number + 1:05}-of-{count:05}.safetensors"
+
+
+def encode_weight_map(weight_map: Mapping[str, str], *, total_bytes: int) -> bytes:
+    """Return the index of files: of each tensor the name of its file, and the size of all."""
+    metadata = {"total_size": total_bytes, **_WRITER}
+    index = {"metadata": metadata, "weight_map": weight_map}
+    return f"{json.dumps(index, indent=2, ensure_ascii=False)}\n".encode()
+
+
+class WeightMap(NamedTuple):
+    """What an index says."""
+
+    files: Mapping[str, str]  # of each tensor the name of its file
+    by_cordwood: bool  # whether `convert` wrote it and the files
+
+
+def parse_weight_map(data: bytes) -> WeightMap:
+    """Return what the index says.
 
     Raises FormatError, without naming the index, where it is no such index or names what is no
     plain file name.
@@ -44,7 +84,9 @@ def parse_weight_map(data: bytes) -> Mapping[str, str]:
                 f"weight_map: {tensor!r:.200}: expected the name of a file beside it, found "
                 f"{name!r:.80}"
             )
-    return weight_map
+    metadata = members.get("metadata")
+    by_cordwood = type(metadata) is dict and _WRITER.items() <= metadata.items()
+    return WeightMap(weight_map, by_cordwood)
 
 
 def _is_plain(name: str) -> bool:
@@ -59,29 +101,30 @@ def _is_plain(name: str) -> bool:
     )
 
 
-def scan(weight_map: Mapping[str, str], shards: Mapping[str, ReadableFile], *, name: str) -> Index:
-    """What the files hold together: a flat dict of numpy arrays under their names.
+def scan(parsed: WeightMap, shards: Mapping[str, ReadableFile], *, name: str) -> Index:
+    """Return what the files hold together: a flat dict of numpy arrays under their names.
 
     They come in the order of the index; what it does not list, and its files hold all the same,
-    comes after that, as other readers have it. Nothing can be verified.
+    comes after that, as other readers have it. Files that cordwood wrote carry digests.
 
     Args:
-        weight_map: of each tensor its file.
+        parsed: the index.
         shards: the files that it names, open; they become the sources, in this order.
         name: the index's, for errors.
 
     Raises:
         FormatError: a file is no safetensors file, a tensor is not where the index says, or two
             files hold tensors of one name.
-        CorruptionError: cordwood wrote a file: there is, or was, an index of its own.
+        CorruptionError: a file is of a checkpoint of cordwood's that has lost its own index.
     """
+    weight_map = parsed.files
     found: dict[str, Leaf] = {}
     place: dict[str, str] = {}
     sources: list[Source] = []
     metadata: Mapping[str, str] = {}
     for number, (shard, file) in enumerate(shards.items()):
         index = scan_file(file)
-        if index.naming != "dotted":
+        if index.naming != "dotted" and not (parsed.by_cordwood and is_flat(index)):
             raise CorruptionError(
                 f"{file.name}: cordwood wrote it, and the cordwood.json that goes with it is gone: "
                 "restore that file, which holds the tree and the digests, or load this one alone"
@@ -103,6 +146,13 @@ def scan(weight_map: Mapping[str, str], shards: Mapping[str, ReadableFile], *, n
     structure = (Node("dict", len(names), tuple(names)), *[LEAF] * len(names))
     leaves = tuple([found[tensor] for tensor in names])
     return Index(FORMAT, structure, leaves, tuple(sources), "dotted", metadata)
+
+
+def is_flat(index: Index) -> bool:
+    """Return True for a dict of arrays, as one of these files holds it."""
+    return all(leaf.kind == "numpy" for leaf in index.leaves) and (
+        len(index.structure) == len(index.leaves) + 1 and index.structure[0].kind == "dict"
+    )
 
 
 def _moved(leaf: Leaf, source: int) -> Leaf:

@@ -2,31 +2,89 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
+from typing import Literal
 
-from cordwood.api.gc import gc
+from cordwood.api.steps import listed
+from cordwood.api.stores import collect
 from cordwood.engine.step_places import StepPlace
 from cordwood.engine.urls import parse_url
-from cordwood.errors import CordwoodError
-from cordwood.manager.keep_policies import KeepPolicy
+from cordwood.errors import CordwoodError, StepError
+from cordwood.manager.keep_policies import (
+    KeepPolicy,
+    best_step,
+    metric_problem,
+    metric_problems,
+)
 from cordwood.manager.listing import Listing, Step
 from cordwood.manager.retention import RetentionPlan, plan_retention
+from cordwood.texts import printable
 
-__all__ = ["Cleaner", "plan_for"]
+__all__ = ["Cleaner", "best_of", "delete_steps", "plan_for"]
+
+_log = logging.getLogger("cordwood")
 
 
 def plan_for(
     place: StepPlace, steps: Sequence[Step], policy: KeepPolicy, *, now: float
 ) -> RetentionPlan:
-    """What becomes of the steps of a root that are finished."""
+    """Return what becomes of the steps of a root that are finished."""
     finished = {each.step: each for each in steps if each.finished}
-    counting = [each.saved for each in finished.values() if each.counts]
+    counting = [each.saved for each in finished.values() if each.saved is not None]
     spared = {step: each.problem for step, each in finished.items() if not each.counts}
     plan = plan_retention(counting, policy, now=now, spared=spared)
     pinned = [step for step in plan.deleted if place.in_use(finished[step].entry)]
     spared.update(dict.fromkeys(pinned, "pinned"))
     return plan_retention(counting, policy, now=now, spared=spared)
+
+
+def best_of(
+    steps: Sequence[Step],
+    policy: KeepPolicy,
+    metric: str | None,
+    mode: Literal["min", "max"] | None,
+) -> int | None:
+    """Return the step where a metric is best, and warn where steps have other metrics only."""
+    saved = [step.saved for step in steps if step.saved is not None]
+    best = best_step(saved, policy, metric, mode)
+    if best is None and metric is not None:
+        problem = metric_problem(saved, metric)
+        if problem:
+            _log.warning("best: %s", printable(problem))
+    return best
+
+
+def delete_steps(place: StepPlace, listing: Listing, start: int, stop: int | None) -> list[int]:
+    """Delete all entries of some steps, the newest first, whatever policy keeps them.
+
+    Args:
+        place: the root.
+        listing: of it.
+        start: the first step that goes.
+        stop: the first after it that stays; None: all from `start` on go.
+
+    Returns the steps that are gone. Raises StepError where one is in use.
+    """
+    found = listing.entries(start=start, stop=stop)[::-1]
+    gone = place.remove([each.entry for each in found])
+    steps = {each.step for each in found}
+    left = sorted({each.step for each in found if each.entry not in gone})
+    _log_deleted(place.name, sorted(steps - {*left}), "delete was called")
+    if left:
+        one = len(left) == 1
+        which = f"step {left[0]} is" if one else f"steps {', '.join(map(str, left))} are"
+        was = "was" if one else "were"
+        raise StepError(f"{place.name}: {which} in use, and {was} not deleted")
+    return sorted(steps)
+
+
+def _log_deleted(root: str, steps: Sequence[int], why: str) -> None:
+    """Log a line that names the steps that were deleted; nothing where there are none."""
+    if steps:
+        noun = "step" if len(steps) == 1 else "steps"
+        _log.info("%s: deleted %s %s: %s", root, noun, listed([*map(str, steps)]), why)
 
 
 class Cleaner:
@@ -36,6 +94,7 @@ class Cleaner:
         self._place = place
         self._listing = listing
         self._policy = policy
+        self._warned: set[str] = set()  # metrics that no step had
         self._clean: set[tuple[str, Hashable | None]] = set()  # entries, and their stamps
 
     def make_room(self) -> None:
@@ -51,8 +110,18 @@ class Cleaner:
         """Carry out the plan, and remove all else. Raises OSError, CordwoodError."""
         steps = self._listing.steps()
         plan = plan_for(self._place, steps, self._policy, now=now)
+        saved = [each.saved for each in steps if each.saved is not None]
+        for metric, problem in metric_problems(saved, self._policy).items():
+            if metric not in self._warned:
+                self._warned.add(metric)
+                _log.warning("%s: keep: %s", self._place.name, printable(problem))
         entries = {each.step: each.entry for each in steps}
         gone = self._place.remove([entries[number] for number in plan.deleted])
+        _log_deleted(
+            self._place.name,
+            [step for step in plan.deleted if entries[step] in gone],
+            "no policy keeps it",
+        )
         self._remove_unfinished()
         if parse_url(self._place.name) is None:
             self._tidy([each for each in steps if each.entry not in gone])
@@ -65,7 +134,7 @@ class Cleaner:
                 self._place.remove_empty(each.entry)
 
     def _tidy(self, steps: Sequence[Step]) -> None:
-        """Who dies at the end of a commit leaves small files in a step that is whole."""
+        """Remove what a process that died at the end of its commit left in a whole step."""
         seen = set()
         for each in steps:
             if each.finished and not each.tool and not each.is_link:
@@ -75,14 +144,17 @@ class Cleaner:
         self._clean = seen
 
     def _has_remains(self, step: Step) -> bool:
-        """Asked without a lock, which would be one more file that a kill can leave there."""
+        """Return True if something of dead saves lies in a step.
+
+        No lock is taken for that: it would be one more file that a kill can leave there.
+        """
         if self._place.has_temporaries(step.entry):
             return True
         with suppress(OSError, CordwoodError):
-            return bool(gc(step.path, dry_run=True))
+            return bool(collect(step.path, dry_run=True))
         return False
 
 
 def _collect(step: Step) -> None:
     with suppress(OSError, CordwoodError):  # gone meanwhile, or damaged, which a load tells
-        gc(step.path)
+        collect(step.path, dry_run=False)

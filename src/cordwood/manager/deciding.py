@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from cordwood.engine.preemption import Notice
+from cordwood.errors import CordwoodError
 from cordwood.manager.company import Company
 from cordwood.manager.listing import Listing
 from cordwood.manager.save_policies import Moment, SavePolicy, asks_for_notice
@@ -57,25 +59,42 @@ class Decider:
         self._newest: int | None = None  # of the steps that were there
         self._looked = False
         self._last_began = time.monotonic()
-        if preemption_seconds is not None:
+        self.listen()
+
+    def listen(self) -> None:
+        """Take note of SIGTERM from now on, if this was given a time for that."""
+        if self._preemption_seconds is not None:
             self.notice.listen()
 
     def look_anew(self) -> None:
-        """What is there is to be looked at again: steps were deleted, or may be damaged."""
+        """Look at the root again at the next call: steps were deleted, or may be damaged.
+
+        Of several processes all must call this: they look together.
+        """
         self._looked = False
 
+    def save_failed(self) -> None:
+        """Forget the step whose save failed: the last one is what was saved before it.
+
+        With several processes nobody looks at the root again for that: not all may know of the
+        failure yet, and those who do not would not come.
+        """
+        if self._company.count == 1:
+            self.look_anew()
+        elif self._saver.last_good is not None:
+            self._newest = self._saver.last_good
+
     def begun(self) -> None:
-        """A save has just begun."""
+        """Take note that a save has just begun."""
         self._last_began = time.monotonic()
 
     def ask(self, number: int) -> tuple[bool, str | None]:
-        """Whether the job has been told to end, and why to save; None: do not.
+        """Return whether the job has been told to end, and why to save; None: do not.
 
         Raises ProcessError.
         """
         if not self._looked:
-            found = self._company.agree("look for the steps of", b"", self._look)
-            self._newest, self._looked = int(found) if found else None, True
+            self._look_together()
         if self.policy.by_step and self._preemption_seconds is None:
             return False, self.policy.why(self._moment(number, told=False))
 
@@ -92,13 +111,29 @@ class Decider:
         return self._company.decide(number, decide, told=self.notice.since is not None)
 
     def seconds_left(self) -> float:
-        """Until the job ends, as far as this process knows."""
+        """Return the time until the job ends, as far as this process knows."""
         assert self._preemption_seconds is not None
         since = self.notice.since
         gone = 0.0 if since is None else time.monotonic() - since
         return max(0.0, self._preemption_seconds - gone)
 
+    def _look_together(self) -> None:
+        try:
+            found = self._company.agree("look for the steps of", b"", self._look)
+        except BaseException:
+            if self._company.count > 1:
+                # Others may have succeeded, and would not come again: this one looks by itself.
+                with suppress(OSError, CordwoodError):
+                    if self._company.index > 0:
+                        self._company.renew()
+                    self._newest, self._looked = self._listing.latest(), True
+            raise
+        if self._company.index > 0:
+            self._company.renew()
+        self._newest, self._looked = int(found) if found else None, True
+
     def _look(self, _: list[bytes]) -> bytes:
+        self._company.renew()
         latest = self._listing.latest()
         return b"" if latest is None else str(latest).encode()
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, SupportsFloat, TypeAlias
 
+from cordwood.attribute_docs import document_fields
 from cordwood.manager.step_names import count_of, steps_of
 
 __all__ = [
@@ -23,16 +24,26 @@ __all__ = [
     "KeepWithin",
     "SavedStep",
     "best_policy",
+    "best_step",
     "keep_policy",
+    "metric_problem",
+    "metric_problems",
     "with_value",
 ]
 
 
+@document_fields
 class SavedStep(NamedTuple):
-    """A step that is saved, as a policy sees it."""
+    """A step that is saved, as a policy sees it.
+
+    Attributes:
+        step: its number.
+        time: when its save began, in seconds since 1970.
+        metrics: its metrics by name.
+    """
 
     step: int
-    time: float  # when its save began, in seconds since 1970
+    time: float
     metrics: Mapping[str, float]
 
 
@@ -139,6 +150,11 @@ class KeepBest(KeepPolicy):
     mode: Literal["min", "max"] = "min"
 
     def __post_init__(self) -> None:
+        if isinstance(self.count, str):
+            raise TypeError(
+                "KeepBest: count: expected an integer, found "
+                f"{self.count!r:.80}: the metric comes second, as KeepBest(1, {self.count!r:.80})"
+            )
         object.__setattr__(self, "count", count_of("KeepBest", self.count))
         if self.mode not in ("min", "max"):
             raise ValueError(f"KeepBest: mode: expected 'min' or 'max', found {self.mode!r}")
@@ -149,6 +165,51 @@ class KeepBest(KeepPolicy):
             step.step: f"{self.metric} {step.metrics[self.metric]:.6g}, of the best {self.count}"
             for step in best
         }
+
+
+def best_step(
+    steps: Sequence[SavedStep],
+    policy: KeepPolicy,
+    metric: str | None,
+    mode: Literal["min", "max"] | None,
+) -> int | None:
+    """Return the step where a metric is best, as `CheckpointManager.best` does.
+
+    Args:
+        steps: all that policies see.
+        policy: says the metric and the mode where they are None.
+        metric: its name.
+        mode: which value is best.
+    """
+    best = best_policy(policy, metric)
+    if metric is None and best is None:
+        raise ValueError("best: name a metric, or keep steps by one: keep=KeepBest(...)")
+    if mode not in ("min", "max", None):
+        raise ValueError(f"best: mode: expected 'min' or 'max', found {mode!r}")
+    if best is not None:
+        metric, mode = best.metric, mode or best.mode
+    assert metric is not None
+    found = with_value(steps, metric, mode or "min")
+    return found[0].step if found else None
+
+
+def metric_problems(steps: Sequence[SavedStep], policy: KeepPolicy) -> dict[str, str]:
+    """Return a line for each metric of a policy that no step has, though steps have others."""
+    if isinstance(policy, _AnyOf | _AllOf):
+        parts = [metric_problems(steps, part) for part in policy.parts]
+        return {metric: line for part in parts for metric, line in part.items()}
+    if not isinstance(policy, KeepBest):
+        return {}
+    problem = metric_problem(steps, policy.metric)
+    return {policy.metric: problem} if problem else {}
+
+
+def metric_problem(steps: Sequence[SavedStep], metric: str) -> str:
+    """Return a line where steps have metrics and none has this one; "" otherwise."""
+    names = sorted({name for step in steps for name in step.metrics})
+    if not names or metric in names:
+        return ""
+    return f"no step has the metric {metric!r}; the metrics that steps have: {', '.join(names)}"
 
 
 def with_value(
@@ -224,5 +285,7 @@ def _parts(policy: KeepPolicy, kind: type[_AnyOf] | type[_AllOf]) -> tuple[KeepP
 
 
 def _require_positive(where: str, name: str, value: float) -> None:
-    if not value > 0:
+    if not isinstance(value, SupportsFloat) or isinstance(value, bool):
+        raise TypeError(f"{where}: {name}: expected a number, found {value!r:.80}")
+    if not float(value) > 0:
         raise ValueError(f"{where}: {name}: expected more than 0, found {value!r}")

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import NamedTuple
 
-from cordwood.api.gc import gc
-from cordwood.api.stores import store_at
-from cordwood.engine.step_places import Entry, StepPlace
+from cordwood.api.stores import collect, store_at
+from cordwood.engine.parallel import reading_threads, run_tasks
+from cordwood.engine.step_places import UNASKED, Entry, StepPlace
 from cordwood.engine.urls import parse_url
 from cordwood.errors import CordwoodError, CorruptionError, FormatError, UnsupportedFormatError
 from cordwood.formats.packs.index_file import decode_index
 from cordwood.formats.packs.rules import RULES
-from cordwood.manager.foreign import foreign_step, number_in
+from cordwood.manager.foreign import (
+    OtherCheckpoint,
+    foreign_step,
+    number_in,
+    other_checkpoints,
+)
 from cordwood.manager.keep_policies import SavedStep
-from cordwood.manager.records import KEY, Record, decode_record
+from cordwood.manager.records import KEY, Record, decode_record, wrong_step
 from cordwood.manager.step_names import step_name, step_of
 
 __all__ = ["Listing", "Step"]
@@ -38,30 +43,31 @@ class Step(NamedTuple):
     format: str | None = None  # of a file, as `cordwood.load` takes it
     tool: str = ""  # what has saved it, where that was no manager
     is_link: bool = False  # to where it lies
+    noted: SavedStep | None = None  # by another tool, where it noted metrics
 
     @property
     def finished(self) -> bool:
-        """Whether there is a checkpoint, whatever is in it."""
+        """True if there is a checkpoint, whatever is in it."""
         return self.stamp is not None
 
     @property
     def damaged(self) -> bool:
-        """Whether it is known to be."""
+        """True if it is known to be damaged."""
         return self.finished and self.problem.startswith(_DAMAGED)
 
     @property
     def whole(self) -> bool:
-        """Whether it can be restored, as far as is known; perhaps by a newer cordwood."""
+        """True if it can be restored, as far as is known; perhaps by a newer cordwood."""
         return self.finished and not self.damaged
 
     @property
     def is_read(self) -> bool:
-        """Whether the disk gave what is known of it."""
+        """True if its index was read; False if the disk failed, which may pass."""
         return not self.problem.startswith(_UNREAD)
 
     @property
     def in_the_way(self) -> str:
-        """Why the step of that number cannot be saved where this lies; "" where it can."""
+        """The reason why the step cannot be saved where this lies; "" where it can."""
         if self.entry != step_name(self.step):
             return ""
         if self.tool:
@@ -71,20 +77,38 @@ class Step(NamedTuple):
         return ""
 
     def require_known(self) -> None:
-        """Raise UnsupportedFormatError for a step of a newer version."""
+        """Raise unless this is the step that its name says, as far as this version can tell.
+
+        Raises:
+            UnsupportedFormatError: a newer version saved it.
+            CorruptionError: its record is that of another step.
+        """
         if self.problem.startswith(_NEWER):
             raise UnsupportedFormatError(f"{self.path}: step {self.step} is {self.problem}")
+        if self.record is not None and self.record.step != self.step:
+            raise CorruptionError(f"{self.path}: step {self.step} is {self.problem}")
 
     @property
     def counts(self) -> bool:
-        """Whether policies are for it: a manager has saved it, and nothing is wrong with it."""
+        """True if policies apply: a manager has saved it, and nothing is wrong with it."""
         return self.record is not None and not self.problem
 
     @property
-    def saved(self) -> SavedStep:
-        """What policies see of it."""
-        assert self.record is not None
-        return SavedStep(self.step, self.record.time, self.record.metrics)
+    def saved(self) -> SavedStep | None:
+        """The step as policies see it; None where they do not.
+
+        A step of another tool that has metrics is compared with the others, and never deleted.
+        """
+        if self.counts:
+            assert self.record is not None
+            return SavedStep(self.step, self.record.time, self.record.metrics)
+        return self.noted if self.whole else None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Its metrics; {} where none were saved."""
+        noted = self.noted if self.record is None else self.record
+        return {} if noted is None else dict(noted.metrics)
 
 
 class Listing:
@@ -96,11 +120,11 @@ class Listing:
         self._damaged: dict[tuple[str, Hashable | None], str] = {}
 
     def steps(self) -> list[Step]:
-        """All steps, finished or not, by increasing number; of two of one number the better."""
-        return self._take(_every, _best_of_each)[::-1]
+        """Return all steps, finished or not, by number; of two of one number the better."""
+        return self._take(_every, _best_of_each, ahead=True)[::-1]
 
     def down_to(self, is_wanted: Callable[[Step], bool]) -> list[Step]:
-        """From the newest step down to the first of a kind; older ones are not read."""
+        """Return the steps from the newest to the first of a kind; older ones are not read."""
 
         def take(groups: Iterator[list[Step]]) -> list[Step]:
             found = []
@@ -113,39 +137,51 @@ class Listing:
         return self._take(_every, take)
 
     def newest(self, is_wanted: Callable[[Step], bool]) -> Step | None:
-        """The newest step of a kind."""
+        """Return the newest step of a kind; None where there is none."""
         steps = self.down_to(is_wanted)
         return steps[-1] if steps and is_wanted(steps[-1]) else None
 
     def latest(self) -> int | None:
-        """The number of the newest step that is whole."""
+        """Return the number of the newest step that is whole; None where there is none."""
         step = self.newest(lambda step: step.whole)
         return None if step is None else step.step
 
     def at(self, number: int) -> Step | None:
-        """The step of that number; of two the better."""
+        """Return the step of that number; of two the better; None where there is none."""
         return next(iter(self._take(lambda each: each == number, _best_of_each)), None)
 
     def entries(self, *, start: int, stop: int | None = None) -> list[Step]:
-        """All entries of the steps of some numbers, by increasing number."""
+        """Return all entries of the steps of some numbers, by increasing number."""
 
         def within(number: int) -> bool:
             return number >= start and (stop is None or number < stop)
 
-        return self._take(within, lambda groups: [each for group in groups for each in group])[::-1]
+        def take(groups: Iterator[list[Step]]) -> list[Step]:
+            return [each for group in groups for each in group]
+
+        return self._take(within, take, ahead=True)[::-1]
 
     def unfinished(self) -> list[Step]:
-        """What is not finished; no index is read."""
-        lying = self._place.entries(_wanted(_every))
+        """Return the steps that are not finished; no index is read."""
+        lying = self._place.entries(_wanted(_every), stamps=False)
         found = [self._look(name, entry) for name, entry in lying.items() if entry.stamp is None]
         return [step for step in found if step is not None and not step.finished]
 
+    def others(self) -> list[OtherCheckpoint]:
+        """Return the checkpoints that lie in the root and are no steps, by their names."""
+        steps = {each.entry for each in self.steps() if each.whole}
+        return other_checkpoints(self._place, steps=steps)
+
+    def names(self) -> list[str]:
+        """Return the names of all entries of the root, but hidden ones."""
+        return sorted(self._place.entries(lambda _: True, stamps=False))
+
     def died(self, step: Step) -> bool:
-        """Whether a save to a step began and will not end, as far as that can be told."""
+        """Return True if a save to a step began and will not end, as far as that can be told."""
         if step.finished or parse_url(step.path) is not None:  # there are no locks: nothing is said
             return False
         try:
-            left = gc(step.path, dry_run=True)
+            left = collect(step.path, dry_run=True)
         except (OSError, CordwoodError):  # gone, or finished by now
             return False
         if not left or self._place.in_use(step.entry):
@@ -154,7 +190,7 @@ class Listing:
         return now is not None and not now.finished
 
     def mark_damaged(self, number: int, why: str) -> None:
-        """Count a step no more, until it is saved anew."""
+        """Count a step as damaged until it is saved anew."""
         step = self.at(number)
         if step is not None:
             self._damaged[step.entry, step.stamp] = _DAMAGED + why
@@ -163,31 +199,63 @@ class Listing:
         self,
         numbers: Callable[[int], bool],
         take: Callable[[Iterator[list[Step]]], list[Step]],
+        *,
+        ahead: bool = False,
     ) -> list[Step]:
-        """What is taken of the entries of each step, the newest first, at one moment."""
+        """Return what `take` takes of the entries of each step, the newest first, at one moment.
+
+        Args:
+            numbers: of the steps that are looked at.
+            take: given the entries of each step.
+            ahead: all of them are taken: a store is asked for several at once.
+        """
         found: list[Step] = []
         for _ in range(_ATTEMPTS):
-            lying = self._place.entries(_wanted(numbers))
+            lying = self._place.entries(_wanted(numbers), stamps=ahead)
             for name in list(self._known):  # other threads add to it meanwhile
                 if name not in lying and _wanted(numbers)(name):
                     self._known.pop(name, None)
-            found = take(self._read_all(lying))
+            found = take(self._read_all(lying, self._read_ahead(lying) if ahead else {}))
             # While the entries are looked at one by one, a step may be committed that was already
             # passed, and then an older one deleted: as if no step had ever been there.
-            if all(each.finished for each in found) or (
-                self._place.entries(_wanted(numbers)) == lying
+            if all(each.finished for each in found) or _same(
+                lying, self._place.entries(_wanted(numbers), stamps=False)
             ):
                 break
         return found
 
-    def _read_all(self, lying: Mapping[str, Entry]) -> Iterator[list[Step]]:
+    def _read_ahead(self, lying: Mapping[str, Entry]) -> dict[str, Step | None]:
+        """Look at the steps of a store that are not known yet, several at once."""
+        if parse_url(self._place.name) is None:
+            return {}
+        names = [name for name, entry in lying.items() if entry.stamp is not None]
+        unread = [
+            name
+            for name in names
+            if name not in self._known or self._known[name].stamp != lying[name].stamp
+        ]
+        found: dict[str, Step | None] = {}
+
+        def look(number: int) -> None:
+            found[unread[number]] = self._look(unread[number], lying[unread[number]])
+
+        run_tasks(len(unread), threads=reading_threads(waits=True), make_worker=lambda: look)
+        return found
+
+    def _read_all(
+        self, lying: Mapping[str, Entry], ahead: Mapping[str, Step | None]
+    ) -> Iterator[list[Step]]:
         names: dict[int, list[str]] = {}
         for name in lying:
             number = number_in(name)
             assert number is not None
             names.setdefault(number, []).append(name)
         for number in sorted(names, reverse=True):
-            found = [step for name in names[number] if (step := self._look(name, lying[name]))]
+            looked = [
+                ahead[name] if name in ahead else self._look(name, lying[name])
+                for name in names[number]
+            ]
+            found = [step for step in looked if step is not None]
             for step in found:
                 self._known[step.entry] = step
             if found:
@@ -202,6 +270,8 @@ class Listing:
         if known is not None and entry.stamp is not None and known.stamp == entry.stamp:
             return known
         number = step_of(name)
+        if entry.stamp == UNASKED:
+            return self._look(name, entry._replace(stamp=self._place.stamp(name)))
         if number is None or entry.stamp is None:
             foreign = self._foreign(name, entry)
             if foreign is not None or number is None or entry.is_file:
@@ -219,9 +289,30 @@ class Listing:
         if found is None:
             return None
         problem = f"saved by {found.tool}"
-        return Step(
-            found.step, name, path, _FOREIGN, None, problem, found.format, found.tool, entry.is_link
+        step = Step(
+            found.step,
+            name,
+            path,
+            _FOREIGN,
+            None,
+            problem,
+            found.format,
+            found.tool,
+            entry.is_link,
+            found.saved,
         )
+        if entry.stamp is not None:  # `checkpoint_7` with an index of cordwood's
+            read = _read(step)
+            return read._replace(stamp=_FOREIGN) if read.damaged else step
+        return step
+
+
+def _same(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> bool:
+    """Return True if the same entries lie there, and the same of them have an index."""
+    return before.keys() == after.keys() and all(
+        entry == after[name] or (after[name].stamp == UNASKED and entry.stamp is not None)
+        for name, entry in before.items()
+    )
 
 
 def _every(_: int) -> bool:
@@ -229,7 +320,7 @@ def _every(_: int) -> bool:
 
 
 def _wanted(numbers: Callable[[int], bool]) -> Callable[[str], bool]:
-    """Whether a name is that of a step of one of the numbers."""
+    """Return a function that tells whether a name is that of a step of one of the numbers."""
 
     def is_wanted(name: str) -> bool:
         number = number_in(name)
@@ -257,7 +348,9 @@ def _read(step: Step) -> Step:
         text = metadata.get(KEY) if type(metadata) is dict else None
         if type(text) is not str:
             return step._replace(problem="saved by cordwood.save", tool="cordwood.save")
-        return step._replace(record=decode_record(text, f"{where}: {KEY}"), problem="")
+        record = decode_record(text, f"{where}: {KEY}")
+        problem = wrong_step(record, step.entry) if record.step != step.step else ""
+        return step._replace(record=record, problem=problem and _DAMAGED + problem)
     except OSError as e:  # which may pass: to be read again the next time
         return step._replace(problem=f"{_UNREAD}{e}", stamp=object())
     except UnsupportedFormatError as e:  # nothing is wrong with it

@@ -11,22 +11,21 @@ from types import TracebackType
 from typing import Any, Literal, Self, SupportsFloat, SupportsIndex
 
 from cordwood.engine.meeting import TIMEOUT_SECONDS
-from cordwood.engine.pending import PendingSave
+from cordwood.engine.pending import ALL_THE_SAME, PendingSave, raise_unreported
 from cordwood.errors import PendingSaveError, StepError
-from cordwood.manager.cleaning import plan_for
+from cordwood.manager.cleaning import best_of, delete_steps, plan_for
 from cordwood.manager.deciding import Decider
-from cordwood.manager.keep_policies import KeepWhat, best_policy, keep_policy, with_value
+from cordwood.manager.hints import with_hints
+from cordwood.manager.keep_policies import KeepWhat, keep_policy
 from cordwood.manager.reader import Items, StepReader
 from cordwood.manager.records import Record, as_json, as_metrics, require_same
 from cordwood.manager.reports import SaveReport
 from cordwood.manager.restoring import no_such_step
 from cordwood.manager.retention import RetentionPlan
 from cordwood.manager.save_policies import SaveWhen, save_policy
-from cordwood.manager.saver import Saver
-from cordwood.manager.stateful import join_states, states_of
+from cordwood.manager.saver import Attempt, Saver
+from cordwood.manager.stateful import join_items, states_tree, to_save
 from cordwood.manager.step_names import as_step
-
-__all__ = ["CheckpointManager"]
 
 _log = logging.getLogger("cordwood")
 
@@ -63,7 +62,8 @@ class CheckpointManager(StepReader):
         preemption_seconds: take note of SIGTERM: the next `save` then saves whatever the policy
             says, so far as that can be done in so many seconds from the signal, waits for it, and
             `preempted` is true: end the loop. None: SIGTERM is left alone.
-        timeout_seconds: how long to wait for other processes that are late, but alive.
+        timeout_seconds: how long to wait for other processes that are late, but alive, and for the
+            lock of another save of a step.
 
     Raises UnsupportedFormatError: the root is a URL of no store that is known.
 
@@ -79,6 +79,7 @@ class CheckpointManager(StepReader):
     2
     """
 
+    @with_hints("CheckpointManager")
     def __init__(
         self,
         root: str | os.PathLike[str],
@@ -94,13 +95,14 @@ class CheckpointManager(StepReader):
         super().__init__(root, timeout_seconds=timeout_seconds)
         self._keep_policy = keep_policy(keep)
         self._background = background
+        self._closed = False
         self._saver = Saver(
             self._place,
             self._listing,
             self._company,
             self._keep_policy,
             on_save,
-            rewrite_every=_count(rewrite_every),
+            rewrite_every=rewrite_every,
             timeout_seconds=timeout_seconds,
         )
         self._decider = Decider(
@@ -116,6 +118,7 @@ class CheckpointManager(StepReader):
         """
         return self._decider.preempted
 
+    @with_hints("save")
     def save(
         self,
         step: SupportsIndex,
@@ -135,7 +138,11 @@ class CheckpointManager(StepReader):
             tree: as `cordwood.save` takes it; it may be changed, donated or deleted afterwards.
             metrics: numbers by name, for `KeepBest` and `best`.
             extras: whatever JSON holds, to be given back by `restore`.
-            items: what else has a state, by name: `get_state()` is called now, on every process.
+            items: what else to save with the step, by name: trees (an EMA, say), which
+                `cordwood.load(path, prefix=name)` reads alone; and what has `get_state` and
+                `set_state`, or `state_dict` and `load_state_dict` (an iterator over data, say):
+                each process's state is taken now. It is bytes, what JSON holds, or dicts, lists
+                and tuples of these and of arrays.
             force: save whatever the policy says.
 
         Returns:
@@ -145,63 +152,61 @@ class CheckpointManager(StepReader):
 
         Raises:
             StepError: there is a step of that number, or a later one; or this manager has just
-                saved that step with other metrics or extras.
+                saved that step with other metrics or extras, or is closed.
             PendingSaveError: the save before failed in the background; this one has not begun.
+                (With several processes it has: others may know of that failure already.)
             TypeError: metrics, extras or states are not what they must be.
             Others: as `cordwood.save_async` does.
         """
         called = time.monotonic()
+        if self._closed:
+            raise StepError(
+                f"{self.root}: the manager is closed and saves no more: save inside its `with` "
+                "block, or make another CheckpointManager"
+            )
         number = as_step(step)
         if self._company.count == 1 and not self._decider.notice.since and self._saver.failed:
             self._finish()
-        told, why = self._decider.ask(number)
-        why = "it was forced" if force else why
         pending, failure = None, None
-        if why is not None:
-            try:
-                self._finish_before(number)
-            except PendingSaveError as e:
-                if not told:
-                    raise
-                failure = e
-                _log.error("%s; step %d is saved all the same: the job is to end", e, number)
-            record = Record(number, time.time(), as_metrics(metrics), as_json(extras, "extras"), {})
-            pending = self._save(record, tree, why, called, items, told=told)
+        with self._saver.attempt(number) as attempt:
+            told, why = self._decider.ask(number)
+            why = "it was forced" if force else why
+            if why is None:
+                text = "%s: step %d is not saved: the policy does not ask for it"
+                _log.debug(text, self.root, number)
+            else:
+                failure = self._finish_before(number, told=told)
+                beside = as_metrics(metrics), as_json(extras, "extras")
+                record = Record(number, time.time(), *beside, {})
+                pending = self._save(record, tree, why, called, items, attempt, told)
         if told:
             self._finish_in_time()
-            if failure is not None:
-                raise failure
         elif not self._background:
             self.wait()
+        if failure is not None:
+            raise failure
+        if self._company.count > 1 and pending is not None and not told:
+            raise_unreported(begun=True)
         return pending
 
     def should_save(self, step: SupportsIndex) -> bool:
-        """Whether the policy would save that step now."""
+        """Return True if the policy would save that step now."""
         return self._decider.ask(as_step(step))[1] is not None
 
     def best(
         self, metric: str | None = None, *, mode: Literal["min", "max"] | None = None
     ) -> int | None:
-        """The step where a metric is best; None where no step has it. Of equal ones the newer.
+        """Return the step where a metric is best, of equal ones the newer; None where none has it.
 
         Args:
-            metric: its name. None: that of the `KeepBest` in `keep`.
+            metric: its name; the log warns where steps have other metrics only. None: that of the
+                `KeepBest` in `keep`.
             mode: "min" or "max"; None: that of the `KeepBest` of this metric, or "min".
         """
-        policy = best_policy(self._keep_policy, metric)
-        if metric is None and policy is None:
-            raise ValueError("best: name a metric, or keep steps by one: keep=KeepBest(...)")
-        if mode not in ("min", "max", None):
-            raise ValueError(f"best: mode: expected 'min' or 'max', found {mode!r}")
-        if policy is not None:
-            metric, mode = policy.metric, mode or policy.mode
-        assert metric is not None
-        saved = [step.saved for step in self._listing.steps() if step.counts]
-        found = with_value(saved, metric, mode or "min")
-        return found[0].step if found else None
+        return best_of(self._listing.steps(), self._keep_policy, metric, mode)
 
     def plan(self) -> RetentionPlan:
-        """Which steps would be kept and deleted if a save ended now, and why; print it."""
+        """Return which steps would be kept and deleted if a save ended now, and why; print it."""
         steps = self._listing.steps()
         return plan_for(self._place, steps, self._keep_policy, now=time.time())
 
@@ -212,12 +217,11 @@ class CheckpointManager(StepReader):
             TimeoutError: it is still going on after that time, and goes on.
             Exception: whatever the save failed with; no step was deleted for it.
         """
-        step = self._saver.step
         try:
             self._saver.wait(timeout_seconds)
         finally:
-            if self._saver.step != step:
-                self._decider.look_anew()
+            if self._saver.step is None:
+                self._decider.save_failed()
 
     def delete(self, step: SupportsIndex) -> None:
         """Delete a step, whatever policy keeps it; of several processes every one calls this.
@@ -235,8 +239,7 @@ class CheckpointManager(StepReader):
     def delete_after(self, step: SupportsIndex) -> list[int]:
         """Delete all steps after one, to go back to it; of several processes every one calls this.
 
-        Whatever policy keeps them, and whoever saved them. On a disk the newest goes first: cut off
-        in the middle, what is left is the run up to some step.
+        Policies are not asked. On a disk the newest goes first: a cut leaves the run up to a step.
 
         Returns the steps that are gone.
 
@@ -253,37 +256,37 @@ class CheckpointManager(StepReader):
         return self._delete(number + 1, None, f"delete the steps after {number} of")
 
     def _delete(self, start: int, stop: int | None, what: str) -> list[int]:
-        self._decider.look_anew()
         self._saver.settle()
         if self._restored is not None and self._restored >= start:
             self._restored = None
 
         def remove(_: list[bytes]) -> bytes:
-            found = self._listing.entries(start=start, stop=stop)[::-1]
-            gone = self._place.remove([each.entry for each in found])
-            left = sorted({each.step for each in found if each.entry not in gone})
-            if left:
-                one = len(left) == 1
-                which = f"step {left[0]} is" if one else f"steps {', '.join(map(str, left))} are"
-                was = "was" if one else "were"
-                raise StepError(f"{self.root}: {which} in use, and {was} not deleted")
-            return json.dumps(sorted({each.step for each in found})).encode()
+            return json.dumps(delete_steps(self._place, self._listing, start, stop)).encode()
 
         gone: list[int] = json.loads(self._company.agree(what, b"", remove))
+        self._decider.look_anew()
         return gone
 
-    def _finish_before(self, number: int) -> None:
-        """Wait for the save before, unless it is of that very step."""
-        if self._saver.step != number:
-            self._finish()
-
-    def _finish(self) -> None:
-        step = self._saver.step
+    def _finish_before(self, number: int, *, told: bool) -> PendingSaveError | None:
+        """Wait for the save before. Return its failure where this one begins all the same."""
+        several = self._company.count > 1
         try:
-            self._saver.finish()
+            if several or self._saver.step != number:
+                self._finish(go_on=told or several)
+        except PendingSaveError as e:
+            if not told and not several:
+                raise
+            said, end = str(e).removesuffix(ALL_THE_SAME), ": the job is to end" if told else ""
+            _log.error("%sstep %d is saved all the same%s", said, number, end)
+            return e
+        return None
+
+    def _finish(self, *, go_on: bool = False) -> None:
+        try:
+            self._saver.finish(go_on=go_on)
         finally:
-            if self._saver.step != step:
-                self._decider.look_anew()
+            if self._saver.step is None:
+                self._decider.save_failed()
 
     def _save(
         self,
@@ -292,7 +295,7 @@ class CheckpointManager(StepReader):
         why: str,
         called: float,
         items: Items,
-        *,
+        attempt: Attempt,
         told: bool,
     ) -> PendingSave | None:
         """Begin a save, unless the step is there; None where this manager has only restored it."""
@@ -304,32 +307,41 @@ class CheckpointManager(StepReader):
         if self._saver.step is None and self._restored == number and self._is_there(number):
             _log.info("%s: step %d was restored, and is not saved again", self.root, number)
             return None
+        trees: Mapping[str, Any] = {}
         if items:
-            what = f"save the items of step {number} of"
-            states = json.loads(self._company.agree(what, states_of(items), join_states))
-            record = record._replace(items=states)
+            with attempt.items as meeting:
+                own = to_save(items, process_count=meeting.count)
+                answer = meeting.round(own.message, join_items)
+            saved_items, trees = states_tree(answer, own)
+            record = record._replace(items=saved_items)
         if not told:
             self._saver.keep_up()
-        pending = self._saver.begin(record, tree, why=why, called=called, tell_failures=not told)
+            if attempt.save.count == 1:
+                raise_unreported()
+        pending = self._saver.begin(
+            record, tree, trees, attempt.save, why=why, called=called, prefix=self._prefix
+        )
         self._decider.begun()
         return pending
 
     def _is_there(self, number: int) -> bool:
-        """Whether the save that was begun last is what it was: nobody has deleted the step."""
+        """Return True unless somebody has deleted the step that was saved last."""
 
         def look(_: list[bytes]) -> bytes:
-            known = self._saver.saving or self._saver.failed or self._is_whole(number)
-            return b"there" if known else b""
+            if self._saver.saving or self._saver.failed:
+                return b"there"
+            step = self._listing.at(number)
+            return b"there" if step is not None and step.whole else b""
 
         return bool(self._company.agree(f"look for step {number} of", b"", look))
 
-    def _is_whole(self, number: int) -> bool:
-        step = self._listing.at(number)
-        return step is not None and step.whole
-
     def _before_restoring(self) -> None:
-        self._decider.look_anew()  # steps may turn out to be damaged
         self._saver.settle()
+        if self._company.count == 1:
+            self._after_restoring()
+
+    def _after_restoring(self) -> None:
+        self._decider.look_anew()  # steps may turn out to be damaged
 
     def _finish_in_time(self) -> None:
         """Wait for what goes on, as long as a job may that has been told to end."""
@@ -345,9 +357,11 @@ class CheckpointManager(StepReader):
     def close(self) -> None:
         """Wait as `wait` does, and leave SIGTERM to whoever had it before; a `with` block calls it.
 
-        Where SIGTERM has come and no `save` has heeded it, the process ends by it now, as it
-        would have without a manager.
+        `save` is an error from then on, until a `with` block opens it again; steps can still be
+        listed, restored and deleted. Where SIGTERM has come and no `save` has heeded it, the
+        process ends by it now, as it would have without a manager.
         """
+        self._closed = True
         try:
             self.wait()
         finally:
@@ -357,6 +371,9 @@ class CheckpointManager(StepReader):
             self._decider.notice.pass_on()
 
     def __enter__(self) -> Self:
+        if self._closed:
+            self._closed = False
+            self._decider.listen()
         return self
 
     def __exit__(
@@ -368,6 +385,7 @@ class CheckpointManager(StepReader):
         if error is None:
             self.close()
             return
+        self._closed = True
         try:
             self.wait()
         except Exception as e:  # noqa: BLE001  (told by the error that leaves the block)
@@ -380,9 +398,3 @@ class CheckpointManager(StepReader):
             f"CheckpointManager({self.root!r}, save={self._decider.policy!r}, "
             f"keep={self._keep_policy!r})"
         )
-
-
-def _count(steps: int) -> int:
-    if type(steps) is not int or steps < 1:
-        raise ValueError(f"rewrite_every: expected an int of at least 1, found {steps!r:.80}")
-    return steps

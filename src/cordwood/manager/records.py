@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple, SupportsFloat
 
 from cordwood.errors import FormatError, StepError, UnsupportedFormatError
@@ -12,17 +13,21 @@ from cordwood.formats.safetensors.strict_json import parse_json
 
 __all__ = [
     "KEY",
+    "PREFIX_KEY",
     "Record",
     "as_json",
     "as_metrics",
     "decode_record",
     "encode_record",
     "require_same",
+    "wrong_step",
 ]
 
 KEY = "cordwood-step"  # in the checkpoint's metadata
+PREFIX_KEY = "cordwood-prefix"  # beside it: by which prefix the job restores the tree of its run
 _MEMBERS = ["version", "step", "time", "metrics", "extras", "items", "chain"]
 _VERSION = 1
+_MAX_DEPTH = 200  # to which an error looks for what is not JSON
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -38,7 +43,7 @@ class Record(NamedTuple):
 
 
 def encode_record(record: Record) -> str:
-    """One line of JSON; a metric that is no finite number is a string."""
+    """Return a record as one line of JSON; a metric that is no finite number is a string."""
     metrics = {
         name: value if math.isfinite(value) else str(value)
         for name, value in record.metrics.items()
@@ -51,7 +56,7 @@ def encode_record(record: Record) -> str:
 
 
 def decode_record(text: str, where: str) -> Record:
-    """What `encode_record` was given; `where` says of what, for errors.
+    """Return what `encode_record` was given; `where` says of what, for errors.
 
     Raises FormatError, or UnsupportedFormatError for a newer version.
     """
@@ -79,7 +84,7 @@ def decode_record(text: str, where: str) -> Record:
         raise FormatError(f"{where}: chain: expected an integer of at least 0, found {chain!r:.40}")
     return Record(
         step,
-        float(time),
+        _number(time, f"{where}: time"),
         {name: _number(value, f"{where}: metrics: {name}") for name, value in metrics.items()},
         extras,
         items,
@@ -89,10 +94,21 @@ def decode_record(text: str, where: str) -> Record:
 
 def _number(value: Any, where: str) -> float:
     if type(value) in (int, float):
-        return float(value)
+        with suppress(OverflowError):
+            return float(value)
     if type(value) is str and value in _NOT_FINITE:
         return _NOT_FINITE[value]
     raise FormatError(f"{where}: expected a number, found {value!r:.40}")
+
+
+def wrong_step(record: Record, name: str) -> str:
+    """Return what to say of a directory named as one step with the record of another."""
+    saved = record.step
+    return (
+        f"{name} holds step {saved}: it is a copy of that, was renamed, or was mixed up when a "
+        f"disk was repaired; rename it to {saved} if that is meant, else remove it. "
+        "cordwood.load reads it as it is"
+    )
 
 
 def require_same(saved: Record, given: Record, *, root: str) -> None:
@@ -110,7 +126,7 @@ def require_same(saved: Record, given: Record, *, root: str) -> None:
 
 
 def as_metrics(metrics: Mapping[str, SupportsFloat] | None) -> dict[str, float]:
-    """Metrics as floats, also where they are arrays of one element. Raises TypeError."""
+    """Return metrics as floats, also where they are arrays of one element. Raises TypeError."""
     if metrics is not None and not isinstance(metrics, Mapping):
         raise TypeError(f"metrics: expected a dict of numbers by name, found {metrics!r:.80}")
     found = {}
@@ -125,14 +141,50 @@ def as_metrics(metrics: Mapping[str, SupportsFloat] | None) -> dict[str, float]:
 
 
 def as_json(value: Any, where: str) -> Any:
-    """A copy of what comes back as it is from JSON. Raises TypeError for anything else."""
+    """Return a copy of what comes back as it is from JSON.
+
+    Args:
+        value: the value.
+        where: what it is, for the error.
+
+    Raises TypeError for anything else; names the first value that JSON does not hold.
+    """
     try:
         copy = json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as e:
-        raise TypeError(f"{where}: expected values that JSON holds: {e}") from e
+        raise TypeError(f"{where}: expected values that JSON holds: {_not_json(value) or e}") from e
     if copy != value:
         raise TypeError(
-            f"{where}: expected values that JSON gives back as they are: dicts with keys that are "
-            "str, lists, str, int, float, bool and None"
+            f"{where}: expected values that JSON gives back as they are: {_not_json(value)}"
         )
     return copy
+
+
+_ADVICE = "dicts with keys that are str, lists, str, int, finite float, bool and None"
+
+
+def _not_json(value: Any, path: str = "", depth: int = 0) -> str:
+    """Return where the first value lies that JSON does not keep, and what to do; "" for none."""
+    at = path or "it"
+    if type(value) is dict and depth < _MAX_DEPTH:
+        for key, each in value.items():
+            if type(key) is not str:
+                return f"{at} has the key {key!r:.80}, a {type(key).__name__}; JSON holds {_ADVICE}"
+            found = _not_json(each, f"{path}[{key!r}]", depth + 1)
+            if found:
+                return found
+        return ""
+    if type(value) is list and depth < _MAX_DEPTH:
+        parts = (_not_json(each, f"{path}[{i}]", depth + 1) for i, each in enumerate(value))
+        return next(filter(None, parts), "")
+    if value is None or type(value) in (str, int, bool):
+        return ""
+    if type(value) is float and math.isfinite(value):
+        return ""
+    hint = f"JSON holds {_ADVICE}"
+    if hasattr(value, "tolist"):
+        hint = "call .tolist() on it, or save it in the tree or in items="
+    elif type(value) is tuple:
+        hint = "make it a list"
+    found = f"{value!r:.80}" if type(value) in (float, tuple) else f"a {type(value).__name__}"
+    return f"{at} is {found}; {hint}"

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from cordwood.api.casting import Cast
 from cordwood.api.layouts import by_index
-from cordwood.api.load import load
-from cordwood.api.match import Extra, Missing
-from cordwood.api.steps import listed, sorted_steps
-from cordwood.engine.folders import names_in, subfolders
+from cordwood.api.shown import tree_lines
+from cordwood.api.steps import listed
+from cordwood.attribute_docs import document_fields
+from cordwood.engine.files import DISK_ERRORS
 from cordwood.engine.meeting import Meeting, named
-from cordwood.engine.presence import is_folder, what_is_at
+from cordwood.engine.presence import what_is_at
 from cordwood.engine.urls import parse_url
 from cordwood.errors import (
     CorruptionError,
@@ -28,68 +30,56 @@ from cordwood.errors import (
     IncompleteCheckpointError,
     ProcessError,
 )
-from cordwood.manager.foreign import number_in
+from cordwood.manager.foreign import OtherCheckpoint, number_in
 from cordwood.manager.listing import Listing, Step
-from cordwood.manager.records import Record, decode_record, encode_record
-from cordwood.manager.stateful import require_items
-from cordwood.plan.patterns import Select
-from cordwood.sharding.rules import Rules
+from cordwood.manager.loading import Loaded, Wish, as_message, load_step
+from cordwood.texts import printable, shortened
 
 __all__ = [
-    "LoadOptions",
-    "Loaded",
     "Restored",
-    "Wish",
     "no_such_step",
     "restore_newest",
     "restore_step",
 ]
 
+_log = logging.getLogger("cordwood")
+
 T = TypeVar("T")
 _MAX_SHOWN = 10
+_MAX_EXTRAS = 200  # characters in a repr
 _TO_THE_CALLER = 4  # frames from a warning to whoever called `CheckpointManager.restore`
 _NEWEST = b"(the newest)"
 _DAMAGED, _MISSING = b"!", b"?"  # what begins the word of a process that could not load
 
 
+@document_fields
 class Restored(NamedTuple, Generic[T]):
-    """A step that was loaded."""
+    """A step that was loaded. Its repr shows shapes and dtypes, and no elements.
+
+    Attributes:
+        step: its number.
+        tree: the tree, as `cordwood.load` returns it.
+        metrics: the metrics that were given to `save`, by name; {} where there are none.
+        extras: the JSON value that was given to `save`; None where there is none. Of a step of
+            Orbax's: its JSON items, by their names.
+        items: by name, the trees and other values that were asked for with `items=`. What has a
+            state is not among them: that was set.
+    """
 
     step: int
     tree: T
     metrics: dict[str, float]
-    extras: Any  # as they were given to `save`: JSON
+    extras: Any
+    items: Mapping[str, Any] = MappingProxyType({})
 
-
-class Loaded(NamedTuple):
-    """A step that was loaded, and all that is beside its tree."""
-
-    step: int
-    path: str
-    tree: Any
-    record: Record | None
-
-
-class LoadOptions(TypedDict, total=False):
-    """What `cordwood.load` may be told of where a tree is to go, and of what may differ."""
-
-    mesh: Any
-    rules: Rules | None
-    shardings: Any
-    strict: bool
-    cast: bool | Cast
-    select: Select | None
-    rename: Mapping[str, str] | None
-    missing: Missing
-    extra: Extra
-
-
-class Wish(NamedTuple):
-    """What is asked of a step, whichever it is."""
-
-    like: Any
-    items: Collection[str]  # the names of those that it must have
-    options: LoadOptions
+    def __repr__(self) -> str:
+        extras = shortened(repr(self.extras), _MAX_EXTRAS)
+        count, *lines = tree_lines(self.tree)
+        head = f"Restored(step={self.step}, metrics={self.metrics}, extras={extras}, tree: {count}"
+        for name, item in self.items.items():
+            count, *inner = tree_lines(item)
+            lines += [f"  items[{name!r}]: {count}", *[f"  {line}" for line in inner]]
+        return "\n".join([head, *lines]) + ")"
 
 
 def restore_step(
@@ -106,18 +96,22 @@ def restore_step(
         if step is None or not step.finished:
             raise no_such_step(number, listing.steps(), root=root)
         step.require_known()
-        return _as_bytes(step)
+        return as_message(step)
 
     chosen = json.loads(meeting.round(str(number).encode(), find))
-    tree = _load(chosen, wish)
+    with _explaining(listing, chosen):
+        found = load_step(chosen, wish)
     meeting.round(b"", lambda _: b"")  # all have it
-    return _loaded(chosen, tree)
+    return found
 
 
-def restore_newest(listing: Listing, meeting: Meeting, wish: Wish, *, root: str) -> Loaded | None:
+def restore_newest(
+    listing: Listing, meeting: Meeting, wish: Wish, *, root: str, required: bool
+) -> Loaded | None:
     """Load the newest step that is whole, as one of the processes of a meeting.
 
-    Warns of those that are passed over. None where no save has finished. Raises as
+    Warns of those that are passed over, and, where there is no step, of checkpoints that are no
+    steps. None where no save has finished; that is an error with `required`. Raises as
     `CheckpointManager.restore` does.
     """
     damaged: dict[int, str] = {}
@@ -133,22 +127,29 @@ def restore_newest(listing: Listing, meeting: Meeting, wish: Wish, *, root: str)
             _warn(f"{path}: step {step} is passed over: {problem}")
         if "path" not in chosen:
             break
-        word, tree = _try(chosen, wish)
+        with _explaining(listing, chosen):
+            word, found = _try(chosen, wish)
         answer = meeting.round(word, partial(_judge, listing, chosen))
         if not answer:
             _warn_unfinished(chosen)
-            return _loaded(chosen, tree)
+            return found
         if meeting.index:
             listing.mark_damaged(chosen["step"], answer.decode())
     _warn_unfinished(chosen)
     if damaged:
         lines = [f"  {number}: {damaged[number]}" for number in sorted(damaged)]
         raise CorruptionError(f"{root}: no step can be restored:\n" + "\n".join(lines))
-    if chosen["others"]:
-        _warn(
-            f"{root}: nothing is restored, and there are {listed(chosen['others'])}: steps are "
-            "named 100, checkpoint_100 or run-100; rename those, or link to them by such names"
+    if required:
+        raise FileNotFoundError(
+            errno.ENOENT,
+            f"there is no step to restore, and required=True asks for one: {chosen['nothing']}",
+            root,
         )
+    if chosen["others"]:
+        _warn(f"{root}: nothing is restored, and {chosen['nothing']}")
+    else:
+        level = logging.DEBUG if meeting.index else logging.INFO
+        _log.log(level, "nothing to restore in %s: %s", root, chosen["nothing"])
     return None
 
 
@@ -157,18 +158,20 @@ def _require_same(asked: Sequence[bytes], root: str) -> None:
         if step != asked[0]:
             raise ProcessError(
                 f"process {process} came to restore step {step.decode()} of {root}, process 0 step "
-                f"{asked[0].decode()}: every process must restore the same step"
+                f"{asked[0].decode()}: every process must restore the same step; steps() and "
+                "best() may differ for a moment, while process 0 deletes: let it choose, and send "
+                "its choice to the others (jax.experimental.multihost_utils.broadcast_one_to_all)"
             )
 
 
 def _choose(listing: Listing, known: Mapping[int, str], *, root: str) -> bytes:
-    """On process 0: the newest step that counts, and what is newer and does not."""
+    """Return, on process 0, the newest step that counts, and what is newer and does not."""
     found: dict[str, Any] = {"damaged": [], "unfinished": []}
     steps = listing.down_to(lambda step: step.whole)
     for each in steps:
         if each.whole:
             each.require_known()
-            return json.dumps({**json.loads(_as_bytes(each)), **found}).encode()
+            return json.dumps({**json.loads(as_message(each)), **found}).encode()
         if each.damaged and each.step not in known:
             why = "; ".join(filter(None, (each.problem, each.in_the_way)))
             found["damaged"].append((each.step, each.path, why))
@@ -176,7 +179,10 @@ def _choose(listing: Listing, known: Mapping[int, str], *, root: str) -> bytes:
             found["unfinished"].append((each.step, each.path))
     if not steps:
         _require_root(root)
-    found["others"] = _others(root)
+    others = listing.others()
+    found["others"] = bool(others)
+    nothing = _named_otherwise(others, root) if others else _no_step(listing, root)
+    found["nothing"] = printable(nothing, keep="")
     return json.dumps(found).encode()
 
 
@@ -197,25 +203,57 @@ def _require_root(root: str) -> None:
         )
 
 
-def _others(root: str) -> list[str]:
-    """What is named like a step in some other way; a file like those that Flax writes."""
-    if parse_url(root) is not None or not is_folder(root):
-        return []
-    folders = subfolders(root)
-    lying = [name for name in names_in(root) if name in folders or "." not in name]
-    return [name for name in sorted_steps(lying) if number_in(name) is None]
+def _named_otherwise(others: Sequence[OtherCheckpoint], root: str) -> str:
+    """Return what to say of checkpoints that are not named as steps, and what to do."""
+    names = listed([each.name for each in others])
+    last = others[-1]
+    path = f"{root}/{last.name}"
+    what = f"{last.name} is {last.description}; " if last.description else ""
+    if last.format == "steps":
+        return f"there are {names}: {what}to restore one of these, give {path} as the root"
+    if number_in(last.name) is not None:
+        return f"there are {names}: {what}look at it with cordwood.load({path!r})"
+    rename = "rename those"
+    if parse_url(root) is None:
+        rename += ", or link to them by such names"
+    load = f", or load one with cordwood.load({path!r})" if last.format else ""
+    return (
+        f"there are {names}: {what}steps are named 100, checkpoint_100 or run-100; {rename}{load}"
+    )
 
 
-def _load(chosen: Mapping[str, Any], wish: Wish) -> Any:
-    if wish.items:
-        record = _loaded(chosen, None).record
-        require_items(wish.items, {} if record is None else record.items, path=chosen["path"])
-    return load(chosen["path"], wish.like, format=chosen["format"], **wish.options)
+def _no_step(listing: Listing, root: str) -> str:
+    """Return what lies in a root without checkpoints, and what to do."""
+    check = "check the path, or save a step first"
+    names = listing.names()
+    if names:
+        return f"it holds {listed(names)}, and no checkpoint; {check}"
+    if parse_url(root) is None and what_is_at(root) == "nothing":
+        return f"there is no such directory; {check}"
+    return f"it is empty; {check}"
 
 
-def _try(chosen: Mapping[str, Any], wish: Wish) -> tuple[bytes, Any]:
+@contextmanager
+def _explaining(listing: Listing, chosen: Mapping[str, Any]) -> Iterator[None]:
+    """Raise errors of the disk anew, with the step and the one to restore in its place.
+
+    `restore` does not go back by itself then: the disk may give the step back the next time.
+    """
     try:
-        return b"", _load(chosen, wish)
+        yield
+    except OSError as e:
+        if e.errno not in DISK_ERRORS:
+            raise
+        step = chosen["step"]
+        older = listing.newest(lambda each: each.step < step and each.whole)
+        advice = "" if older is None else f"; restore({older.step}) loads the step before it"
+        message = f"{e.strerror}: step {step} cannot be read from the disk{advice}"
+        raise type(e)(e.errno, message, e.filename or chosen["path"]) from e
+
+
+def _try(chosen: Mapping[str, Any], wish: Wish) -> tuple[bytes, Loaded | None]:
+    try:
+        return b"", load_step(chosen, wish)
     except FileNotFoundError as e:
         return _MISSING + str(e).encode("utf-8", "surrogatepass"), None
     except (CorruptionError, FormatError) as e:
@@ -223,7 +261,7 @@ def _try(chosen: Mapping[str, Any], wish: Wish) -> tuple[bytes, Any]:
 
 
 def _judge(listing: Listing, chosen: Mapping[str, Any], words: Sequence[bytes]) -> bytes:
-    """On process 0, of how all fared: nothing if well, else why another step is to be tried."""
+    """Return, on process 0, why another step is to be tried; b"" if all have loaded this one."""
     if not any(words):
         return b""
     step = chosen["step"]
@@ -243,20 +281,8 @@ def _judge(listing: Listing, chosen: Mapping[str, Any], words: Sequence[bytes]) 
     return why.encode("utf-8", "surrogatepass")
 
 
-def _as_bytes(step: Step) -> bytes:
-    record = None if step.record is None else encode_record(step.record)
-    found = {"step": step.step, "path": step.path, "format": step.format, "record": record}
-    return json.dumps(found).encode()
-
-
-def _loaded(chosen: Mapping[str, Any], tree: Any) -> Loaded:
-    text = chosen["record"]
-    record = None if text is None else decode_record(text, chosen["path"])
-    return Loaded(chosen["step"], chosen["path"], tree, record)
-
-
 def no_such_step(number: int, steps: Sequence[Step], *, root: str) -> Exception:
-    """Why a step that was asked for by its number cannot be had."""
+    """Return the error for a step that was asked for by its number and cannot be loaded."""
     finished = [each.step for each in steps if each.finished]
     newest = f"the newest complete step is {finished[-1]}" if finished else "no step is complete"
     for each in steps:
@@ -280,4 +306,4 @@ def _warn_unfinished(chosen: Mapping[str, Any]) -> None:
 
 
 def _warn(message: str, *, frames: int = _TO_THE_CALLER) -> None:
-    warnings.warn(message, RuntimeWarning, stacklevel=frames)
+    warnings.warn(printable(message), RuntimeWarning, stacklevel=frames)

@@ -5,21 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from cordwood.manager.keep_policies import KeepPolicy, SavedStep
+from cordwood.attribute_docs import document_fields
+from cordwood.manager.keep_policies import KeepPolicy, SavedStep, metric_problems
+from cordwood.texts import printable
 
 __all__ = ["PlannedStep", "RetentionPlan", "plan_retention"]
 
 
+@document_fields
 class PlannedStep(NamedTuple):
-    """What becomes of a step."""
+    """One step of a RetentionPlan.
+
+    Attributes:
+        step: its number.
+        keep: True if it stays, False if it is to be deleted.
+        why: the reason, in words.
+    """
 
     step: int
     keep: bool
     why: str
 
+    def __str__(self) -> str:
+        return f"{self.step}  {'keep  ' if self.keep else 'delete'}  {printable(self.why)}"
 
+
+@document_fields
 class RetentionPlan(NamedTuple):
-    """What becomes of every step, by increasing number. As a string, a line for each."""
+    """The steps that stay and those that go. As a string, a line for each step.
+
+    Attributes:
+        steps: a PlannedStep for each step, by increasing number.
+    """
 
     steps: tuple[PlannedStep, ...]
 
@@ -35,12 +52,11 @@ class RetentionPlan(NamedTuple):
 
     def __str__(self) -> str:
         width = max((len(str(row.step)) for row in self.steps), default=0)
-        return "\n".join(
-            [
-                f"{row.step:>{width}}  {'keep  ' if row.keep else 'delete'}  {row.why}"
-                for row in self.steps
-            ]
-        )
+        lines = [" " * (width - len(str(row.step))) + str(row) for row in self.steps]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return str(self) or "no steps"
 
 
 def plan_retention(
@@ -63,10 +79,11 @@ def plan_retention(
     ordered = sorted(steps)
     kept = policy.kept(ordered, now)
     newest = ordered[-1].step if ordered else None
+    deleted_why = "; ".join(["no policy keeps it", *metric_problems(ordered, policy).values()])
     rows = []
     for step in sorted({*(each.step for each in ordered), *spared}):
         reasons = ["the newest"] if step == newest else []
         reasons += [kept[step]] if step in kept else []
         reasons += [spared[step]] if step in spared else []
-        rows.append(PlannedStep(step, bool(reasons), "; ".join(reasons) or "no policy keeps it"))
+        rows.append(PlannedStep(step, bool(reasons), "; ".join(reasons) or deleted_why))
     return RetentionPlan(tuple(rows))

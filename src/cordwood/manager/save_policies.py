@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, SupportsFloat, TypeAlias
 
+from cordwood.attribute_docs import document_fields
 from cordwood.manager.step_names import count_of, steps_of
 
 __all__ = [
@@ -26,14 +27,23 @@ __all__ = [
 ]
 
 
+@document_fields
 class Moment(NamedTuple):
-    """What a policy is shown."""
+    """The state of a run when a policy is asked whether to save.
+
+    Attributes:
+        step: the step that might be saved.
+        last_step: the newest that is saved, or being saved; None where there is none.
+        seconds_since_last: since that save began; where there was none, since the start.
+        saving: True while a save goes on.
+        preempted: True once this job has been told to end.
+    """
 
     step: int
-    last_step: int | None  # the newest that is saved, or being saved
-    seconds_since_last: float  # since that save began; where there was none, since the start
-    saving: bool  # whether a save goes on
-    preempted: bool  # whether this job has been told to end
+    last_step: int | None
+    seconds_since_last: float
+    saving: bool
+    preempted: bool
 
 
 class SavePolicy:
@@ -213,5 +223,7 @@ def _parts(policy: SavePolicy, kind: type[_AnyOf] | type[_AllOf]) -> tuple[SaveP
 
 
 def _require_positive(where: str, name: str, value: float) -> None:
-    if not value > 0:
+    if not isinstance(value, SupportsFloat) or isinstance(value, bool):
+        raise TypeError(f"{where}: {name}: expected a number, found {value!r:.80}")
+    if not float(value) > 0:
         raise ValueError(f"{where}: {name}: expected more than 0, found {value!r}")

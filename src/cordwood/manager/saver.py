@@ -4,25 +4,39 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
+from cordwood.api.layouts import destination_for
+from cordwood.api.meetings import announced
 from cordwood.api.save_async import begin_save
+from cordwood.engine import meeting as engine
 from cordwood.engine.afterwards import Afterwards
-from cordwood.engine.pending import PendingSave
+from cordwood.engine.hosts import current
+from cordwood.engine.meeting import Meeting
+from cordwood.engine.pending import ALL_THE_SAME, NOTHING_BEGUN, PendingSave
 from cordwood.engine.step_places import StepPlace
+from cordwood.engine.urls import local_or_url, parse_url
 from cordwood.errors import CordwoodError, PendingSaveError, StepError
 from cordwood.manager.cleaning import Cleaner
 from cordwood.manager.company import Company
 from cordwood.manager.keep_policies import KeepPolicy
 from cordwood.manager.listing import Listing, Step
-from cordwood.manager.records import KEY, Record, encode_record
+from cordwood.manager.records import KEY, PREFIX_KEY, Record, encode_record
 from cordwood.manager.reports import SaveReport
 from cordwood.manager.step_names import step_name
 
-__all__ = ["Saver"]
+__all__ = ["Attempt", "Saver"]
 
 _log = logging.getLogger("cordwood")
+
+
+class Attempt(NamedTuple):
+    """The meetings of the processes that save a step, none of them entered yet."""
+
+    save: Meeting
+    items: Meeting  # for the states of items, before the save
 
 
 class Saver:
@@ -32,6 +46,7 @@ class Saver:
         step: of the save that was begun last; None where there was none, or it has failed and
             that has been told.
         record: of the save that was begun last.
+        last_good: the last step whose save ended well before another one was begun; None: none.
         last_seconds: how long the last one took that was committed; 0: there was none.
     """
 
@@ -48,6 +63,7 @@ class Saver:
     ) -> None:
         self.step: int | None = None
         self.record: Record | None = None
+        self.last_good: int | None = None
         self.last_seconds = 0.0
         self._pending: PendingSave | None = None
         self._place = place
@@ -55,7 +71,7 @@ class Saver:
         self._company = company
         self._cleaner = Cleaner(place, listing, keep)
         self._on_save = on_save
-        self._rewrite_every = rewrite_every
+        self._rewrite_every = _count(rewrite_every)
         self._timeout_seconds = timeout_seconds
         self._afterwards = Afterwards()
 
@@ -66,27 +82,73 @@ class Saver:
 
     @property
     def saving(self) -> bool:
-        """Whether it goes on."""
+        """True while the save that was begun last goes on."""
         return self._pending is not None and not self._pending.done
 
     @property
     def failed(self) -> bool:
-        """Whether it failed, and nobody has been told."""
-        return self._pending is not None and self._pending.untold
+        """True if the save that was begun last failed, and nobody has been told."""
+        return self._pending is not None and self._pending._untold
+
+    @contextmanager
+    def attempt(self, number: int) -> Iterator[Attempt]:
+        """Make the meetings for the save of a step, and announce to them an error in the block.
+
+        With several processes, a step that one of them cannot save is saved by none, whatever
+        the reason; and the next step is saved by all, without a word about this one.
+        """
+        meeting = Meeting(
+            current(),
+            f"save {self._place.path_of(step_name(number))}",
+            timeout_seconds=self._timeout_seconds,
+            silence_seconds=engine.SILENCE_SECONDS,
+            background=True,
+        )
+        try:
+            items = self._company.meeting(f"save the items of step {number} of")
+            with announced(meeting), announced(items):
+                yield Attempt(meeting, items)
+        except BaseException as e:
+            if meeting.count > 1 and (self._pending is None or self._pending.done):
+                self._failed_to_begin(number, e)
+            raise
+
+    def _failed_to_begin(self, number: int, error: BaseException) -> None:
+        """Count as begun what failed at once: on the other processes it fails in the background.
+
+        So all processes take the same step for the last one, as policies ask for it.
+        """
+        path = self._place.path_of(step_name(number))
+        pending = PendingSave(path, path, 0)
+        pending._has_owner = True
+        pending._end(error)
+        assert pending.exception is error  # it is raised now: nothing is left to report
+        self.step, self._pending = number, pending
 
     def begin(
-        self, record: Record, tree: Any, *, why: str, called: float, tell_failures: bool
+        self,
+        record: Record,
+        tree: Any,
+        items: Mapping[str, Any],
+        meeting: Meeting,
+        *,
+        why: str,
+        called: float,
+        prefix: str | None,
     ) -> PendingSave:
         """Begin a save; the one before has ended.
 
         Args:
             record: the step, beside its tree.
             tree: what to save.
+            items: more trees, by name.
             why: it is saved.
+            meeting: for the save, as `attempt` gave it.
             called: when the caller asked for it, by the monotonic clock.
-            tell_failures: of other saves in the background, instead of beginning this one.
+            prefix: by which this job has restored the tree; None: by none.
         """
         path = self._place.path_of(step_name(record.step))
+        row = destination_for(local_or_url(path), format=None, layout="packs", prefix=None)
         is_first = self._company.is_first
         base: Step | None = None
 
@@ -97,7 +159,8 @@ class Saver:
 
         def metadata() -> Mapping[str, str]:
             chain = 0 if base is None or base.record is None else base.record.chain + 1
-            return {KEY: encode_record(record._replace(chain=chain))}
+            noted = {} if prefix is None else {PREFIX_KEY: prefix}
+            return {KEY: encode_record(record._replace(chain=chain)), **noted}
 
         def committed(pending: PendingSave, linked_bytes: int) -> None:
             report = SaveReport(
@@ -112,21 +175,22 @@ class Saver:
             self.last_seconds = report.total_seconds
             self._afterwards.run(pending, lambda: self._report_and_clean(report, is_first=is_first))
 
+        if self.step is not None:
+            self.last_good = self.step
         self._pending = begin_save(
-            path,
+            local_or_url(path),
             tree,
-            format=None,
-            layout="packs",
+            row,
+            meeting,
             compression=None,
             prefix=None,
             metadata=metadata,
-            timeout_seconds=self._timeout_seconds,
             first=first,
             base=lambda: "" if base is None else base.entry,
             then=committed,
-            tell_failures=tell_failures,
+            items=items,
         )
-        self._pending.has_owner = True
+        self._pending._has_owner = True
         self.step, self.record = record.step, record
         return self._pending
 
@@ -147,7 +211,7 @@ class Saver:
             if pending is not None:
                 pending.wait(timeout_seconds)
         except BaseException:
-            if pending is not None and pending.failed and not pending.untold:
+            if pending is not None and pending.failed and not pending._untold:
                 self.forget()
                 is_done()  # of the saves before
             raise
@@ -157,26 +221,25 @@ class Saver:
                 f"is not done after {timeout_seconds:g} s; it goes on, and the step is saved"
             )
 
-    def finish(self) -> None:
-        """Wait for the one that goes on; raise PendingSaveError if it failed, once."""
+    def finish(self, *, go_on: bool) -> None:
+        """Wait for the one that goes on; raise PendingSaveError if it failed, once.
+
+        Args:
+            go_on: the caller begins the next save all the same; the error says so.
+        """
         step, pending = self.step, self._pending
         if pending is None:
             return
-        pending.settle()
+        pending._settle()
         if not pending.failed:
             return
-        # One process may have asked why it failed, and another not.
-        untold = self._company.agree(
-            f"tell that the save of step {step} failed to",
-            b"untold" if pending.untold else b"",
-            lambda values: max(values),
-        )
-        e = pending.exception
+        untold, e = pending._untold, pending.exception
         self.forget()
         if untold:
             raise PendingSaveError(
                 f"the save of step {step} in the background failed: {type(e).__name__}: {e}; "
-                "that is told now because nobody called wait(). Nothing was begun now: save again"
+                "that is told now because nobody called wait(). "
+                + (ALL_THE_SAME if go_on else NOTHING_BEGUN)
             ) from e
 
     def keep_up(self) -> None:
@@ -187,12 +250,12 @@ class Saver:
         """Wait for the one that goes on; it may turn out to be damaged. Raises nothing."""
         pending = self._pending
         if pending is not None:
-            pending.settle()
+            pending._settle()
             if not pending.failed:
                 self.forget()
 
     def forget(self) -> None:
-        """Of the last save nothing is known any more but what lies there."""
+        """Forget the last save; only what is on disk counts from now on."""
         self.step, self._pending = None, None
 
     def _require_newest(self, number: int) -> None:
@@ -224,7 +287,9 @@ class Saver:
         self._cleaner.make_room()
 
     def _base(self) -> Step | None:
-        """The step whose files the next one may link; None where all is to be written."""
+        """Return the step whose files the next may link; None where all is to be written."""
+        if parse_url(self._place.name) is not None:  # there are no links
+            return None
         newest = self._listing.newest(lambda step: step.counts)
         if newest is None or newest.is_link:
             return None
@@ -232,7 +297,7 @@ class Saver:
         return newest if newest.record.chain + 1 < self._rewrite_every else None
 
     def _report_and_clean(self, report: SaveReport, *, is_first: bool) -> None:
-        """The step is safe: nothing here is an error of its save."""
+        """Report a step and delete what is to go. It is safe: no error here is one of its save."""
         _log.log(logging.INFO if is_first else logging.DEBUG, "%s", report)
         try:
             if self._on_save is not None:
@@ -247,3 +312,9 @@ class Saver:
             _log.warning("%s: steps could not be deleted: %s", self._place.name, e)
         except Exception:  # noqa: BLE001  (a policy's own; it is logged with its traceback)
             _log.exception("%s: keep failed, and no step was deleted", self._place.name)
+
+
+def _count(steps: int) -> int:
+    if type(steps) is not int or steps < 1:
+        raise ValueError(f"rewrite_every: expected an int of at least 1, found {steps!r:.80}")
+    return steps

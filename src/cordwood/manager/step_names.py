@@ -33,7 +33,10 @@ def as_step(step: SupportsIndex) -> int:
     try:
         number = operator.index(step)
     except TypeError:
-        raise TypeError(f"step: expected an integer, found {step!r:.80}") from None
+        short = step is None or isinstance(step, str | float | complex)
+        found = f"{step!r:.80}" if short else f"a value of type {type(step).__name__}"
+        hint = "" if short else ": the step comes first, and a tree to restore into is like="
+        raise TypeError(f"step: expected an integer, found {found}{hint}") from None
     if not 0 <= number <= MAX_STEP:
         raise ValueError(f"step: expected 0 to {MAX_STEP}, found {number}")
     return number

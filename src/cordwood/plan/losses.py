@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cordwood.errors import counted
-from cordwood.index import Index
+from cordwood.index import ARRAY_KINDS, Index
 from cordwood.keypath import DictKey, Key, KeyPath, format_path
 
-__all__ = ["losses_in_a_state_dict"]
+__all__ = ["losses_in_a_state_dict", "losses_in_tensors"]
 
 _SHOWN = 3
 
@@ -31,7 +31,6 @@ def losses_in_a_state_dict(index: Index, metadata: Mapping[str, str]) -> list[st
         keys: Sequence[Key] = node.keys or range(node.size)
         stack.extend([(*path, key) for key in reversed(keys)])
     weak = [leaf.key_path for leaf in index.leaves if leaf.weak_type]
-    prng = [leaf.key_path for leaf in index.leaves if leaf.kind == "prng_key"]
     found = []
     if sequences:
         what = counted(len(sequences), "list or tuple", "lists and tuples")
@@ -41,12 +40,33 @@ def losses_in_a_state_dict(index: Index, metadata: Mapping[str, str]) -> list[st
         found.append(f"{what} with keys other than strings, which become such: {_listed(keyed)}")
     if weak:
         found.append(f"{counted(len(weak), 'weak type')}: {_listed(weak)}")
-    if prng:
-        what = counted(len(prng), "PRNG key array")
-        found.append(f"{what}, of which only the key data stays: {_listed(prng)}")
+    found += _prng_keys(index)
     if metadata:
         found.append(f"{counted(len(metadata), 'string')} beside the tree: {', '.join(metadata)}")
     return found
+
+
+def losses_in_tensors(index: Index) -> list[str]:
+    """Return what files of nothing but named arrays have no place for, with the key paths.
+
+    That names take the place of containers is not counted.
+    """
+    values = [leaf.key_path for leaf in index.leaves if leaf.kind not in ARRAY_KINDS]
+    found = []
+    if values:
+        what = counted(len(values), "value that is no array", "values that are no arrays")
+        found.append(f"{what}: {_listed(values)}")
+    found += _prng_keys(index)
+    return found
+
+
+def _prng_keys(index: Index) -> list[str]:
+    """Return a line about the PRNG keys, if there are any."""
+    keys = [leaf.key_path for leaf in index.leaves if leaf.kind == "prng_key"]
+    if not keys:
+        return []
+    what = counted(len(keys), "PRNG key array")
+    return [f"{what}, of which only the key data stays: {_listed(keys)}"]
 
 
 def _listed(paths: Sequence[KeyPath]) -> str:

@@ -9,7 +9,36 @@ from typing import NamedTuple, TypeAlias
 from cordwood.plan.order import data_order
 from cordwood.plan.shares import Group, Share, Shares
 
-__all__ = ["Gap", "Pack", "Part", "packs_of_all", "packs_of_process", "packs_of_shares"]
+__all__ = [
+    "Gap",
+    "Pack",
+    "Part",
+    "packs_of_all",
+    "packs_of_process",
+    "packs_of_shares",
+    "shards_by_size",
+]
+
+
+def shards_by_size(sizes: Sequence[int], most_bytes: int | None) -> list[list[int]]:
+    """Return which arrays go into which file, in their order; one file at least.
+
+    Args:
+        sizes: of the arrays, in bytes.
+        most_bytes: of one file; a larger array has a file of its own. None: no limit.
+
+    >>> shards_by_size([3, 3, 9, 1], 6)
+    [[0, 1], [2], [3]]
+    """
+    shards: list[list[int]] = [[]]
+    total = 0
+    for number, size in enumerate(sizes):
+        if most_bytes is not None and shards[-1] and total + size > most_bytes:
+            shards.append([])
+            total = 0
+        shards[-1].append(number)
+        total += size
+    return shards
 
 
 class Part(NamedTuple):

@@ -1,4 +1,4 @@
-"""A part of an index, under other names: what `select` and `rename` ask for. Pure."""
+"""A part of an index, under other names: what `select`, `rename` and `transpose` ask for. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from cordwood.index import Index
 from cordwood.keypath import DictKey, Key, KeyPath, format_path
 from cordwood.plan.patterns import Select, matching, path_name
 from cordwood.plan.renaming import renamed
+from cordwood.plan.transposing import Axes, Transpose, transposed
 from cordwood.tree.structure import Node, Structure
 
 __all__ = ["Partial", "partial"]
@@ -21,6 +22,7 @@ class Partial(NamedTuple):
     stored: Index
     numbers: tuple[int, ...]  # of its leaves, in the index that they are from
     left_out: frozenset[KeyPath] = frozenset()  # what was not selected, under its new names
+    axes: Mapping[int, Axes] = {}  # of transposed leaves of `stored`, by position
 
 
 class _Item(NamedTuple):
@@ -33,9 +35,14 @@ class _Item(NamedTuple):
 
 
 def partial(
-    index: Index, *, select: Select | None, rename: Mapping[str, str] | None, where: str
+    index: Index,
+    *,
+    select: Select | None,
+    rename: Mapping[str, str] | None,
+    transpose: Transpose | None = None,
+    where: str,
 ) -> Partial:
-    """The leaves that are wanted, under the names they are wanted by.
+    """Return the leaves that are wanted, under the names and with the shapes they are wanted by.
 
     A list or tuple that loses an element becomes a dict of those left by position, whose type
     name says what it was; its leaves keep their key paths.
@@ -44,11 +51,25 @@ def partial(
         index: what is stored.
         select: patterns over its key paths (`plan.patterns`); None: everything.
         rename: other names (`plan.renaming`); None: those it has.
+        transpose: patterns over the other names (`plan.transposing`); None: as they are stored.
         where: what is called so in errors.
 
     Raises:
-        MismatchError: a pattern or a rule matches nothing, or two leaves get one name.
+        MismatchError: a pattern or a rule matches nothing, or two leaves get one name, or
+            something cannot be transposed so.
     """
+    part = Partial(index, tuple(range(len(index.leaves))))
+    if select is not None or rename:
+        part = _renamed_part(index, select=select, rename=rename, where=where)
+    if transpose is None:
+        return part
+    stored, axes = transposed(part.stored, transpose, where=where)
+    return part._replace(stored=stored, axes=axes)
+
+
+def _renamed_part(
+    index: Index, *, select: Select | None, rename: Mapping[str, str] | None, where: str
+) -> Partial:
     items = _items(index)
     paths = [item.path for item in items]
     named = paths

@@ -34,6 +34,7 @@ Select: TypeAlias = str | Sequence[str]
 _QUOTED_POSITION = re.compile(r"(?<![^/])'([0-9]+)'(?![^/])")
 _WILD = re.compile(r"[*?\[]")
 _SHOWN = 3
+_NONE_MEANS = {"select": "None selects everything", "transpose": "None transposes nothing"}
 
 
 def path_name(path: KeyPath, naming: Naming) -> str:
@@ -151,14 +152,18 @@ def matching(
         for i in hits:
             taken[i] = keep
     if not patterns:
-        raise ValueError("select: there is no pattern; None selects everything")
+        raise ValueError(f"{option}: there is no pattern; {_NONE_MEANS[option]}")
     if problems:
         raise MismatchError(f"{option} matches no leaf of {where}:\n" + "\n".join(problems))
     return taken
 
 
 def unmatched(pattern: str, names: Sequence[str], *, sign: str = "") -> str:
-    """The end of a message on a pattern that matches none of the names: what is there instead."""
+    """Return the end of a message on a pattern that matches no name: what is there instead."""
+    dotted = pattern.replace("**", "*").replace("/", ".")
+    for separator, other in ((".", dotted), ("/", pattern.replace(".", "/"))):
+        if other != pattern and any(map(_compiled(other, "").fullmatch, names)):
+            return f"; the keys are joined by {separator!r}: did you mean {sign + other!r}?"
     head, rest = _literal_head(pattern)
     if head:
         depth = head.count("/") + 1

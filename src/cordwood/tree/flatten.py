@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.keypath import DictKey, Key, KeyPath, format_path, is_dict_key
-from cordwood.tree.leaves import is_jax_array
+from cordwood.tree.leaves import is_jax_array, is_tree_def
 from cordwood.tree.registered import open_registered
 from cordwood.tree.structure import LEAF, MAX_DEPTH, Node, Structure
 
@@ -152,6 +152,12 @@ def _take_apart(value: Any, path: KeyPath) -> _Parts | None:
     if value is None:
         return _Parts(Node("none"), (), (), _build_none)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
+        if any(map(is_tree_def, value)):
+            # Registered with jax, it may have those as static data, as jax's example optimizers
+            # do (and numpyro's, which are made of them).
+            parts = _registered_parts(value)
+            if parts is not None and not any(map(is_tree_def, parts.children)):
+                return parts
         fields = tuple(value._fields)
         node = Node("namedtuple", len(fields), fields, kind.__qualname__)
         return _Parts(node, fields, value, kind._make)

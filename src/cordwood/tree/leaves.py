@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import sys
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ __all__ = [
     "describe",
     "host_array",
     "is_jax_array",
+    "is_static",
+    "is_tree_def",
     "is_viewed",
     "pinned_host",
     "shard_array",
@@ -28,6 +31,7 @@ __all__ = [
 ]
 
 _new = tuple.__new__
+_SHOWN = 80  # letters of a value that cannot be stored
 
 _PYTHON_KINDS: dict[type, LeafKind] = {
     bool: "bool",
@@ -72,8 +76,18 @@ def is_jax_array(leaf: object) -> bool:
     return True
 
 
-def describe(path: KeyPath, leaf: Any, *, abstract: bool = False, spread: bool = False) -> LeafSpec:
-    """What a leaf is.
+_ONE_FILE = "save to a directory, which all processes write together; a file is written by one"
+
+
+def describe(
+    path: KeyPath,
+    leaf: Any,
+    *,
+    abstract: bool = False,
+    spread: bool = False,
+    apart: str = _ONE_FILE,
+) -> LeafSpec:
+    """Return what a leaf is.
 
     Args:
         path: its key path, for the error and for the result.
@@ -81,6 +95,7 @@ def describe(path: KeyPath, leaf: Any, *, abstract: bool = False, spread: bool =
         abstract: whether a jax.ShapeDtypeStruct will do (for a `like`), which counts as a
             jax array, and whether the data may be out of reach.
         spread: whether parts of it may live on other processes.
+        apart: what to do where they must not, for the error.
 
     Raises:
         UnsupportedLeafError: it cannot be stored; the message names its key path and what
@@ -99,10 +114,35 @@ def describe(path: KeyPath, leaf: Any, *, abstract: bool = False, spread: bool =
     jax = sys.modules.get("jax")
     if jax is not None:
         if isinstance(leaf, jax.Array):
-            return _describe_jax(path, leaf, jax, abstract, spread)
+            return _describe_jax(path, leaf, jax, abstract, None if spread else apart)
         if abstract and isinstance(leaf, jax.ShapeDtypeStruct):
             return _describe_jax_type(path, leaf, jax)
+    if abstract:
+        type_name = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
+        raise UnsupportedLeafError(
+            f"{_name(path)}: expected an array, a number, a str, bytes or a function in `like`, "
+            f"found a value of type {type_name}, which no checkpoint can hold"
+        )
     raise UnsupportedLeafError(f"{_name(path)}: {_why_not(leaf)}")
+
+
+def is_static(leaf: Any) -> bool:
+    """True for what belongs to a program and not to its state: functions, classes, modules,
+    dtypes, enums, and structures of trees. No checkpoint holds them; a `like` may."""
+    if callable(leaf) or isinstance(leaf, (ModuleType, np.dtype, enum.Enum)):
+        return not is_jax_array(leaf)
+    return is_tree_def(leaf) or _is_linen_module(leaf)
+
+
+def is_tree_def(leaf: Any) -> bool:
+    """True for a jax PyTreeDef, the structure of a tree."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(leaf, jax.tree_util.PyTreeDef)
+
+
+def _is_linen_module(leaf: Any) -> bool:
+    linen = sys.modules.get("flax.linen")
+    return linen is not None and isinstance(leaf, linen.Module)
 
 
 def _name(path: KeyPath) -> str:
@@ -124,21 +164,28 @@ def _dtype_name(path: KeyPath, dtype: np.dtype[Any]) -> str:
         ) from e
 
 
-def _describe_jax(path: KeyPath, leaf: Any, jax: Any, abstract: bool, spread: bool) -> LeafSpec:
+def _describe_jax(
+    path: KeyPath, leaf: Any, jax: Any, abstract: bool, apart: str | None
+) -> LeafSpec:
     if isinstance(leaf, jax.core.Tracer):
-        raise UnsupportedLeafError(
-            f"{_name(path)}: a tracer has no value; save outside of jit, grad and vmap"
-        )
+        advice = "save outside of jit, grad and vmap"
+        if abstract:
+            advice = (
+                "load outside of jit, grad and vmap, and pass what is loaded into the function "
+                "as an argument"
+            )
+        raise UnsupportedLeafError(f"{_name(path)}: a tracer has no value; {advice}")
     if not abstract:
         if leaf.is_deleted():
             raise UnsupportedLeafError(
                 f"{_name(path)}: the array was deleted or donated; save before the step that "
                 "donates it, or save what the step returned"
             )
-        if not (spread or leaf.is_fully_addressable or leaf.is_fully_replicated):
+        if apart and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
             raise UnsupportedLeafError(
-                f"{_name(path)}: shards of this array live on other processes; one file is "
-                "written by one process"
+                f"{_name(path)}: parts of this array are on the devices of other processes: "
+                f"{apart}; or gather it first "
+                "(jax.experimental.multihost_utils.process_allgather)"
             )
     return _describe_jax_type(path, leaf, jax)
 
@@ -176,12 +223,30 @@ def _why_not(leaf: Any) -> str:
         return f"an array of subclass {name} cannot be stored; convert it with numpy.asarray"
     if isinstance(leaf, (bytearray, memoryview)):
         return f"a {kind.__name__} cannot be stored; convert it with bytes()"
+    if name == "cordwood.api.stored_leaf.StoredLeaf":
+        return "a leaf of an open checkpoint cannot be stored; pass leaf.load()"
     if kind.__name__ == "ShapeDtypeStruct":
         return "a ShapeDtypeStruct has no value to store"
     if isinstance(leaf, (set, frozenset)):
         return f"a {kind.__name__} cannot be stored; store a sorted list"
+    if _is_linen_module(leaf):
+        return (
+            f"a flax.linen Module ({name}) holds no arrays and cannot be stored; keep it out of "
+            "the tree, and save the variables that its init returned"
+        )
+    if is_tree_def(leaf):
+        return (
+            "a PyTreeDef, the structure of a tree, cannot be stored; save the leaves alone, and "
+            "load them into a `like` that has it: there it is kept"
+        )
+    if hasattr(leaf, "__next__") or _has_state(leaf):
+        return (
+            f"an iterator or loader ({name}) cannot be stored; pass one that has a state to "
+            'CheckpointManager.save(items={"data": it}), or store numbers that say where it is'
+        )
     if callable(leaf):
-        return f"a function or class ({leaf!r}) cannot be stored; keep it out of the tree"
+        text = f"a function or class ({_shown(leaf)}) cannot be stored; keep it out of the tree"
+        return f"{text}{_of_equinox()}"
     base = next((b for b in _PYTHON_KINDS if isinstance(leaf, b)), None)
     if base is not None:
         return f"{name} is a subclass of {base.__name__}; convert it with {base.__name__}()"
@@ -189,6 +254,28 @@ def _why_not(leaf: Any) -> str:
         f"a value of type {name} cannot be stored; register it as a pytree node "
         "(jax.tree_util.register_dataclass, flax.struct.dataclass) or convert it to arrays"
     )
+
+
+def _has_state(leaf: Any) -> bool:
+    if isinstance(leaf, type):
+        return False
+    pairs = (("get_state", "set_state"), ("state_dict", "load_state_dict"))
+    return any(hasattr(leaf, get) and hasattr(leaf, put) for get, put in pairs)
+
+
+def _of_equinox() -> str:
+    """Return how to keep functions out of an equinox module, where there may be one."""
+    if "equinox" not in sys.modules:
+        return ""
+    return (
+        " (of an equinox module save equinox.filter(model, equinox.is_array), and load with "
+        "like=model, or equinox.combine the two parts)"
+    )
+
+
+def _shown(leaf: Any) -> str:
+    text = " ".join(repr(leaf).split())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def host_array(leaf: Any) -> np.ndarray[Any, Any]:

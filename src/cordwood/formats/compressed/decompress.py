@@ -15,6 +15,7 @@ from cordwood.formats.compressed.zstd_frames import ZstdFrame
 
 __all__ = [
     "CompressedDataError",
+    "Outline",
     "Sink",
     "decompress",
     "decompress_into",
@@ -24,8 +25,11 @@ __all__ = [
 
 MAX_RATIO = 1100  # of deflate, at most 1032
 LEAST_LIMIT_BYTES = 4 << 30  # what any stream may grow to, however small it is
+UNTOLD_LIMIT_BYTES = 256 << 20  # the same, of zstd frames whose headers do not tell their size
+SLACK_BYTES = 64 << 20  # up to which a stream may be other than what it holds tells
 
 _PIECE_BYTES = 256 << 10
+_FIRST_PIECE_BYTES = 1 << 10
 _STEP_BYTES = 1 << 20  # of what gzip gives at once
 
 
@@ -50,42 +54,78 @@ class Sink(Protocol):
     def append(self, data: bytes) -> None: ...
 
 
+class Outline(Protocol):
+    """The size of what a stream holds, as far as what has arrived of it tells."""
+
+    @property
+    def is_known(self) -> bool: ...
+
+    @property
+    def is_whole(self) -> bool:
+        """True once `least_bytes` is the size, and no longer the least that it can be."""
+        ...
+
+    @property
+    def least_bytes(self) -> int: ...
+
+    def feed(self, data: bytes) -> None: ...
+
+
 def decompress(
-    file: ReadableFile, kind: str, *, max_bytes: int | None, read_once: bool = False
+    file: ReadableFile,
+    kind: str,
+    *,
+    max_bytes: int | None,
+    outline: Outline | None = None,
+    read_once: bool = False,
 ) -> MemoryFile:
-    """What a compressed file holds, in memory, its checksums checked.
+    """Return what a compressed file holds, in memory, its checksums checked.
 
     `checked_bytes` of the result are those of frames with a checksum: a gzip stream always has
     one, a zstd frame of others may have none.
 
     Args:
-        file, kind, max_bytes: as `decompress_into` has them.
+        file, kind, max_bytes, outline: as `decompress_into` has them.
         read_once: whether memory is given back as the result is read by `read_into`, so that a
             load does not hold everything twice.
 
     Raises as `decompress_into` does.
     """
     out = GrowingMemory()
-    checked = decompress_into(out, file, kind, max_bytes=max_bytes)
+    checked = decompress_into(out, file, kind, max_bytes=max_bytes, outline=outline)
     done_with = out.give_back if read_once else None
     return MemoryFile(out.view(), file.name, checked_bytes=checked, done_with=done_with)
 
 
-def decompress_into(out: Sink, file: ReadableFile, kind: str, *, max_bytes: int | None) -> int:
+def decompress_into(
+    out: Sink,
+    file: ReadableFile,
+    kind: str,
+    *,
+    max_bytes: int | None,
+    outline: Outline | None = None,
+    slack_bytes: int = SLACK_BYTES,
+) -> int:
     """Append what a compressed file holds, a few MiB at a time, its checksums checked.
 
     Args:
         out: where to.
         file: open; any number of frames, one after another.
         kind: "gz" or "zst".
-        max_bytes: how much to accept; None: 4 GiB, or 1100 times the file's size if that is more.
+        max_bytes: how much to accept; None: 4 GiB, or 1100 times the file's size if that is more;
+            of zstd frames that do not tell their size 256 MiB, or the same.
+        outline: reads what is decompressed; what is larger than it tells by more than
+            `slack_bytes` is refused as soon as that is known.
+        slack_bytes: see `outline`.
 
     Returns:
         How many bytes were under a checksum.
 
     Raises:
         TruncatedError: the file ends inside a frame.
-        CompressedDataError: it is damaged, or is no such stream.
+        CompressedDataError: it is damaged, or is no such stream; or it holds less than what is in
+            it tells.
+        FormatError: it holds more than that.
         LimitError: it holds more than `max_bytes`.
     """
     limit = default_limit(file.size_bytes) if max_bytes is None else max_bytes
@@ -104,13 +144,63 @@ def decompress_into(out: Sink, file: ReadableFile, kind: str, *, max_bytes: int 
             )
         size_before = out.size_bytes
         frame = zstd_frames.frame_at(file, pos)
+        frame_limit, told = limit, None
         if frame is not None and frame.size_bytes is not None:
             _require_room(size_before + frame.size_bytes, limit, name)
             out.reserve(frame.size_bytes)
-        pos = _expand_frame(file, pos, frame, codec, out, limit)
+            if outline is not None and zstd_frames.end_of(file, pos, frame) >= end:
+                told = size_before + frame.size_bytes
+                if told <= slack_bytes:
+                    outline = None  # there is nothing to save
+        elif frame is not None and max_bytes is None:
+            frame_limit = _untold_limit(end)
+        room = _Room(out, name, frame_limit, outline, slack_bytes, told)
+        pos = _expand_frame(file, pos, frame, codec, room)
         if frame is None or frame.has_checksum:
             checked += out.size_bytes - size_before
     return checked
+
+
+def _untold_limit(compressed_bytes: int) -> int:
+    """Return how far a stream of that size may grow whose frames do not tell their size."""
+    return max(min(UNTOLD_LIMIT_BYTES, LEAST_LIMIT_BYTES), MAX_RATIO * compressed_bytes)
+
+
+class _Room(NamedTuple):
+    """Where a frame is decompressed to, and how far."""
+
+    out: Sink
+    name: str  # of the file, for errors
+    limit: int  # of all frames
+    outline: Outline | None
+    slack_bytes: int
+    told: int | None  # the size of all frames together, where this is the last and tells its own
+
+    def append(self, data: bytes) -> None:
+        """Raise LimitError, FormatError or CompressedDataError where that is too much."""
+        out, name, outline = self.out, self.name, self.outline
+        if out.size_bytes + len(data) > self.limit:
+            raise LimitError(
+                f"{name}: decompresses to more than {self.limit} bytes; pass max_bytes to accept "
+                "more"
+            )
+        out.append(data)
+        if outline is None:
+            return
+        outline.feed(data)
+        if not outline.is_known:
+            return
+        if outline.is_whole and out.size_bytes > outline.least_bytes + self.slack_bytes:
+            raise FormatError(
+                f"{name}: byte {outline.least_bytes}: expected the end, found more than "
+                f"{self.slack_bytes} more bytes"
+            )
+        if self.told is not None and outline.least_bytes > self.told:
+            raise CompressedDataError(
+                f"{name}: what it decompresses to takes {outline.least_bytes} bytes or more, by "
+                f"its own headers, and its frames hold {self.told}: it is truncated or damaged; "
+                "copy or save it again"
+            )
 
 
 def require_magic(file: ReadableFile, kind: str) -> None:
@@ -165,20 +255,15 @@ def _feed_zstd(decoder: Any, data: bytes) -> Iterator[bytes]:
 
 
 def _expand_frame(
-    file: ReadableFile,
-    start: int,
-    frame: ZstdFrame | None,
-    codec: _Codec,
-    out: Sink,
-    limit: int,
+    file: ReadableFile, start: int, frame: ZstdFrame | None, codec: _Codec, room: _Room
 ) -> int:
-    """Append what a frame holds; the offset after it."""
+    """Append what a frame holds; return the offset after it."""
     pos, decoder = start, codec.decoder()
     pieces = _pieces(file, start) if frame is None else zstd_frames.pieces(file, start, frame)
     try:
         for piece in pieces:
             for data in codec.feed(decoder, piece):
-                _append(out, data, limit, file.name)
+                room.append(data)
             pos += len(piece)
             if decoder.eof:
                 return pos - len(decoder.unused_data)
@@ -193,9 +278,16 @@ def _expand_frame(
 
 
 def _pieces(file: ReadableFile, start: int) -> Iterator[bytes]:
-    """The bytes from an offset to the end."""
-    for at in range(start, file.size_bytes, _PIECE_BYTES):
-        yield file.read(at, min(_PIECE_BYTES, file.size_bytes - at))
+    """Yield the bytes from an offset to the end: few at first, as a stream may be short.
+
+    What is read after the end of a stream is read again for the next one, of which a file may have
+    hundreds of thousands.
+    """
+    at, size = start, _FIRST_PIECE_BYTES
+    while at < file.size_bytes:
+        yield file.read(at, min(size, file.size_bytes - at))
+        at += size
+        size = min(2 * size, _PIECE_BYTES)
 
 
 def _require_room(size_bytes: int, limit: int, name: str) -> None:
@@ -204,11 +296,3 @@ def _require_room(size_bytes: int, limit: int, name: str) -> None:
             f"{name}: decompresses to {size_bytes} bytes, and at most {limit} are accepted; pass "
             f"max_bytes={size_bytes} to accept it"
         )
-
-
-def _append(out: Sink, data: bytes, limit: int, name: str) -> None:
-    if out.size_bytes + len(data) > limit:
-        raise LimitError(
-            f"{name}: decompresses to more than {limit} bytes; pass max_bytes to accept more"
-        )
-    out.append(data)

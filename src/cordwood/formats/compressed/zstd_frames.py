@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cordwood.engine.files import ReadableFile
 from cordwood.engine.zstd_blocks import HEAD_BYTES, block_of
 
-__all__ = ["MAGIC", "ZstdFrame", "begins", "frame_at", "pieces"]
+__all__ = ["MAGIC", "ZstdFrame", "begins", "end_of", "frame_at", "pieces"]
 
 MAGIC = b"\x28\xb5\x2f\xfd"
 
@@ -45,6 +45,18 @@ def frame_at(file: ReadableFile, pos: int) -> ZstdFrame | None:
         return None
     told = found.content_size != zstandard.CONTENTSIZE_UNKNOWN
     return ZstdFrame(found.content_size if told else None, found.has_checksum, header_bytes)
+
+
+def end_of(file: ReadableFile, pos: int, frame: ZstdFrame) -> int:
+    """Return the offset after the frame that begins at `pos`, by the headers of its blocks.
+
+    It may lie after the end of the file, where that is truncated.
+    """
+    at, is_last = pos + frame.header_bytes, False
+    while not is_last and at < file.size_bytes:
+        size, is_last = block_of(file.read(at, min(HEAD_BYTES, file.size_bytes - at)))
+        at += size
+    return at + (4 if frame.has_checksum else 0)
 
 
 def pieces(file: ReadableFile, pos: int, frame: ZstdFrame) -> Iterator[bytes]:

@@ -8,7 +8,15 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from cordwood.errors import FormatError, TruncatedError, counted
 
-__all__ = ["Token", "TokenKind", "decode_text", "read_token", "trailing", "truncated"]
+__all__ = [
+    "Token",
+    "TokenKind",
+    "decode_text",
+    "read_header",
+    "read_token",
+    "trailing",
+    "truncated",
+]
 
 TokenKind: TypeAlias = Literal["nil", "bool", "int", "float", "str", "bin", "ext", "array", "map"]
 
@@ -64,6 +72,7 @@ def _forms() -> list[_Form | None]:
 
 
 _FORMS = _forms()
+_SIZED = frozenset({"str", "bin", "ext", "array", "map"})  # those with a length or count
 
 
 def read_token(data: memoryview, pos: int, name: str) -> Token:
@@ -103,6 +112,28 @@ def read_token(data: memoryview, pos: int, name: str) -> Token:
             raise truncated(name, start, _a(kind), numbers[0], end - start)
         return Token(kind, None, start, stop)
     return Token(kind, numbers[0], start, start)
+
+
+def read_header(data: bytes, pos: int) -> tuple[int, int] | None:
+    """Return how many values a value contains, and where what follows its header and bytes begins.
+
+    That place may lie after the end of `data`. The count is -1 where no value begins with that
+    byte. Returns None where the header is not whole.
+    """
+    form = _FORMS[data[pos]]
+    if form is None:
+        return -1, pos
+    kind, number, width, value = form
+    start = pos + 1 + width
+    if start > len(data):
+        return None
+    if number is not None and kind in _SIZED and value is None:
+        value = number(data, pos + 1)[0]
+    if kind == "map":
+        return 2 * value, start
+    if kind == "array":
+        return value, start
+    return 0, start + (value if kind in _SIZED else 0)
 
 
 def _a(kind: TokenKind) -> str:

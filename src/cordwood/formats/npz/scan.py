@@ -56,8 +56,8 @@ class _Found(NamedTuple):
     begin: int  # of the member, its local header included
 
 
-def scan(file: ReadableFile) -> Index:
-    """What a .npz file holds: a flat dict of numpy arrays under the names of its members.
+def scan(file: ReadableFile, *, max_bytes: int | None = None) -> Index:
+    """Return what a .npz file holds: a flat dict of numpy arrays under the names of its members.
 
     As in numpy, a name loses its `.npy`, and a member that is no .npy array comes as bytes. Stored
     members are ranges of bytes, which can be mapped; deflated ones are inflated when they are
@@ -65,10 +65,16 @@ def scan(file: ReadableFile) -> Index:
 
     Where names hold '/', they are taken for key paths joined so, else for such joined by '.'.
 
+    Args:
+        file: open.
+        max_bytes: how much all deflated members together may inflate to; None: 1100 times what
+            each takes in the file.
+
     Raises:
         FormatError: it is no zip archive, or a member is not what the archive says.
         TruncatedError: it ends too early.
-        LimitError: a member tells of more than its bytes can hold.
+        LimitError: a member tells of more than its bytes can hold, or all of more than
+            `max_bytes`.
         UnsupportedFormatError: a member holds Python objects, text, or elements of a type that
             .npy does not tell, or is encrypted or compressed in another way; names it.
     """
@@ -76,6 +82,12 @@ def scan(file: ReadableFile) -> Index:
         members = read_members(file)
     except (FormatError, UnsupportedFormatError) as e:
         raise type(e)(f"{file.name}: {e}") from e
+    size_bytes = sum([member.size_bytes for member in members if member.method == DEFLATED])
+    if max_bytes is not None and size_bytes > max_bytes:
+        raise LimitError(
+            f"{file.name}: its members decompress to {size_bytes} bytes, and at most {max_bytes} "
+            f"are accepted; pass max_bytes={size_bytes} to accept it"
+        )
     found = []
     names: set[str] = set()
     for member in members:

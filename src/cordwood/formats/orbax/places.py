@@ -12,16 +12,43 @@ import re
 from typing import NamedTuple
 
 from cordwood.engine.directory import FOLDER, OTHER, ReadableDirectory
-from cordwood.errors import CorruptionError, FormatError, IncompleteCheckpointError, PrefixError
+from cordwood.errors import (
+    CorruptionError,
+    FormatError,
+    IncompleteCheckpointError,
+    PrefixError,
+    no_prefix,
+)
 from cordwood.formats.orbax.tree import TREE_NAME
 
-__all__ = ["Found", "is_unfinished", "look", "pick", "trees_of"]
+__all__ = [
+    "JAX_KEY",
+    "JSON",
+    "NUMPY_KEY",
+    "STATES",
+    "TREE",
+    "Found",
+    "is_unfinished",
+    "item_kind",
+    "look",
+    "pick",
+    "trees_of",
+]
 
 _CHECKPOINT_NAME = "_CHECKPOINT_METADATA"
 _MARKERS = frozenset({_CHECKPOINT_NAME, "orbax.checkpoint", "_ROOT_METADATA"})
 _UNFINISHED = re.compile(r"\.(orbax-checkpoint-tmp(-[0-9]+)?|partial_save)$")
 _STEP = re.compile(r"(?:.*_)?([0-9]{1,18})")  # 100, or model_100 with a step_prefix
+_STATE = re.compile(r"process_[0-9]+-of-[0-9]+\.json")
 _MAX_SHOWN = 20
+
+# What an item is, in words.
+TREE = "a tree"
+JSON = "JSON"
+JAX_KEY = "a random key of jax"
+NUMPY_KEY = "a random state of numpy"
+STATES = "the state of an iterator"
+_UNKNOWN = "of no kind that cordwood reads"
 
 
 class Found(NamedTuple):
@@ -67,6 +94,25 @@ def look(directory: ReadableDirectory) -> Found:
     if steps:
         trees = []
     return Found(tuple(trees), tuple(others), tuple(steps), tuple(unfinished), tuple(links), marked)
+
+
+def item_kind(directory: ReadableDirectory, item: str) -> str:
+    """Return what an item of a checkpoint is, by the names of the files in it."""
+    try:
+        names = directory.sizes(item)
+    except (CorruptionError, PermissionError):  # it has gone meanwhile, or is not for us
+        return _UNKNOWN
+    if TREE_NAME in names:
+        return TREE
+    if "jax_random_key" in names:
+        return JAX_KEY
+    if "np_random_key" in names:
+        return NUMPY_KEY
+    if any(map(_STATE.fullmatch, names)):
+        return STATES
+    if "metadata" in names or item in names:  # `metrics/metrics`
+        return JSON
+    return _UNKNOWN
 
 
 def _is_step(directory: ReadableDirectory, name: str) -> bool:
@@ -132,13 +178,14 @@ def trees_of(found: Found, *, name: str) -> list[str]:
     return trees
 
 
-def pick(found: Found, prefix: str | None, *, name: str) -> str:
-    """The directory of the tree that is meant, relative to that of the checkpoint.
+def pick(found: Found, prefix: str | None, *, name: str, kind: str = "no tree") -> str:
+    """Return the directory of the tree that is meant, relative to that of the checkpoint.
 
     Args:
         found: what is there.
         prefix: the item's name; None where none is asked for.
         name: the checkpoint's, for errors.
+        kind: what the item of that name is, if it is no tree.
 
     Raises as `trees_of`; PrefixError where there is no such item, or none is asked for and there
     are several.
@@ -147,7 +194,7 @@ def pick(found: Found, prefix: str | None, *, name: str) -> str:
     if prefix is None:
         if len(trees) == 1:
             return trees[0]
-        raise PrefixError(f"{name}: No prefix specified. Available prefixes: {trees}")
+        raise PrefixError(f"{name}: {no_prefix(trees)}")
     if trees == [""]:
         if prefix:
             raise PrefixError(
@@ -156,7 +203,13 @@ def pick(found: Found, prefix: str | None, *, name: str) -> str:
             )
         return ""
     if prefix in found.others:
-        raise PrefixError(f"{name}: the item {prefix!r} is no tree. Available: {trees}")
+        root, _, step = name.rstrip("/").rpartition("/")
+        number = step if step.isdecimal() else "step"
+        raise PrefixError(
+            f"{name}: the item {prefix!r} is {kind}, and no tree. Trees: {trees}. To get the item: "
+            f"cordwood.StepReader({root!r}).restore({number}, prefix={trees[0]!r}, "
+            f"items={{{prefix!r}: None}}).items[{prefix!r}]"
+        )
     if prefix not in trees:
         hint = _not_followed(found) if prefix in found.links else ""
         raise PrefixError(f"{name}: Prefix {prefix!r} not found. Available: {trees}{hint}")

@@ -20,6 +20,7 @@ from cordwood.errors import (
     LimitError,
     PrefixError,
     UnsupportedFormatError,
+    no_prefix,
 )
 from cordwood.formats.safetensors.strict_json import parse_json
 
@@ -116,7 +117,7 @@ def select_item(items: Mapping[str, _T], prefix: str | None, *, name: str) -> _T
     if prefix is None and ("" in items or len(items) == 1):
         return items["" if "" in items else available[0]]
     if prefix is None:
-        raise PrefixError(f"{name}: No prefix specified. Available prefixes: {available}")
+        raise PrefixError(f"{name}: {no_prefix(available)}")
     if prefix not in items:
         raise PrefixError(f"{name}: Prefix {prefix!r} not found. Available: {available}")
     return items[prefix]

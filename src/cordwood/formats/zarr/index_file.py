@@ -23,6 +23,7 @@ from cordwood.errors import (
     FormatError,
     PrefixError,
     UnsupportedFormatError,
+    no_prefix,
 )
 from cordwood.formats.safetensors.strict_json import parse_json
 
@@ -151,7 +152,7 @@ def select_item(index: IndexFile, prefix: str | None) -> str:
             raise PrefixError(f"Prefix {prefix!r} not found. Available: {list(prefixes)}")
         return prefix
     if "arrays" not in index.members:
-        raise PrefixError(f"No prefix specified. Available prefixes: {list(prefixes)}")
+        raise PrefixError(no_prefix(list(prefixes)))
     return ""
 
 

@@ -29,6 +29,9 @@ __all__ = [
 MAX_COMPONENT_BYTES = 255  # of a file name on Linux file systems
 MAX_PATH_BYTES = 1024  # of an array's path; Linux takes 4096 in all
 
+# Control characters and Unicode's bidirectional and invisible formatting ones: in the name of a
+# directory they act on the terminal of whoever lists it.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 _UNREADABLE = re.compile(r"[^0-9A-Za-z_-]+")
 _KEPT_CHARACTERS = 80  # of an escaped name
 
@@ -51,16 +54,21 @@ def ordinary_path(name: str) -> str | None:
     return "/".join(parts)
 
 
+def _path_on_disk(name: str) -> str | None:
+    """Return the path of a dotted name; None where it must be escaped."""
+    return None if _UNPRINTABLE.search(name) else ordinary_path(name)
+
+
 def _escaped(readable: str, exact: str) -> str:
     stem = _UNREADABLE.sub("_", readable)[:_KEPT_CHARACTERS]
     return f"{stem}~{digest_of(exact.encode('utf-8', 'surrogatepass')).hex()}"
 
 
 def prefix_path(prefix: str) -> str:
-    """The directory of a prefix; '' for none."""
+    """Return the directory of a prefix; '' for none."""
     if not prefix:
         return ""
-    found = ordinary_path(prefix)
+    found = _path_on_disk(prefix)
     return _escaped(prefix, prefix) if found is None else found
 
 
@@ -82,7 +90,7 @@ def array_paths(
     paths = []
     for key_path in key_paths:
         name = dotted_name(key_path)
-        path = ordinary_path(".".join(filter(None, (prefix, name))) if key_path else prefix)
+        path = _path_on_disk(".".join(filter(None, (prefix, name))) if key_path else prefix)
         if path is None or (key_path and not name) or not used.add(path):
             stem = _escaped(name, format_path(key_path))
             path = f"{folder}/{stem}" if folder else stem

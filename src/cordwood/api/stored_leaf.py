@@ -1,0 +1,159 @@
+"""One leaf of an open checkpoint."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from cordwood import dtypes
+from cordwood.api.boxes import read_boxes
+from cordwood.api.reading import Reading
+from cordwood.api.restore import target_as_saved
+from cordwood.api.slicing import select
+from cordwood.index import Leaf, LeafKind
+from cordwood.keypath import format_path
+from cordwood.plan.boxes import Want
+from cordwood.plan.described import described
+from cordwood.texts import printable
+from cordwood.tree.leaves import ARRAY_KINDS
+
+if TYPE_CHECKING:
+    from cordwood.api.checkpoint import Checkpoint
+
+_READ_IT = "take np.asarray(leaf), or a part, leaf[...]"
+_NUMBERS = frozenset({"bool", "int", "float", "complex"})
+
+
+class StoredLeaf:
+    """One leaf of an open checkpoint: what it is, and its elements when asked.
+
+    `numpy.asarray(leaf)` and `jax.numpy.asarray(leaf)` read it whole, `leaf[2:4]` reads a part.
+    """
+
+    def __init__(self, leaf: Leaf, checkpoint: Checkpoint) -> None:
+        self._leaf = leaf
+        self._checkpoint = checkpoint
+
+    @property
+    def _is_array(self) -> bool:
+        return self._leaf.kind in ARRAY_KINDS
+
+    @property
+    def kind(self) -> LeafKind:
+        """The kind of the saved value: "jax", "numpy", "numpy_scalar", "prng_key", "int", ..."""
+        return self._leaf.kind
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape; () for a Python value."""
+        return self._leaf.shape if self._is_array else ()
+
+    @property
+    def dtype(self) -> str:
+        """The dtype's name; "" for a Python value."""
+        return self._leaf.dtype if self._is_array else ""
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes; 0 for a Python value."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements; 1 for a Python value."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of its elements in memory, in bytes; 0 for a Python value."""
+        return math.prod(self.shape) * dtypes.itemsize(self.dtype) if self.dtype else 0
+
+    def load(self, *, to: Literal["jax", "numpy"] | None = None) -> Any:
+        """Return the whole leaf, as it was saved or as `to` says; verified."""
+        target = target_as_saved(self._leaf, to)
+        (value,) = self._checkpoint.restore([target], mmap=False, verify=True, alias=True)
+        return value
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return a part of an array leaf, by numpy indexing; one element is a scalar.
+
+        The part has memory of its own. Reads what the key needs along every axis, rounded out to
+        the blocks that are checked, and more only where that costs less than skipping it.
+        Compressed chunks are read whole.
+        """
+        leaf, checkpoint = self._leaf, self._checkpoint
+        if not self._is_array:
+            raise TypeError(f"{self._name} is of kind {self.kind!r}, not an array; use load()")
+        boxes, axis, rest = select(self.shape, key, item_bytes=dtypes.itemsize(self.dtype))
+        reading = Reading(
+            checkpoint.index.sources, checkpoint.files, checkpoint.digests, mmap=False, verify=True
+        )
+        (leaf,) = checkpoint.located([leaf], [boxes])
+        (arrays,) = read_boxes(reading, [Want(leaf, boxes)])
+        array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis)
+        part = array[rest]
+        if not isinstance(part, np.ndarray) or (
+            part.size == array.size and part.flags.c_contiguous
+        ):
+            return part
+        return part.copy()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Return the whole leaf as a numpy array, for `numpy.asarray`; verified.
+
+        Raises:
+            TypeError: it is a PRNG key, a str, bytes or None.
+            ValueError: `copy` is False; the elements are read into new memory.
+        """
+        if copy is False:
+            raise ValueError(
+                f"{self._name}: a stored leaf is read into new memory: leave copy= out"
+            )
+        if (not self._is_array and self.kind not in _NUMBERS) or self.kind == "prng_key":
+            what = "a PRNG key" if self.kind == "prng_key" else f"of kind {self.kind!r}"
+            raise TypeError(f"{self._name} is {what}, which is no array of numpy's; use load()")
+        array = np.asarray(self.load(to="numpy"))
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __jax_array__(self) -> Any:
+        """Return what `jax.numpy.asarray` makes of the leaf; 64 bits become 32, as always there."""
+        if self.kind == "prng_key":
+            return self.load()
+        from jax import numpy
+
+        return numpy.asarray(self.__array__())
+
+    def __len__(self) -> int:
+        """Return the extent of the first axis. Raises TypeError where there is none."""
+        if not self.shape:
+            raise TypeError(f"{self._name} has no axis, and so no len()")
+        return self.shape[0]
+
+    def __bool__(self) -> bool:
+        """Return True: there is a leaf, whatever its elements."""
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise AttributeError; for what arrays have, it says how to read the leaf first."""
+        message = f"'StoredLeaf' object has no attribute {name!r}"
+        if not name.startswith("_") and hasattr(np.ndarray, name):
+            message += f"; {_READ_IT}, which has"
+        raise AttributeError(message)
+
+    def _no_arithmetic(self, other: Any) -> Any:
+        """Raise TypeError if the other is a number or a leaf; arrays read the leaf."""
+        if type(other) in (int, float, complex) or isinstance(other, StoredLeaf):
+            raise TypeError(f"{self._name} is a StoredLeaf, not read yet: {_READ_IT}")
+        return NotImplemented
+
+    __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __pow__ = _no_arithmetic
+
+    @property
+    def _name(self) -> str:
+        return printable(format_path(self._leaf.key_path), keep="") or "the root"
+
+    def __repr__(self) -> str:
+        name = printable(format_path(self._leaf.key_path), keep="")
+        return f"<{name or 'root'}: {described(self._leaf)}>"

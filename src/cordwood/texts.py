@@ -1,0 +1,55 @@
+r"""How names and sizes are written in messages, reprs and on terminals."""
+
+from __future__ import annotations
+
+from functools import cache
+
+
+def printable(text: str, *, keep: str = "\n\t") -> str:
+    r"""Return a text with every character escaped that a terminal would not just show.
+
+    Escaped are control characters (C0 and C1: they move the cursor and change colours), format
+    characters such as bidirectional overrides (they make a name look like another one), surrogates
+    and unassigned code points. Names of leaves, metadata and paths come from whoever wrote a file.
+
+    Args:
+        text: what is to be shown.
+        keep: characters that stay as they are.
+
+    >>> print(printable("a\x1b[31m\u202eb\nc"))
+    a\x1b[31m\u202eb
+    c
+    >>> print(printable("a\nc", keep=""))
+    a\nc
+    """
+    if text.isprintable():
+        return text
+    return "".join([c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text])
+
+
+def shortened(text: str, length: int) -> str:
+    """Return a printable text of at most so many characters; the middle is left out.
+
+    >>> shortened("layers/attention/kernel", 15)
+    'layers...kernel'
+    """
+    text = printable(text, keep="")
+    if len(text) <= length:
+        return text
+    start = (length - 3) // 2
+    return f"{text[:start]}...{text[start + 3 - length :]}"
+
+
+@cache
+def size_text(size_bytes: float) -> str:
+    """Return a size for people: 4.2 MiB.
+
+    >>> [size_text(size) for size in (0, 1023, 1024, 5_000_000)]
+    ['0 B', '1023 B', '1.0 KiB', '4.8 MiB']
+    """
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError

@@ -1,0 +1,33 @@
+"""The benchmark of loads in new processes: every contender loads, and the page has its claims."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.directory_trees import smoke
+from benchmarks.resume import (
+    CLAIMS,
+    CONTENDERS_OF,
+    MODES,
+    REPEATS,
+    page,
+    prepare,
+    run_contender,
+)
+
+
+def test_all_contenders_load_what_was_prepared(tmp_path: Path) -> None:
+    prepare(smoke(), tmp_path)
+    for name in CONTENDERS_OF["repeated"]:
+        seconds = run_contender(name, "repeated", tmp_path)
+        assert len(seconds) == REPEATS
+        assert min(seconds) > 0
+
+
+def test_a_claim_that_is_not_met_is_said() -> None:
+    medians = {mode: dict.fromkeys(CONTENDERS_OF[mode], 1.0) for mode in MODES}
+    text = page(medians, 1_500_000_000, 5, ["# Title"])
+    for claim in CLAIMS:
+        met = "met" if claim.target <= 1 else "**not met**"
+        assert f"| {claim.other} / {claim.ours} | 1.00 | {claim.target:g} | {met} |" in text
+    assert text.count("## ") == len(MODES)

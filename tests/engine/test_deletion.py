@@ -1,0 +1,304 @@
+"""Deletion stays in its directory, whatever others put in place of what is deleted meanwhile."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+
+import cordwood
+from cordwood import CheckpointManager
+from cordwood.engine import system
+from cordwood.engine.folders import remove_tree
+from cordwood.engine.stage import Stage
+from cordwood.engine.step_places import LocalSteps
+from tests.children import run_python
+
+TREE = {"a": {"b": np.arange(6.0)}, "c": np.ones(3)}
+
+
+class Swapping(system.System):
+    """Puts a symbolic link in place of a directory at the first removal of a file.
+
+    By then the directory above has been listed, and what was listed has not been opened.
+    """
+
+    def __init__(self, find: Callable[[], Path | None], target: Path) -> None:
+        self._find = find
+        self._target = target
+        self.swapped: Path | None = None
+
+    def unlink(self, path: str, folder: int | None = None) -> None:
+        found = None if self.swapped else self._find()
+        if found is not None:
+            self.swapped = found
+            found.rename(found.with_name("aside"))
+            found.symlink_to(self._target)
+        super().unlink(path, folder)
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Path:
+    """A directory with files, somewhere else."""
+    folder = tmp_path / "private"
+    for name in ("b/c/0", "thesis", "c/0", "zarr.json"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"1")
+    return folder
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(str(f.relative_to(folder)) for f in folder.rglob("*") if f.is_file())
+
+
+def fill(folder: Path) -> None:
+    (folder / "sub").mkdir(parents=True)
+    for name in ("0", "1", "sub/0"):
+        (folder / name).write_bytes(b"1")
+
+
+def deleted_tree(root: Path) -> tuple[Path, Callable[[], object]]:
+    fill(root / "tree")
+    return root / "tree/sub", lambda: remove_tree(str(root / "tree"))
+
+
+def swept_deletion(root: Path) -> tuple[Path, Callable[[], object]]:
+    left = root / f".1.cordwood-{'0' * 16}.deleted"
+    fill(left)
+    manager = CheckpointManager(root, keep=1)
+
+    def save() -> None:
+        manager.save(1, TREE)
+        manager.wait()
+
+    return left / "sub", save
+
+
+def swept_damage(root: Path) -> tuple[Path, Callable[[], object]]:
+    left = root / f".1.cordwood-{'0' * 16}.damaged"
+    fill(left)
+    (root / "1").mkdir()
+    (root / "1/index").touch()
+    return left / "sub", LocalSteps(str(root), "index").sweep
+
+
+def retained_steps(root: Path) -> tuple[Path, Callable[[], object]]:
+    fill(root / "1")
+    return root / ".1.*.deleted/sub", lambda: LocalSteps(str(root), "index").remove(["1"])
+
+
+def stage_of_a_killed_save(root: Path) -> tuple[Path, Callable[[], object]]:
+    left = root / f".1.cordwood-{'0' * 16}.stage"
+    fill(left)
+    return left / "sub", lambda: cordwood.save(root / "1", TREE, layout="zarr")
+
+
+def stage_found_by_gc(root: Path) -> tuple[Path, Callable[[], object]]:
+    (root / "1").mkdir()
+    left = root / f".1.cordwood-{'0' * 16}.stage"
+    fill(left)
+    return left / "sub", lambda: cordwood.gc(root / "1")
+
+
+def stage_of_a_save_that_fails(root: Path) -> tuple[Path, Callable[[], object]]:
+    def fail() -> None:
+        stage = Stage(root / "1")
+        with stage.reporting():
+            stage.begin()
+            stage.make_folders(["sub"])
+            for name in ("0", "sub/0"):
+                stage.write(name, [b"1"])
+            raise ZeroDivisionError
+
+    def attempt() -> None:
+        with pytest.raises(ZeroDivisionError):
+            fail()
+
+    return root / ".1.*.stage/sub", attempt
+
+
+def directory_that_a_save_replaces(root: Path) -> tuple[Path, Callable[[], object]]:
+    cordwood.save(root / "1", TREE, layout="zarr")
+    (root / "1/0").touch()  # goes first
+    return root / ".1.*.stage/c", lambda: cordwood.save(root / "1", TREE, layout="zarr")
+
+
+def directory_renamed_away(root: Path) -> tuple[Path, Callable[[], object]]:
+    cordwood.save(root / "1", TREE, layout="zarr")
+    fill(root / ".1.cordwood-old")
+    return root / ".1.cordwood-old/sub", lambda: cordwood.save(root / "1", TREE, layout="zarr")
+
+
+KINDS = [
+    deleted_tree,
+    swept_deletion,
+    swept_damage,
+    retained_steps,
+    stage_of_a_killed_save,
+    stage_found_by_gc,
+    stage_of_a_save_that_fails,
+    directory_that_a_save_replaces,
+    directory_renamed_away,
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_no_deletion_follows_a_link_that_is_swapped_in(
+    tmp_path: Path, private: Path, kind: Callable[[Path], tuple[Path, Callable[[], object]]]
+) -> None:
+    root = tmp_path / "run"
+    root.mkdir()
+    before = files_in(private)
+    pattern, work = kind(root)
+
+    def find() -> Path | None:
+        return next(iter(root.glob(str(pattern.relative_to(root)))), None)
+
+    swapping = Swapping(find, private)
+    with system.replaced(swapping):
+        work()
+    assert swapping.swapped is not None
+    assert files_in(private) == before
+
+
+def test_files_of_a_checkpoint_are_removed_from_the_directory_that_was_listed(
+    tmp_path: Path,
+) -> None:
+    """Somebody swaps the whole directory of a step for a link to another checkpoint."""
+    path, other = tmp_path / "run/1", tmp_path / "other"
+    cordwood.save(other, TREE)
+    (data,) = [name for name in os.listdir(other) if name.startswith("data-")]
+    path.mkdir(parents=True)
+    for name in ("data-0000000000000000-0-0.safetensors", data):
+        (path / name).touch()
+    swapping = Swapping(lambda: path, other)
+    with system.replaced(swapping):
+        cordwood.gc(path)
+    assert swapping.swapped == path
+    assert data in os.listdir(other)
+    cordwood.load(other)
+
+
+def test_the_index_for_others_is_removed_from_the_directory_that_is_saved(tmp_path: Path) -> None:
+    """Somebody swaps the directory for a link to another checkpoint during a save."""
+    path, other = tmp_path / "run/1", tmp_path / "other"
+    for each in (path, other):
+        cordwood.save(each, TREE)
+    before = files_in(other)
+    swapping = Swapping(lambda: path, other)
+    with system.replaced(swapping):
+        cordwood.save(path, TREE, prefix="ema")  # of two trees there is no index for others
+    assert swapping.swapped == path
+    assert files_in(other) == before
+
+
+def test_a_link_in_place_of_what_is_deleted_is_all_that_goes(tmp_path: Path, private: Path) -> None:
+    before = files_in(private)
+    fill(tmp_path / "tree")
+    (tmp_path / "tree/linked").symlink_to(private)
+    (tmp_path / "link").symlink_to(private)
+    remove_tree(str(tmp_path / "link"))
+    remove_tree(str(tmp_path / "tree"))
+    assert not (tmp_path / "tree").exists()
+    assert files_in(private) == before
+
+
+def test_a_very_deep_directory_takes_no_descriptor_for_each_level(tmp_path: Path) -> None:
+    code = """
+        import os, resource, sys
+        from cordwood.engine.folders import remove_tree
+        resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+        deep = sys.argv[1] + "/deep"
+        os.makedirs(deep + "/d" * 500)
+        remove_tree(deep)
+        print(os.path.exists(deep))
+    """
+    assert run_python(code, str(tmp_path)) == "False\n"
+
+
+@pytest.mark.parametrize("layout", ["packs", "zarr"])
+def test_the_next_save_sweeps_the_stage_of_a_first_one_that_was_killed(
+    tmp_path: Path, layout: Literal["packs", "zarr"]
+) -> None:
+    fill(tmp_path / f".1.cordwood-{'0' * 16}.stage")
+    cordwood.save(tmp_path / "1", TREE, layout=layout)
+    assert os.listdir(tmp_path) == ["1"]
+
+
+NOBODY = 65534
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+
+
+@pytest.fixture
+def shared_root() -> Iterator[Path]:
+    """A directory in which all may write; not below pytest's own, which others cannot reach."""
+    with tempfile.TemporaryDirectory() as folder:
+        above = Path(folder)
+        above.chmod(0o755)
+        if not all(each.stat().st_mode & 0o001 for each in above.parents):
+            pytest.skip("other users cannot reach the directory of temporary files")
+        root = above / "run"
+        root.mkdir()
+        root.chmod(0o777)
+        os.chown(root, 1234, 1234)  # neither of the two users below
+        yield root
+
+
+def leave(root: Path, ending: str, owner: int) -> Path:
+    left = root / f".1.cordwood-{owner:016x}.{ending}"
+    fill(left)
+    for each in (left, *left.rglob("*")):
+        os.chown(each, owner, owner)
+        each.chmod(0o777)
+    return left
+
+
+_AS_NOBODY = """
+    import os, sys
+    import numpy as np
+    import cordwood
+    from cordwood.engine.step_places import LocalSteps
+
+    def work(root):
+        LocalSteps(root, "cordwood.json").sweep()
+        cordwood.save(root + "/1", {"w": np.ones(3)}, layout="zarr")
+        return cordwood.gc(root + "/1")
+
+    work(sys.argv[2])  # imports all: another user may not reach the modules
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    print(work(sys.argv[1]))
+"""
+
+
+@needs_root
+@pytest.mark.parametrize("ending", ["stage", "deleted"])
+def test_leftovers_of_another_user_stay(shared_root: Path, ending: str) -> None:
+    mine, his = leave(shared_root, ending, NOBODY), leave(shared_root, ending, 4321)
+    assert run_python(_AS_NOBODY, str(shared_root), str(shared_root.parent / "rehearsal")) == "[]\n"
+    assert not mine.exists()
+    assert files_in(his) == ["0", "1", "sub/0"]
+
+
+@needs_root
+@pytest.mark.parametrize("ending", ["stage", "deleted"])
+def test_leftovers_of_the_owner_of_the_root_go(shared_root: Path, ending: str) -> None:
+    """As on file systems that give every file the same owner, whoever makes it."""
+    left = leave(shared_root, ending, 1234)
+    assert run_python(_AS_NOBODY, str(shared_root), str(shared_root.parent / "rehearsal")) == "[]\n"
+    assert not left.exists()
+
+
+@needs_root
+def test_the_superuser_sweeps_the_leftovers_of_all(shared_root: Path) -> None:
+    left = [leave(shared_root, ending, NOBODY) for ending in ("stage", "deleted")]
+    LocalSteps(str(shared_root), "cordwood.json").sweep()
+    assert cordwood.gc(shared_root / "1") == [str(left[0])]
+    assert files_in(shared_root) == []

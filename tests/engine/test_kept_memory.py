@@ -1,0 +1,191 @@
+"""Memory of dropped trees: kept for the next load, within a bound, never taken from arrays."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import cordwood
+from cordwood.engine import kept_memory
+from tests.children import run_python
+from tests.memory import traced_memory
+
+MIB = 1 << 20
+
+
+def release_all() -> None:
+    gc.collect()
+    # jax frees the memory of dropped arrays only when it makes the next one.
+    jax.block_until_ready(jax.device_put(np.zeros(1)))
+    cordwood.release_memory()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_kept() -> Iterator[None]:
+    release_all()
+    yield
+    release_all()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    place = tmp_path / "tree.safetensors"
+    cordwood.save(place, tree(1.0))
+    return place
+
+
+def tree(value: float) -> dict[str, np.ndarray]:
+    """Return two leaves of 8 and 12 MiB."""
+    return {
+        "a": np.full(2 * MIB, value, np.float32),
+        "b": np.full(3 * MIB, value + 1, np.float32),
+    }
+
+
+def kept_bytes() -> int:
+    gc.collect()
+    return sum(len(pages) for pages in kept_memory._kept.pages)
+
+
+def test_the_next_load_reads_into_the_memory_of_the_dropped_tree(path: Path) -> None:
+    first = cordwood.load(path)
+    places = {name: leaf.ctypes.data for name, leaf in first.items()}
+    del first
+    assert kept_bytes() == 20 * MIB
+    second = cordwood.load(path)
+    assert {name: leaf.ctypes.data for name, leaf in second.items()} == places
+    assert kept_bytes() == 0
+    assert np.array_equal(second["b"], tree(1.0)["b"])
+
+
+def test_memory_that_any_view_still_uses_is_not_given_to_another_load(
+    tmp_path: Path, path: Path
+) -> None:
+    other = tmp_path / "other.safetensors"
+    cordwood.save(other, tree(7.0))
+    first = cordwood.load(path)
+    row = first["a"][5:10][::2]
+    view = memoryview(first["b"])[3:5]
+    del first
+    assert kept_bytes() == 0
+    second = cordwood.load(other)
+    assert row.tolist() == [1.0] * 3
+    assert view.tolist() == [2.0] * 2
+    del row, view
+    assert kept_bytes() == 20 * MIB
+    del second
+
+
+def test_memory_that_a_jax_array_aliases_is_not_given_to_another_load(
+    tmp_path: Path, path: Path
+) -> None:
+    other = tmp_path / "other.safetensors"
+    cordwood.save(other, tree(7.0))
+    first = cordwood.load(path, to="jax")
+    a = first.pop("a")
+    del first
+    second = cordwood.load(other, to="jax")
+    third = cordwood.load(other, to="jax")
+    assert float(a.min()) == float(a.max()) == 1.0
+    assert float(second["b"].min()) == float(third["b"].max()) == 8.0
+
+
+def test_dropped_jax_arrays_leave_their_memory_to_the_next_load(path: Path) -> None:
+    first = cordwood.load(path, to="jax")
+    place = first["b"].unsafe_buffer_pointer()
+    del first
+    second = cordwood.load(path, to="jax")
+    assert second["b"].unsafe_buffer_pointer() == place
+    jax.block_until_ready(second)
+
+
+def test_a_load_of_another_tree_gives_back_what_it_cannot_use(tmp_path: Path, path: Path) -> None:
+    other = tmp_path / "other.safetensors"
+    cordwood.save(other, {"a": np.ones(2 * MIB, np.float32)})
+    first = cordwood.load(path)
+    del first
+    second = cordwood.load(other)
+    assert kept_bytes() == 0
+    del second
+    assert kept_bytes() == 8 * MIB
+
+
+def release(path: Path) -> None:
+    cordwood.release_memory()
+
+
+def save(path: Path) -> None:
+    cordwood.save(path, {"w": np.ones(3)})
+
+
+def save_async(path: Path) -> None:
+    cordwood.save_async(path, {"w": np.ones(3)}).wait()
+
+
+@pytest.mark.parametrize("give_back", [release, save, save_async])
+def test_what_gives_kept_memory_back(
+    tmp_path: Path, path: Path, give_back: Callable[[Path], None]
+) -> None:
+    first = cordwood.load(path)
+    del first
+    assert kept_bytes() == 20 * MIB
+    give_back(tmp_path / "saved.safetensors")
+    assert kept_bytes() == 0
+
+
+def test_no_more_is_kept_than_the_bound(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_memory, "_limit_bytes", 12 * MIB)
+    first = cordwood.load(path)
+    del first["a"], first["b"]  # 8 MiB fit, 12 more do not
+    assert kept_bytes() == 8 * MIB
+
+
+def test_the_bound_is_a_share_of_the_machine() -> None:
+    assert 0 < kept_memory.most_kept_bytes() <= 4 << 30
+
+
+def test_memory_that_is_traced_is_numpys(path: Path) -> None:
+    with traced_memory() as traced:
+        first = cordwood.load(path)
+        del first
+    assert traced.peak_bytes >= 20 * MIB
+    assert kept_bytes() == 0
+
+
+PEAKS = """
+import json, sys
+import numpy as np
+import cordwood
+
+def status(field):
+    with open("/proc/self/status") as lines:
+        for line in lines:
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) * 1024
+
+def peak_of(path):
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+    tree = cordwood.load(path)
+    return status("VmHWM")
+
+before = status("VmRSS")
+peaks = [peak_of(path) - before for path in sys.argv[1:]]
+print(json.dumps(peaks))
+"""
+
+
+def test_loads_one_after_another_never_hold_two_trees(tmp_path: Path) -> None:
+    paths = []
+    for number, sizes in enumerate([(40, 60), (40, 60), (100,), (25, 75)]):
+        paths.append(str(tmp_path / f"{number}.safetensors"))
+        leaves = {str(i): np.full(mib * MIB, 3, np.uint8) for i, mib in enumerate(sizes)}
+        cordwood.save(paths[-1], leaves)
+    for peak in json.loads(run_python(PEAKS, *paths)):
+        assert peak < 132 * MIB

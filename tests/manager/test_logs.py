@@ -1,0 +1,127 @@
+"""What the logger "cordwood" tells of a run."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cordwood
+from cordwood import CheckpointManager, KeepBest, KeepLast, StepError, StepReader
+
+TREE = {"w": np.zeros(3 << 20, np.uint8)}
+
+
+@pytest.fixture
+def info(caplog: pytest.LogCaptureFixture) -> Any:
+    caplog.set_level(logging.DEBUG, logger="cordwood")
+
+    def lines(level: int = logging.INFO) -> list[str]:
+        found = [each.getMessage() for each in caplog.records if each.levelno == level]
+        caplog.clear()
+        return found
+
+    return lines
+
+
+def test_what_is_restored_is_a_line(tmp_path: Path, info: Any) -> None:
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(1, TREE)
+    assert len(info()) == 1
+    StepReader(tmp_path).restore()
+    (line,) = info()
+    assert line.startswith("restored step 1: 3.0 MiB read in ")
+    assert line.endswith(f"/s ({tmp_path}/1)")
+    StepReader(tmp_path).restore(1, like=TREE)
+    (line,) = info()
+    assert line.startswith("restored step 1: 3.0 MiB read in ")
+
+
+def test_what_is_deleted_is_a_line(tmp_path: Path, info: Any) -> None:
+    with CheckpointManager(tmp_path, keep=KeepLast(2)) as manager:
+        for step in range(4):
+            manager.save(step, TREE)
+            manager.wait()
+        assert [line for line in info() if ": deleted " in line] == [
+            f"{tmp_path}: deleted step 0: no policy keeps it",
+            f"{tmp_path}: deleted step 1: no policy keeps it",
+        ]
+        manager.delete(2)
+        assert info() == [f"{tmp_path}: deleted step 2: delete was called"]
+        manager.delete_after(3)
+        assert info() == []
+
+
+def test_a_step_that_the_policy_leaves_out_is_a_line_for_debugging(
+    tmp_path: Path, info: Any
+) -> None:
+    with CheckpointManager(tmp_path, save=2) as manager:
+        for step in range(2):
+            manager.save(step, TREE)
+    (line,) = [each for each in info(logging.DEBUG) if "not saved" in each]
+    assert line == f"{tmp_path}: step 1 is not saved: the policy does not ask for it"
+
+
+def test_sizes_are_readable(tmp_path: Path) -> None:
+    seen: list[cordwood.SaveReport] = []
+    with CheckpointManager(tmp_path, on_save=seen.append) as manager:
+        manager.save(1, {"w": np.zeros(3, np.uint8)})
+    assert str(seen[0]).startswith("saved step 1: 3 B written, 0 B linked, ")
+    assert "MB" not in str(seen[0])
+
+
+def test_a_closed_manager_saves_no_more_until_it_is_opened_again(tmp_path: Path) -> None:
+    manager = CheckpointManager(tmp_path)
+    with manager:
+        manager.save(1, TREE)
+    with pytest.raises(StepError, match="the manager is closed and saves no more: save inside"):
+        manager.save(2, TREE)
+    assert manager.steps() == [1]
+    assert manager.restore(required=True).step == 1
+    other = CheckpointManager(tmp_path)
+    with pytest.raises(ZeroDivisionError), other:
+        raise ZeroDivisionError
+    with pytest.raises(StepError, match="is closed"):
+        other.save(2, TREE)
+    manager.delete(1)
+    assert manager.steps() == []
+    with manager:
+        manager.save(2, TREE)
+    assert manager.steps() == [2]
+
+
+def test_a_metric_that_no_step_has_is_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keep = KeepBest(2, "accuracy") | KeepLast(1)
+    with CheckpointManager(tmp_path, keep=keep, background=False) as manager:
+        manager.save(1, {"w": np.zeros(3)})
+        assert not _warnings(caplog)  # no step has any metric
+        for step in (2, 3, 4):
+            manager.save(step, {"w": np.zeros(3)}, metrics={"acc": 0.5})
+        why = "no step has the metric 'accuracy'; the metrics that steps have: acc"
+        assert _warnings(caplog) == [f"{tmp_path}: keep: {why}"]
+        manager.save(5, {"w": np.zeros(3)}, metrics={"accuracy": 0.5})
+    assert len(_warnings(caplog)) == 1
+
+
+def test_best_of_a_metric_that_no_step_has_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with CheckpointManager(tmp_path, background=False) as manager:
+        assert manager.best("loss") is None
+        assert not _warnings(caplog)
+        manager.save(1, {"w": np.zeros(3)}, metrics={"loss": 1.0, "acc": 0.5})
+        assert manager.best("los") is None
+        manager.save(2, {"w": np.zeros(3)})
+    why = "no step has the metric 'los'; the metrics that steps have: acc, loss"
+    assert _warnings(caplog) == [f"best: {why}"]
+    with CheckpointManager(tmp_path, keep=KeepBest(2, "los")) as manager:
+        assert str(manager.plan()).startswith(f"1  delete  no policy keeps it; {why}")
+
+
+def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]

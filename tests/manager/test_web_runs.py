@@ -1,0 +1,114 @@
+"""Runs in object stores: how many requests they cost, and how many at once."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import cordwood
+from cordwood import CheckpointManager, StepReader
+from tests.engine.web_stores import Request, WebStore, web_store
+from tests.threads import until
+
+
+@pytest.fixture(params=["s3", "gs"])
+def web(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebStore]:
+    with web_store(request.param, monkeypatch) as store:
+        yield store
+
+
+def filled(web: WebStore, count: int) -> str:
+    """A run of steps that `cordwood.save` has saved, all like the first."""
+    url = f"{web.url}/run"
+    cordwood.save(f"{url}/0", {"w": np.zeros(3)})
+    for name in web.names("run/0"):
+        for step in range(1, count):
+            web.put(f"run/{step}/{name}", web.objects[f"run/0/{name}"][0], lambda _: True)
+    web.requests.clear()
+    web.most_at_once = 0
+    return url
+
+
+def index_requests(web: WebStore) -> Counter[str]:
+    return Counter(each.key for each in web.requests if each.key.endswith("/cordwood.json"))
+
+
+def test_steps_are_asked_in_parallel_and_three_times_at_most(web: WebStore) -> None:
+    """One listing; of each step its version, that it is not too large, and its index."""
+    url = filled(web, 200)
+    at_once = threading.Semaphore(0)
+    waiting: list[Request] = []
+
+    def hook(request: Request) -> None:
+        if request.method == "GET" and len(waiting) < 8:
+            waiting.append(request)
+            if len(waiting) == 8:
+                at_once.release(8)
+            assert at_once.acquire(timeout=30)
+
+    web.hook = hook
+    reader = StepReader(url)
+    assert len(reader.steps()) == 200
+    assert web.count("LIST") == 1
+    assert max(index_requests(web).values()) <= 3
+    assert len(web.requests) <= 1 + 3 * 200
+    assert web.most_at_once >= 8
+    web.requests.clear()
+    assert len(reader.steps()) == 200
+    assert len(web.requests) == 1 + 200, "what is known is asked for its version alone"
+
+
+def test_a_save_asks_each_step_once(web: WebStore) -> None:
+    url = filled(web, 30)
+    with CheckpointManager(url, keep=40) as manager:
+        manager.save(30, {"w": np.zeros(3)})
+        manager.wait()
+        web.requests.clear()
+        manager.save(31, {"w": np.zeros(3)})
+        manager.wait()
+        asked = index_requests(web)
+        assert asked["run/30/cordwood.json"] <= 2, "it was the newest before, and is looked for"
+        assert {asked[f"run/{step}/cordwood.json"] for step in range(30)} == {1}
+        assert web.count("LIST") <= 8
+
+
+def test_a_restore_asks_for_one_step(web: WebStore) -> None:
+    url = filled(web, 30)
+    restored = StepReader(url).restore()
+    assert restored is not None
+    assert restored.step == 29
+    assert set(index_requests(web)) == {"run/29/cordwood.json"}
+
+
+def test_the_newest_step_costs_a_few_requests(web: WebStore) -> None:
+    url = filled(web, 200)
+    assert StepReader(url).latest() == 199
+    assert len(web.requests) <= 4
+
+
+def test_a_bucket_is_a_root(web: WebStore) -> None:
+    with CheckpointManager(web.url, keep=1) as manager:
+        for step in (1, 2):
+            manager.save(step, {"w": np.full(3, step)})
+    assert StepReader(f"{web.url}/").steps() == [2]
+    assert {key.partition("/")[0] for key in web.objects} == {"2"}
+
+
+def test_a_run_that_was_deleted_in_part_is_cleaned_up(
+    web: WebStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = filled(web, 3)
+    for key in list(web.objects):
+        if key.startswith("run/1/") and not key.endswith("model.safetensors.index.json"):
+            del web.objects[key]
+    with CheckpointManager(url) as manager:
+        manager.save(3, {"w": np.zeros(3)})
+    assert web.names("run/1") != []
+    monkeypatch.setattr("cordwood.engine.object_store.GRACE_SECONDS", -1)
+    with CheckpointManager(url) as manager:
+        manager.save(4, {"w": np.zeros(3)})
+    until(lambda: web.names("run/1") == [])

@@ -1,0 +1,40 @@
+"""What `help()` shows of the values that cordwood returns."""
+
+from __future__ import annotations
+
+import pydoc
+
+import pytest
+
+import cordwood
+
+NAMED_TUPLES = [
+    name
+    for name in cordwood.__all__
+    if isinstance(getattr(cordwood, name), type) and hasattr(getattr(cordwood, name), "_fields")
+]
+
+
+def test_there_are_named_tuples() -> None:
+    assert {"Conversion", "Detected", "LeafDiff", "Restored", "Verification"} <= set(NAMED_TUPLES)
+
+
+@pytest.mark.parametrize("name", NAMED_TUPLES)
+def test_help_of_a_named_tuple_explains_each_field(name: str) -> None:
+    text = pydoc.plain(pydoc.render_doc(getattr(cordwood, name)))
+    assert "Alias for field number" not in text
+    assert "ForwardRef" not in text
+
+
+@pytest.mark.parametrize("name", NAMED_TUPLES)
+def test_a_documented_named_tuple_is_still_one(name: str) -> None:
+    cls = getattr(cordwood, name)
+    values = tuple(range(len(cls._fields)))
+    made = cls(*values)
+    assert made == values
+    assert made._replace(**{cls._fields[0]: 7})[0] == 7
+
+
+def test_help_of_a_pending_save_shows_what_users_call() -> None:
+    shown = {name for name in dir(cordwood.PendingSave) if not name.startswith("_")}
+    assert shown == {"done", "exception", "failed", "progress", "wait"}
