@@ -10,7 +10,7 @@ import pytest
 
 import cordwood
 from cordwood.engine import waiting
-from cordwood.engine.arrivals import compare
+from cordwood.engine.arrivals import compare, encode_failure, key_of
 from cordwood.engine.hosts import Hosts
 from cordwood.engine.meeting import Meeting
 from cordwood.errors import ProcessError
@@ -156,6 +156,23 @@ def test_a_wait_is_reported(
         "waiting for other processes to save ckpt/100 (the log of process 0 names them), "
         in caplog.text
     )
+
+
+class GivesUpAtTheSameMoment(FakeHosts):
+    """Process 1; process 0 gives up just before process 1 looks whether it is there."""
+
+    def list(self, prefix: str) -> Mapping[str, bytes]:
+        if prefix.startswith("cordwood/at/"):
+            text = encode_failure(1, "process 2 did not come")
+            self._store.values[key_of("save x", "say")] = b"L" + text
+        return super().list(prefix)
+
+
+def test_the_reason_of_process_0_is_heard_in_the_last_moment() -> None:
+    hosts = GivesUpAtTheSameMoment(Store(), 1, 3)
+    met = Meeting(hosts, "save x", timeout_seconds=0.1, silence_seconds=100)
+    with pytest.raises(ProcessError, match=r"^process 2 did not come$"), met:
+        pass
 
 
 def test_many_failures_leave_few_keys() -> None:

@@ -80,10 +80,9 @@ class Rendezvous:
         self._token = secrets.token_bytes(TOKEN_BYTES)
         self._beats = Beats()
         self._next_look = time.monotonic() + _LOOK_SECONDS
-        self._had_failures = False
+        self._had_failures = self._arrived = False
         self._passed_since: float | None = None  # process 0 came for something else
         self._passed_text = ""
-        self._arrived = False
         self._is_late = False  # others did not come in time
         self._withdrawn = False  # nobody needs to be told why this one leaves
         if background:
@@ -97,9 +96,8 @@ class Rendezvous:
 
         Raises ProcessError: a process did not come, failed, died, or came for something else.
         """
-        value = (
-            self._token + self._rooms.incarnation + self._purpose.encode("utf-8", "surrogatepass")
-        )
+        purpose = self._purpose.encode("utf-8", "surrogatepass")
+        value = self._token + self._rooms.incarnation + purpose
         self._arrived = True
         self._hosts.put(self._arrival(self._hosts.index), value)
         self._refuse_restart()
@@ -253,8 +251,7 @@ class Rendezvous:
     # The others.
 
     def _listen(self, check: Callable[[], None], arrival: bytes) -> str:
-        start = time.monotonic()
-        first = True
+        start, first = time.monotonic(), True
         say = key_of(self._purpose, "say")
         waiting = Waiting(self._whom)
         while True:
@@ -303,7 +300,7 @@ class Rendezvous:
         if count <= known:
             return None
         if message[:1] == _LATE:
-            # This process may have left out the call that process 0 gave up. To be told so once is
+            # This process may have left out the call that process 0 gave up. One report of that is
             # enough: else two that call for one purpose again and again might never meet.
             self._rooms.failed[self._purpose] = count + was_there
         else:
@@ -312,8 +309,8 @@ class Rendezvous:
         raise ProcessError(text)
 
     def _my_part(self, message: bytes) -> bytes:
-        at = 1 + 8 + (self._hosts.index - 1) * TOKEN_BYTES
-        return message[at : at + TOKEN_BYTES]
+        start = 1 + 8 + (self._hosts.index - 1) * TOKEN_BYTES
+        return message[start : start + TOKEN_BYTES]
 
     def _end_of_patience(self) -> None:
         """Raise ProcessError: who did not come."""
@@ -322,14 +319,18 @@ class Rendezvous:
             raise ProcessError(self._passed_text)
         here = {0} if self._is_here(0) else set()
         if not here:
+            # Process 0 may have given up just now: it says why before it removes its arrival.
+            message = self._hosts.get(key_of(self._purpose, "say"), 0.001) or b""
+            if message[:1] in (_FAILED, _LATE):
+                self._hear(message, was_there=False)
             self._withdrawn = True  # process 0 is late: it will wait for this one, if it comes
             raise self._gave_up([0])
-        here |= set(self._arrivals(self._lane)[0])
+        here |= self._arrivals(self._lane)[0].keys()
         raise self._gave_up([i for i in range(self._hosts.count) if i not in here] or [0])
 
     def _gave_up(self, missing: list[int]) -> ProcessError:
-        index = self._hosts.index
-        return ProcessError(did_not_come(missing, self._timeout_seconds, self._purpose, index))
+        text = did_not_come(missing, self._timeout_seconds, self._purpose, self._hosts.index)
+        return ProcessError(text)
 
     def _whom(self) -> str:
         with suppress(ProcessError):
