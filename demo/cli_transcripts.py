@@ -18,38 +18,39 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 
 HEAD = """# The command `cordwood`
 
-Installing the package (`pip install .` in a clone) installs the command; `python -m cordwood` is
-the same. Every command takes `--help`, with examples, and `--json`, which prints one JSON document.
-This page is written by `python -m demo.cli_transcripts`, which runs each command in a
-pseudo-terminal of 100 columns and 40 lines and prints what stands on its screen in the end; a test
-compares it with what the command prints, and another types some of it in tmux.
+`pip install .` in a clone installs the command. `python -m cordwood` runs the same command. Every
+command has two options: `--help` prints examples, and `--json` prints one JSON document.
+
+The script `python -m demo.cli_transcripts` writes this page. It runs each command in a
+pseudo-terminal of 100 columns and 40 lines and prints the final screen. One test compares this page
+with the output of the commands. Another test types some of the commands in tmux.
 
 | exit code | meaning |
 |---|---|
-| 0 | done; no difference, no damage, no problem |
-| 1 | the answer is no: `diff` found differences, `verify` damage, `doctor` a problem |
+| 0 | success: no difference, no damage, no problem |
+| 1 | `diff` found differences, `verify` found damage, or `doctor` found a problem |
 | 2 | the arguments are wrong |
-| 3 | there is no such checkpoint or leaf, or it could not be read or written |
+| 3 | the checkpoint or leaf does not exist, or it could not be read or written |
 | 130 | interrupted |
 
-`run/latest` is the newest whole step in the directory `run`, in every command that reads, unless
-something of that name lies there.
+`run/latest` is the newest complete step in the directory `run`. Every command that reads accepts
+it. If `run` has an entry named `latest`, the command uses that entry.
 
-Completion: `eval "$(_CORDWOOD_COMPLETE=bash_source cordwood)"`; `zsh_source` and `fish_source`
-are for those shells. It completes commands, options, files, and after a local path the key paths in
-it: `cordwood show run/100 par<TAB>`.
+To set up completion, run `eval "$(_CORDWOOD_COMPLETE=bash_source cordwood)"`. Use `zsh_source` for
+zsh and `fish_source` for fish. Completion covers commands, options and files. After a local path it
+also completes the key paths of the checkpoint: `cordwood show run/100 par<TAB>`.
 
-Control characters and invisible formatting characters in names, texts and paths are printed
-escaped, as `\\x1b` or `\\u202e`, and in JSON as `\\u001b`. `cat` prints a string as it is where its
-output is no terminal.
+Names, texts and paths may contain control characters or invisible formatting characters. The
+command prints these escaped, as `\\x1b` or `\\u202e`, and in JSON as `\\u001b`. If the output is not
+a terminal, `cat` prints a string unchanged.
 """
 
 _SAVED_SECONDS = 1_764_000_000.0  # 2025-11-24 16:00 UTC
 
-# Headings, and commands; a name before a colon is what they are run as.
+# Headings and the commands under each.
 SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
-        "What is in it",
+        "List the contents",
         (
             "cordwood ls run/100",
             "cordwood ls run/100 '**/kernel' --sort size",
@@ -59,7 +60,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "One leaf",
+        "Look at one leaf",
         (
             "cordwood show run/100 params/embed",
             "cordwood cat run/100 'params/head/kernel[0:2,:]'",
@@ -67,14 +68,14 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "Two checkpoints",
+        "Compare two checkpoints",
         (
             "cordwood diff run/100 run/200",
             "cordwood diff run/100 model.msgpack --select params",
         ),
     ),
     (
-        "Whether it is whole",
+        "Check for damage",
         (
             "cordwood verify run/100",
             "cordwood verify run/100 --sample 50%",
@@ -82,7 +83,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "Another format",
+        "Convert to another format",
         (
             "cordwood convert run/100 params.safetensors --select params --cast bf16",
             "cordwood convert run/100 all.msgpack",
@@ -102,7 +103,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def make_checkpoints(folder: Path) -> None:
-    """Save two steps of a run, and a file, at a time that is always the same."""
+    """Save two steps of a run and one file, with a fixed clock."""
     random = np.random.default_rng(0)
     kernel = np.arange(24, dtype=np.float32).reshape(4, 6)
     state = {
@@ -124,7 +125,7 @@ def make_checkpoints(folder: Path) -> None:
 
 
 def transcript(folder: Path, command: str) -> str:
-    """A command, what it leaves on a terminal's screen, and its exit code if that is not 0."""
+    """Return a command, its final screen, and its exit code unless that is 0."""
     arguments = [sys.executable, "-m", "cordwood", *shlex.split(command)[1:]]
     environment = {
         **os.environ,
@@ -140,7 +141,7 @@ def transcript(folder: Path, command: str) -> str:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [HEAD]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
