@@ -41,8 +41,8 @@ zsh and `fish_source` for fish. Completion covers commands, options and files. A
 also completes the key paths of the checkpoint: `cordwood show run/100 par<TAB>`.
 
 Names, texts and paths may contain control characters or invisible formatting characters. The
-command prints these escaped, as `\\x1b` or `\\u202e`, and in JSON as `\\u001b`. If the output is not
-a terminal, `cat` prints a string unchanged.
+command prints these escaped, as `\\x1b` or `\\u202e`, and in JSON as `\\u001b`. If the output
+is not a terminal, `cat` prints a string unchanged.
 """
 
 _SAVED_SECONDS = 1_764_000_000.0  # 2025-11-24 16:00 UTC
