@@ -15,6 +15,8 @@ import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 from hypothesis.database import DirectoryBasedExampleDatabase  # noqa: E402
 
+from tests.contract import internal_names  # noqa: E402
+
 # Slow shared machines must not fail a property that holds: examples are counted, not timed. And
 # whether a change passes is no throw of dice: `make test` draws the same examples each time, `make
 # fuzz` and `make soak` draw new ones.
@@ -32,6 +34,12 @@ settings.register_profile(
     database=DirectoryBasedExampleDatabase(".hypothesis/examples"),  # what failed comes first
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "cordwood"))
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the tests of a module that uses public names only."""
+    if not internal_names(item.path):
+        item.add_marker(pytest.mark.contract)
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ import optax
 import pytest
 from eformer.pytree import _serialization as eformer
 
-from cordwood import msgpack
-from cordwood.tree.state_dict import register_serialization_state
+from cordwood import msgpack, register_serialization_state
 
 
 class Held:

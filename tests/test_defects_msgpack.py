@@ -23,10 +23,15 @@ from eformer.pytree import _serialization as eformer
 from flax import nnx
 
 import cordwood
-from cordwood import msgpack
-from cordwood.errors import FormatError, MismatchError, UnsupportedLeafError
+from cordwood import (
+    FormatError,
+    MismatchError,
+    UnsupportedLeafError,
+    from_state_dict,
+    msgpack,
+    register_serialization_state,
+)
 from cordwood.testing import assert_trees_equal
-from cordwood.tree.state_dict import from_state_dict, register_serialization_state
 from tests.memory import traced_memory
 from tests.random_trees import assert_same
 

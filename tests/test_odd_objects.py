@@ -22,8 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cordwood import msgpack
-from cordwood.tree.state_dict import register_serialization_state
+from cordwood import msgpack, register_serialization_state
 from tests.children import run_python
 
 ANY_ERROR: Any = Exception  # some objects raise their own

@@ -11,8 +11,14 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood import CheckpointManager, StepReader
-from cordwood.errors import NotACheckpointError, PrefixError, TruncatedError, UnsupportedFormatError
+from cordwood import (
+    CheckpointManager,
+    NotACheckpointError,
+    PrefixError,
+    StepReader,
+    TruncatedError,
+    UnsupportedFormatError,
+)
 from tests.golden.orbax_checkpoints import GOLDEN
 
 KINDS = ["a.safetensors", "a.msgpack", "a.msgpack.zst", "packs", "zarr"]

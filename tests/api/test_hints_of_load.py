@@ -16,7 +16,7 @@ from flax.training.train_state import TrainState
 from jax.sharding import PartitionSpec as P
 
 import cordwood
-from cordwood.errors import MismatchError
+from cordwood import MismatchError
 from cordwood.testing import assert_trees_equal
 from tests.children import run_python
 from tests.shardings import mesh_of

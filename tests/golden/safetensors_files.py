@@ -10,9 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
-from cordwood.dtypes import to_numpy
+import cordwood
 
 FOLDER = Path(__file__).parent
 
@@ -33,7 +34,7 @@ TREE: dict[Any, Any] = {
     "params.none": np.arange(2, dtype=np.uint8),
     "Params": {"None": np.zeros((0, 3), np.float32)},
     "moments": Moments(np.float32(0.5), np.arange(4, dtype=np.complex128)),
-    "quantised": np.arange(-2, 2).astype(to_numpy("int4")),
+    "quantised": np.arange(-2, 2).astype(ml_dtypes.int4),
     "values": [True, 1, 2**64, 0.1, float("nan"), 1 - 2j, "é", "\ud83d", b"\x00\xff"],
     3: {(1, "a"): 1.0, None: "x" * 5000},
     "\ud800": -0.0,
@@ -43,9 +44,7 @@ TREE: dict[Any, Any] = {
 def main() -> None:
     import safetensors.numpy
 
-    from tests.formats.assemble import file_bytes
-
-    (FOLDER / "v1.safetensors").write_bytes(file_bytes(TREE, METADATA))
+    cordwood.save(FOLDER / "v1.safetensors", TREE, metadata=METADATA)
     safetensors.numpy.save_file(ARRAYS, FOLDER / "reference-0.8.0.safetensors", METADATA)
 
 

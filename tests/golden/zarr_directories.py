@@ -10,10 +10,10 @@ import shutil
 from pathlib import Path
 from typing import Any, Literal
 
+import ml_dtypes
 import numpy as np
 
 import cordwood
-from cordwood.dtypes import to_numpy
 
 GOLDEN = Path(__file__).parent / "zarr-v1"
 
@@ -23,7 +23,7 @@ TREE: dict[Any, Any] = {
     "layers.0": np.arange(2, dtype=np.uint8),
     "Layers": {"0": np.zeros((0, 3), np.float32)},
     "..": np.float32(0.5),
-    "quantised": np.arange(-2, 2).astype(to_numpy("uint4")),
+    "quantised": np.arange(-2, 2).astype(ml_dtypes.uint4),
     "times": np.arange(2).astype("datetime64[s]"),
     "values": [True, 2**64, float("nan"), 1 - 2j, "é", b"\x00\xff", None],
     3: {(1, "a"): 1.0, None: {}},

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import cordwood
-from cordwood.errors import CordwoodError
+from cordwood import CordwoodError
 from tests.memory import traced_memory
 
 __all__ = ["Case", "changed", "dumped", "refused", "written"]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.errors import (
+from cordwood import (
     CordwoodError,
     CorruptionError,
     FormatError,

@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 
 import cordwood
-from cordwood.errors import (
+from cordwood import (
     CordwoodError,
     CorruptionError,
     FormatError,

@@ -47,7 +47,7 @@ def expected(name: str) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize(("count", "mesh"), [(2, [4]), (4, [4, 2])], ids=["2", "4"])
 def test_each_process_reads_its_own_part(stored: Path, count: int, mesh: list[int]) -> None:
     with Group(count) as group:
-        results = group.run("load_onto", path=str(stored), specs=SPECS, mesh=mesh)
+        results = group.run("scenarios.load_onto", path=str(stored), specs=SPECS, mesh=mesh)
     seen = {name: np.zeros(expected(name).shape, bool) for name in TREE}
     for parts, read_bytes in results:
         for name, shards in parts.items():

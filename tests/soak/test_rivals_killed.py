@@ -13,8 +13,15 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from cordwood import CheckpointManager, KeepLast, SaveReport, load, verify
-from cordwood.errors import CordwoodError, PendingSaveError
+from cordwood import (
+    CheckpointManager,
+    CordwoodError,
+    KeepLast,
+    PendingSaveError,
+    SaveReport,
+    load,
+    verify,
+)
 from cordwood.testing import assert_trees_equal
 from tests.processes.group import forked
 from tests.soak.journal import Line, read_journal, telling

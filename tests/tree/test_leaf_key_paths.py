@@ -9,7 +9,7 @@ import pytest
 from eformer.serialization import serialization as eformer
 
 import cordwood
-from cordwood.tree.leaf_key_paths import join_key
+from cordwood import join_key
 
 
 class Pair(NamedTuple):

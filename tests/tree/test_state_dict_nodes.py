@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from cordwood.tree.state_dict import from_state_dict, is_serializable, to_state_dict
+from cordwood import from_state_dict, is_serializable, to_state_dict
 
 from .state_dict_trees import same
 
