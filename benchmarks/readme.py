@@ -1,6 +1,6 @@
-"""The README's table of measured ratios, taken from the pages that the benchmarks write.
+"""The README's table of measurements, read from the pages that the benchmarks write.
 
-python -m benchmarks.readme    writes it into README.md
+python -m benchmarks.readme    writes the table into README.md
 """
 
 from __future__ import annotations
@@ -17,21 +17,27 @@ from benchmarks.resume import (
     SAFETENSORS,
 )
 
-__all__ = ["README", "ROWS", "table", "with_table"]
-
 HERE = Path(__file__).resolve().parent
 README = HERE.parent / "README.md"
 BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
 
 
 class Row(NamedTuple):
-    """A ratio of a page: a peer's time for one of cordwood's."""
+    """One row of the README's table: a peer's time divided by cordwood's.
 
-    doing: str
-    beside: str
+    Attributes:
+        task: the operation that is measured.
+        peer: the library that cordwood is compared with.
+        page: the file of the benchmark, in this folder.
+        section: the heading in that file under which the ratio is listed.
+        ratio: the name of the ratio in that section.
+    """
+
+    task: str
+    peer: str
     page: str
-    tree: str  # the section
-    ratio: str  # the row
+    section: str
+    ratio: str
 
 
 _ORBAX, _EFORMER = "orbax StandardCheckpointer", "eformer tree_serialize / tree_deserialize"
@@ -42,7 +48,7 @@ _LOOP = "A loop with three saves"
 
 ROWS = [
     *[
-        Row(f"resume: the first load of a new process, {what}", peer, "resume.md", "cold", row)
+        Row(f"first load of a new process, {what}", peer, "resume.md", "cold", row)
         for what, peer, row in [
             ("`.safetensors`", "safetensors.flax", f"{SAFETENSORS} / {OURS}"),
             ("`.msgpack`", "flax", f"{FLAX} / {OURS_MSGPACK}"),
@@ -50,7 +56,7 @@ ROWS = [
         ]
     ],
     *[
-        Row(f"load again and again in one process, {what}", peer, "resume.md", "repeated", row)
+        Row(f"repeated loads in one process, {what}", peer, "resume.md", "repeated", row)
         for what, peer, row in [
             ("`.safetensors`", "safetensors.flax", f"{SAFETENSORS} / {OURS}"),
             ("a directory", "Orbax", f"{ORBAX} / {OURS_DIRECTORY}"),
@@ -61,7 +67,7 @@ ROWS = [
         for peer, name in [("Orbax", _ORBAX), ("eFormer", _EFORMER)]
     ],
     Row(
-        "how long `save_async` blocks, 8 devices",
+        "time that `save_async` blocks, 8 devices",
         "Orbax",
         "directory.md",
         "gpt2-8-devices",
@@ -82,14 +88,14 @@ ROWS = [
         f"{_FLAX_SAVE} / cordwood.save .msgpack, durable",
     ),
     Row(
-        "save one file, where safetensors does not flush",
+        "save one file; safetensors.flax does not flush it to the disk",
         "safetensors.flax",
         "single_file.md",
         "gpt2",
         f"safetensors.flax.save_file, no fsync / {_SAVE}",
     ),
     Row(
-        "what `CheckpointManager` costs a training loop, 0.27 GB",
+        "time that a manager adds to a training loop, 0.27 GB",
         "Orbax",
         "manager.md",
         _LOOP,
@@ -99,36 +105,39 @@ ROWS = [
 ]
 
 
-def found(page: str, tree: str, ratio: str) -> float:
-    """What a page says; KeyError: it does not."""
-    section = f"\n## {tree}\n"
-    text = (HERE / page).read_text()
-    if section not in text:
-        raise KeyError(f"{page} has no section {tree}")
-    for line in text.split(section)[1].split("\n## ")[0].splitlines():
+def read_ratio(row: Row) -> float:
+    """Return the ratio that a benchmark's page lists.
+
+    Raises:
+        KeyError: the page has no such section, or the section has no such ratio.
+    """
+    heading = f"\n## {row.section}\n"
+    text = (HERE / row.page).read_text()
+    if heading not in text:
+        raise KeyError(f"{row.page} has no section {row.section}")
+    for line in text.split(heading)[1].split("\n## ")[0].splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if cells[0] == ratio:
+        if cells[0] == row.ratio:
             return float(cells[1].replace(",", ""))
-    raise KeyError(f"{page}, {tree}: no row {ratio!r}")
+    raise KeyError(f"{row.page}, {row.section}: no row {row.ratio!r}")
 
 
-def table() -> str:
-    """Markdown."""
-    lines = ["| | beside | times as fast | |", "|---|---|---:|---|"]
+def make_table() -> str:
+    """Return the table as Markdown."""
+    lines = ["| task | compared with | times as fast | measured in |", "|---|---|---:|---|"]
     for row in ROWS:
-        value = found(row.page, row.tree, row.ratio)
-        shown = f"{value:.0f}" if value >= 10 else f"{value:.1f}"
-        lines.append(
-            f"| {row.doing} | {row.beside} | {shown} | [{row.page}](benchmarks/{row.page}) |"
-        )
+        ratio = read_ratio(row)
+        rounded = f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"
+        link = f"[{row.page}](benchmarks/{row.page})"
+        lines.append(f"| {row.task} | {row.peer} | {rounded} | {link} |")
     return "\n".join(lines) + "\n"
 
 
-def with_table(readme: str) -> str:
-    """The README with the table as the pages are now."""
+def replace_table(readme: str) -> str:
+    """Return the README's text with a table made from the pages as they are now."""
     before, rest = readme.split(BEGIN)
-    return before + BEGIN + table() + END + rest.split(END)[1]
+    return before + BEGIN + make_table() + END + rest.split(END)[1]
 
 
 if __name__ == "__main__":
-    README.write_text(with_table(README.read_text()))
+    README.write_text(replace_table(README.read_text()))

@@ -1,4 +1,4 @@
-"""The examples and the README's code run as they stand."""
+"""The examples and the code of the README, docs/files.md and docs/loading.md run as they stand."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ EXAMPLES = [
     if not script.name.startswith("train_")
 ]
 README = ROOT / "README.md"
+PAGES = [ROOT / "docs" / name for name in ("files.md", "loading.md")]
 
 
 def run_in(folder: Path, *arguments: str) -> str:
@@ -54,17 +55,18 @@ def test_save_and_load_names_every_difference(tmp_path: Path) -> None:
     assert "did you mean dense/bias?" in output
 
 
-def test_the_readme_runs(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+@pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.stem)
+def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     assert len(blocks) >= 2
     run_in(tmp_path, "-c", "\n".join(blocks))
     assert (tmp_path / "model.safetensors").is_file()
-    assert (tmp_path / "model.msgpack").is_file()
 
 
-def test_the_readme_opens_with_the_two_commands_and_a_short_example() -> None:
+def test_the_readme_opens_with_an_install_line_the_two_commands_and_a_short_example() -> None:
     text = README.read_text()
-    assert text.index("make demo") < text.index("make test") < text.index("```python")
+    places = [text.index(part) for part in ("pip install", "make demo", "make test", "```python")]
+    assert places == sorted(places)
     first = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
     assert len(first.splitlines()) <= 12
 
