@@ -17,6 +17,7 @@ NAMED = """
     api/test_shards.py
     cli/test_transcripts.py
     compat/test_names.py
+    formats/test_conformance.py
     formats/test_zarr_golden.py
     hostile/test_orbax.py
     hostile/test_shards.py
