@@ -25,14 +25,14 @@ sys.path.insert(0, str(HERE.parent))
 import numpy as np  # noqa: E402
 
 from benchmarks.report import hardware  # noqa: E402
-from cordwood.engine import read  # noqa: E402
-from cordwood.engine.digest import digests_of  # noqa: E402
-from cordwood.engine.files import LocalFile  # noqa: E402
+from cordwood.encoding.digests import digests_of  # noqa: E402
 from cordwood.index import Box, Digests, Leaf, Piece, Pieces, Span  # noqa: E402
-from cordwood.plan import boxes as planner  # noqa: E402
-from cordwood.plan import templates  # noqa: E402
-from cordwood.plan.boxes import RANGE_PRICE_BYTES, Want, plan_boxes  # noqa: E402
-from cordwood.plan.templates import RUN_BYTES  # noqa: E402
+from cordwood.io import execute_load  # noqa: E402
+from cordwood.plan import box_templates  # noqa: E402
+from cordwood.plan import load_boxes as planner  # noqa: E402
+from cordwood.plan.box_templates import RUN_BYTES  # noqa: E402
+from cordwood.plan.load_boxes import RANGE_PRICE_BYTES, Want, plan_boxes  # noqa: E402
+from cordwood.storage.open_files import LocalFile  # noqa: E402
 
 MIB = 1 << 20
 SHARE = 8
@@ -84,13 +84,13 @@ def measure(
             file.read_bytes = 0
             with (
                 patch.object(planner, "RANGE_PRICE_BYTES", price),
-                patch.object(templates, "RUN_BYTES", run),
-                patch.object(read, "_GAP_BYTES", min(price, 64 << 10)),
+                patch.object(box_templates, "RUN_BYTES", run),
+                patch.object(execute_load, "_GAP_BYTES", min(price, 64 << 10)),
             ):
                 start = time.perf_counter()
                 blocks = digests.block_bytes if digests is not None else 0
                 plan = plan_boxes([want], block_bytes=[blocks], codecs={})
-                read.execute_load(plan, [file], digests=[digests], verify=True)
+                execute_load.execute_load(plan, [file], digests=[digests], verify=True)
                 seconds = time.perf_counter() - start
             if name in costs:
                 seconds = min(seconds, costs[name].seconds)

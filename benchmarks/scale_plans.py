@@ -11,10 +11,9 @@ from jax.sharding import NamedSharding
 
 from benchmarks.scale_model import DEVICES_PER_PROCESS, StateLeaf, mesh_of, state
 from cordwood import dtypes
-from cordwood.engine.digest import BLOCK_BYTES
-from cordwood.engine.local_store import LocalStore
+from cordwood.encoding.digests import BLOCK_BYTES
 from cordwood.formats.packs.index_file import encode_index
-from cordwood.formats.packs.layout import (
+from cordwood.formats.packs.plan_save import (
     Layout,
     WrittenPack,
     encode_item,
@@ -22,12 +21,13 @@ from cordwood.formats.packs.layout import (
     own_packs,
     pack_name,
 )
-from cordwood.formats.packs.scan import index_of, parse_items
+from cordwood.formats.packs.read_index import index_of, parse_items
 from cordwood.index import Box, LeafSpec, Pieces, Sealed
-from cordwood.plan.boxes import Want, plan_boxes
-from cordwood.plan.packs import packs_of_all, packs_of_process
-from cordwood.sharding.boxes import element_count
-from cordwood.sharding.shards import device_boxes, shard_map
+from cordwood.plan.file_assignment import packs_of_all, packs_of_process
+from cordwood.plan.load_boxes import Want, plan_boxes
+from cordwood.sharding.box import element_count
+from cordwood.sharding.shard_map import device_boxes, shard_map
+from cordwood.storage.local_storage import LocalStore
 from cordwood.tree.flatten import flatten
 
 __all__ = ["Load", "Save", "plan_load", "plan_save"]

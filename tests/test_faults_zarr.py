@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.engine.system import System
+from cordwood.storage.syscalls import System
 from cordwood.testing.faults import (
     Scenario,
     cut_power,
@@ -48,7 +48,7 @@ cordwood.save(path, tree, layout="zarr"OPTIONS)
 LOAD = """
 from pathlib import Path
 import cordwood
-from cordwood.engine.stage import standing
+from cordwood.storage.staging_directory import standing
 
 found = cordwood.load(path, prefix="")
 assert cordwood.load(path, prefix="other")["other"].tolist() == [1, 1, 1]
@@ -61,7 +61,7 @@ leftovers = sorted(set(os.listdir(path)) - known)
 """
 NO_EXCHANGE = """
 import errno
-from cordwood.engine.system import System
+from cordwood.storage.syscalls import System
 
 def exchange(self, one, other):
     raise OSError(errno.EINVAL, "no exchange here")

@@ -7,20 +7,21 @@ import re
 from pathlib import Path
 
 from cordwood.dtypes import DTYPES
-from cordwood.engine.local_store import LocalStore
-from cordwood.engine.object_store import GRACE_SECONDS, ObjectDirectory
+from cordwood.encoding import sealed_header
+from cordwood.encoding.tensor_names import MAX_NAME_BYTES
 from cordwood.formats import eqx
-from cordwood.formats.npy import header as npy_header
-from cordwood.formats.npz.scan import MAX_RATIO
-from cordwood.formats.orbax import arrays, ocdbt, values
-from cordwood.formats.packs import index_file, item
-from cordwood.formats.safetensors import layout, seal
-from cordwood.formats.safetensors.codes import CODES, stored_as
+from cordwood.formats.npy import npy_header as npy_header
+from cordwood.formats.npz.read_index import MAX_RATIO
+from cordwood.formats.orbax import array_reader, key_values, ocdbt
+from cordwood.formats.packs import index_file, index_item
+from cordwood.formats.safetensors import plan_save
+from cordwood.formats.safetensors.dtype_codes import CODES, stored_as
 from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
-from cordwood.formats.safetensors.names import MAX_NAME_BYTES
-from cordwood.formats.zarr import elements, paths
+from cordwood.formats.zarr import array_paths, dtype_names
 from cordwood.formats.zarr import index_file as zarr_index
-from cordwood.formats.zarr import layout as zarr_layout
+from cordwood.formats.zarr import plan_save as zarr_layout
+from cordwood.storage.local_storage import LocalStore
+from cordwood.storage.object_storage import GRACE_SECONDS, ObjectDirectory
 from cordwood.tree import structure
 from tests.golden.orbax_checkpoints import WRITTEN_BY
 
@@ -47,31 +48,36 @@ def test_every_code_of_the_format_is_listed() -> None:
 def test_limits_and_constants() -> None:
     assert f"{MAX_HEADER_BYTES:,} bytes (`MAX_HEADER_BYTES`)" in TEXT
     assert f"longer than {MAX_NAME_BYTES} bytes" in TEXT
-    assert f"begins at a multiple of {layout.DATA_ALIGNMENT}" in TEXT
-    assert f"more than {layout.INLINE_BYTES} bytes" in TEXT
-    assert f"`{seal.HEADER_START}`" in TEXT
-    assert f"bytes {8 + len(seal.HEADER_START)} to {40 + len(seal.HEADER_START)}" in TEXT
+    assert f"begins at a multiple of {plan_save.DATA_ALIGNMENT}" in TEXT
+    assert f"more than {plan_save.INLINE_BYTES} bytes" in TEXT
+    assert f"`{sealed_header.HEADER_START}`" in TEXT
+    assert (
+        f"bytes {8 + len(sealed_header.HEADER_START)} to {40 + len(sealed_header.HEADER_START)}"
+        in TEXT
+    )
     assert f"At most {structure.MAX_DEPTH} levels" in TEXT
     assert f"at most {structure.MAX_KEY_DEPTH} deep" in TEXT
-    assert f"| `{seal.VERSION_KEY}` | `{seal.VERSION}` |" in TEXT
+    assert f"| `{sealed_header.VERSION_KEY}` | `{sealed_header.VERSION}` |" in TEXT
 
 
 def test_limits_and_constants_of_the_zarr_layout() -> None:
-    assert f"longer than {paths.MAX_COMPONENT_BYTES} bytes" in TEXT
-    assert f"longer than {paths.MAX_PATH_BYTES} bytes" in TEXT
+    assert f"longer than {array_paths.MAX_COMPONENT_BYTES} bytes" in TEXT
+    assert f"longer than {array_paths.MAX_PATH_BYTES} bytes" in TEXT
     raw, compressed = (zarr_layout.MAX_CHUNK_BYTES[name] >> 20 for name in (None, "zstd"))
     assert f"more than {raw} MiB ({compressed} MiB compressed)" in TEXT
     assert zarr_layout.MAX_CHUNK_BYTES["blosc"] >> 20 == compressed
     assert f"`version` (`{zarr_index.VERSION}`), `items` and `digest`" in TEXT
-    for name in elements.EXTENSIONS:
+    for name in dtype_names.EXTENSIONS:
         assert name in TEXT
 
 
 def test_limits_of_orbax_checkpoints() -> None:
     assert f"2^{ocdbt.MAX_NODE_BYTES.bit_length() - 1}\nbytes each (`MAX_NODE_BYTES`)" in TEXT
-    assert f"2^{values.MAX_TREE_BYTES.bit_length() - 1} together (`MAX_TREE_BYTES`)" in TEXT
-    assert f"2^{arrays.MAX_UNSTORED_CHUNKS.bit_length() - 1} chunks of an array may be" in TEXT
-    assert f"2^{arrays.MAX_SHARD_INDEX_BYTES.bit_length() - 1} bytes (`MAX_SHARD_I" in TEXT
+    assert f"2^{key_values.MAX_TREE_BYTES.bit_length() - 1} together (`MAX_TREE_BYTES`)" in TEXT
+    assert (
+        f"2^{array_reader.MAX_UNSTORED_CHUNKS.bit_length() - 1} chunks of an array may be" in TEXT
+    )
+    assert f"2^{array_reader.MAX_SHARD_INDEX_BYTES.bit_length() - 1} bytes (`MAX_SHARD_I" in TEXT
     assert f"2^{ocdbt.MAX_KEY_BYTES.bit_length() - 1} bytes\n(`MAX_KEY_BYTES`)" in TEXT
     assert f"Observed with {WRITTEN_BY}" in TEXT
 
@@ -90,10 +96,10 @@ def test_limits_and_constants_of_packs() -> None:
     assert f"stand at bytes {len(index_file._START)} to {index_file._DIGEST_STOP}" in TEXT
     assert f"{index_file.MAX_INDEX_BYTES:,} bytes\n(`MAX_INDEX_BYTES`)" in TEXT
     for limit in ("MAX_CUTS", "MAX_CELLS", "FREE_LEAVES"):
-        power = getattr(item, limit).bit_length() - 1
-        assert getattr(item, limit) == 1 << power
+        power = getattr(index_item, limit).bit_length() - 1
+        assert getattr(index_item, limit) == 1 << power
         assert re.search(rf"2\^{power}\s(cuts|cells|leaves)\s\(`{limit}`\)", TEXT)
-    for member in item.MEMBERS:
+    for member in index_item.MEMBERS:
         assert f"`{member}`" in TEXT
     assert f"at most {LocalStore.file_sizes.max_packs}" in DESIGN
     for size in (ObjectDirectory.file_sizes.pack_bytes, ObjectDirectory.file_sizes.part_bytes):

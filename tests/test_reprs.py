@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.texts import printable
+from cordwood.message_text import printable
 
 HOSTILE = "a\x9b31m\u202eb\u2066"  # C1's CSI, and two bidirectional controls
 SHOWN = "a\\x9b31m\\u202eb\\u2066"

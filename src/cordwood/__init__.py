@@ -16,19 +16,19 @@ _PUBLIC = {
     "cordwood.api.checkpoint": ("Checkpoint", "open"),
     "cordwood.api.stored_leaf": ("StoredLeaf",),
     "cordwood.api.detect": ("Detected", "detect"),
-    "cordwood.api.conversion": ("Conversion", "convert"),
+    "cordwood.api.convert": ("Conversion", "convert"),
     "cordwood.api.gc": ("gc",),
-    "cordwood.api.deserialize": ("tree_deserialize_leaves",),
+    "cordwood.compat.eformer.tree_deserialize": ("tree_deserialize_leaves",),
     "cordwood.api.diff": ("diff",),
-    "cordwood.api.differences": ("Diff", "LeafDiff"),
+    "cordwood.api.diff_result": ("Diff", "LeafDiff"),
     "cordwood.api.load": ("load",),
     "cordwood.api.save": ("save",),
     "cordwood.api.save_async": ("save_async",),
-    "cordwood.api.serialize": ("tree_serialize_leaves",),
+    "cordwood.compat.eformer.tree_serialize": ("tree_serialize_leaves",),
     "cordwood.api.verify": ("Verification", "verify"),
-    "cordwood.engine.kept_memory": ("release_memory",),
-    "cordwood.engine.meter": ("Progress",),
-    "cordwood.engine.pending": ("PendingSave",),
+    "cordwood.io.reusable_memory": ("release_memory",),
+    "cordwood.io.progress": ("Progress",),
+    "cordwood.io.background_save": ("PendingSave",),
     "cordwood.errors": (
         "CordwoodError",
         "CorruptionError",
@@ -58,11 +58,11 @@ _PUBLIC = {
         "SavedStep",
     ),
     "cordwood.manager.manager": ("CheckpointManager",),
-    "cordwood.manager.reader": ("StepReader",),
-    "cordwood.manager.reports": ("SaveReport",),
-    "cordwood.manager.restoring": ("Restored",),
+    "cordwood.manager.step_reader": ("StepReader",),
+    "cordwood.manager.save_report": ("SaveReport",),
+    "cordwood.manager.restore_step": ("Restored",),
     "cordwood.manager.retention": ("PlannedStep", "RetentionPlan"),
-    "cordwood.manager.stateful": ("Stateful",),
+    "cordwood.manager.step_items": ("Stateful",),
     "cordwood.manager.save_policies": (
         "AtSteps",
         "EverySeconds",
@@ -89,15 +89,11 @@ _PUBLIC = {
         "to_compressed_bytes",
         "validate_serializable",
     ),
-    "cordwood.sharding.rules": ("match_partition_rules",),
-    "cordwood.tree.leaf_key_paths": ("is_array_like", "join_key", "leaf_key_paths"),
-    "cordwood.tree.state_dict": (
-        "current_path",
-        "from_state_dict",
-        "is_serializable",
-        "register_serialization_state",
-        "to_state_dict",
-    ),
+    "cordwood.sharding.partition_rules": ("match_partition_rules",),
+    "cordwood.compat.eformer.leaf_key_paths": ("is_array_like", "join_key", "leaf_key_paths"),
+    "cordwood.state_dict.current_path": ("current_path",),
+    "cordwood.state_dict.state_dicts": ("from_state_dict", "to_state_dict"),
+    "cordwood.state_dict.type_handlers": ("is_serializable", "register_serialization_state"),
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
 _SUBMODULES = ("compat", "msgpack", "testing")
@@ -110,25 +106,29 @@ if TYPE_CHECKING:
     from cordwood import testing as testing
     from cordwood.api.checkpoint import Checkpoint as Checkpoint
     from cordwood.api.checkpoint import open as open
-    from cordwood.api.conversion import Conversion as Conversion
-    from cordwood.api.conversion import convert as convert
-    from cordwood.api.deserialize import tree_deserialize_leaves as tree_deserialize_leaves
+    from cordwood.api.convert import Conversion as Conversion
+    from cordwood.api.convert import convert as convert
     from cordwood.api.detect import Detected as Detected
     from cordwood.api.detect import detect as detect
     from cordwood.api.diff import diff as diff
-    from cordwood.api.differences import Diff as Diff
-    from cordwood.api.differences import LeafDiff as LeafDiff
+    from cordwood.api.diff_result import Diff as Diff
+    from cordwood.api.diff_result import LeafDiff as LeafDiff
     from cordwood.api.gc import gc as gc
     from cordwood.api.load import load as load
     from cordwood.api.save import save as save
     from cordwood.api.save_async import save_async as save_async
-    from cordwood.api.serialize import tree_serialize_leaves as tree_serialize_leaves
     from cordwood.api.stored_leaf import StoredLeaf as StoredLeaf
     from cordwood.api.verify import Verification as Verification
     from cordwood.api.verify import verify as verify
-    from cordwood.engine.kept_memory import release_memory as release_memory
-    from cordwood.engine.meter import Progress as Progress
-    from cordwood.engine.pending import PendingSave as PendingSave
+    from cordwood.compat.eformer.leaf_key_paths import is_array_like as is_array_like
+    from cordwood.compat.eformer.leaf_key_paths import join_key as join_key
+    from cordwood.compat.eformer.leaf_key_paths import leaf_key_paths as leaf_key_paths
+    from cordwood.compat.eformer.tree_deserialize import (
+        tree_deserialize_leaves as tree_deserialize_leaves,
+    )
+    from cordwood.compat.eformer.tree_serialize import (
+        tree_serialize_leaves as tree_serialize_leaves,
+    )
     from cordwood.errors import CordwoodError as CordwoodError
     from cordwood.errors import CorruptionError as CorruptionError
     from cordwood.errors import FormatError as FormatError
@@ -145,6 +145,9 @@ if TYPE_CHECKING:
     from cordwood.errors import TruncatedError as TruncatedError
     from cordwood.errors import UnsupportedFormatError as UnsupportedFormatError
     from cordwood.errors import UnsupportedLeafError as UnsupportedLeafError
+    from cordwood.io.background_save import PendingSave as PendingSave
+    from cordwood.io.progress import Progress as Progress
+    from cordwood.io.reusable_memory import release_memory as release_memory
     from cordwood.keypath import DictKey as DictKey
     from cordwood.keypath import format_path as format_path
     from cordwood.keypath import parse_path as parse_path
@@ -157,9 +160,7 @@ if TYPE_CHECKING:
     from cordwood.manager.keep_policies import KeepWithin as KeepWithin
     from cordwood.manager.keep_policies import SavedStep as SavedStep
     from cordwood.manager.manager import CheckpointManager as CheckpointManager
-    from cordwood.manager.reader import StepReader as StepReader
-    from cordwood.manager.reports import SaveReport as SaveReport
-    from cordwood.manager.restoring import Restored as Restored
+    from cordwood.manager.restore_step import Restored as Restored
     from cordwood.manager.retention import PlannedStep as PlannedStep
     from cordwood.manager.retention import RetentionPlan as RetentionPlan
     from cordwood.manager.save_policies import AtSteps as AtSteps
@@ -170,7 +171,9 @@ if TYPE_CHECKING:
     from cordwood.manager.save_policies import OnPreemption as OnPreemption
     from cordwood.manager.save_policies import SavePolicy as SavePolicy
     from cordwood.manager.save_policies import WhenIdle as WhenIdle
-    from cordwood.manager.stateful import Stateful as Stateful
+    from cordwood.manager.save_report import SaveReport as SaveReport
+    from cordwood.manager.step_items import Stateful as Stateful
+    from cordwood.manager.step_reader import StepReader as StepReader
     from cordwood.msgpack import compress_bytes as compress_bytes
     from cordwood.msgpack import decompress_bytes as decompress_bytes
     from cordwood.msgpack import from_bytes as from_bytes
@@ -184,17 +187,14 @@ if TYPE_CHECKING:
     from cordwood.msgpack import to_bytes as to_bytes
     from cordwood.msgpack import to_compressed_bytes as to_compressed_bytes
     from cordwood.msgpack import validate_serializable as validate_serializable
-    from cordwood.sharding.rules import match_partition_rules as match_partition_rules
-    from cordwood.tree.leaf_key_paths import is_array_like as is_array_like
-    from cordwood.tree.leaf_key_paths import join_key as join_key
-    from cordwood.tree.leaf_key_paths import leaf_key_paths as leaf_key_paths
-    from cordwood.tree.state_dict import current_path as current_path
-    from cordwood.tree.state_dict import from_state_dict as from_state_dict
-    from cordwood.tree.state_dict import is_serializable as is_serializable
-    from cordwood.tree.state_dict import (
+    from cordwood.sharding.partition_rules import match_partition_rules as match_partition_rules
+    from cordwood.state_dict.current_path import current_path as current_path
+    from cordwood.state_dict.state_dicts import from_state_dict as from_state_dict
+    from cordwood.state_dict.state_dicts import to_state_dict as to_state_dict
+    from cordwood.state_dict.type_handlers import is_serializable as is_serializable
+    from cordwood.state_dict.type_handlers import (
         register_serialization_state as register_serialization_state,
     )
-    from cordwood.tree.state_dict import to_state_dict as to_state_dict
 
 
 def __getattr__(name: str) -> Any:

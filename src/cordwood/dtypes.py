@@ -16,17 +16,6 @@ from cordwood.errors import UnsupportedFormatError
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = [
-    "DTYPES",
-    "DType",
-    "is_floating",
-    "is_storable",
-    "itemsize",
-    "name_of",
-    "parse",
-    "to_numpy",
-]
-
 
 class DType(NamedTuple):
     """One row."""

@@ -4,28 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cordwood.texts import printable
-
-__all__ = [
-    "CordwoodError",
-    "CorruptionError",
-    "FormatError",
-    "IncompleteCheckpointError",
-    "LimitError",
-    "LossError",
-    "MismatchError",
-    "NotACheckpointError",
-    "PendingSaveError",
-    "PrefixError",
-    "ProcessError",
-    "StepError",
-    "StorageError",
-    "TruncatedError",
-    "UnsupportedFormatError",
-    "UnsupportedLeafError",
-    "counted",
-    "no_prefix",
-]
+from cordwood.message_text import printable
 
 
 class CordwoodError(Exception):

@@ -13,27 +13,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from cordwood.keypath import KeyPath
 from cordwood.tree.structure import Structure
 
-__all__ = [
-    "ARRAY_KINDS",
-    "Box",
-    "Checksum",
-    "Digests",
-    "Encoded",
-    "Encoding",
-    "Index",
-    "Inline",
-    "Leaf",
-    "LeafKind",
-    "LeafRuns",
-    "LeafSpec",
-    "Naming",
-    "Piece",
-    "Pieces",
-    "Sealed",
-    "Source",
-    "Span",
-]
-
 LeafKind: TypeAlias = Literal[
     "jax",  # a jax.Array
     "numpy",  # a numpy.ndarray, 0-d included

@@ -24,18 +24,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
-from cordwood.attribute_docs import document_fields
-
-__all__ = [
-    "DictKey",
-    "Key",
-    "KeyPath",
-    "format_path",
-    "format_paths",
-    "is_dict_key",
-    "key_literal",
-    "parse_path",
-]
+from cordwood.field_docs import document_fields
 
 
 @document_fields

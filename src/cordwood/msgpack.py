@@ -15,19 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from cordwood.engine.collector import collector_paused
-from cordwood.engine.lazy import LazyArray
-from cordwood.engine.urls import expand_home
 from cordwood.errors import LimitError, UnsupportedLeafError
-from cordwood.formats.flax_msgpack.layout import plan_save
-from cordwood.formats.flax_msgpack.outline import Outline
-from cordwood.formats.flax_msgpack.restore import restore as restore_state
-from cordwood.formats.flax_msgpack.scan import scan
-from cordwood.plan.save import FilePlan, Literal
+from cordwood.formats.flax_msgpack.plan_save import plan_save
+from cordwood.formats.flax_msgpack.read_index import scan
+from cordwood.formats.flax_msgpack.restore_values import restore as restore_state
+from cordwood.formats.flax_msgpack.value_size import Outline
+from cordwood.io.gc_pause import collector_paused
+from cordwood.io.lazy_array import LazyArray
+from cordwood.plan.file_plan import FilePlan, Literal
+from cordwood.state_dict.state_dicts import from_state_dict, state_and_problems, to_state_dict
+from cordwood.state_dict.tree_summary import totals
+from cordwood.storage.urls import expand_home
 from cordwood.tree.leaves import host_array
-from cordwood.tree.padding import without_padding
-from cordwood.tree.state_dict import from_state_dict, state_and_problems, to_state_dict
-from cordwood.tree.totals import totals
+from cordwood.tree.long_double import without_padding
 
 __all__ = [
     "MAX_CHUNK_SIZE",
@@ -198,7 +198,7 @@ def msgpack_restore(encoded_pytree: Encoded) -> Any:
         >>> msgpack_restore(msgpack_serialize({"w": np.ones(2), "step": 7}))
         {'step': 7, 'w': array([1., 1.])}
     """
-    from cordwood.engine.files import MemoryFile
+    from cordwood.storage.open_files import MemoryFile
 
     file = MemoryFile(encoded_pytree)
     return restore_state(scan(file), file.map())
@@ -221,7 +221,7 @@ def save_to_file(target: Any, filepath: str | os.PathLike[str]) -> None:
         UnsupportedLeafError: a leaf cannot be stored; the message names its key path.
         OSError: the system refused.
     """
-    from cordwood.engine.write import write_file
+    from cordwood.io.write_file import write_file
 
     plan, leaves = plan_state(to_state_dict(target))
     write_file(expand_home(filepath), plan, lambda i: without_padding(host_array(leaves[i])))
@@ -242,8 +242,8 @@ def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:
         MismatchError: it does not have the structure of `target`.
         OSError: it cannot be read.
     """
-    from cordwood.api.restore import restore, target_as_saved
-    from cordwood.engine.files import LocalFile
+    from cordwood.loading.restore import restore, target_as_saved
+    from cordwood.storage.open_files import LocalFile
     from cordwood.tree.flatten import build
 
     with LocalFile(expand_home(filepath)) as file:
@@ -282,8 +282,8 @@ def decompress_bytes(data: Encoded, *, max_bytes: int | None = None) -> bytes:
 def _decompressed(
     data: Encoded, max_bytes: int | None, outline: Outline | None = None
 ) -> memoryview:
-    from cordwood.engine.files import MemoryFile
     from cordwood.formats.compressed.decompress import decompress
+    from cordwood.storage.open_files import MemoryFile
 
     return decompress(MemoryFile(data), "gz", max_bytes=max_bytes, outline=outline).map()
 

@@ -12,13 +12,13 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import cordwood
-from cordwood.api.boxes import read_boxes
-from cordwood.api.reading import Reading
-from cordwood.engine.directory import DirectoryFile
-from cordwood.engine.files import LocalFile
 from cordwood.index import Box, Piece, Pieces, Span
-from cordwood.plan.boxes import Want
-from cordwood.sharding.boxes import intersect, shape_of
+from cordwood.loading.read_boxes import read_boxes
+from cordwood.loading.read_context import Reading
+from cordwood.plan.load_boxes import Want
+from cordwood.sharding.box import intersect, shape_of
+from cordwood.storage.directory_reader import DirectoryFile
+from cordwood.storage.open_files import LocalFile
 from tests.shardings import sharding
 
 MIB = 1 << 20

@@ -20,10 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cordwood
-from cordwood.engine.lazy import LazyArray
 from cordwood.errors import CorruptionError, LossError, MismatchError, NotACheckpointError
 from cordwood.index import Box
-from cordwood.sharding.boxes import slices
+from cordwood.io.lazy_array import LazyArray
+from cordwood.sharding.box import slices
 from cordwood.testing import assert_trees_equal
 from cordwood.testing import strategies as some
 from tests.children import run_python
@@ -88,7 +88,7 @@ def plain_kinds() -> dict[str, Any]:
     return tree
 
 
-SMALL = "cordwood.api.stored_leaves._SMALL_BYTES"
+SMALL = "cordwood.api.checkpoint_leaves._SMALL_BYTES"
 
 
 @pytest.mark.parametrize("small", [1, 256 << 10])
@@ -326,7 +326,7 @@ def test_any_tree(tree: Any, small: int) -> None:
 
 @pytest.mark.parametrize("rows", [1, 7])
 def test_lazy_arrays(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    monkeypatch.setattr("cordwood.engine.lazy.WINDOW_BYTES", 1000)
+    monkeypatch.setattr("cordwood.io.lazy_array.WINDOW_BYTES", 1000)
     array = np.arange(60 * 50, dtype=np.int32).reshape(60, 50)
     reads: list[Box] = []
 
@@ -352,7 +352,7 @@ def test_lazy_arrays(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
 def test_threads_that_overtake_one_another_read_each_window_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cordwood.engine.lazy.WINDOW_BYTES", 16)
+    monkeypatch.setattr("cordwood.io.lazy_array.WINDOW_BYTES", 16)
     array = np.arange(64, dtype=np.uint8)
     reads: list[Box] = []
 

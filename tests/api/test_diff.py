@@ -17,7 +17,7 @@ import safetensors.numpy
 from hypothesis import assume, example, given, settings
 
 import cordwood
-from cordwood.api.compare import compare
+from cordwood.api.compare_arrays import compare
 from cordwood.errors import CorruptionError, MismatchError
 from cordwood.testing import strategies as some
 

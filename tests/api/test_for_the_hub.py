@@ -17,7 +17,6 @@ import safetensors
 import safetensors.numpy
 
 import cordwood
-from cordwood.engine import system
 from cordwood.errors import (
     CorruptionError,
     LossError,
@@ -25,6 +24,7 @@ from cordwood.errors import (
     UnsupportedFormatError,
     UnsupportedLeafError,
 )
+from cordwood.storage import syscalls
 from tests.alarms import interruptions
 from tests.golden.hugging_face_shards import FOLDER
 
@@ -189,7 +189,7 @@ def test_nothing_is_replaced(tmp_path: Path, source: Path) -> None:
     assert files(tmp_path) == ["hub", "source"]
 
 
-class Failing(system.System):
+class Failing(syscalls.System):
     """A disk that fails at a write."""
 
     def __init__(self, at: int) -> None:
@@ -207,7 +207,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path, source: Path) -> None:
     for at in range(100):
         path = tmp_path / f"hub-{at}"
         try:
-            with system.replaced(Failing(at)):
+            with syscalls.replaced(Failing(at)):
                 cordwood.convert(source, path, layout="hugging_face", max_shard_bytes=2000)
         except OSError as e:
             failures += 1

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import cordwood
-from cordwood.engine.files import LocalFile
+from cordwood.storage.open_files import LocalFile
 from tests.children import run_python
 
 

@@ -22,7 +22,6 @@ from jax.experimental.array_serialization.serialization import GlobalAsyncCheckp
 from orbax.checkpoint import v1
 
 import cordwood
-from cordwood.engine.directory import DirectoryFile
 from cordwood.errors import (
     FormatError,
     IncompleteCheckpointError,
@@ -30,6 +29,7 @@ from cordwood.errors import (
     NotACheckpointError,
     PrefixError,
 )
+from cordwood.storage.directory_reader import DirectoryFile
 from cordwood.testing import assert_trees_equal
 from tests.children import run_python
 from tests.golden.orbax_checkpoints import GOLDEN, LAYOUTS, tree, write

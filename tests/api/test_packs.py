@@ -15,9 +15,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import cordwood
-from cordwood.api import open_packs
 from cordwood.api.checkpoint import open_for_one_load
-from cordwood.formats.packs.scan import parse_items
+from cordwood.formats.packs import open
+from cordwood.formats.packs.read_index import parse_items
 from cordwood.testing import assert_trees_equal
 from tests.children import run_python
 
@@ -369,7 +369,7 @@ def test_a_load_that_a_save_overtakes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pinned_files: int
 ) -> None:
     """Whatever the moment, it gives a whole tree: the older or the newer."""
-    monkeypatch.setattr("cordwood.engine.local_store.PINNED_FILES", pinned_files)
+    monkeypatch.setattr("cordwood.storage.local_storage.PINNED_FILES", pinned_files)
     saved = [0]
     saves_to_come = [0]
 
@@ -389,12 +389,12 @@ def test_a_load_that_a_save_overtakes(
     save()
     # Between reading the index and opening the files, twice.
     saves_to_come[0] = 2
-    monkeypatch.setattr("cordwood.api.open_packs.parse_items", overtaken(parse_items))
+    monkeypatch.setattr("cordwood.formats.packs.open.parse_items", overtaken(parse_items))
     assert cordwood.load(tmp_path)["a"].tolist() == [3] * 5
     # Between that and reading them.
     saves_to_come[0] = 1
     opened = _then(open_for_one_load, overtaken(lambda: None))
-    monkeypatch.setattr("cordwood.api.open_packs.parse_items", parse_items)
+    monkeypatch.setattr("cordwood.formats.packs.open.parse_items", parse_items)
     monkeypatch.setattr("cordwood.api.load.open_for_one_load", opened)
     assert cordwood.load(tmp_path)["a"].tolist() == [3 if pinned_files else 4] * 5
     assert saved == [4]
@@ -412,7 +412,7 @@ def _then(first: Any, second: Any) -> Any:
 def test_an_index_of_very_many_cells_is_read_in_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_packs, "_LISTED_CELLS", 3)
+    monkeypatch.setattr(open, "_LISTED_CELLS", 3)
     tree = {
         "w": put(np.arange(64.0, dtype=np.float32).reshape(8, 8), "x", "y"),
         "n": 5,

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.engine import system
-from cordwood.engine.local_store import LocalStore
+from cordwood.storage import syscalls
+from cordwood.storage.local_storage import LocalStore
 from cordwood.testing.faults.systems import CountingSystem, FailingSystem
 from tests.alarms import interruptions
 from tests.children import SRC
@@ -101,7 +101,7 @@ def test_a_handler_saves_what_is_being_saved(tmp_path: Path) -> None:
     """A signal comes in the middle of a commit, and its handler commits to the same directory."""
     interrupted: list[str] = []
 
-    class Signalling(system.System):
+    class Signalling(syscalls.System):
         def replace(self, source: str, target: str) -> None:
             if not interrupted:
                 interrupted.append(target)
@@ -114,7 +114,7 @@ def test_a_handler_saves_what_is_being_saved(tmp_path: Path) -> None:
 
     before = signal.signal(signal.SIGUSR1, handle)
     try:
-        with system.replaced(Signalling()):
+        with syscalls.replaced(Signalling()):
             cordwood.save(tmp_path / "ckpt", tree_of(1), prefix="main")
     finally:
         signal.signal(signal.SIGUSR1, before)
@@ -220,13 +220,13 @@ def test_interrupts(tmp_path: Path) -> None:
 def test_a_first_save_that_fails_leaves_nothing(tmp_path: Path, code: int) -> None:
     path = tmp_path / "a" / "b"
     counting = CountingSystem()
-    with system.replaced(counting):
+    with syscalls.replaced(counting):
         cordwood.save(tmp_path / "other" / "b", tree_of(1))
     loaded = 0
     codes = set()
     for number in range(1, len(counting.made) + 1):
         try:
-            with system.replaced(FailingSystem(number, code)):
+            with syscalls.replaced(FailingSystem(number, code)):
                 cordwood.save(path, tree_of(1))
         except OSError as e:
             codes.add(e.errno)
@@ -249,7 +249,7 @@ def test_a_first_save_that_fails_leaves_nothing(tmp_path: Path, code: int) -> No
 def test_a_disk_that_fails_is_no_reason_to_remove_a_checkpoint(tmp_path: Path) -> None:
     cordwood.save(tmp_path, tree_of(1))
     with (
-        system.replaced(FailingSystem(1, errno.EIO)),
+        syscalls.replaced(FailingSystem(1, errno.EIO)),
         pytest.raises(cordwood.StorageError, match=r"while reading cordwood.json") as raised,
     ):
         cordwood.save(tmp_path, tree_of(2))
@@ -263,7 +263,7 @@ def test_a_living_save_is_not_cleaned_away(tmp_path: Path) -> None:
     cordwood.save(tmp_path, tree_of(0))
     begun, go_on = threading.Event(), threading.Event()
 
-    class Slow(system.System):
+    class Slow(syscalls.System):
         def fsync(self, fd: int) -> None:
             if threading.current_thread().name == "slow":
                 begun.set()
@@ -273,7 +273,7 @@ def test_a_living_save_is_not_cleaned_away(tmp_path: Path) -> None:
     def save() -> None:
         cordwood.save(tmp_path, tree_of(7), prefix="slow")
 
-    with system.replaced(Slow()):
+    with syscalls.replaced(Slow()):
         slow = threading.Thread(target=save, name="slow")
         slow.start()
         assert begun.wait(60)
@@ -291,7 +291,7 @@ def test_many_small_leaves(tmp_path: Path) -> None:
     """They take no files of their own, and no calls."""
     tree = {f"layer{i}": {"w": np.full(3, i, np.float32)} for i in range(1000)}
     counting = CountingSystem()
-    with system.replaced(counting):
+    with syscalls.replaced(counting):
         cordwood.save(tmp_path, tree)
     assert len(os.listdir(tmp_path)) == 3
     assert counting.made.count("fsync") == 5

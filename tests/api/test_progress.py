@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.cli.bar import bar
-from cordwood.engine import meter
+from cordwood.cli.progress_bar import bar
+from cordwood.io import progress
 
 TREE = {f"w{i}": np.full(1 << 19, i, np.float32) for i in range(8)}  # 16 MiB
 
 
 @pytest.fixture(autouse=True)
 def _tell_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter, "_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "_EVERY_SECONDS", 0.0)
 
 
 def calls(path: Path, other: Path) -> dict[str, Callable[[Any], object]]:

@@ -11,7 +11,7 @@ import pytest
 
 import cordwood
 from cordwood import CorruptionError, FormatError, PrefixError
-from cordwood.api.listing import list_leaves
+from cordwood.api.list_leaves import list_leaves
 from cordwood.errors import LimitError
 from cordwood.formats.packs import index_file as packs_index
 from cordwood.formats.zarr import index_file as zarr_index

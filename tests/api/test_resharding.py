@@ -18,13 +18,13 @@ from jax.sharding import PartitionSpec as P
 
 import cordwood
 from cordwood import msgpack
-from cordwood.api.boxes import read_boxes
-from cordwood.api.reading import Reading
-from cordwood.api.restore import restore, targets_as_saved
-from cordwood.engine import devices, jax_private
-from cordwood.engine.files import LocalFile
+from cordwood.devices import jax_private, to_jax
 from cordwood.index import Box
-from cordwood.plan.boxes import Want
+from cordwood.loading.read_boxes import read_boxes
+from cordwood.loading.read_context import Reading
+from cordwood.loading.restore import restore, targets_as_saved
+from cordwood.plan.load_boxes import Want
+from cordwood.storage.open_files import LocalFile
 from tests.shardings import SHARDINGS, mesh_of, sharding
 
 MIB = 1 << 20
@@ -253,7 +253,7 @@ def test_groups_of_leaves(big: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with cordwood.open(big) as checkpoint:
         monkeypatch.setattr(LocalFile, "read_into", read_into)
-        monkeypatch.setattr(devices, "wait_for", wait_for)
+        monkeypatch.setattr(to_jax, "wait_for", wait_for)
         targets = [
             target._replace(sharding=sharding(P(None, "x"), 4) if target.leaf.shape[1:] else None)
             for target in targets_as_saved(checkpoint.index.leaves, "jax")

@@ -20,9 +20,10 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import cordwood
-from cordwood.engine import snapshot, system
-from cordwood.engine.pending import save_in_background
+from cordwood.devices import host_snapshot
 from cordwood.errors import NotACheckpointError, PendingSaveError
+from cordwood.io.background_save import save_in_background
+from cordwood.storage import syscalls
 from cordwood.testing import assert_trees_equal
 from tests.alarms import alarms, interrupted
 from tests.children import run_python
@@ -32,7 +33,7 @@ FORMATS = (".safetensors", ".msgpack", ".msgpack.zst", "")  # "": a directory of
 ROWS = 1 << 12
 
 
-class Gate(system.System):
+class Gate(syscalls.System):
     """Saves stop at their first file until the gate is opened."""
 
     def __init__(self) -> None:
@@ -52,7 +53,7 @@ class Gate(system.System):
 def gate() -> Iterator[Gate]:
     gate = Gate()
     try:
-        with system.replaced(gate):
+        with syscalls.replaced(gate):
             yield gate
     finally:
         gate.open_now.set()
@@ -235,19 +236,19 @@ def test_memory_is_let_go_leaf_by_leaf(tmp_path: Path, monkeypatch: pytest.Monke
     go_on = threading.Event()
     views: list[weakref.ref[Any]] = []
 
-    class Halfway(system.System):
+    class Halfway(syscalls.System):
         def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
             if offset > 48 << 20:
                 assert go_on.wait(60)
             return super().pwrite(fd, data, offset)
 
     def hold(leaves: Any) -> list[Any]:
-        held = snapshot.hold(leaves)
+        held = host_snapshot.hold(leaves)
         views.extend([weakref.ref(leaf._parts[0]) for leaf in held])
         return held
 
     monkeypatch.setattr("cordwood.api.save_async.hold", hold)
-    with system.replaced(Halfway()):
+    with syscalls.replaced(Halfway()):
         pending = cordwood.save_async(tmp_path / "x.safetensors", tree)
         assert len(views) == len(names)
         until(lambda: not any(view() is not None for view in views[:8]))
@@ -272,11 +273,11 @@ def as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = {memory.kind for memory in jax.devices()[0].addressable_memories()}
     kind = "pinned_host" if "pinned_host" in kinds else "unpinned_host"  # jax 0.7
     monkeypatch.setattr(
-        snapshot,
+        host_snapshot,
         "pinned_host",
         lambda device: jax.sharding.SingleDeviceSharding(device, memory_kind=kind),
     )
-    (held,) = snapshot.hold([jnp.zeros(3)])
+    (held,) = host_snapshot.hold([jnp.zeros(3)])
     assert held._parts[0].sharding.memory_kind == kind
 
 
@@ -407,14 +408,14 @@ def test_the_interpreter_waits_for_the_save(tmp_path: Path) -> None:
             import sys, time
             import numpy as np
             import cordwood
-            from cordwood.engine import system
+            from cordwood.storage import syscalls
 
-            class Slow(system.System):
+            class Slow(syscalls.System):
                 def replace(self, source, target):
                     time.sleep(0.5)
                     super().replace(source, target)
 
-            system._current = Slow()
+            syscalls._current = Slow()
             cordwood.save_async(sys.argv[1], {{"w": np.zeros(1 << 20)}})
             cordwood.save_async(sys.argv[1], {{"last": np.zeros(1 << 20)}})
             {leave}
@@ -481,9 +482,9 @@ def test_a_forked_child_has_no_saves_of_its_parents(tmp_path: Path) -> None:
         """
         import os, sys, threading
         import cordwood
-        from cordwood.engine import system
+        from cordwood.storage import syscalls
 
-        class Gate(system.System):
+        class Gate(syscalls.System):
             def replace(self, source, target):
                 if os.getpid() == parent:
                     reached.set()
@@ -493,7 +494,7 @@ def test_a_forked_child_has_no_saves_of_its_parents(tmp_path: Path) -> None:
         parent, reached = os.getpid(), threading.Event()
         opened, opens = os.pipe()
         path = sys.argv[1] + "/x.safetensors"
-        with system.replaced(Gate()):
+        with syscalls.replaced(Gate()):
             pending = cordwood.save_async(path, {"parent": 1})
             assert reached.wait(60)
             child = os.fork()

@@ -15,8 +15,6 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.engine import meter, system
-from cordwood.engine.unnamed import UnnamedFile
 from cordwood.errors import (
     CorruptionError,
     FormatError,
@@ -24,6 +22,9 @@ from cordwood.errors import (
     NotACheckpointError,
     StorageError,
 )
+from cordwood.io import progress
+from cordwood.storage import syscalls
+from cordwood.storage.temporary_file import UnnamedFile
 from cordwood.testing.faults import Scenario, fail_calls, kill_calls, why_no_power_cuts
 from cordwood.testing.faults.disks import mounted_memory
 from cordwood.testing.faults.systems import CountingSystem
@@ -51,7 +52,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[UnnamedFile]:
             self.folder = os.fspath(folder)
             super().__init__(folder, name)
 
-    monkeypatch.setattr("cordwood.engine.unnamed.UnnamedFile", Noted)
+    monkeypatch.setattr("cordwood.storage.temporary_file.UnnamedFile", Noted)
     return found
 
 
@@ -168,7 +169,7 @@ def test_the_limit_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix
     monkeypatch.setattr(f"{module}.MAX_RATIO", 1)
     counting = CountingSystem()
     with (
-        system.replaced(counting),
+        syscalls.replaced(counting),
         pytest.raises(LimitError, match=rf"a{suffix}: decompresses to .* pass max_bytes"),
     ):
         cordwood.convert(source, tmp_path / "b")
@@ -195,7 +196,7 @@ def test_what_is_at_the_destination_is_looked_at_first(tmp_path: Path, made: lis
 
 @each_suffix
 def test_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
-    monkeypatch.setattr(meter, "_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "_EVERY_SECONDS", 0.0)
     source = tmp_path / f"a{suffix}"
     cordwood.save(source, {f"w{i}": np.full(1 << 18, i, np.float32) for i in range(8)})
     told: list[cordwood.Progress] = []
@@ -253,16 +254,16 @@ def test_the_process_ends_at_any_call(tmp_path: Path, suffix: str, torn: bool) -
 KILLED = """
 import os, signal, sys
 import cordwood
-from cordwood.engine import system
+from cordwood.storage import syscalls
 
-class Killed(system.System):
+class Killed(syscalls.System):
     def pwrite(self, fd, data, offset):
         count = super().pwrite(fd, data, offset)
         if os.fstat(fd).st_nlink == 0 and offset >= 4 << 20:
             os.kill(os.getpid(), signal.SIGKILL)
         return count
 
-with system.replaced(Killed()):
+with syscalls.replaced(Killed()):
     cordwood.convert(sys.argv[1], sys.argv[2])
 """
 

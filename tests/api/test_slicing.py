@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import basic_indices
 
 import cordwood
-from cordwood.api import slicing
 from cordwood.api.checkpoint import Checkpoint
-from cordwood.api.contents import Contents
-from cordwood.api.slicing import select
-from cordwood.engine.files import MemoryFile
+from cordwood.formats.opened import Contents
 from cordwood.index import Box, Encoded, Index, Leaf, Piece, Pieces, Source
-from cordwood.sharding.boxes import cells, shape_of, slices
+from cordwood.loading import slice_leaf
+from cordwood.loading.slice_leaf import select
+from cordwood.sharding.box import cells, shape_of, slices
+from cordwood.storage.open_files import MemoryFile
 from cordwood.tree.structure import LEAF
 
 SHAPES = st.lists(st.integers(0, 5), max_size=4).map(tuple)
@@ -55,7 +55,7 @@ def test_basic_indices(data: st.DataObject, shape: tuple[int, ...], how: str, sk
     array = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
     key = data.draw(basic_indices(shape, allow_newaxis=True, allow_ellipsis=True))
     with pytest.MonkeyPatch.context() as patch, in_memory(array, how) as checkpoint:
-        patch.setattr(slicing, "_SKIP_BYTES", skip)
+        patch.setattr(slice_leaf, "_SKIP_BYTES", skip)
         found = checkpoint[""][key]
     expected = array[key]
     np.testing.assert_array_equal(found, expected)

@@ -16,9 +16,6 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import cordwood
-from cordwood.engine.kvstore import ObjectStore
-from cordwood.engine.object_store import ObjectDirectory
-from cordwood.engine.urls import parse_url
 from cordwood.errors import (
     CorruptionError,
     IncompleteCheckpointError,
@@ -27,7 +24,10 @@ from cordwood.errors import (
     TruncatedError,
     UnsupportedFormatError,
 )
-from cordwood.plan.shares import FileSizes
+from cordwood.plan.write_assignment import FileSizes
+from cordwood.storage.object_storage import ObjectDirectory
+from cordwood.storage.object_store_client import ObjectStore
+from cordwood.storage.urls import parse_url
 from cordwood.testing import assert_trees_equal
 from tests.threads import in_threads
 

@@ -18,7 +18,6 @@ from hypothesis import given, settings
 
 import cordwood
 from cordwood import tree_serialize_leaves
-from cordwood.engine.stage import Stage
 from cordwood.errors import (
     CorruptionError,
     IncompleteCheckpointError,
@@ -26,6 +25,7 @@ from cordwood.errors import (
     NotACheckpointError,
     PrefixError,
 )
+from cordwood.storage.staging_directory import Stage
 from cordwood.testing import assert_trees_equal
 from cordwood.testing import strategies as some
 from tests.formats.zarr_trees import stored_index
@@ -291,8 +291,8 @@ def test_a_directory_that_is_replaced_while_it_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the question whether there is an index and its reading another save comes."""
-    from cordwood.api import place_zarr
-    from cordwood.formats.zarr.scan import read_index
+    from cordwood.formats.zarr import commit
+    from cordwood.formats.zarr.read_index import read_index
 
     path = tmp_path / "c"
     cordwood.tree_serialize_leaves(path, {"w": jnp.ones(8)}, prefix="a")
@@ -303,7 +303,7 @@ def test_a_directory_that_is_replaced_while_it_is_looked_at(
             cordwood.tree_serialize_leaves(path, {"w": jnp.zeros(8)}, prefix="b")
         return read(directory)
 
-    monkeypatch.setattr(place_zarr, "read_index", replaced)
-    place_zarr.refuse_foreign(path)
+    monkeypatch.setattr(commit, "read_index", replaced)
+    commit.refuse_foreign(path)
     with cordwood.open(path, prefix="a") as one, cordwood.open(path, prefix="b") as other:
         assert [*one["w"][:], *other["w"][:]] == [1] * 8 + [0] * 8

@@ -17,7 +17,7 @@ import tensorstore
 from jax.experimental.array_serialization import serialization
 
 import cordwood
-from cordwood.formats.orbax import places
+from cordwood.formats.orbax import locate_trees
 
 TREE: dict[str, Any] = {
     "model": {
@@ -229,9 +229,9 @@ def test_a_directory_is_looked_at_for_orbax_once_for_each_question(
 
     def look(directory: Any) -> Any:
         looks.append(directory.name)
-        return places.look(directory)
+        return locate_trees.look(directory)
 
-    monkeypatch.setattr("cordwood.api.open_orbax.look", look)
+    monkeypatch.setattr("cordwood.formats.orbax.open.look", look)
     cordwood.load(path)
     assert looks == [str(path)] * 2  # whether it is a checkpoint, and whether there are steps
 

@@ -25,9 +25,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import cordwood
 from cordwood.cli.main import COMMANDS
-from cordwood.engine.sampling import Sampling
 from cordwood.index import Digests
-from cordwood.texts import printable
+from cordwood.io.verify_sample import Sampling
+from cordwood.message_text import printable
 from demo.terminal import COLUMNS, LINES, run_in_terminal
 from tests.children import run_python
 from tests.cli.conftest import Run
@@ -410,7 +410,7 @@ def test_verify_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path, record = tmp_path / "z", tmp_path / "record"
     arrays = {f"x{i}": np.full(1000, i) for i in range(8)}
     cordwood.save(path, arrays, layout="zarr")
-    from cordwood.engine import verify as engine
+    from cordwood.io import check_blocks as engine
 
     calls: list[str] = []
     whole = engine.bad_blocks
@@ -656,7 +656,7 @@ def test_verify_takes_a_root(run: Run, tmp_path: Path) -> None:
 def test_verify_of_a_root_goes_on_where_it_was_interrupted(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cordwood.engine import verify as engine
+    from cordwood.io import check_blocks as engine
 
     root, record = tmp_path / "run", tmp_path / "record"
     for step in (5, 20, 100):
@@ -874,16 +874,16 @@ def test_ls_imports_neither_jax_nor_numpy(tmp_path: Path, name: str) -> None:
 def test_ls_by_the_index_is_ls_by_opening(
     tmp_path: Path, layout: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cordwood.api import listing
+    from cordwood.api import list_leaves
 
     path = tmp_path / "c"
     odd: dict[str, Any] = {"key": jax.random.key(0), "i4": jnp.ones(3, jnp.int4), "n": None}
     odd |= {"s": "x" * 5000, "c": np.ones(2, np.complex256), "scalar": np.float64(2), "e": {}}
     for prefix in ("a", "b"):
         cordwood.save(path, {**tree(), **odd}, layout=layout, prefix=prefix)
-    quick = listing.list_leaves(path, prefix="a")
-    monkeypatch.setattr(listing, "quick_look", lambda *_, **__: None)
-    assert quick == listing.list_leaves(path, prefix="a")
+    quick = list_leaves.list_leaves(path, prefix="a")
+    monkeypatch.setattr(list_leaves, "quick_look", lambda *_, **__: None)
+    assert quick == list_leaves.list_leaves(path, prefix="a")
 
 
 def test_ls_prints_a_table_where_it_fits_the_screen(tmp_path: Path) -> None:
@@ -899,12 +899,12 @@ def test_ls_prints_a_table_where_it_fits_the_screen(tmp_path: Path) -> None:
 
 
 def test_ls_of_what_others_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cordwood.api import listing
+    from cordwood.api import list_leaves
 
     golden = GOLDEN / "eformer-0.0.101" / "run" / "run-12"
-    quick = listing.list_leaves(golden, prefix="params")
-    monkeypatch.setattr(listing, "quick_look", lambda *_, **__: None)
-    opened = listing.list_leaves(golden, prefix="params")
+    quick = list_leaves.list_leaves(golden, prefix="params")
+    monkeypatch.setattr(list_leaves, "quick_look", lambda *_, **__: None)
+    opened = list_leaves.list_leaves(golden, prefix="params")
     assert {row.cuts for row in opened.rows} == {(), (4, 2)}  # which the index does not tell
     plain = [row._replace(parts=1, cuts=()) for row in opened.rows]
     assert quick == opened._replace(rows=plain)

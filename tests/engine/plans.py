@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cordwood.index import Digests
-from cordwood.plan.load import LoadPlan, Move
-from cordwood.plan.save import FilePlan, LeafBytes, Literal, Segment
+from cordwood.plan.file_plan import FilePlan, LeafBytes, Literal, Segment
+from cordwood.plan.load_plan import LoadPlan, Move
 
 
 class Sealed:

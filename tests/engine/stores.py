@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from cordwood.engine.kvstore import ObjectStore
-from cordwood.engine.urls import parse_url
+from cordwood.storage.object_store_client import ObjectStore
+from cordwood.storage.urls import parse_url
 
 __all__ = ["KINDS", "new_store"]
 

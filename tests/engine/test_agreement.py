@@ -8,11 +8,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from cordwood.engine.agreement import fingerprints, require_agreement
-from cordwood.engine.hosts import ALONE, Hosts
-from cordwood.engine.meeting import Meeting
 from cordwood.errors import ProcessError
-from cordwood.sharding.shards import ShardMap, single
+from cordwood.processes.coordination import ALONE, Hosts
+from cordwood.processes.rendezvous import Meeting
+from cordwood.processes.tree_fingerprint import fingerprints, require_agreement
+from cordwood.sharding.shard_map import ShardMap, single
 from cordwood.testing.processes import run_processes
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe

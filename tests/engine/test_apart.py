@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 
-from cordwood.engine.apart import Check, run_apart
+from cordwood.io.uninterruptible import Check, run_apart
 from tests.alarms import alarms, interruptions
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import cordwood
-from cordwood.engine import system
-from cordwood.engine.commit import atomic_file, temporary_pattern
-from cordwood.engine.write import write_stream
 from cordwood.errors import CordwoodError, NotACheckpointError, StorageError
+from cordwood.io.write_file import write_stream
+from cordwood.storage import syscalls
+from cordwood.storage.file_transaction import atomic_file, temporary_pattern
 from cordwood.testing.faults.systems import CountingSystem, FailingSystem
 
 
@@ -33,7 +33,7 @@ def stale_temporaries(path: Path) -> list[str]:
 
 def test_the_calls_of_one_save_and_their_order(tmp_path: Path) -> None:
     counting = CountingSystem()
-    with system.replaced(counting):
+    with syscalls.replaced(counting):
         write_stream(tmp_path / "new" / "f", [b"data"])
     assert counting.made == [
         *["mkdir", "open", "fsync", "close"],  # the new directory, and its parent flushed
@@ -49,12 +49,12 @@ def test_the_calls_of_one_save_and_their_order(tmp_path: Path) -> None:
 def test_makes_ancestors_and_flushes_the_parent_of_each(tmp_path: Path) -> None:
     flushed: list[str] = []
 
-    class Watch(system.System):
+    class Watch(syscalls.System):
         def fsync(self, fd: int) -> None:
             flushed.append(os.readlink(f"/proc/self/fd/{fd}"))
             super().fsync(fd)
 
-    with system.replaced(Watch()):
+    with syscalls.replaced(Watch()):
         write_stream(tmp_path / "a" / "b" / "f", [b"data"])
     assert flushed[:2] == [str(tmp_path), str(tmp_path / "a")]
     assert flushed[-1] == str(tmp_path / "a" / "b")
@@ -123,7 +123,7 @@ def leave_a_dead_temporary(path: Path) -> None:
     """As a save that was killed does: in a child, which ends inside the block."""
     code = (
         "import os, sys\n"
-        "from cordwood.engine.commit import atomic_file\n"
+        "from cordwood.storage.file_transaction import atomic_file\n"
         "with atomic_file(sys.argv[1]) as temporary:\n"
         "    temporary.write(memoryview(b'half'), 0)\n"
         "    os._exit(0)\n"
@@ -150,7 +150,7 @@ def test_removes_what_a_killed_save_left_but_not_a_live_one_nor_anothers(tmp_pat
 def test_starts_again_where_a_cleaner_took_the_temporary_before_it_was_locked(
     tmp_path: Path,
 ) -> None:
-    class Cleaner(system.System):
+    class Cleaner(syscalls.System):
         taken = 0
 
         def flock(self, fd: int, operation: int) -> None:
@@ -160,7 +160,7 @@ def test_starts_again_where_a_cleaner_took_the_temporary_before_it_was_locked(
             super().flock(fd, operation)
 
     cleaner = Cleaner()
-    with system.replaced(cleaner):
+    with syscalls.replaced(cleaner):
         write_stream(tmp_path / "f", [b"data"])
     assert cleaner.taken == 2
     assert (tmp_path / "f").read_bytes() == b"data"
@@ -168,19 +168,19 @@ def test_starts_again_where_a_cleaner_took_the_temporary_before_it_was_locked(
 
 
 def test_works_where_there_are_no_locks(tmp_path: Path) -> None:
-    class NoLocks(system.System):
+    class NoLocks(syscalls.System):
         def flock(self, fd: int, operation: int) -> None:
             raise OSError(errno.ENOLCK, "no locks")
 
     path = tmp_path / "f"
     leave_a_dead_temporary(path)
-    with system.replaced(NoLocks()):
+    with syscalls.replaced(NoLocks()):
         write_stream(path, [b"data"])
     assert path.read_bytes() == b"data"
     assert len(stale_temporaries(path)) == 1  # it may be a live one's: it stays
 
 
-class NoFlush(system.System):
+class NoFlush(syscalls.System):
     """A file system that cannot flush directories."""
 
     def __init__(self, code: int) -> None:
@@ -193,7 +193,7 @@ class NoFlush(system.System):
 
 
 def test_works_where_directories_cannot_be_flushed(tmp_path: Path) -> None:
-    with system.replaced(NoFlush(errno.EINVAL)):
+    with syscalls.replaced(NoFlush(errno.EINVAL)):
         write_stream(tmp_path / "new/f", [b"data"])
         cordwood.save(tmp_path / "packs", {"a": 1})
         cordwood.save(tmp_path / "zarr", {"a": 1}, layout="zarr")
@@ -202,13 +202,16 @@ def test_works_where_directories_cannot_be_flushed(tmp_path: Path) -> None:
 
 
 def test_a_directory_whose_flush_fails_is_an_error(tmp_path: Path) -> None:
-    with system.replaced(NoFlush(errno.EIO)), pytest.raises(StorageError, match="flushing its dir"):
+    with (
+        syscalls.replaced(NoFlush(errno.EIO)),
+        pytest.raises(StorageError, match="flushing its dir"),
+    ):
         write_stream(tmp_path / "f", [b"data"])
 
 
 def numbered_calls(folder: Path) -> Iterator[tuple[int, str]]:
     counting = CountingSystem()
-    with system.replaced(counting):
+    with syscalls.replaced(counting):
         write_stream(folder / "f", [b"new"])
     return enumerate(counting.made, start=1)
 
@@ -232,7 +235,7 @@ def test_errors_say_what_was_being_done_and_what_became_of_the_file(
         failing = FailingSystem(number, code)
         if call == "close":
             continue  # it has nothing to tell that fsync did not
-        with system.replaced(failing), pytest.raises(StorageError) as caught:
+        with syscalls.replaced(failing), pytest.raises(StorageError) as caught:
             write_stream(path, [b"new"])
         error = caught.value
         assert isinstance(error, OSError)
@@ -263,7 +266,10 @@ def test_a_failed_fsync_is_never_retried(tmp_path: Path) -> None:
             return call(*args)
 
     flaky = Flaky()
-    with system.replaced(flaky), pytest.raises(StorageError, match="while flushing it to the disk"):
+    with (
+        syscalls.replaced(flaky),
+        pytest.raises(StorageError, match="while flushing it to the disk"),
+    ):
         write_stream(tmp_path / "f", [b"new"])
     assert flaky.made.count("fsync") == 1
     assert names(tmp_path) == []
@@ -271,7 +277,7 @@ def test_a_failed_fsync_is_never_retried(tmp_path: Path) -> None:
 
 def test_errors_that_python_has_a_class_for_keep_it(tmp_path: Path) -> None:
     message = "while creating a temporary file"
-    refusing = system.replaced(FailingSystem(1, errno.EACCES))
+    refusing = syscalls.replaced(FailingSystem(1, errno.EACCES))
     with refusing, pytest.raises(PermissionError, match=message) as caught:
         write_stream(tmp_path / "f", [b""])
     assert caught.value.filename == str(tmp_path / "f")

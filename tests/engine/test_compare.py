@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cordwood.engine import compare
-from cordwood.engine.apart import go_on
-from cordwood.engine.compare import (
+from cordwood.encoding.digests import digests_of
+from cordwood.errors import CorruptionError
+from cordwood.index import Digests
+from cordwood.io import compare_bytes
+from cordwood.io.compare_bytes import (
     Difference,
     changed_cells,
     check_differences,
     seen_difference,
 )
-from cordwood.engine.digest import digests_of
-from cordwood.engine.files import MemoryFile
-from cordwood.errors import CorruptionError
-from cordwood.index import Digests
-from cordwood.plan.linking import NOBODY, StoredCell
+from cordwood.io.uninterruptible import go_on
+from cordwood.plan.deduplicate import NOBODY, StoredCell
+from cordwood.storage.open_files import MemoryFile
 
 Array = np.ndarray[Any, Any]
 HEADER = 100
@@ -29,8 +29,8 @@ BLOCK = 64
 
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "_UNIT_BYTES", 2 * BLOCK)
-    monkeypatch.setattr(compare, "_PEEK_BYTES", 8)
+    monkeypatch.setattr(compare_bytes, "_UNIT_BYTES", 2 * BLOCK)
+    monkeypatch.setattr(compare_bytes, "_PEEK_BYTES", 8)
 
 
 def file_of(arrays: list[Array]) -> tuple[bytearray, Digests, list[StoredCell]]:
@@ -94,7 +94,7 @@ def test_damage_anywhere_is_found(at: int) -> None:
 
 
 def test_what_is_not_worth_a_link_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "reading_threads", lambda waits: 1 if not waits else 16)
+    monkeypatch.setattr(compare_bytes, "reading_threads", lambda waits: 1 if not waits else 16)
     arrays = arrays_of([50 * BLOCK, 0, 30 * BLOCK])
     raw, digests, cells = file_of(arrays)
     raw[-1] ^= 1  # which is not noticed any more

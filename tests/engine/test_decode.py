@@ -16,11 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordwood import dtypes
-from cordwood.engine.decode import decode_chunk
-from cordwood.engine.digest import digests_of
-from cordwood.engine.files import MemoryFile
-from cordwood.engine.read import execute_load
-from cordwood.engine.scratch import Scratch
+from cordwood.encoding.digests import digests_of
 from cordwood.errors import (
     CorruptionError,
     FormatError,
@@ -29,9 +25,13 @@ from cordwood.errors import (
     UnsupportedFormatError,
 )
 from cordwood.index import Box, Digests, Encoded, Leaf, Piece
-from cordwood.plan.boxes import Want, plan_boxes
-from cordwood.plan.spread import Chunk, Codec, Spread
-from cordwood.sharding.boxes import cells, shape_of, slices, whole
+from cordwood.io.decode_chunk import decode_chunk
+from cordwood.io.execute_load import execute_load
+from cordwood.io.scratch_buffer import Scratch
+from cordwood.plan.copy_plan import Chunk, Codec, Spread
+from cordwood.plan.load_boxes import Want, plan_boxes
+from cordwood.sharding.box import cells, shape_of, slices, whole
+from cordwood.storage.open_files import MemoryFile
 
 
 def blosc(data: bytes) -> bytes:

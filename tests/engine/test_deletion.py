@@ -13,16 +13,16 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager
-from cordwood.engine import system
-from cordwood.engine.folders import remove_tree
-from cordwood.engine.stage import Stage
-from cordwood.engine.step_places import LocalSteps
+from cordwood.storage import syscalls
+from cordwood.storage.directories import remove_tree
+from cordwood.storage.staging_directory import Stage
+from cordwood.storage.step_storage import LocalSteps
 from tests.children import run_python
 
 TREE = {"a": {"b": np.arange(6.0)}, "c": np.ones(3)}
 
 
-class Swapping(system.System):
+class Swapping(syscalls.System):
     """Puts a symbolic link in place of a directory at the first removal of a file.
 
     By then the directory above has been listed, and what was listed has not been opened.
@@ -160,7 +160,7 @@ def test_no_deletion_follows_a_link_that_is_swapped_in(
         return next(iter(root.glob(str(pattern.relative_to(root)))), None)
 
     swapping = Swapping(find, private)
-    with system.replaced(swapping):
+    with syscalls.replaced(swapping):
         work()
     assert swapping.swapped is not None
     assert files_in(private) == before
@@ -177,7 +177,7 @@ def test_files_of_a_checkpoint_are_removed_from_the_directory_that_was_listed(
     for name in ("data-0000000000000000-0-0.safetensors", data):
         (path / name).touch()
     swapping = Swapping(lambda: path, other)
-    with system.replaced(swapping):
+    with syscalls.replaced(swapping):
         cordwood.gc(path)
     assert swapping.swapped == path
     assert data in os.listdir(other)
@@ -191,7 +191,7 @@ def test_the_index_for_others_is_removed_from_the_directory_that_is_saved(tmp_pa
         cordwood.save(each, TREE)
     before = files_in(other)
     swapping = Swapping(lambda: path, other)
-    with system.replaced(swapping):
+    with syscalls.replaced(swapping):
         cordwood.save(path, TREE, prefix="ema")  # of two trees there is no index for others
     assert swapping.swapped == path
     assert files_in(other) == before
@@ -211,7 +211,7 @@ def test_a_link_in_place_of_what_is_deleted_is_all_that_goes(tmp_path: Path, pri
 def test_a_very_deep_directory_takes_no_descriptor_for_each_level(tmp_path: Path) -> None:
     code = """
         import os, resource, sys
-        from cordwood.engine.folders import remove_tree
+        from cordwood.storage.directories import remove_tree
         resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
         deep = sys.argv[1] + "/deep"
         os.makedirs(deep + "/d" * 500)
@@ -263,7 +263,7 @@ _AS_NOBODY = """
     import os, sys
     import numpy as np
     import cordwood
-    from cordwood.engine.step_places import LocalSteps
+    from cordwood.storage.step_storage import LocalSteps
 
     def work(root):
         LocalSteps(root, "cordwood.json").sweep()

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.engine import beneath
-from cordwood.engine.directory import FOLDER, OTHER, LocalDirectory
 from cordwood.errors import CorruptionError, LimitError, TruncatedError
+from cordwood.storage import openat
+from cordwood.storage.directory_reader import FOLDER, OTHER, LocalDirectory
 
 BOTH = pytest.mark.parametrize("kernel", [True, False], ids=["openat2", "step by step"])
 
@@ -31,8 +31,8 @@ def folder(tmp_path: Path) -> Path:
 
 def use(kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not kernel:
-        monkeypatch.setattr(beneath, "_openat2", lambda: None)
-    elif beneath._openat2() is None:
+        monkeypatch.setattr(openat, "_openat2", lambda: None)
+    elif openat._openat2() is None:
         pytest.skip("no libc")
 
 

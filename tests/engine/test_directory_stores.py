@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cordwood.engine.digest import digest_of
-from cordwood.engine.kvstore import ObjectStore
-from cordwood.engine.local_store import LocalStore
-from cordwood.engine.object_store import GRACE_SECONDS, ObjectDirectory
-from cordwood.engine.save_ids import began_seconds, new_save_id
-from cordwood.engine.stores import Change, DirectoryStore, NewFile, Rules, StoreSave
-from cordwood.engine.urls import parse_url
+from cordwood.encoding.digests import digest_of
 from cordwood.errors import CorruptionError, StorageError, TruncatedError
 from cordwood.index import Sealed, Source
-from cordwood.plan.save import FilePlan, LeafBytes
+from cordwood.plan.file_plan import FilePlan, LeafBytes
+from cordwood.storage.local_storage import LocalStore
+from cordwood.storage.object_storage import GRACE_SECONDS, ObjectDirectory
+from cordwood.storage.object_store_client import ObjectStore
+from cordwood.storage.save_ids import began_seconds, new_save_id
+from cordwood.storage.storage_protocol import Change, DirectoryStore, NewFile, Rules, StoreSave
+from cordwood.storage.urls import parse_url
 from tests.threads import in_threads
 
 HEADER = b"h" * 4096

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cordwood.engine.files import LocalFile, MemoryFile, ReadableFile, read_whole
 from cordwood.errors import LimitError, TruncatedError
+from cordwood.storage.open_files import LocalFile, MemoryFile, ReadableFile, read_whole
 
 DATA = bytes(range(256)) * 8
 

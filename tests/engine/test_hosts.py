@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from cordwood.engine.hosts import ALONE, Hosts, current
+from cordwood.processes.coordination import ALONE, Hosts, current
 from cordwood.testing.processes import run_processes
 from tests.processes.scenarios import deletes_what_is_meant
 

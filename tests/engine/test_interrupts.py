@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cordwood.engine import system
-from cordwood.engine.parallel import run_tasks
-from cordwood.engine.write import write_stream
+from cordwood.io.threads import run_tasks
+from cordwood.io.write_file import write_stream
+from cordwood.storage import syscalls
 from cordwood.testing.faults.systems import CountingSystem
 from tests.alarms import alarms, interrupted, interruptions
 from tests.descriptors import open_descriptors
@@ -81,7 +81,7 @@ def test_an_interrupted_call_leaves_no_temporary(tmp_path: Path, call: str, afte
 
     path = tmp_path / "f"
     path.write_bytes(b"old")
-    with system.replaced(Interrupted()), pytest.raises(KeyboardInterrupt):
+    with syscalls.replaced(Interrupted()), pytest.raises(KeyboardInterrupt):
         write_stream(path, [b"new"])
     assert path.read_bytes() == (b"new" if call == "replace" and after else b"old")
     assert [p.name for p in tmp_path.iterdir()] == ["f"]

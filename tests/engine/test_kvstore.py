@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.engine import kvstore
-from cordwood.engine.kvstore import ObjectStore, storage_error
 from cordwood.errors import LimitError, StorageError, TruncatedError
+from cordwood.storage import object_store_client
+from cordwood.storage.object_store_client import ObjectStore, storage_error
 from tests.engine.stores import KINDS, new_store
 from tests.threads import in_threads
 
@@ -119,7 +119,7 @@ def test_replace_passes_on_what_its_update_raises(store: ObjectStore) -> None:
 
 
 def test_replace_gives_up_in_the_end(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kvstore, "_ATTEMPTS", 4)
+    monkeypatch.setattr(object_store_client, "_ATTEMPTS", 4)
     calls = 0
 
     def lose(old: bytes | None) -> bytes:

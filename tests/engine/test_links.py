@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.engine import links, system
-from cordwood.engine.apart import go_on
-from cordwood.engine.links import link_shared
-from cordwood.engine.locks import remove_unlocked, unlock
+from cordwood.io.uninterruptible import go_on
+from cordwood.storage import hard_links, syscalls
+from cordwood.storage.file_locks import remove_unlocked, unlock
+from cordwood.storage.hard_links import link_shared
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_what_is_gone(tmp_path: Path) -> None:
 def test_who_writes_it_is_not_waited_for_long(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(hard_links, "_WAIT_SECONDS", 0.05)
     opened: list[int] = []
     with file.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -85,11 +85,11 @@ def test_who_writes_it_is_not_waited_for_long(
 
 
 def test_without_locks_it_is_linked_all_the_same(file: Path, tmp_path: Path) -> None:
-    class NoLocks(system.System):
+    class NoLocks(syscalls.System):
         def flock(self, fd: int, operation: int) -> None:
             raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     opened: list[int] = []
-    with system.replaced(NoLocks()):
+    with syscalls.replaced(NoLocks()):
         assert link(opened, file, tmp_path / "new")
     unlock(opened)

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cordwood.engine import system
-from cordwood.engine.digest import digest_of
-from cordwood.engine.local_store import LocalStore
-from cordwood.engine.stores import Change, NewFile, Rules, StoreSave
+from cordwood.encoding.digests import digest_of
 from cordwood.errors import CorruptionError, LimitError, StorageError, TruncatedError
 from cordwood.index import Sealed, Source
-from cordwood.plan.save import FilePlan, LeafBytes
+from cordwood.plan.file_plan import FilePlan, LeafBytes
+from cordwood.storage import syscalls
+from cordwood.storage.local_storage import LocalStore
+from cordwood.storage.storage_protocol import Change, NewFile, Rules, StoreSave
 from cordwood.testing.faults.systems import FailingSystem
 from tests.threads import in_threads
 
@@ -259,7 +259,7 @@ def test_a_commit_needs_all_that_was_written(tmp_path: Path, damage: str) -> Non
     assert found(tmp_path) == ["data-1", "index"]
 
 
-class _Interrupting(system.System):
+class _Interrupting(syscalls.System):
     """Ctrl-C as soon as the Nth rename is done, before Python takes note of it."""
 
     def __init__(self, at: int) -> None:
@@ -275,7 +275,7 @@ class _Interrupting(system.System):
 @pytest.mark.parametrize("at", [1, 2])
 def test_an_interrupt_right_after_the_commit_removes_nothing(tmp_path: Path, at: int) -> None:
     save(tmp_path, "x", "data-1", beside=b"old")
-    with pytest.raises(KeyboardInterrupt), system.replaced(_Interrupting(at)):
+    with pytest.raises(KeyboardInterrupt), syscalls.replaced(_Interrupting(at)):
         save(tmp_path, "x", "data-2", beside=b"new")
     assert json.loads((tmp_path / "index").read_bytes()) == {"x": ["data-2"]}
     assert "data-2" in found(tmp_path)
@@ -286,13 +286,13 @@ def test_an_interrupt_right_after_the_commit_removes_nothing(tmp_path: Path, at:
 def test_a_rename_that_fails_leaves_the_old(tmp_path: Path) -> None:
     save(tmp_path, "x", "data-1")
 
-    class Failing(system.System):
+    class Failing(syscalls.System):
         def replace(self, source: str, target: str) -> None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with (
         pytest.raises(StorageError, match="while renaming index into place; what was") as raised,
-        system.replaced(Failing()),
+        syscalls.replaced(Failing()),
     ):
         save(tmp_path, "x", "data-2")
     assert raised.value.filename == str(tmp_path)
@@ -300,25 +300,25 @@ def test_a_rename_that_fails_leaves_the_old(tmp_path: Path) -> None:
 
 
 def test_errors_say_which_file(tmp_path: Path) -> None:
-    class Failing(system.System):
+    class Failing(syscalls.System):
         def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with (
         pytest.raises(StorageError, match=r"No space left on device while writing \(data-1\)"),
-        system.replaced(Failing()),
+        syscalls.replaced(Failing()),
     ):
         save(tmp_path / "new", "x", "data-1")
     assert not (tmp_path / "new").exists()
 
 
 def test_a_file_system_without_locks(tmp_path: Path) -> None:
-    class Lockless(system.System):
+    class Lockless(syscalls.System):
         def flock(self, fd: int, operation: int) -> None:
             raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     (tmp_path / "data-perhaps-alive").write_bytes(b"")
-    with system.replaced(Lockless()):
+    with syscalls.replaced(Lockless()):
         save(tmp_path, "x", "data-1")
         save(tmp_path, "x", "data-2")
     assert found(tmp_path) == ["data-2", "data-perhaps-alive", "index"]
@@ -342,14 +342,14 @@ def test_a_directory_that_others_remove(tmp_path: Path) -> None:
     path = tmp_path / "new"
     removed: list[str] = []
 
-    class Removing(system.System):
+    class Removing(syscalls.System):
         def open(self, path: str, flags: int, mode: int = 0o666) -> int:  # type: ignore[override]
             if path.endswith("data-1") and len(removed) < 3:
                 removed.append(path)
                 os.rmdir(os.path.dirname(path))
             return super().open(path, flags, mode)
 
-    with system.replaced(Removing()):
+    with syscalls.replaced(Removing()):
         save(path, "x", "data-1")
     assert len(removed) == 3
     assert found(path) == ["data-1", "index"]
@@ -358,7 +358,7 @@ def test_a_directory_that_others_remove(tmp_path: Path) -> None:
 def test_a_file_that_is_taken_for_a_dead_one_before_it_is_locked(tmp_path: Path) -> None:
     taken: list[Path] = []
 
-    class Racing(system.System):
+    class Racing(syscalls.System):
         def flock(self, fd: int, operation: int) -> None:
             target = tmp_path / "data-1"
             if operation & fcntl.LOCK_EX and not taken and target.exists():
@@ -366,7 +366,7 @@ def test_a_file_that_is_taken_for_a_dead_one_before_it_is_locked(tmp_path: Path)
                 target.unlink()
             super().flock(fd, operation)
 
-    with system.replaced(Racing()):
+    with syscalls.replaced(Racing()):
         save(tmp_path, "x", "data-1")
     assert taken
     assert found(tmp_path) == ["data-1", "index"]
@@ -375,7 +375,7 @@ def test_a_file_that_is_taken_for_a_dead_one_before_it_is_locked(tmp_path: Path)
 def test_nothing_stays_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     save(tmp_path, "x", "data-1", "data-2")
-    with pytest.raises(StorageError), system.replaced(FailingSystem(9, errno.EIO)):
+    with pytest.raises(StorageError), syscalls.replaced(FailingSystem(9, errno.EIO)):
         save(tmp_path, "x", "data-3", "data-4")
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -390,13 +390,13 @@ def test_the_lock_follows_the_path(tmp_path: Path) -> None:
     inode = os.fstat(fd).st_ino
     waits = threading.Event()
 
-    class Telling(system.System):
+    class Telling(syscalls.System):
         def flock(self, fd: int, operation: int) -> None:
             if os.fstat(fd).st_ino == inode:
                 waits.set()
             super().flock(fd, operation)
 
-    with system.replaced(Telling()):
+    with syscalls.replaced(Telling()):
         waiting = threading.Thread(target=save, args=(path, "y", "data-2"))
         waiting.start()
         assert waits.wait(60)
@@ -486,7 +486,7 @@ def test_a_link_that_another_save_has_committed_stays(
 def test_a_directory_that_is_removed_before_its_first_link(two_steps: tuple[Path, Path]) -> None:
     """As whoever cleans up the root does with what is still empty."""
 
-    class Removing(system.System):
+    class Removing(syscalls.System):
         left = 3
 
         def link(self, source: str, target: str) -> None:
@@ -496,7 +496,7 @@ def test_a_directory_that_is_removed_before_its_first_link(two_steps: tuple[Path
             super().link(source, target)
 
     old, new = two_steps
-    with system.replaced(Removing()), LocalStore(new, RULES).saving(others_commit=False) as save:
+    with syscalls.replaced(Removing()), LocalStore(new, RULES).saving(others_commit=False) as save:
         assert save.link(str(old), "data-1")
         assert not save.link(str(old), "data-9")
         save.commit(put("x", "data-1"))
@@ -531,16 +531,18 @@ def test_a_save_that_fails_takes_nothing_of_what_was_there(
     assert found(new) == ["data-1", "data-2", "index"]
 
 
-class _NoLocks(system.System):
+class _NoLocks(syscalls.System):
     def flock(self, fd: int, operation: int) -> None:
         del fd, operation
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
 
-@pytest.mark.parametrize("calls", [system.System(), _NoLocks()], ids=["locks", "no locks"])
-def test_a_link_that_is_not_needed_goes(two_steps: tuple[Path, Path], calls: system.System) -> None:
+@pytest.mark.parametrize("calls", [syscalls.System(), _NoLocks()], ids=["locks", "no locks"])
+def test_a_link_that_is_not_needed_goes(
+    two_steps: tuple[Path, Path], calls: syscalls.System
+) -> None:
     old, new = two_steps
-    with system.replaced(calls):
+    with syscalls.replaced(calls):
         with LocalStore(new, RULES).saving(others_commit=False) as saving:
             assert saving.link(str(old), "data-1")
             saving.forgo("data-1")

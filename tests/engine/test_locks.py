@@ -21,9 +21,10 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.engine import locks, system, waiting
-from cordwood.engine.locks import locked, remove_unlocked, wait_and_lock, wait_for_lock
 from cordwood.errors import StorageError
+from cordwood.processes import wait_log
+from cordwood.storage import file_locks, syscalls
+from cordwood.storage.file_locks import locked, remove_unlocked, wait_and_lock, wait_for_lock
 from tests.threads import in_threads
 
 
@@ -87,12 +88,12 @@ def _leads_to(fd: int, path: Path) -> bool:
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
 def test_a_file_system_without_locks_has_none(tmp_path: Path, code: int) -> None:
-    class Lockless(system.System):
+    class Lockless(syscalls.System):
         def flock(self, fd: int, operation: int) -> None:
             raise OSError(code, os.strerror(code))
 
     (tmp_path / "perhaps alive").touch()
-    with system.replaced(Lockless()):
+    with syscalls.replaced(Lockless()):
         with locked(f"{tmp_path}/lock"):
             pass
         assert not remove_unlocked(f"{tmp_path}/perhaps alive")
@@ -100,13 +101,13 @@ def test_a_file_system_without_locks_has_none(tmp_path: Path, code: int) -> None
 
 
 def test_a_disk_that_fails_is_an_error(tmp_path: Path) -> None:
-    class Failing(system.System):
+    class Failing(syscalls.System):
         def flock(self, fd: int, operation: int) -> None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     before = _open_files()
     with (
-        system.replaced(Failing()),
+        syscalls.replaced(Failing()),
         pytest.raises(OSError, match="Input/output"),
         locked(f"{tmp_path}/lock"),
     ):
@@ -135,13 +136,13 @@ def test_who_waits_can_be_stopped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_has_a_lock_all_the_same(tmp_path: Path, code: int) -> None:
-    class Full(system.System):
+    class Full(syscalls.System):
         def open(self, path: str, flags: int, mode: int = 0o666) -> int:  # type: ignore[override]
             if flags & os.O_CREAT:
                 raise OSError(code, os.strerror(code), path)
             return os.open(path, flags, mode)
 
-    with system.replaced(Full()), locked(f"{tmp_path}/lock"):
+    with syscalls.replaced(Full()), locked(f"{tmp_path}/lock"):
         other = os.open(tmp_path, os.O_RDONLY)
         with pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -150,13 +151,13 @@ def test_a_full_disk_has_a_lock_all_the_same(tmp_path: Path, code: int) -> None:
 
 
 def test_a_directory_that_is_not_ours_is_an_error(tmp_path: Path) -> None:
-    class Denied(system.System):
+    class Denied(syscalls.System):
         def open(self, path: str, flags: int, mode: int = 0o666) -> int:  # type: ignore[override]
             if flags & os.O_CREAT:
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
             return os.open(path, flags, mode)
 
-    with system.replaced(Denied()), pytest.raises(PermissionError), locked(f"{tmp_path}/lock"):
+    with syscalls.replaced(Denied()), pytest.raises(PermissionError), locked(f"{tmp_path}/lock"):
         raise AssertionError("it is not locked")
 
 
@@ -171,11 +172,11 @@ def test_waiting_changes_nothing(tmp_path: Path) -> None:
         told.append("free")
 
     with locked(path):
-        waiting = threading.Thread(target=wait)
-        waiting.start()
+        waiter = threading.Thread(target=wait)
+        waiter.start()
         time.sleep(0.1)
         told.append("given up")
-    waiting.join()
+    waiter.join()
     assert told == ["given up", "free"]
 
 
@@ -233,7 +234,7 @@ def test_every_wait_is_reported_and_can_be_stopped(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(waiting, "REPORT_SECONDS", 0.001)
+    monkeypatch.setattr(wait_log, "REPORT_SECONDS", 0.001)
     with pytest.raises(ZeroDivisionError):
         wait(held, check=stopped_by(3))
     assert len(caplog.messages) >= 1
@@ -284,7 +285,7 @@ def test_a_save_waits_no_longer_than_its_timeout_and_names_who_holds_the_lock(
     assert sorted(os.listdir(tmp_path)) == ["step"]
 
 
-class Renumbering(system.System):
+class Renumbering(syscalls.System):
     """A file system that gives a file another inode number at each look."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,8 +319,8 @@ def test_inode_numbers_that_change_from_look_to_look(
 def test_a_lock_whose_file_is_never_found_again_is_given_up_with_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(locks, "_is_still_at", lambda fd, path: False)
-    monkeypatch.setattr(locks, "_MAX_ROUNDS", 5)
+    monkeypatch.setattr(file_locks, "_is_still_at", lambda fd, path: False)
+    monkeypatch.setattr(file_locks, "_MAX_ROUNDS", 5)
     with locked(f"{tmp_path}/lock"):
         pass
     assert "locks do not work here" in caplog.text
@@ -331,11 +332,11 @@ def test_a_lock_whose_file_is_never_found_again_is_given_up_with_a_warning(
 def test_saves_without_locks_warn_once_for_a_run(
     tmp_path: Path, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Lockless(system.System):
+    class Lockless(syscalls.System):
         def flock(self, fd: int, operation: int) -> None:
             raise OSError(code, os.strerror(code))
 
-    with system.replaced(Lockless()):
+    with syscalls.replaced(Lockless()):
         for path in ("run/1", "run/1", "run/2", "other/1"):
             for prefix in ("a", "b"):
                 cordwood.save(tmp_path / path, {"a": 1}, prefix=prefix)

@@ -6,14 +6,14 @@ import logging
 
 import pytest
 
-from cordwood.engine import waiting
-from cordwood.engine.marks import comes_in_sight
+from cordwood.processes import wait_log
+from cordwood.storage.visibility import comes_in_sight
 
 
 def test_a_mark_that_comes_late_is_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(waiting, "REPORT_SECONDS", 1e-9)
+    monkeypatch.setattr(wait_log, "REPORT_SECONDS", 1e-9)
     looks = iter([False, False, True])
     with caplog.at_level(logging.WARNING, "cordwood"):
         assert comes_in_sight(lambda: next(looks), "run/.mark", timeout_seconds=60)

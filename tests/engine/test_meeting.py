@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from cordwood.engine.hosts import ALONE, Hosts, current
-from cordwood.engine.meeting import Meeting, named
 from cordwood.errors import ProcessError
+from cordwood.processes.coordination import ALONE, Hosts, current
+from cordwood.processes.join_messages import named
+from cordwood.processes.rendezvous import Meeting
 from cordwood.testing.processes import Died, FakeHosts, Outcome, Store, run_processes
 from tests.deaths import SILENCE_SECONDS, die_at_any_call
 

@@ -13,16 +13,17 @@ import numpy as np
 import pytest
 import zstandard
 
+from cordwood.devices.host_snapshot import HeldArray
 from cordwood.dtypes import to_numpy
-from cordwood.engine import new_files, system
-from cordwood.engine.apart import StoppedError
-from cordwood.engine.digest import digests_of
-from cordwood.engine.encode import encoder
-from cordwood.engine.new_files import write_new_files
-from cordwood.engine.snapshot import HeldArray
+from cordwood.encoding.digests import digests_of
 from cordwood.index import Box
-from cordwood.plan.chunks import ChunkFile, NewFile, SmallFile
-from cordwood.sharding.boxes import slices, whole
+from cordwood.io import write_chunk_files
+from cordwood.io.encode_chunk import encoder
+from cordwood.io.uninterruptible import StoppedError
+from cordwood.io.write_chunk_files import write_new_files
+from cordwood.plan.chunk_files import ChunkFile, NewFile, SmallFile
+from cordwood.sharding.box import slices, whole
+from cordwood.storage import syscalls
 from cordwood.testing.faults.systems import CountingSystem, FailingSystem
 
 
@@ -115,17 +116,17 @@ def test_many_files_with_few_descriptors(tmp_path: Path) -> None:
     files = [chunk(str(i), Box((i,), (i + 1,)), (1,), array) for i in range(1000)]
     most = 0
 
-    class Watching(system.System):
+    class Watching(syscalls.System):
         def fsync(self, fd: int) -> None:
             nonlocal most
             most = max(most, len(os.listdir("/proc/self/fd")))
             super().fsync(fd)
 
     before = len(os.listdir("/proc/self/fd"))
-    with system.replaced(Watching()):
+    with syscalls.replaced(Watching()):
         found = write(tmp_path, array, files)
     assert b"".join(found) == array.tobytes()
-    assert most - before <= new_files._THREADS * (new_files._OPEN_FILES + 2)
+    assert most - before <= write_chunk_files._THREADS * (write_chunk_files._OPEN_FILES + 2)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -184,7 +185,7 @@ def test_leaves_are_fetched_once_and_let_go(tmp_path: Path) -> None:
     assert sorted(fetched) == list(range(40))
     gc.collect()
     assert not any(ref() is not None for ref in alive)
-    assert most <= 2 * new_files._THREADS
+    assert most <= 2 * write_chunk_files._THREADS
 
 
 def test_errors_name_the_file(tmp_path: Path) -> None:
@@ -198,11 +199,13 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
 
 
 def test_every_failing_call_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(new_files, "_THREADS", 1)  # so that each number is always the same call
+    monkeypatch.setattr(
+        write_chunk_files, "_THREADS", 1
+    )  # so that each number is always the same call
     array = np.arange(100, dtype=np.int16)
     files = [chunk(str(i), Box((50 * i,), (50 * i + 50,)), (50,), array) for i in range(2)]
     counting = CountingSystem()
-    with system.replaced(counting):
+    with syscalls.replaced(counting):
         write_new_files(str(tmp_path), files, lambda _: array, None, check=go_on)
     before = len(os.listdir("/proc/self/fd"))
     failed = set()
@@ -211,7 +214,7 @@ def test_every_failing_call_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         place.mkdir()
         error: OSError | None = None
         failing = FailingSystem(number, 5)
-        with system.replaced(failing):
+        with syscalls.replaced(failing):
             try:
                 write_new_files(str(place), files, lambda _: array, None, check=go_on)
             except OSError as e:

@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cordwood.engine import objects
-from cordwood.engine.digest import digest_of
-from cordwood.engine.files import ReadableFile
-from cordwood.engine.kvstore import ObjectStore
-from cordwood.engine.objects import ObjectFile, object_bytes, write_objects
-from cordwood.engine.read import execute_load
-from cordwood.engine.stores import NewFile
+from cordwood.encoding.digests import digest_of
 from cordwood.errors import CorruptionError, StorageError, TruncatedError
 from cordwood.index import Sealed
-from cordwood.plan.save import FilePlan, LeafBytes
+from cordwood.io.execute_load import execute_load
+from cordwood.plan.file_plan import FilePlan, LeafBytes
+from cordwood.storage import object_files
+from cordwood.storage.object_files import ObjectFile, object_bytes, write_objects
+from cordwood.storage.object_store_client import ObjectStore
+from cordwood.storage.open_files import ReadableFile
+from cordwood.storage.storage_protocol import NewFile
 from tests.engine.plans import expected_file, lay_out, load_plan
 from tests.engine.stores import KINDS, new_store
 
@@ -51,7 +51,7 @@ def test_an_object_holds_what_a_file_would(store: ObjectStore, gap: bytes, heade
 def test_loading_from_an_object(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
-    monkeypatch.setattr(objects, "_PART_BYTES", part)
+    monkeypatch.setattr(object_files, "_PART_BYTES", part)
     data = arrays()
     laid = lay_out(data, header=HEADER)
     write_objects(store, [NewFile("a", laid.plan, data.__getitem__)])
@@ -64,8 +64,8 @@ def test_loading_from_an_object(
 
 
 def test_any_range(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "_PART_BYTES", 7)
-    monkeypatch.setattr(objects, "_READS_IN_FLIGHT", 3)
+    monkeypatch.setattr(object_files, "_PART_BYTES", 7)
+    monkeypatch.setattr(object_files, "_READS_IN_FLIGHT", 3)
     whole = bytes(range(50))
     store.start_write("a", whole).result()
     with ObjectFile(store, "a", 50) as file:
@@ -125,7 +125,7 @@ def test_damage_in_an_object_is_found(store: ObjectStore) -> None:
 def test_few_objects_are_in_memory_at_once(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "IN_FLIGHT_BYTES", 25)
+    monkeypatch.setattr(object_files, "IN_FLIGHT_BYTES", 25)
     waiting = 0
     most = 0
     start_write = ObjectStore.start_write

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cordwood.engine import read
-from cordwood.engine.files import LocalFile
-from cordwood.engine.page_size import PageSize
-from cordwood.engine.read import execute_load
-from cordwood.plan.load import LoadPlan, Move
+from cordwood.io import execute_load as execution
+from cordwood.io.execute_load import execute_load
+from cordwood.io.page_size import PageSize
+from cordwood.plan.load_plan import LoadPlan, Move
+from cordwood.storage.open_files import LocalFile
 
 MIB = 1 << 20
 UNIT = 4 * MIB
@@ -86,8 +86,8 @@ def test_once_a_read_is_slow_the_next_ones_go_to_small_pages(
 
     clock = iter([0, COLD, *([0] * 100)])  # the first read is slow, all others take no time
     monkeypatch.setattr(time, "thread_time_ns", lambda: next(clock))
-    monkeypatch.setattr(read, "advise_small", note_advice)
-    monkeypatch.setattr(read, "reading_threads", lambda *, waits: 1)
+    monkeypatch.setattr(execution, "advise_small", note_advice)
+    monkeypatch.setattr(execution, "reading_threads", lambda *, waits: 1)
     first, second = 10 * MIB, 14 * MIB
     moves = (Move(0, 0, first, 0, 0), Move(0, first, second, 1, 0))
     with LocalFile(tmp_path / "data") as file:

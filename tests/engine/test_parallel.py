@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cordwood.engine.parallel import Slots, run_tasks
+from cordwood.io.threads import Slots, run_tasks
 
 SECONDS = 30  # until a test has failed
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.engine.presence import is_empty_file, is_folder, is_there, what_is_at
 from cordwood.errors import StorageError
+from cordwood.storage.path_kind import is_empty_file, is_folder, is_there, what_is_at
 
 
 @pytest.fixture

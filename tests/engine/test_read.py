@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.engine import read
-from cordwood.engine.digest import digests_of
-from cordwood.engine.files import LocalFile, MemoryFile
-from cordwood.engine.fresh_memory import fresh_bytes
-from cordwood.engine.read import execute_load
-from cordwood.engine.verify import check_file
+from cordwood.encoding.digests import digests_of
 from cordwood.errors import CorruptionError, LimitError, TruncatedError
 from cordwood.index import Digests
-from cordwood.plan.load import LoadPlan, Move
+from cordwood.io import execute_load as execution
+from cordwood.io.allocate import fresh_bytes
+from cordwood.io.check_blocks import check_file
+from cordwood.io.execute_load import execute_load
+from cordwood.plan.load_plan import LoadPlan, Move
+from cordwood.storage.open_files import LocalFile, MemoryFile
 
 DATA = np.random.default_rng(1).integers(0, 256, 40_000, dtype=np.uint8).tobytes()
 BLOCK = 1000
@@ -99,10 +99,10 @@ def test_every_move_is_made(
     else:
         file = MemoryFile(DATA)
     with pytest.MonkeyPatch.context() as patch, file:
-        patch.setattr(read, "_UNIT_BYTES", 4000)
-        patch.setattr(read, "_GAP_BYTES", 30)
-        patch.setattr(read, "_SMALL_MOVE_BYTES", small)
-        patch.setattr(read, "_BYTES_PER_THREAD", 4000)
+        patch.setattr(execution, "_UNIT_BYTES", 4000)
+        patch.setattr(execution, "_GAP_BYTES", 30)
+        patch.setattr(execution, "_SMALL_MOVE_BYTES", small)
+        patch.setattr(execution, "_BYTES_PER_THREAD", 4000)
         buffers = execute_load(plan, [file], digests=[digests], verify=True)
     assert [len(buffer) for buffer in buffers] == list(plan.buffers)
     for move in plan.moves:

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 import cordwood
-from cordwood.engine import waiting
-from cordwood.engine.arrivals import compare, encode_failure, key_of
-from cordwood.engine.hosts import Hosts
-from cordwood.engine.meeting import Meeting
 from cordwood.errors import ProcessError
+from cordwood.processes import wait_log
+from cordwood.processes.coordination import Hosts
+from cordwood.processes.join_messages import compare, encode_failure, key_of
+from cordwood.processes.rendezvous import Meeting
 from cordwood.testing.processes import FakeHosts, Outcome, Store, run_processes
 
 TIMEOUT_SECONDS = 4.0
@@ -142,7 +142,7 @@ def test_whoever_is_behind_is_told_so_at_once() -> None:
 def test_a_wait_is_reported(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "REPORT_SECONDS", 0.5)
+    monkeypatch.setattr(wait_log, "REPORT_SECONDS", 0.5)
 
     def work(hosts: FakeHosts) -> None:
         if hosts.index != 1:

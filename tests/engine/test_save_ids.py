@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cordwood.engine.save_ids import began_seconds, new_save_id
+from cordwood.storage.save_ids import began_seconds, new_save_id
 
 
 @pytest.mark.parametrize(

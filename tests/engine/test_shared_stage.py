@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cordwood.engine import together
-from cordwood.engine.apart import StoppedError
-from cordwood.engine.hosts import ALONE, Hosts
-from cordwood.engine.meeting import Meeting
-from cordwood.engine.new_files import Written
-from cordwood.engine.shared_stage import SharedStage
-from cordwood.engine.together import save_together
 from cordwood.errors import ProcessError, StorageError
 from cordwood.index import Box
-from cordwood.plan.chunks import ChunkFile, NewFile, SmallFile
+from cordwood.io.uninterruptible import StoppedError
+from cordwood.io.write_chunk_files import Written
+from cordwood.plan.chunk_files import ChunkFile, NewFile, SmallFile
+from cordwood.processes import collective_save
+from cordwood.processes.collective_save import save_together
+from cordwood.processes.coordination import ALONE, Hosts
+from cordwood.processes.rendezvous import Meeting
+from cordwood.storage.multiprocess_staging import SharedStage
 from cordwood.testing.processes import Died, FakeHosts, run_processes
 from tests.deaths import SILENCE_SECONDS, die_at_any_call
 
@@ -180,7 +180,7 @@ def test_process_0_dies(tmp_path: Path) -> None:
 
 
 def test_directories_that_are_not_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "MARK_SECONDS", 0.1)
+    monkeypatch.setattr(collective_save, "MARK_SECONDS", 0.1)
     for index in range(COUNT):
         (tmp_path / f"{index}").mkdir()
 

@@ -3,13 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cordwood.engine.digest import digests_of
-from cordwood.engine.files import MemoryFile
-from cordwood.engine.read import execute_load
-from cordwood.engine.source_digests import SourceDigests, block_bytes
+from cordwood.encoding.digests import digests_of
 from cordwood.errors import CorruptionError
 from cordwood.index import Digests, Sealed, Source
-from cordwood.plan.load import LoadPlan, Move
+from cordwood.io.execute_load import execute_load
+from cordwood.io.source_digests import SourceDigests, block_bytes
+from cordwood.plan.load_plan import LoadPlan, Move
+from cordwood.storage.open_files import MemoryFile
 
 SEALED = Sealed(10, bytes(16))
 KNOWN = Digests(0, 100, bytes(16))

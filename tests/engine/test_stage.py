@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from cordwood.engine import system
-from cordwood.engine.apart import Check, run_apart
-from cordwood.engine.carry import carry
-from cordwood.engine.directory import LocalDirectory
-from cordwood.engine.folders import count_files, remove_tree
-from cordwood.engine.stage import Stage, collect_stages, stale_stages, standing
 from cordwood.errors import NotACheckpointError, StorageError
+from cordwood.io.uninterruptible import Check, run_apart
+from cordwood.storage import syscalls
+from cordwood.storage.directories import count_files, remove_tree
+from cordwood.storage.directory_reader import LocalDirectory
+from cordwood.storage.hard_link_unchanged import carry
+from cordwood.storage.staging_directory import Stage, collect_stages, stale_stages, standing
 from cordwood.testing.faults.systems import CountingSystem
 from tests.alarms import interruptions
 from tests.children import run_python
@@ -78,13 +78,13 @@ class NoLinks(CountingSystem):
         raise OSError(errno.EPERM, "no links here", source)
 
 
-BOTH = pytest.mark.parametrize("calls", [system.System, NoExchange], ids=["exchange", "rename"])
+BOTH = pytest.mark.parametrize("calls", [syscalls.System, NoExchange], ids=["exchange", "rename"])
 
 
 @BOTH
-def test_a_directory_is_made_and_replaced(tmp_path: Path, calls: type[system.System]) -> None:
+def test_a_directory_is_made_and_replaced(tmp_path: Path, calls: type[syscalls.System]) -> None:
     path = tmp_path / "a" / "ckpt"
-    with system.replaced(calls()):
+    with syscalls.replaced(calls()):
         save(path, {"x/y": b"1", "z": b"2"})
         assert tree(path) == {"x/y": b"1", "z": b"2"}
         save(path, {"x/w": b"3"})
@@ -93,7 +93,7 @@ def test_a_directory_is_made_and_replaced(tmp_path: Path, calls: type[system.Sys
 
 
 @BOTH
-def test_what_is_not_replaced_is_linked(tmp_path: Path, calls: type[system.System]) -> None:
+def test_what_is_not_replaced_is_linked(tmp_path: Path, calls: type[syscalls.System]) -> None:
     path = tmp_path / "ckpt"
     save(path, {"mine/0": b"old", "mine/notes": b"kept", "other/deep/0": b"other", "top": b"top"})
     (path / "empty").mkdir(mode=0o750)
@@ -106,7 +106,7 @@ def test_what_is_not_replaced_is_linked(tmp_path: Path, calls: type[system.Syste
     def replaced(folder: str, names: set[str]) -> set[str]:
         return {"0"} if folder == "mine" else set()
 
-    with system.replaced(calls()):
+    with syscalls.replaced(calls()):
         save(path, {"mine/1": b"new"}, replaced=replaced)
     assert (path / "other/deep/0").stat().st_ino == inode
     assert (path / "other/deep/0").stat().st_nlink == 1
@@ -136,7 +136,7 @@ def test_files_are_copied_where_there_are_no_links(tmp_path: Path) -> None:
     path = tmp_path / "ckpt"
     save(path, {"other/0": bytes(range(256)) * 50_000, "top": b""})
     before = tree(path)
-    with system.replaced(NoLinks()):
+    with syscalls.replaced(NoLinks()):
         save(path, {"new": b"1"}, replaced=nothing)
         assert tree(path) == {**before, "new": b"1"}
         (path / "link").symlink_to("top")
@@ -157,7 +157,7 @@ def test_a_file_in_the_way_is_not_replaced(tmp_path: Path) -> None:
 
 
 @BOTH
-def test_what_came_at_the_last_moment_is_kept(tmp_path: Path, calls: type[system.System]) -> None:
+def test_what_came_at_the_last_moment_is_kept(tmp_path: Path, calls: type[syscalls.System]) -> None:
     path = tmp_path / "ckpt"
     save(path, {"a": b"old", "sub/b": b"old"})
 
@@ -167,7 +167,7 @@ def test_what_came_at_the_last_moment_is_kept(tmp_path: Path, calls: type[system
             (path / "sub" / "late").write_bytes(b"late")
             super().exchange(one, other)
 
-    with system.replaced(Late()):
+    with syscalls.replaced(Late()):
         save(path, {"a": b"new"}, replaced=lambda folder, names: {"a"} if not folder else set())
     assert tree(path) == {"a": b"new", "sub/b": b"old", "late": b"late", "sub/late": b"late"}
 
@@ -196,13 +196,13 @@ def test_what_cannot_be_replaced(tmp_path: Path) -> None:
 def test_a_directory_that_is_read_is_not_removed_under_the_reader(
     tmp_path: Path, locks: bool
 ) -> None:
-    class NoLocks(system.System):
+    class NoLocks(syscalls.System):
         def flock(self, fd: int, operation: int) -> None:
             raise OSError(errno.ENOLCK, "no locks here")
 
     path = tmp_path / "ckpt"
     save(path, {"a": b"old"})
-    with system.replaced(system.System() if locks else NoLocks()):
+    with syscalls.replaced(syscalls.System() if locks else NoLocks()):
         with LocalDirectory(path) as directory:
             directory.hold()
             save(path, {"a": b"new"})
@@ -247,7 +247,7 @@ class Crashing(CountingSystem):
 def test_stages_of_the_dead_are_removed_and_those_of_the_living_stay(tmp_path: Path) -> None:
     path = tmp_path / "ckpt"
     save(path, {"a": b"old"})
-    with system.replaced(Crashing("exchange")), pytest.raises(Crash):
+    with syscalls.replaced(Crashing("exchange")), pytest.raises(Crash):
         save(path, {"a": b"dead"})
     (dead,) = stale_stages(path)
     assert tree(path) == {"a": b"old"}
@@ -270,18 +270,18 @@ def test_a_stage_that_was_exchanged_meanwhile_is_not_removed(tmp_path: Path) -> 
     stage.begin()
     stage.write("a", [b"new"])
 
-    class Slow(system.System):
+    class Slow(syscalls.System):
         done = False
 
         def flock(self, fd: int, operation: int) -> None:
             if operation & fcntl.LOCK_NB and not self.done:
                 self.done = True
-                with system.replaced(system.System()):
+                with syscalls.replaced(syscalls.System()):
                     stage.commit(lambda _: lambda _: None)
             super().flock(fd, operation)
 
     slow = Slow()
-    with system.replaced(slow):
+    with syscalls.replaced(slow):
         save(path, {"b": b"next"}, replaced=nothing)
     assert slow.done
     assert tree(path) == {"a": b"new", "b": b"next"}
@@ -299,10 +299,10 @@ def test_without_exchange_a_crash_leaves_the_old_one_to_be_found(
         return {"a"}
 
     crashing = Crashing(*crash, exchanges=False)
-    with system.replaced(crashing), pytest.raises(Crash):
+    with syscalls.replaced(crashing), pytest.raises(Crash):
         save(path, {"a": b"new"}, replaced=replaced)
     assert tree(Path(standing(path)))["b"] == b"other"
-    with system.replaced(NoExchange()):
+    with syscalls.replaced(NoExchange()):
         save(path, {"a": b"newer"}, replaced=replaced)
     assert tree(path) == {"a": b"newer", "b": b"other"}
     assert os.listdir(tmp_path) == ["ckpt"]
@@ -319,7 +319,7 @@ def test_a_failed_rename_is_taken_back(tmp_path: Path) -> None:
             super().replace(source, target)
 
     with (
-        system.replaced(Failing()),
+        syscalls.replaced(Failing()),
         pytest.raises(StorageError, match="while putting it in place; what was there before is"),
     ):
         save(path, {"a": b"new"})
@@ -338,7 +338,7 @@ def test_a_failure_after_the_exchange_says_so(tmp_path: Path) -> None:
             super().fsync(fd)
 
     message = "while flushing its parent directory to the disk; the new directory is in place and"
-    with system.replaced(Failing()), pytest.raises(StorageError, match=message) as caught:
+    with syscalls.replaced(Failing()), pytest.raises(StorageError, match=message) as caught:
         save(path, {"a": b"new"})
     assert caught.value.errno == errno.EIO
     assert tree(path) == {"a": b"new"}
@@ -365,7 +365,7 @@ def test_an_exception_while_preparing_changes_nothing(tmp_path: Path) -> None:
 
 
 @BOTH
-def test_savers_in_a_crowd_lose_nothing(tmp_path: Path, calls: type[system.System]) -> None:
+def test_savers_in_a_crowd_lose_nothing(tmp_path: Path, calls: type[syscalls.System]) -> None:
     """Each brings in its own file and keeps all others."""
     path = tmp_path / "ckpt"
 
@@ -378,7 +378,7 @@ def test_savers_in_a_crowd_lose_nothing(tmp_path: Path, calls: type[system.Syste
                 replaced=lambda _, names: {name + ".last"} & names,
             )
 
-    with system.replaced(calls()):
+    with syscalls.replaced(calls()):
         in_threads(work)
     found = tree(path)
     assert found == {
@@ -437,7 +437,7 @@ def test_a_link_in_place_of_a_new_stage_is_not_followed(tmp_path: Path) -> None:
     save(path, {"a": b"1"})
     path.chmod(0o777)
     elsewhere.mkdir(0o700)
-    with system.replaced(LinkedElsewhere(elsewhere)), pytest.raises(OSError, match="run"):
+    with syscalls.replaced(LinkedElsewhere(elsewhere)), pytest.raises(OSError, match="run"):
         save(path, {"a": b"2"})
     assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o700
     assert list(elsewhere.iterdir()) == []
@@ -459,9 +459,9 @@ def test_a_forked_child_keeps_no_lock(tmp_path: Path) -> None:
         import os, sys, time
         import numpy as np
         import cordwood
-        from cordwood.engine import system
+        from cordwood.storage import syscalls
 
-        class Forking(system.System):
+        class Forking(syscalls.System):
             children = []
             def fsync(self, fd):
                 pid = os.fork()
@@ -471,7 +471,7 @@ def test_a_forked_child_keeps_no_lock(tmp_path: Path) -> None:
                 super().fsync(fd)
 
         path = {str(tmp_path / "c")!r}
-        with system.replaced(Forking()):
+        with syscalls.replaced(Forking()):
             cordwood.save(path, {{"a": np.ones(3)}}, layout="zarr")
         try:
             cordwood.save(path, {{"a": np.ones(4)}}, layout="zarr")
@@ -490,7 +490,7 @@ def test_what_cannot_be_removed_is_not_told_as_removed(
     stage = tmp_path / ".100.cordwood-0123456789abcdef.stage"
     stage.mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr("cordwood.engine.stage.remove_tree", lambda path: None)
+        patch.setattr("cordwood.storage.staging_directory.remove_tree", lambda path: None)
         assert collect_stages(tmp_path / "100", dry_run=False) == []
     assert collect_stages(tmp_path / "100", dry_run=True) == [str(stage)]
     assert collect_stages(tmp_path / "100", dry_run=False) == [str(stage)]

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.engine import system
-from cordwood.engine.kvstore import ObjectStore
-from cordwood.engine.step_places import Entry, LocalSteps, ObjectSteps, StepPlace, steps_at
-from cordwood.engine.urls import parse_url
 from cordwood.errors import StorageError, UnsupportedFormatError
+from cordwood.storage import syscalls
+from cordwood.storage.object_store_client import ObjectStore
+from cordwood.storage.step_storage import Entry, LocalSteps, ObjectSteps, StepPlace, steps_at
+from cordwood.storage.urls import parse_url
 from cordwood.testing.faults.systems import CountingSystem, FailingSystem
 
 _numbers = itertools.count()
@@ -186,7 +186,7 @@ def test_what_is_in_use_stays(tmp_path: Path) -> None:
 def calls_of_removal(tmp_path: Path) -> list[str]:
     root = filled(tmp_path)
     counting = CountingSystem()
-    with system.replaced(counting):
+    with syscalls.replaced(counting):
         root.place().remove(["10"])
     return counting.made
 
@@ -205,7 +205,7 @@ def test_a_removal_that_fails_anywhere_leaves_whole_steps(tmp_path: Path) -> Non
     assert made.index("replace") < made.index("fsync") < len(made) - made[::-1].index("unlink")
     for number, call in enumerate(made, start=1):
         root = filled(tmp_path / str(number))
-        with system.replaced(FailingSystem(number, errno.EIO)), suppress(OSError):
+        with syscalls.replaced(FailingSystem(number, errno.EIO)), suppress(OSError):
             root.place().remove(["10"])
         entries = look(root.place())
         assert entries["20"].stamp is not None
@@ -249,14 +249,14 @@ def test_there_are_no_pins_in_object_stores() -> None:
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
 def test_there_are_no_pins_in_file_systems_without_locks(tmp_path: Path, code: int) -> None:
-    class Lockless(system.System):
+    class Lockless(syscalls.System):
         def flock(self, fd: int, operation: int) -> None:
             raise OSError(code, os.strerror(code))
 
     place = filled(tmp_path).place()
     before = sorted(os.listdir(tmp_path / "run/10"))
     with (
-        system.replaced(Lockless()),
+        syscalls.replaced(Lockless()),
         pytest.raises(UnsupportedFormatError, match="no locks to pin a step by"),
         place.pin("10"),
     ):

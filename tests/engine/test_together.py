@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cordwood.engine import together
-from cordwood.engine.hosts import ALONE, Hosts
-from cordwood.engine.meeting import Meeting
-from cordwood.engine.together import save_together
 from cordwood.errors import ProcessError
+from cordwood.processes import collective_save
+from cordwood.processes.collective_save import save_together
+from cordwood.processes.coordination import ALONE, Hosts
+from cordwood.processes.rendezvous import Meeting
 from cordwood.testing.processes import FakeHosts, run_processes
 from tests.deaths import SILENCE_SECONDS, die_at_any_call
 
@@ -137,7 +137,7 @@ def test_a_process_dies_at_any_call() -> None:
 
 
 def test_a_directory_that_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "MARK_SECONDS", 0.1)
+    monkeypatch.setattr(collective_save, "MARK_SECONDS", 0.1)
     disks = [Disk(), Disk(), Disk()]
     disks[2] = disks[0]
     outcomes = run_processes(COUNT, lambda hosts: save(hosts, disks[hosts.index]))

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from cordwood.engine import system
-from cordwood.engine.commit import temporary_path
-from cordwood.engine.system import System
-from cordwood.engine.unnamed import UnnamedFile, folder_beside
 from cordwood.errors import StorageError, TruncatedError
+from cordwood.storage import syscalls
+from cordwood.storage.file_transaction import temporary_path
+from cordwood.storage.syscalls import System
+from cordwood.storage.temporary_file import UnnamedFile, folder_beside
 from cordwood.testing.faults.systems import CountingSystem, FailingSystem
 
 NAME = "models/m.msgpack.zst"
@@ -32,7 +32,7 @@ class Named(CountingSystem):
 
 @pytest.fixture(params=[System, Named], ids=["unnamed", "named for a moment"])
 def kind(request: pytest.FixtureRequest) -> Iterator[type[System]]:
-    with system.replaced(request.param()):
+    with syscalls.replaced(request.param()):
         yield request.param
 
 
@@ -65,7 +65,7 @@ def test_what_is_appended_is_read(tmp_path: Path) -> None:
 
 def test_it_is_in_no_directory(tmp_path: Path) -> None:
     counting = CountingSystem()
-    with system.replaced(counting), UnnamedFile(tmp_path, NAME) as file:
+    with syscalls.replaced(counting), UnnamedFile(tmp_path, NAME) as file:
         found = os.fstat(file.opened[0])
         assert (found.st_nlink, found.st_dev) == (0, tmp_path.stat().st_dev)
     assert counting.made == ["open"]
@@ -76,7 +76,7 @@ def test_what_a_killed_one_had_left_goes(tmp_path: Path) -> None:
     stale.touch()
     others = Path(temporary_path(str(tmp_path), "other"))
     others.touch()
-    with system.replaced(Named()), UnnamedFile(tmp_path, NAME):
+    with syscalls.replaced(Named()), UnnamedFile(tmp_path, NAME):
         assert list(tmp_path.iterdir()) == [others]
 
 
@@ -94,7 +94,7 @@ def test_any_call_fails(tmp_path: Path, code: int) -> None:
     messages = []
     for number in range(1, 6):  # open, fallocate, pwrite, pwrite, fsync
         with (
-            system.replaced(FailingSystem(number, code)),
+            syscalls.replaced(FailingSystem(number, code)),
             pytest.raises(StorageError) as caught,
         ):
             use(tmp_path)
@@ -118,7 +118,7 @@ def test_any_call_fails(tmp_path: Path, code: int) -> None:
 
 
 def test_a_disk_that_reserves_nothing_will_do(tmp_path: Path) -> None:
-    with system.replaced(FailingSystem(2, errno.EOPNOTSUPP)):
+    with syscalls.replaced(FailingSystem(2, errno.EOPNOTSUPP)):
         use(tmp_path)
 
 
@@ -130,7 +130,7 @@ def test_where_it_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="pass scratch="):
         UnnamedFile(tmp_path / "file", NAME)
     with (
-        system.replaced(FailingSystem(1, errno.EACCES)),
+        syscalls.replaced(FailingSystem(1, errno.EACCES)),
         pytest.raises(StorageError, match=r"^\[Errno 13\] Permission denied while creating a"),
     ):
         UnnamedFile(tmp_path, NAME)
@@ -151,7 +151,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, call: str, base: type[Count
             return result
 
     before = descriptors()
-    with system.replaced(Interrupted()):
+    with syscalls.replaced(Interrupted()):
         if call == "unlink" and base is CountingSystem:
             use(tmp_path)  # which has no name to remove
         else:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.engine.urls import SCHEMES, Url, parse_url
 from cordwood.errors import UnsupportedFormatError
+from cordwood.storage.urls import SCHEMES, Url, parse_url
 
 
 @pytest.mark.parametrize(

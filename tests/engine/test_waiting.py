@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from cordwood.engine.waiting import Waiting
+from cordwood.processes.wait_log import Waiting
 
 
 class Clock:

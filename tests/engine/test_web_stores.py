@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.api import save_packs
-from cordwood.engine import store_conditions
-from cordwood.engine.object_store import GRACE_SECONDS
 from cordwood.errors import StorageError, UnsupportedFormatError
+from cordwood.formats.packs import save
+from cordwood.storage import conditional_writes
+from cordwood.storage.object_storage import GRACE_SECONDS
 from cordwood.testing import assert_trees_equal
 from tests.engine.web_stores import Answer, Request, WebStore, web_store
 from tests.threads import in_threads, until
@@ -131,7 +131,7 @@ class Halt:
 @pytest.fixture
 def slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Saves whose clock is a day behind gc's."""
-    monkeypatch.setattr(save_packs, "new_save_id", lambda: old_id())
+    monkeypatch.setattr(save, "new_save_id", lambda: old_id())
 
 
 def old_id() -> str:
@@ -313,7 +313,7 @@ def test_a_store_that_ignores_conditions_is_refused(
 ) -> None:
     url = f"{web.url}/run"
     cordwood.save(url, OLD)
-    monkeypatch.setattr(store_conditions, "_obeying", set())
+    monkeypatch.setattr(conditional_writes, "_obeying", set())
     web.obeys_conditions = False
     before = web.names("run")
     for prefix in (None, "a"):

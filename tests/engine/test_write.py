@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.engine import system, write
-from cordwood.engine.digest import BLOCK_BYTES, digests_of
-from cordwood.engine.gather import copy_bytes
-from cordwood.engine.system import System
-from cordwood.engine.write import write_file, write_stream
-from cordwood.plan.save import FilePlan, LeafBytes, Literal
+from cordwood.encoding.digests import BLOCK_BYTES, digests_of
+from cordwood.io import write_file as writing
+from cordwood.io.file_contents import copy_bytes
+from cordwood.io.write_file import write_file, write_stream
+from cordwood.plan.file_plan import FilePlan, LeafBytes, Literal
+from cordwood.storage import syscalls
+from cordwood.storage.syscalls import System
 from cordwood.testing.faults.systems import CountingSystem
 from tests.engine.plans import expected_file, lay_out, stored_bytes
 
@@ -94,10 +95,10 @@ def test_units_and_threads_do_not_show(
     laid = lay_out(arrays, gap=gap, header=header)
     path = tmp_path_factory.mktemp("w") / "f"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(write, "_UNIT_BYTES", pages * 4096)
-        patch.setattr(write, "_DIRECT_BYTES", 8192)
-        patch.setattr(write, "_SMALL_SEGMENT_BYTES", 0)
-        patch.setattr(write, "BLOCK_BYTES", 4096)
+        patch.setattr(writing, "_UNIT_BYTES", pages * 4096)
+        patch.setattr(writing, "_DIRECT_BYTES", 8192)
+        patch.setattr(writing, "_SMALL_SEGMENT_BYTES", 0)
+        patch.setattr(writing, "BLOCK_BYTES", 4096)
         write_file(path, laid.plan, arrays.__getitem__)
     content = path.read_bytes()
     assert content == expected_file(arrays, gap=gap, header=header)
@@ -160,7 +161,7 @@ def test_falls_back_where_the_file_system_refuses(
     tmp_path: Path, large: list[np.ndarray], refuse: str
 ) -> None:
     laid = lay_out(large, header=HEADER)
-    with system.replaced(NoDirect(refuse)):
+    with syscalls.replaced(NoDirect(refuse)):
         write_file(tmp_path / "f", laid.plan, large.__getitem__)
     assert (tmp_path / "f").read_bytes() == expected_file(large, header=HEADER)
 
@@ -172,7 +173,7 @@ class ShortWrites(System):
 
 def test_short_writes_go_on(tmp_path: Path) -> None:
     arrays = [ordinals((50_000,), np.uint8)]
-    with system.replaced(ShortWrites()):
+    with syscalls.replaced(ShortWrites()):
         write_file(tmp_path / "f", lay_out(arrays).plan, arrays.__getitem__)
     assert (tmp_path / "f").read_bytes() == arrays[0].tobytes()
 
@@ -250,7 +251,7 @@ def test_what_fetch_raises_passes_through(tmp_path: Path, size: int) -> None:
 def test_20000_small_leaves_take_few_calls(tmp_path: Path) -> None:
     arrays = [np.full(256, i, np.float32) for i in range(20_000)]
     counting = CountingSystem()
-    with system.replaced(counting):
+    with syscalls.replaced(counting):
         write_file(tmp_path / "f", lay_out(arrays, gap=b"g").plan, arrays.__getitem__)
     assert len(counting.made) < 40
     assert (tmp_path / "f").read_bytes() == expected_file(arrays, gap=b"g")

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from cordwood.dtypes import to_numpy
-from cordwood.engine.digest import digests_of
-from cordwood.engine.files import MemoryFile
-from cordwood.engine.verify import check_file
-from cordwood.formats.safetensors.layout import plan_save
-from cordwood.formats.safetensors.scan import scan
+from cordwood.encoding.digests import digests_of
+from cordwood.formats.safetensors.plan_save import plan_save
+from cordwood.formats.safetensors.read_index import scan
 from cordwood.index import Index, Inline, Leaf
-from cordwood.plan.save import LeafBytes
+from cordwood.io.check_blocks import check_file
+from cordwood.plan.file_plan import LeafBytes
+from cordwood.storage.open_files import MemoryFile
 from cordwood.tree.flatten import build, flatten
 from cordwood.tree.leaves import describe, host_array
 

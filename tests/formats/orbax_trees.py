@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cordwood.engine.directory import LocalDirectory
-from cordwood.formats.orbax import Scanned, scan
+from cordwood.formats.orbax.read_index import Scanned, scan
+from cordwood.storage.directory_reader import LocalDirectory
 from tests.golden.orbax_checkpoints import GOLDEN, LAYOUTS
 
 __all__ = ["EVERY", "change", "copied", "scanned", "tree_folder"]

@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cordwood.dtypes import to_numpy
-from cordwood.engine.digest import digest_of, digests_of
-from cordwood.engine.gather import LeafStore
-from cordwood.engine.local_store import LocalStore
+from cordwood.encoding.digests import digest_of, digests_of
 from cordwood.formats.packs.index_file import encode_index
-from cordwood.formats.packs.item import Item
-from cordwood.formats.packs.layout import WrittenPack, encode_item, lay_out, own_packs
-from cordwood.formats.packs.scan import index_of, parse_items
+from cordwood.formats.packs.index_item import Item
+from cordwood.formats.packs.plan_save import WrittenPack, encode_item, lay_out, own_packs
+from cordwood.formats.packs.read_index import index_of, parse_items
 from cordwood.index import Index, Inline, Leaf, LeafSpec, Sealed, Span
-from cordwood.plan.packs import packs_of_process
-from cordwood.plan.save import FilePlan, LeafBytes
-from cordwood.sharding.boxes import shape_of, slices
-from cordwood.sharding.shards import ShardMap, single
+from cordwood.io.file_contents import LeafStore
+from cordwood.plan.file_assignment import packs_of_process
+from cordwood.plan.file_plan import FilePlan, LeafBytes
+from cordwood.sharding.box import shape_of, slices
+from cordwood.sharding.shard_map import ShardMap, single
+from cordwood.storage.local_storage import LocalStore
 from cordwood.tree.flatten import build, flatten
 from cordwood.tree.leaves import describe, host_array
 

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood import msgpack
-from cordwood.engine.files import MemoryFile
 from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError
 from cordwood.formats.compressed.compress import compress
 from cordwood.formats.compressed.decompress import (
@@ -22,7 +21,8 @@ from cordwood.formats.compressed.decompress import (
     decompress_into,
     default_limit,
 )
-from cordwood.formats.flax_msgpack.outline import Outline
+from cordwood.formats.flax_msgpack.value_size import Outline
+from cordwood.storage.open_files import MemoryFile
 from cordwood.testing import strategies as some
 from tests.memory import traced_memory
 

@@ -16,16 +16,16 @@ import numpy as np
 import pytest
 
 from cordwood import msgpack
-from cordwood.engine.files import LocalFile, MemoryFile
-from cordwood.engine.write import write_file
 from cordwood.errors import LimitError
 from cordwood.formats.flax_msgpack import wire
-from cordwood.formats.flax_msgpack.restore import restore
-from cordwood.formats.flax_msgpack.scan import scan
+from cordwood.formats.flax_msgpack.read_index import scan
+from cordwood.formats.flax_msgpack.restore_values import restore
 from cordwood.index import Inline, Leaf, Piece, Pieces, Source, Span
+from cordwood.io.write_file import write_file
 from cordwood.keypath import DictKey
+from cordwood.state_dict.state_dicts import to_state_dict
+from cordwood.storage.open_files import LocalFile, MemoryFile
 from cordwood.tree.leaves import host_array
-from cordwood.tree.state_dict import to_state_dict
 from cordwood.tree.structure import LEAF, Node
 from tests.random_trees import Trees, assert_same
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.engine.files import MemoryFile
 from cordwood.errors import LimitError, TruncatedError
 from cordwood.formats import msgpack_records
+from cordwood.storage.open_files import MemoryFile
 
 TREE: dict[str, Any] = {
     "params": {

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import cordwood
-from cordwood.api.formats import format_for, scan
-from cordwood.engine.files import MemoryFile
 from cordwood.formats import npy, npz
+from cordwood.formats.file_formats import format_for, scan
 from cordwood.index import Encoded, Pieces
+from cordwood.storage.open_files import MemoryFile
 from tests.golden.numpy_files import ARRAY, ARRAYS, FOLDER
 
 savez: Callable[..., Any] = np.savez  # whose annotations know no names of arrays
@@ -88,7 +88,7 @@ def test_any_array(array: np.ndarray, fortran: bool, deflated: bool) -> None:
 
 def loaded(name: str, data: bytes, **options: Any) -> Any:
     from cordwood.api.checkpoint import Checkpoint
-    from cordwood.api.contents import Contents
+    from cordwood.formats.opened import Contents
 
     file = MemoryFile(data, f"x.{name}")
     index = scan(file, format_for("", name))

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from cordwood.engine.beneath import open_beneath
-from cordwood.engine.directory import LocalDirectory
 from cordwood.errors import FormatError, IncompleteCheckpointError, LimitError, PrefixError
-from cordwood.formats.orbax.places import Found, look, pick
-from cordwood.formats.orbax.tree import parse_tree
-from cordwood.formats.orbax.values import INLINE_NAME
+from cordwood.formats.orbax.key_values import INLINE_NAME
+from cordwood.formats.orbax.locate_trees import Found, look, pick
+from cordwood.formats.orbax.tree_metadata import parse_tree
 from cordwood.index import Box, Encoded, Inline, Leaf, Pieces
 from cordwood.keypath import format_path
+from cordwood.storage.directory_reader import LocalDirectory
+from cordwood.storage.openat import open_beneath
 from cordwood.tree.flatten import build
 from cordwood.tree.structure import LEAF, MAX_DEPTH, Node
 from tests.formats.orbax_trees import EVERY, scanned, tree_folder
@@ -303,7 +303,7 @@ def test_directories_that_may_not_be_read_are_passed_over(
             raise PermissionError(errno.EACCES, "Permission denied", path)
         return open_beneath(folder, path, directory=directory)
 
-    monkeypatch.setattr("cordwood.engine.directory.open_beneath", refused)
+    monkeypatch.setattr("cordwood.storage.directory_reader.open_beneath", refused)
     with LocalDirectory(tmp_path) as directory:
         assert look(directory) == Found(others=("7", "lost+found"), steps=("8",))
         with pytest.raises(PermissionError, match=f"'{tmp_path}/7/x'"):

@@ -18,8 +18,6 @@ import pytest
 from orbax.checkpoint._src.serialization import tensorstore_utils
 
 import cordwood
-from cordwood.engine.decode import decode_chunk
-from cordwood.engine.scratch import Scratch
 from cordwood.errors import (
     CordwoodError,
     CorruptionError,
@@ -28,11 +26,13 @@ from cordwood.errors import (
     TruncatedError,
     UnsupportedFormatError,
 )
-from cordwood.formats.orbax.arrays import MAX_UNSTORED_CHUNKS
-from cordwood.formats.orbax.fill import MAX_FILL_BYTES, Fill
-from cordwood.formats.orbax.tree import STORES_ZEROS
+from cordwood.formats.orbax.array_reader import MAX_UNSTORED_CHUNKS
+from cordwood.formats.orbax.tree_metadata import STORES_ZEROS
+from cordwood.formats.orbax.zero_chunks import MAX_FILL_BYTES, Fill
 from cordwood.index import Inline
-from cordwood.plan.spread import Chunk, Codec, Spread
+from cordwood.io.decode_chunk import decode_chunk
+from cordwood.io.scratch_buffer import Scratch
+from cordwood.plan.copy_plan import Chunk, Codec, Spread
 from cordwood.testing import assert_trees_equal
 from tests.formats.orbax_trees import EVERY, change, copied, scanned
 from tests.memory import traced_memory

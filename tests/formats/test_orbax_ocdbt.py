@@ -13,7 +13,6 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.engine.directory import LocalDirectory
 from cordwood.errors import (
     CordwoodError,
     CorruptionError,
@@ -22,6 +21,7 @@ from cordwood.errors import (
     TruncatedError,
 )
 from cordwood.formats.orbax.crc32c import ends_in_crc32c
+from cordwood.formats.orbax.key_values import INLINE_NAME, Database
 from cordwood.formats.orbax.ocdbt import (
     MAX_NODE_BYTES,
     Child,
@@ -29,7 +29,7 @@ from cordwood.formats.orbax.ocdbt import (
     parse_manifest,
     parse_node,
 )
-from cordwood.formats.orbax.values import INLINE_NAME, Database
+from cordwood.storage.directory_reader import LocalDirectory
 from tests.formats.orbax_trees import copied
 from tests.memory import traced_memory
 

@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.engine.digest import digest_of
-from cordwood.engine.files import MemoryFile
+from cordwood.encoding.digests import digest_of
 from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedLeafError
-from cordwood.formats.packs import item as item_module
-from cordwood.formats.packs.grid import Grid, cells_meeting
-from cordwood.formats.packs.hugging_face import hugging_face_index
+from cordwood.formats.packs import index_item as item_module
+from cordwood.formats.packs.hub_index import hugging_face_index
 from cordwood.formats.packs.index_file import encode_index
-from cordwood.formats.packs.layout import encode_item, lay_out, own_packs
-from cordwood.formats.packs.scan import index_of
-from cordwood.formats.safetensors.scan import scan
-from cordwood.formats.safetensors.sealed import sealed_digests
+from cordwood.formats.packs.leaf_grid import Grid, cells_meeting
+from cordwood.formats.packs.plan_save import encode_item, lay_out, own_packs
+from cordwood.formats.packs.read_index import index_of
+from cordwood.formats.safetensors.read_index import scan
+from cordwood.formats.safetensors.stored_digests import sealed_digests
 from cordwood.index import Box, Inline, LeafSpec, Piece, Pieces, Sealed, Span
-from cordwood.plan.packs import packs_of_process
-from cordwood.sharding.boxes import cells, intersect
-from cordwood.sharding.shards import ShardMap
+from cordwood.plan.file_assignment import packs_of_process
+from cordwood.sharding.box import cells, intersect
+from cordwood.sharding.shard_map import ShardMap
+from cordwood.storage.open_files import MemoryFile
 from cordwood.testing import assert_trees_equal
 from cordwood.testing import strategies as some
 from cordwood.tree.flatten import flatten
@@ -193,7 +193,7 @@ def test_any_tree_however_spread(
 ) -> None:
     tree, shards, processes = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cordwood.plan.shares.MIN_SHARE_BYTES", min_share)
+        patch.setattr("cordwood.plan.write_assignment.MIN_SHARE_BYTES", min_share)
         directory = directory_of(tree, shards=shards, process_count=processes)
     assert_trees_equal(tree_in(directory)[0], tree)
     check_files(directory)

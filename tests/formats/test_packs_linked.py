@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from cordwood.errors import FormatError
-from cordwood.formats.packs.base import base_files
-from cordwood.formats.packs.hugging_face import hugging_face_index
+from cordwood.formats.packs.hub_index import hugging_face_index
 from cordwood.formats.packs.index_file import decode_index, encode_index
-from cordwood.formats.packs.layout import (
+from cordwood.formats.packs.plan_save import (
     Layout,
     WrittenPack,
     decode_report,
@@ -20,11 +19,12 @@ from cordwood.formats.packs.layout import (
     encode_report,
     lay_out,
 )
-from cordwood.formats.packs.scan import cells_of_file, index_of, parse_items
+from cordwood.formats.packs.previous_step import base_files
+from cordwood.formats.packs.read_index import cells_of_file, index_of, parse_items
 from cordwood.index import Sealed
-from cordwood.plan.linking import NOBODY, StoredCell, linked_parts
-from cordwood.plan.packs import Gap, Part
-from cordwood.sharding.shards import ShardMap, single
+from cordwood.plan.deduplicate import NOBODY, StoredCell, linked_parts
+from cordwood.plan.file_assignment import Gap, Part
+from cordwood.sharding.shard_map import ShardMap, single
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe
 from tests.formats.packed import SIZES, Directory, directory_of, tree_in

@@ -19,17 +19,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from cordwood.dtypes import DTYPES, to_numpy
-from cordwood.engine.digest import BLOCK_BYTES, digests_of
-from cordwood.engine.files import MemoryFile
+from cordwood.encoding.digests import BLOCK_BYTES, digests_of
 from cordwood.errors import (
     LimitError,
     UnsupportedLeafError,
 )
-from cordwood.formats.safetensors import layout
-from cordwood.formats.safetensors.layout import plan_save
-from cordwood.formats.safetensors.scan import scan
+from cordwood.formats.safetensors import plan_save as planning
+from cordwood.formats.safetensors.plan_save import plan_save
+from cordwood.formats.safetensors.read_index import scan
 from cordwood.index import Index, Inline, LeafSpec, Pieces
 from cordwood.keypath import DictKey
+from cordwood.storage.open_files import MemoryFile
 from cordwood.tree.structure import LEAF, Node
 from tests.formats.assemble import equal, file_bytes, header_of, read_bytes
 
@@ -261,7 +261,7 @@ def test_seal_refuses_digests_of_something_else() -> None:
 
 
 def test_a_header_past_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "MAX_HEADER_BYTES", 5000)
+    monkeypatch.setattr(planning, "MAX_HEADER_BYTES", 5000)
     with pytest.raises(LimitError, match=r"header would take \d+ bytes.*5000 \(MAX_HEADER_BYTES\)"):
         file_bytes({f"name{i}": np.ones(1) for i in range(100)})
 

@@ -8,12 +8,12 @@ import safetensors
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.engine.files import MemoryFile
+from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import FormatError
-from cordwood.formats.safetensors.compact import read_compact
-from cordwood.formats.safetensors.scan import scan
-from cordwood.formats.safetensors.strict_json import parse_json
-from cordwood.formats.safetensors.tensors import Tensors, tensor_table
+from cordwood.formats.safetensors.fast_header import read_compact
+from cordwood.formats.safetensors.read_index import scan
+from cordwood.formats.safetensors.tensor_table import Tensors, tensor_table
+from cordwood.storage.open_files import MemoryFile
 from tests.formats.assemble import with_header
 
 DATA = bytes(24)

@@ -8,12 +8,12 @@ import safetensors
 import safetensors.flax
 import safetensors.numpy
 
-from cordwood.engine.files import MemoryFile
 from cordwood.errors import (
     CorruptionError,
     UnsupportedFormatError,
 )
-from cordwood.formats.safetensors.scan import scan
+from cordwood.formats.safetensors.read_index import scan
+from cordwood.storage.open_files import MemoryFile
 from tests.formats.assemble import file_bytes, header_of, read_bytes, with_header
 
 

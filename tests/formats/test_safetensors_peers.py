@@ -13,9 +13,9 @@ import safetensors
 import safetensors.flax
 import safetensors.numpy
 
-from cordwood.engine.files import LocalFile, MemoryFile
-from cordwood.formats.safetensors.scan import scan
+from cordwood.formats.safetensors.read_index import scan
 from cordwood.index import Pieces
+from cordwood.storage.open_files import LocalFile, MemoryFile
 from tests.formats.assemble import equal, file_bytes, header_of, read_bytes, with_header
 
 

@@ -16,11 +16,11 @@ import tensorstore
 from eformer.serialization.serialization import tree_serialize_leaves
 
 from cordwood.dtypes import to_numpy
-from cordwood.engine.directory import LocalDirectory
 from cordwood.errors import CordwoodError, CorruptionError, FormatError, TruncatedError
-from cordwood.formats.zarr.scan import scan
+from cordwood.formats.zarr.read_index import scan
 from cordwood.index import Box, Encoded, Index, Leaf, Pieces
-from cordwood.sharding.boxes import slices
+from cordwood.sharding.box import slices
+from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.tree.flatten import build
 
 pytestmark = pytest.mark.usefixtures("cut_small_arrays")

@@ -18,7 +18,7 @@ from cordwood.errors import (
     PrefixError,
     UnsupportedFormatError,
 )
-from cordwood.formats.zarr.elements import parse_zarr_dtype, stored_as, zarr_dtype
+from cordwood.formats.zarr.dtype_names import parse_zarr_dtype, stored_as, zarr_dtype
 from cordwood.formats.zarr.index_file import (
     Entry,
     IndexFile,
@@ -30,7 +30,7 @@ from cordwood.formats.zarr.index_file import (
     put_item,
     select_item,
 )
-from cordwood.formats.zarr.metadata import codec_of, encode_metadata, parse_metadata
+from cordwood.formats.zarr.metadata_v2 import codec_of, encode_metadata, parse_metadata
 
 ENTRY = Entry("m/w", (2, 3), "float32")
 OTHER = Entry("w", (), "int32")

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from cordwood.formats.zarr.paths import (
+from cordwood.formats.zarr.array_paths import (
     MAX_COMPONENT_BYTES,
     MAX_PATH_BYTES,
     array_paths,

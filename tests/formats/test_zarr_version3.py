@@ -9,7 +9,7 @@ import pytest
 import tensorstore as ts
 
 from cordwood.errors import FormatError, LimitError, UnsupportedFormatError
-from cordwood.formats.zarr.version3 import Array3, Shard, parse_metadata3
+from cordwood.formats.zarr.metadata_v3 import Array3, Shard, parse_metadata3
 
 BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 CRC = {"name": "crc32c"}

@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from cordwood.api.draft_zarr import draft
-from cordwood.api.save_zarr import save_draft
 from cordwood.dtypes import to_numpy
-from cordwood.engine.decode import decode_chunk
-from cordwood.engine.directory import LocalDirectory
-from cordwood.engine.hosts import ALONE
-from cordwood.engine.meeting import Meeting
-from cordwood.engine.scratch import Scratch
-from cordwood.engine.verify import check_file
-from cordwood.formats.zarr.scan import scan
+from cordwood.formats.zarr.plan_tree import draft
+from cordwood.formats.zarr.read_index import scan
+from cordwood.formats.zarr.save import save_draft
 from cordwood.index import Box, Encoded, Index, Inline, Leaf
-from cordwood.plan.spread import Chunk, Codec, Spread
-from cordwood.sharding.boxes import shape_of, slices
+from cordwood.io.check_blocks import check_file
+from cordwood.io.decode_chunk import decode_chunk
+from cordwood.io.scratch_buffer import Scratch
+from cordwood.plan.copy_plan import Chunk, Codec, Spread
+from cordwood.processes.coordination import ALONE
+from cordwood.processes.rendezvous import Meeting
+from cordwood.sharding.box import shape_of, slices
+from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.tree.flatten import build
 
 __all__ = ["read_tree", "save_tree", "scanned", "stored_index"]

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from cordwood.api.save_packs import plan_job
 from cordwood.dtypes import to_numpy
-from cordwood.engine.hosts import ALONE
-from cordwood.engine.meeting import Meeting
+from cordwood.formats.packs.save import plan_job
+from cordwood.processes.coordination import ALONE
+from cordwood.processes.rendezvous import Meeting
 
 FOLDER = Path(__file__).parent
 WHOLE_AT, SPREAD_AT = FOLDER / "packs-v1-whole", FOLDER / "packs-v1-spread"

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from cordwood import msgpack
-from cordwood.engine.files import MemoryFile
 from cordwood.errors import FormatError, LimitError, TruncatedError
 from cordwood.formats.flax_msgpack import wire
-from cordwood.formats.flax_msgpack.scan import scan
+from cordwood.formats.flax_msgpack.read_index import scan
+from cordwood.storage.open_files import MemoryFile
 from tests.memory import traced_memory
 
 F32 = b"\xa7float32"
@@ -338,7 +338,7 @@ def test_many_values_in_deep_places_are_bounded() -> None:
 def test_counts_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib
 
-    module = importlib.import_module("cordwood.formats.flax_msgpack.scan")
+    module = importlib.import_module("cordwood.formats.flax_msgpack.read_index")
     monkeypatch.setattr(module, "MAX_NODES", 10)
     with pytest.raises(LimitError, match="byte 7: more than 10 values"):
         scan(MemoryFile(b"\x92\x95" + b"\xc0" * 5 + b"\x96" + b"\xc0" * 6))

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from cordwood.api.checkpoint import Checkpoint
-from cordwood.api.contents import Contents
-from cordwood.engine.files import MemoryFile
 from cordwood.errors import CordwoodError, FormatError, LimitError, TruncatedError
 from cordwood.formats import msgpack_records
+from cordwood.formats.opened import Contents
+from cordwood.storage.open_files import MemoryFile
 from tests.memory import traced_memory
 
 

@@ -16,9 +16,6 @@ import numpy as np
 import pytest
 
 from cordwood.api.checkpoint import Checkpoint
-from cordwood.api.contents import Contents
-from cordwood.api.formats import format_for, scan
-from cordwood.engine.files import MemoryFile
 from cordwood.errors import (
     CordwoodError,
     CorruptionError,
@@ -27,6 +24,9 @@ from cordwood.errors import (
     TruncatedError,
     UnsupportedFormatError,
 )
+from cordwood.formats.file_formats import format_for, scan
+from cordwood.formats.opened import Contents
+from cordwood.storage.open_files import MemoryFile
 from tests.memory import traced_memory
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedFormatError
-from cordwood.formats.packs import scan as scan_module
+from cordwood.formats.packs import read_index as scan_module
 from cordwood.formats.packs.index_file import decode_index, encode_index
-from cordwood.formats.packs.scan import index_of, parse_items
-from cordwood.sharding.shards import ShardMap
+from cordwood.formats.packs.read_index import index_of, parse_items
+from cordwood.sharding.shard_map import ShardMap
 from tests.formats.packed import SAVE_ID, directory_of
 from tests.hostile.sealed_json import sealed
 from tests.memory import traced_memory

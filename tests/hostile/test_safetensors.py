@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from cordwood.engine.files import MemoryFile
 from cordwood.errors import (
     FormatError,
     LimitError,
     TruncatedError,
 )
-from cordwood.formats.safetensors.scan import scan
+from cordwood.formats.safetensors.read_index import scan
+from cordwood.storage.open_files import MemoryFile
 from tests.formats.assemble import with_header
 from tests.memory import traced_memory
 

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cordwood.engine.files import MemoryFile
+from cordwood.encoding import sealed_header
 from cordwood.errors import (
     CorruptionError,
     FormatError,
     LimitError,
     UnsupportedFormatError,
 )
-from cordwood.formats.safetensors import seal
-from cordwood.formats.safetensors.scan import scan
+from cordwood.formats.safetensors.read_index import scan
+from cordwood.storage.open_files import MemoryFile
 from tests.formats.assemble import file_bytes, header_of
 from tests.memory import traced_memory
 
@@ -40,7 +40,7 @@ def forged(
         own(metadata)
     text = json.dumps(header, separators=(",", ":"))
     size = -(-(8 + len(text)) // 4096) * 4096
-    return seal.seal_header(text, size) + raw[start:]
+    return sealed_header.seal_header(text, size) + raw[start:]
 
 
 def put(member: str, value: Any) -> Callable[[dict[str, Any]], None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cordwood.engine import system
+from cordwood.storage import syscalls
 
 __all__ = ["Dying", "Killed"]
 
@@ -11,7 +11,7 @@ class Killed(BaseException):
     """Ends a save as SIGKILL would: nothing is cleaned up."""
 
 
-class Dying(system.System):
+class Dying(syscalls.System):
     """Ends at the Nth call, and lets nothing be done afterwards, as if the process were gone."""
 
     def __init__(self, dies_at: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cordwood.engine.system import System
+from cordwood.storage.syscalls import System
 
 __all__ = ["WrittenBytes", "fine_tuning", "links_of", "occupied_bytes", "train"]
 

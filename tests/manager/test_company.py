@@ -22,8 +22,8 @@ from cordwood import (
     StepReader,
     WhenIdle,
 )
-from cordwood.engine.pending import PendingSave
-from cordwood.manager.company import Company
+from cordwood.io.background_save import PendingSave
+from cordwood.processes.process_group import Company
 from cordwood.testing.processes import FakeHosts, Outcome, Store, run_processes
 from tests.manager.counters import Counter
 

@@ -11,7 +11,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from cordwood import CheckpointManager, StepReader
-from cordwood.manager.hints import ARGUMENTS, ATTRIBUTES
+from cordwood.manager.argument_hints import ARGUMENTS, ATTRIBUTES
 
 TREE = {"w": np.zeros(3)}
 

@@ -19,8 +19,8 @@ from cordwood import (
     PrefixError,
     StepReader,
 )
-from cordwood.manager.loading import Wish, _own_item
-from cordwood.manager.records import Record
+from cordwood.manager.load_step import Wish, _own_item
+from cordwood.manager.step_record import Record
 from tests.manager.counters import Counter
 
 
@@ -226,7 +226,7 @@ def test_a_step_that_goes_between_its_tree_and_its_items(
             shutil.rmtree(path)
         return cordwood.load(path, *arguments, prefix=prefix, **options)
 
-    monkeypatch.setattr("cordwood.manager.loading.load", load)
+    monkeypatch.setattr("cordwood.manager.load_step.load", load)
     restored = StepReader(tmp_path).restore(items={"ema": None})
     assert restored is not None
     assert restored.step == 1

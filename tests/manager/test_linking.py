@@ -22,7 +22,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import cordwood
 from cordwood import CheckpointManager, SaveReport
-from cordwood.engine import compare, system
+from cordwood.io import compare_bytes
+from cordwood.storage import syscalls
 from cordwood.testing.equality import assert_trees_equal
 from tests.manager.linked_runs import (
     WrittenBytes,
@@ -65,7 +66,7 @@ def test_fine_tuning_writes_what_has_changed(tmp_path: Path) -> None:
     reports: list[SaveReport] = []
     trees = {}
     with (
-        system.replaced(written),
+        syscalls.replaced(written),
         CheckpointManager(tmp_path, background=False, on_save=reports.append) as manager,
     ):
         trees[0] = jax.tree.map(np.copy, tree)
@@ -169,7 +170,7 @@ def test_hugging_faces_index_is_there_where_files_have_no_gaps(tmp_path: Path) -
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The positions of cells that are looked at, and the sizes of files that are read whole."""
     seen: list[int] = []
-    look, read = compare.seen_difference, compare.changed_cells
+    look, read = compare_bytes.seen_difference, compare_bytes.changed_cells
 
     def looking(file: Any, cell: Any, value: Any) -> Any:
         seen.append(0)
@@ -179,8 +180,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(file.size_bytes)
         return read(file, *arguments, **options)
 
-    monkeypatch.setattr("cordwood.api.link_packs.seen_difference", looking)
-    monkeypatch.setattr("cordwood.api.link_packs.changed_cells", reading)
+    monkeypatch.setattr("cordwood.formats.packs.link_unchanged.seen_difference", looking)
+    monkeypatch.setattr("cordwood.formats.packs.link_unchanged.changed_cells", reading)
     return seen
 
 
@@ -256,7 +257,7 @@ def test_the_base_is_deleted_meanwhile(
     moment: str,
 ) -> None:
     save(tmp_path, 0)
-    plan = compare.seen_difference
+    plan = compare_bytes.seen_difference
 
     def deleting(*arguments: Any) -> Any:
         found = plan(*arguments)
@@ -265,22 +266,22 @@ def test_the_base_is_deleted_meanwhile(
 
     name = "seen_difference" if moment == "after the looks" else "base_files"
     if name == "base_files":
-        from cordwood.formats.packs.base import base_files
+        from cordwood.formats.packs.previous_step import base_files
 
         def gone(*arguments: Any) -> Any:
             shutil.rmtree(tmp_path / "0", ignore_errors=True)
             return base_files(*arguments)
 
-        monkeypatch.setattr("cordwood.api.link_packs.base_files", gone)
+        monkeypatch.setattr("cordwood.formats.packs.link_unchanged.base_files", gone)
     else:
-        monkeypatch.setattr("cordwood.api.link_packs.seen_difference", deleting)
+        monkeypatch.setattr("cordwood.formats.packs.link_unchanged.seen_difference", deleting)
     save(tmp_path, 1)
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
     check(tmp_path)
     assert links_of(tmp_path / "1") == [1]
 
 
-class NoLinks(system.System):
+class NoLinks(syscalls.System):
     def __init__(self, code: int) -> None:
         self.code = code
         self.asked = 0
@@ -296,7 +297,7 @@ def test_without_hard_links_all_is_written(
     tmp_path: Path, reads: list[int], reports: list[SaveReport], code: int
 ) -> None:
     calls = NoLinks(code)
-    with system.replaced(calls):
+    with syscalls.replaced(calls):
         save(tmp_path, 0, 1, 2, on_save=reports.append)
     assert calls.asked == 2
     assert set(reads) == {0}  # nothing was read for nothing
@@ -436,14 +437,14 @@ def test_what_is_being_linked_is_not_garbage(
 ) -> None:
     """Neither gc of the new step nor a save that fails beside this one takes a link away."""
     save(tmp_path, 0)
-    real = compare.changed_cells
+    real = compare_bytes.changed_cells
     removed: list[str] = []
 
     def meanwhile(*arguments: Any, **options: Any) -> set[int]:
         removed.extend(cordwood.gc(tmp_path / "1"))
         return real(*arguments, **options)
 
-    monkeypatch.setattr("cordwood.api.link_packs.changed_cells", meanwhile)
+    monkeypatch.setattr("cordwood.formats.packs.link_unchanged.changed_cells", meanwhile)
     save(tmp_path, 1)
     assert removed == []
     assert 2 in links_of(tmp_path / "1")
@@ -453,13 +454,13 @@ def test_what_is_being_linked_is_not_garbage(
 def test_a_save_that_fails_leaves_no_link(tmp_path: Path) -> None:
     save(tmp_path, 0)
 
-    class Full(system.System):
+    class Full(syscalls.System):
         def fsync(self, fd: int) -> None:
             del fd
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with (
-        system.replaced(Full()),
+        syscalls.replaced(Full()),
         pytest.raises(OSError, match="No space left on device"),
         CheckpointManager(tmp_path) as manager,
     ):

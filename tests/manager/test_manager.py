@@ -30,7 +30,8 @@ from cordwood import (
     StepError,
     WhenIdle,
 )
-from cordwood.engine import step_places, write
+from cordwood.io import write_file
+from cordwood.storage import step_storage
 
 _numbers = itertools.count()
 
@@ -69,13 +70,13 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def blocked() -> Iterator[threading.Event]:
     """Saves wait for it in the background."""
     go = threading.Event()
-    original = write.fill_file
+    original = write_file.fill_file
 
     def waiting(*arguments: Any, **named: Any) -> Any:
         assert go.wait(60)
         return original(*arguments, **named)
 
-    with patch("cordwood.engine.local_store.fill_file", waiting):
+    with patch("cordwood.storage.local_storage.fill_file", waiting):
         yield go
         go.set()
 
@@ -326,7 +327,7 @@ def test_a_failed_save_is_no_step_and_deletes_none(tmp_path: Path) -> None:
     manager = CheckpointManager(tmp_path, keep=1)
     manager.save(1, tree_of(1))
     manager.wait()
-    with patch("cordwood.engine.local_store.fill_file", side_effect=OSError(28, "full")):
+    with patch("cordwood.storage.local_storage.fill_file", side_effect=OSError(28, "full")):
         manager.save(2, tree_of(2))
         with pytest.raises(OSError, match="No space left on device"):
             manager.wait()
@@ -350,7 +351,7 @@ def loop_that_fails(root: Path) -> None:
 
 
 def test_a_failure_leaves_the_block(tmp_path: Path) -> None:
-    with patch("cordwood.engine.local_store.fill_file", side_effect=OSError(28, "full")):
+    with patch("cordwood.storage.local_storage.fill_file", side_effect=OSError(28, "full")):
         with pytest.raises(OSError, match="No space left"), CheckpointManager(tmp_path) as manager:
             manager.save(1, tree_of(1))
         with pytest.raises(RuntimeError, match="the loop's own") as error:
@@ -363,7 +364,7 @@ def test_deletions_that_fail_are_told_and_made_up_for(
 ) -> None:
     manager = CheckpointManager(tmp_path, keep=1, background=False)
     manager.save(1, tree_of(1))
-    with patch("cordwood.engine.step_places.sync_directory", side_effect=OSError(5, "broken")):
+    with patch("cordwood.storage.step_storage.sync_directory", side_effect=OSError(5, "broken")):
         manager.save(2, tree_of(2))
     assert "steps could not be deleted: [Errno 5] broken" in caplog.text
     assert manager.steps() == [2]
@@ -434,7 +435,7 @@ def test_a_step_that_replaces_another_while_they_are_listed(tmp_path: Path) -> N
     writer = CheckpointManager(tmp_path, keep=1, background=False)
     writer.save(1, tree_of(1))
     (tmp_path / "2").mkdir()
-    original, looked = step_places._stamp, []
+    original, looked = step_storage._stamp, []
 
     def late(path: str) -> Any:
         looked.append(path)
@@ -444,7 +445,7 @@ def test_a_step_that_replaces_another_while_they_are_listed(tmp_path: Path) -> N
         return None if first and path.startswith(f"{tmp_path}/2/") else original(path)
 
     reader = CheckpointManager(tmp_path)
-    with patch.object(step_places, "_stamp", late):
+    with patch.object(step_storage, "_stamp", late):
         assert reader.latest() == 2
     assert reader.restore(like=tree_of(0)) is not None
 

@@ -109,7 +109,7 @@ def test_moving_over_and_back(tmp_path: Path) -> None:
 
 
 def test_the_table_of_names_is_that_of_the_hints() -> None:
-    from cordwood.manager.hints import ARGUMENTS, ATTRIBUTES
+    from cordwood.manager.argument_hints import ARGUMENTS, ATTRIBUTES
 
     page = (SRC.parent / "docs" / "moving-over.md").read_text()
     for name in ("latest_step", "all_steps", "best_step", "item_metadata", "wait_until_finished"):

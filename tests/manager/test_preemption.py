@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from cordwood import CheckpointManager, EverySteps, OnPreemption, PendingSaveError
-from cordwood.engine import write
-from cordwood.engine.preemption import Notice
+from cordwood.io import write_file
+from cordwood.processes.preemption import Notice
 
 TREE = {"w": np.zeros(3)}
 
@@ -47,7 +47,7 @@ def test_a_job_that_is_told_to_end(tmp_path: Path) -> None:
 
 def test_a_save_that_goes_on_is_finished_where_there_is_no_time_for_another(tmp_path: Path) -> None:
     go = threading.Event()
-    original = write.fill_file
+    original = write_file.fill_file
 
     def slow(*arguments: Any, **named: Any) -> Any:
         assert go.wait(60)
@@ -57,7 +57,7 @@ def test_a_save_that_goes_on_is_finished_where_there_is_no_time_for_another(tmp_
         manager.save(0, TREE)
         manager.wait()
         manager._saver.last_seconds = 150.0
-        with patch("cordwood.engine.local_store.fill_file", slow):
+        with patch("cordwood.storage.local_storage.fill_file", slow):
             manager.save(10, TREE)
             told()
             timer = threading.Timer(0.05, go.set)
@@ -70,14 +70,14 @@ def test_a_save_that_goes_on_is_finished_where_there_is_no_time_for_another(tmp_
 
 def test_no_time_is_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     go = threading.Event()
-    original = write.fill_file
+    original = write_file.fill_file
 
     def slow(*arguments: Any, **named: Any) -> Any:
         assert go.wait(60)
         return original(*arguments, **named)
 
     with CheckpointManager(tmp_path, preemption_seconds=0.05) as manager:
-        with patch("cordwood.engine.local_store.fill_file", slow):
+        with patch("cordwood.storage.local_storage.fill_file", slow):
             told()
             manager.save(1, TREE)
             assert manager.preempted
@@ -212,7 +212,7 @@ def test_an_earlier_failure_costs_no_last_save(
 ) -> None:
     manager = CheckpointManager(tmp_path, preemption_seconds=300)
     with manager:
-        with patch("cordwood.engine.local_store.fill_file", side_effect=OSError(code, "broken")):
+        with patch("cordwood.storage.local_storage.fill_file", side_effect=OSError(code, "broken")):
             pending = manager.save(10, TREE)
             assert pending is not None
             while not pending.done:
@@ -227,7 +227,7 @@ def test_an_earlier_failure_costs_no_last_save(
 
 
 def test_a_last_save_that_fails_is_told(tmp_path: Path) -> None:
-    failing = patch("cordwood.engine.local_store.fill_file", side_effect=OSError(110, "slow"))
+    failing = patch("cordwood.storage.local_storage.fill_file", side_effect=OSError(110, "slow"))
     with CheckpointManager(tmp_path, preemption_seconds=300) as manager, failing:
         told()
         with pytest.raises(TimeoutError, match="Connection timed out while"):

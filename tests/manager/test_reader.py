@@ -22,7 +22,7 @@ from cordwood import (
     StepError,
     StepReader,
 )
-from cordwood.engine.commit import temporary_path
+from cordwood.storage.file_transaction import temporary_path
 from tests.manager.counters import Counter
 from tests.manager.test_manager import cut_short
 
@@ -65,7 +65,7 @@ def test_items_that_are_not_there_are_told_before_the_tree_is_loaded(
 ) -> None:
     save(tmp_path, 1)
     cordwood.save(tmp_path / "2", TREE)
-    monkeypatch.setattr("cordwood.manager.loading.load", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr("cordwood.manager.load_step.load", lambda *_, **__: pytest.fail("loaded"))
     for step in (1, 2):
         with pytest.raises(
             MismatchError, match=r"no item 'data'; it has: none\. To restore the tre"
@@ -171,7 +171,7 @@ def test_going_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
 def test_a_pin_takes_leave_to_write(tmp_path: Path, code: int) -> None:
     save(tmp_path, 1)
-    refused = patch("cordwood.engine.step_places.Temporary.open", side_effect=OSError(code, "no"))
+    refused = patch("cordwood.storage.step_storage.Temporary.open", side_effect=OSError(code, "no"))
     with (
         refused,
         pytest.raises(PermissionError, match=r"step 1 cannot be pinned: .* leave to write in both"),

@@ -14,11 +14,11 @@ import pytest
 import cordwood
 from cordwood import CheckpointManager, IncompleteCheckpointError, StepError, UnsupportedFormatError
 from cordwood.formats.packs.index_file import decode_index, encode_index
-from cordwood.manager.records import KEY
+from cordwood.manager.step_record import KEY
 from tests.manager.test_manager import break_data, cut_short
 
 TREE = {"w": np.arange(4.0)}
-FULL = patch("cordwood.engine.local_store.fill_file", side_effect=OSError(28, "full"))
+FULL = patch("cordwood.storage.local_storage.fill_file", side_effect=OSError(28, "full"))
 
 
 def saved(root: Path, *steps: int) -> CheckpointManager:

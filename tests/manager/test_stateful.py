@@ -12,7 +12,7 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager, FormatError, MismatchError
-from cordwood.manager.stateful import join_items, own_state, state_of, states_tree, to_save
+from cordwood.manager.step_items import join_items, own_state, state_of, states_tree, to_save
 from tests.manager.counters import ByteCounter, Counter
 
 TREE = {"w": np.zeros(3)}

@@ -31,7 +31,7 @@ TREE = {"w": np.zeros(3)}
 
 
 def failing() -> Any:
-    return patch("cordwood.engine.local_store.fill_file", side_effect=OSError(28, "full"))
+    return patch("cordwood.storage.local_storage.fill_file", side_effect=OSError(28, "full"))
 
 
 def ended(pending: cordwood.PendingSave | None) -> cordwood.PendingSave:
@@ -206,13 +206,13 @@ def test_best_goes_by_its_policy(tmp_path: Path) -> None:
 def test_what_nobody_asked_for_is_told_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cordwood.engine.pending._unreported", [])  # nothing of other tests
+    monkeypatch.setattr("cordwood.io.background_save._unreported", [])  # nothing of other tests
     with failing():
         pending = ended(CheckpointManager(tmp_path).save(1, TREE))
     assert pending._untold
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        from cordwood.engine.pending import _warn_at_exit
+        from cordwood.io.background_save import _warn_at_exit
 
         with pytest.raises(RuntimeWarning, match="1 in the background failed"):
             _warn_at_exit()

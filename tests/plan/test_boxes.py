@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordwood import dtypes
-from cordwood.engine import read
-from cordwood.engine.digest import digests_of
-from cordwood.engine.files import MemoryFile
-from cordwood.engine.read import execute_load
+from cordwood.encoding.digests import digests_of
 from cordwood.errors import CorruptionError, FormatError
 from cordwood.index import Box, Inline, Leaf, Piece, Pieces, Span
-from cordwood.plan import boxes as planner
-from cordwood.plan import templates
-from cordwood.plan.boxes import Want, plan_boxes
-from cordwood.plan.load import Move, plan_load
-from cordwood.sharding.boxes import cells, shape_of, slices, whole
+from cordwood.io import execute_load as execution
+from cordwood.io.execute_load import execute_load
+from cordwood.plan import box_templates
+from cordwood.plan import load_boxes as planner
+from cordwood.plan.load_boxes import Want, plan_boxes
+from cordwood.plan.load_plan import Move, plan_load
+from cordwood.sharding.box import cells, shape_of, slices, whole
+from cordwood.storage.open_files import MemoryFile
 
 MIB = 1 << 20
 
@@ -95,9 +95,9 @@ def test_every_box_is_numpys(
     digests = [digests_of([f], start=0, block_bytes=block) if block else None for f in files]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planner, "RANGE_PRICE_BYTES", price)
-        patch.setattr(templates, "RUN_BYTES", run)
+        patch.setattr(box_templates, "RUN_BYTES", run)
         plan = plan_boxes(wants, block_bytes=[block] * 2, codecs={})
-        patch.setattr(read, "_UNIT_BYTES", unit)
+        patch.setattr(execution, "_UNIT_BYTES", unit)
         buffers = execute_load(plan, list(map(MemoryFile, files)), digests=digests, verify=True)
     assert plan.moves == tuple(sorted(plan.moves))
     wanted = [(raw, box) for raw in raws for box in boxes]
@@ -298,7 +298,7 @@ def test_arrays_of_64_axes_whose_elements_blocks_cut() -> None:
     digests = digests_of([data], start=0, block_bytes=7)
     box = Box((0,) * 64, (1,) * 62 + (3, 2))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read, "_UNIT_BYTES", 7)
+        patch.setattr(execution, "_UNIT_BYTES", 7)
         plan = plan_boxes([Want(stored_whole(shape, "int32"), (box,))], block_bytes=[7], codecs={})
         buffers = execute_load(plan, [MemoryFile(data)], digests=[digests], verify=True)
     assert buffers[0].tobytes() == raw[slices(box)].tobytes()

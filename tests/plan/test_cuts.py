@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.index import Digests
-from cordwood.plan.cuts import cut, element_range
-from cordwood.plan.same_bytes import same_bytes
-from cordwood.sharding.boxes import element_count, shape_of, slices
+from cordwood.plan.equal_digests import same_bytes
+from cordwood.plan.split_arrays import cut, element_range
+from cordwood.sharding.box import element_count, shape_of, slices
 
 
 @given(

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.index import Box, Encoded, Inline, Leaf, Piece, Pieces, Span
-from cordwood.plan.extents import extents_of, moves_within
-from cordwood.sharding.boxes import cells, slices, whole
+from cordwood.plan.contiguous_leaves import extents_of, moves_within
+from cordwood.sharding.box import cells, slices, whole
 
 
 def leaf_of(shape: tuple[int, ...], storage: Pieces | Encoded | Inline) -> Leaf:

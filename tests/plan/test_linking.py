@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.plan.linking import (
+from cordwood.plan.deduplicate import (
     LIVE_PART,
     MIN_SETTLED_BYTES,
     NOBODY,
@@ -22,9 +22,9 @@ from cordwood.plan.linking import (
     peek_order,
     without,
 )
-from cordwood.plan.packs import Gap, Part, packs_of_shares
-from cordwood.plan.shares import FileSizes, Stored, share_out
-from cordwood.sharding.shards import ShardMap, single
+from cordwood.plan.file_assignment import Gap, Part, packs_of_shares
+from cordwood.plan.write_assignment import FileSizes, Stored, share_out
+from cordwood.sharding.shard_map import ShardMap, single
 
 SIZES = FileSizes(pack_bytes=1 << 30, max_packs=16, part_bytes=None)
 

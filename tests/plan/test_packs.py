@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.plan import shares as shares_module
-from cordwood.plan.order import data_order
-from cordwood.plan.packs import Pack, packs_of_all, packs_of_process
-from cordwood.plan.shares import MIN_SHARE_BYTES, FileSizes, Shares, Stored
-from cordwood.sharding.boxes import cells, element_count
-from cordwood.sharding.shards import ShardMap, single
+from cordwood.plan import write_assignment as shares_module
+from cordwood.plan.data_order import data_order
+from cordwood.plan.file_assignment import Pack, packs_of_all, packs_of_process
+from cordwood.plan.write_assignment import MIN_SHARE_BYTES, FileSizes, Shares, Stored
+from cordwood.sharding.box import cells, element_count
+from cordwood.sharding.shard_map import ShardMap, single
 
 MIB = 1 << 20
 SIZES = FileSizes(pack_bytes=1 << 30, max_packs=16, part_bytes=None)
@@ -223,7 +223,7 @@ def test_every_cell_is_written_once_by_a_holder(
     stored, processes = case
     sizes = FileSizes(pack_bytes, 16, part_bytes)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cordwood.plan.shares.MIN_SHARE_BYTES", min_share)
+        patch.setattr("cordwood.plan.write_assignment.MIN_SHARE_BYTES", min_share)
         shares = share_out(stored, process_count=processes, sizes=sizes)
         assert share_out(stored, process_count=processes, sizes=sizes) == shares
         packs = packs_of_all(shares)

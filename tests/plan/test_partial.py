@@ -11,7 +11,7 @@ from hypothesis import given
 from cordwood import MismatchError
 from cordwood.index import Index, Inline, Leaf, Naming
 from cordwood.keypath import format_path
-from cordwood.plan.partial import partial
+from cordwood.plan.select_leaves import partial
 from cordwood.testing.strategies import trees
 from cordwood.tree.flatten import build, flatten
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cordwood import MismatchError
-from cordwood.plan.patterns import matching, path_name
+from cordwood.plan.path_patterns import matching, path_name
 
 NAMES = [
     "params/dense/kernel",

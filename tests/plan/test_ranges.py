@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from cordwood.errors import LimitError
 from cordwood.index import Box
-from cordwood.plan.ranges import byte_ranges, flat_boxes, pitches, runs, tiles
-from cordwood.sharding.boxes import cells, shape_of, slices, whole
+from cordwood.plan.byte_ranges import byte_ranges, flat_boxes, pitches, runs, tiles
+from cordwood.sharding.box import cells, shape_of, slices, whole
 
 SHAPES = st.lists(st.integers(1, 6), max_size=4).map(tuple)
 

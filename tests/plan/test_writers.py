@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.formats.zarr.grid import chunk_shape, chunks
-from cordwood.plan.chunks import ChunkFile, NewFile, SmallFile
-from cordwood.plan.writers import SMALL_BYTES, bytes_of_leaves, joined, writers
-from cordwood.sharding.boxes import cells, element_count, intersect
-from cordwood.sharding.shards import ShardMap
+from cordwood.formats.zarr.chunk_grid import chunk_shape, chunks
+from cordwood.plan.chunk_assignment import SMALL_BYTES, bytes_of_leaves, joined, writers
+from cordwood.plan.chunk_files import ChunkFile, NewFile, SmallFile
+from cordwood.sharding.box import cells, element_count, intersect
+from cordwood.sharding.shard_map import ShardMap
 
 MIB = 1 << 20
 

@@ -19,9 +19,10 @@ from jax.sharding import PartitionSpec as P
 
 import cordwood
 from cordwood import tree_deserialize_leaves, tree_serialize_leaves
-from cordwood.engine import meeting, system, together
-from cordwood.engine.hosts import current
-from cordwood.engine.rendezvous import Rendezvous
+from cordwood.processes import collective_save, rendezvous
+from cordwood.processes.coordination import current
+from cordwood.processes.joining import Rendezvous
+from cordwood.storage import syscalls
 from cordwood.testing import assert_trees_equal
 from tests.alarms import alarms
 
@@ -39,8 +40,8 @@ SPECS: dict[str, P] = {
 
 def hasten(silence_seconds: float, mark_seconds: float) -> None:
     """Have processes notice sooner that others are dead or see other directories."""
-    meeting.SILENCE_SECONDS = silence_seconds
-    together.MARK_SECONDS = mark_seconds
+    rendezvous.SILENCE_SECONDS = silence_seconds
+    collective_save.MARK_SECONDS = mark_seconds
 
 
 def reference(step: int, rows: int = 64) -> dict[str, Any]:
@@ -177,7 +178,7 @@ def save_apart(folder: str, **options: Any) -> None:
 def save_failing(path: str, process: int, call: str, step: int, **options: Any) -> None:
     """Save, with one process whose disk is full."""
 
-    class Full(system.System):
+    class Full(syscalls.System):
         def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
             if call == "pwrite":
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -188,7 +189,7 @@ def save_failing(path: str, process: int, call: str, step: int, **options: Any) 
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             super().fsync(fd)
 
-    with system.replaced(Full() if jax.process_index() == process else system.System()):
+    with syscalls.replaced(Full() if jax.process_index() == process else syscalls.System()):
         cordwood.save(path, spread(reference(step), 2), **options)
 
 
@@ -199,13 +200,13 @@ def save_background_failing(path: str, process: int) -> list[str]:
     for waits in (True, False):
         tree = spread(reference(1), 2)
 
-        class Full(system.System):
+        class Full(syscalls.System):
             def fsync(self, fd: int) -> None:
                 if here == process:
                     raise OSError(errno.EIO, os.strerror(errno.EIO))
                 super().fsync(fd)
 
-        with system.replaced(Full()):
+        with syscalls.replaced(Full()):
             pending = cordwood.save_async(path, tree)
             pending._ended.wait()
         try:
@@ -334,6 +335,6 @@ def save_dying(path: str, process: int, call: str, step: int, **options: Any) ->
     def end(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    dying = type("Dying", (system.System,), {call: end})
-    with system.replaced(dying() if jax.process_index() == process else system.System()):
+    dying = type("Dying", (syscalls.System,), {call: end})
+    with syscalls.replaced(dying() if jax.process_index() == process else syscalls.System()):
         cordwood.save(path, spread(reference(step), 2), **options)

@@ -11,7 +11,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from cordwood import CheckpointManager, EverySeconds, EverySteps, KeepEvery, KeepLast, load
-from cordwood.engine import meeting, system
+from cordwood.processes import rendezvous
+from cordwood.storage import syscalls
 from tests.processes.directories import like, reference, spread, step_of
 from tests.soak import loop
 from tests.soak.journal import writing
@@ -102,7 +103,7 @@ def restore(manager: CheckpointManager, rows: int) -> int:
 
 
 def hasten(silence_seconds: float) -> None:
-    meeting.SILENCE_SECONDS = silence_seconds
+    rendezvous.SILENCE_SECONDS = silence_seconds
 
 
 def train_until_killed(
@@ -110,8 +111,8 @@ def train_until_killed(
 ) -> int:
     """A run of the soak, in which a process dies at some call of the system, or from outside."""
     index = jax.process_index()
-    calls = KillingSystem(*kill) if kill is not None and index == victim else system.System()
-    with writing(f"{journal}-{index}") as lines, system.replaced(calls):
+    calls = KillingSystem(*kill) if kill is not None and index == victim else syscalls.System()
+    with writing(f"{journal}-{index}") as lines, syscalls.replaced(calls):
         return loop.train(
             path, lines, place=on_all, advance=advance_on_all, timeout_seconds=timeout_seconds
         )

@@ -12,9 +12,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import cordwood
-from cordwood.engine.files import LocalFile
-from cordwood.engine.hosts import Hosts, JaxHosts, current
-from cordwood.engine.meeting import Meeting
+from cordwood.processes.coordination import Hosts, JaxHosts, current
+from cordwood.processes.rendezvous import Meeting
+from cordwood.storage.open_files import LocalFile
 
 
 def devices() -> tuple[int, int, int]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from cordwood.sharding.rules import match_partition_rules, spec_for
+from cordwood.sharding.partition_rules import match_partition_rules, spec_for
 
 
 class Moments(NamedTuple):

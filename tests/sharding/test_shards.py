@@ -9,8 +9,8 @@ from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from cordwood.index import Box
-from cordwood.sharding.boxes import cell_box, cells, element_count, intersect, slices, whole
-from cordwood.sharding.shards import device_boxes, shard_map, single
+from cordwood.sharding.box import cell_box, cells, element_count, intersect, slices, whole
+from cordwood.sharding.shard_map import device_boxes, shard_map, single
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cordwood import CheckpointManager, KeepEvery, KeepLast, SaveReport
-from cordwood.engine import system
+from cordwood.storage import syscalls
 from cordwood.testing.faults.systems import CountingSystem
 from tests.soak.journal import Journal, telling
 from tests.soak.roots import strangers
@@ -70,8 +70,8 @@ def work(root: str, journal: str, *, use_jax: bool, kill: tuple[int, str] | None
     if use_jax:
         os.environ["JAX_PLATFORMS"] = "cpu"
         place = on_jax
-    calls = system.System() if kill is None else KillingSystem(*kill)
-    with telling(journal) as lines, system.replaced(calls):
+    calls = syscalls.System() if kill is None else KillingSystem(*kill)
+    with telling(journal) as lines, syscalls.replaced(calls):
         train(root, lines, place=place, advance=advance)
 
 

@@ -9,14 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from cordwood.tree import registry
-from cordwood.tree.state_dict import (
-    current_path,
-    from_state_dict,
-    is_serializable,
-    register_serialization_state,
-    to_state_dict,
-)
+from cordwood.state_dict import type_handlers
+from cordwood.state_dict.current_path import current_path
+from cordwood.state_dict.state_dicts import from_state_dict, to_state_dict
+from cordwood.state_dict.type_handlers import is_serializable, register_serialization_state
 
 
 class Point(NamedTuple):
@@ -34,7 +30,7 @@ class Own:
 @pytest.fixture
 def handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a test registers is forgotten after it."""
-    monkeypatch.setattr(registry, "_handlers", {})
+    monkeypatch.setattr(type_handlers, "_handlers", {})
 
 
 def test_register(handlers: None) -> None:

@@ -16,14 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import cordwood as cordwood_serialization
 from cordwood.errors import MismatchError
-from cordwood.tree import state_dict as cordwood_serialization
-from cordwood.tree.state_dict import (
-    current_path,
-    from_state_dict,
-    is_serializable,
-    to_state_dict,
-)
+from cordwood.state_dict.current_path import current_path
+from cordwood.state_dict.state_dicts import from_state_dict, to_state_dict
+from cordwood.state_dict.type_handlers import is_serializable
 
 from .state_dict_trees import Node, Pair, flax_trees, plain_trees, same, states
 

@@ -8,38 +8,36 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from cordwood.api.as_saved import fit_as_saved
-from cordwood.api.casting import Cast, cast_targets
-from cordwood.api.contents import Contents
-from cordwood.api.formats import open_source, scan
-from cordwood.api.layouts import Layout, module_of, origin_of
-from cordwood.api.match import Extra, Missing, fit
-from cordwood.api.match_positions import fit_positions
-from cordwood.api.placing import Placing, place
-from cordwood.api.recognise import other_than
-from cordwood.api.resharding import device_boxes
-from cordwood.api.restore import check_x64, restore
-from cordwood.api.shown import leaf_lines
 from cordwood.api.stored_leaf import StoredLeaf
-from cordwood.api.target import Target, size_of
-from cordwood.api.wishes import check_wishes
-from cordwood.engine.collector import collector_paused
-from cordwood.engine.files import LocalFile
-from cordwood.engine.meter import Report, metering
-from cordwood.engine.source_digests import SourceDigests
-from cordwood.engine.urls import expand_home, local_or_url
+from cordwood.api.tree_preview import leaf_lines
+from cordwood.did_you_mean import absent_leaf
 from cordwood.errors import FormatError, LimitError, MismatchError, counted
+from cordwood.formats.directory_formats import Layout, module_of, origin_of
+from cordwood.formats.file_formats import open_source, scan
+from cordwood.formats.opened import Contents
+from cordwood.formats.sniff import other_than
 from cordwood.index import Box, Leaf
+from cordwood.io.gc_pause import collector_paused
+from cordwood.io.progress import Report, metering
+from cordwood.io.source_digests import SourceDigests
 from cordwood.keypath import format_path
-from cordwood.plan.described import described
-from cordwood.plan.nearest import absent_leaf
-from cordwood.plan.partial import Partial, partial
-from cordwood.plan.patterns import Select
-from cordwood.plan.transposing import Transpose
-from cordwood.sharding.rules import Rules
-from cordwood.texts import printable, size_text
-
-__all__ = ["Checkpoint", "StoredLeaf", "open", "open_for_one_load"]
+from cordwood.loading.as_saved import fit_as_saved
+from cordwood.loading.cast import Cast, cast_targets
+from cordwood.loading.leaf_target import Target, size_of
+from cordwood.loading.load_options import check_wishes
+from cordwood.loading.match import Extra, Missing, fit
+from cordwood.loading.match_positions import fit_positions
+from cordwood.loading.reshard import device_boxes
+from cordwood.loading.restore import check_x64, restore
+from cordwood.loading.target_shardings import Placing, place
+from cordwood.message_text import printable, size_text
+from cordwood.plan.leaf_text import described
+from cordwood.plan.path_patterns import Select
+from cordwood.plan.select_leaves import Partial, partial
+from cordwood.plan.transpose_leaves import Transpose
+from cordwood.sharding.partition_rules import Rules
+from cordwood.storage.open_files import LocalFile
+from cordwood.storage.urls import expand_home, local_or_url
 
 
 def open(

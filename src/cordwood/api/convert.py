@@ -1,152 +1,380 @@
-"""What a leaf becomes on the host: another dtype, a scalar, a Python value."""
+"""convert: a checkpoint of one format into another, piece by piece."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
-
-import numpy as np
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any, Literal, NamedTuple
 
 from cordwood import dtypes
-from cordwood.api.target import Target
-from cordwood.engine.fresh_memory import fresh_bytes
-from cordwood.errors import MismatchError
-from cordwood.keypath import format_path
-from cordwood.plan.load import ALIGNMENT
-from cordwood.plan.transposing import permuted
+from cordwood.api.checkpoint import Checkpoint
+from cordwood.api.checkpoint import open as open_checkpoint
+from cordwood.api.checkpoint_leaves import StoredLeaves
+from cordwood.api.convert_destination import (
+    refuse_existing,
+    refuse_unknown_suffix,
+    without_other_steps_record,
+)
+from cordwood.api.convert_losses import is_state_dict, losses_of, refuse_positions
+from cordwood.api.save import refuse_foreign
+from cordwood.errors import UnsupportedFormatError, counted
+from cordwood.field_docs import document_fields
+from cordwood.formats.directory_formats import ORBAX, Layout, destination_for, module_of, origin_of
+from cordwood.formats.file_formats import Format
+from cordwood.formats.hugging_face.save import HUGGING_FACE
+from cordwood.formats.hugging_face.save import refuse_foreign as refuse_to_replace
+from cordwood.formats.save_plan import plan_job, require_strings
+from cordwood.index import Index
+from cordwood.io.background_save import raise_unreported, wait_for
+from cordwood.io.gc_pause import collector_paused
+from cordwood.io.progress import Meter, Report
+from cordwood.loading.cast import Cast, cast_dtypes
+from cordwood.message_text import printable, size_text
+from cordwood.plan.path_patterns import Select
+from cordwood.plan.select_leaves import partial
+from cordwood.plan.transpose_leaves import Axes, Transpose
+from cordwood.processes import rendezvous as engine
+from cordwood.processes.coordination import ALONE
+from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Meeting
+from cordwood.sharding.box import element_count, whole
+from cordwood.storage.path_kind import is_same_place
+from cordwood.storage.temporary_file import folder_beside
+from cordwood.storage.urls import local_or_url, parse_url
+from cordwood.tree.flatten import Flat, build
+from cordwood.tree.structure import leaf_paths
 
-__all__ = ["as_kind", "convert", "inline_value", "transpose_copy"]
-
-
-def inline_value(value: Any, target: Target) -> Any:
-    """Return a stored Python value, or the array of shape () that it is to become."""
-    if not target.dtype:
-        return value
-    array = np.asarray(value)
-    array = _beyond_64_bits(value, target) if array.dtype == object else convert(array, target)
-    return array if target.kind == "jax" else as_kind(array, target)
-
-
-def _beyond_64_bits(value: int, target: Target) -> np.ndarray[Any, Any]:
-    """Return an integer that numpy has no dtype for as another number. Raises MismatchError."""
-    with suppress(OverflowError), np.errstate(all="ignore"):
-        array = np.asarray(float(value)).astype(dtypes.to_numpy(target.dtype))
-        if array.astype(np.complex128).item() == value:
-            return array
-    raise _would_change(target, target.dtype, f"an integer of {value.bit_length()} bits")
-
-
-_PYTHON_NUMBERS: dict[str, Callable[[Any], Any]] = {
-    "bool": bool,
-    "int": int,
-    "float": float,
-    "complex": complex,
-}
-
-
-def as_kind(array: np.ndarray[Any, Any], target: Target) -> Any:
-    """Return a host array as what a target is to be, jax arrays aside. Raises MismatchError."""
-    if target.kind == "numpy":
-        return array
-    if target.kind == "numpy_scalar":
-        return array[()]
-    if target.kind == "bytes":
-        return array.tobytes()
-    if target.kind == "str":
-        return array.tobytes().decode("utf-8", "surrogatepass")
-    stored = array.item()
-    real = stored.real if isinstance(stored, complex) and not stored.imag else stored
-    with suppress(OverflowError, TypeError, ValueError):  # of infinity, say, there is no int
-        number = _PYTHON_NUMBERS[target.kind](real)
-        if number == stored or stored != stored:
-            return number
-    raise _would_change(target, target.kind, stored)
+_log = logging.getLogger("cordwood")
 
 
-def _would_change(target: Target, wanted: str, value: object) -> MismatchError:
-    return MismatchError(
-        f"{format_path(target.leaf.key_path)}: casting {target.leaf.dtype or target.leaf.kind} "
-        f"to {wanted} would change values, the first of them {value}; load it as it is and "
-        "convert it yourself"
+@document_fields
+class Conversion(NamedTuple):
+    """What `convert` has written. As a string, a line for it, after one for each loss.
+
+    Attributes:
+        source, destination: the paths.
+        source_format, format: the names of their formats.
+        leaves: how many leaves were written.
+        size_bytes: the size of the elements of all arrays, as they are written.
+        lost: what the format has no place for, in words; () unless `lossy=True`.
+        prefixes: those of the trees that were written; "" for the unnamed one.
+    """
+
+    source: str
+    destination: str
+    source_format: str
+    format: str
+    leaves: int
+    size_bytes: int
+    lost: tuple[str, ...]
+    prefixes: tuple[str, ...] = ("",)
+
+    def __str__(self) -> str:
+        lines = [f"lost: {line}" for line in self.lost]
+        trees = f"{len(self.prefixes)} trees, " if len(self.prefixes) > 1 else ""
+        lines.append(
+            f"{self.destination}: {trees}{counted(self.leaves, 'leaf', 'leaves')}, "
+            f"{size_text(self.size_bytes)}, from {self.source_format} to {self.format}"
+        )
+        return printable("\n".join(lines))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class _Part(NamedTuple):
+    """A tree of the source, and what of it is to be written."""
+
+    checkpoint: Checkpoint
+    to_prefix: str | None
+    stored: Index  # of what is written, under its new names
+    numbers: Sequence[int]  # of its leaves, in the checkpoint
+    dtypes: Sequence[str]  # that they are to have
+    axes: Mapping[int, Axes]  # of those that are transposed, by position
+    metadata: Mapping[str, str]
+    lost: Sequence[str]
+
+
+def convert(
+    source: str | os.PathLike[str] | Checkpoint,
+    destination: str | os.PathLike[str],
+    *,
+    select: Select | None = None,
+    rename: Mapping[str, str] | None = None,
+    transpose: Transpose | None = None,
+    cast: Cast | None = None,
+    lossy: bool = False,
+    format: str | None = None,
+    layout: Literal["packs", "zarr", "hugging_face"] | None = None,
+    compression: Literal["zstd", "blosc"] | None = None,
+    metadata: Mapping[str, str] | None = None,
+    prefix: str | None = None,
+    to_prefix: str | None = None,
+    overwrite: bool = False,
+    max_shard_bytes: int | None = None,
+    max_bytes: int | None = None,
+    scratch: str | os.PathLike[str] | None = None,
+    progress: Report | None = None,
+) -> Conversion:
+    """Write what one checkpoint holds as another, of any format that `save` writes.
+
+    The elements pass through a few MiB at a time: memory stays below some 250 MiB, and what a
+    chunk takes that is decoded whole, whatever the size of the checkpoint. A `.msgpack.zst` or
+    `.msgpack.gz` is one stream: it is decompressed first, into a file without a name beside
+    `destination`, where there has to be room for both. What is read is checked; the result is as
+    durable as what `save` writes, and until this returns, what was at `destination` is whole.
+
+    A source of several trees (a directory with prefixes, an Orbax composite) is converted whole
+    into a directory: its trees are written one after another, each at once and for good. If one
+    fails, those before it are there.
+
+    A step of a `CheckpointManager` keeps its metrics, extras and items where the destination is
+    named by the same number, or is no step by its name. Under the name of another step they are
+    left out, which the log says.
+
+    Args:
+        source: the path of a checkpoint of any format that `load` reads, or an open one.
+        destination: where to, as for `save`. A checkpoint that is there is kept, and an error is
+            raised, unless `overwrite` is true.
+        select: patterns over the key paths, as `load` has them: write only those leaves.
+        rename: other key paths for leaves and containers, as `load` has them.
+        transpose: patterns of matrices that are written transposed, or a mapping of patterns to
+            axes, over the key paths after `rename`; as `load` has them.
+        cast: a floating dtype for all floating arrays, or a mapping of patterns to dtypes, as
+            `load` has it: integers change by an exact key path alone, and never their values.
+        lossy: write what the format can hold, where it has no place for all; otherwise that
+            is an error.
+        format, layout, compression: of what is written, as `save` has them; and
+            layout="hugging_face": a new directory of safetensors files as the hub has them,
+            `model.safetensors` or `model-00001-of-00004.safetensors` and so on with their index.
+            It holds arrays alone, named by their key paths joined by dots.
+        metadata: strings to keep beside the tree. None: those of the source.
+        prefix: which tree of a source of several, as `load` has it. None: all of them, each under
+            its own prefix, where `destination` is a directory. A file takes one tree, and so do
+            select, rename, to_prefix and patterns of cast: there None means the tree that was
+            saved without a prefix, or the only one.
+        to_prefix: the prefix to write the tree under, in a directory; trees of other prefixes
+            stay beside it. None: a single tree is written without a prefix.
+        overwrite: replace the checkpoint at `destination`. What is no checkpoint is never
+            replaced, nor are trees of other prefixes.
+        max_shard_bytes: of the arrays in one file of a directory of safetensors files; a larger
+            array has a file of its own. None: 1 GiB or more, and with layout="hugging_face" all.
+        max_bytes: how far a compressed source may grow, as `open` has it.
+        scratch: a directory with room for what a compressed source holds. None: that of
+            `destination`; or of the source, where `destination` is in an object store.
+        progress: called now and then with a `cordwood.Progress`: the bytes of elements that were
+            read, and the leaf that is.
+
+    Returns:
+        What was written, and with `lossy` what was lost.
+
+    Raises:
+        FileExistsError: there is a checkpoint at `destination`; says of which format, and of
+            which step of a manager.
+        NotACheckpointError: there is something else; a FileExistsError too.
+        PrefixError: the source has no such tree, or several where one is meant.
+        LossError: the format has no place for something; lists all of it.
+        MismatchError: a pattern matches nothing, or a cast would change integers.
+        StorageError: there is no room for what a compressed source holds; says how much it is.
+        Whatever `open` and `save` raise.
+
+    >>> from cordwood import save
+    >>> import numpy as np
+    >>> save("/tmp/example.safetensors", {"w": np.ones(4, np.float32)})
+    >>> done = convert("/tmp/example.safetensors", "/tmp/example", cast="bf16", overwrite=True)
+    >>> done.format, done.size_bytes
+    ('packs', 8)
+    """
+    path = local_or_url(destination)
+    row = _row_for(path, format=format, layout=layout)
+    holds_many = isinstance(row, Layout) and row != HUGGING_FACE
+    if to_prefix is not None and not holds_many:
+        raise ValueError(f"{path}: to_prefix= is for directories; a file holds one tree")
+    if isinstance(row, Layout) and layout is None and parse_url(path) is None:
+        refuse_unknown_suffix(path)
+    name = source.path if isinstance(source, Checkpoint) else os.fspath(local_or_url(source))
+    _refuse_itself(name, os.fspath(path))
+    raise_unreported()
+    wait_for(path)
+    is_one = select is not None or bool(rename) or isinstance(cast, Mapping)
+    is_one = is_one or transpose is not None
+    is_one = is_one or (prefix, to_prefix) != (None, None) or not holds_many
+    prefixes = {prefix: to_prefix}
+    if not is_one and not isinstance(source, Checkpoint):
+        prefixes = _all_prefixes(local_or_url(source))
+
+    def refuse() -> None:
+        refuse_foreign(path, row)
+        written = [each or "" for each in prefixes.values()]
+        beside = to_prefix is not None
+        refuse_existing(path, row, written, beside=beside, overwrite=overwrite)
+
+    refuse()
+    with ExitStack() as stack, collector_paused():
+        parts = []
+        for each, to in prefixes.items():
+            opened = stack.enter_context(
+                _opened(source, path, prefix=each, max_bytes=max_bytes, scratch=scratch)
+            )
+            part = _part(opened, to, select=select, rename=rename, transpose=transpose, cast=cast)
+            strings = opened.metadata if metadata is None else metadata
+            require_strings(strings)
+            if metadata is None:
+                strings = without_other_steps_record(strings, path, row, source=name)
+            lost = losses_of(name, os.fspath(path), part.stored, row, strings, lossy=lossy)
+            parts.append(part._replace(metadata={} if lost else strings, lost=lost))
+        meter = None
+        if progress is not None:
+            indexes = [part.stored for part in parts]
+            size = sum([_size(i, [leaf.dtype for leaf in i.leaves]) for i in indexes])
+            meter = Meter(size, progress)
+        sources = [
+            StoredLeaves(part.checkpoint, part.stored, part.numbers, part.dtypes, part.axes, meter)
+            for part in parts
+        ]
+        wait_for(path)  # once more: to decompress a source takes its time
+        refuse()
+        for part, leaves in zip(parts, sources, strict=True):
+            _write(path, row, part, leaves, compression, max_shard_bytes)
+        if meter is not None:
+            meter.finish()
+    return Conversion(
+        name,
+        os.fspath(path),
+        parts[0].checkpoint.format,
+        row.name,
+        sum([len(part.stored.leaves) for part in parts]),
+        sum([_size(part.stored, part.dtypes) for part in parts]),
+        tuple([line for part in parts for line in part.lost]),
+        tuple([part.to_prefix or "" for part in parts]),
     )
 
 
-def convert(array: np.ndarray[Any, Any], target: Target) -> np.ndarray[Any, Any]:
-    """Return the array with the target's dtype.
+def _row_for(
+    path: str | os.PathLike[str], *, format: str | None, layout: str | None
+) -> Format | Layout:
+    """Return how the destination is written. Raises as `destination_for`."""
+    if layout != HUGGING_FACE.name:
+        return destination_for(path, format=format, layout=layout, prefix=None)
+    if parse_url(path) is not None:
+        raise UnsupportedFormatError(
+            f"{os.fspath(path)}: a directory for the hub is local; upload it from there"
+        )
+    refuse_to_replace(path)
+    destination_for(path, format=format, layout="packs", prefix=None)
+    return HUGGING_FACE
 
-    Between floating dtypes values are rounded. A conversion from or to integers, or from complex
-    to real numbers, is exact.
 
-    Raises:
-        MismatchError: such a conversion would change a value, or there is none between the two
-            dtypes; names the leaf and the value.
+def _all_prefixes(source: str | os.PathLike[str]) -> dict[str | None, str | None]:
+    """Return the prefix of each tree of a source, and the one to write it under.
+
+    A single tree is written without a prefix.
     """
-    wanted = dtypes.to_numpy(target.dtype)
-    from_complex = np.iscomplexobj(array) and not target.dtype.startswith("complex")
-    names = (dtypes.name_of(array.dtype), target.dtype)
-    exact = from_complex or any(name.startswith(_INTEGERS) for name in names)
-    try:
-        with np.errstate(all="ignore"):
-            result = (array.real if from_complex else array).astype(wanted)
-            changed = _changed(result, array) if exact else np.False_
-    except TypeError as e:
-        raise MismatchError(
-            f"{format_path(target.leaf.key_path)}: there is no conversion from {array.dtype} to "
-            f"{target.dtype}; load it as it is and convert it yourself"
-        ) from e
-    if changed.any():
-        first = np.asarray(array)[changed].reshape(-1)[0]
-        raise _would_change(target, target.dtype, first)
-    return result
+    row = origin_of(source, format=None, prefix=None)
+    if not isinstance(row, Layout):
+        return {None: None}
+    prefixes: list[str] = module_of(row).prefixes_at(source)
+    if row == ORBAX:
+        others = module_of(row).other_items(source)
+        if others:
+            _log.warning(
+                "%s: what is no tree is not converted: %s",
+                os.fspath(source),
+                printable(", ".join(others)),
+            )
+    if len(prefixes) == 1:
+        return {None: None}
+    return {prefix: prefix or None for prefix in prefixes}
 
 
-_INTEGERS = ("int", "uint", "bool")
+def _part(
+    checkpoint: Checkpoint,
+    to_prefix: str | None,
+    *,
+    select: Select | None,
+    rename: Mapping[str, str] | None,
+    transpose: Transpose | None,
+    cast: Cast | None,
+) -> _Part:
+    """Return what of an open tree is to be written, its strings and losses left out."""
+    name = checkpoint.path
+    refuse_positions(name, checkpoint.index)
+    selected = partial(
+        checkpoint.index, select=select, rename=rename, transpose=transpose, where=name
+    )
+    index = selected.stored
+    wanted = [leaf.dtype for leaf in index.leaves]
+    if cast is not None:
+        paths = [leaf.key_path for leaf in index.leaves]
+        wanted = cast_dtypes(index.leaves, paths, cast, naming=index.naming, where=name)
+    return _Part(checkpoint, to_prefix, index, selected.numbers, wanted, selected.axes, {}, ())
 
 
-def _changed(result: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> Any:
-    """Return a mask of the elements of `array` that are other values in `result`."""
-    changed = np.asarray(_real(result).astype(array.dtype) != array)
-    one, other = _real(result), _real(array)
-    if _limits(one) and _limits(other):
-        # A negative number wraps round into an unsigned one, and back.
-        return changed | ((one < 0) != (other < 0))
-    # Infinity, and one past the largest integer, may come back from the largest or the least.
-    for integers, numbers in ((one, other), (other, one)):
-        limits = _limits(integers)
-        if limits is not None:
-            if numbers.dtype.itemsize < 4:  # whose own largest number may be less than the limits
-                numbers = numbers.astype(np.float32)
-            changed |= ~((numbers >= limits[0]) & (numbers < limits[1]))
-    return changed
+def _opened(
+    source: str | os.PathLike[str] | Checkpoint,
+    destination: str | os.PathLike[str],
+    *,
+    prefix: str | None,
+    max_bytes: int | None,
+    scratch: str | os.PathLike[str] | None,
+) -> AbstractContextManager[Checkpoint]:
+    """Open a source for a `with` block; one that was open before stays so after it."""
+    if isinstance(source, Checkpoint):
+        if (prefix, max_bytes, scratch) != (None, None, None):
+            raise ValueError(
+                f"{source.path} is open: pass prefix=, max_bytes= and scratch= to cordwood.open"
+            )
+        return nullcontext(source)
+    if scratch is None:
+        in_a_store = parse_url(destination) is not None
+        scratch = folder_beside(local_or_url(source if in_a_store else destination))
+    return open_checkpoint(source, prefix=prefix, max_bytes=max_bytes, scratch=scratch)
 
 
-def _real(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return array.real if np.iscomplexobj(array) else array
+def _size(index: Index, wanted: Sequence[str]) -> int:
+    """Return the bytes of the elements of all arrays, of the dtypes that they are to have."""
+    return sum(
+        element_count(whole(leaf.shape)) * dtypes.itemsize(dtype)
+        for leaf, dtype in zip(index.leaves, wanted, strict=True)
+        if dtype
+    )
 
 
-def _limits(array: np.ndarray[Any, Any]) -> tuple[float, float] | None:
-    """Return the least integer of a dtype, and the first above its largest; None: it has none."""
-    name = dtypes.name_of(array.dtype)
-    if not name.startswith(("int", "uint")):
-        return None
-    bits = int(name.lstrip("uint"))
-    if name.startswith("uint"):
-        return 0.0, 2.0**bits
-    return -(2.0 ** (bits - 1)), 2.0 ** (bits - 1)
+def _write(
+    path: str | os.PathLike[str],
+    row: Format | Layout,
+    part: _Part,
+    leaves: StoredLeaves,
+    compression: str | None,
+    max_shard_bytes: int | None,
+) -> None:
+    """Save one tree of the source at the destination."""
+    structure, stand_ins = part.stored.structure, leaves.stand_ins
+    tree: Any
+    if is_state_dict(row):
+        tree = build(structure, stand_ins)
+    else:
+        tree = Flat(structure, tuple(leaf_paths(structure)), tuple(stand_ins), ())
+    meeting = Meeting(
+        ALONE,
+        f"convert to {os.fspath(path)}",
+        timeout_seconds=TIMEOUT_SECONDS,
+        silence_seconds=engine.SILENCE_SECONDS,
+    )
+    job = plan_job(
+        path,
+        tree,
+        row,
+        part.metadata,
+        prefix=part.to_prefix,
+        compression=compression,
+        meeting=meeting,
+        max_shard_bytes=max_shard_bytes,
+    )
+    job.write(lambda number: leaves.fetch(job.leaves[number]))
 
 
-def transpose_copy(array: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return the array with its axes in that order, in C order in memory of its own."""
-    memory = fresh_bytes(array.nbytes, alignment=ALIGNMENT)
-    result: np.ndarray[Any, Any] = memory.view(array.dtype).reshape(permuted(array.shape, axes))
-    if axes != (1, 0):
-        result[...] = array.transpose(axes)
-        return result
-    for start in range(0, len(array), _TILE_ROWS):
-        stop = start + _TILE_ROWS
-        result[:, start:stop] = array[start:stop].T
-    return result
-
-
-_TILE_ROWS = 16  # which stay in the cache: ten times as fast as all at once
+def _refuse_itself(source: str, destination: str) -> None:
+    if is_same_place(source, destination):
+        raise ValueError(f"{source} would be converted into itself: write to another path")

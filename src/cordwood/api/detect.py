@@ -8,18 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cordwood.api.layouts import DEFAULT, layout_to_read, not_a_checkpoint, steps_at
-from cordwood.api.recognise import recognise
-from cordwood.api.steps import listed, sorted_steps
-from cordwood.api.stores import store_at
-from cordwood.attribute_docs import document_fields
-from cordwood.engine.files import LocalFile
-from cordwood.engine.presence import what_is_at
-from cordwood.engine.stage import standing
-from cordwood.engine.urls import local_or_url, parse_url
 from cordwood.errors import IncompleteCheckpointError, counted
-
-__all__ = ["Detected", "detect"]
+from cordwood.field_docs import document_fields
+from cordwood.formats.directory_formats import DEFAULT, layout_to_read, not_a_checkpoint, steps_at
+from cordwood.formats.packs.locate import store_at
+from cordwood.formats.sniff import recognise
+from cordwood.formats.step_directories import listed, sorted_steps
+from cordwood.storage.open_files import LocalFile
+from cordwood.storage.path_kind import what_is_at
+from cordwood.storage.staging_directory import standing
+from cordwood.storage.urls import local_or_url, parse_url
 
 
 @document_fields

@@ -10,22 +10,19 @@ from typing import Any, NamedTuple
 from cordwood import dtypes
 from cordwood.api.checkpoint import Checkpoint
 from cordwood.api.checkpoint import open as open_checkpoint
-from cordwood.api.compare import SAME, Compared, compare, together
-from cordwood.api.containers import Container, containers, label_of
-from cordwood.api.differences import Diff, LeafDiff
-from cordwood.api.sides import Side, StoredSide, TreeSide
-from cordwood.engine.collector import collector_paused
+from cordwood.api.compare_arrays import SAME, Compared, compare, together
+from cordwood.api.diff_operands import Side, StoredSide, TreeSide
+from cordwood.api.diff_result import Diff, LeafDiff
 from cordwood.errors import MismatchError
-from cordwood.index import Box, Encoded, Index, Leaf, Piece, Pieces, Span
-from cordwood.plan.cuts import cut, element_range
-from cordwood.plan.described import described
-from cordwood.plan.pairs import pair
-from cordwood.plan.patterns import Select, matching, path_name
-from cordwood.plan.same_bytes import same_bytes
-from cordwood.sharding.boxes import element_count, shape_of, whole
-from cordwood.tree.leaves import ARRAY_KINDS
-
-__all__ = ["diff"]
+from cordwood.index import ARRAY_KINDS, Box, Encoded, Index, Leaf, Piece, Pieces, Span
+from cordwood.io.gc_pause import collector_paused
+from cordwood.loading.match_containers import Container, containers, label_of
+from cordwood.plan.equal_digests import same_bytes
+from cordwood.plan.leaf_text import described
+from cordwood.plan.pair_leaves import pair
+from cordwood.plan.path_patterns import Select, matching, path_name
+from cordwood.plan.split_arrays import cut, element_range
+from cordwood.sharding.box import element_count, shape_of, whole
 
 _PART_BYTES = 4 << 20  # of an array, compared at a time
 _GROUP_BYTES = 32 << 20  # of parts, read at a time

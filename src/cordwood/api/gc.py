@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 
-from cordwood.api.layouts import DEFAULT, layout_at, module_of
-from cordwood.engine.presence import is_folder
-from cordwood.engine.stage import collect_stages, standing
-from cordwood.engine.urls import local_or_url, parse_url
-
-__all__ = ["gc"]
+from cordwood.formats.directory_formats import DEFAULT, layout_at, module_of
+from cordwood.storage.path_kind import is_folder
+from cordwood.storage.staging_directory import collect_stages, standing
+from cordwood.storage.urls import local_or_url, parse_url
 
 
 def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:

@@ -6,18 +6,16 @@ import os
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, overload
 
-from cordwood.api.casting import Cast
 from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.checkpoint import open_for_one_load
-from cordwood.api.match import Extra, Missing
-from cordwood.engine.collector import collector_paused
-from cordwood.engine.meter import Report
 from cordwood.errors import CordwoodError, MismatchError
-from cordwood.plan.patterns import Select
-from cordwood.plan.transposing import Transpose
-from cordwood.sharding.rules import Rules
-
-__all__ = ["load"]
+from cordwood.io.gc_pause import collector_paused
+from cordwood.io.progress import Report
+from cordwood.loading.cast import Cast
+from cordwood.loading.match import Extra, Missing
+from cordwood.plan.path_patterns import Select
+from cordwood.plan.transpose_leaves import Transpose
+from cordwood.sharding.partition_rules import Rules
 
 T = TypeVar("T")
 _ATTEMPTS = 20

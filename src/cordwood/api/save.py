@@ -7,21 +7,19 @@ import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from cordwood.api.formats import Format, scan
-from cordwood.api.jobs import plan_job
-from cordwood.api.layouts import Layout, destination_for, module_of
-from cordwood.api.meetings import meeting_for
-from cordwood.engine.collector import collector_paused
-from cordwood.engine.files import LocalFile, ReadableFile
-from cordwood.engine.kept_memory import release_memory
-from cordwood.engine.meeting import TIMEOUT_SECONDS
-from cordwood.engine.meter import Meter, Report
-from cordwood.engine.pending import raise_unreported, wait_for
-from cordwood.engine.presence import is_empty_file, what_is_at
-from cordwood.engine.urls import local_or_url
+from cordwood.api.participants import meeting_for
 from cordwood.errors import CordwoodError, NotACheckpointError
-
-__all__ = ["refuse_foreign", "save"]
+from cordwood.formats.directory_formats import Layout, destination_for, module_of
+from cordwood.formats.file_formats import Format, scan
+from cordwood.formats.save_plan import plan_job
+from cordwood.io.background_save import raise_unreported, wait_for
+from cordwood.io.gc_pause import collector_paused
+from cordwood.io.progress import Meter, Report
+from cordwood.io.reusable_memory import release_memory
+from cordwood.processes.rendezvous import TIMEOUT_SECONDS
+from cordwood.storage.open_files import LocalFile, ReadableFile
+from cordwood.storage.path_kind import is_empty_file, what_is_at
+from cordwood.storage.urls import local_or_url
 
 
 def save(

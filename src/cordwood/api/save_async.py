@@ -6,20 +6,18 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from cordwood.api.formats import Format
-from cordwood.api.jobs import Linking, plan_job
-from cordwood.api.layouts import Layout, destination_for
-from cordwood.api.meetings import announced, meeting_for
+from cordwood.api.participants import announced, meeting_for
 from cordwood.api.save import refuse_foreign
-from cordwood.engine.collector import collector_paused
-from cordwood.engine.kept_memory import release_memory
-from cordwood.engine.meeting import TIMEOUT_SECONDS, Meeting
-from cordwood.engine.pending import PendingSave, raise_unreported, save_in_background
-from cordwood.engine.presence import rooted
-from cordwood.engine.snapshot import hold
-from cordwood.engine.urls import local_or_url, parse_url
-
-__all__ = ["begin_save", "save_async"]
+from cordwood.devices.host_snapshot import hold
+from cordwood.formats.directory_formats import Layout, destination_for
+from cordwood.formats.file_formats import Format
+from cordwood.formats.save_plan import Linking, plan_job
+from cordwood.io.background_save import PendingSave, raise_unreported, save_in_background
+from cordwood.io.gc_pause import collector_paused
+from cordwood.io.reusable_memory import release_memory
+from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Meeting
+from cordwood.storage.path_kind import rooted
+from cordwood.storage.urls import local_or_url, parse_url
 
 
 def save_async(

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from cordwood import dtypes
-from cordwood.api.boxes import read_boxes
-from cordwood.api.reading import Reading
-from cordwood.api.restore import target_as_saved
-from cordwood.api.slicing import select
-from cordwood.index import Leaf, LeafKind
+from cordwood.index import ARRAY_KINDS, Leaf, LeafKind
 from cordwood.keypath import format_path
-from cordwood.plan.boxes import Want
-from cordwood.plan.described import described
-from cordwood.texts import printable
-from cordwood.tree.leaves import ARRAY_KINDS
+from cordwood.loading.read_boxes import read_boxes
+from cordwood.loading.read_context import Reading
+from cordwood.loading.restore import target_as_saved
+from cordwood.loading.slice_leaf import select
+from cordwood.message_text import printable
+from cordwood.plan.leaf_text import described
+from cordwood.plan.load_boxes import Want
 
 if TYPE_CHECKING:
     from cordwood.api.checkpoint import Checkpoint

@@ -9,23 +9,21 @@ from numbers import Real
 from typing import NamedTuple
 
 from cordwood.api.checkpoint import open as open_checkpoint
-from cordwood.api.contents import Checked
-from cordwood.api.layouts import Layout, module_of, origin_of
-from cordwood.attribute_docs import document_fields
-from cordwood.engine.checksums import bad_checksums
-from cordwood.engine.disk_usage import size_on_disk
-from cordwood.engine.files import MemoryFile, ReadableFile
-from cordwood.engine.meter import Report, metering
-from cordwood.engine.sampling import Sampling, sampling
-from cordwood.engine.source_digests import SourceDigests
-from cordwood.engine.urls import expand_home, local_or_url
-from cordwood.engine.verify import Unreadable, check_files
 from cordwood.errors import CordwoodError, CorruptionError, counted
+from cordwood.field_docs import document_fields
+from cordwood.formats.directory_formats import Layout, module_of, origin_of
+from cordwood.formats.opened import Checked
 from cordwood.index import Digests, Index, Inline
+from cordwood.io.check_blocks import Unreadable, check_files
+from cordwood.io.crc32 import bad_checksums
+from cordwood.io.progress import Report, metering
+from cordwood.io.source_digests import SourceDigests
+from cordwood.io.verify_sample import Sampling, sampling
 from cordwood.keypath import format_path
-from cordwood.texts import printable, size_text
-
-__all__ = ["Verification", "check_sources", "range_text", "verify", "verify_each"]
+from cordwood.message_text import printable, size_text
+from cordwood.storage.disk_usage import size_on_disk
+from cordwood.storage.open_files import MemoryFile, ReadableFile
+from cordwood.storage.urls import expand_home, local_or_url
 
 _MAX_LINES = 50
 _MAX_NAMED = 5  # leaves of Orbax's that lack chunks

@@ -9,11 +9,9 @@ from typing import Any
 import click
 
 from cordwood.cli.output import fail
-from cordwood.engine.screen import prepare_streams
+from cordwood.cli.terminal import prepare_streams
 from cordwood.errors import CordwoodError
-from cordwood.texts import printable
-
-__all__ = ["cli", "main"]
+from cordwood.message_text import printable
 
 COMMANDS = (
     "ls",
@@ -55,7 +53,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        found: click.Command = importlib.import_module(f"cordwood.cli.{cmd_name}").command
+        found: click.Command = importlib.import_module(f"cordwood.cli.{cmd_name}_command").command
         return found
 
     def resolve_command(
@@ -67,7 +65,7 @@ class _Commands(click.Group):
                 click.echo(ctx.get_help())
                 ctx.exit()
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from cordwood.plan.nearest import nearest
+            from cordwood.did_you_mean import nearest
 
             close = nearest(args[0], COMMANDS)
             hint = f" Did you mean {close!r}?" if close else ""

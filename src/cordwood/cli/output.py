@@ -10,19 +10,8 @@ from typing import Any, NoReturn
 
 import click
 
-from cordwood.engine.screen import screen_size
-from cordwood.texts import printable, shortened
-
-__all__ = [
-    "as_json_has_it",
-    "columns",
-    "fail",
-    "fitted",
-    "json_option",
-    "print_json",
-    "print_table",
-    "print_text",
-]
+from cordwood.cli.terminal import screen_size
+from cordwood.message_text import printable, shortened
 
 _MOST_BITS = 2000  # of an int that Python prints in decimal however it is configured
 _MAX_PADDED = 100  # characters of a cell that widen the other rows

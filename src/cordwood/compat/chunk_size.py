@@ -6,8 +6,6 @@ from types import ModuleType
 
 from cordwood import msgpack
 
-__all__ = ["ChunkSizeModule"]
-
 
 class ChunkSizeModule(ModuleType):
     """A module whose `MAX_CHUNK_SIZE` can be assigned with effect, as in Flax and eFormer."""

@@ -6,15 +6,13 @@ the order of `jax.tree.leaves`; other leaves (functions, strings) leave no trace
 
 from __future__ import annotations
 
-from cordwood.engine.files import ReadableFile
 from cordwood.errors import FormatError, LimitError, UnsupportedFormatError, counted
-from cordwood.formats.npy.header import MAGIC
-from cordwood.formats.npy.scan import read_array
-from cordwood.formats.npy.storage import storage_of
+from cordwood.formats.npy.element_layout import storage_of
+from cordwood.formats.npy.npy_header import MAGIC
+from cordwood.formats.npy.read_index import read_array
 from cordwood.index import Index, Leaf, Source
+from cordwood.storage.open_files import ReadableFile
 from cordwood.tree.structure import LEAF, Node
-
-__all__ = ["FORMAT", "MAX_ARRAYS", "scan"]
 
 FORMAT = "eqx"
 MAX_ARRAYS = 1 << 20

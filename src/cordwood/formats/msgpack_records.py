@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from cordwood.engine.collector import collector_paused
-from cordwood.engine.files import MemoryFile, ReadableFile
 from cordwood.errors import FormatError, LimitError, TruncatedError
-from cordwood.formats.flax_msgpack.scan import MAX_NODES, MAX_PATH_KEYS
-from cordwood.formats.flax_msgpack.scan import scan as scan_value
+from cordwood.formats.flax_msgpack.read_index import MAX_NODES, MAX_PATH_KEYS
+from cordwood.formats.flax_msgpack.read_index import scan as scan_value
 from cordwood.formats.flax_msgpack.tokens import decode_text, read_token
 from cordwood.index import Index, Leaf, Pieces, Source
+from cordwood.io.gc_pause import collector_paused
+from cordwood.storage.open_files import MemoryFile, ReadableFile
 from cordwood.tree.structure import Node
-
-__all__ = ["FORMAT", "MAX_KEYS", "begins_record", "scan"]
 
 FORMAT = "msgpack-records"
 MAX_KEYS = 64  # of one record

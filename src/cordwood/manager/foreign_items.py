@@ -15,15 +15,13 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from cordwood.api.layouts import ORBAX, Layout, module_of, origin_of
 from cordwood.api.load import load
-from cordwood.engine.directory import LocalDirectory
+from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CorruptionError, FormatError, LimitError, MismatchError
-from cordwood.formats.orbax.places import JAX_KEY, JSON, NUMPY_KEY, STATES, TREE, item_kind
-from cordwood.formats.safetensors.strict_json import parse_json
-from cordwood.manager.stateful import is_stateful
-
-__all__ = ["foreign_extras", "foreign_items", "load_foreign_item"]
+from cordwood.formats.directory_formats import ORBAX, Layout, module_of, origin_of
+from cordwood.formats.orbax.locate_trees import JAX_KEY, JSON, NUMPY_KEY, STATES, TREE, item_kind
+from cordwood.manager.step_items import is_stateful
+from cordwood.storage.directory_reader import LocalDirectory
 
 _log = logging.getLogger("cordwood")
 

@@ -10,26 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, SupportsFloat, TypeAlias
 
-from cordwood.attribute_docs import document_fields
+from cordwood.field_docs import document_fields
 from cordwood.manager.step_names import count_of, steps_of
-
-__all__ = [
-    "KeepAll",
-    "KeepAt",
-    "KeepBest",
-    "KeepEvery",
-    "KeepLast",
-    "KeepPolicy",
-    "KeepWhat",
-    "KeepWithin",
-    "SavedStep",
-    "best_policy",
-    "best_step",
-    "keep_policy",
-    "metric_problem",
-    "metric_problems",
-    "with_value",
-]
 
 
 @document_fields

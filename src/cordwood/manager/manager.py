@@ -10,22 +10,22 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, SupportsFloat, SupportsIndex
 
-from cordwood.engine.meeting import TIMEOUT_SECONDS
-from cordwood.engine.pending import ALL_THE_SAME, PendingSave, raise_unreported
 from cordwood.errors import PendingSaveError, StepError
-from cordwood.manager.cleaning import best_of, delete_steps, plan_for
-from cordwood.manager.deciding import Decider
-from cordwood.manager.hints import with_hints
+from cordwood.io.background_save import ALL_THE_SAME, PendingSave, raise_unreported
+from cordwood.manager.argument_hints import with_hints
+from cordwood.manager.delete_steps import best_of, delete_steps, plan_for
 from cordwood.manager.keep_policies import KeepWhat, keep_policy
-from cordwood.manager.reader import Items, StepReader
-from cordwood.manager.records import Record, as_json, as_metrics, require_same
-from cordwood.manager.reports import SaveReport
-from cordwood.manager.restoring import no_such_step
+from cordwood.manager.restore_step import no_such_step
 from cordwood.manager.retention import RetentionPlan
+from cordwood.manager.save_decision import Decider
 from cordwood.manager.save_policies import SaveWhen, save_policy
-from cordwood.manager.saver import Attempt, Saver
-from cordwood.manager.stateful import join_items, states_tree, to_save
+from cordwood.manager.save_queue import Attempt, Saver
+from cordwood.manager.save_report import SaveReport
+from cordwood.manager.step_items import join_items, states_tree, to_save
 from cordwood.manager.step_names import as_step
+from cordwood.manager.step_reader import Items, StepReader
+from cordwood.manager.step_record import Record, as_json, as_metrics, require_same
+from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 
 _log = logging.getLogger("cordwood")
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from cordwood.attribute_docs import document_fields
+from cordwood.field_docs import document_fields
 from cordwood.manager.keep_policies import KeepPolicy, SavedStep, metric_problems
-from cordwood.texts import printable
-
-__all__ = ["PlannedStep", "RetentionPlan", "plan_retention"]
+from cordwood.message_text import printable
 
 
 @document_fields

@@ -9,22 +9,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple, SupportsFloat, TypeAlias
 
-from cordwood.attribute_docs import document_fields
+from cordwood.field_docs import document_fields
 from cordwood.manager.step_names import count_of, steps_of
-
-__all__ = [
-    "AtSteps",
-    "EverySeconds",
-    "EveryStep",
-    "EverySteps",
-    "Moment",
-    "OnPreemption",
-    "SavePolicy",
-    "SaveWhen",
-    "WhenIdle",
-    "asks_for_notice",
-    "save_policy",
-]
 
 
 @document_fields

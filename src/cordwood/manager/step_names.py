@@ -7,8 +7,6 @@ import re
 from collections.abc import Collection
 from typing import Any, SupportsIndex
 
-__all__ = ["MAX_STEP", "as_step", "count_of", "step_name", "step_of", "steps_of"]
-
 MAX_STEP = 10**18 - 1
 
 _NAME = re.compile(r"0|[1-9][0-9]{0,17}")

@@ -23,8 +23,6 @@ from typing import Any, NamedTuple
 from cordwood.errors import CordwoodError
 from cordwood.testing.equality import assert_trees_equal
 
-__all__ = ["BitFlip", "FlipReport", "Flipped", "flip_bits", "random_flips"]
-
 
 class BitFlip(NamedTuple):
     """Which bit."""

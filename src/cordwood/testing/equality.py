@@ -12,8 +12,6 @@ import numpy as np
 
 from cordwood.keypath import DictKey, Key, KeyPath, format_path
 
-__all__ = ["assert_trees_equal"]
-
 _EXTENDED = (np.longdouble, np.clongdouble)
 
 _Pair = tuple[KeyPath, Any, Any]

@@ -10,10 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from cordwood.engine.hosts import Rooms, is_meant, replaced
 from cordwood.errors import ProcessError
-
-__all__ = ["Died", "FakeHosts", "Outcome", "Store", "run_processes"]
+from cordwood.processes.coordination import Rooms, is_meant, replaced
 
 
 class Died(BaseException):
@@ -123,7 +121,7 @@ def run_processes(
 ) -> list[Outcome]:
     """Call `work` once for each of `count` processes, each in a thread of its own.
 
-    In it, `cordwood.engine.hosts.current()` is what `work` gets too.
+    In it, `cordwood.processes.coordination.current()` is what `work` gets too.
 
     Args:
         count: how many processes.

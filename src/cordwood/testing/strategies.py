@@ -20,27 +20,7 @@ from hypothesis.strategies import SearchStrategy
 from cordwood import dtypes
 from cordwood.index import LeafKind
 from cordwood.keypath import DictKey, KeyPath
-from cordwood.testing.elements import elements
-
-__all__ = [
-    "CONTAINERS",
-    "DTYPE_NAMES",
-    "JAX_DTYPE_NAMES",
-    "LEAF_KINDS",
-    "SHAPES",
-    "Carrier",
-    "Container",
-    "Pair",
-    "dict_keys",
-    "jax_arrays",
-    "key_paths",
-    "leaves",
-    "numpy_arrays",
-    "numpy_scalars",
-    "prng_keys",
-    "python_values",
-    "trees",
-]
+from cordwood.testing.random_arrays import elements
 
 Carrier: TypeAlias = Literal["safetensors", "msgpack"]
 Container: TypeAlias = Literal[
@@ -195,7 +175,7 @@ def jax_arrays(
 def _on_device(array: np.ndarray[Any, Any], *, weak_type: bool, device: int | None) -> Any:
     import jax
 
-    from cordwood.engine.jax_private import set_weak_type
+    from cordwood.devices.jax_private import set_weak_type
 
     devices = jax.devices()
     if device is None:

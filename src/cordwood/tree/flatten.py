@@ -13,11 +13,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.keypath import DictKey, Key, KeyPath, format_path, is_dict_key
+from cordwood.tree.jax_nodes import open_registered
 from cordwood.tree.leaves import is_jax_array, is_tree_def
-from cordwood.tree.registered import open_registered
 from cordwood.tree.structure import LEAF, MAX_DEPTH, Node, Structure
-
-__all__ = ["MAX_DEPTH", "Flat", "build", "flatten", "unflatten"]
 
 Builder: TypeAlias = Callable[[list[Any]], Any]
 

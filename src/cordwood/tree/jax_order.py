@@ -7,8 +7,6 @@ from typing import Any
 from cordwood.keypath import DictKey
 from cordwood.tree.structure import Node, Structure
 
-__all__ = ["jax_order"]
-
 
 def jax_order(structure: Structure) -> list[int]:
     """The leaves, by their positions in the structure, in the order of jax.tree.leaves.

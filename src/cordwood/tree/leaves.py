@@ -12,23 +12,9 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.errors import UnsupportedLeafError
-from cordwood.index import ARRAY_KINDS, LeafKind, LeafSpec
+from cordwood.index import LeafKind, LeafSpec
 from cordwood.keypath import KeyPath, format_path
-from cordwood.tree.padding import without_padding
-
-__all__ = [
-    "ARRAY_KINDS",
-    "Promised",
-    "describe",
-    "host_array",
-    "is_jax_array",
-    "is_static",
-    "is_tree_def",
-    "is_viewed",
-    "pinned_host",
-    "shard_array",
-    "whole_array",
-]
+from cordwood.tree.long_double import without_padding
 
 _new = tuple.__new__
 _SHOWN = 80  # letters of a value that cannot be stored

@@ -16,16 +16,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 from cordwood.errors import FormatError, LimitError, UnsupportedLeafError
 from cordwood.keypath import DictKey, Key, KeyPath
 
-__all__ = [
-    "LEAF",
-    "Node",
-    "NodeKind",
-    "Structure",
-    "leaf_paths",
-    "structure_from_json",
-    "structure_to_json",
-]
-
 NodeKind: TypeAlias = Literal["leaf", "none", "dict", "list", "tuple", "namedtuple", "object"]
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cordwood.api.deserialize import tree_deserialize_leaves
-from cordwood.api.serialize import tree_serialize_leaves
-from cordwood.sharding.rules import match_partition_rules
-from cordwood.tree.leaf_key_paths import is_array_like, join_key, leaf_key_paths
+from cordwood.compat.eformer.leaf_key_paths import is_array_like, join_key, leaf_key_paths
+from cordwood.compat.eformer.tree_deserialize import tree_deserialize_leaves
+from cordwood.compat.eformer.tree_serialize import tree_serialize_leaves
+from cordwood.sharding.partition_rules import match_partition_rules
 
 __all__ = [
     "is_array_like",

@@ -9,8 +9,6 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 
-__all__ = ["compress"]
-
 GZIP_LEVEL = 6
 ZSTD_LEVEL = 3
 

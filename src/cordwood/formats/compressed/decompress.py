@@ -7,21 +7,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
-from cordwood.engine.files import MemoryFile, ReadableFile
-from cordwood.engine.growing import GrowingMemory
 from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError
 from cordwood.formats.compressed import zstd_frames
 from cordwood.formats.compressed.zstd_frames import ZstdFrame
-
-__all__ = [
-    "CompressedDataError",
-    "Outline",
-    "Sink",
-    "decompress",
-    "decompress_into",
-    "default_limit",
-    "require_magic",
-]
+from cordwood.io.growable_buffer import GrowingMemory
+from cordwood.storage.open_files import MemoryFile, ReadableFile
 
 MAX_RATIO = 1100  # of deflate, at most 1032
 LEAST_LIMIT_BYTES = 4 << 30  # what any stream may grow to, however small it is

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cordwood.engine.files import ReadableFile
-from cordwood.engine.zstd_blocks import HEAD_BYTES, block_of
-
-__all__ = ["MAGIC", "ZstdFrame", "begins", "end_of", "frame_at", "pieces"]
+from cordwood.io.zstd_blocks import HEAD_BYTES, block_of
+from cordwood.storage.open_files import ReadableFile
 
 MAGIC = b"\x28\xb5\x2f\xfd"
 

@@ -8,16 +8,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from cordwood.errors import FormatError, TruncatedError, counted
 
-__all__ = [
-    "Token",
-    "TokenKind",
-    "decode_text",
-    "read_header",
-    "read_token",
-    "trailing",
-    "truncated",
-]
-
 TokenKind: TypeAlias = Literal["nil", "bool", "int", "float", "str", "bin", "ext", "array", "map"]
 
 

@@ -7,25 +7,6 @@ from __future__ import annotations
 
 import struct
 
-__all__ = [
-    "CHUNKED_MARKER",
-    "EXT_ARRAY",
-    "EXT_COMPLEX",
-    "EXT_SCALAR",
-    "EXT_TUPLE",
-    "MAX_DEPTH",
-    "MAX_LENGTH",
-    "array_header",
-    "bin_header",
-    "complex_ext",
-    "ext_header",
-    "float_atom",
-    "int_atom",
-    "map_header",
-    "ndarray_header",
-    "str_atom",
-]
-
 EXT_ARRAY = 1  # Flax: an array
 EXT_COMPLEX = 2  # Flax: a Python complex
 EXT_SCALAR = 3  # Flax: a numpy scalar

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from cordwood.formats.npz.scan import FORMAT, scan
+from cordwood.formats.npz.read_index import FORMAT, scan
 
 __all__ = ["FORMAT", "scan"]

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import struct
 
-__all__ = ["ends_in_crc32c"]
-
 _POLYNOMIAL = 0x82F63B78  # reversed
 
 

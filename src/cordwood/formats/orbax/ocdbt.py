@@ -20,18 +20,6 @@ from cordwood.errors import (
 )
 from cordwood.formats.orbax.crc32c import ends_in_crc32c
 
-__all__ = [
-    "MANIFEST_NAME",
-    "MAX_KEY_BYTES",
-    "MAX_NODE_BYTES",
-    "Child",
-    "DataFile",
-    "Entry",
-    "Node",
-    "parse_manifest",
-    "parse_node",
-]
-
 MANIFEST_NAME = "manifest.ocdbt"
 MAX_NODE_BYTES = 1 << 28  # decoded; what Orbax writes stays below 1e8
 _MANIFEST_MAGIC = 0x0CDB3A2A

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 import xxhash
 
-from cordwood.engine.digest import DIGEST_BYTES
+from cordwood.encoding.digests import DIGEST_BYTES
+from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import (
     CorruptionError,
     FormatError,
@@ -22,16 +23,6 @@ from cordwood.errors import (
     UnsupportedFormatError,
     no_prefix,
 )
-from cordwood.formats.safetensors.strict_json import parse_json
-
-__all__ = [
-    "INDEX_NAME",
-    "MAX_INDEX_BYTES",
-    "VERSION",
-    "decode_index",
-    "encode_index",
-    "select_item",
-]
 
 INDEX_NAME = "cordwood.json"
 VERSION = 1

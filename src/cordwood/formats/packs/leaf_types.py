@@ -10,22 +10,20 @@ from math import prod
 from typing import Any, NamedTuple
 
 from cordwood import dtypes
-from cordwood.errors import FormatError, LimitError, UnsupportedLeafError
-from cordwood.formats.packs.grid import Axis, Grid, cuts_from_json, cuts_to_json, parse_axis
-from cordwood.formats.safetensors.codes import stored_as
-from cordwood.formats.safetensors.layout import INLINE_BYTES
-from cordwood.formats.safetensors.leaf_table import (
+from cordwood.encoding.json_values import VALUE_KINDS
+from cordwood.encoding.leaf_table import (
     BYTE_KINDS,
     LeafType,
     type_from_json,
     type_to_json,
 )
-from cordwood.formats.safetensors.tensors import MAX_DIMS, MAX_TENSOR_BYTES
-from cordwood.formats.safetensors.values import VALUE_KINDS
+from cordwood.errors import FormatError, LimitError, UnsupportedLeafError
+from cordwood.formats.packs.leaf_grid import Axis, Grid, cuts_from_json, cuts_to_json, parse_axis
+from cordwood.formats.safetensors.dtype_codes import stored_as
+from cordwood.formats.safetensors.plan_save import INLINE_BYTES
+from cordwood.formats.safetensors.tensor_table import MAX_DIMS, MAX_TENSOR_BYTES
 from cordwood.index import LeafSpec
 from cordwood.keypath import format_path
-
-__all__ = ["PackedType", "ParsedType", "parse_type", "tensor_of", "to_json"]
 
 
 class PackedType(NamedTuple):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from cordwood.engine.files import ReadableFile
+from cordwood.encoding.strict_json import parse_json
+from cordwood.encoding.tensor_names import METADATA_KEY
 from cordwood.errors import FormatError, LimitError, TruncatedError
-from cordwood.formats.safetensors.compact import read_compact
-from cordwood.formats.safetensors.names import METADATA_KEY
-from cordwood.formats.safetensors.strict_json import parse_json
-from cordwood.formats.safetensors.tensors import Tensors
-
-__all__ = ["MAX_HEADER_BYTES", "Header", "read_header"]
+from cordwood.formats.safetensors.fast_header import read_compact
+from cordwood.formats.safetensors.tensor_table import Tensors
+from cordwood.storage.open_files import ReadableFile
 
 MAX_HEADER_BYTES = 100_000_000  # of the JSON; the reference's limit
 

@@ -17,7 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any, NamedTuple
 
-from cordwood.engine.digest import digest_of
+from cordwood.encoding.digests import digest_of
+from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import (
     CorruptionError,
     FormatError,
@@ -25,22 +26,6 @@ from cordwood.errors import (
     UnsupportedFormatError,
     no_prefix,
 )
-from cordwood.formats.safetensors.strict_json import parse_json
-
-__all__ = [
-    "INDEX_NAME",
-    "MAX_INDEX_BYTES",
-    "VERSION",
-    "Entry",
-    "IndexFile",
-    "drop_item",
-    "encode_index",
-    "entries_of",
-    "item_names",
-    "parse_index",
-    "put_item",
-    "select_item",
-]
 
 INDEX_NAME = "tensorstore_index.json"
 MAX_INDEX_BYTES = 1 << 29

@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 
-from cordwood.engine import system
+from cordwood.storage import syscalls
 from cordwood.testing.faults.children import run_child
 from cordwood.testing.faults.scenario import Outcome, Scenario, bind_trees, judge, run_save
 from cordwood.testing.faults.systems import (
@@ -17,15 +17,6 @@ from cordwood.testing.faults.systems import (
     FailingSystem,
 )
 
-__all__ = [
-    "calls_of_save",
-    "fail_calls",
-    "fork_kills",
-    "fresh_template",
-    "kill_calls",
-    "with_old",
-]
-
 
 def calls_of_save(scenario: Scenario, folder: str) -> list[str]:
     """The calls that saving the new tree over the old one makes, in their order."""
@@ -33,7 +24,7 @@ def calls_of_save(scenario: Scenario, folder: str) -> list[str]:
     path = os.path.join(_fresh(folder, "count"), scenario.name)
     run_save(scenario, names, path, "old")
     counting = CountingSystem()
-    with system.replaced(counting):
+    with syscalls.replaced(counting):
         run_save(scenario, names, path, "new")
     return counting.made
 
@@ -47,7 +38,7 @@ def fail_calls(
     for number, call in enumerate(calls_of_save(scenario, folder), start=1):
         place = with_old(scenario, folder, f"fail-{code}-{number}", template)
         error: BaseException | None = None
-        with system.replaced(FailingSystem(number, code, lasting=lasting)):
+        with syscalls.replaced(FailingSystem(number, code, lasting=lasting)):
             try:
                 run_save(scenario, names, os.path.join(place, scenario.name), "new")
             except Exception as e:  # noqa: BLE001  (reported in the outcome)
@@ -87,7 +78,7 @@ def fork_kills(scenario: Scenario, places: list[str], *, torn: bool) -> list[int
         pid = os.fork()
         if pid == 0:
             try:
-                with system.replaced(ExitingSystem(number, torn=torn)):
+                with syscalls.replaced(ExitingSystem(number, torn=torn)):
                     run_save(scenario, names, os.path.join(place, scenario.name), "new")
                 os._exit(0)
             finally:

@@ -12,8 +12,6 @@ from typing import Any
 
 from cordwood.testing.faults.scenario import Scenario, bind_trees, run_save
 
-__all__ = ["BEGIN", "END", "run_child", "start_child"]
-
 # Names that a saving child tries to open around its save, for who reads its system calls.
 BEGIN = "cordwood-save-begins"
 END = "cordwood-save-ends"

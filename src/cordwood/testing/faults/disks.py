@@ -8,8 +8,6 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["make_disk", "mounted", "mounted_memory", "why_no_power_cuts"]
-
 _TOOLS = ("mkfs.ext4", "mount", "umount")
 
 

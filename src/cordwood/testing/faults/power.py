@@ -15,8 +15,6 @@ from cordwood.testing.faults.children import run_child, start_child
 from cordwood.testing.faults.disks import make_disk, mounted
 from cordwood.testing.faults.scenario import Outcome, Scenario, judge
 
-__all__ = ["cut_power"]
-
 
 def cut_power(
     scenario: Scenario,

@@ -8,8 +8,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-__all__ = ["Found", "Outcome", "Scenario", "bind_trees", "judge", "run_save", "same_tree"]
-
 Found: TypeAlias = Literal[
     "old",  # the tree that was there before loads
     "new",  # the tree being saved loads

@@ -14,8 +14,6 @@ from cordwood.testing.faults.calls import fresh_template, with_old
 from cordwood.testing.faults.children import BEGIN, END, start_child
 from cordwood.testing.faults.scenario import Outcome, Scenario, judge
 
-__all__ = ["SYSCALLS", "strace_kills", "why_no_strace"]
-
 SYSCALLS = (
     "openat",
     "fallocate",

@@ -8,9 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from cordwood.engine.system import System
-
-__all__ = ["CALLS", "FAULT_STATUS", "CountingSystem", "ExitingSystem", "FailingSystem"]
+from cordwood.storage.syscalls import System
 
 CALLS = tuple(name for name in vars(System) if not name.startswith("_"))
 FAULT_STATUS = 77  # the exit status of a process that an ExitingSystem ended

@@ -1,0 +1,201 @@
+"""The leaves of a checkpoint, for a writer to read through."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from cordwood import dtypes
+from cordwood.api.checkpoint import Checkpoint
+from cordwood.api.stored_leaf import StoredLeaf
+from cordwood.index import ARRAY_KINDS, Box, Encoded, Index, Inline, Leaf, LeafSpec
+from cordwood.io.execute_load import read_moves
+from cordwood.io.lazy_array import LazyArray
+from cordwood.io.progress import Meter
+from cordwood.io.scratch_buffer import Scratch
+from cordwood.keypath import format_path
+from cordwood.loading.leaf_conversion import convert, transpose_copy
+from cordwood.loading.leaf_target import Target
+from cordwood.loading.read_parts import read_parts
+from cordwood.plan.contiguous_leaves import extents_of, moves_within
+from cordwood.plan.transpose_leaves import Axes, permuted, stored_box
+from cordwood.sharding.box import whole
+from cordwood.tree.leaves import Promised
+from cordwood.tree.long_double import has_padding, without_padding
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+_SMALL_BYTES = 256 << 10  # such leaves are read several at a time
+_BATCH_BYTES = 8 << 20
+_TRANSPOSED_BYTES = 32 << 20  # of a large leaf that are read at a time
+_KEPT_BYTES = 64 << 20  # of small leaves that were read and not asked for yet
+
+
+class _Kept(NamedTuple):
+    array: Array
+    size_bytes: int
+
+
+class StoredLeaves:
+    """Leaves of a checkpoint, given to a writer one by one, to one thread at a time.
+
+    Args:
+        checkpoint: open until all are written.
+        index: a part of its index, under other names.
+        numbers: of the part's leaves, in the checkpoint.
+        wanted: of each leaf the dtype that it is to have.
+        axes: of the part's leaves that are transposed, by position.
+        meter: told of what is read; None: nobody is.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        index: Index,
+        numbers: Sequence[int],
+        wanted: Sequence[str],
+        axes: Mapping[int, Axes],
+        meter: Meter | None,
+    ) -> None:
+        own = [checkpoint.index.leaves[number] for number in numbers]
+        self._checkpoint = checkpoint
+        self._own = own
+        self._wanted = wanted
+        self._axes = axes
+        self._located = checkpoint.located(own, [None] * len(own))
+        self._kept: dict[int, _Kept] = {}
+        self._kept_bytes = 0
+        self._meter = meter
+        self._threads = threading.local()
+        self.stand_ins = [self._stand_in(i, leaf) for i, leaf in enumerate(index.leaves)]
+
+    def fetch(self, stand_in: Any) -> Any:
+        """Return the leaf that one of `stand_ins` stands for: an array, lazy or not, or a value."""
+        return self._array(stand_in.number) if type(stand_in) is Promised else stand_in
+
+    def _stand_in(self, number: int, leaf: Leaf) -> Any:
+        """Return what stands for a leaf in the tree whose save is planned: a small value itself."""
+        if leaf.kind in ("jax", "numpy", "prng_key"):
+            dtype = self._wanted[number]
+            weak_type = leaf.weak_type and dtype == leaf.dtype
+            return Promised(
+                LeafSpec(leaf.key_path, leaf.kind, leaf.shape, dtype, weak_type, leaf.prng_impl),
+                number,
+            )
+        if leaf.kind == "numpy_scalar":
+            return np.asarray(self._array(number))[()]
+        if isinstance(leaf.storage, Inline):
+            return leaf.storage.value
+        return StoredLeaf(self._own[number], self._checkpoint).load(to="numpy")
+
+    def _array(self, number: int) -> Array | LazyArray:
+        """Return the elements of an array leaf: now if they are few, else when they are read."""
+        leaf = self._located[number]
+        if isinstance(leaf.storage, Inline):
+            return self._cast(number, np.asarray(leaf.storage.value))
+        size = _size(leaf)
+        if size < _SMALL_BYTES:
+            return self._small(number)
+
+        axes = self._axes.get(number)
+
+        def read(box: Box) -> Array:
+            (array,) = read_parts(self._checkpoint, [(leaf, stored_box(box, axes))])
+            self._tell(leaf, array.nbytes)
+            return self._cast(number, array)
+
+        rows = 1
+        if isinstance(leaf.storage, Encoded) and leaf.storage.chunk_shape:
+            rows = leaf.storage.chunk_shape[0 if axes is None else axes[0]]
+        if axes is not None:  # each window reads from all over the leaf: few, and large
+            count = max(1, _TRANSPOSED_BYTES * leaf.shape[axes[0]] // size)
+            rows *= -(-count // rows)
+        dtype = dtypes.to_numpy(self._wanted[number])
+        straight = self._straight(number, dtype)
+        return LazyArray(
+            leaf.shape if axes is None else permuted(leaf.shape, axes),
+            dtype,
+            read,
+            rows=rows,
+            stored_item_bytes=dtypes.itemsize(leaf.dtype),
+            read_into=straight,
+        )
+
+    def _straight(
+        self, number: int, dtype: np.dtype[Any]
+    ) -> Callable[[int, memoryview], None] | None:
+        """Return what reads bytes of a leaf into memory, if they are stored as they are wanted."""
+        if number in self._axes:
+            return None
+        leaf, checkpoint = self._located[number], self._checkpoint
+        extents = extents_of(leaf)
+        if extents is None or dtypes.to_numpy(leaf.dtype) != dtype or has_padding(dtype):
+            return None
+        for source in {extent.source for extent in extents}:
+            # An object store wants many requests at a time; a checksum is of a range as a whole.
+            if checkpoint.files[source].waits or checkpoint.index.sources[source].checksums:
+                return None
+
+        def read_into(start: int, target: memoryview) -> None:
+            if not hasattr(self._threads, "scratch"):
+                self._threads.scratch = Scratch()
+            scratch = self._threads.scratch
+            moves = moves_within(extents, start, start + len(target))
+            digests = checkpoint.digests
+            read_moves(moves, target, checkpoint.files, digests=digests, scratch=scratch)
+            self._tell(leaf, len(target))
+
+        return read_into
+
+    def _small(self, number: int) -> Array:
+        if number not in self._kept:
+            self._read_from(number)
+        array, size = self._kept.pop(number)
+        self._kept_bytes -= size
+        return array
+
+    def _read_from(self, first: int) -> None:
+        """Read small leaves from one on, which the writer wants next or soon."""
+        while self._kept_bytes > _KEPT_BYTES:
+            oldest = next(iter(self._kept))
+            self._kept_bytes -= self._kept.pop(oldest).size_bytes
+        batch: list[int] = []
+        size = 0
+        for number in range(first, len(self._located)):
+            leaf = self._located[number]
+            if isinstance(leaf.storage, Inline) or leaf.kind not in ARRAY_KINDS:
+                continue
+            if number in self._kept or _size(leaf) >= _SMALL_BYTES:
+                continue
+            size += _size(leaf)
+            if batch and size > _BATCH_BYTES:
+                break
+            batch.append(number)
+        parts = [(self._located[number], whole(self._located[number].shape)) for number in batch]
+        for number, array in zip(batch, read_parts(self._checkpoint, parts), strict=True):
+            self._tell(self._located[number], array.nbytes)
+            array = self._cast(number, array)
+            self._kept[number] = _Kept(array, array.nbytes)
+            self._kept_bytes += array.nbytes
+
+    def _tell(self, leaf: Leaf, size_bytes: int) -> None:
+        if self._meter is not None:
+            self._meter.advance(size_bytes, format_path(leaf.key_path))
+
+    def _cast(self, number: int, array: Array) -> Array:
+        leaf, dtype = self._located[number], self._wanted[number]
+        if dtype != dtypes.name_of(array.dtype):
+            array = convert(array, Target(leaf, "numpy", dtype))
+        if number in self._axes:
+            array = transpose_copy(array, self._axes[number])
+        return without_padding(array)
+
+
+def _size(leaf: Leaf) -> int:
+    size = dtypes.itemsize(leaf.dtype)
+    for extent in leaf.shape:
+        size *= extent
+    return size

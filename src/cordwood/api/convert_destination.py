@@ -1,0 +1,157 @@
+"""What is at the destination of a conversion, and whether it may be replaced."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from cordwood.api.detect import detect
+from cordwood.errors import CordwoodError, UnsupportedFormatError
+from cordwood.formats.directory_formats import Layout, layout_at, module_of
+from cordwood.formats.file_formats import FORMATS, Format
+from cordwood.formats.packs.index_file import decode_index
+from cordwood.formats.packs.locate import store_at
+from cordwood.formats.packs.open import read_index
+from cordwood.formats.step_directories import step_number
+from cordwood.manager.step_record import KEY, PREFIX_KEY, decode_record
+from cordwood.storage.path_kind import is_empty_file, name_of, what_is_at
+from cordwood.storage.staging_directory import standing
+from cordwood.storage.urls import parse_url
+
+_log = logging.getLogger("cordwood")
+
+
+def refuse_unknown_suffix(path: str | os.PathLike[str]) -> None:
+    """Raise UnsupportedFormatError where a new directory would have the name of a file.
+
+    `save` makes a directory of any name but those of files that are known. A conversion is typed
+    by hand, where a suffix of letters is meant for a file.
+    """
+    text = os.fspath(path)
+    suffix = Path(text).suffix
+    if text.endswith("/") or not suffix[1:].isalpha() or what_is_at(path) != "nothing":
+        return
+    suffixes = ", ".join([row.suffix for row in FORMATS if row.suffix and row.writable])
+    raise UnsupportedFormatError(
+        f"{text}: the suffix {suffix!r} is of no format that cordwood writes: expected {suffixes}, "
+        'or for a directory of that name a slash at the end or layout="packs" (--layout packs)'
+    )
+
+
+def refuse_existing(
+    path: str | os.PathLike[str],
+    row: Format | Layout,
+    prefixes: Collection[str],
+    *,
+    beside: bool,
+    overwrite: bool,
+) -> None:
+    """Raise FileExistsError unless the trees of these prefixes may be written to `path`.
+
+    Args:
+        path: the destination, which holds nothing or what `refuse_foreign` lets pass.
+        row: the format or layout to write.
+        prefixes: of the trees to write; "" for the unnamed one.
+        beside: whether the caller has named the tree, so that others may stay beside it.
+        overwrite: whether trees of these prefixes may be replaced.
+    """
+    there = _prefixes_at(path, row)
+    if there is None:
+        return
+    text = os.fspath(path)
+    if overwrite:
+        others = sorted(set(there) - set(prefixes))
+        if others and not beside:
+            what = f"it holds {_tree(others[0])}, which would stay beside what is converted"
+            raise _exists(
+                f"{what}: remove the directory, name the tree to write with to_prefix= "
+                "(--to-prefix), or convert to another path",
+                text,
+            )
+        return
+    step = _step_at(path) if isinstance(row, Layout) else None
+    if beside and step is None and set(prefixes).isdisjoint(there):
+        return
+    what = "a checkpoint"
+    with suppress(CordwoodError, OSError):
+        what = detect(path).description
+    if step is not None:
+        what += f", step {step} of a CheckpointManager"
+    elif beside:
+        what += f", with {_tree(next(iter(prefixes)))}"
+    hint = ""
+    if isinstance(row, Layout) and not beside and step is None:
+        hint = ", pass to_prefix= (--to-prefix) to write a tree beside it"
+    raise _exists(
+        f"there is {what}: pass overwrite=True (--force) to replace it{hint}, or convert to "
+        "another path",
+        text,
+    )
+
+
+def _exists(what: str, path: str) -> FileExistsError:
+    return FileExistsError(errno.EEXIST, what, path)
+
+
+def _tree(prefix: str) -> str:
+    return f"the tree {prefix!r}" if prefix else "a tree without a prefix"
+
+
+def _prefixes_at(path: str | os.PathLike[str], row: Format | Layout) -> list[str] | None:
+    """Return the prefixes of the checkpoint at `path`, [""] for a file; None: there is none."""
+    if not isinstance(row, Layout):
+        return None if what_is_at(path) == "nothing" or is_empty_file(path) else [""]
+    if parse_url(path) is not None:
+        data = store_at(path).read_index()
+        return None if data is None else sorted(decode_index(data))
+    place = Path(standing(path))
+    there = layout_at(place) if what_is_at(place) == "a folder" else None
+    return None if there is None else list(module_of(there).prefixes_at(place))
+
+
+def _step_at(path: str | os.PathLike[str]) -> int | None:
+    """Return the step whose record the directory of packs at `path` holds; None: it has none."""
+    with suppress(CordwoodError, OSError):
+        item = decode_index(read_index(store_at(path))).get("")
+        metadata = item.get("metadata") if type(item) is dict else None
+        text = metadata.get(KEY) if type(metadata) is dict else None
+        if type(text) is str:
+            return decode_record(text, os.fspath(path)).step
+    return None
+
+
+def without_other_steps_record(
+    strings: Mapping[str, str],
+    destination: str | os.PathLike[str],
+    row: Format | Layout,
+    *,
+    source: str,
+) -> Mapping[str, str]:
+    """Return the strings beside a tree, without a manager's record of another step.
+
+    A record holds the metrics, extras and states of its step. Under the name of another step they
+    would be taken for that one's. It stays where the destination has the same number, or is no
+    step by its name. A directory for the hub has none: what others read is not told of the run.
+    """
+    if row.name == "hugging_face":
+        return {name: value for name, value in strings.items() if name not in (KEY, PREFIX_KEY)}
+    number = step_number(name_of(destination))
+    if KEY not in strings or number is None:
+        return strings
+    step = None
+    with suppress(CordwoodError):
+        step = decode_record(strings[KEY], source).step
+    if step == number:
+        return strings
+    _log.warning(
+        "%s: the metrics, extras and states of %s are left out, for they are not those of step %d; "
+        "trees are copied",
+        os.fspath(destination),
+        source if step is None else f"step {step}",
+        number,
+    )
+    return {name: value for name, value in strings.items() if name != KEY}

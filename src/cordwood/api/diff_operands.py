@@ -1,0 +1,125 @@
+"""The two sides of a comparison: checkpoints, and trees in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from cordwood.api.checkpoint import Checkpoint
+from cordwood.api.stored_leaf import StoredLeaf
+from cordwood.index import Box, Digests, Index, Inline, Leaf
+from cordwood.loading.read_parts import read_parts
+from cordwood.plan.select_leaves import partial
+from cordwood.sharding.box import slices
+from cordwood.tree.flatten import flatten
+from cordwood.tree.leaves import describe, whole_array
+
+Array: TypeAlias = np.ndarray[Any, Any]
+_APART = "diff compares in one process; save it to a directory and compare that with the other one"
+
+
+class Side(Protocol):
+    """One of two trees that are compared."""
+
+    name: str
+    index: Index  # under the names that they are compared by
+
+    def pieces(self, number: int) -> Leaf | None:
+        """A leaf with all its pieces, if it is stored in such."""
+
+    def digests(self, source: int) -> Digests | None:
+        """Those of a source of the index."""
+
+    def value(self, number: int) -> Any:
+        """The value of a leaf that is no array."""
+
+    def read(self, wants: Sequence[tuple[int, Box]]) -> list[Array]:
+        """Boxes of array leaves, by the leaves' numbers; those of one leaf together."""
+
+
+class StoredSide:
+    """A checkpoint."""
+
+    def __init__(self, checkpoint: Checkpoint, rename: Mapping[str, str] | None) -> None:
+        self.name = checkpoint.path
+        self.index, self._numbers = _renamed(checkpoint.index, rename, self.name)
+        self._checkpoint = checkpoint
+        self._located: Sequence[Leaf] | None = None
+
+    def pieces(self, number: int) -> Leaf | None:
+        if self._located is None:
+            leaves = self._checkpoint.index.leaves
+            self._located = self._checkpoint.located(leaves, [None] * len(leaves))
+        leaf = self._located[self._numbers[number]]
+        return None if isinstance(leaf.storage, Inline) else leaf
+
+    def digests(self, source: int) -> Digests | None:
+        return self._checkpoint.digests[source]
+
+    def value(self, number: int) -> Any:
+        leaf = self._checkpoint.index.leaves[self._numbers[number]]
+        if isinstance(leaf.storage, Inline) and not leaf.dtype:
+            return leaf.storage.value
+        return StoredLeaf(leaf, self._checkpoint).load(to="numpy")
+
+    def read(self, wants: Sequence[tuple[int, Box]]) -> list[Array]:
+        stored = [(self.pieces(number), box) for number, box in wants]
+        read = iter(
+            read_parts(self._checkpoint, [(leaf, box) for leaf, box in stored if leaf is not None])
+        )
+        return [
+            _part(np.asarray(self.value(number)), box) if leaf is None else next(read)
+            for (number, box), (leaf, _) in zip(wants, stored, strict=True)
+        ]
+
+
+class TreeSide:
+    """A tree in memory."""
+
+    def __init__(self, tree: Any, rename: Mapping[str, str] | None) -> None:
+        flat = flatten(tree)
+        leaves = []
+        for path, leaf in zip(flat.paths, flat.leaves, strict=True):
+            _, kind, shape, dtype, weak_type, impl, _ = describe(path, leaf, apart=_APART)
+            leaves.append(Leaf(path, kind, shape, dtype, Inline(leaf), weak_type, impl))
+        index = Index("tree", flat.structure, tuple(leaves), ())
+        self.name = "the tree"
+        self.index, _ = _renamed(index, rename, self.name)
+        self._last: tuple[int, Array] | None = None
+
+    def pieces(self, number: int) -> Leaf | None:  # noqa: ARG002
+        return None
+
+    def digests(self, source: int) -> Digests | None:  # noqa: ARG002
+        return None
+
+    def value(self, number: int) -> Any:
+        storage = self.index.leaves[number].storage
+        assert isinstance(storage, Inline)
+        return storage.value
+
+    def read(self, wants: Sequence[tuple[int, Box]]) -> list[Array]:
+        return [_part(self._array(number), box) for number, box in wants]
+
+    def _array(self, number: int) -> Array:
+        """A leaf's elements: of one leaf at a time, where they are no view of its memory."""
+        if self._last is None or self._last[0] != number:
+            self._last = number, whole_array(self.value(number))
+        return self._last[1]
+
+
+def _part(array: Array, box: Box) -> Array:
+    key: Any = (*slices(box), ...)  # an array even where there are no axes
+    part: Array = array[key]
+    return part
+
+
+def _renamed(
+    index: Index, rename: Mapping[str, str] | None, name: str
+) -> tuple[Index, Sequence[int]]:
+    if not rename:
+        return index, range(len(index.leaves))
+    part = partial(index, select=None, rename=rename, where=name)
+    return part.stored, part.numbers

@@ -1,0 +1,133 @@
+"""The differences of two trees, as values that can be printed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from cordwood.errors import counted
+from cordwood.field_docs import document_fields
+from cordwood.message_text import printable
+
+What: TypeAlias = Literal["only_a", "only_b", "kind", "shape", "dtype", "weak_type", "value"]
+
+_MAX_LINES = 50
+
+
+@document_fields
+class LeafDiff(NamedTuple):
+    """The difference of one leaf. As a string, one line.
+
+    Attributes:
+        key_path: the leaf.
+        what: "only_a", "only_b", "kind", "shape", "dtype", "weak_type" or "value".
+        a, b: its type on that side, as float32[4,8]; of Python values that differ, the values.
+        size: how many elements were compared; 0: none were.
+        differing: how many of them differ in value; NaN equals NaN.
+        bits: how many more are equal in value, but not in bits (-0.0, NaNs of another payload).
+        max_abs: the largest |a - b|; inf where one is NaN or infinite; None where nothing differs.
+        max_rel: the largest |a - b| / max(|a|, |b|); None where nothing differs.
+    """
+
+    key_path: str
+    what: What
+    a: str = ""
+    b: str = ""
+    size: int = 0
+    differing: int = 0
+    bits: int = 0
+    max_abs: float | None = None
+    max_rel: float | None = None
+
+    def __str__(self) -> str:
+        return printable(self._line(), keep="")
+
+    def _line(self) -> str:
+        if self.what in ("only_a", "only_b"):
+            side = self.what[-1]
+            return f"{self.key_path}: only in {side} ({self.a or self.b})"
+        what = self.what.replace("_", " ")
+        if self.what == "value":
+            text = f"{self.key_path}: {self.a}" if self.size else f"{self.key_path}:"
+        else:
+            text = f"{self.key_path}: {what}: {self.a} | {self.b}"
+        if not self.size:
+            return f"{text} {self.a} | {self.b}" if self.what == "value" else text
+        return f"{text}: {self._values()}"
+
+    def _values(self) -> str:
+        if not self.differing and not self.bits:
+            return "the values are equal"
+        parts = []
+        if self.differing:
+            parts.append(f"{self.differing} of {counted(self.size, 'element')} differ")
+            if self.max_abs is not None:
+                parts.append(f"max abs {self.max_abs:.6g}")
+            if self.max_rel is not None:
+                parts.append(f"max rel {self.max_rel:.3g}")
+        if self.bits:
+            parts.append(f"{self.bits} equal in value but not in bits")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Diff:
+    """The differences of two trees. As a string, a line for each; `to_json()` gives plain values.
+
+    Attributes:
+        a, b: what was compared: paths, or "the tree".
+        leaves: those that differ.
+        containers: containers of different kinds, and empty ones that one side has.
+        equal_leaves: how many are equal.
+        equal_by_digest: how many of those were not read, as their digests are equal.
+        read_bytes: how many bytes of elements were compared, of each side.
+    """
+
+    a: str
+    b: str
+    leaves: tuple[LeafDiff, ...]
+    containers: tuple[str, ...]
+    equal_leaves: int
+    equal_by_digest: int
+    read_bytes: int
+
+    @property
+    def equal(self) -> bool:
+        """True if there is no difference."""
+        return not self.leaves and not self.containers
+
+    def __str__(self) -> str:
+        same = counted(self.equal_leaves, "leaf", "leaves")
+        how = f" ({self.equal_by_digest} by digest)" if self.equal_by_digest else ""
+        if self.equal:
+            return printable(f"{self.a} and {self.b} are equal: {same}{how}")
+        lines = [*map(str, self.leaves), *self.containers]
+        count = counted(len(lines), "difference")
+        shown = [f"  {line}" for line in lines[:_MAX_LINES]]
+        if len(lines) > _MAX_LINES:
+            shown.append(f"  ... and {len(lines) - _MAX_LINES} more")
+        head = f"{count} between a = {self.a} and b = {self.b}; {same} equal{how}:"
+        return printable("\n".join([head, *shown]))
+
+    __repr__ = __str__
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for `json.dumps`; numbers that JSON lacks are strings ("inf")."""
+        return {
+            "a": self.a,
+            "b": self.b,
+            "equal": self.equal,
+            "leaves": [_plain(leaf) for leaf in self.leaves],
+            "containers": list(self.containers),
+            "equal_leaves": self.equal_leaves,
+            "equal_by_digest": self.equal_by_digest,
+            "read_bytes": self.read_bytes,
+        }
+
+
+def _plain(leaf: LeafDiff) -> dict[str, Any]:
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in leaf._asdict().items()
+    }

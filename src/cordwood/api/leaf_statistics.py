@@ -1,0 +1,140 @@
+"""What the elements of one leaf are like, read a few MiB at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from cordwood import dtypes
+from cordwood.api.checkpoint import Checkpoint
+from cordwood.index import ARRAY_KINDS, Encoded, Inline, Leaf
+from cordwood.loading.read_parts import read_parts
+from cordwood.plan.split_arrays import cut
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+_PART_BYTES = 4 << 20
+_BINS = 24
+_FIRST = 8
+
+
+class Statistics(NamedTuple):
+    """Of an array of numbers. NaNs and infinities count in their own columns alone."""
+
+    size: int
+    nan: int
+    inf: int
+    zero: int
+    min: float | None  # of the finite elements; None where there are none
+    max: float | None
+    mean: float | None
+    std: float | None
+    histogram: tuple[int, ...]  # of the finite elements, in bins of one width from min to max
+    first: tuple[Any, ...]  # the first elements
+
+
+def statistics(checkpoint: Checkpoint, key_path: str) -> Statistics:
+    """Read a leaf through, twice: once for its extent, once for its histogram.
+
+    Complex numbers count by their absolute value.
+
+    Raises:
+        KeyError: there is no such leaf; suggests the nearest.
+        TypeError: it is no array of numbers.
+        CorruptionError: it is damaged.
+    """
+    leaf = checkpoint.leaf(key_path)
+    if leaf.kind not in ARRAY_KINDS or leaf.dtype.startswith(("datetime", "timedelta")):
+        raise TypeError(f"{key_path} is of kind {leaf.kind} {leaf.dtype}: no array of numbers")
+    (located,) = checkpoint.located([leaf], [None])
+    size = nan = zero = finite = 0
+    low, high = math.inf, -math.inf
+    first: list[Any] = []
+    for array in _parts(checkpoint, located):
+        size += array.size
+        first += array.reshape(-1)[: _FIRST - len(first)].tolist()
+        values = _numbers(array)
+        zero += int(np.count_nonzero(values == 0))
+        nan += int(np.count_nonzero(np.isnan(values)))
+        values = values[np.isfinite(values)]
+        if values.size:
+            low, high = min(low, float(values.min())), max(high, float(values.max()))
+            finite += values.size
+    inf = size - nan - finite
+    if not finite:
+        return Statistics(size, nan, inf, zero, None, None, None, None, (), tuple(first))
+    mean, std = low, 0.0
+    bins = np.zeros(_BINS, np.int64)
+    if high > low:
+        mean, std = _spread(_finite(checkpoint, located), low, high, bins)
+    else:
+        bins[0] = finite
+    return Statistics(
+        size, nan, inf, zero, low, high, mean, std, tuple(bins.tolist()), tuple(first)
+    )
+
+
+def _finite(checkpoint: Checkpoint, leaf: Leaf) -> Iterator[Array]:
+    """The finite elements, float64, in parts."""
+    for array in _parts(checkpoint, leaf):
+        values = _numbers(array)
+        yield values[np.isfinite(values)].astype(np.float64)
+
+
+def _spread(parts: Iterable[Array], low: float, high: float, bins: Array) -> tuple[float, float]:
+    """Mean and standard deviation of values from low to high; counts them in bins."""
+    # By a power of 2, which rounds nothing, they are brought to where no square is too large.
+    scale = math.ldexp(1.0, math.frexp(max(-low, high))[1] - 1)
+    count, mean, squares = 0, 0.0, 0.0
+    for part in parts:
+        if not part.size:
+            continue
+        bins += _binned(part, low, high)
+        # Chan's update of mean and squares by a part, in place of sums that cancel.
+        values = part / scale
+        before, count = count, count + values.size
+        part_mean = float(values.mean())
+        delta = part_mean - mean
+        squares += float(np.square(values - part_mean).sum())
+        squares += delta * delta * before * values.size / count
+        mean += delta * values.size / count
+    return mean * scale, math.sqrt(squares / count) * scale
+
+
+def _binned(values: Array, low: float, high: float) -> Array:
+    """How many of the values, float64, lie in each bin.
+
+    Not numpy's histogram, which refuses bounds that are next to each other or very far apart.
+    """
+    if math.isinf(high - low):
+        values, low, high = values / 2, low / 2, high / 2
+    bins = ((values - low) / (high - low) * _BINS).astype(np.int64)
+    return np.bincount(np.minimum(bins, _BINS - 1), minlength=_BINS)
+
+
+def _parts(checkpoint: Checkpoint, leaf: Leaf) -> Any:
+    if isinstance(leaf.storage, Inline):
+        yield np.asarray(leaf.storage.value)
+        return
+    rows = 1
+    if isinstance(leaf.storage, Encoded) and leaf.storage.chunk_shape:
+        rows = leaf.storage.chunk_shape[0]
+    item = dtypes.itemsize(leaf.dtype)
+    for box in cut(leaf.shape, item_bytes=item, limit_bytes=_PART_BYTES, rows=rows):
+        yield read_parts(checkpoint, [(leaf, box)])[0]
+
+
+def _numbers(array: Array) -> Array:
+    """Elements that numpy's functions take, flat; none wider than float64."""
+    flat = array.reshape(-1)
+    with np.errstate(over="ignore"):
+        if flat.dtype.kind == "c":
+            flat = np.abs(flat)
+        if flat.dtype == np.longdouble:
+            return flat.astype(np.float64)
+    if flat.dtype.kind in "iuf" and flat.dtype.type.__module__ == "numpy":
+        return flat
+    return flat.astype(np.float32)

@@ -1,0 +1,166 @@
+"""What a checkpoint holds, as a list: by the shortest way, so that a listing starts at once."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from typing import Any, NamedTuple
+
+from cordwood import dtypes
+from cordwood.formats.read_index_only import quick_look
+from cordwood.index import ARRAY_KINDS, Box, Inline, Leaf, LeafRuns, LeafSpec, Piece
+from cordwood.io.gc_pause import collector_paused
+from cordwood.keypath import KeyPath, format_paths
+from cordwood.plan.leaf_text import described
+from cordwood.plan.path_patterns import Select, matching, pattern_name
+from cordwood.storage.urls import local_or_url
+
+_new = tuple.__new__
+
+# What a row says beside its key path.
+_Look = tuple[str, int, int, int, tuple[int, ...], str]
+
+
+class Row(NamedTuple):
+    """One leaf, or a container with all that is in it."""
+
+    key_path: str
+    what: str  # float32[4,8], the kind of a value; of a container: 12 leaves
+    size_bytes: int
+    parts: int = 1  # in how many pieces an array lies
+    leaves: int = 0  # of a container
+    cuts: tuple[int, ...] = ()  # of an array in several boxes: how many lie along each axis
+    sharding: str = ""  # as the writer has noted it
+
+
+class Listing(NamedTuple):
+    """All leaves of a checkpoint."""
+
+    path: str
+    format: str
+    rows: Sequence[Row]
+    metadata: Mapping[str, str]
+
+
+def list_leaves(
+    path: str | os.PathLike[str], *, prefix: str | None = None, format: str | None = None
+) -> Listing:
+    """Return the leaves of a checkpoint in their order.
+
+    Of a local checkpoint of cordwood's only the index is read, without numpy; anything else is
+    opened.
+
+    Raises whatever `cordwood.open` does.
+    """
+    with collector_paused():
+        quick = quick_look(path, prefix=prefix, format=format)
+        if quick is not None:
+            known = quick.leaves
+            rows = _rows_of_runs(known) if isinstance(known, LeafRuns) else _rows(known.leaves, {})
+            return Listing(quick.path, quick.format, rows, quick.metadata)
+        from cordwood.api.checkpoint import open as open_checkpoint
+
+        with open_checkpoint(path, prefix=prefix, format=format) as checkpoint:
+            index = checkpoint.index
+            rows = _rows(index.leaves, index.shardings)
+            return Listing(checkpoint.path, checkpoint.format, rows, checkpoint.metadata)
+
+
+def list_trees(path: str | os.PathLike[str], *, format: str | None = None) -> list[str]:
+    """Return the prefixes of the trees of a checkpoint; "" for the one saved without, or a file's.
+
+    Raises whatever `cordwood.open` does.
+    """
+    from cordwood.formats.directory_formats import Layout, module_of, origin_of
+
+    path = local_or_url(path)
+    row = origin_of(path, format=format, prefix=None)
+    return list(module_of(row).prefixes_at(path)) if isinstance(row, Layout) else [""]
+
+
+def _rows(leaves: Sequence[Leaf], shardings: Mapping[int, str]) -> list[Row]:
+    return _joined([leaf.key_path for leaf in leaves], _looks(leaves, shardings))
+
+
+def _rows_of_runs(leaves: LeafRuns) -> list[Row]:
+    return _joined(leaves.key_paths, _looks_of_runs(leaves))
+
+
+def _joined(paths: Sequence[KeyPath], looks: Sequence[_Look]) -> list[Row]:
+    columns = zip(format_paths(paths), *zip(*looks, strict=True), strict=True)
+    return list(map(_new, repeat(Row), columns))
+
+
+def _looks_of_runs(leaves: LeafRuns) -> Sequence[_Look]:
+    each = [
+        (*_dtype_and_size(spec), math.prod(cuts), 0, _told(cuts), "")
+        for spec, cuts in zip(leaves.types, leaves.cuts, strict=True)
+    ]
+    looks: list[_Look] = []
+    for number, length in leaves.runs:
+        looks += [each[number]] * length
+    return looks
+
+
+def _looks(leaves: Sequence[Leaf], shardings: Mapping[int, str]) -> Sequence[_Look]:
+    known: dict[tuple[Any, ...], _Look] = {}  # of leaves that are alike
+    looks = []
+    for number, leaf in enumerate(leaves):
+        _, kind, shape, dtype, storage, _, impl = leaf
+        look = known.get((kind, shape, dtype, impl))
+        if look is None:
+            look = (*_dtype_and_size(leaf), 1, 0, (), "")
+            known[kind, shape, dtype, impl] = look
+        if not isinstance(storage, Inline) and len(storage.pieces) > 1:
+            look = (*look[:2], len(storage.pieces), 0, _cuts(storage.pieces), look[5])
+        if number in shardings:
+            look = (*look[:5], shardings[number])
+        looks.append(look)
+    return looks
+
+
+def _dtype_and_size(leaf: Leaf | LeafSpec) -> tuple[str, int]:
+    size = 0
+    if leaf.dtype and (leaf.kind in ARRAY_KINDS or leaf.shape):
+        size = math.prod(leaf.shape) * dtypes.itemsize(leaf.dtype)
+    return described(leaf), size
+
+
+def _cuts(pieces: Sequence[Piece]) -> tuple[int, ...]:
+    """Return how many of the pieces lie along each axis, where they are boxes."""
+    starts = [piece.where.start for piece in pieces if isinstance(piece.where, Box)]
+    return _told([len(set(axis)) for axis in zip(*starts, strict=True)])
+
+
+def _told(cuts: Sequence[int]) -> tuple[int, ...]:
+    return tuple(cuts) if max(cuts, default=1) > 1 else ()
+
+
+def selected(rows: Sequence[Row], select: Select, *, where: str) -> list[Row]:
+    """Return the rows that patterns take; see `cordwood.load`.
+
+    Raises MismatchError for a pattern that matches nothing.
+    """
+    patterns = [select] if isinstance(select, str) else list(select)
+    names = [pattern_name(row.key_path, "strings") for row in rows]
+    taken = matching(names, patterns, naming="strings", where=where)
+    return [row for row, take in zip(rows, taken, strict=True) if take]
+
+
+def grouped(rows: Sequence[Row], depth: int) -> list[Row]:
+    """Return rows of at most so many keys: what lies deeper is summed up in its container."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        keys = row.key_path.split("/")
+        if len(keys) <= depth:
+            found[row.key_path] = row
+            continue
+        name = "/".join(keys[:depth])
+        old = found.get(name)
+        count = (old.leaves if old is not None else 0) + 1
+        size = (old.size_bytes if old is not None else 0) + row.size_bytes
+        what = "1 leaf" if count == 1 else f"{count} leaves"
+        found[name] = Row(name, what, size, 1, count)
+    return list(found.values())

@@ -1,0 +1,56 @@
+"""Who saves together: all processes a directory, each process its own files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cordwood.formats.directory_formats import Layout
+from cordwood.formats.file_formats import Format
+from cordwood.processes import rendezvous as engine
+from cordwood.processes.coordination import ALONE, current
+from cordwood.processes.rendezvous import Meeting
+
+
+@contextmanager
+def meeting_for(
+    path: str | os.PathLike[str],
+    row: Format | Layout,
+    *,
+    prefix: str | None,
+    compression: str | None,
+    timeout_seconds: float,
+    how: str = "",
+    background: bool = False,
+) -> Iterator[Meeting]:
+    """Make the meeting for a save, not entered yet; announce to it an error in the block.
+
+    Args:
+        how: what else must be the same on every process, in words.
+        background: it is entered in the background.
+    """
+    # All that must be the same on every process, and that their trees do not show.
+    purpose = f"save {os.fspath(path)}" + (f" ({prefix})" if prefix else "")
+    if row.name == "zarr":
+        purpose += " as zarr" + (f" with {compression}" if compression else "")
+    purpose += how
+    meeting = Meeting(
+        current() if isinstance(row, Layout) else ALONE,
+        purpose,
+        timeout_seconds=timeout_seconds,
+        silence_seconds=engine.SILENCE_SECONDS,
+        background=background,
+    )
+    with announced(meeting):
+        yield meeting
+
+
+@contextmanager
+def announced(meeting: Meeting) -> Iterator[None]:
+    """Tell the other processes of an error that leaves the block."""
+    try:
+        yield
+    except BaseException as e:
+        meeting.give_up(e)
+        raise

@@ -1,0 +1,96 @@
+"""cordwood cat: elements of one leaf."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+from cordwood.cli.output import as_json_has_it, json_option, print_json, print_text
+from cordwood.cli.path_arguments import SOURCE, complete_key
+from cordwood.keypath import key_literal
+
+EXAMPLES = """
+\b
+Examples:
+  cordwood cat run/100 step
+  cordwood cat run/100 'params/dense/kernel[0:3,:]'   reads three rows, no more
+  cordwood cat run/100 'params/dense/bias[-1]' --json
+"""
+
+_INDEX = re.compile(r"(.*)\[([^\[\]]*)\]", re.DOTALL)
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+@click.command("cat", epilog=EXAMPLES, short_help="Print a leaf, or a part of it.")
+@click.argument("path", type=SOURCE)
+@click.argument("key", shell_complete=complete_key)
+@click.option("--prefix", help="Which tree of a directory that holds several.")
+@json_option
+def command(path: str, key: str, prefix: str | None, as_json: bool) -> None:
+    """Print the leaf KEY of the checkpoint at PATH, or a part of it: KEY[0:3,:,-1].
+
+    The part is read, and no more than that needs; it is checked. --json prints nested lists.
+    """
+    from cordwood.api.checkpoint import open as open_checkpoint
+
+    with open_checkpoint(path, prefix=prefix) as checkpoint:
+        found = None if key in checkpoint else _INDEX.fullmatch(key)
+        if found is None:
+            value = checkpoint[key].load(to="numpy")
+        else:
+            stored, index = checkpoint[found[1]], parse_index(found[2])
+            if not stored.dtype:
+                raise click.BadParameter(f"{key}: no array, but {stored.kind}", param_hint="KEY")
+            try:
+                value = stored[index]
+            except IndexError as e:
+                raise click.BadParameter(f"{key}: {e}", param_hint="KEY") from e
+    if as_json:
+        print_json({"key_path": key, "value": as_json_has_it(value)})
+        return
+    print_text(_text(value), raw=isinstance(value, str))
+
+
+def parse_index(text: str) -> tuple[Any, ...]:
+    """Return the index that a text such as `0:3,:,-1` means: integers, slices, an ellipsis.
+
+    Raises click.BadParameter.
+    """
+    parts: list[Any] = []
+    for part in text.split(","):
+        part = part.strip()
+        if part == "...":
+            parts.append(...)
+        elif ":" in part:
+            bounds = [bound.strip() for bound in part.split(":")]
+            if len(bounds) > 3:
+                raise _bad(text)
+            parts.append(slice(*[_integer(bound, text) if bound else None for bound in bounds]))
+        else:
+            parts.append(_integer(part, text))
+    return tuple(parts)
+
+
+def _integer(text: str, whole: str) -> int:
+    if not _INTEGER.fullmatch(text):
+        raise _bad(whole)
+    return int(text)
+
+
+def _bad(text: str) -> click.BadParameter:
+    return click.BadParameter(
+        f"expected integers, slices and ... between commas, as in [0:3,:,-1], found [{text}]",
+        param_hint="KEY",
+    )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if not hasattr(value, "dtype"):
+        return key_literal(value)
+    import numpy as np
+
+    return np.array2string(np.asarray(value), threshold=100_000, max_line_width=100)

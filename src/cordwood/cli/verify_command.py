@@ -1,0 +1,140 @@
+"""cordwood verify: every byte against its digest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import click
+
+from cordwood.cli.output import json_option, print_json, print_text
+from cordwood.cli.path_arguments import PATH, SOURCE
+from cordwood.cli.progress_bar import bar
+from cordwood.errors import counted
+from cordwood.message_text import size_text
+
+EXAMPLES = """
+\b
+Examples:
+  cordwood verify run/100                       all of it, by several threads
+  cordwood verify run/100 --sample 5%           a twentieth of each file, chosen at random
+  cordwood verify run                           all steps of a run
+  cordwood verify run/100 --resume run.verify   go on where an interrupted call stopped
+"""
+
+
+def _share(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
+    """Return the share that a text such as 5% or 0.05 means."""
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise click.BadParameter(f"expected a share such as 5% or 0.05, found {text!r}")
+    return share
+
+
+@click.command("verify", epilog=EXAMPLES, short_help="Check every byte against its digest.")
+@click.argument("path", type=SOURCE)
+@click.option(
+    "--sample", default="100%", callback=_share, help="Check a share of the blocks: 5% or 0.05."
+)
+@click.option("--seed", type=int, help="Of the choice of the sample.")
+@click.option(
+    "--resume", type=PATH, metavar="FILE", help="Note in FILE what was found whole, and go on."
+)
+@click.option("--format", "format_", help="The format of a file whose suffix does not say it.")
+@json_option
+def command(
+    path: str,
+    sample: float,
+    seed: int | None,
+    resume: str | None,
+    format_: str | None,
+    as_json: bool,
+) -> None:
+    """Read the checkpoint at PATH through, and check every byte that is under a digest.
+
+    Damage is told by leaf, file and byte range, and exits with 1. What other tools have written
+    without digests is counted as unverified. Of a directory of steps all are checked; those whose
+    save did not finish are named, and are no damage.
+    """
+    if resume is not None and sample < 1:
+        raise click.UsageError("--resume is for checking all: a --sample is drawn anew each time")
+    from cordwood.api.verify import verify_each
+    from cordwood.errors import CorruptionError, IncompleteCheckpointError
+
+    steps: list[str] = []
+    options: Any = {"sample": sample, "seed": seed, "resume": resume, "format": format_}
+    with bar("verifying", quiet=as_json) as progress:
+        try:
+            results = verify_each([path], catch=(CorruptionError,), progress=progress, **options)
+        except IncompleteCheckpointError:
+            steps = _steps_in(path)
+            if not steps:
+                raise
+            results = verify_each(steps, progress=progress, **options)
+    outcomes = [_Outcome(*result) for result in results]
+    documents = [outcome.as_json() for outcome in outcomes]
+    damaged = any(outcome.damaged for outcome in outcomes)
+    if as_json and steps:
+        print_json({"path": path, "damaged": damaged, "sample": sample, "steps": documents})
+    elif as_json:
+        print_json({**documents[0], "sample": sample})
+    else:
+        lines = [outcome.text(is_step=bool(steps)) for outcome in outcomes]
+        print_text("\n".join([*lines, _summary(path, outcomes)] if steps else lines))
+    if damaged:
+        raise click.exceptions.Exit(1)
+
+
+def _steps_in(path: str) -> list[str]:
+    """Return the paths of the steps in a directory of steps; [] where it is none."""
+    from cordwood.api.detect import detect
+    from cordwood.errors import CordwoodError
+
+    try:
+        names = detect(path).steps
+    except CordwoodError:
+        return []
+    return [f"{path.rstrip('/')}/{name}" for name in names]
+
+
+class _Outcome(NamedTuple):
+    """A checkpoint, and what was found of it: a Verification, or an error."""
+
+    path: str
+    found: Any
+
+    @property
+    def whole(self) -> bool:
+        return not isinstance(self.found, Exception)
+
+    @property
+    def damaged(self) -> bool:
+        """True unless it is whole, its save has not finished, or it has just been deleted."""
+        return not self.whole and not isinstance(self.found, FileNotFoundError)
+
+    def text(self, *, is_step: bool) -> str:
+        text = str(self.found)
+        if self.whole:
+            return text
+        where = f"{self.path}: " if is_step and not text.startswith(self.path) else ""
+        return f"{'damaged' if self.damaged else 'not whole'}: {where}{text}"
+
+    def as_json(self) -> dict[str, Any]:
+        if self.whole:
+            return {**self.found._asdict(), "damaged": False}
+        return {"path": self.path, "damaged": self.damaged, "message": str(self.found)}
+
+
+def _summary(path: str, outcomes: Sequence[_Outcome]) -> str:
+    whole = [outcome.found for outcome in outcomes if outcome.whole]
+    damaged = sum([outcome.damaged for outcome in outcomes])
+    unfinished = len(outcomes) - len(whole) - damaged
+    parts = [f"{len(whole)} without damage"]
+    parts += [f"{damaged} damaged"] * bool(damaged)
+    parts += [f"{unfinished} not whole"] * bool(unfinished)
+    size = sum([each.verified_bytes for each in whole])
+    steps = counted(len(outcomes), "step")
+    return f"{path}: {steps}: {', '.join(parts)}; {size_text(size)} verified"

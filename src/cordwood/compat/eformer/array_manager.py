@@ -1,0 +1,211 @@
+"""Through a caller's manager of arrays: jax's GlobalAsyncCheckpointManager, or one like it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from cordwood import dtypes
+from cordwood.api.verify import check_sources
+from cordwood.errors import FormatError
+from cordwood.formats.zarr.chunk_grid import chunks
+from cordwood.formats.zarr.commit import place
+from cordwood.formats.zarr.dtype_names import stored_as
+from cordwood.formats.zarr.metadata_v2 import (
+    MAX_METADATA_BYTES,
+    METADATA_NAME,
+    marked_metadata,
+    parse_metadata,
+)
+from cordwood.formats.zarr.open import OpenItem
+from cordwood.formats.zarr.plan_save import ArrayPlan, finish_item
+from cordwood.formats.zarr.plan_tree import Draft
+from cordwood.formats.zarr.save import write_together
+from cordwood.index import Encoded, Index, Leaf, Pieces
+from cordwood.io.uninterruptible import Check, run_apart
+from cordwood.io.write_chunk_files import Written, adopt_files
+from cordwood.loading.leaf_target import Target
+from cordwood.loading.restore import check_x64, restore
+from cordwood.processes.rendezvous import Meeting
+from cordwood.storage.directory_reader import LocalDirectory
+from cordwood.storage.staging_directory import Stage
+from cordwood.tree.leaves import is_jax_array
+
+
+class ArrayManager(Protocol):
+    """What is used of a manager."""
+
+    def serialize_with_paths(
+        self, arrays: Any, paths: Any, *, on_commit_callback: Callable[[], None]
+    ) -> None:
+        """Write each array as a zarr array, maybe in the background; then call back.
+
+        Of several processes each writes its shards, and process 0 calls back once all have.
+        """
+        ...
+
+    def deserialize_with_paths(self, shardings: Any, paths: Any) -> Any:
+        """The arrays, in their order."""
+        ...
+
+    def wait_until_finished(self) -> None: ...
+
+
+def save_managed(
+    path: str,
+    item: Draft,
+    manager: ArrayManager,
+    commit_callback: Callable[[], None],
+    meeting: Meeting,
+) -> None:
+    """Save a tree as one item of a directory, its jax arrays by a manager.
+
+    They go into the stage. When the manager calls back, their files are hashed and the stage
+    is put in place, index last; until then the old checkpoint is whole. numpy arrays, and what
+    the manager cannot write, are written here, before it is called.
+
+    Args:
+        path: the directory.
+        item: what to save.
+        manager: whose `serialize_with_paths` writes, on every process.
+        commit_callback: called when the item is in place; on process 0.
+        meeting: of the processes that save it; it ends before the manager is called.
+
+    Raises as `api.save_zarr.save_draft`; from the manager's callback too.
+    """
+    arrays = item.plan.arrays
+    theirs = [k for k, array in enumerate(arrays) if _can_manage(item, array, meeting.count)]
+    managed = set(theirs)
+    owners = [k for k, array in enumerate(arrays) for _ in range(1 + len(array.chunks))]
+    ours = [number for number, k in enumerate(owners) if k not in managed]
+    written: dict[int, list[Written]] = {}
+
+    def begin(stage: Stage, found: list[Written]) -> None:
+        stage.make_folders(item.paths)
+        for number, each in zip(ours, found, strict=True):
+            written.setdefault(owners[number], []).append(each)
+
+    fetch = item.snapshot.leaves.__getitem__
+    stage = write_together(path, item, ours, fetch, meeting, begin)
+
+    def end(check: Check) -> None:
+        with stage.reporting():
+            stage.doing = "flushing what the manager has written"
+            for k in theirs:
+                written[k] = _adopt(stage, arrays[k], item.paths[k], item.covered, check)
+            own = _finish(item, [written[k] for k in range(len(arrays))])
+            stage.commit(lambda there: place(stage, there, item, own), check)
+
+    def on_commit() -> None:
+        if meeting.index == 0:
+            run_apart(end)
+            commit_callback()
+
+    try:
+        manager.serialize_with_paths(
+            [fetch(arrays[k].leaf) for k in theirs],
+            [f"{stage.path}/{item.paths[k]}" for k in theirs],
+            on_commit_callback=on_commit,
+        )
+    except BaseException:
+        if meeting.index == 0:
+            stage.abandon()
+        raise
+
+
+def _can_manage(item: Draft, array: ArrayPlan, process_count: int) -> bool:
+    leaf = item.snapshot.leaves[array.leaf]
+    if not is_jax_array(leaf) or type(leaf.dtype).__module__.startswith("jax"):
+        return False
+    if process_count > 1 and leaf.is_fully_addressable:
+        return False  # every process has its own, and jax's manager refuses it
+    return dtypes.name_of(leaf.dtype) == array.dtype
+
+
+def _adopt(stage: Stage, array: ArrayPlan, path: str, marked: bool, check: Check) -> list[Written]:
+    """Take over the files of an array: its .zarray is marked, all are hashed and flushed."""
+    name = f"{path}/{METADATA_NAME}"
+    with LocalDirectory(stage.path) as directory:
+        data = directory.read(name, limit_bytes=MAX_METADATA_BYTES)
+        metadata = parse_metadata(data)
+        if (metadata.shape, metadata.dtype) != (array.shape, array.dtype):
+            raise FormatError(
+                f"{path}: the manager wrote {metadata.dtype}{list(metadata.shape)}, expected "
+                f"{array.dtype}{list(array.shape)}"
+            )
+    if marked:
+        stage.remove(name)
+        stage.write(name, [marked_metadata(data)])
+    names = [chunk for chunk, _ in chunks(metadata.shape, metadata.chunks, metadata.separator)]
+    for chunk in names:
+        steps = chunk.split("/")
+        for count in range(len(steps)):
+            stage.touch("/".join([path, *steps[: count + 1]]))
+    return adopt_files(stage.path, [name, *[f"{path}/{chunk}" for chunk in names]], check=check)
+
+
+def _finish(item: Draft, written: Sequence[Sequence[Written]]) -> dict[str, Any] | None:
+    if not item.covered:
+        return None
+    sizes = [found.size_bytes for files in written for found in files[1:]]
+    digests = b"".join([found.digests for files in written for found in files])
+    return finish_item(item.plan, sizes, digests, item.metadata)
+
+
+def load_managed(item: OpenItem, targets: Sequence[Target], manager: ArrayManager) -> list[Any]:
+    """The values of the targets: jax arrays by a manager, after their files are checked."""
+    check_x64(item.directory.name, targets)
+    theirs = [i for i, target in enumerate(targets) if _can_load(target)]
+    others = [i for i in range(len(targets)) if i not in set(theirs)]
+    values: list[Any] = [None] * len(targets)
+    found = restore(
+        item.stored,
+        item.files,
+        [targets[i] for i in others],
+        mmap=False,
+        verify=True,
+        alias=True,
+        digests=item.digests,
+    )
+    for i, value in zip(others, found, strict=True):
+        values[i] = value
+    if not theirs:
+        return values
+    used = {piece.source for i in theirs for piece in _pieces(targets[i].leaf)}
+    digests = [item.digests[n] if n in used else None for n in range(len(item.files))]
+    check_sources(item.stored, item.files, digests)
+    paths = [f"{item.directory.name}/{_place(item.stored, targets[i].leaf)}" for i in theirs]
+    shardings = [targets[i].sharding for i in theirs]
+    arrays = manager.deserialize_with_paths(shardings=shardings, paths=paths)
+    manager.wait_until_finished()
+    for i, array in zip(theirs, arrays, strict=True):
+        values[i] = _with_weak_type(array) if targets[i].weak_type else array
+    return values
+
+
+def _can_load(target: Target) -> bool:
+    leaf = target.leaf
+    if not target.kind == leaf.kind == "jax" or target.dtype != leaf.dtype:
+        return False
+    if target.sharding is None:  # a manager's arrays are always committed to devices
+        return False
+    return bool(_pieces(leaf)) and not stored_as(leaf.dtype).disguised
+
+
+def _pieces(leaf: Leaf) -> Sequence[Any]:
+    return leaf.storage.pieces if isinstance(leaf.storage, Pieces | Encoded) else ()
+
+
+def _place(index: Index, leaf: Leaf) -> str:
+    """The directory of an array, from the path of its first chunk."""
+    name = index.sources[_pieces(leaf)[0].source].name
+    folder, _, chunk = name.rpartition("/")
+    if len(leaf.shape) > 1 and "." not in chunk:  # a directory for each axis but the last
+        folder = "/".join(name.split("/")[: -len(leaf.shape)])
+    return folder or "."
+
+
+def _with_weak_type(array: Any) -> Any:
+    from cordwood.devices.jax_private import set_weak_type
+
+    return set_weak_type(array)

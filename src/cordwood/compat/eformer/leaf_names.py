@@ -1,0 +1,74 @@
+"""Leaves under the names that eFormer gives them: nested dicts of strings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cordwood.encoding.tensor_names import dotted_name
+from cordwood.errors import MismatchError
+from cordwood.formats.zarr.array_paths import ordinary_path
+from cordwood.index import Index
+from cordwood.keypath import KeyPath, format_path
+from cordwood.tree.jax_order import jax_order
+
+Steps = tuple[str, ...]
+
+
+def leaf_order(index: Index) -> list[int]:
+    """The leaves in the order in which eFormer lists them."""
+    return jax_order(index.structure) if index.naming == "exact" else list(range(len(index.leaves)))
+
+
+def leaf_steps(index: Index, prefix: str) -> list[Steps]:
+    """For each leaf the keys under which eFormer's loader would put it.
+
+    Those of the directory's path below the prefix: dots and slashes divide keys. A leaf that
+    does not lie there keeps its own keys.
+    """
+    found: list[Steps] = [()] * len(index.leaves)
+    taken: set[Steps] = set()
+    above: set[Steps] = set()
+    for i in leaf_order(index):
+        path = index.leaves[i].key_path
+        steps = _ordinary(path, prefix)
+        if steps in taken or steps in above or any(steps[:n] in taken for n in range(len(steps))):
+            steps = tuple(format_path(path).split("/"))
+        taken.add(steps)
+        above.update(steps[:n] for n in range(len(steps)))
+        found[i] = steps
+    return found
+
+
+def _ordinary(path: KeyPath, prefix: str) -> Steps:
+    if not path:  # the tree is one leaf: it lies in the directory of the prefix itself
+        return tuple(prefix.replace("/", ".").split(".")) if prefix else ("", "")
+    ordinary = ordinary_path(dotted_name(path))
+    if ordinary is None:
+        return tuple(format_path(path).split("/"))
+    return tuple(ordinary.split("/"))
+
+
+def nest(steps: Sequence[Steps], values: Sequence[Any], *, name: str) -> dict[str, Any]:
+    """Nested dicts with the values at these keys.
+
+    Raises MismatchError where two leaves have one place, or one lies within another.
+    """
+    tree: dict[str, Any] = {}
+    for path, value in zip(steps, values, strict=True):
+        node: Any = tree
+        for step in path[:-1]:
+            node = node.setdefault(step, {})
+            if type(node) is not dict:
+                raise _clash(name, path)
+        if path[-1] in node:
+            raise _clash(name, path)
+        node[path[-1]] = value
+    return tree
+
+
+def _clash(name: str, path: Steps) -> MismatchError:
+    return MismatchError(
+        f"{name}: {'.'.join(path)!r:.200} is the place of two leaves in a dict of strings; pass "
+        "like=, or use cordwood.load, which keeps all keys as they are"
+    )

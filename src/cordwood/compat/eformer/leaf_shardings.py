@@ -1,0 +1,144 @@
+"""Where `tree_deserialize_leaves` puts arrays: eFormer's rules, mended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cordwood.compat.eformer.leaf_names import Steps
+from cordwood.errors import MismatchError
+from cordwood.loading.leaf_target import Target
+from cordwood.sharding.partition_rules import Rules, first_match
+from cordwood.sharding.sharding_errors import unfit
+from cordwood.tree.flatten import flatten
+
+_PLACED = frozenset({"jax", "prng_key"})
+_MAX_LINES = 20
+
+
+def with_shardings(
+    targets: Sequence[Target],
+    names: Sequence[Steps],
+    *,
+    mesh: Any,
+    rules: Rules | None,
+    shardings: Any,
+    like: bool,
+) -> tuple[list[Target], dict[int, Any]]:
+    """The targets with their shardings, and the formats (layouts in memory) that some are given.
+
+    Rules count alone where they are given; then entries of `shardings`; then the sharding that
+    a target has, that of `like`; then replication over the mesh, which without `like` must have
+    one axis. numpy arrays and scalars stay what they are.
+
+    Raises:
+        ValueError: no rule matches a name, or a mesh of several axes is all that is known.
+        TypeError: an entry is no sharding.
+        MismatchError: shapes cannot be cut so; names them all.
+    """
+    if rules is not None and mesh is None:
+        raise ValueError("partition_rules give partition specs, which need a mesh: pass one")
+    entries = _entries(shardings)
+    placed: list[Target] = []
+    formats: dict[int, Any] = {}
+    problems: list[str] = []
+    for i, (target, steps) in enumerate(zip(targets, names, strict=True)):
+        if target.kind not in _PLACED:
+            placed.append(target)
+            continue
+        name = ".".join(steps)
+        shape = _shape(target)
+        given = first_match(rules, "/".join(steps)) if rules is not None else entries.get(name)
+        if given is None:
+            given = target.sharding
+        if given is None and mesh is not None:
+            given = _replicated(mesh, name, like=like)
+        try:
+            sharding, layout = _sharding(given, mesh, shape, name, trim=rules is not None)
+        except _Unfit as e:
+            problems.append(f"  {name}: {e}")
+            continue
+        placed.append(target._replace(sharding=sharding))
+        if layout is not None:
+            formats[i] = layout
+    if problems:
+        more = [f"  ... and {len(problems) - _MAX_LINES} more"] * (len(problems) > _MAX_LINES)
+        raise MismatchError(
+            "shardings do not fit the leaves that they are for:\n"
+            + "\n".join([*problems[:_MAX_LINES], *more])
+        )
+    return placed, formats
+
+
+class _Unfit(Exception):
+    """A sharding does not fit a shape."""
+
+
+def _entries(shardings: Any) -> dict[str, Any]:
+    """The entries of a flat dict or a tree of them, by dotted name."""
+    if shardings is None:
+        return {}
+    flat = flatten(shardings)
+    found: dict[str, Any] = {}
+    for path, value in zip(flat.paths, flat.leaves, strict=True):
+        name = ".".join([str(getattr(key, "value", key)) for key in path]).replace("/", ".")
+        if found.setdefault(name, value) is not value:
+            raise ValueError(f"shardings: there are two entries for {name!r}")
+    return found
+
+
+def _replicated(mesh: Any, name: str, *, like: bool) -> Any:
+    import jax
+
+    if len(mesh.axis_names) > 1 and not like:
+        raise ValueError(
+            f"No sharding specified for {name!r} on multi-axis mesh. Provide 'shardings' or "
+            "'partition_rules'."
+        )
+    return jax.sharding.PartitionSpec()  # type: ignore[no-untyped-call]
+
+
+def _shape(target: Target) -> tuple[int, ...]:
+    """The shape of the array that a target becomes: of keys, without the axes of their data."""
+    leaf = target.leaf
+    if target.kind != "prng_key" or leaf.prng_impl is None:
+        return leaf.shape
+    from cordwood.devices.sharded_arrays import key_shape
+
+    return key_shape(leaf.shape, leaf.prng_impl)
+
+
+def _sharding(
+    given: Any, mesh: Any, shape: tuple[int, ...], name: str, *, trim: bool
+) -> tuple[Any, Any]:
+    """A sharding (None: the default device, uncommitted), and a format where one was given."""
+    import jax
+
+    if given is None:
+        return None, None
+    layout = None
+    if isinstance(getattr(given, "sharding", None), jax.sharding.Sharding):
+        given, layout = given.sharding, given
+    if isinstance(given, jax.sharding.PartitionSpec):
+        if mesh is None:
+            raise ValueError(f"{name}: {given} is a partition spec, which needs a mesh: pass one")
+        if trim:
+            given = type(given)(*tuple(given)[: len(shape)])
+        given = jax.sharding.NamedSharding(mesh, given)
+    if not isinstance(given, jax.sharding.Sharding):
+        raise TypeError(
+            f"shardings: {name}: expected a jax Sharding, PartitionSpec or Format, found "
+            f"{type(given).__name__}"
+        )
+    try:
+        given.shard_shape(shape)
+    except ValueError as e:
+        raise _Unfit(unfit(shape, given, mesh, e)) from e
+    return given, layout
+
+
+def as_asked(value: Any, layout: Any) -> Any:
+    """An array in the layout in memory that a jax Format asks for."""
+    import jax
+
+    return jax.device_put(value, layout)

@@ -1,0 +1,154 @@
+"""tree_deserialize_leaves: eFormer's call, on cordwood's engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cordwood.compat.eformer.array_manager import ArrayManager, load_managed
+from cordwood.compat.eformer.leaf_names import leaf_order, leaf_steps, nest
+from cordwood.compat.eformer.leaf_shardings import as_asked, with_shardings
+from cordwood.compat.eformer.path_types import local_path
+from cordwood.formats.zarr.open import OpenItem, open_item
+from cordwood.index import ARRAY_KINDS
+from cordwood.io.background_save import wait_for
+from cordwood.io.gc_pause import collector_paused
+from cordwood.loading.leaf_target import Target
+from cordwood.loading.match import fit
+from cordwood.loading.restore import restore, targets_as_saved
+from cordwood.sharding.partition_rules import Rules
+
+
+def tree_deserialize_leaves(
+    checkpoint_dir: Any,
+    mesh: Any,
+    manager: ArrayManager | None = None,
+    *,
+    prefix: str | None = None,
+    partition_rules: Rules | None = None,
+    shardings: Any = None,
+    callback: Callable[[Any, str], Any] | None = None,
+    chunk_size: int | None = None,
+    like: Any = None,
+) -> Any:
+    """Load what `tree_serialize_leaves` wrote, cordwood's or eFormer's (of any version).
+
+    Args:
+        checkpoint_dir: the directory: a path, or a file:// URL.
+        mesh: of the devices to load onto; None: what has no sharding goes to the default device.
+        manager: None: cordwood's own engine reads, and checks what is under a digest. Given,
+            its `deserialize_with_paths` and `wait_until_finished` load jax arrays, whose files
+            are checked before.
+        prefix: the item that was saved under it.
+        partition_rules: (regular expression, PartitionSpec): the first that is found in a
+            leaf's name, its keys joined by '/', counts; `shardings` does not then.
+        shardings: a jax Sharding, PartitionSpec or Format for each name: a dict by dotted names
+            (without the prefix), or a tree of dicts like the result.
+        callback: called with each array and its dotted name, in the order of the index; its
+            result takes the array's place.
+        chunk_size: how many arrays to load before the callback sees them; None: all.
+        like: a tree of the structure, shapes and dtypes to expect; the result is one like it.
+
+    Returns:
+        Without `like`, nested dicts with string keys ("0" for a list's first element): jax
+        arrays, and numpy arrays, scalars and strings as they were saved.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint.
+        PrefixError: there is no item of that prefix.
+        MismatchError: leaves do not fit `like` or their shardings; or there are 64-bit arrays
+            while jax's 64-bit types are off.
+        ValueError: a leaf has no sharding on a mesh of several axes, or no rule matches it.
+        CorruptionError: files are missing or damaged.
+        FormatError: the directory is not what its index says.
+    """
+    path = local_path(checkpoint_dir)
+    wait_for(path)
+    item = open_item(path, prefix)
+    with item.directory, collector_paused():
+        return _load(
+            item,
+            prefix or "",
+            mesh=mesh,
+            manager=manager,
+            rules=partition_rules,
+            shardings=shardings,
+            callback=callback or _keep,
+            chunk_size=chunk_size,
+            like=like,
+        )
+
+
+def _keep(array: Any, _name: str) -> Any:
+    return array
+
+
+def _load(
+    item: OpenItem,
+    prefix: str,
+    *,
+    mesh: Any,
+    manager: ArrayManager | None,
+    rules: Rules | None,
+    shardings: Any,
+    callback: Callable[[Any, str], Any],
+    chunk_size: int | None,
+    like: Any,
+) -> Any:
+    index = item.stored
+    steps = leaf_steps(index, prefix)
+    targets: Sequence[Target] = targets_as_saved(index.leaves, None)
+    order = leaf_order(index)
+    rebuild = None
+    if like is not None:
+        fitted = fit(
+            index,
+            like,
+            name=item.directory.name,
+            to=None,
+            strict=True,
+            cast=False,
+            missing="error",
+            extra="error",
+            left_out=(),
+        )
+        position = {leaf.key_path: i for i, leaf in enumerate(index.leaves)}
+        found = [position[target.leaf.key_path] for target in fitted.targets]
+        steps = [steps[i] for i in found]
+        rank = {i: n for n, i in enumerate(order)}
+        order = sorted(range(len(found)), key=lambda n: rank[found[n]])
+        targets, rebuild = fitted.targets, fitted.rebuild
+    placed, formats = with_shardings(
+        targets, steps, mesh=mesh, rules=rules, shardings=shardings, like=like is not None
+    )
+    values: list[Any] = [None] * len(placed)
+    arrays = [i for i in order if placed[i].leaf.kind in ARRAY_KINDS]
+    size = chunk_size if chunk_size is not None and chunk_size > 0 else max(1, len(arrays))
+    for start in range(0, len(arrays), size):
+        batch = arrays[start : start + size]
+        loaded = _values(item, [placed[i] for i in batch], manager)
+        for n, i in enumerate(batch):
+            value = as_asked(loaded[n], formats[i]) if i in formats else loaded[n]
+            loaded[n] = None  # the callback may let go of it
+            values[i] = callback(value, ".".join(steps[i]))
+            del value
+    rest = [i for i in order if placed[i].leaf.kind not in ARRAY_KINDS]
+    for i, value in zip(rest, _values(item, [placed[i] for i in rest], None), strict=True):
+        values[i] = value
+    if rebuild is not None:
+        return rebuild(values)
+    return nest([steps[i] for i in order], [values[i] for i in order], name=item.directory.name)
+
+
+def _values(item: OpenItem, targets: Sequence[Target], manager: ArrayManager | None) -> list[Any]:
+    if manager is not None:
+        return load_managed(item, targets, manager)
+    return restore(
+        item.stored,
+        item.files,
+        targets,
+        mmap=False,
+        verify=True,
+        alias=True,
+        digests=item.digests,
+    )

@@ -1,0 +1,148 @@
+"""The only file that uses private names of jax, each with a public fallback; tried: jax 0.10.2."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cordwood.errors import ProcessError
+
+
+def put_on_device(
+    arrays: Sequence[np.ndarray[Any, Any]],
+    weak_types: Sequence[bool],
+    *,
+    device: Any | None,
+) -> list[Any]:
+    """jax.Arrays of host arrays, aliasing their memory on CPU.
+
+    On `device`, committed to it; or, if that is None, on the default device, uncommitted.
+    The fallback, `jax.device_put` of each, takes about twenty times as long for small leaves.
+    """
+    import jax
+
+    committed = device is not None
+    target = device or next(iter(jax.device_put(np.zeros((), np.int32)).devices()))
+    try:
+        shaped, put = _quick_put()
+        sharding = jax.sharding.SingleDeviceSharding(target)
+        avals: dict[Any, Any] = {}
+        results = []
+        for array, weak_type in zip(arrays, weak_types, strict=True):
+            key = (array.shape, array.dtype, weak_type)
+            aval = avals.get(key)
+            if aval is None:
+                aval = avals[key] = shaped(array.shape, array.dtype, weak_type=weak_type)
+            results.append(put(aval, sharding, [array], [target], committed))
+        return results
+    except (ImportError, AttributeError, TypeError):
+        results = [jax.device_put(array, device) for array in arrays]
+        return [
+            set_weak_type(result) if weak_type else result
+            for result, weak_type in zip(results, weak_types, strict=True)
+        ]
+
+
+def put_sharded(
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    arrays: Mapping[Any, np.ndarray[Any, Any]],
+    sharding: Any,
+    *,
+    weak_type: bool,
+) -> Any:
+    """A jax.Array of that sharding from what each of its devices here holds.
+
+    On CPU their memory is aliased. The fallback takes about twenty times as long for small ones.
+    """
+    if arrays:
+        try:
+            shaped, put = _quick_put()
+            aval = shaped(shape, dtype, weak_type=weak_type)
+            return put(aval, sharding, [*arrays.values()], [*arrays], True)
+        except (ImportError, AttributeError, TypeError):
+            pass
+    import jax
+
+    parts = []
+    for device, array in arrays.items():
+        place = jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
+        parts.append(jax.device_put(array, place))
+    whole = jax.make_array_from_single_device_arrays(shape, sharding, parts, dtype=dtype)
+    return set_weak_type(whole) if weak_type else whole
+
+
+@functools.cache
+def _quick_put() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """What makes jax's type of an array, and what makes a jax.Array of that and of its parts."""
+    from jax._src.core import ShapedArray
+    from jax._src.interpreters.pxla import batched_device_put
+
+    return ShapedArray, batched_device_put
+
+
+def set_weak_type(array: Any) -> Any:
+    """The same array with a weak type.
+
+    The fallback computes with a Python scalar's weak type, which keeps values but copies.
+    """
+    import jax
+
+    try:
+        from jax._src.lax.lax import _convert_element_type
+
+        return _convert_element_type(array, array.dtype, weak_type=True)
+    except (ImportError, AttributeError, TypeError):
+        zero = jax.numpy.full(array.shape, array.dtype.type(0).item())
+        return zero.at[...].set(array)
+
+
+_CLIENT_CALLS = (
+    "blocking_key_value_get_bytes",
+    "key_value_delete",
+    "key_value_dir_get_bytes",
+    "key_value_set_bytes",
+)
+
+
+def coordination_client() -> Any:
+    """The client of the coordination service that `jax.distributed.initialize` started.
+
+    jax has no public name for it. What it has instead, the collectives of
+    `jax.experimental.multihost_utils`, runs on devices and so not in a background thread:
+    without the client there is no fallback but an error.
+
+    Raises ProcessError.
+    """
+    import jax
+
+    try:
+        from jax._src.distributed import global_state
+
+        client = global_state.client
+    except (ImportError, AttributeError):
+        client = None
+    missing = [name for name in _CLIENT_CALLS if not hasattr(client, name)]
+    if missing:
+        raise ProcessError(
+            f"jax {jax.__version__} runs {jax.process_count()} processes, but its coordination "
+            f"client ({type(client).__name__}) has no {', '.join(missing)}: cordwood needs it to "
+            "save from several processes, and was tried with jax 0.7.0 and 0.10.2"
+        )
+    return client
+
+
+def local_arrays(array: Any) -> Sequence[Any]:
+    """The shards of this process, as jax.Arrays on one device each.
+
+    The fallback checks whether the array was deleted anew for each.
+    """
+    try:
+        shards: Sequence[Any] = array._arrays
+        return shards
+    except AttributeError:
+        count = len(array.sharding.addressable_devices)
+        return [array.addressable_data(number) for number in range(count)]

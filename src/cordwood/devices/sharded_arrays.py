@@ -1,0 +1,102 @@
+"""jax.Arrays that lie on several devices, put together from what each device holds."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cordwood.devices.jax_private import put_sharded, set_weak_type
+from cordwood.index import Box
+
+
+class Shards(NamedTuple):
+    """An array by its parts on this process's devices."""
+
+    shape: tuple[int, ...]  # of the whole
+    arrays: Mapping[Any, np.ndarray[Any, Any]]  # by device; one may serve several devices
+    sharding: Any  # a jax Sharding, whose devices here are those of `arrays`
+    dtype: np.dtype[Any]
+    weak_type: bool = False
+    prng_impl: str | None = None  # the arrays are key data of a typed PRNG key array
+
+
+def sharding_of(given: Any) -> Any:
+    """The jax Sharding that a Sharding is, or that a jax Format (which adds a layout) has."""
+    return given.sharding if hasattr(given, "layout") else given
+
+
+def spreads(sharding: Any) -> bool:
+    """Whether a sharding is more than a place on one device of this process."""
+    if type(sharding).__name__ != "SingleDeviceSharding" or not sharding.is_fully_addressable:
+        return True
+    (device,) = sharding.device_set
+    return sharding.memory_kind not in (None, device.default_memory().kind)
+
+
+def local_boxes(sharding: Any, shape: tuple[int, ...]) -> dict[Any, Box]:
+    """What each of this process's devices holds of an array of that shape.
+
+    Raises ValueError for a shape that the sharding cannot cut.
+    """
+    found = {}
+    for device, index in sharding.addressable_devices_indices_map(shape).items():
+        ranges = [part.indices(size)[:2] for part, size in zip(index, shape, strict=True)]
+        found[device] = Box(tuple([a for a, _ in ranges]), tuple([b for _, b in ranges]))
+    return found
+
+
+def key_boxes(sharding: Any, data_shape: tuple[int, ...], prng_impl: str) -> dict[Any, Box]:
+    """As `local_boxes`, of the key data of a PRNG key array with that sharding."""
+    shape = key_shape(data_shape, prng_impl)
+    rest = data_shape[len(shape) :]
+    return {
+        device: Box((*box.start, *[0] * len(rest)), (*box.stop, *rest))
+        for device, box in local_boxes(sharding, shape).items()
+    }
+
+
+def key_shape(data_shape: tuple[int, ...], prng_impl: str) -> tuple[int, ...]:
+    """The shape of a PRNG key array whose key data has that shape."""
+    return data_shape[: len(data_shape) - len(_key_data_shape(prng_impl))]
+
+
+def put_shards(shards: Shards, *, alias: bool) -> Any:
+    """The jax.Array. On CPU it uses the arrays' memory as `devices.put_all` does."""
+    import jax
+
+    shape, arrays, sharding, dtype, weak_type, impl = shards
+    if impl is None and (alias or not _is_cpu(sharding)):
+        return put_sharded(shape, dtype, arrays, sharding, weak_type=weak_type)
+    parts = []
+    for device, array in arrays.items():
+        place = jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
+        part = put_sharded(array.shape, dtype, {device: array}, place, weak_type=False)
+        if not alias and _is_cpu(sharding):
+            part = jax.numpy.array(part, copy=True)
+        parts.append(part if impl is None else jax.random.wrap_key_data(part, impl=impl))
+    if impl is not None:
+        shape = key_shape(shape, impl)
+    kind = parts[0].dtype if parts else _key_dtype(impl) if impl else dtype
+    whole = jax.make_array_from_single_device_arrays(shape, sharding, parts, dtype=kind)
+    return set_weak_type(whole) if weak_type else whole
+
+
+def _is_cpu(sharding: Any) -> bool:
+    return bool(next(iter(sharding.device_set)).platform == "cpu")
+
+
+def _key_dtype(impl: str) -> Any:
+    import jax
+
+    return jax.eval_shape(lambda: jax.random.key(0, impl=impl)).dtype
+
+
+@functools.cache
+def _key_data_shape(impl: str) -> tuple[int, ...]:
+    import jax
+
+    data = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=impl)))
+    return tuple(data.shape)

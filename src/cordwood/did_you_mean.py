@@ -1,0 +1,119 @@
+"""The name that somebody may have meant. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from typing import NamedTuple
+
+from cordwood.keypath import KeyPath
+
+_MANY = 1000  # names to compare with one
+_SHOWN = 3  # leaves of a container, or of a checkpoint, that a message names
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """Return the one of `names` that is most like `name`, as difflib counts; None: none is."""
+    import difflib  # which is seldom needed, and takes a while to import
+
+    close = difflib.get_close_matches(name, list(names), n=1)
+    return close[0] if close else None
+
+
+def nearest_path(name: str, names: Sequence[str]) -> str | None:
+    """Return the nearest of key paths, by how they differ behind the keys that they share.
+
+    Of very many, only those of the same last key or in the same container are looked at.
+    """
+    container, _, last = name.rpartition("/")
+    if len(names) > _MANY:
+        beside = [each for each in names if each.rpartition("/")[0] == container]
+        names = [*beside, *[each for each in names if each.endswith(f"/{last}")]][:_MANY]
+    keys = name.split("/")
+    groups: dict[int, dict[str, str]] = {}
+    for each in names:
+        others = each.split("/")
+        shared = next(
+            (i for i, (a, b) in enumerate(zip(keys, others, strict=False)) if a != b),
+            min(len(keys), len(others)),
+        )
+        groups.setdefault(shared, {})["/".join(others[shared:])] = each
+    for shared in sorted(groups, reverse=True):
+        close = nearest("/".join(keys[shared:]), groups[shared])
+        if close is not None:
+            return groups[shared][close]
+    return None
+
+
+def absent_leaf(name: str, names: Collection[str], *, path: str) -> str:
+    """Return what to say where a checkpoint has no leaf of a name: a container, or a mistake.
+
+    Args:
+        name: the key path that was asked for.
+        names: the key paths of all leaves.
+        path: the checkpoint's.
+
+    >>> print(absent_leaf("a", ["a/b", "a/c", "d"], path="run/1"))
+    run/1: 'a' is a container of 2 leaves: 'a/b', 'a/c'; `cordwood ls run/1 a` lists them
+    >>> print(absent_leaf("x", ["a/b", "a/c", "d"], path="run/1"))
+    run/1 has no leaf 'x'; it has 'a/b', 'a/c', 'd'; `cordwood ls run/1` lists all
+    """
+    container = name.rstrip("/")
+    within = [each for each in names if each.startswith(f"{container}/")]
+    command = f"cordwood ls {shlex.quote(path)}"
+    if within and container:
+        command += f" {shlex.quote(container)}"
+        count = "1 leaf" if len(within) == 1 else f"{len(within)} leaves"
+        shown = f"is a container of {count}: {_first(within)}"
+        return f"{path}: {container!r} {shown}; `{command}` lists them"
+    close = nearest_path(name, list(names))
+    if close is not None:
+        return f"{path} has no leaf {name!r}; did you mean {close!r}?"
+    if not names:
+        return f"{path} has no leaf {name!r}; it has none at all"
+    return f"{path} has no leaf {name!r}; it has {_first(names)}; `{command}` lists all"
+
+
+def _first(names: Collection[str]) -> str:
+    shown = [repr(name) for _, name in zip(range(_SHOWN), names, strict=False)]
+    return ", ".join([*shown, *["..."] * (len(names) > _SHOWN)])
+
+
+class Place(NamedTuple):
+    """Where a tree lies in another one."""
+
+    container: KeyPath
+    is_deeper: bool  # what is stored is; else what is wanted
+
+    def stored_path(self, path: KeyPath) -> KeyPath:
+        """Return the stored path of a wanted leaf."""
+        if self.is_deeper:
+            return (*self.container, *path)
+        return path[len(self.container) :]
+
+
+def place_of(
+    wanted: Sequence[KeyPath], stored: Sequence[KeyPath], name_of: Callable[[KeyPath], Hashable]
+) -> Place | None:
+    """Return the container that all of the wanted leaves lie in on one side alone.
+
+    Args:
+        wanted: the key paths that a load asks for.
+        stored: those that there are.
+        name_of: what a key path is compared by.
+    """
+    for is_deeper, deep, flat in ((True, stored, wanted), (False, wanted, stored)):
+        names = {name_of(path) for path in flat}
+        counts: dict[Hashable, int] = {}
+        containers: dict[Hashable, KeyPath] = {}
+        for path in deep:
+            for stop in range(1, len(path)):
+                if name_of(path[stop:]) in names:
+                    container = path[:stop]
+                    name = name_of(container)
+                    counts[name] = counts.get(name, 0) + 1
+                    containers.setdefault(name, container)
+        for name, count in counts.items():
+            if count == len(wanted):
+                return Place(containers[name], is_deeper)
+    return None

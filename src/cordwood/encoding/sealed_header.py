@@ -1,0 +1,124 @@
+"""cordwood's own metadata: its keys, the digests of the data, the digest of the header.
+
+The header begins with `{"__metadata__":{"cordwood.header_digest":"`, then 32 characters: the
+xxh3-128 of the whole header, its 8-byte length included, with zeros in their place.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import xxhash
+
+from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, block_count
+from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
+from cordwood.index import Digests
+
+OWN_PREFIX = "cordwood."
+HEADER_DIGEST = "cordwood.header_digest"
+VERSION_KEY = "cordwood.version"
+DATA_DIGESTS = "cordwood.digests"
+STRUCTURE = "cordwood.structure"
+_OWN_KEYS = (HEADER_DIGEST, VERSION_KEY, DATA_DIGESTS, STRUCTURE)
+
+VERSION = 1
+HEADER_START = f'{{"__metadata__":{{"{HEADER_DIGEST}":"'
+_DIGEST_START = 8 + len(HEADER_START)
+_DIGEST_STOP = _DIGEST_START + 2 * DIGEST_BYTES
+_DIGESTS_SCHEME = f"xxh3-128:{BLOCK_BYTES}:"
+
+
+class Metadata(NamedTuple):
+    """`__metadata__`, sorted out."""
+
+    user: dict[str, str]
+    own: dict[str, str] | None  # None: not a file of cordwood's
+
+
+def split_metadata(metadata: Mapping[str, str]) -> Metadata:
+    """The user's metadata and cordwood's.
+
+    One of cordwood's keys is enough for it to be cordwood's file, which must then have all of
+    them: losing some never makes it a file that nobody verifies.
+
+    Raises:
+        UnsupportedFormatError: the file is of a newer version of the format.
+        CorruptionError: some keys are missing, or not of this version.
+    """
+    own = {key: value for key, value in metadata.items() if key.startswith(OWN_PREFIX)}
+    if not own:
+        return Metadata(dict(metadata), None)
+    version = own.get(VERSION_KEY, "")
+    if version.isascii() and version.isdigit() and version[0] != "0" and version != str(VERSION):
+        raise UnsupportedFormatError(
+            f"{VERSION_KEY} is {version:.20}, a newer version of the format than this cordwood "
+            f"reads ({VERSION}); upgrade cordwood"
+        )
+    if set(own) != set(_OWN_KEYS) or version != str(VERSION):
+        missing = [key for key in _OWN_KEYS if key not in own]
+        unknown = [key for key in own if key not in _OWN_KEYS]
+        raise CorruptionError(
+            "written by cordwood, but its metadata is incomplete"
+            + (f": no {', '.join(missing)}" if missing else "")
+            + (f": unknown {', '.join(unknown)}" if unknown else "")
+            + (f": {VERSION_KEY} is {version!r:.20}" if not missing and not unknown else "")
+            + "; the header is damaged or another tool changed it"
+        )
+    return Metadata({k: v for k, v in metadata.items() if k not in own}, own)
+
+
+def check_header(header: bytes) -> None:
+    """Compare the header (from the first byte of the file on) with the digest it carries.
+
+    Raises CorruptionError.
+    """
+    found = header[_DIGEST_START:_DIGEST_STOP]
+    if not header.startswith(HEADER_START.encode(), 8) or found != _digest(header):
+        raise CorruptionError(
+            f"the header (bytes 0 to {len(header)}) does not match its own digest: it is damaged, "
+            "or another tool changed the file after cordwood wrote it; restore a copy, or, if the "
+            "change was meant, have that tool write the file without the metadata keys that "
+            f"begin with {OWN_PREFIX!r}"
+        )
+
+
+def seal_header(header: str, header_bytes: int) -> bytes:
+    """The finished header of `header_bytes`: length, JSON text padded with spaces, digest."""
+    raw = struct.pack("<Q", header_bytes - 8) + header.encode()
+    raw += b" " * (header_bytes - len(raw))
+    return raw[:_DIGEST_START] + _digest(raw) + raw[_DIGEST_STOP:]
+
+
+def _digest(header: bytes) -> bytes:
+    state = xxhash.xxh3_128(header[:_DIGEST_START])
+    state.update(b"0" * (_DIGEST_STOP - _DIGEST_START))
+    state.update(memoryview(header)[_DIGEST_STOP:])
+    return state.hexdigest().encode()
+
+
+def digest_width(data_bytes: int) -> int:
+    """How many characters `encode_digests` will return for that much data."""
+    size = block_count(data_bytes, BLOCK_BYTES) * DIGEST_BYTES
+    return len(_DIGESTS_SCHEME) + 4 * -(-size // 3)
+
+
+def encode_digests(digests: Digests) -> str:
+    """The digests of the data blocks as text."""
+    return _DIGESTS_SCHEME + base64.b64encode(digests.values).decode()
+
+
+def decode_digests(text: str, start: int) -> Digests:
+    """The digests that `encode_digests` wrote; data begins at `start`. Raises FormatError."""
+    try:
+        scheme, block_bytes, values = text.split(":")
+        packed = base64.b64decode(values, validate=True)
+        size = int(block_bytes) if block_bytes.isdecimal() and len(block_bytes) < 16 else 0
+    except (ValueError, binascii.Error) as e:
+        raise FormatError(f"{DATA_DIGESTS}: expected xxh3-128:BYTES:BASE64 ({e})") from e
+    if scheme != "xxh3-128" or size < 1:
+        raise FormatError(f"{DATA_DIGESTS}: expected xxh3-128:BYTES:BASE64, found {text:.40}")
+    return Digests(start, size, packed)

@@ -1,0 +1,157 @@
+"""The header of an array inside its extension: shape, dtype, and where its elements begin."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple
+
+from cordwood import dtypes
+from cordwood.errors import FormatError, LimitError, counted
+from cordwood.formats.flax_msgpack.tokens import Token, decode_text, read_token
+from cordwood.index import Encoding
+
+MAX_DIMENSIONS = 64  # numpy's own
+_MAX_BYTES = 2**63 - 1
+_MAX_NAME_BYTES = 64
+# What numpy.dtype reads beside names, as other writers put it: '>f4', '<i2', '|b1', '<M8[ns]'.
+_CODE = re.compile(r"([<>=|]?)(b1|[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32)|[mM]8(?:\[\w+\])?)")
+
+
+class ArrayHeader(NamedTuple):
+    """An array as its extension describes it."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    encoding: Encoding
+    start: int  # where the elements begin, in bytes from the start of the file
+
+
+def read_array_header(data: memoryview, start: int, stop: int, name: str) -> ArrayHeader:
+    """Read the payload of an array or scalar extension, bytes [start, stop).
+
+    Raises FormatError for anything but [shape, dtype, elements] whose sizes agree.
+    """
+    token = _token(data, start, stop, name)
+    if token.kind != "array" or token.value != 3:
+        raise FormatError(
+            f"{name}: byte {start}: expected [shape, dtype, elements] of an array, "
+            f"found {_describe(token)}"
+        )
+    shape, pos = _read_shape(data, token.start, stop, name)
+    at = pos
+    token = _token(data, pos, stop, name)
+    if token.kind not in ("str", "bin") or token.stop - token.start > _MAX_NAME_BYTES:
+        raise FormatError(
+            f"{name}: byte {pos}: expected the name of a dtype, found {_describe(token)}"
+        )
+    dtype, encoding = _read_dtype(decode_text(data, token.start, token.stop, name), pos, name)
+    pos = token.stop
+    token = _token(data, pos, stop, name)
+    if token.kind not in ("bin", "str"):
+        raise FormatError(
+            f"{name}: byte {pos}: expected the elements of an array as binary, "
+            f"found {_describe(token)}"
+        )
+    if token.stop != stop:
+        raise FormatError(
+            f"{name}: byte {token.stop}: expected the end of the array's extension, "
+            f"found {counted(stop - token.stop, 'more byte')}"
+        )
+    nbytes = token.stop - token.start
+    shape = _check_size(shape, dtype, nbytes, at, name)
+    return ArrayHeader(shape, dtype, encoding, token.start)
+
+
+def _token(data: memoryview, pos: int, stop: int, name: str) -> Token:
+    if pos < stop:
+        token = read_token(data, pos, name)
+        if token.stop <= stop:
+            return token
+    raise FormatError(
+        f"{name}: byte {pos}: an array's extension ends at byte {stop}, before its contents do"
+    )
+
+
+def _read_shape(data: memoryview, pos: int, stop: int, name: str) -> tuple[tuple[int, ...], int]:
+    token = _token(data, pos, stop, name)
+    if token.kind != "array":
+        raise FormatError(
+            f"{name}: byte {pos}: expected the shape of an array, found {_describe(token)}"
+        )
+    if token.value > MAX_DIMENSIONS:
+        raise LimitError(
+            f"{name}: byte {pos}: an array has {token.value} dimensions; "
+            f"at most {MAX_DIMENSIONS} are read"
+        )
+    shape = []
+    pos = token.start
+    for _ in range(token.value):
+        token = _token(data, pos, stop, name)
+        if token.kind != "int":
+            raise FormatError(
+                f"{name}: byte {pos}: expected a dimension of an array, found {_describe(token)}"
+            )
+        if token.value < -1 or (token.value == -1 and -1 in shape):
+            raise FormatError(
+                f"{name}: byte {pos}: expected a dimension of an array, found {token.value}"
+            )
+        shape.append(token.value)
+        pos = token.stop
+    return tuple(shape), pos
+
+
+def _read_dtype(text: str, pos: int, name: str) -> tuple[str, Encoding]:
+    if dtypes.is_storable(text):
+        return text, "raw"
+    match = _CODE.fullmatch(text)
+    if match is not None:
+        import numpy as np
+
+        try:
+            dtype = np.dtype(text)
+            return dtypes.name_of(dtype), "swapped" if dtype.str[0] == ">" else "raw"
+        except TypeError:
+            pass
+    raise FormatError(
+        f"{name}: byte {pos}: expected a numeric dtype, found {text!r}"
+        + (
+            ", which Flax writes but cannot read"
+            if text.startswith(("str", "bytes", "void", "record"))
+            else ""
+        )
+    )
+
+
+def _check_size(
+    shape: tuple[int, ...], dtype: str, nbytes: int, pos: int, name: str
+) -> tuple[int, ...]:
+    """The shape, with a -1 worked out."""
+    itemsize = dtypes.itemsize(dtype)
+    if math.prod([size for size in shape if size > 0]) * itemsize > _MAX_BYTES:
+        raise LimitError(f"{name}: byte {pos}: {dtype}{list(shape)} has more than 2**63 bytes")
+    if -1 in shape:
+        rest = -math.prod(shape) * itemsize
+        if rest == 0 or nbytes % rest:
+            raise FormatError(
+                f"{name}: byte {pos}: {counted(nbytes, 'byte')} of {dtype} cannot make "
+                f"shape {list(shape)}"
+            )
+        return tuple([nbytes // rest if size == -1 else size for size in shape])
+    expected = math.prod(shape) * itemsize
+    if expected != nbytes:
+        raise FormatError(
+            f"{name}: byte {pos}: expected {counted(expected, 'byte')} for {dtype}{list(shape)}, "
+            f"found {nbytes}"
+        )
+    return shape
+
+
+def _describe(token: Token) -> str:
+    if token.kind in ("str", "bin"):
+        return f"a {token.kind} of {counted(token.stop - token.start, 'byte')}"
+    if token.kind in ("array", "map"):
+        return f"{'an array' if token.kind == 'array' else 'a map'} of {token.value}"
+    if token.kind == "ext":
+        return f"extension {token.value}"
+    return "nil" if token.kind == "nil" else f"the {token.kind} {token.value}"

@@ -1,0 +1,100 @@
+"""Flax's form of a big array, a dict of flat pieces, read as the one leaf it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from cordwood import dtypes
+from cordwood.errors import FormatError
+from cordwood.formats.flax_msgpack.wire import CHUNKED_MARKER
+from cordwood.index import Encoding, Inline, Leaf, Piece, Pieces, Span
+from cordwood.keypath import KeyPath
+from cordwood.tree.structure import Node
+
+_KEYS = {CHUNKED_MARKER, "shape", "chunks"}
+
+
+def joined(
+    path: KeyPath, nodes: Sequence[Node], leaves: Sequence[Leaf], pos: int, name: str
+) -> Leaf | None:
+    """The array that the dict at `path` stands for; None if it is just a dict.
+
+    Args:
+        path: its key path.
+        nodes: the dict's node and all under it.
+        leaves: the leaves under it.
+        pos: its byte offset, for errors.
+        name: the file's, for errors.
+
+    Raises:
+        FormatError: it is marked as an array, and its parts do not make one.
+    """
+    if set(nodes[0].keys) != _KEYS or [node.kind for node in nodes].count("dict") != 3:
+        return None
+    parts: dict[str, dict[str, Leaf]] = {"shape": {}, "chunks": {}}
+    for leaf in leaves:
+        rest = leaf.key_path[len(path) :]
+        if len(rest) == 2 and rest[0] in parts and isinstance(rest[1], str):
+            parts[str(rest[0])][rest[1]] = leaf
+        elif not (rest == (CHUNKED_MARKER,) and leaf.kind == "bool" and _value(leaf)):
+            return None
+    if len(nodes) != 3 + len(leaves):  # a list or tuple in it
+        return None
+    at = f"{name}: byte {pos}: a chunked array"
+    shape = tuple(_dimension(leaf, at) for leaf in _in_order(parts["shape"], "shape", at))
+    chunks = _in_order(parts["chunks"], "chunks", at)
+    if not chunks:
+        raise FormatError(f"{at} has no chunks")
+    return _join(path, shape, chunks, at)
+
+
+def _in_order(parts: Mapping[str, Leaf], what: str, at: str) -> list[Leaf]:
+    missing = [key for key in map(str, range(len(parts))) if key not in parts]
+    if missing:
+        raise FormatError(
+            f"{at}: expected keys '0' to '{len(parts) - 1}' in {what!r}, {missing[0]!r} is missing"
+        )
+    return [parts[str(i)] for i in range(len(parts))]
+
+
+def _dimension(leaf: Leaf, at: str) -> int:
+    value = _value(leaf)
+    if leaf.kind != "int" or not isinstance(value, int) or value < 0:
+        raise FormatError(f"{at}: expected dimensions in 'shape', found {value!r} ({leaf.kind})")
+    return value
+
+
+def _value(leaf: Leaf) -> object:
+    return leaf.storage.value if isinstance(leaf.storage, Inline) else None
+
+
+def _join(path: KeyPath, shape: tuple[int, ...], chunks: Sequence[Leaf], at: str) -> Leaf:
+    first = chunks[0]
+    pieces: list[Piece] = []
+    start = 0
+    for i, chunk in enumerate(chunks):
+        storage = chunk.storage
+        if not isinstance(storage, Pieces) or chunk.kind != "numpy" or len(chunk.shape) != 1:
+            raise FormatError(f"{at}: expected a flat array as chunk {i}, found {_what(chunk)}")
+        if chunk.dtype != first.dtype or storage.encoding != _encoding(first):
+            raise FormatError(f"{at}: chunk {i} is {chunk.dtype}, and chunk 0 {first.dtype}")
+        stop = start + chunk.shape[0]
+        pieces.append(storage.pieces[0]._replace(where=Span(start, stop)))
+        start = stop
+    expected = math.prod(shape)
+    if start != expected or expected * dtypes.itemsize(first.dtype) >= 2**63:
+        raise FormatError(
+            f"{at}: expected {expected} elements for shape {list(shape)}, found {start} in its "
+            "chunks"
+        )
+    return Leaf(path, "numpy", shape, first.dtype, Pieces(tuple(pieces), _encoding(first)))
+
+
+def _encoding(leaf: Leaf) -> Encoding:
+    assert isinstance(leaf.storage, Pieces)
+    return leaf.storage.encoding
+
+
+def _what(leaf: Leaf) -> str:
+    return f"{leaf.dtype}{list(leaf.shape)}" if leaf.dtype else f"a value of kind {leaf.kind}"

@@ -1,0 +1,362 @@
+"""What a Flax msgpack file of a state dict is made of. Pure; the bytes are Flax's own.
+
+Arrays stay where they are: the plan names ranges of their elements. An array of more than
+`max_chunk_size` bytes becomes a dict of flat pieces, as Flax makes it, where Flax looks for one:
+at the root and in dicts that lie in nothing but dicts.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from cordwood import dtypes
+from cordwood.errors import LimitError, UnsupportedLeafError
+from cordwood.formats.flax_msgpack import wire
+from cordwood.formats.flax_msgpack.unsupported import (
+    UnsupportedArrayError,
+    UnsupportedIntegerError,
+    UnsupportedTextError,
+    name_of_path,
+    refusal,
+)
+from cordwood.keypath import DictKey, Key, KeyPath
+from cordwood.plan.file_plan import FilePlan, LeafBytes, Literal, Segment
+from cordwood.state_dict.current_path import state_key_path
+from cordwood.state_dict.state_errors import said
+from cordwood.tree.leaves import Promised, is_jax_array
+from cordwood.tree.long_double import without_padding
+
+_new = tuple.__new__
+_BIG_BYTES = 4096  # bytes objects from here on are not copied into the plan
+
+_Frame = tuple[Iterator[Any], bool, bool]  # what is left, whether of a dict, whether Flax chunks
+
+
+def plan_save(
+    state: Any,
+    *,
+    max_chunk_size: float,
+    sort_keys: bool,
+    problems: list[UnsupportedLeafError | LimitError] | None = None,
+) -> tuple[FilePlan, tuple[Any, ...]]:
+    """Plan the msgpack bytes of a state dict.
+
+    Args:
+        state: nested dicts and lists of numpy and jax arrays, numpy scalars, Python scalars, str,
+            bytes and None.
+        max_chunk_size: arrays of more bytes than this are stored in pieces.
+        sort_keys: whether dicts are written in the order of their keys, as jax flattens them,
+            where those can be compared.
+        problems: where to collect what cannot be stored; None raises the first.
+
+    Returns:
+        The plan, and the arrays that its LeafBytes count.
+
+    Raises:
+        UnsupportedLeafError: something cannot be stored; the message names its key path.
+        LimitError: containers nest deeper than 1024.
+    """
+    planner = _Planner(max_chunk_size, sort_keys, problems)
+    planner.walk(state)
+    return planner.finish()
+
+
+class _Planner:
+    def __init__(
+        self,
+        max_chunk_size: float,
+        sort_keys: bool,
+        problems: list[UnsupportedLeafError | LimitError] | None,
+    ) -> None:
+        self.max_chunk_size = max_chunk_size
+        self.sort_keys = sort_keys
+        self.problems = problems
+        self.size_bytes = 0
+        self.out = bytearray()  # headers that are not yet in a segment
+        self.segments: list[Segment] = []
+        self.leaves: list[Any] = []
+        self.heads: dict[tuple[Any, ...], bytes] = {}
+        self.names: dict[np.dtype[Any], str] = {}
+        self.path: list[Key] = []
+        self.stack: list[_Frame] = []
+
+    def finish(self) -> tuple[FilePlan, tuple[Any, ...]]:
+        self.flush()
+        return FilePlan(self.size_bytes, tuple(self.segments)), tuple(self.leaves)
+
+    def flush(self) -> None:
+        if self.out:
+            self.segments.append(_new(Literal, (bytes(self.out),)))
+            self.size_bytes += len(self.out)
+            self.out.clear()
+
+    def key_path(self) -> KeyPath:
+        return state_key_path(self.path)
+
+    def refuse(self, error: UnsupportedLeafError | LimitError) -> None:
+        if self.problems is None:
+            raise error
+        self.problems.append(error)
+
+    def walk(self, state: Any) -> None:
+        stack, path = self.stack, self.path
+        self.value(state, chunkable=True)
+        while stack:
+            rest, of_dict, chunkable = stack[-1]
+            item: tuple[Any, Any] | None = next(rest, None)
+            if item is None:
+                stack.pop()
+                path.pop()
+                continue
+            key, value = item
+            if of_dict:
+                path[-1] = key if type(key) is str else DictKey(key)
+                self.key(key)
+            else:
+                path[-1] = key
+            self.value(value, chunkable=chunkable)
+
+    def push(self, rest: Iterator[Any], *, of_dict: bool, chunkable: bool) -> None:
+        if self.has_room_for(1):
+            self.stack.append((rest, of_dict, chunkable))
+            self.path.append("")
+
+    def has_room_for(self, containers: int) -> bool:
+        if len(self.stack) + containers <= wire.MAX_DEPTH:
+            return True
+        path = name_of_path(self.key_path())
+        self.refuse(
+            LimitError(
+                f"the tree nests deeper than {wire.MAX_DEPTH} containers, the most that "
+                f"msgpack reads (at {path[:80]}...); a container may hold itself"
+            )
+        )
+        return False
+
+    def value(self, value: Any, *, chunkable: bool) -> None:
+        try:
+            self.write(value, chunkable=chunkable)
+        except Exception as e:  # of an object that fails when it is looked at
+            if self.problems is None:
+                raise
+            path = name_of_path(self.key_path())
+            self.problems.append(UnsupportedLeafError(f"{path}: {said(e)}"))
+
+    def write(self, value: Any, *, chunkable: bool) -> None:
+        kind = type(value)
+        if kind is np.ndarray:
+            self.array(value, chunkable=chunkable)
+        elif kind is dict:
+            self.mapping(value, chunkable)
+        elif kind is list:
+            self.out += wire.array_header(len(value))
+            self.push(iter(enumerate(value)), of_dict=False, chunkable=False)
+        elif isinstance(value, np.ndarray):
+            if isinstance(value, np.ma.MaskedArray):
+                self.refuse(refusal(self.key_path(), value))
+            else:
+                self.array(value, chunkable=chunkable)
+        elif isinstance(value, np.generic):
+            self.scalar(value)
+        elif kind is Promised:
+            self.array(value, chunkable=chunkable)
+        elif not self.atom(value, kind):
+            if _is_readable_jax_array(value):
+                self.array(value, chunkable=chunkable)
+            else:
+                self.refuse(refusal(self.key_path(), value))
+
+    def mapping(self, value: dict[Any, Any], chunkable: bool) -> None:
+        if wire.CHUNKED_MARKER in value:
+            path = name_of_path((*self.key_path(), wire.CHUNKED_MARKER))
+            self.refuse(
+                UnsupportedLeafError(
+                    f"{path}: a dict with this key reads as a chunked array, not as a dict; "
+                    "rename the key"
+                )
+            )
+        items: Any = value.items()
+        if self.sort_keys:
+            try:
+                items = [(key, value[key]) for key in sorted(value)]
+            except TypeError:
+                items = value.items()  # keys that cannot be compared stay in their order
+        self.out += wire.map_header(len(value))
+        self.push(iter(items), of_dict=True, chunkable=chunkable)
+
+    def key(self, key: Any) -> None:
+        kind = type(key)
+        if kind is str or not isinstance(key, np.generic):
+            if not (self.atom(key, kind) and kind not in (bytearray, memoryview)):
+                self.refuse(
+                    UnsupportedLeafError(
+                        f"{name_of_path(self.key_path())}: a dict key of type "
+                        f"{kind.__module__}.{kind.__qualname__} cannot be stored; convert it to str"
+                    )
+                )
+        else:
+            self.scalar(key)
+
+    def atom(self, value: Any, kind: type) -> bool:
+        """Write a value that is no array; False if this is not one."""
+        if kind is str:
+            self.text(value)
+        elif kind is int:
+            try:
+                self.out += wire.int_atom(value)
+            except OverflowError:
+                self.refuse(
+                    UnsupportedIntegerError(
+                        f"{name_of_path(self.key_path())}: an int of {value.bit_length()} bits "
+                        "cannot be stored: msgpack's range is [-2**63, 2**64); store it as a str, "
+                        "or save as .safetensors"
+                    )
+                )
+        elif kind is float:
+            self.out += wire.float_atom(value)
+        elif kind is bool:
+            self.out.append(0xC3 if value else 0xC2)
+        elif value is None:
+            self.out.append(0xC0)
+        elif kind is bytes or kind is bytearray or kind is memoryview:
+            self.binary(value)
+        elif isinstance(value, complex):
+            self.out += wire.complex_ext(value)
+        else:
+            return self.extension(value, kind)
+        return True
+
+    def text(self, value: str) -> None:
+        try:
+            self.out += wire.str_atom(value)
+        except UnicodeEncodeError as e:
+            self.refuse(
+                UnsupportedTextError(
+                    f"{name_of_path(self.key_path())}: a str with the lone surrogate "
+                    f"{value[e.start]!r} cannot be stored in msgpack, whose strings are UTF-8; "
+                    "store its bytes, or save as .safetensors"
+                )
+            )
+
+    def binary(self, value: bytes | bytearray | memoryview) -> None:
+        view = memoryview(value)
+        if view.nbytes > wire.MAX_LENGTH:
+            self.refuse(
+                UnsupportedLeafError(
+                    f"{name_of_path(self.key_path())}: {view.nbytes} bytes are more than the "
+                    f"{wire.MAX_LENGTH} that msgpack can hold; store a uint8 array in a dict"
+                )
+            )
+            return
+        self.out += wire.bin_header(view.nbytes)
+        if view.nbytes < _BIG_BYTES:
+            self.out += view.tobytes()
+        elif view.c_contiguous:
+            self.leaf_bytes(np.frombuffer(view, np.uint8), [view.nbytes])
+        else:
+            self.leaf_bytes(np.frombuffer(view.tobytes(), np.uint8), [view.nbytes])
+
+    def extension(self, value: Any, kind: type) -> bool:
+        """Write what an earlier read of an unknown extension gave."""
+        msgpack = sys.modules.get("msgpack")
+        if msgpack is None or kind not in (msgpack.ExtType, msgpack.Timestamp):
+            return False
+        if kind is msgpack.ExtType and wire.EXT_ARRAY <= value.code <= wire.EXT_TUPLE:
+            return False  # it would read as an array or tuple
+        self.out += msgpack.packb(value)
+        return True
+
+    def scalar(self, value: np.generic) -> None:
+        name = self.dtype_name(value, value.dtype)
+        if name is None:
+            return
+        key = (name,)
+        head = self.heads.get(key)
+        if head is None:
+            head = wire.ndarray_header(wire.EXT_SCALAR, (), name, value.dtype.itemsize)
+            assert head is not None
+            self.heads[key] = head
+        self.out += head
+        self.out += without_padding(np.asarray(value)).tobytes()
+
+    def array(self, value: Any, *, chunkable: bool) -> None:
+        shape, dtype = value.shape, value.dtype
+        name = self.names.get(dtype) or self.dtype_name(value, dtype)
+        if name is None:
+            return
+        nbytes = math.prod(shape) * dtype.itemsize
+        if chunkable and nbytes > self.max_chunk_size:
+            self.chunks(value, shape, dtype.itemsize, name)
+        elif self.array_head(shape, name, nbytes):
+            self.leaf_bytes(value, [nbytes])
+
+    def array_head(self, shape: tuple[int, ...], name: str, nbytes: int) -> bool:
+        head = self.heads.get((shape, name))
+        if head is None:
+            head = wire.ndarray_header(wire.EXT_ARRAY, shape, name, nbytes)
+            if head is None:
+                self.refuse(
+                    UnsupportedArrayError(
+                        f"{name_of_path(self.key_path())}: an array of {nbytes} bytes does not fit "
+                        f"one msgpack extension, which holds {wire.MAX_LENGTH}, and Flax splits no "
+                        "arrays in lists and none up to MAX_CHUNK_SIZE; put it in a dict, lower "
+                        "MAX_CHUNK_SIZE, or save as .safetensors"
+                    )
+                )
+                return False
+            self.heads[shape, name] = head
+        self.out += head
+        return True
+
+    def chunks(self, value: Any, shape: tuple[int, ...], itemsize: int, name: str) -> None:
+        if not self.has_room_for(2):
+            return
+        size = math.prod(shape)
+        step = max(1, int(self.max_chunk_size / itemsize))
+        out = self.out
+        out += wire.map_header(3) + wire.str_atom(wire.CHUNKED_MARKER) + b"\xc3"
+        out += wire.str_atom("shape") + wire.map_header(len(shape))
+        for axis, length in enumerate(shape):
+            out += wire.str_atom(f"{axis}") + wire.int_atom(length)
+        starts = range(0, size, step)
+        out += wire.str_atom("chunks") + wire.map_header(len(starts))
+        stops = []
+        for i, start in enumerate(starts):
+            count = min(step, size - start)
+            out += wire.str_atom(f"{i}")
+            if not self.array_head((count,), name, count * itemsize):
+                return
+            stops.append((start + count) * itemsize)
+            self.leaf_bytes(value, stops[-2:], new=i == 0)
+
+    def leaf_bytes(self, value: Any, bounds: list[int], *, new: bool = True) -> None:
+        """Elements of an array, from the first bound (or 0) to the last, in bytes."""
+        start, stop = (0, *bounds)[-2:]
+        if stop > start:
+            self.flush()
+            if new:
+                self.leaves.append(value)
+            self.segments.append(_new(LeafBytes, (len(self.leaves) - 1, start, stop)))
+            self.size_bytes += stop - start
+
+    def dtype_name(self, value: Any, dtype: Any) -> str | None:
+        if isinstance(dtype, np.dtype):
+            try:
+                name = self.names[dtype] = dtypes.name_of(dtype)
+            except TypeError:
+                pass
+            else:
+                return name
+        self.refuse(refusal(self.key_path(), value))
+        return None
+
+
+def _is_readable_jax_array(value: Any) -> bool:
+    if not is_jax_array(value) or isinstance(value, sys.modules["jax"].core.Tracer):
+        return False
+    return not value.is_deleted() and (value.is_fully_addressable or value.is_fully_replicated)

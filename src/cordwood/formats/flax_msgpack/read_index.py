@@ -1,0 +1,396 @@
+"""From Flax's bytes to an index: one pass over the headers; what arrays hold is not touched.
+
+Read is everything that Flax and Orbax write, and what they read of others: any length class of a
+header, foreign names of dtypes, big-endian elements, a dimension of -1, keys of any scalar type.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+from cordwood.errors import FormatError, LimitError, TruncatedError, counted
+from cordwood.formats.flax_msgpack import wire
+from cordwood.formats.flax_msgpack.array_header import read_array_header
+from cordwood.formats.flax_msgpack.chunked_arrays import joined
+from cordwood.formats.flax_msgpack.tokens import Token, decode_text, read_token, trailing
+from cordwood.index import Encoding, Index, Inline, Leaf, LeafKind, Piece, Pieces, Source, Span
+from cordwood.keypath import DictKey, KeyPath
+from cordwood.storage.open_files import ReadableFile
+from cordwood.tree.structure import LEAF, Node, NodeKind
+
+
+def scan(file: ReadableFile) -> Index:
+    """What a Flax msgpack file holds.
+
+    Raises:
+        TruncatedError: it ends too early.
+        LimitError: containers nest deeper than 1024, or an array has more than 64 dimensions.
+        FormatError: it is no msgpack, or not Flax's; the message names the byte offset.
+    """
+    nodes, leaves = _Scan(file.map(), file.name).run()
+    return Index(
+        format="msgpack",
+        structure=tuple(nodes),
+        leaves=tuple(leaves),
+        sources=(Source(file.name, file.size_bytes),),
+        naming="strings",
+    )
+
+
+_NONE = Node("none")
+_INLINE_KINDS: dict[str, LeafKind] = {
+    "bool": "bool",
+    "int": "int",
+    "float": "float",
+    "str": "str",
+    "bin": "bytes",
+}
+
+# Of an array whose header was met before: length of its payload, shape, dtype, encoding, and
+# which elements those are.
+_Known = tuple[int, tuple[int, ...], str, Encoding, Span]
+MAX_NODES = 1 << 22
+MAX_PATH_KEYS = 1 << 22  # in all key paths together, beside one for every four bytes of the file
+
+_MAX_KNOWN = 4096  # array headers that are remembered
+_ext16 = struct.Struct(">Hb").unpack_from
+_ext32 = struct.Struct(">Ib").unpack_from
+_new = tuple.__new__  # a named tuple's own constructor takes twice as long
+
+
+class _Frame:
+    """A container that is being read."""
+
+    __slots__ = (
+        "chunkable",
+        "first_leaf",
+        "keys",
+        "kind",
+        "node",
+        "path",
+        "plain",
+        "pos",
+        "position",
+        "size",
+        "stop",
+    )
+
+    def __init__(
+        self,
+        kind: NodeKind,
+        size: int,
+        path: KeyPath,
+        pos: int,
+        node: int,
+        first_leaf: int,
+        chunkable: bool,
+        stop: int,
+    ) -> None:
+        self.kind = kind
+        self.size = size
+        self.path = path
+        self.pos = pos
+        self.node = node
+        self.first_leaf = first_leaf
+        self.chunkable = chunkable  # whether Flax looks for chunked arrays here
+        self.stop = stop  # where the extension of a tuple ends; else -1
+        self.position = 0  # how many children were begun
+        self.keys: dict[Any, None] = {}
+        self.plain = True  # whether all keys are str
+
+
+class _Scan:
+    def __init__(self, data: memoryview, name: str) -> None:
+        self.data = data
+        self.name = name
+        self.nodes: list[Node] = []
+        self.leaves: list[Leaf] = []
+        self.stack: list[_Frame] = []
+        self.path_keys = 0
+        self.known: dict[bytes, _Known] = {}  # by what precedes the elements in an extension
+        self.header_lengths: dict[int, int] = {}  # of that, in the last extension of such a length
+
+    def run(self) -> tuple[list[Node], list[Leaf]]:
+        stack = self.stack
+        end = len(self.data)
+        pos = self.value(0, (), True)
+        while stack:
+            frame = stack[-1]
+            if frame.position == frame.size:
+                self.close(frame, pos)
+                stack.pop()
+            elif frame.kind == "dict":
+                pos = self.entries(frame, pos)
+            else:
+                pos = self.elements(frame, pos)
+        if pos != end:
+            raise trailing(self.data, pos, self.name)
+        return self.nodes, self.leaves
+
+    def elements(self, frame: _Frame, pos: int) -> int:
+        """Read what is left of a list or tuple, or up to the next container in it."""
+        stack, path = self.stack, frame.path
+        while frame.position < frame.size and stack[-1] is frame:
+            frame.position += 1
+            pos = self.value(pos, (*path, frame.position - 1), False)
+        return pos
+
+    def entries(self, frame: _Frame, pos: int) -> int:
+        """Read what is left of a dict and of those around it, or up to the next list or tuple.
+
+        Short keys and arrays like those before, nearly all there is, take no call.
+        """
+        data, stack, name, end = self.data, self.stack, self.name, len(self.data)
+        nodes, leaves, known, header_lengths = (
+            self.nodes,
+            self.leaves,
+            self.known,
+            self.header_lengths,
+        )
+        key: Any
+        while True:
+            path, keys, chunkable = frame.path, frame.keys, frame.chunkable
+            position, size = frame.position, frame.size
+            while position < size:
+                position += 1
+                stop = pos + data[pos] - 0x9F if pos < end else -1
+                if pos < stop <= pos + 32 and stop <= end:  # a short str
+                    try:
+                        key = str(data[pos + 1 : stop], "utf-8")
+                    except UnicodeDecodeError:
+                        key = decode_text(data, pos + 1, stop, name)  # raises
+                    key_path = (*path, key)
+                else:
+                    key, stop = self.key(pos)
+                    if type(key) is str:
+                        key_path = (*path, key)
+                    else:
+                        key_path = (*path, DictKey(key))
+                        frame.plain = False
+                if key in keys:
+                    raise FormatError(f"{name}: byte {pos}: a dict has the key {key!r:.80} twice")
+                keys[key] = None
+                if stop + 6 <= end:
+                    byte = data[stop]
+                    if byte == 0xC8:
+                        length, code = _ext16(data, stop + 1)
+                        start = stop + 4
+                    elif byte == 0xC7:
+                        length, code = data[stop + 1], data[stop + 2]
+                        start = stop + 3
+                    elif byte == 0xC9:
+                        length, code = _ext32(data, stop + 1)
+                        start = stop + 6
+                    else:
+                        length, code, start = -1, 0, 0
+                    header_length = header_lengths.get(length)
+                    if header_length is not None and code == 1 and start + length <= end:
+                        array = known.get(data[start : start + header_length].tobytes())
+                        if array is not None and array[0] == length:
+                            pos = start + length
+                            piece = _new(
+                                Piece, (array[4], 0, start + header_length, length - header_length)
+                            )
+                            storage = _new(Pieces, ((piece,), array[3]))
+                            nodes.append(LEAF)
+                            leaves.append(
+                                _new(
+                                    Leaf,
+                                    (key_path, "numpy", array[1], array[2], storage, False, None),
+                                )
+                            )
+                            continue
+                if stop < end and 0x80 <= data[stop] < 0x90:  # a dict of less than 16
+                    token = _new(Token, ("map", data[stop] - 0x80, stop + 1, stop + 1))
+                    self.open("dict", token, key_path, stop, chunkable, -1)
+                    pos = stop + 1
+                    break
+                pos = self.value(stop, key_path, chunkable)
+                if stack[-1] is not frame:
+                    break
+            frame.position = position
+            if stack[-1] is frame:  # which is whole
+                self.close(frame, pos)
+                stack.pop()
+                if not stack:
+                    return pos
+            frame = stack[-1]
+            if frame.kind != "dict":
+                return pos
+
+    def check_limits(self, count: int, depth: int, pos: int) -> None:
+        """Before `count` children are read: what they will take in memory."""
+        if len(self.nodes) + count > MAX_NODES:
+            raise LimitError(f"{self.name}: byte {pos}: more than {MAX_NODES} values")
+        self.path_keys += count * (depth + 1)
+        most = MAX_PATH_KEYS + len(self.data) // 4
+        if self.path_keys > most:
+            raise LimitError(
+                f"{self.name}: byte {pos}: key paths hold more than {most} keys in all: "
+                "too many values lie too deep"
+            )
+
+    def value(self, pos: int, path: KeyPath, chunkable: bool) -> int:
+        """Read a value, or the header of a container; the offset after it."""
+        token = read_token(self.data, pos, self.name)
+        kind = token.kind
+        if kind == "ext":
+            return self.extension(token, pos, path)
+        if kind == "map":
+            self.open("dict", token, path, pos, chunkable, -1)
+        elif kind == "array":
+            self.open("list", token, path, pos, False, -1)
+        elif kind == "nil":
+            self.nodes.append(_NONE)
+        else:
+            self.inline(path, _INLINE_KINDS[kind], self.atom(token))
+        return token.stop
+
+    def atom(self, token: Token) -> Any:
+        if token.kind == "str":
+            return decode_text(self.data, token.start, token.stop, self.name)
+        if token.kind == "bin":
+            return bytes(self.data[token.start : token.stop])
+        return token.value
+
+    def inline(self, path: KeyPath, kind: LeafKind, value: Any) -> None:
+        self.nodes.append(LEAF)
+        self.leaves.append(Leaf(path, kind, (), "", Inline(value)))
+
+    def key(self, pos: int) -> tuple[Any, int]:
+        """A dict key that is not a short str, and the offset after it."""
+        token = read_token(self.data, pos, self.name)
+        value: Any = None
+        if token.kind in _INLINE_KINDS or token.kind == "nil":
+            return self.atom(token), token.stop
+        if token.kind == "ext" and token.value == wire.EXT_SCALAR:
+            header = read_array_header(self.data, token.start, token.stop, self.name)
+            if header.shape == ():
+                value = scalar_at(self.data, header.start, header.dtype, header.encoding)
+        elif token.kind == "ext" and token.value == wire.EXT_COMPLEX:
+            value = self.complex(token)
+        elif token.kind == "ext" and token.value not in (wire.EXT_ARRAY, wire.EXT_TUPLE):
+            value = self.opaque(token, pos)
+        if value is None:
+            raise FormatError(
+                f"{self.name}: byte {pos}: expected a dict key, found an array or container"
+            )
+        return value, token.stop
+
+    def open(
+        self, kind: NodeKind, token: Token, path: KeyPath, pos: int, chunkable: bool, stop: int
+    ) -> None:
+        count = token.value
+        left = len(self.data) - token.stop
+        least = 2 * count if kind == "dict" else count
+        if least > left:
+            raise TruncatedError(
+                f"{self.name}: byte {pos}: truncated: a {kind} of "
+                f"{counted(count, 'entry', 'entries')} needs at least "
+                f"{counted(least, 'more byte')}, found {left}"
+            )
+        if len(self.stack) >= wire.MAX_DEPTH:
+            raise LimitError(
+                f"{self.name}: byte {pos}: containers nest deeper than {wire.MAX_DEPTH}"
+            )
+        self.check_limits(count, len(path), pos)
+        frame = _Frame(kind, count, path, pos, len(self.nodes), len(self.leaves), chunkable, stop)
+        self.stack.append(frame)
+        self.nodes.append(Node(kind, count))
+
+    def close(self, frame: _Frame, pos: int) -> None:
+        if frame.stop >= 0 and pos != frame.stop:
+            raise FormatError(
+                f"{self.name}: byte {pos}: the extension of a tuple ends at byte {frame.stop}, "
+                "not where its contents do"
+            )
+        if frame.kind != "dict" or not frame.size:
+            return
+        keys = tuple(frame.keys)
+        if not frame.plain:
+            keys = tuple([key if type(key) is str else DictKey(key) for key in keys])
+        self.nodes[frame.node] = Node("dict", frame.size, keys)
+        if frame.chunkable and frame.size == 3 and wire.CHUNKED_MARKER in frame.keys:
+            nodes, leaves = self.nodes, self.leaves
+            inner = nodes[frame.node :], leaves[frame.first_leaf :]
+            leaf = joined(frame.path, *inner, frame.pos, self.name)
+            if leaf is not None:
+                nodes[frame.node :] = [LEAF]
+                leaves[frame.first_leaf :] = [leaf]
+
+    def extension(self, token: Token, pos: int, path: KeyPath) -> int:
+        code = token.value
+        if code == wire.EXT_ARRAY or code == wire.EXT_SCALAR:
+            self.array(token, path)
+        elif code == wire.EXT_COMPLEX:
+            self.inline(path, "complex", self.complex(token))
+        elif code == wire.EXT_TUPLE:
+            inner = read_token(self.data, token.start, self.name)
+            if inner.kind != "array":
+                raise FormatError(
+                    f"{self.name}: byte {token.start}: expected the array of a tuple, "
+                    f"found a value of kind {inner.kind}"
+                )
+            self.open("tuple", inner, path, pos, False, token.stop)
+            return inner.stop
+        else:
+            self.inline(path, "opaque", self.opaque(token, pos))
+        return token.stop
+
+    def array(self, token: Token, path: KeyPath) -> None:
+        _, code, start, stop = token
+        header = read_array_header(self.data, start, stop, self.name)
+        span = Span(0, math.prod(header.shape))
+        if len(self.known) < _MAX_KNOWN:
+            prefix = bytes(self.data[start : header.start])
+            self.header_lengths[stop - start] = len(prefix)
+            self.known[prefix] = stop - start, header.shape, header.dtype, header.encoding, span
+        piece = Piece(span, 0, header.start, stop - header.start)
+        kind: LeafKind = "numpy_scalar" if code == wire.EXT_SCALAR and not header.shape else "numpy"
+        self.nodes.append(LEAF)
+        storage = Pieces((piece,), header.encoding)
+        self.leaves.append(Leaf(path, kind, header.shape, header.dtype, storage))
+
+    def complex(self, token: Token) -> complex:
+        data, name, start, stop = self.data, self.name, token.start, token.stop
+        pos = start
+        numbers = []
+        if start < stop and data[start] == 0x92:
+            pos = start + 1
+            for _ in range(2):
+                if pos < stop:
+                    part = read_token(data, pos, name)
+                    if part.kind in ("float", "int"):
+                        numbers.append(part.value)
+                    pos = part.stop
+        if len(numbers) != 2 or pos != stop:
+            raise FormatError(f"{name}: byte {start}: expected the two floats of a complex number")
+        return complex(*numbers)
+
+    def opaque(self, token: Token, pos: int) -> Any:
+        """The msgpack library's value for an extension that is none of Flax's."""
+        import msgpack
+
+        data = bytes(self.data[token.start : token.stop])
+        try:
+            if token.value == -1:
+                return msgpack.Timestamp.from_bytes(data)
+            return msgpack.ExtType(token.value, data)
+        except ValueError as e:
+            raise FormatError(
+                f"{self.name}: byte {pos}: extension {token.value} of "
+                f"{counted(len(data), 'byte')} cannot be read: {e}"
+            ) from e
+
+
+def scalar_at(data: memoryview, offset: int, dtype: str, encoding: Encoding) -> Any:
+    """The numpy scalar whose bytes lie at `offset`."""
+    import numpy as np
+
+    from cordwood import dtypes
+
+    native = dtypes.to_numpy(dtype)
+    order = native.newbyteorder(">") if encoding == "swapped" else native
+    return np.frombuffer(data, order, 1, offset)[0]

@@ -1,0 +1,66 @@
+"""From an index to the values that Flax's reader would give, as views into the buffer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cordwood import dtypes
+from cordwood.index import Encoding, Index, Inline, Pieces
+from cordwood.io.threads import default_threads, run_tasks
+from cordwood.tree.flatten import build
+
+_COPY_BYTES = 16 << 20
+
+
+def restore(index: Index, data: memoryview) -> Any:
+    """The state dict that lies in `data`.
+
+    Arrays are read-only views into it and keep it alive; one that lies in several pieces is
+    put together in memory of its own and is writable.
+    """
+    # An array, not the memoryview: views of it hold its buffer, so that a bytearray cannot be
+    # resized and a mapping not closed under them.
+    root = np.frombuffer(data.toreadonly(), np.uint8)
+    numpy_dtypes: dict[tuple[str, Encoding], np.dtype[Any]] = {}
+    values: list[Any] = []
+    for leaf in index.leaves:
+        storage = leaf.storage
+        if isinstance(storage, Inline):
+            values.append(storage.value)
+            continue
+        assert isinstance(storage, Pieces)
+        key = (leaf.dtype, storage.encoding)
+        dtype = numpy_dtypes.get(key)
+        if dtype is None:
+            dtype = dtypes.to_numpy(leaf.dtype)
+            if storage.encoding == "swapped":
+                dtype = dtype.newbyteorder(">")
+            numpy_dtypes[key] = dtype
+        pieces = storage.pieces
+        if len(pieces) == 1:
+            array = np.ndarray(leaf.shape, dtype, root, pieces[0].offset)
+            values.append(array[()] if leaf.kind == "numpy_scalar" else array)
+        else:
+            values.append(_joined(leaf.shape, dtype, storage, root))
+    return build(index.structure, values)
+
+
+def _joined(
+    shape: tuple[int, ...], dtype: np.dtype[Any], storage: Pieces, data: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    flat = np.empty(sum(piece.length for piece in storage.pieces), np.uint8)
+    copies: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
+    at = 0
+    for piece in storage.pieces:
+        for start in range(0, piece.length, _COPY_BYTES):
+            size = min(_COPY_BYTES, piece.length - start)
+            offset = piece.offset + start
+            copies.append((flat[at : at + size], data[offset : offset + size]))
+            at += size
+    # In threads: most of the time goes into memory that is touched for the first time.
+    run_tasks(
+        len(copies), threads=default_threads(), make_worker=lambda: lambda i: np.copyto(*copies[i])
+    )
+    return flat.view(dtype).reshape(shape)

@@ -1,0 +1,80 @@
+"""What Flax's format cannot carry, and what to do about it.
+
+Flax and eFormer raise TypeError, ValueError, OverflowError or RuntimeError for these, each for
+another kind of leaf; the classes here are caught by whoever caught those.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from cordwood.errors import UnsupportedLeafError
+from cordwood.keypath import KeyPath, format_path
+from cordwood.tree.leaves import describe
+
+
+class UnsupportedArrayError(UnsupportedLeafError, ValueError, RuntimeError):
+    """An array whose dtype, size or place cannot be stored."""
+
+
+class UnsupportedIntegerError(UnsupportedLeafError, OverflowError):
+    """An integer that 64 bits do not hold."""
+
+
+class UnsupportedTextError(UnsupportedLeafError, ValueError):
+    """A string that UTF-8 does not hold."""
+
+
+def name_of_path(path: KeyPath) -> str:
+    return format_path(path) or "the tree itself"
+
+
+def refusal(path: KeyPath, value: Any) -> UnsupportedLeafError:
+    """The error for a value that cannot be stored."""
+    at = name_of_path(path)
+    kind = type(value)
+    is_jax = (jax := sys.modules.get("jax")) is not None and isinstance(value, jax.Array)
+    is_array = is_jax or isinstance(value, (np.ndarray, np.generic))
+    if is_jax and jax is not None and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return UnsupportedArrayError(
+            f"{at}: a typed PRNG key ({value.dtype}) has no form in msgpack; store "
+            "jax.random.key_data of it (and jax.random.wrap_key_data what you load), or save as "
+            ".safetensors"
+        )
+    if isinstance(value, np.generic):
+        return UnsupportedArrayError(
+            f"{at}: a numpy scalar of dtype {value.dtype} cannot be stored; convert it with .item()"
+        )
+    if isinstance(value, np.ndarray) and value.dtype.itemsize == 0 and value.dtype.names:
+        return UnsupportedArrayError(
+            f"{at}: an array of dtype float0 (the gradient of an integer) has no elements to "
+            "store; leave it out"
+        )
+    if isinstance(value, np.ma.MaskedArray):
+        return UnsupportedArrayError(
+            f"{at}: a masked array cannot be stored; store its .data and .mask"
+        )
+    if isinstance(value, np.ndarray):
+        value = value.view(np.ndarray)
+    if kind.__name__ == "ExtType":
+        return UnsupportedLeafError(
+            f"{at}: extension {value.code} would read as an array, scalar or tuple; use another "
+            "code"
+        )
+    if isinstance(value, (tuple, Mapping)) and not is_array:
+        other = ", or convert it with dict()" if isinstance(value, dict) else ""
+        return UnsupportedLeafError(
+            f"{at}: a {kind.__qualname__} cannot be stored as it is, only dict and list; use "
+            f"to_bytes, or to_state_dict first{other}"
+        )
+    try:
+        describe(path, value)
+    except UnsupportedLeafError as e:
+        return UnsupportedArrayError(str(e)) if is_array else e
+    return UnsupportedLeafError(
+        f"{at}: a value of type {kind.__module__}.{kind.__qualname__} cannot be stored in msgpack"
+    )

@@ -1,0 +1,58 @@
+"""Where the elements of a .npy array lie."""
+
+from __future__ import annotations
+
+import json
+
+from cordwood.formats.npy.npy_header import ArrayHeader
+from cordwood.index import Box, Encoded, Piece, Pieces, Span
+from cordwood.sharding.box import element_count, whole
+
+_CHUNK_BYTES = 4 << 20  # of an array in Fortran order, which is put in order a part at a time
+_MAX_CHUNKS = 4096
+
+
+def storage_of(header: ArrayHeader, offset: int) -> Pieces | Encoded:
+    """The elements of an array that begin at `offset` of source 0, as they are.
+
+    In C order they are one range of bytes. In Fortran order a range is some indices of the last
+    axis with all of the others.
+    """
+    shape, length = header.shape, header.stop - header.start
+    if not length:
+        return Pieces(())
+    if not header.fortran:
+        span = Span(0, element_count(whole(shape)))
+        return Pieces((Piece(span, 0, offset, length),), "swapped" if header.swapped else "raw")
+    rows = shape[-1]
+    count = _chunk_count(rows, length)
+    step, step_bytes = rows // count, length // count
+    pieces = []
+    for i in range(count):
+        box = Box((*(0,) * (len(shape) - 1), i * step), (*shape[:-1], (i + 1) * step))
+        pieces.append(Piece(box, 0, offset + i * step_bytes, step_bytes))
+    return Encoded(tuple(pieces), (*shape[:-1], step), _codec(header, None))
+
+
+def _chunk_count(rows: int, length: int) -> int:
+    """How many equal parts of the last axis: of about _CHUNK_BYTES, if it can be divided so."""
+    least = -(-length // _CHUNK_BYTES)
+    for count in range(least, min(rows, least + _MAX_CHUNKS) + 1):
+        if rows % count == 0:
+            return count
+    return 1
+
+
+def inflated(header: ArrayHeader, offset: int, length: int, *, crc32: int) -> Pieces | Encoded:
+    """The elements of an array that lies with its header in a deflate stream of source 0."""
+    if header.stop == header.start:
+        return Pieces(())
+    piece = Piece(whole(header.shape), 0, offset, length)
+    codec = _codec(header, "deflate", skip_bytes=header.start, crc32=crc32)
+    return Encoded((piece,), header.shape, codec)
+
+
+def _codec(header: ArrayHeader, compressor: str | None, **more: int) -> str:
+    order = "F" if header.fortran else "C"
+    codec = {"compressor": compressor, "order": order, "swapped": header.swapped, **more}
+    return json.dumps(codec, separators=(",", ":"))

@@ -1,0 +1,218 @@
+"""The header of a .npy array: what its elements are, and how many bytes are before them.
+
+https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html: the magic, two bytes of
+version, a little-endian length (of two bytes in version 1.0, of four later), and the text of a
+Python dict. It is read by its tokens, and never evaluated.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple
+
+from cordwood import dtypes
+from cordwood.errors import (
+    FormatError,
+    LimitError,
+    TruncatedError,
+    UnsupportedFormatError,
+    counted,
+)
+
+MAGIC = b"\x93NUMPY"
+FIRST_BYTES = 12  # what `header_bytes` needs
+MAX_HEADER_BYTES = 10_000  # of the dict's text: numpy's own limit
+MAX_DIMS = 64  # numpy's limit
+_MAX_ARRAY_BYTES = (1 << 63) - 1
+
+_TOKEN = re.compile(r"""[ \n]*(?:'([^'\\\n]*)'|"([^"\\\n]*)"|(True|False)|([0-9]+)L?|(.))""", re.S)
+_KEYS = {"descr", "fortran_order", "shape"}
+_CODE = re.compile(r"([<>|])([A-Za-z])([0-9]{0,9})(\[[^\]]{1,20}\])?")
+_KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
+_TIMES = {"M": "datetime64", "m": "timedelta64"}
+
+
+class ArrayHeader(NamedTuple):
+    """An array as its header describes it."""
+
+    shape: tuple[int, ...]
+    dtype: str  # a name of cordwood.dtypes
+    swapped: bool  # its elements are big-endian
+    fortran: bool  # they lie with the first axis varying fastest
+    start: int  # where they begin, in bytes from that of the header
+    stop: int
+
+
+def header_bytes(first: bytes) -> int:
+    """How many bytes a header takes, by its first FIRST_BYTES (fewer at the end of a file).
+
+    Raises FormatError, TruncatedError or LimitError, without naming the file.
+    """
+    if not first.startswith(MAGIC):
+        raise FormatError(
+            f"expected {MAGIC!r}, found {first[: len(MAGIC)]!r}: this is no .npy array"
+        )
+    width = 2 if first[6:7] == b"\1" else 4
+    if len(first) < 8 + width:
+        raise TruncatedError("it ends within the header of a .npy array; copy or save it again")
+    if first[6] not in (1, 2, 3):
+        raise UnsupportedFormatError(
+            f"version {first[6]}.{first[7]} of .npy is unknown; expected 1.0, 2.0 or 3.0"
+        )
+    length = int.from_bytes(first[8 : 8 + width], "little")
+    if length > MAX_HEADER_BYTES:
+        raise LimitError(
+            f"the header of a .npy array takes {length} bytes; expected at most "
+            f"{MAX_HEADER_BYTES} (MAX_HEADER_BYTES)"
+        )
+    return 8 + width + length
+
+
+def parse_header(raw: bytes) -> ArrayHeader:
+    """What a whole header says, from its magic to its end.
+
+    Raises, without naming the file:
+        FormatError: it is no such header.
+        UnsupportedFormatError: the array is of a type that cannot be read without unpickling, or
+            that the header does not tell.
+    """
+    text = raw[10 if raw[6] == 1 else 12 :].decode("latin-1")
+    members = _Tokens(text).dict()
+    if set(members) != _KEYS:
+        raise FormatError(
+            f"the header of a .npy array has the members {sorted(members)}; expected "
+            f"{sorted(_KEYS)}"
+        )
+    shape, descr, fortran = members["shape"], members["descr"], members["fortran_order"]
+    if type(shape) is not tuple or type(fortran) is not bool or type(descr) is not str:
+        raise FormatError(f"expected a dtype, a bool and a shape, found {text!r:.200}")
+    if len(shape) > MAX_DIMS:
+        raise LimitError(f"{len(shape)} dimensions; expected at most {MAX_DIMS} (MAX_DIMS)")
+    dtype, swapped = _parse_descr(descr)
+    itemsize = dtypes.itemsize(dtype)
+    # As numpy counts: an axis of no elements does not make the others small enough.
+    if math.prod(filter(None, shape)) * itemsize > _MAX_ARRAY_BYTES:
+        raise FormatError(f"the shape {list(shape)} takes more than {_MAX_ARRAY_BYTES} bytes")
+    fortran = fortran and sum(size != 1 for size in shape) > 1  # else there is no difference
+    stop = len(raw) + math.prod(shape) * itemsize
+    return ArrayHeader(shape, dtype, swapped, fortran, len(raw), stop)
+
+
+class _Tokens:
+    """The text of a dict of strings, bools and tuples of integers, read from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def dict(self) -> dict[str, str | bool | tuple[int, ...]]:
+        self._expect("{")
+        members: dict[str, str | bool | tuple[int, ...]] = {}
+        token = self._next()
+        while token != ("mark", "}"):
+            kind, key = token
+            if kind != "text" or key in members:
+                raise self._error("a key, each once")
+            self._expect(":")
+            members[key] = self._value()
+            token = self._next()
+            if token == ("mark", ","):
+                token = self._next()
+            elif token != ("mark", "}"):
+                raise self._error("',' or '}'")
+        if self._text[self._at :].strip(" \n\0"):
+            raise self._error("the end")
+        return members
+
+    def _value(self) -> str | bool | tuple[int, ...]:
+        kind, value = self._next()
+        if kind == "text":
+            return value
+        if kind == "bool":
+            return value == "True"
+        if (kind, value) == ("mark", "["):
+            raise UnsupportedFormatError(
+                "an array of a structured dtype cannot be read; save each field as an array of its "
+                "own"
+            )
+        if (kind, value) != ("mark", "("):
+            raise self._error("a string, a bool or a shape")
+        shape: list[int] = []
+        kind, value = self._next()
+        while (kind, value) != ("mark", ")"):
+            if kind != "int" or len(value) > 20:
+                raise self._error("an integer of 0 or more")
+            shape.append(int(value))
+            kind, value = self._next()
+            if (kind, value) == ("mark", ","):
+                kind, value = self._next()
+            elif (kind, value) != ("mark", ")"):
+                raise self._error("',' or ')'")
+        return tuple(shape)
+
+    def _expect(self, mark: str) -> None:
+        if self._next() != ("mark", mark):
+            raise self._error(repr(mark))
+
+    def _next(self) -> tuple[str, str]:
+        found = _TOKEN.match(self._text, self._at)
+        if found is None:
+            raise self._error("more")
+        self._at = found.end()
+        single, double, truth, number, mark = found.groups()
+        if single is not None or double is not None:
+            return "text", single if single is not None else double
+        if truth is not None:
+            return "bool", truth
+        return ("int", number) if number is not None else ("mark", mark)
+
+    def _error(self, expected: str) -> FormatError:
+        return FormatError(
+            f"the header of a .npy array is damaged: expected {expected} before character "
+            f"{self._at} of {self._text!r:.200}"
+        )
+
+
+def _parse_descr(descr: str) -> tuple[str, bool]:
+    """The name of a dtype, and whether its elements are big-endian."""
+    found = _CODE.fullmatch(descr)
+    if found is None:
+        raise FormatError(f"the dtype {descr!r:.80} is none of numpy's")
+    order, kind, size, unit = found.groups()
+    if kind == "O":
+        raise UnsupportedFormatError(
+            "an array of Python objects is pickled, and cordwood never unpickles; if you trust "
+            "where it is from, numpy.load(..., allow_pickle=True) it and save what it holds as "
+            "arrays of numbers"
+        )
+    if kind in "SUTa":
+        raise UnsupportedFormatError(
+            f"an array of text (dtype {descr}) cannot be read; numpy.load it, and save numbers"
+        )
+    swapped = order == ">"
+    if kind == "V" and size == "2":
+        return "bfloat16", swapped  # numpy's name of it: the only type of two bytes it has not
+    if kind == "V":
+        raise UnsupportedFormatError(
+            f"dtype {descr} does not say what the elements are: numpy writes {_unnamed(size)} so; "
+            f"save them in a format that does, or .view() them as {_carrier(size)} before saving"
+        )
+    name = ""
+    if kind in _TIMES and size == "8":
+        name = _TIMES[kind] + (unit or "")
+    elif kind in _KINDS and size and not unit:
+        name = "bool" if (kind, size) == ("b", "1") else f"{_KINDS[kind]}{8 * int(size)}"
+    if not dtypes.is_storable(name) or name in ("int1", "uint1"):
+        raise FormatError(f"the dtype {descr!r:.80} is unknown here")
+    return name, swapped and dtypes.itemsize(name) > 1
+
+
+def _unnamed(size: str) -> str:
+    if size == "1":
+        return "float8 types, int4 and other types of one byte that are not its own"
+    return f"types of {counted(int(size or 0), 'byte')} that are not its own"
+
+
+def _carrier(size: str) -> str:
+    return {"1": "uint8", "4": "uint32", "8": "uint64"}.get(size, "uint8")

@@ -1,0 +1,61 @@
+"""From a .npy file to an Index."""
+
+from __future__ import annotations
+
+from cordwood.errors import FormatError, TruncatedError, UnsupportedFormatError, counted
+from cordwood.formats.npy.element_layout import storage_of
+from cordwood.formats.npy.npy_header import FIRST_BYTES, ArrayHeader, header_bytes, parse_header
+from cordwood.index import Index, Leaf, Source
+from cordwood.storage.open_files import ReadableFile
+from cordwood.tree.structure import LEAF
+
+FORMAT = "npy"
+
+
+def scan(file: ReadableFile) -> Index:
+    """What a .npy file holds: the tree is one numpy array. Nothing in it can be verified.
+
+    bfloat16, which numpy has no name for, lies as two bytes of void, and is read so; the other
+    types of ml_dtypes cannot be told apart in this format.
+
+    Raises:
+        FormatError: it is not a .npy file, or holds more than one array.
+        TruncatedError: it ends too early.
+        LimitError: its header is longer, or its dimensions are more, than numpy allows.
+        UnsupportedFormatError: its elements are Python objects, text, or of a type that the
+            header does not tell.
+    """
+    header = read_array(file, 0)
+    if header.stop != file.size_bytes:
+        raise FormatError(
+            f"{file.name}: byte {header.stop}: expected the end, found "
+            f"{counted(file.size_bytes - header.stop, 'more byte')}: if these are more arrays, "
+            'they have no names: load it with like= and format="eqx"'
+        )
+    storage = storage_of(header, header.start)
+    leaf = Leaf((), "numpy", header.shape, header.dtype, storage)
+    return Index(FORMAT, (LEAF,), (leaf,), (Source(file.name, file.size_bytes),))
+
+
+def read_array(file: ReadableFile, offset: int) -> ArrayHeader:
+    """The header of the array that begins at `offset`, which the file holds all of.
+
+    Raises as `scan` does, naming the file and the byte.
+    """
+    room = file.size_bytes - offset
+    try:
+        size = header_bytes(file.read(offset, min(FIRST_BYTES, room)))
+        if size > room:
+            raise TruncatedError(
+                f"its header takes {size} bytes, and {room} are there; copy or save it again"
+            )
+        header = parse_header(file.read(offset, size))
+        if header.stop > room:
+            raise TruncatedError(
+                f"an array {header.dtype}{list(header.shape)} ends at byte "
+                f"{offset + header.stop}, after the end of the file at byte {file.size_bytes}; "
+                "copy or save it again"
+            )
+    except (FormatError, UnsupportedFormatError) as e:
+        raise type(e)(f"{file.name}: byte {offset}: {e}") from e
+    return header

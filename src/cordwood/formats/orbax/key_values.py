@@ -1,0 +1,261 @@
+"""Where the values of a checkpoint lie, by their keys: files of these names, or an OCDBT database.
+
+A key is the name of an array and, after a slash, of its metadata or of one of its chunks.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+from cordwood.errors import (
+    CorruptionError,
+    FormatError,
+    LimitError,
+    TruncatedError,
+    UnsupportedFormatError,
+)
+from cordwood.formats.orbax.ocdbt import (
+    MANIFEST_NAME,
+    MAX_NODE_BYTES,
+    Child,
+    DataFile,
+    Entry,
+    parse_manifest,
+    parse_node,
+)
+from cordwood.index import Source
+from cordwood.storage.directory_reader import ReadableDirectory
+
+# What is raised again with the name of the file or the leaf.
+READ_ERRORS = (CorruptionError, FormatError, UnsupportedFormatError)
+INLINE_NAME = "values within the B+tree"  # the source that is no file
+_STEP = re.compile("c|[0-9]+")  # a directory that chunks lie in
+MAX_PATH_BYTES = 4000  # Linux takes 4096
+MAX_TREE_BYTES = 1 << 32  # of all nodes, decoded, and of all keys
+
+
+class Place(NamedTuple):
+    """The bytes of a value."""
+
+    source: int
+    offset: int
+    length: int
+
+
+class Values(Protocol):
+    """The values of one tree. Errors name the file; a key is for the caller to name."""
+
+    @property
+    def sources(self) -> list[Source]:
+        """What places are in. It may grow with every value that is found."""
+        ...
+
+    def find(self, key: str) -> Place | None:
+        """Where a value is; None where there is none."""
+        ...
+
+    def names(self, name: str, pattern: re.Pattern[str]) -> set[str]:
+        """What the keys of an array that match go by, after its name and the slash."""
+        ...
+
+    def read(self, place: Place, start: int, stop: int) -> bytes:
+        """Bytes [start, stop) of a value."""
+        ...
+
+
+class Files:
+    """Every value a file."""
+
+    def __init__(self, directory: ReadableDirectory) -> None:
+        self.sources: list[Source] = []
+        self._directory = directory
+        self._folders: dict[str, Mapping[str, int]] = {}
+
+    def find(self, key: str) -> Place | None:
+        _require_plain(key)
+        folder, _, name = key.rpartition("/")
+        size = self._sizes(folder).get(name)
+        if size is None:
+            return None
+        if size < 0:
+            raise CorruptionError(
+                f"{key}: expected a regular file, found a symbolic link, directory or device"
+            )
+        self.sources.append(Source(key, size))
+        return Place(len(self.sources) - 1, 0, size)
+
+    def names(self, name: str, pattern: re.Pattern[str]) -> set[str]:
+        found = set()
+        todo = [""]
+        while todo:
+            above = todo.pop()
+            for key, size in self._sizes(f"{name}/{above}".strip("/")).items():
+                whole = above + key
+                if pattern.fullmatch(whole):
+                    found.add(whole)
+                elif size < 0 and _STEP.fullmatch(key):
+                    todo.append(f"{whole}/")
+        return found
+
+    def read(self, place: Place, start: int, stop: int) -> bytes:
+        source = self.sources[place.source]
+        file = self._directory.file(source.name, source.size_bytes)
+        return file.read(place.offset + start, stop - start)
+
+    def _sizes(self, folder: str) -> Mapping[str, int]:
+        if folder not in self._folders:
+            there = not folder or self._directory.has(folder)
+            self._folders[folder] = self._directory.sizes(folder or ".") if there else {}
+        return self._folders[folder]
+
+
+class Database:
+    """The values of an OCDBT database.
+
+    Attributes:
+        inline: the bytes of the first source, the values that lie in the nodes themselves.
+        keys: all of them, sorted.
+        checked_bytes: of the nodes, which carry checksums.
+
+    Raises, when it is made, CorruptionError, FormatError and UnsupportedFormatError, naming files.
+    """
+
+    def __init__(self, directory: ReadableDirectory) -> None:
+        self._directory = directory
+        self._numbers: dict[str, int] = {}
+        self._sizes: dict[str, Mapping[str, int]] = {}
+        self._places: dict[str, Place] = {}
+        self.sources = [Source(INLINE_NAME, 0)]
+        data = directory.read(MANIFEST_NAME, limit_bytes=MAX_NODE_BYTES)
+        try:
+            root = parse_manifest(data)
+        except READ_ERRORS as e:
+            raise type(e)(f"{directory.name}/{MANIFEST_NAME}: {e}") from e
+        self.checked_bytes = 0
+        inline = bytearray()
+        self._last: bytes | None = None
+        if root is not None:
+            self._walk(root, inline)
+        self.inline = bytes(inline)
+        self.sources[0] = Source(INLINE_NAME, len(inline))
+        self.keys = list(self._places)  # which is how bytes of UTF-8 are sorted too
+
+    def find(self, key: str) -> Place | None:
+        return self._places.get(key)
+
+    def names(self, name: str, pattern: re.Pattern[str]) -> set[str]:
+        above = f"{name}/" if name else ""
+        return {rest for rest in self._under(above) if pattern.fullmatch(rest)}
+
+    def _under(self, above: str) -> Iterator[str]:
+        for i in range(bisect_left(self.keys, above), len(self.keys)):
+            if not self.keys[i].startswith(above):
+                break
+            yield self.keys[i][len(above) :]
+
+    def read(self, place: Place, start: int, stop: int) -> bytes:
+        source = self.sources[place.source]
+        if place.source == 0:
+            return self.inline[place.offset + start : place.offset + stop]
+        file = self._directory.file(source.name, source.size_bytes)
+        return file.read(place.offset + start, stop - start)
+
+    def _walk(self, root: Child, inline: bytearray) -> None:
+        """All nodes, each once: their heights fall from the root on."""
+        seen = set()
+        decoded = 0
+        stack = [root]
+        while stack:
+            child = stack.pop()
+            try:
+                place = self._file(child.file, child.offset, child.length)
+            except READ_ERRORS as e:
+                name, text = self._directory.name, str(e)
+                raise type(e)(text if text.startswith(name) else f"{name}: {text}") from e
+            source = self.sources[place.source]
+            where = f"{self._directory.name}/{source.name}: the node at byte {child.offset}"
+            if place.length > MAX_NODE_BYTES:
+                raise LimitError(
+                    f"{where}: {place.length} bytes; expected at most {MAX_NODE_BYTES} "
+                    "(MAX_NODE_BYTES)"
+                )
+            if place in seen:
+                raise FormatError(f"{where} is referred to twice")
+            seen.add(place)
+            data = self.read(place, 0, place.length)
+            try:
+                node = parse_node(data, child)
+                for entry in node.entries:
+                    self._add(entry, node.data, inline)
+            except READ_ERRORS as e:
+                raise type(e)(f"{where}: {e}") from e
+            self.checked_bytes += len(data)
+            decoded += len(node.data) + sum([len(entry.key) for entry in node.entries])
+            if decoded > MAX_TREE_BYTES:
+                raise LimitError(f"{where}: more than {MAX_TREE_BYTES} bytes of nodes and keys")
+            stack += reversed(node.children)
+
+    def _add(self, entry: Entry, data: bytes, inline: bytearray) -> None:
+        key = _text(entry.key)
+        if self._last is not None and entry.key <= self._last:
+            raise FormatError(f"the key {key!r:.200} does not come after {self._last!r:.200}")
+        self._last = entry.key
+        if entry.file is None:
+            self._places[key] = Place(0, len(inline), entry.length)
+            inline += data[entry.offset : entry.offset + entry.length]
+        else:
+            self._places[key] = self._file(entry.file, entry.offset, entry.length)
+
+    def _file(self, file: DataFile, offset: int, length: int) -> Place:
+        """The place of bytes that must be in a file."""
+        path = _text(file.path)
+        number = self._numbers.get(path)
+        if number is None:
+            _require_plain(path)
+            folder, _, name = path.rpartition("/")
+            if folder not in self._sizes:
+                self._sizes[folder] = self._directory.sizes(folder or ".")
+            size = self._sizes[folder].get(name, -1)
+            if size < 0:
+                what = "is missing" if name not in self._sizes[folder] else "is no regular file"
+                raise CorruptionError(
+                    f"{self._directory.name}/{path} {what}: the checkpoint is incomplete; copy it "
+                    "again, or load another one"
+                )
+            number = self._numbers[path] = len(self.sources)
+            self.sources.append(Source(path, size))
+        size = self.sources[number].size_bytes
+        if offset + length > size:
+            raise TruncatedError(
+                f"{self._directory.name}/{path}: expected {length} bytes at offset {offset}, but "
+                f"the file ends at {size}; copy it again, or load another one"
+            )
+        return Place(number, offset, length)
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as e:
+        raise FormatError(f"{data!r:.200} is not UTF-8") from e
+
+
+def _require_plain(path: str) -> None:
+    """Names only, which lead nowhere but down, and no further than a path can."""
+    steps = path.split("/")
+    if "\0" in path or not all(step and step not in (".", "..") for step in steps):
+        raise FormatError(f"{path!r:.200} is no path of plain names")
+    try:
+        longest = max(len(step.encode()) for step in steps)
+        size = len(path.encode())
+    except UnicodeEncodeError as e:
+        raise FormatError(f"{path!r:.200} holds a lone surrogate") from e
+    if size > MAX_PATH_BYTES:
+        raise LimitError(
+            f"{path!r:.200}: a path of {size} bytes; expected at most {MAX_PATH_BYTES}"
+        )
+    if longest > 255:
+        raise FormatError(f"{path!r:.200} is too long for a file's name")

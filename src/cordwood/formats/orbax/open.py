@@ -1,0 +1,181 @@
+"""Open one tree of an Orbax checkpoint."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+
+from cordwood.errors import IncompleteCheckpointError
+from cordwood.formats.opened import Checked, Contents
+from cordwood.formats.orbax.locate_trees import (
+    Found,
+    is_unfinished,
+    item_kind,
+    look,
+    pick,
+    trees_of,
+)
+from cordwood.formats.orbax.read_index import FORMAT, Scanned, scan
+from cordwood.keypath import format_path
+from cordwood.message_text import printable
+from cordwood.storage.directory_reader import LocalDirectory, OwnedFile
+from cordwood.storage.open_files import MemoryFile, ReadableFile
+from cordwood.storage.path_kind import what_is_at
+
+
+def is_at(path: str | os.PathLike[str]) -> bool:
+    """Whether a directory of Orbax's is there: a checkpoint, steps, or an unfinished save."""
+    return _is_unfinished(path) or _found_at(path).anything
+
+
+def is_checkpoint_at(path: str | os.PathLike[str]) -> bool:
+    """The same, but for a directory of steps."""
+    found = _found_at(path)
+    return not found.steps and (found.anything or _is_unfinished(path))
+
+
+def steps_at(path: str | os.PathLike[str]) -> Sequence[str]:
+    """The steps of a run whose root a directory is, the newest last; () where it is none."""
+    return _found_at(path).steps
+
+
+def _found_at(path: str | os.PathLike[str]) -> Found:
+    try:
+        with LocalDirectory(path) as directory:
+            return look(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return Found()
+
+
+def _is_unfinished(path: str | os.PathLike[str]) -> bool:
+    text = os.fspath(path)
+    return is_unfinished(text.rstrip("/")) and what_is_at(text) == "a folder"
+
+
+def refuse_unfinished(path: str | os.PathLike[str]) -> None:
+    """Raise IncompleteCheckpointError where nothing is at `path` but what a save was to become."""
+    folder, _, name = os.fspath(path).rstrip("/").rpartition("/")
+    try:
+        with LocalDirectory(folder or ("/" if os.fspath(path).startswith("/") else ".")) as above:
+            there = above.sizes(".")
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    for each in sorted(there):
+        if each.startswith(f"{name}.") and is_unfinished(each):
+            raise IncompleteCheckpointError(
+                f"{os.fspath(path)}: Orbax did not finish this save, and left {each}; load an "
+                "earlier step, or save again"
+            )
+
+
+def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
+    """A tree, for `cordwood.open`.
+
+    Args:
+        path: the checkpoint, or the directory of one of its items.
+        prefix: the item's name. None: the checkpoint itself, or its only item that is a tree.
+
+    Raises:
+        IncompleteCheckpointError: the save did not finish, or the directory is a root of steps;
+            names the newest.
+        PrefixError: there is no such item, or none is asked for and there are several.
+        FormatError, CorruptionError: as `formats.orbax.scan`.
+    """
+    text = os.fspath(path)
+    place = LocalDirectory(text)
+    try:
+        found = look(place)  # a prefix that is no item's is a path to anywhere, and not opened
+        kind = item_kind(place, prefix) if prefix is not None and prefix in found.others else ""
+        item = pick(found, prefix, name=text, kind=kind)
+        directory = _tree(place, item)
+    except BaseException:
+        place.close()
+        raise
+    try:
+        scanned = scan(directory)
+        _warn_of_assumed(directory.name, scanned)
+        return Contents(FORMAT, scanned.stored, _files(directory, scanned))
+    except BaseException:
+        directory.close()
+        raise
+
+
+def prefixes_at(path: str | os.PathLike[str]) -> list[str]:
+    """Return the names of the items that are trees; '' for a checkpoint that is one itself.
+
+    Raises IncompleteCheckpointError and FormatError as `open_contents`.
+    """
+    text = os.fspath(path)
+    with LocalDirectory(text) as place:
+        return trees_of(look(place), name=text)
+
+
+def other_items(path: str | os.PathLike[str]) -> Sequence[str]:
+    """Return the names of the items that are no trees: JSON, metrics, iterators."""
+    return _found_at(path).others
+
+
+def _tree(place: LocalDirectory, item: str) -> LocalDirectory:
+    """The directory of an item, which lies in the checkpoint's own; '' is that, which is closed."""
+    if not item:
+        return place
+    with place:
+        return place.folder(item)
+
+
+def _warn_of_assumed(name: str, scanned: Scanned) -> None:
+    """Zeros that nothing vouches for must not pass in silence."""
+    paths = [printable(format_path(path)) or "the root" for path in scanned.assumed]
+    if paths:
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        warnings.warn(
+            f"{name}: no chunk of {paths[0]}{more} is stored: zeros, which older versions of Orbax "
+            "left out without saying so, or files that are lost; cordwood.verify lists them",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _files(directory: LocalDirectory, scanned: Scanned) -> list[ReadableFile]:
+    files: list[ReadableFile] = []
+    for number, source in enumerate(scanned.stored.sources):
+        if number in scanned.memory:
+            files.append(MemoryFile(scanned.memory[number], f"{directory.name}: {source.name}"))
+        else:
+            files.append(OwnedFile(directory, source.name, source.size_bytes))
+    if len(files) == len(scanned.memory):
+        directory.close()  # nothing more will be read, and no file closes it
+    return files
+
+
+def verify_all(path: str | os.PathLike[str]) -> Checked:
+    """Look at all trees of a checkpoint. What Orbax writes carries no digests, but for the nodes
+    of databases.
+
+    Raises as `open_contents`, where there is a save that did not finish, or a root of steps.
+    """
+    text = os.fspath(path)
+    found = Checked(0, 0)
+    with LocalDirectory(text) as place:
+        for item in trees_of(look(place), name=text):
+            if item:
+                with place.folder(item) as directory:
+                    scanned = scan(directory)
+            else:
+                scanned = scan(place)
+            found = _counted(found, scanned, item)
+    return found
+
+
+def _counted(found: Checked, scanned: Scanned, item: str) -> Checked:
+    sources = enumerate(scanned.stored.sources)
+    size = sum([source.size_bytes for number, source in sources if number not in scanned.memory])
+    names = [format_path((item, *path) if item else path) for path in scanned.unstored]
+    return Checked(
+        found.leaves + len(scanned.stored.leaves),
+        found.size_bytes + scanned.checked_bytes,
+        found.unverified_bytes + size - scanned.checked_bytes,
+        found.unstored_chunks + sum(scanned.unstored.values()),
+        (*found.unstored_leaves, *[name or "the root" for name in names]),
+    )

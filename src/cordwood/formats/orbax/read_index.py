@@ -1,0 +1,201 @@
+"""From a directory to an Index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from cordwood.encoding.strict_json import parse_json
+from cordwood.errors import CorruptionError, FormatError
+from cordwood.formats.orbax.array_reader import ArrayReader
+from cordwood.formats.orbax.key_values import READ_ERRORS, Database, Files
+from cordwood.formats.orbax.ocdbt import MANIFEST_NAME
+from cordwood.formats.orbax.sharding_file import SHARDINGS_NAME, parse_shardings
+from cordwood.formats.orbax.tree_metadata import (
+    MAX_TREE_FILE_BYTES,
+    TREE_NAME,
+    StoredLeaf,
+    TreeFile,
+    parse_tree,
+)
+from cordwood.formats.orbax.zero_chunks import Fill
+from cordwood.index import Index, Inline, Leaf
+from cordwood.io.gc_pause import collector_paused
+from cordwood.keypath import KeyPath
+from cordwood.storage.directory_reader import ReadableDirectory
+
+FORMAT = "orbax"
+
+_STRINGS_NAME = "_strings.json"
+_KEYS_FOLDER = "array_metadatas"
+_KEYS_BEGIN = "process_"
+_MOST_SHOWN = 200  # characters of a name, in an error
+# What a Python number is stored as; an array of shape () of any other dtype was numpy's.
+_NUMBERS: Mapping[str, Any] = {"bool": bool, "int64": int, "float64": float}
+_KEY_WORDS = {"threefry2x32": 2, "rbg": 4, "unsafe_rbg": 4}  # of one key, where it is known
+
+
+class Scanned(NamedTuple):
+    """A tree, and those of its sources that are no files."""
+
+    stored: Index
+    memory: Mapping[int, Any]  # the bytes of sources, by their numbers
+    checked_bytes: int  # of the sources, under checksums that matched
+    unstored: Mapping[KeyPath, int]  # of leaves that lack chunks, which are zeros, how many
+    assumed: Sequence[KeyPath]  # leaves without any chunk, where nothing tells that they are zeros
+
+
+def scan(directory: ReadableDirectory) -> Scanned:
+    """What one tree of an Orbax checkpoint holds: the directory that has `_METADATA`.
+
+    Names of sources are relative to it. Arrays are jax's or numpy's, as Orbax recorded; scalars of
+    a dtype that Python's numbers are stored in are those.
+
+    Raises:
+        FormatError: `_METADATA`, the database, an array's metadata or a chunk is not what it
+            should be; names file or array.
+        CorruptionError: a file or chunk is missing, or does not match its checksum.
+        UnsupportedFormatError: a newer version, or a codec that is not read.
+    """
+    with collector_paused():
+        data = directory.read(TREE_NAME, limit_bytes=MAX_TREE_FILE_BYTES)
+        try:
+            tree = parse_tree(data)
+        except FormatError as e:
+            raise type(e)(f"{directory.name}: {e}") from e
+        return _scan(directory, tree)
+
+
+def _scan(directory: ReadableDirectory, tree: TreeFile) -> Scanned:
+    use_ocdbt = tree.use_ocdbt
+    if use_ocdbt is None or not _has_arrays(tree):  # without one Orbax makes no database
+        use_ocdbt = directory.has(MANIFEST_NAME)
+    values: Database | Files = Database(directory) if use_ocdbt else Files(directory)
+    fill = None
+    if not tree.stores_zeros:
+        fill = Fill(values.sources, is_told=use_ocdbt or tree.stores_zeros is False)
+    version = None if tree.use_zarr3 is None else 3 if tree.use_zarr3 else 2
+    reader = ArrayReader(values, version, fill)
+    strings = _strings(directory) if _has_strings(tree) else {}
+    keys = _key_impls(directory)
+    leaves = []
+    for leaf in tree.leaves:
+        try:
+            leaves.append(_leaf(leaf, reader, strings, keys.get(leaf.name)))
+        except READ_ERRORS as e:
+            raise _named(e, directory, leaf.name) from e
+    memory = dict(fill.memory) if fill is not None else {}
+    checked = 0
+    if isinstance(values, Database):
+        memory[0] = values.inline
+        checked = values.checked_bytes
+    told = _shardings(directory)
+    shardings = {n: told[leaf.name] for n, leaf in enumerate(tree.leaves) if leaf.name in told}
+    stored = Index(
+        FORMAT,
+        tree.structure,
+        tuple(leaves),
+        tuple(values.sources),
+        "keys",
+        shardings=shardings,
+    )
+    paths = {leaf.name: leaf.key_path for leaf in tree.leaves}
+    unstored = {paths[name]: count for name, count in reader.unstored.items()}
+    return Scanned(stored, memory, checked, unstored, [paths[name] for name in reader.assumed])
+
+
+def _leaf(
+    stored: StoredLeaf, reader: ArrayReader, strings: Mapping[str, str], key_impl: str | None
+) -> Leaf:
+    path, name, value_type = stored
+    if value_type == "string":
+        if name not in strings:
+            raise CorruptionError(f"{_STRINGS_NAME} does not have it: the checkpoint is incomplete")
+        return Leaf(path, "str", (), "", Inline(strings[name]))
+    array = reader.array(name)
+    shape, dtype, storage = array
+    if key_impl is not None:
+        if dtype != "uint32" or not shape or _KEY_WORDS.get(key_impl, shape[-1]) != shape[-1]:
+            raise FormatError(
+                f"an array of {dtype}{list(shape)} cannot hold PRNG keys of {key_impl!r:.40}"
+            )
+        return Leaf(path, "prng_key", shape, dtype, storage, prng_impl=key_impl)
+    if value_type == "scalar":
+        if shape:
+            raise FormatError(f"an array of shape {list(shape)} is no scalar")
+        number = _NUMBERS.get(dtype)
+        if number is None:
+            return Leaf(path, "numpy_scalar", shape, dtype, storage)
+        return Leaf(path, number.__name__, (), "", Inline(number(reader.element(array))))
+    return Leaf(path, "jax" if value_type == "jax.Array" else "numpy", shape, dtype, storage)
+
+
+def _has_arrays(tree: TreeFile) -> bool:
+    return any(leaf.value_type != "string" for leaf in tree.leaves)
+
+
+def _has_strings(tree: TreeFile) -> bool:
+    return any(leaf.value_type == "string" for leaf in tree.leaves)
+
+
+def _strings(directory: ReadableDirectory) -> Mapping[str, str]:
+    """The values of string leaves, by their names."""
+    found = _json(directory, _STRINGS_NAME)
+    if type(found) is not dict or not all(type(text) is str for text in found.values()):
+        raise FormatError(f"{directory.name}/{_STRINGS_NAME}: expected an object of strings")
+    return found
+
+
+def _shardings(directory: ReadableDirectory) -> Mapping[str, str]:
+    """How arrays lay, by the names of leaves."""
+    if not directory.has(SHARDINGS_NAME):
+        return {}
+    try:
+        data = directory.read(SHARDINGS_NAME, limit_bytes=MAX_TREE_FILE_BYTES)
+    except READ_ERRORS:
+        return {}
+    return parse_shardings(data)
+
+
+def _key_impls(directory: ReadableDirectory) -> Mapping[str, str]:
+    """The implementations of PRNG keys, by the names of leaves."""
+    found: dict[str, str] = {}
+    if not directory.has(_KEYS_FOLDER):
+        return found
+    for file in sorted(directory.sizes(_KEYS_FOLDER)):
+        if not file.startswith(_KEYS_BEGIN):
+            continue
+        path = f"{_KEYS_FOLDER}/{file}"
+        members = _json(directory, path)
+        entries = members.get("array_metadatas") if type(members) is dict else None
+        if type(entries) is not list:
+            raise FormatError(f"{directory.name}/{path}: expected an object with array_metadatas")
+        for entry in entries:
+            about = entry.get("array_metadata") if type(entry) is dict else None
+            if type(about) is not dict or type(about.get("param_name")) is not str:
+                raise FormatError(f"{directory.name}/{path}: {entry!r:.80} is about no array")
+            more = about.get("ext_metadata")
+            impl = more.get("random_key_impl") if type(more) is dict else None
+            if impl is not None:
+                if type(impl) is not str:
+                    raise FormatError(f"{directory.name}/{path}: random_key_impl: {impl!r:.80}")
+                found[about["param_name"]] = impl
+    return found
+
+
+def _json(directory: ReadableDirectory, path: str) -> Any:
+    data = directory.read(path, limit_bytes=MAX_TREE_FILE_BYTES)
+    try:
+        return parse_json(data.decode(), f"{directory.name}/{path}", allow_nan=True)
+    except UnicodeDecodeError as e:
+        raise FormatError(f"{directory.name}/{path} is not UTF-8 at byte {e.start}") from e
+
+
+def _named(error: Exception, directory: ReadableDirectory, name: str) -> Exception:
+    """The same error, telling where."""
+    text = str(error)
+    if not text.startswith(directory.name):
+        plain = name.isprintable() and len(name) <= _MOST_SHOWN
+        shown = name if plain else f"{name!r:.{_MOST_SHOWN}}"
+        text = f"{directory.name}: {shown or 'the root'}: {text}"
+    return type(error)(text)

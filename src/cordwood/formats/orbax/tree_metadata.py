@@ -1,0 +1,226 @@
+"""`_METADATA`: which leaves a tree has, and what their arrays are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from cordwood.encoding.strict_json import parse_json
+from cordwood.errors import FormatError, LimitError
+from cordwood.keypath import KeyPath
+from cordwood.tree.structure import LEAF, MAX_DEPTH, MAX_LEAVES, Node, NodeKind, Structure
+
+TREE_NAME = "_METADATA"
+STORES_ZEROS = "store_array_data_equal_to_fill_value"  # a member of it
+MAX_TREE_FILE_BYTES = 1 << 29
+
+_SEQUENCE, _MAPPING = 1, 2  # a position, or a dict key, field or attribute
+_EMPTY: Mapping[str, Node] = {
+    "None": Node("none"),
+    "Dict": Node("dict"),
+    "List": Node("list"),
+    "Tuple": Node("tuple"),
+    "NamedTuple": Node("namedtuple"),
+}
+_STORED = ("jax.Array", "np.ndarray", "scalar", "string")
+
+
+class StoredLeaf(NamedTuple):
+    """A leaf that has a value somewhere."""
+
+    key_path: KeyPath
+    name: str  # its keys joined by dots, unescaped
+    value_type: str  # one of "jax.Array", "np.ndarray", "scalar", "string"
+
+
+class TreeFile(NamedTuple):
+    """The file, checked."""
+
+    structure: Structure
+    leaves: tuple[StoredLeaf, ...]  # in the order of the structure
+    use_ocdbt: bool | None  # None: not said
+    use_zarr3: bool | None
+    stores_zeros: bool | None  # chunks that equal the fill value are stored too
+
+
+class _Branch:
+    """A container in the making."""
+
+    __slots__ = ("children", "is_sequence")
+
+    def __init__(self, *, is_sequence: bool) -> None:
+        self.children: dict[
+            str, _Branch | str
+        ] = {}  # a str: the value type of a leaf or empty node
+        self.is_sequence = is_sequence
+
+
+def parse_tree(data: bytes) -> TreeFile:
+    """Read and check the file, without naming it in errors.
+
+    Lists cannot be told from tuples, and keys of dicts that are no strings have become strings,
+    unless the writer was asked for rich types: then tuples are known.
+
+    Raises FormatError, LimitError.
+    """
+    try:
+        members = parse_json(data.decode(), TREE_NAME, allow_nan=True)
+    except UnicodeDecodeError as e:
+        raise FormatError(f"{TREE_NAME} is not UTF-8 at byte {e.start}") from e
+    entries = members.get("tree_metadata") if type(members) is dict else None
+    if type(entries) is not dict:
+        raise FormatError(f"{TREE_NAME}: expected a JSON object with tree_metadata")
+    if len(entries) > MAX_LEAVES:
+        raise LimitError(f"{TREE_NAME}: {len(entries)} leaves; expected at most {MAX_LEAVES}")
+    root: _Branch | str = _Branch(is_sequence=False)
+    for label, entry in entries.items():
+        try:
+            keys, value_type = _entry(entry)
+            if not keys:
+                if len(entries) > 1:
+                    raise FormatError("the tree is this leaf, and has others")
+                root = value_type
+                continue
+            assert isinstance(root, _Branch)
+            _put(root, keys, value_type)
+        except FormatError as e:
+            raise type(e)(f"{TREE_NAME}: tree_metadata: {label!r:.200}: {e}") from e
+    try:
+        structure, leaves = _flat(root, _rich_kinds(members.get("value_metadata_tree")))
+    except FormatError as e:
+        raise type(e)(f"{TREE_NAME}: {e}") from e
+    return TreeFile(
+        structure,
+        leaves,
+        _flag(members, "use_ocdbt"),
+        _flag(members, "use_zarr3"),
+        _flag(members, STORES_ZEROS),
+    )
+
+
+def _flag(members: Mapping[str, Any], name: str) -> bool | None:
+    found = members.get(name)
+    if found is not None and type(found) is not bool:
+        raise FormatError(f"{TREE_NAME}: {name}: expected true or false, found {found!r:.40}")
+    return found
+
+
+def _entry(entry: Any) -> tuple[list[tuple[str, bool]], str]:
+    """The keys of a leaf, and whether each is a position; and its value type."""
+    about = entry.get("value_metadata") if type(entry) is dict else None
+    if type(about) is not dict or type(entry.get("key_metadata")) is not list:
+        raise FormatError("expected an object with key_metadata and value_metadata")
+    value_type = about.get("value_type")
+    if type(value_type) is not str or not (value_type in _EMPTY or value_type in _STORED):
+        raise FormatError(
+            f"value_type {value_type!r:.80} is unknown; expected one of "
+            f"{', '.join([*_STORED, *_EMPTY])}"
+        )
+    keys = []
+    for item in entry["key_metadata"]:
+        key, kind = (item.get("key"), item.get("key_type")) if type(item) is dict else (None, None)
+        if type(key) is not str or kind not in (_SEQUENCE, _MAPPING):
+            raise FormatError(f"key_metadata: expected a key and its key_type, found {item!r:.80}")
+        keys.append((key, kind == _SEQUENCE))
+    if len(keys) > MAX_DEPTH:
+        raise LimitError(f"{len(keys)} keys; expected at most {MAX_DEPTH} (MAX_DEPTH)")
+    return keys, value_type
+
+
+def _put(root: _Branch, keys: list[tuple[str, bool]], value_type: str) -> None:
+    node = root
+    for depth, (key, is_position) in enumerate(keys):
+        if not node.children:
+            node.is_sequence = is_position
+        elif node.is_sequence != is_position:
+            raise FormatError(f"{key!r:.80}: positions and keys in one container")
+        child = node.children.get(key)
+        if depth + 1 == len(keys):
+            if child is not None:
+                raise FormatError("it occurs twice, or other leaves lie within it")
+            node.children[key] = value_type
+        elif isinstance(child, str):
+            raise FormatError(f"it lies within {key!r:.80}, which is a leaf")
+        else:
+            if child is None:
+                child = node.children[key] = _Branch(is_sequence=False)
+            node = child
+
+
+def _flat(
+    root: _Branch | str, kinds: Mapping[tuple[str, ...], tuple[NodeKind, str]]
+) -> tuple[Structure, tuple[StoredLeaf, ...]]:
+    nodes: list[Node] = []
+    leaves: list[StoredLeaf] = []
+    names: set[str] = set()
+    stack: list[tuple[KeyPath, _Branch | str]] = [((), root)]
+    while stack:
+        path, value = stack.pop()
+        if isinstance(value, str):
+            empty = _EMPTY.get(value)
+            nodes.append(LEAF if empty is None else empty)
+            if empty is None:
+                name = ".".join(map(str, path))
+                if name in names:
+                    raise FormatError(
+                        f"two leaves are called {name!r:.200}: they were saved to one place, and "
+                        "one of them is lost"
+                    )
+                names.add(name)
+                leaves.append(StoredLeaf(path, name, value))
+            continue
+        steps = tuple(map(str, path))
+        node, keys = _container(value, *kinds.get(steps, ("list", "")))
+        nodes.append(node)
+        children = [(key, value.children[str(key)]) for key in keys]
+        stack += [((*path, key), child) for key, child in reversed(children)]
+    return tuple(nodes), tuple(leaves)
+
+
+def _container(value: _Branch, kind: NodeKind, name: str) -> tuple[Node, list[Any]]:
+    """What a container comes back as, and its keys in order."""
+    count = len(value.children)
+    if value.is_sequence and set(value.children) == set(map(str, range(count))):
+        return Node("tuple" if kind == "tuple" else "list", count), list(range(count))
+    keys = tuple(value.children)
+    if kind == "namedtuple":
+        return Node("namedtuple", count, keys, name), list(keys)
+    return Node("dict", count, keys), list(keys)
+
+
+def _rich_kinds(text: Any) -> dict[tuple[str, ...], tuple[NodeKind, str]]:
+    """Which containers are tuples and named tuples, where the writer has said so."""
+    if text is None:
+        return {}
+    if type(text) is not str:
+        raise FormatError(f"value_metadata_tree: expected a string, found {text!r:.80}")
+    found: dict[tuple[str, ...], tuple[NodeKind, str]] = {}
+    stack: list[tuple[tuple[str, ...], Any]] = [((), parse_json(text, "value_metadata_tree"))]
+    while stack:
+        path, value = stack.pop()
+        kind, name, children = _rich_node(value)
+        if kind in ("tuple", "namedtuple"):
+            found[path] = kind, name
+        stack += [((*path, key), child) for key, child in children]
+    return found
+
+
+def _rich_node(value: Any) -> tuple[NodeKind, str, Iterator[tuple[str, Any]]]:
+    if type(value) is list:
+        return "list", "", ((str(i), child) for i, child in enumerate(value))
+    if type(value) is not dict:
+        return "leaf", "", iter(())
+    category, name = value.get("category"), value.get("clazz")
+    if type(category) is not str or type(name) is not str:
+        return "dict", "", iter(value.items())
+    entries = value.get("entries")
+    if type(entries) is not list:
+        return "leaf", "", iter(())
+    if category == "namedtuple":
+        pairs = [item for item in entries if type(item) is dict and type(item.get("key")) is str]
+        return "namedtuple", name, ((item["key"], item.get("value")) for item in pairs)
+    return (
+        ("tuple" if name == "tuple" else "list"),
+        "",
+        ((str(i), e) for i, e in enumerate(entries)),
+    )

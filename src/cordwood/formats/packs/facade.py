@@ -1,0 +1,3 @@
+"""The layout of packs: what `cordwood.formats.directory_formats` asks of one."""
+
+from __future__ import annotations

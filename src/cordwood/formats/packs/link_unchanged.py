@@ -1,0 +1,184 @@
+"""The files of an older checkpoint that a save takes over, where the tree's bytes are unchanged."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+from cordwood.errors import CordwoodError, CorruptionError, FormatError
+from cordwood.formats.packs.file_names import RULES
+from cordwood.formats.packs.index_item import Item
+from cordwood.formats.packs.locate import store_at
+from cordwood.formats.packs.plan_save import Layout, WrittenPack
+from cordwood.formats.packs.previous_step import BaseFile, base_files
+from cordwood.formats.packs.read_index import parse_items
+from cordwood.formats.safetensors.stored_digests import sealed_digests
+from cordwood.formats.save_plan import Fetch
+from cordwood.formats.tree_shards import PartViews
+from cordwood.io.compare_bytes import (
+    Difference,
+    changed_cells,
+    check_differences,
+    seen_difference,
+)
+from cordwood.io.uninterruptible import Check
+from cordwood.plan.deduplicate import (
+    cells_of_process,
+    is_worth_a_file,
+    is_worth_a_link,
+    linked_parts,
+    peek_order,
+)
+from cordwood.storage.open_files import ReadableFile
+from cordwood.storage.storage_protocol import DirectoryStore, StoreSave
+
+_log = logging.getLogger("cordwood")
+
+
+class Links(NamedTuple):
+    """The files of one process that need not be written."""
+
+    packs: list[WrittenPack]
+    cells: frozenset[tuple[int, int]]  # what of the tree they hold: leaf, and number of the cell
+    settled: frozenset[tuple[int, int]]  # cells to write that seem not to have changed
+    size_bytes: int  # of the cells
+
+
+NOTHING = Links([], frozenset(), frozenset(), 0)
+
+
+def link_packs(
+    save: StoreSave,
+    path: str,
+    base: str,
+    layout: Layout,
+    *,
+    prefix: str,
+    process: int,
+    look: Fetch,
+    take: Fetch,
+    check: Check,
+) -> Links:
+    """Link those files of a checkpoint whose cells are, mostly, the tree's to the last byte.
+
+    What is linked was read, and matched both its digests and the tree. A file that is damaged is
+    not linked, so that what it holds is written anew; the log tells of it.
+
+    Args:
+        save: under way.
+        path: where it saves to.
+        base: the name of the checkpoint, a directory beside that one.
+        layout: of the tree.
+        prefix: of the item.
+        process: this one's number; it links what it has written itself.
+        look: gives a leaf, any number of times.
+        take: called for each leaf of which nothing is left to write.
+        check: called now and then; what it raises ends the save.
+    """
+    folder = f"{path.rpartition('/')[0]}/{base}"
+    store = store_at(folder)
+    found = _item(store, prefix)
+    if not store.has_links or found is None:
+        return NOTHING
+    views = PartViews(look)
+    packs: list[WrittenPack] = []
+    cells: set[tuple[int, int]] = set()
+    settled: dict[tuple[int, int], int] = {}  # and their bytes
+    size_bytes = 0
+    left = Counter(leaf for leaf, _ in cells_of_process(layout.shares, process))
+    for there in base_files(found, layout, process):
+        source, stored = there
+        value_of = partial(_value, layout, there, views)
+        try:
+            (file,) = store.open([source])
+            with file:
+                same = _peek(file, there, value_of, check)
+        except (CorruptionError, FormatError, OSError) as e:
+            _tell(store, prefix, e)
+            continue
+        held = {i: (stored[i].leaf, stored[i].cell) for i in same}
+        sizes = {held[i]: stored[i].length for i in same}
+        if not is_worth_a_link(stored, same):
+            settled.update(sizes)
+            continue
+        if not save.link(folder, source.name, check):
+            return NOTHING if not packs else Links(packs, frozenset(cells), frozenset(), size_bytes)
+        try:
+            assert source.sealed is not None
+            (file,) = store_at(path).open([source])  # what was linked, whatever lies there now
+            with file:
+                digests = sealed_digests(file, source.sealed)
+                same -= changed_cells(file, digests, stored, same, value_of, check=check)
+        except (CorruptionError, FormatError, OSError) as e:
+            save.forgo(source.name)
+            settled.update(sizes)
+            _tell(store, prefix, e)
+            continue
+        if not is_worth_a_link(stored, same):
+            save.forgo(source.name)
+            settled.update({held[i]: stored[i].length for i in same})
+            continue
+        parts = linked_parts(stored, same)
+        packs.append(WrittenPack(source.name, source.size_bytes, source.sealed, parts))
+        size_bytes += sum([stored[i].length for i in same])
+        cells.update([held[i] for i in same])
+        left.subtract([held[i][0] for i in same])
+        for leaf in {held[i][0] for i in same if not left[held[i][0]]}:
+            take(leaf)
+    apart = frozenset(settled) if is_worth_a_file(settled.values()) else frozenset()
+    return Links(packs, frozenset(cells), apart, size_bytes)
+
+
+def _item(store: DirectoryStore, prefix: str) -> Item | None:
+    """An item of a checkpoint that may just be deleted."""
+    with suppress(CordwoodError, OSError):
+        data = store.read_index()
+        if data is not None:
+            return parse_items(data, name=f"{store.name}/{RULES.index_name}").get(prefix)
+    return None
+
+
+def _value(layout: Layout, file: BaseFile, views: PartViews, position: int) -> Any:
+    leaf, cell = file.cells[position][:2]
+    grid = layout.grids[leaf]
+    assert grid is not None
+    return views.part(leaf, grid.box(cell) if grid.cell_count > 1 else None)
+
+
+def _peek(
+    file: ReadableFile, there: BaseFile, value_of: Callable[[int], Any], check: Check
+) -> frozenset[int]:
+    """The positions of cells that have not changed, as far as a few of their bytes tell.
+
+    Raises CorruptionError where the file is not to be linked because it is damaged.
+    """
+    source, cells = there
+    sample, rest = peek_order(cells)
+    gone: dict[int, Difference] = {}
+
+    def look(positions: list[int]) -> None:
+        for i in positions:
+            check()
+            found = seen_difference(file, cells[i], value_of(i))
+            if found is not None:
+                gone[i] = found
+
+    look(sample)
+    same: frozenset[int] = frozenset()
+    if len(gone) < len(sample):
+        look(rest)
+        same = frozenset([i for i, cell in enumerate(cells) if cell.leaf >= 0 and i not in gone])
+    if not is_worth_a_link(cells, same):  # otherwise all of it is read
+        assert source.sealed is not None
+        check_differences(file, partial(sealed_digests, file, source.sealed), gone.values())
+    return same
+
+
+def _tell(store: DirectoryStore, prefix: str, error: Exception) -> None:
+    """Say that a file is damaged, unless the whole checkpoint has been deleted meanwhile."""
+    if _item(store, prefix) is not None:
+        _log.warning("%s; what it held is written anew", error)

@@ -1,0 +1,57 @@
+"""What the leaves of a directory of packs are, without where they lie: needs no numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from cordwood.encoding.leaf_table import parse_runs
+from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
+from cordwood.formats.packs.index_file import decode_index
+from cordwood.formats.packs.leaf_types import ParsedType, dtype_of, parse_type
+from cordwood.index import LeafRuns, LeafSpec
+from cordwood.tree.structure import LEAF, leaf_paths, structure_from_json
+
+
+class ListedItem(NamedTuple):
+    """The leaves of one item."""
+
+    leaves: LeafRuns
+    metadata: Mapping[str, str]
+
+
+def list_items(data: bytes, *, name: str) -> dict[str, ListedItem]:
+    """The items of an index file by their prefixes; what is listed is checked, and no more.
+
+    Raises CorruptionError, FormatError and UnsupportedFormatError, as `scan.parse_items`.
+    """
+    try:
+        return {prefix: _listed(item, prefix) for prefix, item in decode_index(data).items()}
+    except (FormatError, CorruptionError, UnsupportedFormatError) as e:
+        raise type(e)(f"{name}: {e}") from e
+
+
+def _listed(item: Any, prefix: str) -> ListedItem:
+    where = f"items[{prefix!r:.80}]"
+    members = ("types", "nodes", "leaves")
+    if type(item) is not dict or not all(type(item.get(each)) is list for each in members):
+        raise FormatError(f"{where}: expected an object of lists: {', '.join(members)}")
+    types = [parse_type(each, where=f"{where}: types[{n}]") for n, each in enumerate(item["types"])]
+    structure = structure_from_json(item["nodes"], max_leaves=len(item["leaves"]) + (1 << 24))
+    runs = parse_runs(item["leaves"], len(types), structure.count(LEAF), where=f"{where}: leaves")
+    cuts = tuple([tuple([axis.parts for axis in parsed.axes or ()]) for parsed in types])
+    metadata = item.get("metadata")
+    return ListedItem(
+        LeafRuns(leaf_paths(structure), tuple(map(_spec, types)), cuts, runs),
+        metadata if type(metadata) is dict else {},
+    )
+
+
+def _spec(parsed: ParsedType) -> LeafSpec:
+    leaf_type, _, axes = parsed
+    if axes is None:
+        return LeafSpec((), leaf_type.kind, (), "")
+    shape = tuple([axis.size for axis in axes])
+    return LeafSpec(
+        (), leaf_type.kind, shape, dtype_of(leaf_type), leaf_type.weak_type, leaf_type.prng_impl
+    )

@@ -1,0 +1,117 @@
+"""Open a directory of packs."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from cordwood.errors import CordwoodError, IncompleteCheckpointError, counted
+from cordwood.formats.opened import Contents
+from cordwood.formats.packs.file_names import RULES
+from cordwood.formats.packs.index_file import decode_index, select_item
+from cordwood.formats.packs.index_item import Item
+from cordwood.formats.packs.locate import store_at
+from cordwood.formats.packs.read_index import FORMAT, index_of, parse_items
+from cordwood.formats.safetensors.stored_digests import sealed_digests
+from cordwood.formats.step_directories import LOOKED_AT, listed, sorted_steps
+from cordwood.index import Box, Digests, Leaf
+from cordwood.storage.storage_protocol import DirectoryStore
+
+_LISTED_CELLS = 200_000  # of an item with more, only those are listed that are wanted
+_ATTEMPTS = 20  # each lost to a save that came in between
+
+
+def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
+    """An item of a directory of packs.
+
+    Args:
+        path: the directory.
+        prefix: of the item. None: the tree saved without one, or the only item.
+
+    Raises:
+        FileNotFoundError: there is nothing.
+        IncompleteCheckpointError: there is no index.
+        PrefixError: there is no such item, or none is asked for and there are several.
+        FormatError: the index is not what docs/format.md says, or a file is too short.
+        CorruptionError: the index is damaged, or a file is missing or of another size.
+    """
+    store = store_at(path)
+    data = read_index(store)
+    for _ in range(_ATTEMPTS):
+        try:
+            return _open(store, data, prefix)
+        except CordwoodError:
+            again = read_index(store)
+            if again == data:
+                raise
+            data = again
+    return _open(store, data, prefix)
+
+
+def prefixes_at(path: str | os.PathLike[str]) -> list[str]:
+    """Return the prefixes of the trees of a directory of packs, sorted; '' for the unnamed one.
+
+    Raises as `open_contents` does.
+    """
+    store = store_at(path)
+    data = read_index(store)
+    try:
+        return sorted(decode_index(data))
+    except CordwoodError as e:
+        raise type(e)(f"{store.name}/{RULES.index_name}: {e}") from e
+
+
+def read_index(store: DirectoryStore) -> bytes:
+    """The index of a checkpoint that must be there. Raises as `open_contents` does."""
+    data = store.read_index()
+    if data is not None:
+        return data
+    names = store.names()
+    if not names:
+        raise FileNotFoundError(errno.ENOENT, "there is no checkpoint", store.name)
+    steps = sorted_steps(names)
+    if not steps:
+        raise IncompleteCheckpointError(
+            f"{store.name} has no {RULES.index_name}: no save to it has finished, or it is no "
+            "checkpoint"
+        )
+    newest = steps[-1]
+    for step in reversed(steps[-LOOKED_AT:]):
+        if store_at(f"{store.name}/{step}").read_index() is not None:
+            newest = step
+            break
+    raise IncompleteCheckpointError(
+        f"{store.name} is a directory of {counted(len(steps), 'step')} ({listed(steps)}), and no "
+        f"checkpoint itself: load one of them; the newest is {store.name}/{newest}"
+    )
+
+
+def _open(store: DirectoryStore, data: bytes, prefix: str | None) -> Contents:
+    items = parse_items(data, name=f"{store.name}/{RULES.index_name}")
+    item = select_item(items, prefix, name=store.name)
+    listed = item.cell_count <= _LISTED_CELLS
+    index = index_of(item, wanted=None if listed else [()] * len(item.leaf_types))
+    files = store.open(index.sources)
+
+    def fetch(number: int) -> Digests:
+        sealed = index.sources[number].sealed
+        assert sealed is not None
+        return sealed_digests(files[number], sealed)
+
+    def is_current() -> bool:
+        with suppress(CordwoodError):
+            return store.read_index() == data
+        return False
+
+    def locate(wanted: Mapping[int, Sequence[Box] | None]) -> dict[int, Leaf]:
+        return _located(item, wanted)
+
+    return Contents(FORMAT, index, files, fetch, None if listed else locate, is_current)
+
+
+def _located(item: Item, wanted: Mapping[int, Sequence[Box] | None]) -> dict[int, Leaf]:
+    boxes = [wanted.get(leaf, ()) for leaf in range(len(item.leaf_types))]
+    leaves = index_of(item, wanted=boxes).leaves
+    return {leaf: leaves[leaf] for leaf in wanted}

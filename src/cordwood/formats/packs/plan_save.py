@@ -1,0 +1,273 @@
+"""From shares of leaves to the plans of files, and to the index once these are written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from cordwood.encoding.json_values import encode_value
+from cordwood.encoding.leaf_table import BYTE_KINDS, runs_of
+from cordwood.encoding.tensor_names import tensor_names
+from cordwood.formats.packs.index_item import GAP
+from cordwood.formats.packs.leaf_grid import Grid
+from cordwood.formats.packs.leaf_types import PackedType, Tensor, tensor_of, to_json, type_of
+from cordwood.formats.safetensors.plan_save import plan_save
+from cordwood.index import Box, LeafSpec, Sealed
+from cordwood.keypath import KeyPath
+from cordwood.plan.file_assignment import Gap, Pack, Part, packs_of_all
+from cordwood.plan.file_plan import FilePlan
+from cordwood.plan.write_assignment import FileSizes, Shares, Stored, share_out
+from cordwood.sharding.box import shape_of
+from cordwood.sharding.shard_map import ShardMap, single
+from cordwood.tree.structure import LEAF, Node, Structure, structure_to_json
+
+
+class Layout(NamedTuple):
+    """A tree, and who writes which part of it. Equal on every process."""
+
+    structure: Structure
+    specs: tuple[LeafSpec, ...]
+    tensors: tuple[Tensor | None, ...]  # of each leaf; None: the index holds it
+    grids: tuple[Grid | None, ...]
+    shares: Shares
+
+
+class PackPlan(NamedTuple):
+    """A file to write. `LeafBytes.leaf` in its plan is a position in `parts`."""
+
+    name: str
+    plan: FilePlan
+    parts: tuple[tuple[int, Box | None], ...]  # leaf, and which part of it; None: all
+
+
+class WrittenPack(NamedTuple):
+    """What process 0 has to know of a file that was written, or linked."""
+
+    name: str
+    size_bytes: int
+    sealed: Sealed
+    parts: tuple[Part | Gap, ...] | None = None  # None: as `packs_of_all` has it
+
+
+def lay_out(
+    structure: Structure,
+    specs: Sequence[LeafSpec],
+    shards: Sequence[ShardMap],
+    *,
+    process_count: int,
+    sizes: FileSizes,
+) -> Layout:
+    """Decide what goes where.
+
+    Args:
+        structure: the containers, with one leaf for each of `specs`, in order.
+        specs: the leaves. Of a PRNG key array, shape and dtype are those of its key data.
+        shards: of each leaf, how it is spread; of one that is no array, anything.
+        process_count: how many processes take part.
+        sizes: how large the files are to be.
+
+    Raises:
+        UnsupportedLeafError: a leaf cannot be stored.
+    """
+    known: dict[tuple[Any, ...], Tensor | None] = {}
+    tensors = tuple([_known_tensor(spec, known) for spec in specs])
+    stored = []
+    for leaf, (spec, tensor) in enumerate(zip(specs, tensors, strict=True)):
+        if tensor is not None:
+            spread = single(tensor.shape) if spec.kind in BYTE_KINDS else shards[leaf]
+            stored.append(Stored(leaf, tensor.itemsize, spread))
+    shares = share_out(stored, process_count=process_count, sizes=sizes)
+    grids: list[Grid | None] = [None] * len(specs)
+    for group in shares.groups:
+        grid = Grid(group.shape, group.cuts)
+        for leaf in group.leaves:
+            grids[leaf] = grid
+    return Layout(structure, tuple(specs), tensors, tuple(grids), shares)
+
+
+def _known_tensor(spec: LeafSpec, known: dict[tuple[Any, ...], Tensor | None]) -> Tensor | None:
+    """As tensor_of, thought through once for leaves that are alike."""
+    if spec[6] is not None:  # a value
+        return tensor_of(spec)
+    alike = spec[1:4]  # kind, shape, dtype
+    if alike not in known:
+        known[alike] = tensor_of(spec)
+    return known[alike]
+
+
+def pack_name(save_id: str, process: int, number: int) -> str:
+    """The name of a data file, which no other save uses."""
+    return f"data-{save_id}-{process}-{number}.safetensors"
+
+
+def own_packs(
+    layout: Layout, packs: Sequence[Pack], process: int, *, save_id: str, format_tag: str
+) -> list[PackPlan]:
+    """The files that a process writes.
+
+    Args:
+        layout: what `lay_out` returned.
+        packs: their contents, of `cordwood.plan.file_assignment`.
+        process: which process.
+        save_id: 16 hexadecimal digits, of this save alone.
+        format_tag: `format` in the metadata of each file, which some readers ask for.
+    """
+    stored = [leaf for leaf, tensor in enumerate(layout.tensors) if tensor is not None]
+    paths = [layout.specs[leaf].key_path for leaf in stored]
+    names = dict(zip(stored, tensor_names(paths).names, strict=True))
+    return [
+        _plan_pack(layout, pack, names, pack_name(save_id, process, n), format_tag)
+        for n, pack in enumerate(packs)
+    ]
+
+
+def _plan_pack(
+    layout: Layout, pack: Pack, names: Mapping[int, str], name: str, format_tag: str
+) -> PackPlan:
+    dtypes = {leaf: tensor.dtype for leaf, tensor in enumerate(layout.tensors) if tensor}
+    parts: list[tuple[int, Box | None]] = []
+    labels: list[KeyPath] = []
+    shapes: list[tuple[int, ...]] = []
+    for leaves, cell in pack.parts:
+        for leaf in leaves:
+            grid = layout.grids[leaf]
+            assert grid is not None
+            if grid.cell_count == 1:
+                parts.append((leaf, None))
+                labels.append((names[leaf],))
+                shapes.append(grid.shape)
+                continue
+            box = grid.box(cell)
+            parts.append((leaf, box))
+            labels.append((f"{names[leaf]}{_suffix(box)}",))
+            shapes.append(shape_of(box))
+    keys = tuple(tensor_names(labels).names)  # a leaf may be called like a part of another
+    specs = [
+        LeafSpec((key,), "numpy", shape, dtypes[leaf])
+        for key, (leaf, _), shape in zip(keys, parts, shapes, strict=True)
+    ]
+    structure = (Node("dict", len(keys), keys), *[LEAF] * len(keys))
+    plan = plan_save(structure, specs, metadata={"format": format_tag})
+    return PackPlan(name, plan, tuple(parts))
+
+
+def _suffix(box: Box) -> str:
+    ranges = zip(box.start, box.stop, strict=True)
+    return f"[{','.join([f'{start}:{stop}' for start, stop in ranges])}]"
+
+
+def encode_report(written: Sequence[WrittenPack]) -> bytes:
+    """The files of a process, for process 0."""
+    rows = [
+        [name, size, sealed.header_bytes, sealed.header_digest.hex(), _rows(parts)]
+        for name, size, sealed, parts in written
+    ]
+    return json.dumps(rows).encode()
+
+
+def _rows(parts: Sequence[Part | Gap] | None) -> list[Any] | None:
+    """A part as its cell and its column, a gap as a number."""
+    if parts is None:
+        return None
+    return [
+        part.size_bytes if isinstance(part, Gap) else [part.cell, *_spans(part.leaves)]
+        for part in parts
+    ]
+
+
+def decode_report(data: bytes) -> list[WrittenPack]:
+    """What `encode_report` was given."""
+    return [
+        WrittenPack(name, size, Sealed(header_bytes, bytes.fromhex(digest)), _parts(rows))
+        for name, size, header_bytes, digest, rows in json.loads(data)
+    ]
+
+
+def _parts(rows: list[Any] | None) -> tuple[Part | Gap, ...] | None:
+    if rows is None:
+        return None
+    return tuple(
+        [Gap(row) if isinstance(row, int) else Part(_leaves(row[1:]), row[0]) for row in rows]
+    )
+
+
+def _leaves(spans: Sequence[int]) -> tuple[int, ...]:
+    return tuple(
+        [
+            leaf
+            for first, count in zip(spans[::2], spans[1::2], strict=True)
+            for leaf in range(first, first + count)
+        ]
+    )
+
+
+def encode_item(
+    layout: Layout,
+    written: Sequence[Sequence[WrittenPack]],
+    *,
+    save_id: str,
+    metadata: Mapping[str, str],
+) -> dict[str, Any]:
+    """The item of the index, in JSON form.
+
+    Args:
+        layout: what `lay_out` returned.
+        written: the files of each process.
+        save_id: of the save.
+        metadata: the user's strings.
+
+    Raises ValueError where the files are not those that the layout asks for.
+    """
+    numbers: dict[PackedType, int] = {}
+    known: dict[tuple[Any, ...], int] = {}
+    leaf_types = []
+    values = []
+    for spec, tensor, grid in zip(layout.specs, layout.tensors, layout.grids, strict=True):
+        alike = (*spec[1:6], id(grid))  # all but the path and the value
+        if tensor is None or alike not in known:
+            packed = type_of(spec, tensor, grid)
+            known[alike] = numbers.setdefault(packed, len(numbers))
+        leaf_types.append(known[alike])
+        if tensor is None:
+            values.append(encode_value(spec.kind, spec.value))
+    columns: dict[tuple[int, ...], int] = {}
+    files = []
+    for process, (packs, done) in enumerate(zip(packs_of_all(layout.shares), written, strict=True)):
+        told = [pack.parts for pack in done]
+        if None in told or not told:
+            if len(packs) != len(done):
+                raise ValueError(f"process {process} wrote {len(done)} files, not {len(packs)}")
+            told = [pack.parts for pack in packs]
+        for held, (name, size_bytes, sealed, _) in zip(told, done, strict=True):
+            parts: list[int] = []
+            for part in held or ():
+                if isinstance(part, Gap):
+                    parts += (GAP, part.size_bytes)
+                else:
+                    parts += (columns.setdefault(part.leaves, len(columns)), part.cell)
+            row = [name, size_bytes, sealed.header_bytes, sealed.header_digest.hex(), parts]
+            files.append(row)
+    return {
+        "save_id": save_id,
+        "metadata": dict(metadata),
+        "nodes": structure_to_json(layout.structure),
+        "types": [to_json(packed) for packed in numbers],
+        "leaves": runs_of(leaf_types),
+        "values": values,
+        "columns": [_spans(column) for column in columns],
+        "files": files,
+    }
+
+
+def _spans(column: Sequence[int]) -> list[int]:
+    """[first, count, first, count, ...]"""
+    spans: list[int] = []
+    end = -1
+    for leaf in column:
+        if leaf == end:
+            spans[-1] += 1
+        else:
+            spans += (leaf, 1)
+        end = leaf + 1
+    return spans

@@ -1,0 +1,396 @@
+"""Directories of packs: planned, written, opened and cleaned."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple
+
+from cordwood.errors import CordwoodError, NotACheckpointError, StorageError, UnsupportedLeafError
+from cordwood.formats.packs.file_names import RULES, is_pack_name, names_in
+from cordwood.formats.packs.hub_index import HUGGING_FACE_NAME, hugging_face_index
+from cordwood.formats.packs.index_file import decode_index, encode_index
+from cordwood.formats.packs.link_unchanged import NOTHING, Links, link_packs
+from cordwood.formats.packs.locate import store_at
+from cordwood.formats.packs.plan_save import (
+    Layout,
+    PackPlan,
+    WrittenPack,
+    decode_report,
+    encode_item,
+    encode_report,
+    lay_out,
+    own_packs,
+)
+from cordwood.formats.packs.read_index import parse_items
+from cordwood.formats.replicated_leaves import LocalLeaves
+from cordwood.formats.safetensors.plan_save import check_metadata
+from cordwood.formats.save_plan import Fetch, Job, Linking
+from cordwood.formats.tree_shards import LeafParts, Snapshot, take_apart
+from cordwood.index import LeafSpec
+from cordwood.io.uninterruptible import Check
+from cordwood.plan.deduplicate import only, without
+from cordwood.plan.file_assignment import Pack, packs_of_process, packs_of_shares
+from cordwood.plan.write_assignment import FileSizes, bytes_of_leaves
+from cordwood.processes.collective_save import save_together
+from cordwood.processes.rendezvous import Meeting
+from cordwood.processes.tree_fingerprint import joined_fingerprints
+from cordwood.storage.file_transaction import storage_error
+from cordwood.storage.save_ids import new_save_id
+from cordwood.storage.storage_protocol import Change, NewFile, StoreSave
+
+_MAX_SHOWN = 3
+_MAX_PACKS = 99_999  # of a process, where the caller says how large they are to be
+
+
+class Plan(NamedTuple):
+    """A save to a directory, before a byte of it is written."""
+
+    layout: Layout  # equal on every process
+    snapshot: Snapshot  # of the caller's leaves
+    process: int  # this one's number
+    prefix: str
+    metadata: Mapping[str, str]
+
+
+def plan(
+    tree: Any,
+    *,
+    prefix: str | None,
+    metadata: Mapping[str, str],
+    process: int,
+    process_count: int,
+    sizes: FileSizes,
+) -> Plan:
+    """Decide what of a tree goes where.
+
+    Args:
+        tree: what to save.
+        prefix: under which name; None: none.
+        metadata: the user's strings.
+        process: this one's number.
+        process_count: how many take part.
+        sizes: how large files are to be where they go.
+
+    Raises as `cordwood.save` does, before it writes.
+    """
+    check_metadata(metadata)
+    _check_prefix(prefix)
+    snapshot = take_apart(tree, process=process, process_count=process_count)
+    layout = lay_out(
+        snapshot.structure,
+        snapshot.specs,
+        snapshot.shards,
+        process_count=process_count,
+        sizes=sizes,
+    )
+    return Plan(layout, snapshot, process, prefix or "", dict(metadata))
+
+
+def _check_prefix(prefix: str | None) -> None:
+    if prefix is None:
+        return
+    if type(prefix) is not str:
+        raise TypeError(f"prefix: expected a str, found {type(prefix).__name__}")
+    try:
+        prefix.encode()
+    except UnicodeEncodeError as e:
+        raise ValueError(f"prefix: {prefix!r:.80} holds a lone surrogate") from e
+
+
+def plan_job(
+    path: str | os.PathLike[str],
+    tree: Any,
+    *,
+    prefix: str | None,
+    metadata: Mapping[str, str],
+    meeting: Meeting,
+    linking: Linking | None = None,
+    max_shard_bytes: int | None = None,
+    items: Mapping[str, Any] | None = None,
+    save_id: str | None = None,
+) -> Job:
+    """Plan the save of a tree by the processes of a meeting.
+
+    Args:
+        path: the directory.
+        tree: what to save.
+        prefix: under which name; None: none.
+        metadata: strings that go with the tree.
+        meeting: of the processes, not entered yet.
+        linking: what is needed to link files of an older checkpoint.
+        items: more trees by their prefixes, which are committed with this one. Of other prefixes
+            no tree stays then. None: this tree alone is saved, and those of other prefixes stay.
+        max_shard_bytes: how large data files are to be at most; None: as the store has it.
+        save_id: for tests.
+    """
+    store = store_at(path)
+    file_sizes = store.file_sizes
+    if max_shard_bytes is not None:
+        file_sizes = file_sizes._replace(pack_bytes=max_shard_bytes, max_packs=_MAX_PACKS)
+    trees: dict[str, Any] = {**(items or {}), prefix or "": tree}
+    plans = []
+    for name, each in sorted(trees.items()):
+        is_item = name != (prefix or "")
+        try:
+            planned = plan(
+                each,
+                prefix=name,
+                metadata={} if is_item else metadata,
+                process=meeting.index,
+                process_count=meeting.count,
+                sizes=file_sizes,
+            )
+        except UnsupportedLeafError as e:
+            if not is_item:
+                raise
+            raise UnsupportedLeafError(
+                f"items: {name}: {e}. An item is a tree of arrays, or has get_state and "
+                "set_state, or state_dict and load_state_dict"
+            ) from e
+        plans.append(planned)
+    leaves: list[Any] = []
+    starts: list[int] = []
+    sizes: list[int] = []
+    for planned in plans:
+        starts.append(len(leaves))
+        leaves += planned.snapshot.leaves
+        shares, count = planned.layout.shares, len(planned.snapshot.leaves)
+        sizes += bytes_of_leaves(shares, meeting.index, count)
+    # They are asked for when they are written: until then nothing here keeps them.
+    plans = [each._replace(snapshot=each.snapshot._replace(leaves=())) for each in plans]
+
+    def write(fetch: Fetch) -> None:
+        parts = [
+            LocalLeaves(each.snapshot, meeting, partial(_from, fetch, start))
+            for each, start in zip(plans, starts, strict=True)
+        ]
+
+        def write_own(save_id: str, base: str) -> bytes:
+            todo = []
+            for planned, own, start in zip(plans, parts, starts, strict=True):
+                links = NOTHING
+                if linking is not None and base:
+                    look = partial(_from, linking.look, start)
+                    links = link_packs(
+                        save,
+                        store.name,
+                        base,
+                        planned.layout,
+                        prefix=planned.prefix,
+                        process=planned.process,
+                        look=partial(_look, own, look),
+                        take=own.fetch,
+                        check=meeting.check,
+                    )
+                    linking.linked_bytes += links.size_bytes
+                todo.append((planned, links, own.fetch))
+            written = _write_packs(save, todo, save_id=save_id, check=meeting.check)
+            return b"\n".join(map(encode_report, written))
+
+        def commit(save_id: str, reports: list[bytes]) -> None:
+            own = [list(map(decode_report, report.split(b"\n"))) for report in reports]
+            written = [list(each) for each in zip(*own, strict=True)]  # by tree, then process
+            saved = list(zip(plans, written, strict=True))
+            alone = items is not None
+            save.commit(lambda old: _change(saved, old, save_id, name=store.name, alone=alone))
+
+        saving = store.saving(
+            others_commit=meeting.index > 0, timeout_seconds=meeting.timeout_seconds
+        )
+        with meeting, saving as save:
+            save_together(
+                meeting,
+                save,
+                where=store.name,
+                save_id=save_id or new_save_id(),
+                specs=_specs(plans),
+                tell=str if linking is None else linking.base,
+                prints=lambda: joined_fingerprints([each.prints() for each in parts]),
+                write=write_own,
+                commit=commit,
+            )
+
+    return Job(leaves, write, sizes)
+
+
+def _from(fetch: Fetch, start: int, leaf: int) -> Any:
+    return fetch(start + leaf)
+
+
+def _look(leaves: LocalLeaves, look: Fetch, leaf: int) -> Any:
+    return leaves.look(leaf, look)
+
+
+def _specs(plans: Sequence[Plan]) -> Sequence[LeafSpec]:
+    """Return the leaves of all trees; of several, those of a prefix are named with it."""
+    if len(plans) == 1:
+        return plans[0].snapshot.specs
+    return [
+        spec._replace(key_path=(each.prefix, *spec.key_path)) if each.prefix else spec
+        for each in plans
+        for spec in each.snapshot.specs
+    ]
+
+
+def _save_id_of(save_id: str, number: int) -> str:
+    """Return the id for one of the trees that are saved together, whose files need names apart."""
+    return f"{(int(save_id, 16) + number) % 2**64:016x}"
+
+
+def _write_packs(
+    save: StoreSave,
+    todo: Sequence[tuple[Plan, Links, Fetch]],
+    *,
+    save_id: str,
+    check: Check,
+) -> list[list[WrittenPack]]:
+    """Write the files of this process; return what process 0 has to know of them, by tree.
+
+    Args:
+        save: under way.
+        todo: of each tree the plan, what of it need not be written, and what gives a leaf, the
+            caller's or a held one; that is called once for each.
+        save_id: 16 hexadecimal digits, the same on every process, of this save alone.
+        check: called now and then; what it raises ends the save.
+    """
+    files: list[Iterator[NewFile]] = []
+    packs_of: list[tuple[Sequence[Pack], list[PackPlan]]] = []
+    for number, (planned, links, fetch) in enumerate(todo):
+        contents = _left(planned, links)
+        packs = own_packs(
+            planned.layout,
+            contents,
+            planned.process,
+            save_id=_save_id_of(save_id, number),
+            format_tag=planned.metadata.get("format", "pt"),
+        )
+        parts = LeafParts(fetch, [leaf for pack in packs for leaf, _ in pack.parts])
+        files.append(_new_files(packs, parts))
+        packs_of.append((contents, packs))
+    sealed = iter(save.write(chain.from_iterable(files), check))
+    found = []
+    for (_, links, _), (contents, packs) in zip(todo, packs_of, strict=True):
+        written = [
+            WrittenPack(pack.name, pack.plan.size_bytes, next(sealed), content.parts)
+            for pack, content in zip(packs, contents, strict=True)
+        ]
+        if not links.packs and not links.settled:
+            # All can tell for themselves what is in them.
+            found.append([pack._replace(parts=None) for pack in written])
+        else:
+            found.append([*links.packs, *written])
+    return found
+
+
+def _left(planned: Plan, links: Links) -> Sequence[Pack]:
+    """The files to write: what has not changed in files of its own, which can be linked next."""
+    shares = planned.layout.shares
+    if not links.packs and not links.settled:
+        return packs_of_process(shares, planned.process)
+    own = without(shares, shares.of_process[planned.process], links.cells)
+    return [
+        *packs_of_shares(shares, only(shares, own, links.settled)),
+        *packs_of_shares(shares, without(shares, own, links.settled)),
+    ]
+
+
+def _new_files(packs: list[PackPlan], parts: LeafParts) -> Iterator[NewFile]:
+    for pack in packs:
+        yield NewFile(pack.name, pack.plan, partial(_part_of, pack, parts))
+
+
+def _part_of(pack: PackPlan, parts: LeafParts, number: int) -> Any:
+    return parts.part(*pack.parts[number])
+
+
+def _change(
+    saved: Sequence[tuple[Plan, list[list[WrittenPack]]]],
+    old: bytes | None,
+    save_id: str,
+    *,
+    name: str,
+    alone: bool,
+) -> Change:
+    """Return the index with this save in it, in place of the items of its prefixes.
+
+    Args:
+        saved: the trees, with the files of each process.
+        old: the index as it is; None: there is none.
+        save_id: of the save.
+        name: the directory's, for errors.
+        alone: leave no item of another prefix.
+
+    Raises as `parse_items` does: the old index cannot be kept in part.
+    """
+    try:
+        items = {} if old is None else decode_index(old)
+        before = names_in(items)
+    except CordwoodError as e:
+        raise type(e)(f"{name}/{RULES.index_name}: {e}") from e
+    if alone:
+        items = {}
+    added = {}
+    for number, (planned, written) in enumerate(saved):
+        items[planned.prefix] = encode_item(
+            planned.layout,
+            written,
+            save_id=_save_id_of(save_id, number),
+            metadata=planned.metadata,
+        )
+        added.update({pack.name: pack.size_bytes for own in written for pack in own})
+    data = encode_index(dict(sorted(items.items())))
+    parsed = parse_items(data, name=f"{name}/{RULES.index_name}")
+    kept = names_in(items)
+    beside = {HUGGING_FACE_NAME: hugging_face_index(parsed)}
+    return Change(data, added, beside, kept=kept, dropped=before - kept)
+
+
+def refuse_foreign(path: str | os.PathLike[str]) -> None:
+    """Raise unless `path` is a place for a save: nothing, a checkpoint, or what a dead one left.
+
+    Raises NotACheckpointError.
+    """
+    store = store_at(path)
+    try:
+        data = store.read_index()
+        names = store.names() if data is None else []
+        if RULES.index_name in names:  # another save has put it there meanwhile
+            data = store.read_index()
+        if data is not None:
+            parse_items(data, name=f"{store.name}/{RULES.index_name}")
+            return
+        foreign = [name for name in names if not _may_be_ours(name)]
+    except NotADirectoryError as e:
+        raise NotACheckpointError(
+            f"{store.name} is a file; expected a directory, or nothing there yet"
+        ) from e
+    except StorageError:
+        raise  # the disk's fault, not the checkpoint's
+    except CordwoodError as e:
+        raise NotACheckpointError(
+            f"{store.name} is not a checkpoint that can be saved over ({e}); remove it, or save "
+            "to another path"
+        ) from e
+    except OSError as e:
+        if e.errno is None or not store.has_links:  # of an object store
+            raise
+        doing = f"reading {RULES.index_name}"
+        raise storage_error(e, store.name, doing, what="checkpoint", in_place=False) from e
+    if foreign:
+        more = f" and {len(foreign) - _MAX_SHOWN} more" if len(foreign) > _MAX_SHOWN else ""
+        raise NotACheckpointError(
+            f"{store.name} is a directory that is no checkpoint: it has no {RULES.index_name}, "
+            f"but {', '.join(foreign[:_MAX_SHOWN])}{more}; remove it, or save to another path"
+        )
+
+
+def _may_be_ours(name: str) -> bool:
+    """Whether a save that died may have left a file of that name, or NFS keeps it for one."""
+    return (
+        is_pack_name(name)
+        or (name.startswith(".") and ".cordwood-" in name)
+        or name.startswith(".nfs")
+    )

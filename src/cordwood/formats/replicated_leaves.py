@@ -1,0 +1,47 @@
+"""The leaves of a save by several processes: what each holds for itself is compared first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cordwood.formats.save_plan import Fetch
+from cordwood.formats.tree_shards import Snapshot
+from cordwood.processes.rendezvous import Meeting
+from cordwood.processes.tree_fingerprint import fingerprints
+from cordwood.tree.leaves import whole_array
+
+
+class LocalLeaves:
+    """Asks for each leaf once, though it may be compared and then written.
+
+    Args:
+        snapshot: the tree's.
+        meeting: of the processes that save it.
+        fetch: gives a leaf, the caller's or a held one.
+    """
+
+    def __init__(self, snapshot: Snapshot, meeting: Meeting, fetch: Fetch) -> None:
+        self._snapshot = snapshot
+        self._meeting = meeting
+        self._fetch = fetch
+        self._kept: dict[int, Any] = {}  # what was compared and is yet to be written
+
+    def prints(self) -> list[bytes]:
+        """This process's `fingerprints`; process 0 keeps what they are of for `fetch`."""
+        structure, specs, shards, _, leaves = self._snapshot
+        local = {}
+        for leaf in leaves:
+            value = self._fetch(leaf)
+            if self._meeting.index == 0:
+                self._kept[leaf] = value
+            local[leaf] = whole_array(value)
+        return fingerprints(structure, specs, shards, local)
+
+    def look(self, leaf: int, look: Fetch) -> Any:
+        """A leaf that this process has not taken up for writing; `look` gives the others."""
+        return self._kept[leaf] if leaf in self._kept else look(leaf)
+
+    def fetch(self, leaf: int) -> Any:
+        """A leaf that this process writes."""
+        self._meeting.check()
+        return self._kept.pop(leaf) if leaf in self._kept else self._fetch(leaf)

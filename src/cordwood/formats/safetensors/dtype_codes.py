@@ -1,0 +1,45 @@
+"""What the format calls each dtype, and how its elements lie."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cordwood import dtypes
+from cordwood.index import Encoding
+
+
+class Code(NamedTuple):
+    """A dtype of the format."""
+
+    dtype: str  # a name of cordwood.dtypes
+    bits: int  # per element, as stored
+    encoding: Encoding = "raw"
+
+
+CODES: dict[str, Code] = {
+    row.safetensors: Code(row.name, 8 * row.itemsize)
+    for row in dtypes.DTYPES.values()
+    if row.safetensors is not None
+}
+# Packed, so that cordwood reads but never writes them: its own lie as U8, one byte an element.
+CODES["F4"] = Code("float4_e2m1fn", 4, "packed4")
+CODES["F6_E2M3"] = Code("float6_e2m3fn", 6, "packed6")
+CODES["F6_E3M2"] = Code("float6_e3m2fn", 6, "packed6")
+
+
+class Stored(NamedTuple):
+    """How cordwood writes a dtype."""
+
+    code: str
+    itemsize: int  # of the dtype
+    disguised: bool  # whether it lies as U8 because the format lacks it
+    extra: tuple[int, ...]  # axes that the disguise adds at the end of the shape
+
+
+def stored_as(dtype: str) -> Stored:
+    """How the dtype called `dtype` is written. Raises ValueError where it is not storable."""
+    itemsize = dtypes.itemsize(dtype)
+    row = dtypes.DTYPES.get(dtype)
+    if row is not None and row.safetensors is not None:
+        return Stored(row.safetensors, itemsize, False, ())
+    return Stored("U8", itemsize, True, () if itemsize == 1 else (itemsize,))

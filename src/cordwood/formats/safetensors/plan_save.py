@@ -1,0 +1,231 @@
+"""From a tree's leaves to the plan of a file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from json.encoder import encode_basestring  # type: ignore[attr-defined, unused-ignore]
+from operator import le
+from typing import Any, NamedTuple
+
+from cordwood.encoding.digests import BLOCK_BYTES
+from cordwood.encoding.json_values import VALUE_KINDS, encode_value
+from cordwood.encoding.leaf_table import BYTE_KINDS, LeafType, encode_table
+from cordwood.encoding.sealed_header import (
+    DATA_DIGESTS,
+    HEADER_START,
+    OWN_PREFIX,
+    STRUCTURE,
+    VERSION,
+    VERSION_KEY,
+    digest_width,
+    encode_digests,
+    seal_header,
+)
+from cordwood.encoding.tensor_names import tensor_names
+from cordwood.encoding.user_metadata import check_strings
+from cordwood.errors import LimitError, UnsupportedLeafError
+from cordwood.formats.safetensors.dtype_codes import stored_as
+from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
+from cordwood.formats.safetensors.tensor_table import MAX_DIMS
+from cordwood.index import Digests, LeafSpec
+from cordwood.io.gc_pause import collector_paused
+from cordwood.keypath import format_path
+from cordwood.plan.data_order import data_order
+from cordwood.plan.file_plan import FilePlan, LeafBytes
+from cordwood.tree.structure import Structure, leaf_paths
+
+DATA_ALIGNMENT = 4096  # of the data in the file: a mapping of it begins at a page
+INLINE_BYTES = 4096  # a longer str or bytes is a tensor
+
+
+class _Form(NamedTuple):
+    """What tensors of one kind, shape and dtype have in common."""
+
+    leaf_type: int  # position in `types`
+    place: tuple[bool, int]  # see data_order
+    entry: str  # in the header, between its name and its offsets
+    length: int  # in bytes
+
+
+class _Sorted(NamedTuple):
+    """The leaves, taken apart by how they are stored."""
+
+    tensors: list[int]  # positions of leaves
+    forms: list[_Form]  # of the tensors
+    values: list[Any]
+    types: list[LeafType]
+    leaf_types: list[int]  # of each leaf: position in `types`
+
+
+def plan_save(
+    structure: Structure, specs: Sequence[LeafSpec], *, metadata: Mapping[str, str]
+) -> FilePlan:
+    """Plan a safetensors file.
+
+    The same arguments give the same bytes. In the plan, `LeafBytes.leaf` is a position in
+    `specs`; the bytes of a long str are its UTF-8, lone surrogates encoded like any character.
+
+    Args:
+        structure: the containers, with one leaf for each of `specs`, in order.
+        specs: the leaves. Of a PRNG key array, shape and dtype are those of its key data.
+        metadata: the user's strings, kept in `__metadata__` as they are.
+
+    Raises:
+        UnsupportedLeafError: a leaf cannot be stored in this format.
+        LimitError: the header would pass MAX_HEADER_BYTES, or the tree is too deep and wide.
+        ValueError, TypeError: `metadata` holds what cannot be stored.
+    """
+    check_metadata(metadata)
+    with collector_paused():
+        return _plan(structure, specs, metadata)
+
+
+def _plan(structure: Structure, specs: Sequence[LeafSpec], metadata: Mapping[str, str]) -> FilePlan:
+    paths = leaf_paths(structure)
+    if len(paths) != len(specs):
+        raise ValueError(f"a structure of {len(paths)} leaves, but {len(specs)} leaves given")
+    found = _sort_out(specs)
+    names, changed = tensor_names([specs[i].key_path for i in found.tensors])
+    table = encode_table(
+        structure,
+        found.types,
+        found.leaf_types,
+        [(found.tensors[i], names[i]) for i in changed],
+        found.values,
+    )
+    order = _file_order(found.forms)
+    forms = [found.forms[i] for i in order]
+    ends = list(accumulate([form.length for form in forms], initial=0))
+    offsets = list(map(str, ends))
+    quoted = [encode_basestring(names[i]) for i in order]
+    entries = [
+        f",{name}{form.entry}{begin},{end}]}}"
+        for name, form, begin, end in zip(quoted, forms, offsets, offsets[1:], strict=False)
+    ]
+    segments = [
+        _new(LeafBytes, (found.tensors[i], 0, form.length))
+        for i, form in zip(order, forms, strict=True)
+        if form.length
+    ]
+    return _finish(table, metadata, "".join(entries), tuple(segments), ends[-1])
+
+
+def _finish(
+    table: str,
+    metadata: Mapping[str, str],
+    entries: str,
+    segments: tuple[LeafBytes, ...],
+    data_bytes: int,
+) -> FilePlan:
+    head = f'{HEADER_START}{"0" * 32}","{VERSION_KEY}":"{VERSION}","{DATA_DIGESTS}":"'
+    tail = "".join(
+        [
+            f'","{STRUCTURE}":{encode_basestring(table)}',
+            *[f",{encode_basestring(k)}:{encode_basestring(v)}" for k, v in metadata.items()],
+            "}",
+            entries,
+            "}",
+        ]
+    )
+    digests_width = digest_width(data_bytes)
+    size = 8 + len(head) + digests_width + len(tail.encode())
+    header_bytes = -(-size // DATA_ALIGNMENT) * DATA_ALIGNMENT
+    if header_bytes - 8 > MAX_HEADER_BYTES:
+        raise LimitError(
+            f"the header would take {header_bytes} bytes; readers of safetensors take at most "
+            f"{MAX_HEADER_BYTES} (MAX_HEADER_BYTES): store fewer or larger leaves in one file"
+        )
+
+    def seal(digests: Digests) -> bytes:
+        text = encode_digests(digests)
+        if (digests.start, digests.block_bytes) != (header_bytes, BLOCK_BYTES) or len(
+            text
+        ) != digests_width:
+            raise ValueError(
+                f"expected digests of {BLOCK_BYTES}-byte blocks of the {data_bytes} bytes from "
+                f"byte {header_bytes} on, found {len(digests.values)} bytes of digests of "
+                f"{digests.block_bytes}-byte blocks from byte {digests.start} on"
+            )
+        return seal_header(f"{head}{text}{tail}", header_bytes)
+
+    return FilePlan(header_bytes + data_bytes, segments, header_bytes, seal)
+
+
+def _file_order(forms: Sequence[_Form]) -> Sequence[int]:
+    """The positions of tensors in the order of the file; ties keep the order of the leaves."""
+    places = [form.place for form in forms]
+    if all(map(le, places, places[1:])):
+        return range(len(places))
+    return sorted(range(len(places)), key=places.__getitem__)
+
+
+def _form(leaf_type: int, code: str, shape: tuple[int, ...], itemsize: int, length: int) -> _Form:
+    entry = f':{{"dtype":"{code}","shape":[{",".join(map(str, shape))}],"data_offsets":['
+    return _Form(leaf_type, data_order(length, itemsize), entry, length)
+
+
+def _sort_out(specs: Sequence[LeafSpec]) -> _Sorted:
+    tensors: list[int] = []
+    forms: list[_Form] = []
+    values: list[Any] = []
+    numbers: dict[LeafType, int] = {}
+    leaf_types: list[int] = []
+    # Most leaves are of few types: what is the same for all of a type is found once.
+    known: dict[tuple[Any, ...], _Form] = {}
+    for i, spec in enumerate(specs):
+        alike = spec[1:6]  # all but the path and the value
+        form = known.get(alike)
+        if form is None and spec.kind in VALUE_KINDS:
+            size = _value_bytes(spec.value) if spec.kind in BYTE_KINDS else 0
+            leaf_type = LeafType(spec.kind, size > INLINE_BYTES)
+            number = numbers.setdefault(leaf_type, len(numbers))
+            if not leaf_type.tensor:
+                values.append(encode_value(spec.kind, spec.value))
+                leaf_types.append(number)
+                continue
+            form = _form(number, "U8", (size,), 1, size)
+        elif form is None:
+            form = known[alike] = _array_form(spec, numbers)
+        tensors.append(i)
+        forms.append(form)
+        leaf_types.append(form.leaf_type)
+    return _Sorted(tensors, forms, values, list(numbers), leaf_types)
+
+
+def _array_form(spec: LeafSpec, numbers: dict[LeafType, int]) -> _Form:
+    _, kind, shape, dtype, weak_type, impl, _ = spec
+    if len(shape) >= MAX_DIMS or kind == "opaque":
+        raise UnsupportedLeafError(_refusal(spec))
+    code, itemsize, disguised, extra = stored_as(dtype)
+    leaf_type = LeafType(kind, True, dtype if disguised else "", weak_type, impl)
+    number = numbers.setdefault(leaf_type, len(numbers))
+    return _form(number, code, shape + extra, itemsize, math.prod(shape) * itemsize)
+
+
+_new = tuple.__new__
+
+
+def _value_bytes(value: str | bytes) -> int:
+    return len(value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass"))
+
+
+def _refusal(spec: LeafSpec) -> str:
+    name = format_path(spec.key_path) or "the tree itself"
+    if spec.kind == "opaque":
+        return f"{name}: a value that only its own format understands cannot be stored here"
+    return (
+        f"{name}: {len(spec.shape)} dimensions; safetensors takes fewer than {MAX_DIMS} (MAX_DIMS)"
+    )
+
+
+def check_metadata(metadata: Mapping[str, str]) -> None:
+    """Raise TypeError or ValueError for strings of the user's that cannot be stored."""
+    check_strings(metadata)
+    for key in metadata:
+        if key.startswith(OWN_PREFIX):
+            raise ValueError(
+                f"metadata: {key!r:.80}: keys that begin with {OWN_PREFIX!r} are cordwood's own; "
+                "choose another"
+            )

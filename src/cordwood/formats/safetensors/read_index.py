@@ -1,0 +1,231 @@
+"""From a file to an Index."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, repeat
+from operator import eq
+from typing import NamedTuple, TypeVar
+
+from cordwood.encoding.digests import check_coverage
+from cordwood.encoding.leaf_table import (
+    BYTE_KINDS,
+    LeafTable,
+    LeafType,
+    parse_table,
+)
+from cordwood.encoding.sealed_header import (
+    DATA_DIGESTS,
+    STRUCTURE,
+    check_header,
+    decode_digests,
+    split_metadata,
+)
+from cordwood.encoding.tensor_names import dotted_name, dotted_names
+from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
+from cordwood.formats.safetensors.dtype_codes import stored_as
+from cordwood.formats.safetensors.header import read_header
+from cordwood.formats.safetensors.tensor_table import Extent, Tensors, tensor_table
+from cordwood.index import (
+    Encoding,
+    Index,
+    Inline,
+    Leaf,
+    LeafKind,
+    Piece,
+    Pieces,
+    Source,
+    Span,
+)
+from cordwood.io.gc_pause import collector_paused
+from cordwood.keypath import KeyPath
+from cordwood.storage.open_files import ReadableFile
+from cordwood.tree.structure import LEAF, Node, leaf_paths
+
+FORMAT = "safetensors"
+
+_T = TypeVar("_T")
+_new = tuple.__new__
+_PLACEHOLDER = Leaf((), "numpy", (), "", Inline(None))
+
+
+class _Form(NamedTuple):
+    """What leaves that differ only in path and place have in common."""
+
+    kind: LeafKind
+    shape: tuple[int, ...]
+    dtype: str
+    weak_type: bool
+    prng_impl: str | None
+    encoding: Encoding
+    span: Span
+    length: int  # in bytes
+
+
+def scan(file: ReadableFile) -> Index:
+    """What a safetensors file holds.
+
+    A file of cordwood's comes with its tree, exact key paths and digests, its header verified
+    here. Any other comes as a flat dict of its names, in the header's order, as numpy arrays.
+    `Index.metadata` is the user's part of `__metadata__`.
+
+    Raises:
+        FormatError: it is not a safetensors file; the message names the byte or the tensor.
+        TruncatedError: it ends too early.
+        CorruptionError: cordwood wrote it, and its header is not what cordwood wrote.
+        UnsupportedFormatError: a newer cordwood wrote it.
+    """
+    try:
+        with collector_paused():
+            return _scan(file)
+    except (FormatError, CorruptionError, UnsupportedFormatError) as e:
+        raise type(e)(f"{file.name}: {e}") from e
+
+
+def _scan(file: ReadableFile) -> Index:
+    header = read_header(file)
+    metadata = split_metadata(header.metadata)
+    if metadata.own is not None:
+        check_header(header.raw)
+    tensors = header.tensors
+    if tensors is None:
+        tensors = tensor_table(header.entries, header.raw, size_bytes=file.size_bytes)
+    if metadata.own is None:
+        return _foreign(file, tensors, metadata.user)
+    digests = decode_digests(metadata.own[DATA_DIGESTS], len(header.raw))
+    check_coverage("the data", file.size_bytes, digests)
+    table = parse_table(metadata.own[STRUCTURE], tensor_count=len(tensors.names))
+    return Index(
+        FORMAT,
+        table.structure,
+        tuple(_leaves(table, tensors)),
+        (Source(file.name, file.size_bytes, digests),),
+        "exact",
+        metadata.user,
+    )
+
+
+def _foreign(file: ReadableFile, tensors: Tensors, metadata: dict[str, str]) -> Index:
+    forms = [
+        _new(_Form, ("numpy", shape, dtype, False, None, encoding, span, length))
+        for _, shape, dtype, encoding, span, length in tensors.extents
+    ]
+    leaves = _stored(zip(tensors.names), forms, tensors.offsets)
+    structure = (Node("dict", len(leaves), tuple(tensors.names)), *[LEAF] * len(leaves))
+    source = Source(file.name, file.size_bytes)
+    return Index(FORMAT, structure, tuple(leaves), (source,), "dotted", metadata)
+
+
+def _leaves(table: LeafTable, tensors: Tensors) -> list[Leaf]:
+    paths = leaf_paths(table.structure)
+    if all(table.types[number].tensor for number, _ in table.runs):
+        return _tensor_leaves(table, tensors, paths, range(len(paths)))
+    members: list[int] = []
+    leaves: list[Leaf] = []
+    values = iter(table.values)
+    for number, length in table.runs:
+        run = range(len(leaves), len(leaves) + length)
+        if table.types[number].tensor:
+            members += run
+            leaves += [_PLACEHOLDER] * length
+        else:
+            kind = table.types[number].kind
+            leaves += [Leaf(paths[i], kind, (), "", Inline(next(values))) for i in run]
+    for i, leaf in zip(members, _tensor_leaves(table, tensors, paths, members), strict=True):
+        leaves[i] = leaf
+    return leaves
+
+
+def _tensor_leaves(
+    table: LeafTable, tensors: Tensors, paths: list[KeyPath], members: Sequence[int]
+) -> list[Leaf]:
+    """The leaves at positions `members`, which are tensors, each with the one of its name."""
+    order = _claimed(table, tensors, paths, members)
+    extents = iter(_picked(tensors.extents, order))
+    known: list[dict[int, _Form]] = [{} for _ in table.types]  # by the id of a shared extent
+    forms: list[_Form] = []
+    for number, length in table.runs:
+        if not table.types[number].tensor:
+            continue
+        alike = known[number]
+        for extent in islice(extents, length):
+            form = alike.get(id(extent))
+            if form is None:
+                name = tensors.names[order[len(forms)]]
+                form = alike[id(extent)] = _form(table.types[number], extent, name)
+            forms.append(form)
+    return _stored(_picked(paths, members), forms, _picked(tensors.offsets, order))
+
+
+def _picked(items: list[_T], positions: Sequence[int]) -> list[_T]:
+    if positions == range(len(items)):
+        return items
+    return [items[i] for i in positions]
+
+
+def _claimed(
+    table: LeafTable, tensors: Tensors, paths: list[KeyPath], members: Sequence[int]
+) -> Sequence[int]:
+    """The positions of the members' tensors in the file; no two share one."""
+    count = len(members)
+    if all(map(eq, _names(table, paths, members), tensors.names)):
+        return range(count)
+    unclaimed = dict(zip(tensors.names, range(count), strict=True))
+    try:
+        return list(map(unclaimed.pop, _names(table, paths, members)))
+    except KeyError as e:
+        raise FormatError(
+            f"cordwood.structure: leaf {members[count - len(unclaimed)]} is the tensor "
+            f"{e.args[0]!r:.200}, which the file lacks or another leaf has taken"
+        ) from None
+
+
+def _names(table: LeafTable, paths: list[KeyPath], members: Sequence[int]) -> Iterator[str]:
+    changed = table.names
+    if changed:
+        return (changed[i] if i in changed else dotted_name(paths[i]) for i in members)
+    return dotted_names(_picked(paths, members))
+
+
+def _stored(paths: Iterable[KeyPath], forms: list[_Form], offsets: Iterable[int]) -> list[Leaf]:
+    """The leaves that lie at `offsets`. In columns: no line of Python runs for each leaf."""
+    if not forms:
+        return []
+    kinds, shapes, dtypes, weak_types, impls, encodings, spans, lengths = zip(*forms, strict=True)
+    pieces = map(_new, repeat(Piece), zip(spans, repeat(0), offsets, lengths))
+    storages = map(_new, repeat(Pieces), zip(zip(pieces), encodings, strict=True))
+    columns = zip(paths, kinds, shapes, dtypes, storages, weak_types, impls, strict=True)
+    return list(map(_new, repeat(Leaf), columns))
+
+
+def _form(leaf_type: LeafType, stored: Extent, name: str) -> _Form:
+    _, shape, dtype, encoding, span, length = _interpreted(leaf_type, stored, name)
+    weak_type, impl = leaf_type.weak_type, leaf_type.prng_impl
+    return _Form(leaf_type.kind, shape, dtype, weak_type, impl, encoding, span, length)
+
+
+def _interpreted(leaf_type: LeafType, stored: Extent, name: str) -> Extent:
+    """What a tensor is as a leaf. Raises FormatError where the leaf cannot be stored so."""
+    fits = stored.encoding == "raw"  # cordwood writes no packed ones
+    extent = stored
+    if leaf_type.dtype:
+        extra = stored_as(leaf_type.dtype).extra
+        shape = stored.shape[: len(stored.shape) - len(extra)]
+        fits = stored_as(leaf_type.dtype).disguised and stored.code == "U8"
+        fits = fits and shape + extra == stored.shape
+        span = Span(0, math.prod(shape))
+        extent = stored._replace(shape=shape, dtype=leaf_type.dtype, span=span)
+    if leaf_type.kind == "numpy_scalar":
+        fits = fits and extent.shape == ()
+    elif leaf_type.kind == "prng_key":
+        fits = fits and extent.dtype == "uint32" and extent.shape != ()
+    elif leaf_type.kind in BYTE_KINDS:
+        fits = fits and extent.dtype == "uint8" and len(extent.shape) == 1
+    if not fits:
+        what = f"{leaf_type.kind} {leaf_type.dtype}".rstrip()
+        raise FormatError(
+            f"cordwood.structure: tensor {name!r:.200}: {stored.code}{list(stored.shape)} cannot "
+            f"hold a leaf of type {what}"
+        )
+    return extent

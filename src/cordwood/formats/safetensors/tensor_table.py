@@ -1,0 +1,137 @@
+"""The tensors that a header lists, checked as the format defines it."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NamedTuple
+
+from cordwood.errors import FormatError, LimitError, TruncatedError
+from cordwood.formats.safetensors.dtype_codes import CODES
+from cordwood.index import Encoding, Span
+
+MAX_DIMS = 64  # numpy's limit
+MAX_TENSOR_BYTES = (1 << 63) - 1
+
+_MEMBERS = {"dtype", "shape", "data_offsets"}
+
+
+class Extent(NamedTuple):
+    """All of a tensor but its place: what its dtype and shape amount to."""
+
+    code: str  # a key of CODES
+    shape: tuple[int, ...]
+    dtype: str  # a name of cordwood.dtypes
+    encoding: Encoding
+    span: Span  # all of its elements
+    length: int  # in bytes
+
+
+class Tensors(NamedTuple):
+    """The tensors of a file in the order of its header, column by column."""
+
+    names: list[str]  # each once
+    extents: list[Extent]  # one object for many tensors where they are alike
+    offsets: list[int]  # in bytes from the start of the file
+
+
+def extent_of(code: str, shape: tuple[int, ...]) -> Extent:
+    """Raises FormatError where no tensor can have that dtype and shape."""
+    row = CODES.get(code)
+    if row is None:
+        raise FormatError(f"unknown dtype {code!r:.80}; expected one of {', '.join(sorted(CODES))}")
+    if len(shape) > MAX_DIMS:
+        raise LimitError(f"{len(shape)} dimensions; expected at most {MAX_DIMS} (MAX_DIMS)")
+    # As numpy counts: an axis of no elements does not make the others small enough.
+    if math.prod(filter(None, shape)) * row.bits > 8 * MAX_TENSOR_BYTES:
+        raise FormatError(f"the shape takes more than {MAX_TENSOR_BYTES} bytes")
+    elements = math.prod(shape)
+    bits = elements * row.bits
+    if bits % 8:
+        raise FormatError(
+            f"{elements} elements of {code}, {row.bits} bits each, do not fill whole bytes"
+        )
+    return Extent(code, shape, row.dtype, row.encoding, Span(0, elements), bits // 8)
+
+
+def tensor_table(entries: dict[str, Any], header: bytes, *, size_bytes: int) -> Tensors:
+    """The tensors of a file of `size_bytes`, in the order of its header.
+
+    Checked: dtypes, shapes, sizes, and that the tensors cover the data exactly.
+
+    Raises FormatError (TruncatedError and LimitError among them) that names the tensor and
+    where in the header it stands.
+    """
+    start = len(header)
+    tensors = Tensors(list(entries), [], [])
+    ranges: list[tuple[int, int, str]] = []
+    for name, entry in entries.items():
+        try:
+            code, shape, begin, end = _checked_entry(entry)
+            extent = extent_of(code, shape)
+            if end - begin != extent.length:
+                raise FormatError(
+                    f"{code}{list(shape)} takes {extent.length} bytes, found data_offsets "
+                    f"[{begin}, {end}]"
+                )
+            name.encode()
+        except UnicodeEncodeError as e:
+            where = _position(header, name)
+            raise FormatError(f"tensor {name!r:.200}{where}: a lone surrogate in its name") from e
+        except FormatError as e:
+            raise type(e)(f"tensor {name!r:.200}{_position(header, name)}: {e}") from e
+        ranges.append((begin, end, name))
+        tensors.extents.append(extent)
+        tensors.offsets.append(start + begin)
+    _check_coverage(ranges, header, size_bytes)
+    return tensors
+
+
+def _checked_entry(entry: Any) -> tuple[str, tuple[int, ...], int, int]:
+    if type(entry) is not dict or set(entry) != _MEMBERS:
+        raise FormatError(
+            f"expected an object of dtype, shape and data_offsets, found {entry!r:.200}"
+        )
+    if type(entry["dtype"]) is not str:
+        raise FormatError(f"expected a dtype, found {entry['dtype']!r:.80}")
+    for member in ("shape", "data_offsets"):
+        numbers = entry[member]
+        if type(numbers) is not list:
+            raise FormatError(f"{member}: expected a list, found {numbers!r:.80}")
+        for number in numbers:
+            if type(number) is not int or number < 0:
+                raise FormatError(f"{member}: expected integers of 0 or more, found {number!r:.80}")
+    if len(entry["data_offsets"]) != 2:
+        raise FormatError(f"data_offsets: expected 2 of them, found {len(entry['data_offsets'])}")
+    return (entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"])
+
+
+def _check_coverage(ranges: list[tuple[int, int, str]], header: bytes, size_bytes: int) -> None:
+    """Require the tensors to lie one after another, from the header to the end of the file."""
+    start = len(header)
+    end = 0
+    for begin, stop, name in sorted(ranges):
+        if begin != end:
+            what = "overlaps the one before it" if begin < end else "leaves a gap before it"
+            raise FormatError(
+                f"tensor {name!r:.200}{_position(header, name)}: begins at byte {begin} of the "
+                f"data and {what}; expected byte {end}"
+            )
+        end = stop
+    if start + end > size_bytes:
+        raise TruncatedError(
+            f"the tensors end at byte {start + end}, after the end of the file at byte {size_bytes}"
+        )
+    if start + end < size_bytes:
+        raise FormatError(
+            f"{size_bytes - start - end} bytes after the last tensor, from byte {start + end} on"
+        )
+
+
+def _position(header: bytes, name: str) -> str:
+    """Where a name stands in the header, for an error."""
+    for quoted in (json.dumps(name, ensure_ascii=False), json.dumps(name)):
+        position = header.find(f"{quoted}:".encode("utf-8", "surrogatepass"))
+        if position >= 0:
+            return f" (header byte {position})"
+    return ""

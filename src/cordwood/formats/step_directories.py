@@ -1,0 +1,67 @@
+"""Directories of steps: one checkpoint for each step of a training run, by their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from cordwood.formats.file_formats import format_by_suffix
+
+LOOKED_AT = 20  # steps, for the newest that is whole
+
+_WORDS = "(?:global_)?steps?|checkpoint|ckpt|run|epoch|iter(?:ation)?"
+_STEP = re.compile(rf"(?P<word>(?:{_WORDS})[-_]?)?(?P<number>[0-9]{{1,18}})", re.IGNORECASE)
+_LAST_DIGITS = re.compile(r"[0-9]{1,18}$")
+_MOST_LISTED = 8
+
+
+def sorted_steps(names: Iterable[str], *, known: Iterable[str] = ()) -> list[str]:
+    """Those of the names that are steps', the oldest first, and those `known` to be.
+
+    >>> sorted_steps(["step_20", "step_3", "100", "run-7.msgpack", "notes"], known=["my-9"])
+    ['step_3', 'run-7.msgpack', 'my-9', 'step_20', '100']
+    """
+    found = {name: _last_number(name) for name in known}
+    for name in names:
+        match = _match(name)
+        if match is not None:
+            found[name] = int(match["number"])
+    return sorted(found, key=lambda name: (found[name], name))
+
+
+def step_number(name: str) -> int | None:
+    """Return the number of the step that a file or directory of that name is; None: of no step.
+
+    >>> [step_number(name) for name in ("0100", "run-7.msgpack", "best")]
+    [100, 7, None]
+    """
+    match = _match(name)
+    return None if match is None else int(match["number"])
+
+
+def _last_number(name: str) -> int:
+    found = _LAST_DIGITS.search(name)
+    return int(found[0]) if found is not None else -1
+
+
+def is_named_step(name: str) -> bool:
+    """Whether a name is a step's, and more than a number."""
+    match = _match(name)
+    return match is not None and match["word"] is not None
+
+
+def _match(name: str) -> re.Match[str] | None:
+    row = format_by_suffix(name)
+    return _STEP.fullmatch(name.removesuffix(row.suffix) if row is not None else name)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names, for a message.
+
+    >>> listed([str(i) for i in range(100)])
+    '0, 1, 2, 3, ..., 96, 97, 98, 99'
+    """
+    if len(names) <= _MOST_LISTED:
+        return ", ".join(names)
+    half = _MOST_LISTED // 2
+    return ", ".join([*names[:half], "...", *names[-half:]])

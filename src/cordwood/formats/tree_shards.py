@@ -1,0 +1,179 @@
+"""A tree taken apart for a save of many files: what each leaf is, and how it is spread.
+
+The leaves themselves stay apart from this: they are the caller's, or, for a save in the
+background, what `cordwood.devices.host_snapshot.hold` made of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from cordwood.devices.host_snapshot import HeldArray, LocalParts
+from cordwood.errors import UnsupportedLeafError
+from cordwood.index import ARRAY_KINDS, Box, LeafSpec
+from cordwood.io.lazy_array import LazyArray
+from cordwood.keypath import format_path
+from cordwood.sharding.box import slices
+from cordwood.sharding.shard_map import ShardMap, shard_map, single
+from cordwood.tree.flatten import flatten
+from cordwood.tree.leaves import describe, is_jax_array, whole_array
+from cordwood.tree.long_double import without_padding
+from cordwood.tree.structure import Structure
+
+Fetch: TypeAlias = Callable[[int], Any]
+
+
+class Snapshot(NamedTuple):
+    """What a save has to know of a tree before it sees an element of it."""
+
+    structure: Structure
+    specs: tuple[LeafSpec, ...]
+    shards: tuple[ShardMap, ...]  # of each leaf: its cells, and which processes hold them
+    leaves: tuple[Any, ...]  # the caller's
+    local: tuple[int, ...]  # the arrays that every process holds for itself
+
+
+def take_apart(tree: Any, *, process: int, process_count: int) -> Snapshot:
+    """A tree's structure, and what and where its leaves are.
+
+    What jax has not spread over several processes (numpy arrays, Python values, arrays on this
+    process's devices) counts as process 0's: every process has its own.
+
+    Raises UnsupportedLeafError for a leaf that cannot be stored; names its key path.
+    """
+    flat = flatten(tree)
+    specs = tuple(
+        [
+            describe(path, leaf, spread=process_count > 1)
+            for path, leaf in zip(flat.paths, flat.leaves, strict=True)
+        ]
+    )
+    known: dict[tuple[Any, tuple[int, ...]], ShardMap] = {}
+    shards = [
+        _shards(spec, leaf, process, process_count, known)
+        for spec, leaf in zip(specs, flat.leaves, strict=True)
+    ]
+    own = ((0,),)
+    local = [
+        i
+        for i, (spec, shard) in enumerate(zip(specs, shards, strict=True))
+        if spec.kind in ARRAY_KINDS and own == tuple(set(shard.holders))
+    ]
+    return Snapshot(flat.structure, specs, tuple(shards), flat.leaves, tuple(local))
+
+
+def _shards(
+    spec: LeafSpec,
+    leaf: Any,
+    process: int,
+    process_count: int,
+    known: dict[tuple[Any, tuple[int, ...]], ShardMap],
+) -> ShardMap:
+    sharding = leaf.sharding if is_jax_array(leaf) else None
+    if sharding is not None and len(sharding.device_set) == 1 and sharding.is_fully_addressable:
+        sharding = None
+    key = (sharding, spec.shape)
+    found = known.get(key)
+    if found is None:
+        found = known[key] = _map(sharding, spec, leaf, process, process_count)
+    return found
+
+
+def _map(sharding: Any, spec: LeafSpec, leaf: Any, process: int, process_count: int) -> ShardMap:
+    shape = spec.shape
+    if sharding is None:
+        return single(shape)
+    # Of a PRNG key array the shape is that of its data, which has axes more, all whole.
+    grid = shard_map(sharding, leaf.shape)
+    holders = grid.holders
+    processes = {holder for each in holders for holder in each}
+    if process_count == 1 or processes == {process}:
+        holders = ((0,),) * len(holders)
+    elif len(processes) == 1:
+        raise UnsupportedLeafError(
+            f"{format_path(spec.key_path) or 'the tree itself'}: an array on devices of process "
+            f"{processes.pop()} alone, which process {process} holds too; spread it over all "
+            "processes, or keep it out of the tree"
+        )
+    more = ((0,),) * (len(shape) - len(leaf.shape))
+    return ShardMap(shape, (*grid.cuts, *more), holders)
+
+
+class LeafParts:
+    """The leaves of a save, fetched when the first part of each is wanted, dropped after the last.
+
+    Args:
+        fetch: gives a leaf, the caller's or a held one.
+        parts: the leaf that each part to come is of.
+    """
+
+    def __init__(self, fetch: Fetch, parts: Iterable[int]) -> None:
+        self._fetch = fetch
+        self._left: dict[int, int] = {}
+        for leaf in parts:
+            self._left[leaf] = self._left.get(leaf, 0) + 1
+        self._held: dict[int, Any] = {}
+        self._local = LocalParts()
+
+    def part(self, leaf: int, box: Box | None) -> Any:
+        """The elements of a box of a leaf, or of all of it: a view, wherever there can be one; of
+        a LazyArray, one."""
+        if box is None:  # its only part
+            return _whole(self._fetch(leaf))
+        if leaf not in self._held:
+            self._held[leaf] = _elements(self._fetch(leaf))
+        value = self._held[leaf]
+        self._left[leaf] -= 1
+        if not self._left[leaf]:
+            del self._held[leaf]
+        return _within(value, box, self._local)
+
+
+class PartViews:
+    """Parts of leaves that stay where they are, in any order, any number of times.
+
+    Args:
+        look: gives a leaf, the caller's or a held one.
+    """
+
+    def __init__(self, look: Fetch) -> None:
+        self._look = look
+        self._local = LocalParts()
+
+    def part(self, leaf: int, box: Box | None) -> Any:
+        """As `LeafParts.part`."""
+        value = self._look(leaf)
+        return _whole(value) if box is None else _within(_elements(value), box, self._local)
+
+
+def _whole(value: Any) -> Any:
+    return value if isinstance(value, LazyArray) else whole_array(value)
+
+
+def _within(value: Any, box: Box, local: LocalParts) -> Any:
+    if isinstance(value, HeldArray):
+        return value.part(box)
+    if isinstance(value, LazyArray):
+        return value.within(box)
+    if is_jax_array(value):
+        return local.part(value, box)
+    return without_padding(value[(*slices(box), ...)])
+
+
+def _elements(leaf: Any) -> Any:
+    if isinstance(leaf, str):
+        leaf = leaf.encode("utf-8", "surrogatepass")
+    if isinstance(leaf, bytes):
+        return np.frombuffer(leaf, np.uint8)
+    if isinstance(leaf, HeldArray | LazyArray):
+        return leaf
+    if not is_jax_array(leaf):
+        return np.asarray(leaf)
+    if isinstance(leaf.dtype, np.dtype):
+        return leaf
+    import jax
+
+    return jax.random.key_data(leaf)

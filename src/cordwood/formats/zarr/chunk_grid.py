@@ -1,0 +1,100 @@
+"""The chunks of an array: a regular grid, padded at the far edges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from cordwood.index import Box
+from cordwood.sharding.box import Cuts, element_count, is_unbroken, shape_of
+
+_FINER = 4  # how many times more chunks than needed, to have them end where shards do
+
+
+def chunk_shape(
+    shape: Sequence[int], cuts: Cuts, *, itemsize: int, max_bytes: int
+) -> tuple[int, ...]:
+    """The shape of the chunks of an array whose shards begin at the cuts.
+
+    A chunk is a shard, or a part of one where a shard has more than `max_bytes`: it is split
+    along its first axis into equal parts (and along the next where one row is too much still).
+    No chunk has elements of two shards.
+
+    >>> chunk_shape((8, 6), ((0, 4), (0,)), itemsize=4, max_bytes=100)
+    (4, 6)
+    >>> chunk_shape((8, 6), ((0, 4), (0,)), itemsize=4, max_bytes=50)
+    (2, 6)
+    >>> chunk_shape((7, 6), ((0,), (0,)), itemsize=4, max_bytes=100)
+    (4, 6)
+    """
+    extents = [_period(size, starts) for size, starts in zip(shape, cuts, strict=True)]
+    for axis, starts in enumerate(cuts):
+        inner = itemsize * math.prod(extents[axis + 1 :])
+        rows = extents[axis]
+        if rows * inner <= max_bytes:
+            break
+        most = max(1, max_bytes // inner)
+        parts = -(-rows // most)
+        extents[axis] = -(-rows // parts) if len(starts) == 1 else _divisor(rows, most)
+    return tuple(extents)
+
+
+def _period(size: int, starts: Sequence[int]) -> int:
+    """The largest extent whose multiples are all of the cuts; at least 1."""
+    if len(starts) == 1:
+        return max(1, size)
+    step = starts[1]
+    if list(starts) == list(range(0, size, step)):
+        return step
+    return math.gcd(*starts)
+
+
+def _divisor(rows: int, most: int) -> int:
+    """The largest divisor of `rows` up to `most`; a larger one where that is far below it."""
+    below = max(n for n in _divisors(rows) if n <= most)
+    if below * _FINER >= most:
+        return below
+    return min(n for n in _divisors(rows) if n > most)
+
+
+def _divisors(number: int) -> list[int]:
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return [*small, *[number // n for n in small]]
+
+
+def chunk_count(shape: Sequence[int], extents: Sequence[int]) -> int:
+    """How many chunks an array has; none where it has no elements."""
+    return math.prod([-(-size // extent) for size, extent in zip(shape, extents, strict=True)])
+
+
+def chunks(
+    shape: Sequence[int], extents: Sequence[int], separator: str
+) -> Iterator[tuple[str, Box]]:
+    """The name of each chunk and the part of the array that it holds, in C order.
+
+    >>> list(chunks((3,), (2,), "."))
+    [('0', Box(start=(0,), stop=(2,))), ('1', Box(start=(2,), stop=(3,)))]
+    """
+    counts = [-(-size // extent) for size, extent in zip(shape, extents, strict=True)]
+    for number in range(math.prod(counts)):  # not itertools.product: there may be 2**60
+        index: list[int] = []
+        for size in reversed(counts):
+            number, i = divmod(number, size)
+            index.insert(0, i)
+        yield separator.join(map(str, index)) or "0", chunk_box(shape, extents, index)
+
+
+def chunk_box(shape: Sequence[int], extents: Sequence[int], index: Sequence[int]) -> Box:
+    """The part of the array that one chunk holds."""
+    start = tuple([i * extent for i, extent in zip(index, extents, strict=True)])
+    stop = [min(a + extent, size) for a, extent, size in zip(start, extents, shape, strict=True)]
+    return Box(start, tuple(stop))
+
+
+def leading_bytes(box: Box, extents: Sequence[int], itemsize: int) -> int | None:
+    """How many bytes of a chunk in C order, from its start, the elements of a box are.
+
+    None where padding lies between them: where it is padded along any axis but the first that
+    it holds more than one index of.
+    """
+    return element_count(box) * itemsize if is_unbroken(shape_of(box), extents) else None

@@ -1,0 +1,163 @@
+"""Where a written item goes: beside the others of its directory, which keep their places."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from cordwood.errors import CordwoodError, NotACheckpointError
+from cordwood.formats.directory_formats import refuse_read_only
+from cordwood.formats.zarr.array_paths import array_paths
+from cordwood.formats.zarr.index_file import (
+    INDEX_NAME,
+    IndexFile,
+    drop_item,
+    encode_index,
+    entries_of,
+    item_names,
+    put_item,
+)
+from cordwood.formats.zarr.metadata_v2 import METADATA_NAME
+from cordwood.formats.zarr.plan_save import entries
+from cordwood.formats.zarr.plan_tree import Draft
+from cordwood.formats.zarr.read_index import is_chunk_name, read_index
+from cordwood.storage.directories import count_files, list_folder
+from cordwood.storage.directory_reader import LocalDirectory
+from cordwood.storage.hard_link_unchanged import carry
+from cordwood.storage.staging_directory import Stage
+
+MAX_FOREIGN_FILES = 10_000  # that a directory without an index may hold
+_OTHER_INDEX = "cordwood.json"  # of the layout of packs
+_MAX_SHOWN = 3
+_ATTEMPTS = 100  # to read an index while other saves replace the directory
+
+
+class _GoneError(Exception):
+    """What was just there is gone."""
+
+
+def place(
+    stage: Stage, there: str | None, item: Draft, own: Mapping[str, Any] | None
+) -> Callable[[str], None]:
+    """Complete a stage that holds the arrays of an item, under the lock of its parent.
+
+    Args:
+        stage: about to be put in place.
+        there: the directory that it replaces.
+        item: what was written.
+        own: cordwood's part of the index; None leaves the item out of it.
+
+    Returns:
+        What brings in files that came to the old directory meanwhile.
+    """
+    index = None if there is None else _index_of(there, stage.asked)
+    prefix = item.prefix
+    others = [] if index is None else [name for name in item_names(index) if name != prefix]
+    taken = [entry.path for name in others for entry in entries_of(index, name)] if index else []
+    dropped: list[str] = []
+    if index is not None and prefix in item_names(index):
+        dropped = [entry.path for entry in entries_of(index, prefix)]
+    paths = array_paths(item.key_paths, prefix, taken=taken)
+    for staged, path in zip(item.paths, paths, strict=True):
+        if staged != path:
+            stage.move(staged, path)
+    replaced = _replaced({*dropped}, {*paths}, index_too=own is not None or index is not None)
+    if there is not None:
+        carry(there, stage, replaced)
+    if own is not None:
+        index = put_item(index, prefix, entries(item.plan, paths), own)
+    elif index is not None:
+        index = drop_item(index, prefix)
+    if index is not None:
+        stage.write(INDEX_NAME, [encode_index(index)])
+    return lambda old: carry(old, stage, replaced, late=True)
+
+
+def _replaced(
+    dropped: set[str], ours: set[str], *, index_too: bool
+) -> Callable[[str, set[str]], set[str]]:
+    """Which names of an old directory the new one replaces, or has no use for."""
+
+    def names_of(path: str, names: set[str]) -> set[str]:
+        gone = {INDEX_NAME} if index_too and not path else set()
+        # Where an array is, and where one was that no index lists any more.
+        if (path or ".") in dropped or (path in ours and METADATA_NAME in names):
+            gone |= {name for name in names if name == METADATA_NAME or is_chunk_name(name)}
+        return gone
+
+    return names_of
+
+
+def refuse_foreign(path: str | os.PathLike[str]) -> None:
+    """Raise NotACheckpointError for a directory that a save must not take over."""
+    there = os.fspath(path)
+    if _index_of(there, there) is None:
+        refuse_read_only(there, asked=there)
+
+
+def refuse_to_fill(path: str | os.PathLike[str]) -> None:
+    """As `refuse_foreign`, and raise for any directory without an index that is not empty.
+
+    eFormer's calls add to such a one; `cordwood.save` does not.
+    """
+    there = os.fspath(path)
+    if _index_of(there, there) is not None:
+        return
+    refuse_read_only(there, asked=there)
+    names = sorted([entry.name for entry in list_folder(there)])
+    if names and _index_of(there, there) is None:  # no other save has put it there meanwhile
+        more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
+        raise NotACheckpointError(
+            errno.EEXIST,
+            f"it is a directory that is no checkpoint: it has no {INDEX_NAME}, but "
+            f"{', '.join(names[:_MAX_SHOWN])}{more}; remove it, save to another path, or add "
+            "to it with tree_serialize_leaves",
+            there,
+        )
+
+
+def _index_of(there: str, asked: str) -> IndexFile | None:
+    """The index of a directory, if it has one."""
+    for _ in range(_ATTEMPTS):
+        with suppress(_GoneError):
+            return _index_now(there, asked)
+    raise NotACheckpointError(errno.EBUSY, "other saves keep replacing it; save again", asked)
+
+
+def _index_now(there: str, asked: str) -> IndexFile | None:
+    """As `_index_of`. Raises _GoneError if another save has replaced the directory meanwhile."""
+    try:
+        directory = LocalDirectory(there)
+    except (FileNotFoundError, NotADirectoryError):
+        return None  # the stage says what is wrong with a file
+    with directory:
+        if directory.has(_OTHER_INDEX):
+            raise NotACheckpointError(
+                errno.EEXIST,
+                f"it is a checkpoint of another layout (it has a {_OTHER_INDEX}); remove it, or "
+                "save to another path",
+                asked,
+            )
+        if directory.has(INDEX_NAME):
+            try:
+                return read_index(directory)
+            except CordwoodError as e:
+                if not directory.has(INDEX_NAME):
+                    raise _GoneError from e
+                raise NotACheckpointError(
+                    errno.EEXIST,
+                    f"the checkpoint there cannot be read, so that what it holds could not be kept "
+                    f"({e}); remove it, or save to another path",
+                    asked,
+                ) from e
+        if count_files(there, at_most=MAX_FOREIGN_FILES) > MAX_FOREIGN_FILES:
+            raise NotACheckpointError(
+                errno.EEXIST,
+                f"it is no checkpoint and holds more than {MAX_FOREIGN_FILES} files; save to a "
+                "directory of its own",
+                asked,
+            )
+        return None

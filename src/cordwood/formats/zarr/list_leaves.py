@@ -1,0 +1,97 @@
+"""What the leaves of a directory of zarr arrays are, by its index alone: needs no numpy.
+
+In how many chunks an array lies is not in the index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from cordwood import dtypes
+from cordwood.encoding.leaf_table import LeafType
+from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
+from cordwood.formats.zarr.index_file import entries_of, item_names, parse_index, select_item
+from cordwood.formats.zarr.item_metadata import Item, parse_item
+from cordwood.formats.zarr.leaf_type import leaf_form
+from cordwood.formats.zarr.tree_from_paths import nested_dicts
+from cordwood.index import LeafRuns, LeafSpec
+from cordwood.keypath import KeyPath
+from cordwood.tree.structure import leaf_paths
+
+
+class ListedItem(NamedTuple):
+    """The leaves of one item."""
+
+    leaves: LeafRuns
+    metadata: Mapping[str, str]
+
+
+def list_item(data: bytes, prefix: str | None, *, name: str) -> ListedItem | None:
+    """An item by the bytes of its index; None where that does not say what its arrays are.
+
+    Args:
+        data: the index.
+        prefix: the item's. None: the one saved without, or the only one.
+        name: the directory, for errors.
+
+    Raises FormatError, CorruptionError, UnsupportedFormatError and PrefixError, as `scan`.
+    """
+    try:
+        index = parse_index(data)
+        if prefix is None:
+            names = item_names(index)
+            prefix = names[0] if len(names) == 1 else None
+        own_name = select_item(index, prefix)
+        entries = entries_of(index, own_name)
+        arrays = [(entry.shape, entry.dtype) for entry in entries]
+        if not all(shape is not None and _is_known(dtype) for shape, dtype in set(arrays)):
+            return None
+        if own_name not in index.items:
+            _, order, paths = nested_dicts([entry.path for entry in entries], own_name)
+            forms: list[_Form] = [(0, *arrays[i]) for i in order]
+            return ListedItem(_runs(paths, [LeafType("jax", True)], forms), {})
+        item = parse_item(index.items[own_name], array_count=len(entries))
+        return ListedItem(_own(item, arrays), item.metadata)
+    except (FormatError, CorruptionError, UnsupportedFormatError) as e:
+        raise type(e)(f"{name}: {e}") from e
+
+
+def _is_known(dtype: str | None) -> bool:
+    return dtype is not None and dtypes.is_storable(dtype)
+
+
+_Array: TypeAlias = tuple[tuple[int, ...] | None, str | None]
+
+
+def _own(item: Item, arrays: Sequence[_Array]) -> LeafRuns:
+    table = item.table
+    array_of = dict(zip(item.order, arrays, strict=True))
+    forms: list[_Form] = []
+    for number, length in table.runs:
+        start = len(forms)
+        if table.types[number].tensor:
+            forms += [(number, *array_of[i]) for i in range(start, start + length)]
+        else:
+            forms += [(number, None, None)] * length
+    return _runs(leaf_paths(table.structure), table.types, forms)
+
+
+# Of a leaf: its type by number, and shape and dtype of its array; None of a value.
+_Form: TypeAlias = tuple[int, tuple[int, ...] | None, str | None]
+
+
+def _runs(paths: Sequence[KeyPath], types: Sequence[LeafType], forms: Sequence[_Form]) -> LeafRuns:
+    known = {form: position for position, form in enumerate(dict.fromkeys(forms))}
+    specs = [_spec(types[number], shape, dtype) for number, shape, dtype in known]
+    runs = [(known[form], 1) for form in forms]
+    return LeafRuns(paths, specs, [()] * len(specs), runs)
+
+
+def _spec(leaf_type: LeafType, shape: tuple[int, ...] | None, dtype: str | None) -> LeafSpec:
+    if shape is None or dtype is None:
+        return LeafSpec((), leaf_type.kind, (), "")
+    form = leaf_form(leaf_type, shape, dtype)
+    return LeafSpec(
+        (), leaf_type.kind, form.shape, form.dtype, leaf_type.weak_type, leaf_type.prng_impl
+    )

@@ -1,0 +1,129 @@
+"""Save one item into a directory of the zarr layout, all others kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cordwood.formats.replicated_leaves import LocalLeaves
+from cordwood.formats.save_plan import Job
+from cordwood.formats.zarr.commit import place, refuse_foreign
+from cordwood.formats.zarr.plan_tree import Draft, draft, finish
+from cordwood.io.encode_chunk import encoder
+from cordwood.io.uninterruptible import Check, run_apart
+from cordwood.io.write_chunk_files import Written
+from cordwood.plan.chunk_assignment import bytes_of_leaves
+from cordwood.plan.chunk_files import NewFile
+from cordwood.processes.collective_save import save_together
+from cordwood.processes.rendezvous import Meeting
+from cordwood.storage.multiprocess_staging import SharedStage
+from cordwood.storage.save_ids import new_save_id
+from cordwood.storage.staging_directory import Stage
+
+
+def plan_job(
+    path: str | os.PathLike[str],
+    tree: Any,
+    *,
+    prefix: str | None,
+    metadata: Mapping[str, str],
+    meeting: Meeting,
+    compression: str | None = None,
+) -> Job:
+    """Plan the save of a tree by the processes of a meeting; raises as `draft` does."""
+    item = draft(
+        tree,
+        prefix=prefix or "",
+        compression=compression,
+        metadata=metadata,
+        covered=True,
+        meeting=meeting,
+    )
+    leaves = item.snapshot.leaves
+    sizes = bytes_of_leaves(item.files, item.writers, meeting.index, len(leaves))
+    # They are asked for when they are written: until then nothing here keeps them.
+    item = item._replace(snapshot=item.snapshot._replace(leaves=()))
+    return Job(leaves, lambda fetch: save_draft(path, item, fetch, meeting), sizes)
+
+
+def save_draft(
+    path: str | os.PathLike[str],
+    item: Draft,
+    fetch: Callable[[int], Any],
+    meeting: Meeting,
+) -> None:
+    """Save a tree as one item of a directory, durably and atomically.
+
+    Items of other prefixes stay, and so do files that are no part of the checkpoint.
+
+    Args:
+        path: the directory; made where it is missing.
+        item: what to save.
+        fetch: gives a leaf by its position in the tree: called once for each array.
+        meeting: of the processes that save it; not entered yet.
+
+    Raises as `cordwood.save`.
+    """
+
+    def commit(stage: Stage, written: list[Written]) -> None:
+        own = finish(item, written)
+        stage.commit(lambda there: place(stage, there, item, own), meeting.check)
+
+    write_together(path, item, range(len(item.files)), fetch, meeting, commit)
+
+
+def write_together(
+    path: str | os.PathLike[str],
+    item: Draft,
+    chosen: Sequence[int],
+    fetch: Callable[[int], Any],
+    meeting: Meeting,
+    then: Callable[[Stage, list[Written]], None],
+) -> Stage:
+    """Write files of an item into a stage, each process of a meeting its own.
+
+    Args:
+        path, item, fetch, meeting: as `save_draft` has them.
+        chosen: which of `item.files`.
+        then: called on process 0 with the stage and what became of them, before any process goes
+            on. An exception is every process's, and the stage goes.
+
+    Returns:
+        The stage, which process 0 is to put in place or abandon, if `then` has not.
+    """
+    if meeting.index == 0:
+        refuse_foreign(path)
+    shared = SharedStage(path, meeting)
+    leaves = LocalLeaves(item.snapshot, meeting, fetch)
+    encode = None if item.plan.compression is None else encoder(item.plan.compression)
+    own: list[list[NewFile]] = [[] for _ in range(meeting.count)]
+    for number in chosen:
+        own[item.writers[number]].append(item.files[number])
+
+    def commit(_: str, reports: list[bytes]) -> None:
+        found = list(map(iter, shared.gather(reports, own)))
+        then(shared.stage, [next(found[item.writers[number]]) for number in chosen])
+
+    def run(check: Check) -> None:
+        meeting.heed(check)
+        with shared.saving():
+            save_together(
+                meeting,
+                shared,
+                where=os.fspath(path),
+                save_id=new_save_id(),
+                tell=str,
+                prints=leaves.prints,
+                specs=item.snapshot.specs,
+                write=lambda *_: shared.fill(own[meeting.index], leaves.fetch, encode),
+                commit=commit,
+            )
+
+    try:
+        run_apart(run)
+    except BaseException:
+        if meeting.index == 0:
+            shared.stage.abandon()  # an interrupt may have come after all had gone well
+        raise
+    return shared.stage

@@ -1,0 +1,42 @@
+"""Open a directory tree of zarr arrays that has no index."""
+
+from __future__ import annotations
+
+import os
+
+from cordwood.formats.opened import Checked, Contents
+from cordwood.formats.zarr_tree.read_index import FORMAT, scan_tree
+from cordwood.storage.directory_reader import LocalDirectory, OwnedFile
+
+
+def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
+    """All arrays of the tree. Raises as `formats.zarr.tree.scan_tree`; ValueError for a prefix."""
+    text = os.fspath(path)
+    if prefix is not None:
+        raise ValueError(
+            f"{text}: prefix= is for directories of several trees; open the directory of that name"
+        )
+    directory = LocalDirectory(text)
+    try:
+        index = scan_tree(directory)
+    except BaseException:
+        directory.close()
+        raise
+    files = [OwnedFile(directory, source.name, source.size_bytes) for source in index.sources]
+    return Contents(FORMAT, index, files)
+
+
+def prefixes_at(path: str | os.PathLike[str]) -> list[str]:
+    """Return the prefixes of the trees: the unnamed one alone."""
+    del path
+    return [""]
+
+
+def verify_all(path: str | os.PathLike[str]) -> Checked:
+    """Check that all chunks are there, as large as they should be; they carry no digests.
+
+    Raises as `open_contents`.
+    """
+    with LocalDirectory(os.fspath(path)) as directory:
+        index = scan_tree(directory)
+    return Checked(len(index.leaves), 0, sum(source.size_bytes for source in index.sources))

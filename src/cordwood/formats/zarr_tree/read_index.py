@@ -1,0 +1,94 @@
+"""A directory tree of zarr arrays that no index lists, as Levanter writes it.
+
+What lies in it beside arrays is passed over, unless it is a checkpoint too: that would be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from cordwood.errors import FormatError, LimitError, UnsupportedFormatError
+from cordwood.formats.zarr.index_file import Entry
+from cordwood.formats.zarr.metadata_v2 import METADATA_NAME
+from cordwood.formats.zarr.read_index import scan_arrays
+from cordwood.index import Index
+from cordwood.io.gc_pause import collector_paused
+from cordwood.storage.directory_reader import FOLDER, OTHER, ReadableDirectory
+
+FORMAT = "zarr-tree"
+MAX_DEPTH = 64
+MAX_FOLDERS = 1 << 20
+
+_CHECKPOINTS = ("cordwood.json", "tensorstore_index.json", "_METADATA")  # have one of these
+_TENSORS = (".safetensors", ".safetensors.index.json")
+_OTHERS = {
+    "zarr.json": "zarr of version 3",
+    "manifest.ocdbt": "OCDBT, a database of TensorStore's (Orbax and newer Levanter write it)",
+}
+
+
+def scan_tree(directory: ReadableDirectory) -> Index:
+    """What a directory tree holds: nested dicts of jax arrays by its directories, sorted.
+
+    An array is a directory with a `.zarray`; where one lies within another, the tree is one flat
+    dict of paths. What else lies in the tree is passed over. Nothing can be verified.
+
+    Raises:
+        FormatError: there is no array, or a `.zarray` or a chunk is not what it should be; or some
+            of it is a checkpoint of its own.
+        LimitError: directories nest deeper than MAX_DEPTH, or are more than MAX_FOLDERS.
+        CorruptionError: a chunk is missing, a directory is a symbolic link, or cordwood wrote an
+            array, whose index is gone.
+        UnsupportedFormatError: there are arrays of zarr version 3, or in a database.
+    """
+    with collector_paused():
+        paths = _array_paths(directory)
+        if not paths:
+            raise FormatError(f"{directory.name}: there is no {METADATA_NAME} in it")
+        index = scan_arrays(directory, "", [Entry(path, None, None) for path in paths], None)
+        return index._replace(format=FORMAT)
+
+
+def _array_paths(directory: ReadableDirectory) -> list[str]:
+    found = []
+    waiting = ["."]
+    count = 0
+    while waiting:
+        path = waiting.pop()
+        count += 1
+        if count > MAX_FOLDERS:
+            raise LimitError(f"{directory.name}: more than {MAX_FOLDERS} directories (MAX_FOLDERS)")
+        there = directory.sizes(path)
+        _require_no_checkpoint(there, directory.name, path)
+        if METADATA_NAME in there:
+            found.append(path)
+        for name, what in _OTHERS.items():
+            if name in there:
+                raise UnsupportedFormatError(
+                    f"{directory.name}/{path}: {name} says that this is {what}, which is not read "
+                    "here; expected arrays of zarr version 2"
+                )
+        if path.count("/") >= MAX_DEPTH:
+            raise LimitError(f"{directory.name}/{path:.200}: nested deeper than {MAX_DEPTH}")
+        if OTHER in there.values():  # links among them, which may be to directories: an error
+            folders = directory.folders(path)
+        else:
+            folders = sorted(name for name, size in there.items() if size == FOLDER)
+        waiting += [name if path == "." else f"{path}/{name}" for name in reversed(folders)]
+    return found
+
+
+def _require_no_checkpoint(there: Collection[str], root: str, path: str) -> None:
+    where = root if path == "." else f"{root}/{path}"
+    for name in _CHECKPOINTS:
+        if name in there:
+            raise FormatError(
+                f"{root} is no tree of arrays alone: {name} says that {where} is a checkpoint of "
+                "its own; load each by itself"
+            )
+    for name in sorted(there):
+        if name.endswith(_TENSORS):
+            raise FormatError(
+                f"{root} is no tree of arrays alone: {where}/{name} would be left out; load that "
+                "by itself, and each directory of arrays, or move it away"
+            )

@@ -1,0 +1,251 @@
+"""Saves that go on in the background, one after another in the order of the calls.
+
+Each has a thread of its own, which waits for the one before. It is no daemon: the interpreter
+joins it before it exits, so a save that was begun is finished.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable
+
+from cordwood.errors import PendingSaveError
+from cordwood.io.progress import Progress
+from cordwood.io.uninterruptible import Check, run_apart
+
+_log = logging.getLogger("cordwood")
+
+_HEAD_START_SECONDS = 0.02
+NOTHING_BEGUN = "Nothing was begun now: save again"
+ALL_THE_SAME = "The save that was called now was begun all the same"
+
+
+class PendingSave:
+    """A save that goes on in the background; `cordwood.save_async` returns it.
+
+    Attributes:
+        path: where it saves to.
+        begun_seconds: by `time.monotonic`, when `save_async` returned to its caller.
+    """
+
+    def __init__(self, path: str, target: str, total_bytes: int) -> None:
+        self.path = path
+        self.begun_seconds = time.monotonic()
+        # Its owner reports a failure; the next save of something else does not.
+        self._has_owner = False
+        self._target = target  # the same for all names of one path
+        self._total_bytes = total_bytes
+        self._done_bytes = 0
+        self._ended = threading.Event()
+        self._error: BaseException | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def done(self) -> bool:
+        """True once the save has ended, whether it succeeded or failed."""
+        return self._ended.is_set()
+
+    @property
+    def failed(self) -> bool:
+        """True if the save failed. Unlike `exception` and `wait`, reading it does not mark the
+        failure as reported."""
+        return self.done and self._error is not None
+
+    @property
+    def _untold(self) -> bool:
+        """True if the save failed and nobody has asked why."""
+        with _lock:
+            return self in _unreported
+
+    @property
+    def exception(self) -> BaseException | None:
+        """The exception of a save that failed; None while it runs and once it has succeeded."""
+        if not self.done:
+            return None
+        _told(self)
+        return self._error
+
+    @property
+    def progress(self) -> Progress:
+        """The bytes of the tree that have been taken up for writing, and the bytes in all."""
+        return Progress(self._done_bytes, self._total_bytes)
+
+    def wait(self, timeout_seconds: float | None = None) -> None:
+        """Return once the checkpoint is committed: a power cut cannot lose it then.
+
+        Ctrl-C ends the waiting and not the save: the interpreter does not exit before that has
+        ended, well or badly, and a warning of the log says so. Another Ctrl-C at the exit gives
+        the save up; what was there before then stays.
+
+        Raises:
+            TimeoutError: it is still going on after that time, and goes on.
+            Exception: whatever `save` would have raised; nothing was committed.
+        """
+        try:
+            ended = self._ended.wait(timeout_seconds)
+        except KeyboardInterrupt:
+            _log.warning(
+                "%s: no longer waited for, and still being saved: the interpreter does not exit "
+                "before that has ended; Ctrl-C again, at the exit, gives it up",
+                self.path,
+            )
+            raise
+        if not ended:
+            raise TimeoutError(
+                f"{self.path}: still being saved after {timeout_seconds:g} s "
+                f"({self._done_bytes} of {self._total_bytes} bytes); it goes on"
+            )
+        _told(self)
+        if self._error is not None:
+            raise self._error
+
+    def _settle(self) -> None:
+        """Wait until the save has ended; raise nothing, and do not mark a failure as reported."""
+        self._ended.wait()
+
+    def _end(self, error: BaseException | None = None) -> None:
+        """Mark the save as ended, whatever its thread has yet to do; only the first call counts."""
+        with _lock:
+            if self._ended.is_set():
+                return
+            self._error = error
+            if self in _running:
+                _running.remove(self)
+            if error is not None:
+                _unreported.append(self)
+            self._ended.set()
+
+    def _advance(self, count: int) -> None:
+        """Count bytes as done; for the thread that saves."""
+        with self._lock:
+            self._done_bytes += count
+
+    def __repr__(self) -> str:
+        state = "failed" if self._error is not None else "saved" if self.done else "saving"
+        return f"<{state} {self.path}: {self._done_bytes} of {self._total_bytes} bytes>"
+
+
+_MAX_SHOWN = 5
+_lock = threading.Lock()  # of the two that follow
+_running: list[PendingSave] = []  # in the order of the calls
+_unreported: list[PendingSave] = []  # failed, and nobody knows
+
+
+def save_in_background(
+    path: str | os.PathLike[str], work: Callable[[PendingSave], None], *, total_bytes: int
+) -> PendingSave:
+    """Call `work` in a thread, after all that was begun here before; an exception is kept.
+
+    Once the main thread has ended, as in an `atexit` handler, nobody would wait for a thread: then
+    `work` is called here, and what it raises is raised.
+
+    Args:
+        path: what the save is of.
+        work: saves; it may call `_advance` on its argument, and `_end` before it does more.
+        total_bytes: how much there is to save.
+    """
+    pending = PendingSave(os.fspath(path), os.path.realpath(path), total_bytes)
+    caller_goes = threading.Event()
+
+    def run(earlier: PendingSave | None, job: list[Callable[[PendingSave], None]]) -> None:
+        # Else the caller would wait for Python's lock while this one does its planning, 5 ms at a
+        # time. Where an interrupt has kept it from saying so, this goes on all the same.
+        caller_goes.wait(_HEAD_START_SECONDS)
+        if earlier is not None:
+            earlier._settle()
+        del earlier
+        error: BaseException | None = None
+        try:
+            job.pop()(pending)
+        except BaseException as e:  # noqa: BLE001  (kept for whoever asks)
+            error = e
+        pending._end(error)
+
+    if not threading.main_thread().is_alive():
+        work(pending)
+        pending._end()
+        return pending
+
+    with _lock:
+        earlier = _running[-1] if _running else None
+        thread = threading.Thread(
+            target=run, args=(earlier, [work]), name=f"cordwood-save-{pending.path}", daemon=False
+        )
+        _running.append(pending)
+        started = []
+
+        def start(_check: Check) -> None:
+            thread.start()
+            started.append(True)
+
+        try:
+            run_apart(start)  # an interrupt in `Thread.start` would not tell whether it runs
+        except BaseException:
+            if not started:
+                _running.remove(pending)
+            raise
+    caller_goes.set()
+    return pending
+
+
+def wait_for(path: str | os.PathLike[str]) -> None:
+    """Wait for the saves to `path` that go on now; what became of them is not told here."""
+    target = os.path.realpath(path)
+    with _lock:
+        same = [pending for pending in _running if pending._target == target]
+    for pending in same:
+        pending._settle()
+
+
+def raise_unreported(*, begun: bool = False) -> None:
+    """Raise PendingSaveError if a save failed in the background and nobody has asked; once.
+
+    Args:
+        begun: the save that raises this was begun all the same.
+    """
+    with _lock:
+        failed = [pending for pending in _unreported if not pending._has_owner]
+        _unreported[:] = [pending for pending in _unreported if pending._has_owner]
+    if failed:
+        raise PendingSaveError(
+            f"{_failures(failed)}; that is told now because nobody called wait(). "
+            + (ALL_THE_SAME if begun else NOTHING_BEGUN)
+        ) from failed[0]._error
+
+
+def _told(pending: PendingSave) -> None:
+    with _lock:
+        if pending in _unreported:
+            _unreported.remove(pending)
+
+
+def _failures(failed: list[PendingSave]) -> str:
+    shown = [
+        f"the save of {pending.path} in the background failed: "
+        f"{type(pending._error).__name__}: {pending._error}"
+        for pending in failed[:_MAX_SHOWN]
+    ]
+    more = [f"and {len(failed) - _MAX_SHOWN} more"] if len(failed) > _MAX_SHOWN else []
+    return "; ".join([*shown, *more])
+
+
+def _warn_at_exit() -> None:
+    if _unreported:
+        warnings.warn(f"cordwood: {_failures(_unreported)}", RuntimeWarning, stacklevel=1)
+
+
+def _forget() -> None:
+    """In a forked child, which has none of the threads."""
+    global _lock
+    _lock = threading.Lock()
+    _running.clear()
+    _unreported.clear()
+
+
+atexit.register(_warn_at_exit)
+os.register_at_fork(after_in_child=_forget)

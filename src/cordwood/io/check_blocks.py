@@ -1,0 +1,170 @@
+"""Check stored bytes against their digests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from cordwood.encoding.digests import (
+    DIGEST_BYTES,
+    check_coverage,
+    digest_of,
+    digest_of_parts,
+)
+from cordwood.errors import CorruptionError
+from cordwood.index import Digests
+from cordwood.io.progress import current_meter
+from cordwood.io.scratch_buffer import Scratch
+from cordwood.io.threads import reading_threads, run_tasks
+from cordwood.io.verify_sample import current_sampling
+from cordwood.storage.open_files import DISK_ERRORS, ReadableFile
+
+_UNIT_BYTES = 4 << 20
+
+
+def check_file(file: ReadableFile, digests: Digests) -> list[tuple[int, int]]:
+    """Read a whole file; the byte ranges, block by block, that do not match.
+
+    Raises CorruptionError where the digests are not for a file of this size.
+    """
+    return check_files([(file, digests)])[0]
+
+
+class Unreadable(tuple[int, int]):
+    """A byte range, start and stop, that the disk does not give back; `why` is its error."""
+
+    why: OSError
+
+
+def unreadable(start: int, stop: int, why: OSError) -> Unreadable:
+    """Return the range, or raise the error if it does not come from the disk."""
+    if why.errno not in DISK_ERRORS:
+        raise why
+    found = Unreadable((start, stop))
+    found.why = why
+    return found
+
+
+def check_files(files: Sequence[tuple[ReadableFile, Digests]]) -> list[list[tuple[int, int]]]:
+    """Read files; of each the byte ranges, block by block, that do not match.
+
+    A block that the disk cannot read (EIO) is among them, as Unreadable.
+    Raises CorruptionError where the digests are not for a file of that size.
+    """
+    chosen, meter = current_sampling(), current_meter()
+    bad: list[list[tuple[int, int]]] = [[] for _ in files]
+    left = [0] * len(files)  # ranges of each that were not read yet
+    tasks: list[tuple[int, int, int]] = []
+    for number, (file, digests) in enumerate(files):
+        check_coverage(file.name, file.size_bytes, digests)
+        ranges = _unit_ranges([(digests.start, file.size_bytes)], digests.block_bytes)
+        if chosen is not None:
+            if chosen.is_known(file.name, file.size_bytes, digests):
+                continue
+            ranges = chosen.chosen(ranges)
+            chosen.checked_bytes += sum([stop - start for start, stop in ranges])
+            if not ranges:
+                chosen.note(file.name, file.size_bytes, digests)
+        left[number] = len(ranges)
+        tasks += [(number, start, stop) for start, stop in ranges]
+    lock = threading.Lock()
+
+    def make_worker() -> Callable[[int], None]:
+        scratch = Scratch()
+
+        def work(task: int) -> None:
+            number, start, stop = tasks[task]
+            file, digests = files[number]
+            bad[number].extend(_read_and_check(file, digests, start, scratch.of(stop - start)))
+            if meter is not None:
+                meter.advance(stop - start, file.name)
+            with lock:
+                left[number] -= 1
+                if chosen is not None and not left[number] and not bad[number]:
+                    chosen.note(file.name, file.size_bytes, digests)
+
+        return work
+
+    threads = reading_threads(waits=any(file.waits for file, _ in files))
+    run_tasks(len(tasks), threads=threads, make_worker=make_worker)
+    return [sorted(ranges) for ranges in bad]
+
+
+def _read_and_check(
+    file: ReadableFile, digests: Digests, start: int, part: memoryview
+) -> list[tuple[int, int]]:
+    """Read whole blocks into `part`; return those that do not match or cannot be read."""
+    try:
+        file.read_into(start, [part])
+    except OSError as e:
+        if len(part) <= digests.block_bytes:
+            return [unreadable(start, start + len(part), e)]
+    else:
+        return bad_blocks(start, [part], digests)
+    bad = []
+    for at in range(0, len(part), digests.block_bytes):
+        block = part[at : at + digests.block_bytes]
+        bad += _read_and_check(file, digests, start + at, block)
+    return bad
+
+
+def _unit_ranges(ranges: Sequence[tuple[int, int]], block: int) -> list[tuple[int, int]]:
+    step = max(block, _UNIT_BYTES // block * block)
+    return [(at, min(at + step, b)) for a, b in ranges for at in range(a, b, step)]
+
+
+def check_blocks(name: str, start: int, parts: Sequence[memoryview], digests: Digests) -> None:
+    """Require that `parts`, whole blocks from file offset `start` on, match their digests."""
+    bad = bad_blocks(start, parts, digests)
+    if bad:
+        a, b = bad[0]
+        raise CorruptionError(
+            f"{name}: bytes {a} to {b} do not match the digest that was saved with them: the "
+            "file is damaged; load another copy, or verify() to list every damaged block"
+        )
+
+
+def bad_blocks(start: int, parts: Sequence[memoryview], digests: Digests) -> list[tuple[int, int]]:
+    """The byte ranges of the blocks among `parts` whose digests differ."""
+    if len(parts) == 1:
+        return _bad_blocks_of_one(start, parts[0], digests)
+    block = digests.block_bytes
+    number = (start - digests.start) // block
+    bad: list[tuple[int, int]] = []
+    pending: list[memoryview] = []
+    room, at = block, start
+
+    def close_block() -> None:
+        nonlocal number, at
+        size = block - room
+        found = digest_of(pending[0]) if len(pending) == 1 else digest_of_parts(pending)
+        if found != digests.values[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES]:
+            bad.append((at, at + size))
+        number, at = number + 1, at + size
+
+    for part in parts:
+        a = 0
+        while a < len(part):
+            piece = part[a : a + room]
+            pending.append(piece)
+            a += len(piece)
+            room -= len(piece)
+            if room == 0:
+                close_block()
+                pending.clear()
+                room = block
+    if pending:
+        close_block()
+    return bad
+
+
+def _bad_blocks_of_one(start: int, part: memoryview, digests: Digests) -> list[tuple[int, int]]:
+    block, values = digests.block_bytes, digests.values
+    place = (start - digests.start) // block * DIGEST_BYTES
+    bad: list[tuple[int, int]] = []
+    for at in range(0, len(part), block):
+        piece = part[at : at + block]
+        if digest_of(piece) != values[place : place + DIGEST_BYTES]:
+            bad.append((start + at, start + at + len(piece)))
+        place += DIGEST_BYTES
+    return bad

@@ -1,0 +1,73 @@
+"""Where the bulk of a file is written: past the page cache, as far as the file system takes that.
+
+A durable file then costs one trip to the disk, and no memory of the page cache.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+
+from cordwood.storage import syscalls
+from cordwood.storage.syscalls import open_into, write_all
+
+PAGE_BYTES = 4096
+_DIRECT_FLAGS = os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC
+_NO_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP)
+_NO_FALLOCATE = (errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
+
+
+class Target:
+    """A file that is open for writing, and perhaps once more with O_DIRECT.
+
+    Args:
+        path: of the file.
+        fd: open for writing through the page cache.
+    """
+
+    def __init__(self, path: str, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+        self.opened: list[int] = []  # past the page cache; the caller closes it
+
+    def open_direct(self) -> None:
+        """Go past the page cache from now on, where that is possible."""
+        try:
+            open_into(self.opened, self._path, _DIRECT_FLAGS)
+        except OSError as e:
+            if e.errno not in _NO_DIRECT:
+                raise
+
+    def reserve(self, size_bytes: int) -> None:
+        """Claim the space at once: a full disk is found before anything is written."""
+        try:
+            syscalls.current().fallocate(self._fd, size_bytes)
+        except OSError as e:
+            if e.errno not in _NO_FALLOCATE:
+                raise
+
+    def start_writeback(self, offset: int, length: int) -> None:
+        """Tell the kernel to begin writing back what went through the page cache."""
+        with suppress(OSError):  # the flush will tell
+            syscalls.current().start_writeback(self._fd, offset, length)
+
+    def write(self, unit: memoryview, offset: int) -> None:
+        """Write all of `unit`; directly, its memory and the offset are at whole pages.
+
+        What is left of its last page goes through the page cache.
+        """
+        whole = len(unit) // PAGE_BYTES * PAGE_BYTES if self.opened else 0
+        done = 0
+        try:
+            while done < whole:
+                count = syscalls.current().pwrite(self.opened[0], unit[done:whole], offset + done)
+                if count <= 0:
+                    raise OSError(errno.EIO, "the file takes no more bytes")
+                done += count
+                if count % PAGE_BYTES:  # cut short off a page's edge: the page cache takes it on
+                    break
+        except OSError as e:
+            if e.errno not in _NO_DIRECT:
+                raise
+        write_all(self._fd, unit[done:], offset + done)

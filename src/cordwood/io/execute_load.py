@@ -1,0 +1,344 @@
+"""Execute load plans: allocate the buffers, read into them from several threads, hash.
+
+The unit of reading is a range of the file, not a leaf: a digest block rarely begins or ends
+where a leaf does, and neighbours in a file lie in different buffers. The thread that reads a
+unit scatters it over the buffers it belongs to and hashes its blocks while they are in cache.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cordwood.encoding.digests import check_coverage
+from cordwood.errors import TruncatedError
+from cordwood.index import Digests
+from cordwood.io.allocate import Buffer, allocate_buffers
+from cordwood.io.check_blocks import check_blocks
+from cordwood.io.page_size import PageSize, advise_small
+from cordwood.io.progress import current_meter
+from cordwood.io.read_chunk import read_chunk
+from cordwood.io.scratch_buffer import Scratch
+from cordwood.io.strided_copy import spread_out
+from cordwood.io.threads import reading_threads, run_tasks
+from cordwood.plan.copy_plan import Spread
+from cordwood.plan.load_plan import ALIGNMENT, LoadPlan, Move
+from cordwood.storage.open_files import ReadableFile
+
+_UNIT_BYTES = 4 << 20
+_GAP_BYTES = 64 << 10  # a smaller gap between moves is cheaper to read than to skip
+_SMALL_MOVE_BYTES = 16 << 10  # below this on average, one read and many copies beat a long iovec
+_BYTES_PER_THREAD = 4 << 20
+
+
+class _Layer(NamedTuple):
+    """Moves out of one source that do not overlap there, merged where they adjoin."""
+
+    source: int
+    starts: list[int]  # file offsets, ascending
+    stops: list[int]
+    buffers: list[int]
+    positions: list[int]
+
+
+class _Unit(NamedTuple):
+    """Bytes [start, stop) of a source, read by one thread."""
+
+    layer: _Layer
+    start: int
+    stop: int
+    first: int  # the moves that it meets
+    last: int
+    digests: Digests | None  # the unit is made of whole blocks of these
+
+
+def execute_load(
+    plan: LoadPlan,
+    files: Sequence[ReadableFile],
+    *,
+    digests: Sequence[Digests | None],
+    verify: bool,
+) -> list[np.ndarray]:
+    """Allocate the plan's buffers and fill them from `files`.
+
+    Args:
+        plan: what goes where; a move's source is a position in `files`.
+        files: the sources, open.
+        digests: of each file, or None where it has none.
+        verify: check all blocks that the moves touch, reading them whole.
+
+    Returns:
+        One 1-d uint8 array for each buffer, its address a multiple of 64, owned by the caller.
+
+    Raises:
+        TruncatedError: a move reaches past the end of its file.
+        CorruptionError: a block does not match its digest; file and byte range are named.
+    """
+    layers = _layers(plan, files)
+    buffers = allocate_buffers(plan.buffers, alignment=ALIGNMENT)
+    units = _all_units(layers, files, digests, verify=verify)
+    views = [buffer.array.data for buffer in buffers]
+    fresh = _FreshPages(buffers)
+    meter = current_meter()
+    total = sum(unit.stop - unit.start for unit in units) + sum(c.length for c in plan.chunks)
+    checked = {c.source: digests[c.source] if verify else None for c in plan.chunks}
+
+    def make_worker() -> Callable[[int], None]:
+        scratch, decoded = Scratch(), Scratch()
+
+        def work(task: int) -> None:
+            if task < len(units):
+                unit = units[task]
+                _read_unit(unit, files, views, scratch, plan.spreads, fresh)
+                if meter is not None:
+                    meter.advance(unit.stop - unit.start)
+            else:
+                chunk = plan.chunks[task - len(units)]
+                file, known = files[chunk.source], checked[chunk.source]
+                read_chunk(chunk, file, known, views, scratch.of, decoded.of)
+                if meter is not None:
+                    meter.advance(chunk.length)
+
+        return work
+
+    waits = any(files[layer.source].waits for layer in layers)
+    waits = waits or any(files[chunk.source].waits for chunk in plan.chunks)
+    threads = min(reading_threads(waits=waits), 1 + total // _BYTES_PER_THREAD)
+    if not waits and sum(len(layer.starts) for layer in layers) * _SMALL_MOVE_BYTES > total:
+        threads = 1  # the interpreter's work, which threads only get in the way of
+    run_tasks(len(units) + len(plan.chunks), threads=threads, make_worker=make_worker)
+    return [buffer.array for buffer in buffers]
+
+
+class _FreshPages:
+    """The buffers of a load that no byte has been written to, and the choice of their pages."""
+
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        self._untouched = [buffer.untouched for buffer in buffers]
+        self._choice = PageSize()
+
+    def read(self, file: ReadableFile, unit: _Unit, parts: list[memoryview]) -> None:
+        """Read a unit straight into buffers, into pages of the size that is faster now."""
+        small = self._choice.is_small
+        if small:
+            self._advise_small(unit)
+        begin = time.thread_time_ns()  # not the time of other threads, nor of a disk
+        file.read_into(unit.start, parts)
+        self._choice.note(unit.stop - unit.start, time.thread_time_ns() - begin, small=small)
+
+    def _advise_small(self, unit: _Unit) -> None:
+        layer = unit.layer
+        for i in range(unit.first, unit.last):
+            pages = self._untouched[layer.buffers[i]]
+            if pages is not None:
+                shift = layer.positions[i] - layer.starts[i]
+                start, stop = max(layer.starts[i], unit.start), min(layer.stops[i], unit.stop)
+                advise_small(pages, start + shift, stop + shift)
+
+
+def read_moves(
+    moves: Sequence[Move],
+    target: memoryview,
+    files: Sequence[ReadableFile],
+    *,
+    digests: Sequence[Digests | None],
+    scratch: Scratch,
+) -> None:
+    """Fill memory by moves to buffer 0, in this thread alone; verified. Raises as `execute_load`.
+
+    Args:
+        moves: sorted by source and offset.
+        target: what buffer 0 is.
+        files, digests: of the sources, as `execute_load` has them.
+        scratch: for what has to be read around the moves, whole blocks.
+    """
+    if sum(move.length for move in moves) != len(target):
+        raise ValueError(f"{len(moves)} moves do not fill {len(target)} bytes")
+    plan = LoadPlan((len(target),), tuple(moves), ())
+    for unit in _all_units(_layers(plan, files), files, digests, verify=True):
+        _read_unit(unit, files, [target], scratch, (), None)
+
+
+def _all_units(
+    layers: Sequence[_Layer],
+    files: Sequence[ReadableFile],
+    digests: Sequence[Digests | None],
+    *,
+    verify: bool,
+) -> list[_Unit]:
+    units: list[_Unit] = []
+    for layer in layers:
+        known = digests[layer.source] if verify else None
+        file = files[layer.source]
+        if known is not None:
+            check_coverage(file.name, file.size_bytes, known)
+        units += _units(layer, file.size_bytes, known)
+    return units
+
+
+def _layers(plan: LoadPlan, files: Sequence[ReadableFile]) -> list[_Layer]:
+    """Check every move, merge neighbours, and part moves that overlap in their file."""
+    sizes = plan.buffers
+    layers: list[_Layer] = []
+    todo: Sequence[Move] = plan.moves
+    while todo:
+        overlapping: list[Move] = []
+        layer = _Layer(-1, [], [], [], [])
+        end = file_size = 0
+        starts, stops, buffers, positions = layer[1:]
+        last_buffer = last_position = -1  # where a move that adjoins the last one would go
+        for move in todo:
+            source, offset, length, buffer, position = move
+            if length == 0:
+                continue
+            if source != layer.source:
+                if starts:
+                    layers.append(layer)
+                layer = _Layer(source, [], [], [], [])
+                starts, stops, buffers, positions = layer[1:]
+                end, last_buffer, file_size = 0, -1, files[source].size_bytes
+            stop = offset + length
+            if offset < end:
+                overlapping.append(move)
+                continue
+            if stop > file_size:
+                raise TruncatedError(
+                    f"{files[source].name}: expected {length} bytes at offset {offset}, but the "
+                    f"file ends at {file_size}; copy or save it again"
+                )
+            if length < 0 or position < 0 or (buffer >= 0 and position + length > sizes[buffer]):
+                raise ValueError(f"{move} does not fit its buffer of {sizes[buffer]} bytes")
+            if offset == end and buffer == last_buffer and position == last_position:
+                stops[-1] = stop
+            else:
+                starts.append(offset)
+                stops.append(stop)
+                buffers.append(buffer)
+                positions.append(position)
+            end, last_buffer, last_position = stop, buffer, position + length
+        if starts:
+            layers.append(layer)
+        if len(overlapping) == len(todo):
+            raise ValueError(f"a move begins before its file does: {todo[0]}")
+        todo = overlapping
+    return layers
+
+
+def _units(layer: _Layer, size_bytes: int, digests: Digests | None) -> list[_Unit]:
+    """Cut what a layer needs into units of about 4 MiB, of whole blocks where there are digests."""
+    units: list[_Unit] = []
+    starts, stops = layer.starts, layer.stops
+
+    def cut(start: int, stop: int, step: int, known: Digests | None) -> None:
+        for at in range(start, stop, step):
+            to = min(at + step, stop)
+            first, last = bisect_right(stops, at), bisect_left(starts, to)
+            units.append(_Unit(layer, at, to, first, last, known))
+
+    run_start = run_stop = -1
+    floor = digests.start if digests is not None else size_bytes
+    block = digests.block_bytes if digests is not None else 1
+    step = max(block, _UNIT_BYTES // block * block)
+
+    def finish() -> None:
+        if run_start < 0:
+            return
+        if digests is None or run_start < floor:  # bytes that no block covers
+            cut(run_start, min(run_stop, floor), _UNIT_BYTES, None)
+        if digests is not None and run_stop > floor:
+            cut(max(run_start, floor), run_stop, step, digests)
+
+    for start, stop in zip(starts, stops, strict=True):
+        if digests is not None:
+            if start > floor:
+                start -= (start - floor) % block
+            if stop > floor:
+                stop = min(stop + (floor - stop) % block, size_bytes)
+        if run_start >= 0 and start <= run_stop + (_GAP_BYTES if digests is None else 0):
+            run_stop = max(run_stop, stop)
+            continue
+        finish()
+        run_start, run_stop = start, stop
+    finish()
+    return units
+
+
+def _read_unit(
+    unit: _Unit,
+    files: Sequence[ReadableFile],
+    buffers: list[memoryview],
+    scratch: Scratch,
+    spreads: Sequence[Spread],
+    fresh: _FreshPages | None,
+) -> None:
+    layer, start, stop, first, last, digests = unit
+    file = files[layer.source]
+    size = stop - start
+    parts: list[memoryview]
+    spread = bool(spreads) and min(layer.buffers[first:last], default=0) < 0
+    if spread or size < (last - first) * _SMALL_MOVE_BYTES:
+        whole = scratch.of(size)
+        file.read_into(start, [whole])
+        _copy_out(whole, unit, buffers, spreads)
+        parts = [whole]
+    else:
+        parts = _scattered(unit, buffers, scratch)
+        if fresh is None or file.waits:
+            file.read_into(start, parts)
+        else:
+            fresh.read(file, unit, parts)
+    if digests is not None:
+        check_blocks(file.name, start, parts, digests)
+
+
+def _copy_out(
+    whole: memoryview, unit: _Unit, buffers: list[memoryview], spreads: Sequence[Spread]
+) -> None:
+    """Copy the bytes of a unit to where they belong. Plain and flat: it may run 20,000 times."""
+    layer, start, stop, first, last, _ = unit
+    moves = zip(
+        layer.starts[first:last],
+        layer.stops[first:last],
+        layer.buffers[first:last],
+        layer.positions[first:last],
+        strict=True,
+    )
+    for a, b, buffer, at in moves:
+        if a < start or b > stop:  # the first and the last may reach beyond the unit
+            at += max(a, start) - a
+            a, b = max(a, start), min(b, stop)
+        if buffer < 0:
+            spread_out(spreads[~buffer], whole[a - start : b - start], at, buffers)
+            continue
+        buffers[buffer][at : at + b - a] = whole[a - start : b - start]
+
+
+def _scattered(unit: _Unit, buffers: list[memoryview], scratch: Scratch) -> list[memoryview]:
+    """Where the unit's bytes go, in the order of the file; gaps go to scratch."""
+    layer, start, stop, first, last, _ = unit
+    parts: list[memoryview] = []
+    spare = scratch.of(0)
+    if (
+        first == last
+        or layer.starts[first] > start
+        or layer.stops[last - 1] < stop
+        or (last - first > 1)
+    ):
+        spare = scratch.of(stop - start)
+    here = start
+    for i in range(first, last):
+        a, b = layer.starts[i], min(layer.stops[i], stop)
+        at = layer.positions[i]
+        if a < here:
+            a, at = here, at + here - a
+        if a > here:
+            parts.append(spare[here - start : a - start])
+        parts.append(buffers[layer.buffers[i]][at : at + b - a])
+        here = b
+    if here < stop:
+        parts.append(spare[here - start : stop - start])
+    return parts

@@ -1,0 +1,40 @@
+"""Memory that grows as bytes arrive, and is given back as they are read."""
+
+from __future__ import annotations
+
+import mmap
+
+_LEAST_BYTES = 64 << 10
+
+
+class GrowingMemory:
+    """Private anonymous pages. A bytearray would do, if a part of one could be given back."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        # Shared anonymous memory, which is mmap's default, cannot grow.
+        self._pages = mmap.mmap(-1, _LEAST_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+    def reserve(self, size_bytes: int) -> None:
+        """Nothing: memory is taken as bytes arrive, whatever a header tells."""
+
+    def append(self, data: bytes) -> None:
+        """Add bytes at the end. Not once there are views."""
+        stop = self.size_bytes + len(data)
+        room = len(self._pages)
+        if stop > room:
+            room = max(stop, room + room // 4)
+            self._pages.resize(-(-room // mmap.PAGESIZE) * mmap.PAGESIZE)  # moves no bytes
+        self._pages[self.size_bytes : stop] = data
+        self.size_bytes = stop
+
+    def view(self) -> memoryview:
+        """What was added; it keeps the memory alive."""
+        return memoryview(self._pages)[: self.size_bytes].toreadonly()
+
+    def give_back(self, start: int, stop: int) -> None:
+        """Let go of the pages that lie in [start, stop): they are zeros from now on."""
+        start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+        stop = stop // mmap.PAGESIZE * mmap.PAGESIZE
+        if start < stop:
+            self._pages.madvise(mmap.MADV_DONTNEED, start, stop - start)

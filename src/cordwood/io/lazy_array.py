@@ -1,0 +1,181 @@
+"""Arrays that are read when they are written: a checkpoint passes through in pieces of some MiB.
+
+A writer's threads ask for ranges of bytes from the start to the end, nearly in order. Where an
+array can be read by ranges, they are read straight to where they are wanted. All else is read
+in windows, each once, and the last few are kept.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from cordwood.index import Box
+from cordwood.plan.split_arrays import cut, element_range
+from cordwood.sharding.box import element_count, is_unbroken, shape_of, whole
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+WINDOW_BYTES = 16 << 20
+_KEPT = 3  # windows: eight threads that fill 4 MiB each are in three at a time
+_KEPT_OF_LARGE = 2  # the same of larger windows
+_MAX_ROWS_BYTES = 128 << 20  # of chunks that are decoded together, each once
+
+
+class LazyArray:
+    """An array whose elements are elsewhere.
+
+    Args:
+        shape, dtype: of the array.
+        read: gives the elements of a box, an array of that dtype; called by several threads.
+        rows: along the first axis, how many lie in chunks that are decoded whole.
+        stored_item_bytes: of an element as it is read, where it is cast after that.
+        read_into: fills memory with the array's bytes, C order and little-endian, from one on;
+            called by several threads. None where nothing but boxes can be read.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        read: Callable[[Box], Array],
+        *,
+        rows: int = 1,
+        stored_item_bytes: int = 0,
+        read_into: Callable[[int, memoryview], None] | None = None,
+    ) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.nbytes = math.prod(shape) * dtype.itemsize
+        self._read = read
+        self._rows = rows
+        self._widest_bytes = max(dtype.itemsize, stored_item_bytes)
+        self._read_into = read_into
+        self._lock = threading.Lock()
+        self._windows: list[Box] | None = None
+        self._starts: list[int] = []  # of the windows, in bytes
+        self._most = _KEPT
+        self._kept: OrderedDict[int, Array] = OrderedDict()
+        self._reading: dict[int, threading.Lock] = {}
+
+    def within(self, box: Box) -> LazyArray:
+        """A part of it, no more read than it."""
+        if box == whole(self.shape):
+            return self
+        read_into = None
+        if self._read_into is not None and is_unbroken(shape_of(box), self.shape):
+            first = element_range(box, self.shape)[0] * self.dtype.itemsize
+            read_into = partial(_shifted, self._read_into, first)
+
+        def read(inner: Box) -> Array:
+            return self._read(
+                Box(
+                    tuple(map(int.__add__, inner.start, box.start)),
+                    tuple(map(int.__add__, inner.stop, box.start)),
+                )
+            )
+
+        return LazyArray(
+            shape_of(box),
+            self.dtype,
+            read,
+            rows=self._rows,
+            stored_item_bytes=self._widest_bytes,
+            read_into=read_into,
+        )
+
+    def part(self, box: Box) -> Array:
+        """The elements of a box."""
+        return self._read(box)
+
+    def copy_bytes(self, start: int, target: memoryview) -> None:
+        """Fill `target` with its bytes, C order and little-endian, from `start` on.
+
+        Raises ValueError where it has fewer.
+        """
+        stop = start + len(target)
+        if stop > self.nbytes:
+            raise ValueError(f"expected bytes {start} to {stop}, found {self.nbytes} in all")
+        if self._read_into is not None:
+            self._read_into(start, target)
+            return
+        out = np.frombuffer(target, np.uint8)
+        at = start
+        for number in self._numbers(start, stop):
+            data = self._window(number)
+            inside = at - self._starts[number]
+            count = min(stop - at, len(data) - inside)
+            np.copyto(out[at - start : at - start + count], data[inside : inside + count])
+            at += count
+
+    def buffers(self, start: int, stop: int) -> Iterator[memoryview]:
+        """Its bytes from start to stop, window by window."""
+        for number in self._numbers(start, stop):
+            first = self._starts[number]
+            yield self._window(number)[max(0, start - first) : stop - first].data
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        array = self._read(whole(self.shape))
+        return array if dtype is None and not copy else np.array(array, dtype, copy=copy)
+
+    def _numbers(self, start: int, stop: int) -> range:
+        """The windows that a range of bytes lies in."""
+        with self._lock:
+            if self._windows is None:
+                self._cut()
+        if start >= stop:
+            return range(0)
+        return range(bisect_right(self._starts, start) - 1, bisect_right(self._starts, stop - 1))
+
+    def _cut(self) -> None:
+        item, widest = self.dtype.itemsize, self._widest_bytes
+        rows = self._rows
+        if rows > 1 and rows * math.prod(self.shape[1:]) * widest > _MAX_ROWS_BYTES:
+            rows = 1
+        windows = list(cut(self.shape, item_bytes=widest, limit_bytes=WINDOW_BYTES, rows=rows))
+        self._starts = [element_range(box, self.shape)[0] * item for box in windows]
+        largest = max((element_count(box) for box in windows), default=0) * widest
+        self._most = _KEPT if largest <= WINDOW_BYTES else _KEPT_OF_LARGE
+        self._windows = windows
+
+    def _window(self, number: int) -> Array:
+        with self._lock:
+            data = self._kept.get(number)
+            # Chunks that are decoded whole take twice their size: one at a time.
+            lock = self._reading.setdefault(number if self._rows == 1 else 0, threading.Lock())
+        if data is not None:
+            return data
+        with lock:
+            with self._lock:
+                data = self._kept.get(number)
+                if data is None:
+                    self._keep(self._most - 1)  # now: decoding takes memory too
+            if data is None:
+                data = self._bytes(number)
+                with self._lock:
+                    self._kept[number] = data
+                    self._keep(self._most)
+        return data
+
+    def _keep(self, count: int) -> None:
+        while len(self._kept) > count:
+            self._kept.popitem(last=False)
+
+    def _bytes(self, number: int) -> Array:
+        assert self._windows is not None
+        array = self._read(self._windows[number])
+        little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        return little.reshape(-1).view(np.uint8)
+
+
+def _shifted(
+    read_into: Callable[[int, memoryview], None], by: int, start: int, target: memoryview
+) -> None:
+    read_into(by + start, target)

@@ -1,0 +1,53 @@
+"""Read one encoded chunk: its bytes, checked; decoded; and copied to the boxes that want of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cordwood.encoding.digests import check_coverage
+from cordwood.errors import TruncatedError
+from cordwood.index import Digests
+from cordwood.io.check_blocks import check_blocks
+from cordwood.io.decode_chunk import decode_chunk
+from cordwood.io.strided_copy import spread_out
+from cordwood.plan.copy_plan import Chunk
+from cordwood.storage.open_files import ReadableFile
+
+
+def read_chunk(
+    chunk: Chunk,
+    file: ReadableFile,
+    digests: Digests | None,
+    buffers: Sequence[memoryview],
+    scratch: Callable[[int], memoryview],
+    decoded: Callable[[int], memoryview],
+) -> None:
+    """Fill in what the buffers want of a chunk.
+
+    Args:
+        chunk: which.
+        file: that holds it.
+        digests: of the file; the blocks that the chunk touches are checked. None: not checked.
+        buffers: the plan's.
+        scratch, decoded: each gives memory of some size, of its own, for a moment.
+    """
+    start, stop = chunk.offset, chunk.offset + chunk.length
+    if not 0 <= start <= stop <= file.size_bytes:
+        raise TruncatedError(
+            f"{file.name}: expected a chunk of {chunk.length} bytes at offset {start}, but the "
+            f"file ends at {file.size_bytes}; copy or save it again"
+        )
+    low, high = start, stop
+    if digests is not None:
+        check_coverage(file.name, file.size_bytes, digests)
+        if stop > digests.start:
+            block, first = digests.block_bytes, digests.start
+            low = min(start, first) if start < first else start - (start - first) % block
+            high = min(stop + (first - stop) % block, file.size_bytes)
+    whole = scratch(high - low)
+    file.read_into(low, [whole])
+    if digests is not None and stop > digests.start:
+        begin = max(low, digests.start)
+        check_blocks(file.name, begin, [whole[begin - low :]], digests)
+    data = whole[start - low : stop - low]
+    spread_out(chunk.spread, decode_chunk(chunk, data, decoded, name=file.name), 0, buffers)

@@ -1,0 +1,107 @@
+"""Which blocks of a checkpoint a verification reads: all, a random share, or those still left."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from cordwood.encoding.digests import digest_of
+from cordwood.index import Digests
+
+_HEAD = b"cordwood verify: found whole\n"  # a record begins so: no other file is taken for one
+
+
+class Sampling:
+    """What a verification reads, and how much it has.
+
+    Args:
+        share: of the blocks of each file, at random; 1 is all.
+        seed: of the choice.
+        record: a file that names the sources that were found whole, one a line after a head, so
+            that a later call can leave them out; None: there is none.
+
+    Raises ValueError where there is another file in place of the record, which would be lost.
+    """
+
+    def __init__(self, share: float, seed: int | None, record: str | None) -> None:
+        self._share = share
+        self._random = random.Random(seed)  # noqa: S311
+        self._record = record
+        self._known = _lines(record)
+        self.checked_bytes = 0
+        self.known_bytes = 0  # of sources that an earlier call has found whole
+
+    def chosen(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Those of the ranges of a source that are to be read."""
+        if self._share >= 1:
+            return list(ranges)
+        count = min(len(ranges), max(1, round(len(ranges) * self._share)))
+        return [ranges[i] for i in sorted(self._random.sample(range(len(ranges)), count))]
+
+    def is_known(self, name: str, size_bytes: int, digests: Digests) -> bool:
+        """Whether an earlier call has found a source whole."""
+        if _mark(name, size_bytes, digests) not in self._known:
+            return False
+        self.known_bytes += size_bytes
+        return True
+
+    def note(self, name: str, size_bytes: int, digests: Digests) -> None:
+        """A source is whole."""
+        if self._record is None or self._share < 1:
+            return
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        fd = os.open(self._record, flags, 0o644)
+        try:
+            head = b"" if os.fstat(fd).st_size else _HEAD
+            os.write(fd, head + f"{_mark(name, size_bytes, digests)}\n".encode())
+        finally:
+            os.close(fd)
+
+    def forget(self) -> None:
+        """All was checked: the next call begins anew."""
+        if self._record is not None and os.path.exists(self._record):
+            os.unlink(self._record)
+
+
+def _lines(record: str | None) -> frozenset[str]:
+    if record is None or not os.path.exists(record):
+        return frozenset()
+    with open(record, "rb") as file:
+        data = file.read(len(_HEAD))
+        if data not in (b"", _HEAD):
+            raise ValueError(
+                f"resume={record!r}: expected a new file, or one that an interrupted verify has "
+                "left; this is another file, and was left as it is: name another path"
+            )
+        data += file.read()
+    end = data.rfind(b"\n") + 1
+    if end < len(data):  # the last line was cut off: the next one must not join it
+        os.truncate(record, end)
+    return frozenset(data[len(_HEAD) : end].decode(errors="replace").split("\n")) - {""}
+
+
+def _mark(name: str, size_bytes: int, digests: Digests) -> str:
+    """A source and what it should hold, as a line."""
+    what = f"{name}\0{size_bytes}\0{digests.start}\0".encode(errors="surrogatepass")
+    return digest_of(what + digests.values).hex()
+
+
+_SAMPLING: ContextVar[Sampling | None] = ContextVar("sampling", default=None)
+
+
+def current_sampling() -> Sampling | None:
+    """That of the verification that this thread is in."""
+    return _SAMPLING.get()
+
+
+@contextmanager
+def sampling(chosen: Sampling) -> Iterator[Sampling]:
+    """Files that are checked in the block are checked as far as `chosen` says."""
+    token = _SAMPLING.set(chosen)
+    try:
+        yield chosen
+    finally:
+        _SAMPLING.reset(token)

@@ -1,0 +1,282 @@
+"""Write the files of a new directory from a few threads, hashing them, and flush them to the disk.
+
+Large raw chunks go past the page cache, through a few MiB of each thread. Small ones go to it from
+the leaf's own memory; the kernel is told at once to write them back, and each file is flushed some
+files later, when that is mostly done: so most flushes wait for nothing, and one commit of the
+journal does for many files.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cordwood.devices.host_snapshot import HeldArray, hold
+from cordwood.encoding.digests import BLOCK_BYTES, digest_of
+from cordwood.io.direct_io import Target
+from cordwood.io.encode_chunk import Encoder
+from cordwood.io.file_contents import copy_bytes, is_little_endian
+from cordwood.io.lazy_array import LazyArray
+from cordwood.io.scratch_buffer import Scratch
+from cordwood.io.threads import run_tasks
+from cordwood.io.uninterruptible import Check
+from cordwood.plan.chunk_files import ChunkFile, NewFile, SmallFile
+from cordwood.sharding.box import is_unbroken, shape_of, slices
+from cordwood.storage import syscalls
+from cordwood.storage.open_files import named, read_views
+from cordwood.storage.syscalls import close_all, open_into
+from cordwood.tree.leaves import is_jax_array
+from cordwood.tree.long_double import without_padding
+
+_UNIT_BYTES = 4 << 20
+_DIRECT_BYTES = 1 << 20  # a smaller chunk goes through the page cache
+_THREADS = 4
+_OPEN_FILES = 64  # of one thread, written and not yet flushed
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+
+class Written(NamedTuple):
+    """What became of a file."""
+
+    size_bytes: int
+    digests: bytes  # of its blocks, packed
+
+
+def write_new_files(
+    folder: str,
+    files: Sequence[NewFile],
+    fetch: Callable[[int], Any],
+    encode: Encoder | None,
+    *,
+    check: Check,
+) -> list[Written]:
+    """Create files that are not there yet. When this returns, their bytes are on the disk.
+
+    The directories they lie in must exist; flushing those is the caller's.
+
+    Args:
+        folder: what their paths are relative to.
+        files: what to write; the chunk files of one leaf one after another.
+        fetch: gives a leaf: a numpy array, a jax.Array, a HeldArray or a LazyArray. Called once
+            for each, by one thread at a time; the leaf is let go after the last chunk file of it.
+        encode: what compresses chunks; None for raw ones.
+        check: called between files; whatever it raises stops all.
+
+    Raises OSError as the system does, with the name of the file.
+    """
+    leaves = _Leaves(files, fetch)
+    waiting: list[deque[tuple[str, list[int]]]] = []
+    results = [Written(0, b"")] * len(files)
+    # The large ones first, so that no thread is left with one at the end.
+    order = sorted(range(len(files)), key=lambda i: -_bulk(files[i]))
+
+    def make_worker() -> Callable[[int], None]:
+        own: deque[tuple[str, list[int]]] = deque()
+        waiting.append(own)
+        scratch = Scratch()
+
+        def work(task: int) -> None:
+            check()
+            file = files[order[task]]
+            path = f"{folder}/{file.path}"
+            opened: list[int] = []
+            own.append((path, opened))
+            try:
+                open_into(opened, path, _FLAGS)
+                results[order[task]] = _write(path, opened[0], file, leaves, encode, scratch)
+                if len(own) > _OPEN_FILES:
+                    _flush(own)
+            except OSError as e:
+                raise named(e, path) from e
+
+        return work
+
+    try:
+        run_tasks(len(files), threads=_THREADS, make_worker=make_worker)
+        rest = [entry for own in waiting for entry in own]
+
+        def finish(task: int) -> None:
+            check()
+            _flush(deque([rest[task]]))
+
+        run_tasks(len(rest), threads=_THREADS, make_worker=lambda: finish)
+    finally:
+        for own in waiting:
+            for _, opened in own:
+                close_all(opened)
+    return results
+
+
+def adopt_files(folder: str, paths: Sequence[str], *, check: Check) -> list[Written]:
+    """Hash files that something else has written, and flush them to the disk.
+
+    Raises OSError as the system does, with the name of the file.
+    """
+    results = [Written(0, b"")] * len(paths)
+
+    def make_worker() -> Callable[[int], None]:
+        scratch = Scratch()
+
+        def work(task: int) -> None:
+            check()
+            path = f"{folder}/{paths[task]}"
+            opened: list[int] = []
+            try:
+                open_into(opened, path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                results[task] = _hash(opened[0], scratch, name=path)
+                syscalls.current().fsync(opened[0])
+            except OSError as e:
+                raise named(e, path) from e
+            finally:
+                close_all(opened)
+
+        return work
+
+    run_tasks(len(paths), threads=_THREADS, make_worker=make_worker)
+    return results
+
+
+def _hash(fd: int, scratch: Scratch, *, name: str) -> Written:
+    size = os.fstat(fd).st_size
+    digests = []
+    for start in range(0, size, _UNIT_BYTES):
+        unit = scratch.of(min(_UNIT_BYTES, size - start))
+        read_views(fd, start, [unit], name=name)
+        digests += [digest_of(unit[a : a + BLOCK_BYTES]) for a in range(0, len(unit), BLOCK_BYTES)]
+    return Written(size, b"".join(digests))
+
+
+def _bulk(file: NewFile) -> int:
+    """Its size, as far as it matters; small ones keep their order."""
+    size = math.prod(file.shape) * file.itemsize if isinstance(file, ChunkFile) else 0
+    return size if size >= _UNIT_BYTES else 0
+
+
+def _flush(files: deque[tuple[str, list[int]]]) -> None:
+    """Flush the first of the files to the disk and close it. A failed flush is never retried."""
+    path, opened = files[0]
+    calls = syscalls.current()
+    try:
+        calls.fsync(opened[0])
+        files.popleft()
+        close_all(opened)
+    except OSError as e:
+        raise named(e, path) from e
+
+
+def _write(
+    path: str, fd: int, file: NewFile, leaves: _Leaves, encode: Encoder | None, scratch: Scratch
+) -> Written:
+    target = Target(path, fd)
+    if isinstance(file, SmallFile):
+        return _write_units(target, len(file.data), lambda a, b: memoryview(file.data)[a:b])
+    try:
+        part = leaves.part(file)
+        if isinstance(part, LazyArray):
+            size = math.prod(file.shape) * file.itemsize
+            if encode is None and size >= _DIRECT_BYTES and _leads(file):
+                return _write_raw(target, file, part, scratch)  # never whole
+            part = np.asarray(part)
+        if encode is not None:
+            data = encode(_padded(part, file.shape))
+            return _write_units(target, len(data), lambda a, b: memoryview(data)[a:b])
+        return _write_raw(target, file, part, scratch)
+    finally:
+        close_all(target.opened)
+        leaves.release(file)
+
+
+def _write_raw(
+    target: Target, file: ChunkFile, part: np.ndarray[Any, Any] | LazyArray, scratch: Scratch
+) -> Written:
+    size = math.prod(file.shape) * file.itemsize
+    if not isinstance(part, LazyArray) and part.nbytes != size and not _leads(file):
+        part = _padded(part, file.shape)
+    if size >= _DIRECT_BYTES:
+        target.open_direct()
+        target.reserve(size)
+    elif (
+        not isinstance(part, LazyArray)
+        and part.nbytes == size
+        and part.flags.c_contiguous
+        and is_little_endian(part)
+    ):
+        source = part.reshape(-1).view(np.uint8).data
+        return _write_units(target, size, lambda a, b: source[a:b])
+
+    def fill(start: int, stop: int) -> memoryview:
+        unit = scratch.of(stop - start)
+        held = max(0, min(stop, part.nbytes) - start)
+        if held:
+            copy_bytes(part, start, unit[:held])
+        np.frombuffer(unit, np.uint8)[held:] = 0
+        return unit
+
+    return _write_units(target, size, fill)
+
+
+def _write_units(target: Target, size: int, unit_of: Callable[[int, int], memoryview]) -> Written:
+    """Hash and write a file of that size, some MiB at a time."""
+    digests = []
+    for start in range(0, size, _UNIT_BYTES):
+        unit = unit_of(start, min(start + _UNIT_BYTES, size))
+        digests += [digest_of(unit[a : a + BLOCK_BYTES]) for a in range(0, len(unit), BLOCK_BYTES)]
+        target.write(unit, start)
+        if not target.opened:
+            target.start_writeback(start, len(unit))
+    return Written(size, b"".join(digests))
+
+
+def _leads(file: ChunkFile) -> bool:
+    """Whether the elements of the box come first in the chunk, all padding after them."""
+    return is_unbroken(shape_of(file.box), file.shape)
+
+
+def _padded(part: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """A C-contiguous little-endian chunk of that shape."""
+    dtype = part.dtype.newbyteorder("<")
+    if part.shape == shape:
+        return np.ascontiguousarray(part, dtype).reshape(shape)
+    chunk = np.zeros(shape, dtype)
+    chunk[tuple([slice(size) for size in part.shape])] = part
+    return chunk
+
+
+class _Leaves:
+    """The leaves that chunk files take their elements from, each held from first to last use."""
+
+    def __init__(self, files: Sequence[NewFile], fetch: Callable[[int], Any]) -> None:
+        self._fetch = fetch
+        self._lock = threading.Lock()
+        self._left = Counter(file.leaf for file in files if isinstance(file, ChunkFile))
+        self._held: dict[int, Any] = {}
+
+    def part(self, file: ChunkFile) -> np.ndarray[Any, Any] | LazyArray:
+        """The elements of a file's box: a view of what holds them, wherever one thing does."""
+        with self._lock:
+            leaf = self._held.get(file.leaf)
+            if leaf is None:
+                leaf = self._fetch(file.leaf)
+                if is_jax_array(leaf):
+                    (leaf,) = hold([leaf])
+                elif not isinstance(leaf, HeldArray | LazyArray):
+                    leaf = np.asarray(leaf)
+                self._held[file.leaf] = leaf
+        if isinstance(leaf, LazyArray):
+            return leaf.within(file.box)
+        if isinstance(leaf, HeldArray):
+            return without_padding(leaf.part(file.box))
+        index: Any = (*slices(file.box), ...)  # a view of 0 axes too
+        return without_padding(leaf[index])
+
+    def release(self, file: ChunkFile) -> None:
+        with self._lock:
+            self._left[file.leaf] -= 1
+            if not self._left[file.leaf]:
+                self._held.pop(file.leaf, None)

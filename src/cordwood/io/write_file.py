@@ -1,0 +1,160 @@
+"""Write one file: fill, hash and write its units from a few threads, seal, commit.
+
+A unit is a few MiB of the file's own offsets. A thread fills a page-aligned buffer with it from
+the leaves, hashes its blocks, and writes it, past the page cache (O_DIRECT) where the file
+system takes that: a durable file then costs one trip to the disk and no page cache. Nothing of
+the tree is copied but through those buffers.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
+from cordwood.index import Digests
+from cordwood.io.direct_io import PAGE_BYTES, Target
+from cordwood.io.file_contents import LeafStore
+from cordwood.io.scratch_buffer import Scratch
+from cordwood.io.threads import Slots, run_tasks
+from cordwood.io.uninterruptible import Check, go_on
+from cordwood.plan.file_plan import FilePlan, seal, segment_ends
+from cordwood.storage import syscalls
+from cordwood.storage.file_transaction import Temporary, atomic_file
+
+_UNIT_BYTES = 4 << 20
+_WRITES = 4  # at a time; two to four saturate a local disk
+_THREADS = 2 * _WRITES  # each with one buffer: while half of them are written, half are filled
+# Below this on average, filling is more the interpreter's work than memcpy's.
+_SMALL_SEGMENT_BYTES = 64 << 10
+_THREADS_FOR_SMALL = 1
+_DIRECT_BYTES = 8 << 20  # a smaller file goes through the page cache
+_STREAM_BYTES = 1 << 20
+
+
+def write_file(
+    path: str | os.PathLike[str], plan: FilePlan, fetch: Callable[[int], np.ndarray]
+) -> None:
+    """Write what `plan` says to `path`, durably and atomically.
+
+    Args:
+        path: the destination; symlinks are followed, missing directories made.
+        plan: the file's segments, and the header's seal.
+        fetch: gives a leaf's array. Called once for each leaf, when its first byte is needed, by
+            one thread at a time (though not always the same one); the array is let go right
+            after its last byte. Any strides and byte order: C-order little-endian is written.
+
+    Raises what `file_transaction.atomic_file` raises, and ValueError for a plan whose sizes
+    disagree with each other or with the leaves.
+    """
+    ends = segment_ends(plan)
+    with atomic_file(path) as temporary:
+        _fill(temporary, plan, ends, fetch, go_on)
+
+
+def fill_file(
+    file: Temporary, plan: FilePlan, fetch: Callable[[int], np.ndarray], check: Check
+) -> bytes:
+    """Write what `plan` says into an open, empty file; its header.
+
+    Raises OSError as the system does, ValueError as `write_file` does, and whatever `check` does,
+    which is called every few MiB. Nothing is flushed.
+    """
+    return _fill(file, plan, segment_ends(plan), fetch, check)
+
+
+def _fill(
+    file: Temporary,
+    plan: FilePlan,
+    ends: list[int],
+    fetch: Callable[[int], np.ndarray],
+    check: Check,
+) -> bytes:
+    digests = _write_data(file, plan, ends, LeafStore(plan.segments, ends, fetch), check)
+    header = seal(plan, digests)
+    file.doing = "writing the header"
+    file.write(memoryview(header), 0)
+    found = os.fstat(file.fd).st_size
+    if found != plan.size_bytes:
+        raise OSError(errno.EIO, f"wrote {plan.size_bytes} bytes, found {found}")
+    return header
+
+
+def write_stream(
+    path: str | os.PathLike[str], chunks: Iterable[bytes | bytearray | memoryview]
+) -> None:
+    """Write `chunks` one after another to `path`, durably and atomically.
+
+    Each chunk is used before the next is asked for. Raises as `atomic_file` does; an exception
+    of `chunks` passes through and leaves what was at `path`.
+    """
+    with atomic_file(path) as temporary:
+        offset = 0
+        small = bytearray()
+        for chunk in chunks:
+            view = memoryview(chunk).cast("B")
+            if len(small) + len(view) < _STREAM_BYTES:
+                small += view
+                continue
+            for part in (small, view):
+                temporary.write(memoryview(part), offset)
+                offset += len(part)
+            small = bytearray()
+        temporary.write(memoryview(small), offset)
+        offset += len(small)
+        found = os.fstat(temporary.fd).st_size
+        if found != offset:
+            raise OSError(errno.EIO, f"wrote {offset} bytes, found {found}")
+
+
+def _write_data(
+    temporary: Temporary, plan: FilePlan, ends: list[int], leaves: LeafStore, check: Check
+) -> Digests:
+    base, size = plan.header_bytes, plan.size_bytes
+    values = bytearray(DIGEST_BYTES * block_count(size - base, BLOCK_BYTES))
+    target = Target(temporary.path, temporary.fd)
+    slots = Slots(_WRITES)
+
+    def make_worker() -> Callable[[int], None]:
+        scratch = Scratch()
+
+        def work(task: int) -> None:
+            check()
+            start = base + task * _UNIT_BYTES
+            stop = min(start + _UNIT_BYTES, size)
+            unit = scratch.of(stop - start)
+            segment = bisect_right(ends, start) - 1
+            leaves.fill(unit, segment, start - ends[segment])
+            if plan.seal is not None:
+                at = task * (_UNIT_BYTES // BLOCK_BYTES) * DIGEST_BYTES
+                for a in range(0, len(unit), BLOCK_BYTES):
+                    values[at : at + DIGEST_BYTES] = digest_of(unit[a : a + BLOCK_BYTES])
+                    at += DIGEST_BYTES
+            with slots:
+                target.write(unit, start)
+
+        return work
+
+    units = block_count(size - base, _UNIT_BYTES)
+    many_small = len(plan.segments) * _SMALL_SEGMENT_BYTES > size
+    threads = _THREADS_FOR_SMALL if many_small else _THREADS
+    calls = syscalls.current()
+    try:
+        if size >= _DIRECT_BYTES:
+            if base % PAGE_BYTES == 0:
+                target.open_direct()
+            temporary.doing = "reserving its space"
+            target.reserve(size)
+            temporary.doing = "writing"
+        run_tasks(units, threads=threads, make_worker=make_worker)
+    finally:
+        if target.opened:
+            try:  # noqa: SIM105  (no `suppress`: an interrupt in it would come before the call)
+                calls.close(target.opened[0])
+            except OSError:
+                pass
+    return Digests(base, BLOCK_BYTES, bytes(values))

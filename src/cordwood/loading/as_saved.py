@@ -1,0 +1,67 @@
+"""A tree as it was saved, where no `like` says what it is to be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cordwood.errors import MismatchError, counted
+from cordwood.index import Index
+from cordwood.keypath import KeyPath, format_path
+from cordwood.loading.match import Fit
+from cordwood.loading.nest_names import SEPARATORS, nest_names
+from cordwood.loading.restore import targets_as_saved
+from cordwood.tree.flatten import build
+
+
+def fit_as_saved(index: Index, *, name: str, to: str | None, nest: bool) -> Fit:
+    """Everything as it was saved; arrays as `to` says.
+
+    With `nest`, joined names become nested dicts: those of a format that has no others, and the
+    keys of one flat dict.
+
+    Raises:
+        MismatchError: leaves have no names, so that only a `like` could say what they are.
+        ValueError: names are to be nested that lie in containers, or that `rename` has made
+            paths of.
+    """
+    if index.naming == "positions":
+        raise MismatchError(
+            f"{name} holds {counted(len(index.leaves), 'array')} without names or structure: pass "
+            "like=, a tree like the one that was saved (equinox.filter_eval_shape makes one that "
+            "takes no memory)"
+        )
+    paths = [leaf.key_path for leaf in index.leaves]
+    targets = targets_as_saved(index.leaves, to)
+    separator = SEPARATORS.get(index.naming)
+    if nest and separator is None:
+        separator = _separator_of(paths, name)
+    if not nest or separator is None:
+        return Fit(targets, paths, lambda values: build(index.structure, values))
+    if any(len(path) > 1 for path in paths):
+        raise ValueError("nest=True is for names as they are; rename has made paths of some")
+    paths = [tuple(separator.join(map(str, path)).split(separator)) for path in paths]
+
+    def rebuild(values: Sequence[Any]) -> Any:
+        return nest_names(build(index.structure, values), separator, name)
+
+    return Fit(targets, paths, rebuild)
+
+
+def _separator_of(paths: Sequence[KeyPath], name: str) -> str | None:
+    """Return what joins the keys of a flat dict; None where nothing does.
+
+    Raises ValueError where there are joined keys, and the dict is not flat.
+    """
+    joined = [path for path in paths if any(isinstance(key, str) and "." in key for key in path)]
+    if not all(len(path) == 1 and isinstance(path[0], str) for path in paths):
+        if joined:
+            raise ValueError(
+                f"nest=True: {name} holds containers already, and {format_path(joined[0])} has a "
+                "key that is joined by '.': only the keys of one flat dict are taken apart; load "
+                "it without nest=True, or with rename="
+            )
+        return None
+    if joined:
+        return "."
+    return "/" if any("/" in str(path[0]) for path in paths) else None

@@ -1,0 +1,27 @@
+"""Elements from bytes as they are stored."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from cordwood import dtypes
+from cordwood.index import Encoding
+
+
+def decode(
+    raw: np.ndarray[Any, Any], encoding: Encoding, shape: tuple[int, ...], dtype: str
+) -> np.ndarray[Any, Any]:
+    """Elements from the bytes of a leaf as they were stored (uint8[bytes])."""
+    count = math.prod(shape)
+    numpy_dtype = dtypes.to_numpy(dtype)
+    if encoding == "swapped":
+        return raw.view(numpy_dtype).byteswap(inplace=True).reshape(shape)
+    if encoding in ("packed4", "packed6"):
+        width = int(encoding[-1])
+        bits = np.unpackbits(raw, bitorder="little")[: count * width].reshape(count, width)
+        elements = np.packbits(bits, axis=1, bitorder="little")
+        return elements.reshape(-1).view(numpy_dtype).reshape(shape)
+    return raw.view(numpy_dtype).reshape(shape)

@@ -1,0 +1,35 @@
+"""What a caller of `load` may not ask for together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cordwood.loading.target_shardings import Placing
+
+
+def check_wishes(
+    like: Any, *, to: Any, cast: Any, missing: Any, extra: Any, placing: Placing
+) -> None:
+    """Raise ValueError for a value that an argument cannot have, and for arguments that would
+    have no effect."""
+    if to not in (None, "jax", "numpy"):
+        raise ValueError(f'to={to!r}: expected "jax", "numpy" or None')
+    if to == "numpy" and placing != Placing():
+        raise ValueError('to="numpy" has no use for a mesh, rules or shardings: leave one out')
+    if missing not in ("error", "keep"):
+        raise ValueError(f'missing={missing!r}: expected "error" or "keep"')
+    if extra not in ("error", "ignore"):
+        raise ValueError(f'extra={extra!r}: expected "error" or "ignore"')
+    if like is not None:
+        if not isinstance(cast, bool):
+            raise ValueError(
+                f"cast={cast!r}: with `like`, which has dtypes, cast=True converts to those"
+            )
+        return
+    if cast is True:
+        raise ValueError(
+            'cast=True converts to the dtypes of `like`: pass one, or a dtype (cast="bf16")'
+        )
+    if (missing, extra) != ("error", "error"):
+        name, value = ("missing", missing) if missing != "error" else ("extra", extra)
+        raise ValueError(f"{name}={value!r} is about the leaves of `like`: pass one")

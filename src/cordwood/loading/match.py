@@ -1,0 +1,369 @@
+"""Fitting what is stored to a `like` tree, leaf by leaf, or saying how it does not fit."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from cordwood.did_you_mean import Place, nearest_path, place_of
+from cordwood.errors import MismatchError, counted
+from cordwood.index import ARRAY_KINDS, Index, Leaf, LeafSpec, Naming
+from cordwood.keypath import KeyPath, format_path
+from cordwood.loading.leaf_target import Target
+from cordwood.loading.match_containers import (
+    Container,
+    Problem,
+    container_problems,
+    containers,
+    label_of,
+    leaves_for_containers,
+    name_of,
+    one_for_each,
+    without_empty,
+)
+from cordwood.loading.match_hints import (
+    APART,
+    RENAME,
+    about_keys,
+    about_modules,
+    about_numbers,
+    elsewhere,
+    some_names,
+    transpositions,
+    variable,
+)
+from cordwood.loading.nest_names import SEPARATORS
+from cordwood.plan.leaf_text import described
+from cordwood.tree.flatten import Flat, flatten, unflatten
+from cordwood.tree.leaves import describe, is_static
+
+Missing: TypeAlias = Literal["error", "keep"]
+Extra: TypeAlias = Literal["error", "ignore"]
+
+_MAX_LINES = 50
+_KEEPS = ' (missing="keep" keeps what `like` has)'
+_PASSES_OVER = ' (extra="ignore" passes over it)'
+_NUMBERS = frozenset({"bool", "int", "float", "complex"})
+
+
+class Fit(NamedTuple):
+    """How to fill a `like`: what to read, and what to make of it."""
+
+    targets: Sequence[Target]
+    paths: Sequence[KeyPath]  # of the targets, in the tree that is to be filled
+    rebuild: Callable[[Sequence[Any]], Any]
+
+
+def fit(
+    index: Index,
+    like: Any,
+    *,
+    name: str,
+    to: str | None,
+    strict: bool,
+    cast: bool,
+    missing: Missing,
+    extra: Extra,
+    left_out: Collection[KeyPath],
+    transposed: Collection[KeyPath] = (),
+) -> Fit:
+    """Match the leaves of a checkpoint to those of `like` by key path.
+
+    Args:
+        index: what is stored, as far as it is wanted.
+        like: what is to be filled.
+        name: what the checkpoint is called in errors.
+        to: what array leaves become; None: what they are in `like`.
+        strict: whether shapes, dtypes and kinds have to agree, and leaves may not be extra.
+        cast: whether dtypes may differ.
+        missing: whether `like` keeps the leaves that are not stored.
+        extra: whether leaves that `like` has not are passed over.
+        left_out: what is stored, but not wanted.
+        transposed: leaves whose shapes are those of their transposes.
+
+    Raises:
+        MismatchError: leaves are missing, extra or of another kind, shape or dtype; the
+            message names all of them.
+    """
+    flat, rebuild = _take_apart(like, index.naming)
+    stored = {name_of(leaf.key_path, index.naming): leaf for leaf in index.leaves}
+    if len(stored) < len(index.leaves):
+        raise _alike(index, name)
+    unwanted = {name_of(path, index.naming) for path in left_out}
+    problems: list[Problem] = []
+    absent: list[tuple[int, KeyPath, bool]] = []
+    targets: list[Target] = []
+    filled: list[int] = []
+    misshapen: dict[int, tuple[Leaf, LeafSpec]] = {}  # by number of the problem
+    seen = set()
+    has_arrays = False
+    kept = set()  # what `like` keeps, as nothing is stored for it
+    for i, (path, leaf_like) in enumerate(zip(flat.paths, flat.leaves, strict=True)):
+        key = name_of(path, index.naming)
+        leaf = stored.get(key)
+        if is_static(leaf_like):
+            kept.add(key)
+            if leaf is not None:
+                seen.add(key)
+                text = f"expected nothing for {leaf_like!r:.60} in `like`, found {described(leaf)}"
+                problems.append(Problem(key, f"{label_of(path)}: {text}"))
+            continue
+        if leaf is None and missing == "keep" and not is_abstract(leaf_like):
+            kept.add(key)
+            has_arrays = has_arrays or hasattr(leaf_like, "dtype")
+            continue
+        spec = describe(path, leaf_like, abstract=True)
+        has_arrays = has_arrays or spec.kind in ARRAY_KINDS
+        if key in seen:
+            text = f"{label_of(path)}: another leaf of `like` has the name {key!r} too"
+            problems.append(Problem(key, text))
+        seen.add(key)
+        if leaf is None:
+            absent.append((len(problems), path, key in unwanted))
+            # Its text is known when it is known what nothing has asked for.
+            problems.append(Problem(key, ""))
+            continue
+        problem = difference(leaf, spec, strict=strict, cast=cast)
+        if problem:
+            if leaf.key_path in transposed:
+                problem += " once transposed"
+            elif leaf.shape != spec.shape:
+                misshapen[len(problems)] = leaf, spec
+            problems.append(Problem(key, f"{label_of(path)}: {problem}"))
+        else:
+            targets.append(target_of(leaf, spec, leaf_like, to, cast=cast))
+            filled.append(i)
+    if misshapen:
+        fitting = [target.leaf for target in targets]
+        hints = transpositions(misshapen, fitting=fitting, stored=index.leaves, naming=index.naming)
+        for i, hint in hints.items():
+            problems[i] = problems[i]._replace(text=problems[i].text + hint)
+    left = {key: leaf.key_path for key, leaf in stored.items() if key not in seen}
+    place = None
+    if absent and len(absent) + len(kept) == len(flat.leaves) and index.naming not in SEPARATORS:
+        paths = [path for _, path, _ in absent]
+        place = place_of(paths, list(left.values()), lambda path: name_of(path, index.naming))
+    passes_over = extra == "ignore" or not strict
+    has_none = has_arrays and 0 < len(left) == len(stored)
+    if has_none and passes_over and not problems:  # all of `like` would be kept
+        raise _no_leaf(flat.paths, list(left.values()), index.naming, name, is_part=bool(left_out))
+    _tell_absent(problems, absent, left.values(), missing, place)
+    if not passes_over:
+        for key, path in left.items():
+            found = f"in the checkpoint ({described(stored[key])}), not in `like`"
+            problems.append(Problem(key, f"{label_of(path)}: {found}{_PASSES_OVER}"))
+    if strict and index.naming not in SEPARATORS and index.structure != flat.structure:
+        here = containers(index.structure, index.naming)
+        there = containers(flat.structure, index.naming)
+        if missing == "keep":
+            kept |= there.keys()
+        here = without_empty(here, kept)
+        if passes_over:
+            there = without_empty(there, left.keys() | here.keys())
+        keeps = missing == "keep"
+        problems += container_problems(here, there, missing=keeps, extra=passes_over)
+        if problems:
+            leaves = _leaves_for_containers(flat, index.naming, stored, here, there, keeps=keeps)
+            problems = one_for_each(problems, leaves)
+    if problems:
+        advice = "" if place is None else f"\n{elsewhere(place)}"
+        texts = [problem.text for problem in problems]
+        first = ""
+        if has_none and place is None and not any(is_unwanted for *_, is_unwanted in absent):
+            first, texts = _apart(texts)
+        kinds = dict(zip(flat.paths, map(type, flat.leaves), strict=True))
+        if not advice and any(kinds[path] in (bool, int, float) for _, path, _ in absent):
+            advice = about_modules(like)
+        raise mismatch(texts, name, advice, first=first)
+    if len(filled) == len(flat.leaves):
+        return Fit(targets, flat.paths, rebuild)
+
+    def rebuild_kept(values: Sequence[Any]) -> Any:
+        leaves = list(flat.leaves)
+        for i, value in zip(filled, values, strict=True):
+            leaves[i] = value
+        return rebuild(leaves)
+
+    return Fit(targets, [flat.paths[i] for i in filled], rebuild_kept)
+
+
+def _tell_absent(
+    problems: list[Problem],
+    absent: Sequence[tuple[int, KeyPath, bool]],
+    left: Collection[KeyPath],
+    missing: Missing,
+    place: Place | None,
+) -> None:
+    """Fill in the texts of what is not stored, now that it is known what nothing has asked for."""
+    names = [format_path(path) for path in left]
+    of_strings = {name_of(path, "strings"): format_path(path) for path in left}
+    for i, path, is_unwanted in absent:
+        close = None
+        if place is not None:
+            close = format_path(place.stored_path(path))
+        elif i < _MAX_LINES:
+            close = nearest_path(format_path(path), names)
+        same = of_strings.get(name_of(path, "strings"))
+        hint = f"{same}, whose keys are of other types" if same is not None else close
+        text = f"{label_of(path)}: {_absence(hint, missing, is_unwanted)}"
+        problems[i] = problems[i]._replace(text=text)
+
+
+def _apart(texts: list[str]) -> tuple[str, list[str]]:
+    """Return what comes first of names that all differ, and the problems without other advice.
+
+    Nothing, and the problems as they are, where most names have one that is like them.
+    """
+    wanted = [text for text in texts if not text.endswith(_PASSES_OVER)]
+    plain = [text for text in wanted if text.endswith(_KEEPS)]
+    if 2 * len(plain) <= len(wanted):
+        return "", texts
+    return f"  {APART}\n", [t.removesuffix(_KEEPS).removesuffix(_PASSES_OVER) for t in texts]
+
+
+def _no_leaf(
+    wanted: Sequence[KeyPath],
+    stored: Sequence[KeyPath],
+    naming: Naming,
+    name: str,
+    *,
+    is_part: bool,
+) -> MismatchError:
+    """Return the error of a load that would take nothing, and keep all of `like`."""
+    place = None
+    if naming not in SEPARATORS:
+        place = place_of(wanted, stored, lambda path: name_of(path, naming))
+    hint = f"the names differ: {RENAME}" if place is None else elsewhere(place)
+    selected = " as it is selected" if is_part else ""
+    return MismatchError(
+        f"no leaf of `like` is in {name}{selected}; {hint}\n"
+        f"  in `like`: {some_names(wanted)}\n  in the checkpoint: {some_names(stored)}"
+    )
+
+
+def _leaves_for_containers(
+    flat: Flat,
+    naming: Naming,
+    stored: Mapping[Any, Leaf],
+    here: Mapping[Any, Container],
+    there: Mapping[Any, Container],
+    *,
+    keeps: bool,
+) -> list[Problem]:
+    """Return a problem for each place where one side has a leaf and the other a container."""
+    names = [name_of(path, naming) for path in flat.paths]
+    wanted = {
+        name: described(describe(path, leaf, abstract=True))
+        for name, path, leaf in zip(names, flat.paths, flat.leaves, strict=True)
+        if name in here and not is_static(leaf)
+    }
+    found = {key: described(leaf) for key, leaf in stored.items() if key in there}
+    problems = leaves_for_containers(here, there, found, wanted, missing=keeps)
+    return [
+        problem._replace(text=problem.text + variable(problem.name, stored, set(names)))
+        for problem in problems
+    ]
+
+
+def _alike(index: Index, name: str) -> MismatchError:
+    """Two stored leaves have one name: `like` cannot say which it means."""
+    seen: dict[Any, KeyPath] = {}
+    for leaf in index.leaves:
+        key = name_of(leaf.key_path, index.naming)
+        if key in seen:
+            break
+        seen[key] = leaf.key_path
+    return MismatchError(
+        f"{name}: {format_path(seen[key])} and {format_path(leaf.key_path)} are both called "
+        f"{key!r} there, so that `like` cannot say which is which; load without `like`"
+    )
+
+
+def is_abstract(leaf: Any) -> bool:
+    """Return True if a leaf of `like` has a shape and a dtype, but no value to keep."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(leaf, jax.ShapeDtypeStruct)
+
+
+def _absence(close: str | None, missing: Missing, unwanted: bool) -> str:
+    """What to say of a leaf of `like` that nothing is to be read for."""
+    what = "in the checkpoint, but not selected" if unwanted else "not in the checkpoint"
+    if missing == "keep":
+        what += ', and `like` has no value for missing="keep" to keep, only a shape and a dtype'
+    if close is not None and not unwanted:
+        return f"{what}; did you mean {close}?"
+    return what if missing == "keep" else f"{what}{_KEEPS}"
+
+
+def _take_apart(like: Any, naming: Naming) -> tuple[Flat, Callable[[Sequence[Any]], Any]]:
+    if naming == "strings":
+        from cordwood.state_dict.state_dicts import from_state_dict, to_state_dict
+
+        flat = flatten(to_state_dict(like))
+        return flat, lambda values: from_state_dict(like, unflatten(flat, values))
+    flat = flatten(like)
+    return flat, lambda values: unflatten(flat, values)
+
+
+def difference(leaf: Leaf, spec: LeafSpec, *, strict: bool, cast: bool) -> str | None:
+    """What keeps a stored leaf from taking the place of one in `like`; None if nothing."""
+    arrays = leaf.kind in ARRAY_KINDS, spec.kind in ARRAY_KINDS
+    keys = "prng_key" in (leaf.kind, spec.kind)
+    if arrays == (True, True) and not keys and leaf[2:4] == spec[2:4]:  # shape and dtype
+        return None  # most leaves: no text is made for them
+    expected = f"expected {described(spec)}, found {described(leaf)}"
+    if keys and (leaf.kind != spec.kind or leaf.prng_impl != spec.prng_impl):
+        return expected + about_keys(leaf, spec)
+    if arrays == (True, True):
+        if leaf.shape != spec.shape:
+            return expected if strict else None
+        if leaf.dtype != spec.dtype and strict and not cast:
+            return f"{expected} (cast=True converts)"
+        return None
+    if arrays == (False, False):
+        return expected if leaf.kind != spec.kind and strict else None
+    if leaf.shape == spec.shape == () and {leaf.kind, spec.kind} & _NUMBERS and not keys:
+        return None if cast or not strict else f"{expected} ({about_numbers(leaf, spec)})"
+    return expected
+
+
+def target_of(leaf: Leaf, spec: LeafSpec, like: Any, to: str | None, *, cast: bool) -> Target:
+    kind = spec.kind if leaf.kind in ARRAY_KINDS or spec.kind in ARRAY_KINDS else leaf.kind
+    if to is not None and kind in ("jax", "numpy"):
+        kind = "jax" if to == "jax" else "numpy"
+    if kind == "numpy_scalar" and leaf.shape:
+        kind = "numpy"
+    sharding = _sharding(like, leaf) if kind in ("jax", "prng_key") else None
+    dtype = spec.dtype if spec.dtype and (cast or not leaf.dtype) else leaf.dtype
+    return Target(leaf, kind, dtype, spec.weak_type and kind == "jax", sharding)
+
+
+def _sharding(like: Any, leaf: Leaf) -> Any:
+    """Where a leaf of `like` is committed to; None where it is not.
+
+    With its layout, a Format, where a ShapeDtypeStruct asks for another than the usual.
+    """
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(like, jax.Array):
+        return like.sharding if like.committed else None
+    format = getattr(like, "format", None)
+    layout = getattr(format, "layout", None)
+    if layout is not None:
+        usual = tuple(range(len(leaf.shape)))
+        if len(layout.major_to_minor) == len(usual) and layout.major_to_minor != usual:
+            return format
+    return getattr(like, "sharding", None)
+
+
+def mismatch(
+    problems: Sequence[str], name: str, advice: str = "", *, first: str = ""
+) -> MismatchError:
+    """Return the error that lists them all, behind what comes first, and ends with the advice."""
+    lines = [f"  {problem}" for problem in problems[:_MAX_LINES]]
+    if len(problems) > _MAX_LINES:
+        lines.append(f"  ... and {len(problems) - _MAX_LINES} more")
+    count = counted(len(problems), "leaf", "leaves")
+    verb = "do" if len(problems) > 1 else "does"
+    text = "\n".join(lines)
+    return MismatchError(f"{count} of {name} {verb} not fit `like`:\n{first}{text}{advice}")

@@ -1,0 +1,162 @@
+"""What to pass to a load instead, where a leaf does not fit `like`. Pure."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from cordwood.did_you_mean import Place
+from cordwood.index import Leaf, LeafSpec, Naming
+from cordwood.keypath import KeyPath, format_path
+from cordwood.plan.path_patterns import path_name
+from cordwood.plan.transpose_leaves import transposition
+
+RENAME = "use rename= (docs/hugging-face.md)"
+APART = f"no leaf has the same name: {RENAME}"
+_SHOWN = 3
+_WILDCARDS = frozenset("*?[")
+
+
+def transpositions(
+    misshapen: Mapping[int, tuple[Leaf, LeafSpec]],
+    *,
+    fitting: Sequence[Leaf],
+    stored: Sequence[Leaf],
+    naming: Naming,
+) -> dict[int, str]:
+    """Return what to say of the leaves that would fit if they were transposed.
+
+    A pattern of the last key is proposed, as square matrices fit either way: naming the leaves
+    of this message alone would leave those as they are.
+
+    Args:
+        misshapen: leaves of other shapes than `like` has, by any number.
+        fitting: the leaves that fit as they are.
+        stored: all leaves of the index.
+        naming: of the index.
+    """
+    turned = {}
+    for number, (leaf, spec) in misshapen.items():
+        axes = transposition(leaf.shape, spec.shape)
+        if axes is not None and not {leaf.kind, spec.kind} - {"jax", "numpy"}:
+            turned[number] = leaf, axes
+    if not turned:
+        return {}
+    # A pattern takes every array of its last key: not one that fits as it is, nor a convolution.
+    untouchable = {_last(leaf.key_path) for leaf in stored if len(leaf.shape) > 2}
+    squares: dict[str, int] = {}
+    for leaf in fitting:
+        if len(leaf.shape) < 2:
+            continue
+        last = _last(leaf.key_path)
+        if len(leaf.shape) == 2 and leaf.shape[0] == leaf.shape[1]:
+            squares[last] = squares.get(last, 0) + 1
+        else:
+            untouchable.add(last)
+    hints = {}
+    for number, (leaf, axes) in turned.items():
+        last = _last(leaf.key_path)
+        name = path_name(leaf.key_path, naming)
+        more = ""
+        if last not in untouchable:
+            name = _pattern(leaf.key_path, naming)
+            if last in squares:
+                more = f", which square ones ({squares[last]} here) need as well"
+        elif squares:
+            more = "; square ones fit either way, and may need it as well"
+        option = f"[{name!r}]" if len(axes) == 2 else f"{{{name!r}: {axes}}}"
+        hints[number] = (
+            f" (that is its transpose, as PyTorch stores it: pass transpose={option}{more})"
+        )
+    return hints
+
+
+def _last(path: KeyPath) -> str:
+    """Return the last key, of a name that is joined by dots its last part."""
+    return format_path(path[-1:]).rpartition(".")[2]
+
+
+def _pattern(path: KeyPath, naming: Naming) -> str:
+    """Return a pattern for all leaves of the same last key; the name where there is none."""
+    name = path_name(path, naming)
+    last = path[-1] if path else None
+    if not isinstance(last, str) or _WILDCARDS & set(last):
+        return name
+    if len(path) > 1:
+        return f"**/{path_name((last,), naming)}"
+    if naming == "dotted" and "." in last:
+        return f"*.{last.rpartition('.')[2]}"
+    return name
+
+
+def some_names(paths: Sequence[KeyPath]) -> str:
+    """Return the first names of several, and how many more there are."""
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    return ", ".join(format_path(path) or "the root" for path in paths[:_SHOWN]) + more
+
+
+def about_modules(like: Any) -> str:
+    """Return how to load into an equinox module that has Python numbers, which filters take out."""
+    equinox = sys.modules.get("equinox")
+    if equinox is None:
+        return ""
+    import jax
+
+    def is_module(node: Any) -> bool:
+        return isinstance(node, equinox.Module)
+
+    if not any(map(is_module, jax.tree.leaves(like, is_leaf=is_module))):
+        return ""
+    return (
+        "\nequinox.filter(model, equinox.is_array) takes numbers out: load into the first of "
+        "equinox.partition(like, equinox.is_array), and combine the two (docs/frameworks.md)"
+    )
+
+
+def about_numbers(leaf: Leaf, spec: LeafSpec) -> str:
+    """Return what to do where one side has a Python number, and the other an array of it."""
+    if spec.kind != "int" or not leaf.dtype.startswith(("int", "uint")):
+        return "cast=True converts"
+    module = "np" if leaf.dtype.endswith("64") else "jnp"
+    return (
+        f"a Python int in `like`, and an array of {leaf.dtype} in the checkpoint, as a jitted "
+        "step makes it: pass like=jax.eval_shape(make_state), or make it an array there, "
+        f"{module}.{leaf.dtype}(0); cast=True converts"
+    )
+
+
+def variable(name: Any, stored: Collection[Any], wanted: Collection[Any]) -> str:
+    """Return what to do where one side has a variable of flax.nnx, and the other its value."""
+    inside = (*name, "value")
+    if inside in stored and name in wanted:
+        return ' (rename={"**/value": "**"} loads the values of flax.nnx variables)'
+    if inside in wanted and name in stored:
+        return ' (rename={"**": "**/value"} loads into the values of flax.nnx variables)'
+    return ""
+
+
+def elsewhere(place: Place) -> str:
+    """Return how to load a tree that is a part of the other one."""
+    name = format_path(place.container)
+    if place.is_deeper:
+        return (
+            f'all of `like` is under {name} in the checkpoint: pass select="{name}", '
+            f'rename={{"{name}": ""}}'
+        )
+    return f'the checkpoint holds what is under {name} in `like`: pass rename={{"": "{name}"}}'
+
+
+def about_keys(leaf: Leaf, spec: LeafSpec) -> str:
+    """Return what to do where one side has a typed PRNG key and the other its data."""
+    if spec.kind == "prng_key" and (leaf.dtype, leaf.shape) == ("uint32", spec.shape):
+        return (
+            " (the data of a key: put jax.random.key_data(key) into `like`, and call "
+            "jax.random.wrap_key_data on what is loaded)"
+        )
+    if leaf.kind == "prng_key" and (spec.dtype, spec.shape) == ("uint32", leaf.shape):
+        return (
+            " (a typed key: put jax.random.wrap_key_data(key) into `like`, and call "
+            "jax.random.key_data on what is loaded)"
+        )
+    return ""

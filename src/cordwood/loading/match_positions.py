@@ -1,0 +1,96 @@
+"""Fitting arrays without names to a `like` tree: they are its leaves in jax's order."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cordwood.errors import counted
+from cordwood.index import Index, Leaf, LeafKind, LeafSpec
+from cordwood.loading.match import Fit, difference, mismatch, target_of
+from cordwood.loading.match_containers import label_of
+from cordwood.plan.leaf_text import described
+from cordwood.tree.flatten import flatten, unflatten
+from cordwood.tree.jax_order import jax_order
+from cordwood.tree.leaves import describe
+
+# What a Python number is stored as.
+_STORED_AS: Mapping[LeafKind, tuple[str, ...]] = {
+    "bool": ("bool",),
+    "int": ("int", "uint"),
+    "float": ("float", "bfloat"),
+    "complex": ("complex",),
+}
+
+
+def fit_positions(
+    index: Index, like: Any, *, name: str, to: str | None, strict: bool, cast: bool
+) -> Fit:
+    """Match the leaves of a checkpoint to the arrays and numbers of `like`, one after another.
+
+    Leaves of `like` that are neither (functions, strings) stay as they are, as in equinox. The
+    key data of PRNG keys becomes keys where `like` has them.
+
+    Raises:
+        MismatchError: their number differs, or one is of another shape or dtype; the message
+            names all of them.
+    """
+    flat = flatten(like)
+    order = [i for i in jax_order(flat.structure) if _is_stored(flat.leaves[i])]
+    problems: list[str] = []
+    targets = []
+    for i, leaf in zip(order, index.leaves, strict=False):
+        path = flat.paths[i]
+        spec = describe(path, flat.leaves[i], abstract=True)
+        leaf = _as_key(leaf._replace(key_path=path), spec)
+        problem = _difference(leaf, spec, strict=strict, cast=cast)
+        if problem:
+            problems.append(f"{label_of(path)}: {problem}")
+        else:
+            targets.append(target_of(leaf, spec, flat.leaves[i], to, cast=cast))
+    if len(order) != len(index.leaves):
+        problems.insert(0, _count(index, [label_of(flat.paths[i]) for i in order]))
+    if problems:
+        raise mismatch(problems, name)
+
+    def rebuild(values: Sequence[Any]) -> Any:
+        leaves = list(flat.leaves)
+        for i, value in zip(order, values, strict=True):
+            leaves[i] = value
+        return unflatten(flat, leaves)
+
+    return Fit(targets, [flat.paths[i] for i in order], rebuild)
+
+
+def _is_stored(leaf: Any) -> bool:
+    if isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex):
+        return True
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+        return True
+    return hasattr(leaf, "__jax_array__")
+
+
+def _as_key(leaf: Leaf, spec: LeafSpec) -> Leaf:
+    if spec.kind == "prng_key" and (leaf.shape, leaf.dtype) == (spec.shape, "uint32"):
+        return leaf._replace(kind="prng_key", prng_impl=spec.prng_impl)
+    return leaf
+
+
+def _difference(leaf: Leaf, spec: LeafSpec, *, strict: bool, cast: bool) -> str | None:
+    stored_as = _STORED_AS.get(spec.kind, ())
+    if leaf.shape == () and leaf.dtype.startswith(stored_as):
+        return None
+    return difference(leaf, spec, strict=strict, cast=cast)
+
+
+def _count(index: Index, names: Sequence[str]) -> str:
+    found = len(index.leaves)
+    first = min(found, len(names))
+    text = f"expected {counted(len(names), 'array')} and numbers, found {found} in the file: "
+    if first < len(names):
+        return f"{text}{names[first]} is the first that is not there"
+    return f"{text}array {first}, {described(index.leaves[first])}, is the first one too many"

@@ -1,0 +1,126 @@
+"""Boxes of leaves as arrays, in whatever form and in however many parts the leaves are stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from cordwood import dtypes
+from cordwood.index import Box, Encoded, Leaf, Pieces, Span
+from cordwood.io.source_digests import block_bytes
+from cordwood.loading.bit_packing import decode
+from cordwood.loading.read_context import Reading
+from cordwood.plan.copy_plan import Codec
+from cordwood.plan.load_boxes import Want, plan_boxes
+from cordwood.sharding.box import shape_of, slices, whole
+from cordwood.storage.open_files import ReadableFile
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+def read_boxes(reading: Reading, wants: Sequence[Want]) -> list[list[Array]]:
+    """The arrays of boxes of leaves; of each want, one for each box.
+
+    Eager arrays own their memory, or share an allocation with others, and are writable. Mapped
+    ones are read-only views into the file's mapping; what does not lie in one raw range is read
+    even then. Of a leaf whose elements are packed, all is read.
+    """
+    sources, files, digests, mmap, verify = reading
+    results: list[list[Array]] = [[] for _ in wants]
+    read: list[int] = []
+    for i, want in enumerate(wants):
+        leaf = want.leaf
+        if mmap and _is_one_raw_range(leaf):
+            results[i] = _mapped(leaf, want.boxes, files)
+        else:
+            read.append(i)
+    if not read:
+        return results
+    # The engine's reader is imported here so that looking at an index needs no threads.
+    from cordwood.io.crc32 import check_loaded
+    from cordwood.io.execute_load import execute_load
+
+    planned = [_as_bytes(wants[i]) for i in read]
+    codecs = {
+        leaf.storage.codec: _parse_codec(leaf.storage.codec)
+        for leaf, _ in planned
+        if isinstance(leaf.storage, Encoded)
+    }
+    plan = plan_boxes(planned, block_bytes=block_bytes(sources, verify=verify), codecs=codecs)
+    buffers = execute_load(plan, files, digests=digests, verify=verify)
+    if verify:
+        check_loaded(plan, buffers, sources, files)
+    placements = iter(plan.placements)
+    shapes_of: dict[tuple[Box, ...], list[tuple[int, ...]]] = {}
+    for i, (leaf, boxes) in zip(read, planned, strict=True):
+        shapes = shapes_of.get(boxes)
+        if shapes is None:
+            shapes = shapes_of[boxes] = [shape_of(box) for box in boxes]
+        dtype = dtypes.to_numpy(leaf.dtype)
+        arrays = [
+            np.ndarray(shape, dtype, buffers[buffer], position) if size else np.empty(shape, dtype)
+            for shape, (buffer, position, size) in zip(
+                shapes, islice(placements, len(shapes)), strict=True
+            )
+        ]
+        if isinstance(leaf.storage, Pieces) and leaf.storage.encoding == "swapped":
+            arrays = [array.byteswap(inplace=True) for array in arrays]
+        results[i] = arrays if leaf is wants[i].leaf else _unpacked(arrays[0], wants[i])
+    return results
+
+
+def _is_one_raw_range(leaf: Leaf) -> bool:
+    storage = leaf.storage
+    if not isinstance(storage, Pieces) or storage.encoding != "raw" or len(storage.pieces) != 1:
+        return False
+    where = storage.pieces[0].where
+    return isinstance(where, Span) or where == whole(leaf.shape)
+
+
+def _mapped(leaf: Leaf, boxes: Sequence[Box], files: Sequence[ReadableFile]) -> list[Array]:
+    assert isinstance(leaf.storage, Pieces)
+    (piece,) = leaf.storage.pieces
+    data = np.frombuffer(files[piece.source].map(), np.uint8)
+    raw = data[piece.offset : piece.offset + piece.length]
+    array = decode(raw, "raw", leaf.shape, leaf.dtype)
+    return [_part(array, box) for box in boxes]
+
+
+def _part(array: Array, box: Box) -> Array:
+    key: Any = (*slices(box), ...)  # an array even where there are no axes
+    part: Array = array[key]
+    return part
+
+
+def _as_bytes(want: Want) -> Want:
+    """Of elements that are packed into fewer bytes, all bytes are wanted."""
+    leaf = want.leaf
+    if not isinstance(leaf.storage, Pieces) or leaf.storage.encoding in ("raw", "swapped"):
+        return want
+    size = sum(piece.length for piece in leaf.storage.pieces)
+    pieces = []
+    end = 0
+    for piece in leaf.storage.pieces:
+        pieces.append(piece._replace(where=Span(end, end + piece.length)))
+        end += piece.length
+    packed = leaf._replace(shape=(size,), dtype="uint8", storage=Pieces(tuple(pieces)))
+    return Want(packed, (whole((size,)),))
+
+
+def _unpacked(raw: Array, want: Want) -> list[Array]:
+    leaf = want.leaf
+    assert isinstance(leaf.storage, Pieces)
+    array = decode(raw, leaf.storage.encoding, leaf.shape, leaf.dtype)
+    if list(want.boxes) == [whole(leaf.shape)]:
+        return [array]
+    return [_part(array, box).copy() for box in want.boxes]
+
+
+def _parse_codec(text: str) -> Codec:
+    members = json.loads(text)  # what a format's scan wrote
+    skip_bytes, crc32 = members.get("skip_bytes", 0), members.get("crc32")
+    return Codec(members["compressor"], members["order"], members["swapped"], skip_bytes, crc32)

@@ -1,0 +1,34 @@
+"""Boxes of many leaves of a checkpoint at a time, for what works through all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from cordwood.api.checkpoint import Checkpoint
+from cordwood.index import Box, Leaf
+from cordwood.loading.read_boxes import read_boxes
+from cordwood.loading.read_context import Reading
+from cordwood.plan.load_boxes import Want
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+def read_parts(checkpoint: Checkpoint, parts: Sequence[tuple[Leaf, Box]]) -> list[Array]:
+    """The elements of boxes of array leaves, in their order; verified.
+
+    Args:
+        checkpoint: what they are in.
+        parts: leaves with their pieces, and a box of each; those of one leaf together.
+    """
+    reading = Reading(
+        checkpoint.index.sources, checkpoint.files, checkpoint.digests, mmap=False, verify=True
+    )
+    wants = []
+    for _, group in groupby(parts, key=lambda part: id(part[0])):
+        some = list(group)
+        wants.append(Want(some[0][0], tuple([box for _, box in some])))
+    return [array for arrays in read_boxes(reading, wants) for array in arrays]

@@ -1,0 +1,246 @@
+"""Loads a step that was chosen: its tree, and the items beside it that are asked for."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, TypedDict
+
+from cordwood.api.checkpoint import open as open_checkpoint
+from cordwood.api.load import load
+from cordwood.errors import MismatchError, PrefixError
+from cordwood.io.progress import Progress
+from cordwood.loading.cast import Cast
+from cordwood.loading.match import Extra, Missing, is_abstract
+from cordwood.manager.foreign_items import foreign_extras, foreign_items, load_foreign_item
+from cordwood.manager.step_items import ITEM, describe, is_stateful, own_state, state_of
+from cordwood.manager.step_listing import Step
+from cordwood.manager.step_record import PREFIX_KEY, Record, decode_record, encode_record
+from cordwood.message_text import printable, size_text
+from cordwood.plan.path_patterns import Select
+from cordwood.plan.transpose_leaves import Transpose
+from cordwood.sharding.partition_rules import Rules
+from cordwood.storage.urls import parse_url
+from cordwood.tree.flatten import flatten
+
+_log = logging.getLogger("cordwood")
+
+_TO_THE_CALLER = 6  # frames from a warning to whoever called `CheckpointManager.restore`
+
+# Options that hold for the trees among the items too; the others name leaves of the step's tree.
+_FOR_ITEMS = ("mesh", "rules", "strict", "cast", "missing", "extra")
+
+
+class LoadOptions(TypedDict, total=False):
+    """Options of `cordwood.load`: where a tree is to go, and what may differ."""
+
+    mesh: Any
+    rules: Rules | None
+    shardings: Any
+    strict: bool
+    cast: bool | Cast
+    select: Select | None
+    rename: Mapping[str, str] | None
+    transpose: Transpose | None
+    missing: Missing
+    extra: Extra
+    prefix: str | None
+
+
+class Wish(NamedTuple):
+    """The request for a step, whichever step it is."""
+
+    like: Any
+    items: Mapping[str, Any]  # by name: a tree like the one expected, something stateful, or None
+    options: LoadOptions
+    process: int  # of those that each have states
+    process_count: int
+
+
+class Loaded(NamedTuple):
+    """A step that was loaded, and all that is beside its tree."""
+
+    step: int
+    path: str
+    tree: Any
+    metrics: dict[str, float]
+    extras: Any
+    items: dict[str, Any]  # by name; of what is stateful, the state to set
+    prefix: str | None  # that was asked for and meant the tree of the run; None: none was
+
+
+def as_message(step: Step) -> bytes:
+    """Return what all processes have to know of a step to load it."""
+    record = None if step.record is None else encode_record(step.record)
+    found = {
+        "step": step.step,
+        "path": step.path,
+        "format": step.format,
+        "metrics": step.metrics,
+        "record": record,
+    }
+    return json.dumps(found).encode()
+
+
+def load_step(chosen: Mapping[str, Any], wish: Wish) -> Loaded:
+    """Load a step and log a line about it.
+
+    Args:
+        chosen: the step, as `as_message` has it.
+        wish: what to load of it.
+
+    Raises as `cordwood.load`, and MismatchError where the step lacks an item.
+    """
+    path, text = chosen["path"], chosen["record"]
+    record = None if text is None else decode_record(text, path)
+    is_own = record is not None
+    of_others = {} if is_own or chosen["format"] or not _is_local(path) else foreign_items(path)
+    kinds = (
+        of_others
+        if record is None
+        else {name: describe(item) for name, item in record.items.items()}
+    )
+    _require_items(wish, kinds, path=path)
+    since = time.monotonic()
+    size_bytes = 0
+    latest = Progress(0, 0)
+
+    def note(progress: Progress) -> None:
+        nonlocal latest
+        latest = progress
+
+    options: dict[str, Any] = {**wish.options}
+    if record is not None:
+        options["prefix"] = _own_prefix(record, options.get("prefix"), path=path)
+    tree = load(path, wish.like, format=chosen["format"], progress=note, **options)
+    size_bytes += latest.done_bytes
+    items = {}
+    for_items: dict[str, Any] = {k: options[k] for k in _FOR_ITEMS if k in options}
+    if isinstance(for_items.get("cast"), Mapping):  # by patterns of the tree's leaves
+        del for_items["cast"]
+    for_items["progress"] = note
+    for name, item in wish.items.items():
+        latest = Progress(0, 0)
+        if name not in kinds:
+            _log.info("%s has no item %r: what was given is kept", path, name)
+            if not is_stateful(item):
+                items[name] = item
+        elif record is not None:
+            items[name] = _own_item(record, name, item, wish, path=path, options=for_items)
+        else:
+            items[name] = load_foreign_item(
+                path, name, item, for_items, process=wish.process, count=wish.process_count
+            )
+        size_bytes += latest.done_bytes
+    extras = record.extras if record is not None else foreign_extras(path) if of_others else None
+    seconds = time.monotonic() - since
+    _log.log(
+        logging.DEBUG if wish.process else logging.INFO,
+        "restored step %d: %s read in %.3f s, %s/s (%s)",
+        chosen["step"],
+        size_text(size_bytes),
+        seconds,
+        size_text(size_bytes / max(seconds, 1e-9)),
+        path,
+    )
+    prefix = None if is_own and options["prefix"] is not None else wish.options.get("prefix")
+    return Loaded(chosen["step"], path, tree, chosen["metrics"], extras, items, prefix)
+
+
+def _is_local(path: str) -> bool:
+    return parse_url(path) is None
+
+
+def _require_items(wish: Wish, kinds: Mapping[str, str], *, path: str) -> None:
+    """Raise MismatchError unless a step has the items, or missing="keep" has values to keep."""
+    keeps = wish.options.get("missing") == "keep"
+    for name, item in wish.items.items():
+        if name not in kinds and not (keeps and _has_values(item)):
+            known = ", ".join(f"{each} ({kind})" for each, kind in kinds.items()) or "none"
+            raise MismatchError(
+                f"{path} has no item {name!r}; it has: {known}. To restore the tree without it, "
+                'leave it out of items=; missing="keep" keeps the tree that is given'
+            )
+
+
+def _has_values(item: Any) -> bool:
+    """Return True if an item is something to keep: it has a state, or is a tree of values."""
+    if item is None or is_stateful(item):
+        return item is not None
+    return not any(map(is_abstract, flatten(item).leaves))
+
+
+def _own_prefix(record: Record, prefix: str | None, *, path: str) -> str | None:
+    """Return which tree of a manager's step is meant by a prefix; None is the tree of the run.
+
+    Steps of other tools may hold several trees, one of which is the tree of the run; a manager's
+    step has that without a prefix. So that one script restores both, a step notes the prefix that
+    its job had restored the tree of the run by, and that prefix means this tree.
+
+    Raises PrefixError for another prefix where the step has several trees. Where it has only
+    one, warns and returns None.
+    """
+    if prefix is None or record.items.get(prefix) == ITEM:
+        return prefix
+    with open_checkpoint(path) as checkpoint:
+        noted = checkpoint.metadata.get(PREFIX_KEY)
+    if prefix == noted:
+        _log.debug("%s: prefix %r means the tree of this run", path, prefix)
+        return None
+    trees = [name for name, item in record.items.items() if item == ITEM]
+    if trees:
+        raise PrefixError(
+            f"{path} has no tree of the prefix {prefix!r}; its items that are trees: "
+            f"{', '.join(trees)}. Leave prefix= out for the tree of the run"
+        )
+    warnings.warn(
+        printable(
+            f"{path} has no tree of the prefix {prefix!r}, and one tree only, which is restored: "
+            "leave prefix= out to say that it is meant"
+        ),
+        RuntimeWarning,
+        stacklevel=_TO_THE_CALLER,
+    )
+    return None
+
+
+def _own_item(
+    record: Record,
+    name: str,
+    item: Any,
+    wish: Wish,
+    *,
+    path: str,
+    options: Mapping[str, Any],
+) -> Any:
+    """Return an item of a manager's step: a tree, or the state of this process."""
+    saved = record.items[name]
+    if (saved == ITEM) == is_stateful(item) and item is not None:
+        found = "something with a state" if saved == ITEM else f"a {type(item).__name__}"
+        expected = "a tree like it" if saved == ITEM else "what has set_state or load_state_dict"
+        raise MismatchError(
+            f"{path}: the item {name!r} was saved as {describe(saved)}: expected {expected}, or "
+            f"None to get it as it was saved, found {found}"
+        )
+    if saved == ITEM:
+        try:
+            return load(path, item, prefix=name, **options)
+        except MismatchError as e:
+            raise MismatchError(f"the item {name!r}: {e}") from e
+    of_process: Callable[..., Any]
+    if type(saved) is dict:
+        tree = load(path, prefix=name, progress=options["progress"])
+        of_process = partial(own_state, tree, saved, name, path=path)
+    else:
+        of_process = partial(state_of, saved, name, path=path)
+    try:
+        return of_process(process=wish.process, count=wish.process_count)
+    except MismatchError:  # states of another number of processes
+        if item is not None:
+            raise
+        saved_count = saved["processes"] if type(saved) is dict else len(saved)
+        return [of_process(process=i, count=saved_count) for i in range(saved_count)]

@@ -1,0 +1,318 @@
+"""One save at a time: begins it, waits for the one before, deletes after the commit."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from cordwood.api.participants import announced
+from cordwood.api.save_async import begin_save
+from cordwood.errors import CordwoodError, PendingSaveError, StepError
+from cordwood.formats.directory_formats import destination_for
+from cordwood.io.background_save import ALL_THE_SAME, NOTHING_BEGUN, PendingSave
+from cordwood.manager.delete_steps import Cleaner
+from cordwood.manager.keep_policies import KeepPolicy
+from cordwood.io.post_commit import Afterwards
+from cordwood.manager.save_report import SaveReport
+from cordwood.manager.step_listing import Listing, Step
+from cordwood.manager.step_names import step_name
+from cordwood.manager.step_record import KEY, PREFIX_KEY, Record, encode_record
+from cordwood.processes import rendezvous as engine
+from cordwood.processes.coordination import current
+from cordwood.processes.process_group import Company
+from cordwood.processes.rendezvous import Meeting
+from cordwood.storage.step_storage import StepPlace
+from cordwood.storage.urls import local_or_url, parse_url
+
+_log = logging.getLogger("cordwood")
+
+
+class Attempt(NamedTuple):
+    """The meetings of the processes that save a step, none of them entered yet."""
+
+    save: Meeting
+    items: Meeting  # for the states of items, before the save
+
+
+class Saver:
+    """The saves of one manager.
+
+    Attributes:
+        step: of the save that was begun last; None where there was none, or it has failed and
+            that has been told.
+        record: of the save that was begun last.
+        last_good: the last step whose save ended well before another one was begun; None: none.
+        last_seconds: how long the last one took that was committed; 0: there was none.
+    """
+
+    def __init__(
+        self,
+        place: StepPlace,
+        listing: Listing,
+        company: Company,
+        keep: KeepPolicy,
+        on_save: Callable[[SaveReport], None] | None,
+        *,
+        rewrite_every: int,
+        timeout_seconds: float,
+    ) -> None:
+        self.step: int | None = None
+        self.record: Record | None = None
+        self.last_good: int | None = None
+        self.last_seconds = 0.0
+        self._pending: PendingSave | None = None
+        self._place = place
+        self._listing = listing
+        self._company = company
+        self._cleaner = Cleaner(place, listing, keep)
+        self._on_save = on_save
+        self._rewrite_every = _count(rewrite_every)
+        self._timeout_seconds = timeout_seconds
+        self._afterwards = Afterwards()
+
+    @property
+    def pending(self) -> PendingSave | None:
+        """The save that was begun last."""
+        return self._pending
+
+    @property
+    def saving(self) -> bool:
+        """True while the save that was begun last goes on."""
+        return self._pending is not None and not self._pending.done
+
+    @property
+    def failed(self) -> bool:
+        """True if the save that was begun last failed, and nobody has been told."""
+        return self._pending is not None and self._pending._untold
+
+    @contextmanager
+    def attempt(self, number: int) -> Iterator[Attempt]:
+        """Make the meetings for the save of a step, and announce to them an error in the block.
+
+        With several processes, a step that one of them cannot save is saved by none, whatever
+        the reason; and the next step is saved by all, without a word about this one.
+        """
+        meeting = Meeting(
+            current(),
+            f"save {self._place.path_of(step_name(number))}",
+            timeout_seconds=self._timeout_seconds,
+            silence_seconds=engine.SILENCE_SECONDS,
+            background=True,
+        )
+        try:
+            items = self._company.meeting(f"save the items of step {number} of")
+            with announced(meeting), announced(items):
+                yield Attempt(meeting, items)
+        except BaseException as e:
+            if meeting.count > 1 and (self._pending is None or self._pending.done):
+                self._failed_to_begin(number, e)
+            raise
+
+    def _failed_to_begin(self, number: int, error: BaseException) -> None:
+        """Count as begun what failed at once: on the other processes it fails in the background.
+
+        So all processes take the same step for the last one, as policies ask for it.
+        """
+        path = self._place.path_of(step_name(number))
+        pending = PendingSave(path, path, 0)
+        pending._has_owner = True
+        pending._end(error)
+        assert pending.exception is error  # it is raised now: nothing is left to report
+        self.step, self._pending = number, pending
+
+    def begin(
+        self,
+        record: Record,
+        tree: Any,
+        items: Mapping[str, Any],
+        meeting: Meeting,
+        *,
+        why: str,
+        called: float,
+        prefix: str | None,
+    ) -> PendingSave:
+        """Begin a save; the one before has ended.
+
+        Args:
+            record: the step, beside its tree.
+            tree: what to save.
+            items: more trees, by name.
+            why: it is saved.
+            meeting: for the save, as `attempt` gave it.
+            called: when the caller asked for it, by the monotonic clock.
+            prefix: by which this job has restored the tree; None: by none.
+        """
+        path = self._place.path_of(step_name(record.step))
+        row = destination_for(local_or_url(path), format=None, layout="packs", prefix=None)
+        is_first = self._company.is_first
+        base: Step | None = None
+
+        def first() -> None:
+            nonlocal base
+            self._require_newest(record.step)
+            base = self._base()
+
+        def metadata() -> Mapping[str, str]:
+            chain = 0 if base is None or base.record is None else base.record.chain + 1
+            noted = {} if prefix is None else {PREFIX_KEY: prefix}
+            return {KEY: encode_record(record._replace(chain=chain)), **noted}
+
+        def committed(pending: PendingSave, linked_bytes: int) -> None:
+            report = SaveReport(
+                record.step,
+                path,
+                why,
+                written_bytes=pending.progress.total_bytes - linked_bytes,
+                linked_bytes=linked_bytes,
+                blocking_seconds=pending.begun_seconds - called,
+                total_seconds=time.monotonic() - called,
+            )
+            self.last_seconds = report.total_seconds
+            self._afterwards.run(pending, lambda: self._report_and_clean(report, is_first=is_first))
+
+        if self.step is not None:
+            self.last_good = self.step
+        self._pending = begin_save(
+            local_or_url(path),
+            tree,
+            row,
+            meeting,
+            compression=None,
+            prefix=None,
+            metadata=metadata,
+            first=first,
+            base=lambda: "" if base is None else base.entry,
+            then=committed,
+            items=items,
+        )
+        self._pending._has_owner = True
+        self.step, self.record = record.step, record
+        return self._pending
+
+    def wait(self, timeout_seconds: float | None = None) -> None:
+        """Wait for the one that goes on, and for what is done after its commit.
+
+        Raises what it failed with, or TimeoutError.
+        """
+        pending, since = self._pending, time.monotonic()
+
+        def is_done() -> bool:
+            left = timeout_seconds
+            if left is not None:
+                left = max(0.0, left - (time.monotonic() - since))
+            return self._afterwards.wait(left)
+
+        try:
+            if pending is not None:
+                pending.wait(timeout_seconds)
+        except BaseException:
+            if pending is not None and pending.failed and not pending._untold:
+                self.forget()
+                is_done()  # of the saves before
+            raise
+        if not is_done():
+            raise TimeoutError(
+                f"{self._place.name}: what is to be done after a save, on_save and deleting steps, "
+                f"is not done after {timeout_seconds:g} s; it goes on, and the step is saved"
+            )
+
+    def finish(self, *, go_on: bool) -> None:
+        """Wait for the one that goes on; raise PendingSaveError if it failed, once.
+
+        Args:
+            go_on: the caller begins the next save all the same; the error says so.
+        """
+        step, pending = self.step, self._pending
+        if pending is None:
+            return
+        pending._settle()
+        if not pending.failed:
+            return
+        untold, e = pending._untold, pending.exception
+        self.forget()
+        if untold:
+            raise PendingSaveError(
+                f"the save of step {step} in the background failed: {type(e).__name__}: {e}; "
+                "that is told now because nobody called wait(). "
+                + (ALL_THE_SAME if go_on else NOTHING_BEGUN)
+            ) from e
+
+    def keep_up(self) -> None:
+        """Wait until what follows the saves is not more than one save behind."""
+        self._afterwards.keep_up()
+
+    def settle(self) -> None:
+        """Wait for the one that goes on; it may turn out to be damaged. Raises nothing."""
+        pending = self._pending
+        if pending is not None:
+            pending._settle()
+            if not pending.failed:
+                self.forget()
+
+    def forget(self) -> None:
+        """Forget the last save; only what is on disk counts from now on."""
+        self.step, self._pending = None, None
+
+    def _require_newest(self, number: int) -> None:
+        """Raise StepError if a step stands in the way; put an index that is unreadable out of it.
+
+        Damage elsewhere is replaced by the commit itself.
+        """
+        entries = self._listing.entries(start=number)
+        whole = [each.step for each in entries if each.whole]
+        if whole and whole[-1] == number:
+            raise StepError(
+                f"{self._place.name}: step {number} is there: a run that goes on from it saves "
+                f"step {number + 1} next; to save it anew, delete it first"
+            )
+        if whole:
+            raise StepError(
+                f"{self._place.name}: step {number} is not newer than step {whole[-1]}, "
+                "which is there; delete the later steps first (delete_after), or save this run to "
+                "another root"
+            )
+        for each in entries:
+            if each.step != number:
+                continue
+            if each.in_the_way:
+                raise StepError(f"{each.path} lies where step {number} goes: {each.in_the_way}")
+            if each.damaged and not each.tool and each.record is None:
+                self._place.set_aside(each.entry)
+                _log.warning("%s: what is damaged there is hidden until it is saved", each.path)
+        self._cleaner.make_room()
+
+    def _base(self) -> Step | None:
+        """Return the step whose files the next may link; None where all is to be written."""
+        if parse_url(self._place.name) is not None:  # there are no links
+            return None
+        newest = self._listing.newest(lambda step: step.counts)
+        if newest is None or newest.is_link:
+            return None
+        assert newest.record is not None
+        return newest if newest.record.chain + 1 < self._rewrite_every else None
+
+    def _report_and_clean(self, report: SaveReport, *, is_first: bool) -> None:
+        """Report a step and delete what is to go. It is safe: no error here is one of its save."""
+        _log.log(logging.INFO if is_first else logging.DEBUG, "%s", report)
+        try:
+            if self._on_save is not None:
+                self._on_save(report)
+        except Exception:  # noqa: BLE001  (the hook's own; it is logged with its traceback)
+            _log.exception("on_save failed for step %d, which is saved", report.step)
+        if not is_first:
+            return
+        try:
+            self._cleaner.after_commit(now=time.time())
+        except (OSError, CordwoodError) as e:
+            _log.warning("%s: steps could not be deleted: %s", self._place.name, e)
+        except Exception:  # noqa: BLE001  (a policy's own; it is logged with its traceback)
+            _log.exception("%s: keep failed, and no step was deleted", self._place.name)
+
+
+def _count(steps: int) -> int:
+    if type(steps) is not int or steps < 1:
+        raise ValueError(f"rewrite_every: expected an int of at least 1, found {steps!r:.80}")
+    return steps

@@ -1,0 +1,178 @@
+"""What a step's checkpoint says of itself beside its tree: one string of JSON in its metadata."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple, SupportsFloat
+
+from cordwood.encoding.strict_json import parse_json
+from cordwood.errors import FormatError, StepError, UnsupportedFormatError
+
+KEY = "cordwood-step"  # in the checkpoint's metadata
+PREFIX_KEY = "cordwood-prefix"  # beside it: by which prefix the job restores the tree of its run
+_MEMBERS = ["version", "step", "time", "metrics", "extras", "items", "chain"]
+_VERSION = 1
+_MAX_DEPTH = 200  # to which an error looks for what is not JSON
+_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+class Record(NamedTuple):
+    """A step, beside its tree."""
+
+    step: int
+    time: float  # when its save began, in seconds since 1970
+    metrics: Mapping[str, float]
+    extras: Any  # JSON
+    items: Mapping[str, Any]  # by name, the states of all processes
+    chain: int = 0  # how many steps before it may share files with it; 0: all was written anew
+
+
+def encode_record(record: Record) -> str:
+    """Return a record as one line of JSON; a metric that is no finite number is a string."""
+    metrics = {
+        name: value if math.isfinite(value) else str(value)
+        for name, value in record.metrics.items()
+    }
+    step, time, _, extras, items, chain = record
+    values = (_VERSION, step, time, metrics, extras, items, chain)
+    return json.dumps(
+        dict(zip(_MEMBERS, values, strict=True)), allow_nan=False, separators=(",", ":")
+    )
+
+
+def decode_record(text: str, where: str) -> Record:
+    """Return what `encode_record` was given; `where` says of what, for errors.
+
+    Raises FormatError, or UnsupportedFormatError for a newer version.
+    """
+    found = parse_json(text, where)
+    newer = found.get("version") if type(found) is dict else None
+    if type(newer) is int and newer > _VERSION:
+        raise UnsupportedFormatError(
+            f"{where}: version {newer} is newer than this cordwood reads ({_VERSION}); upgrade "
+            "cordwood"
+        )
+    if type(found) is not dict or list(found) != _MEMBERS:
+        raise FormatError(f"{where}: expected an object of {', '.join(_MEMBERS)}")
+    version, step, time, metrics, extras, items, chain = found.values()
+    if type(version) is not int or version != _VERSION:
+        raise FormatError(f"{where}: expected version {_VERSION}, found {version!r:.40}")
+    if type(step) is not int or step < 0:
+        raise FormatError(f"{where}: step: expected an integer of at least 0, found {step!r:.40}")
+    if type(time) not in (int, float):
+        raise FormatError(f"{where}: time: expected a number, found {time!r:.40}")
+    if type(metrics) is not dict:
+        raise FormatError(f"{where}: metrics: expected an object")
+    if type(items) is not dict:
+        raise FormatError(f"{where}: items: expected an object")
+    if type(chain) is not int or chain < 0:
+        raise FormatError(f"{where}: chain: expected an integer of at least 0, found {chain!r:.40}")
+    return Record(
+        step,
+        _number(time, f"{where}: time"),
+        {name: _number(value, f"{where}: metrics: {name}") for name, value in metrics.items()},
+        extras,
+        items,
+        chain,
+    )
+
+
+def _number(value: Any, where: str) -> float:
+    if type(value) in (int, float):
+        with suppress(OverflowError):
+            return float(value)
+    if type(value) is str and value in _NOT_FINITE:
+        return _NOT_FINITE[value]
+    raise FormatError(f"{where}: expected a number, found {value!r:.40}")
+
+
+def wrong_step(record: Record, name: str) -> str:
+    """Return what to say of a directory named as one step with the record of another."""
+    saved = record.step
+    return (
+        f"{name} holds step {saved}: it is a copy of that, was renamed, or was mixed up when a "
+        f"disk was repaired; rename it to {saved} if that is meant, else remove it. "
+        "cordwood.load reads it as it is"
+    )
+
+
+def require_same(saved: Record, given: Record, *, root: str) -> None:
+    """Raise StepError if a step that was saved is given other metrics or extras; none are none."""
+    if given.metrics and str(given.metrics) != str(saved.metrics):  # where NaN is NaN
+        what, old, new = "metrics", str(saved.metrics), str(given.metrics)
+    elif given.extras is not None and given.extras != saved.extras:
+        what, old, new = "extras", str(saved.extras), str(given.extras)
+    else:
+        return
+    raise StepError(
+        f"{root}: step {saved.step} has just been saved with the {what} {old:.200}, and cannot be "
+        f"given {new:.200} now: give them to the first save of a step"
+    )
+
+
+def as_metrics(metrics: Mapping[str, SupportsFloat] | None) -> dict[str, float]:
+    """Return metrics as floats, also where they are arrays of one element. Raises TypeError."""
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise TypeError(f"metrics: expected a dict of numbers by name, found {metrics!r:.80}")
+    found = {}
+    for name, value in (metrics or {}).items():
+        if type(name) is not str:
+            raise TypeError(f"metrics: expected names that are str, found {name!r:.80}")
+        try:
+            found[name] = float(value)
+        except (TypeError, ValueError, OverflowError) as e:
+            raise TypeError(f"metrics: {name}: expected a number, found {value!r:.80}") from e
+    return found
+
+
+def as_json(value: Any, where: str) -> Any:
+    """Return a copy of what comes back as it is from JSON.
+
+    Args:
+        value: the value.
+        where: what it is, for the error.
+
+    Raises TypeError for anything else; names the first value that JSON does not hold.
+    """
+    try:
+        copy = json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as e:
+        raise TypeError(f"{where}: expected values that JSON holds: {_not_json(value) or e}") from e
+    if copy != value:
+        raise TypeError(
+            f"{where}: expected values that JSON gives back as they are: {_not_json(value)}"
+        )
+    return copy
+
+
+_ADVICE = "dicts with keys that are str, lists, str, int, finite float, bool and None"
+
+
+def _not_json(value: Any, path: str = "", depth: int = 0) -> str:
+    """Return where the first value lies that JSON does not keep, and what to do; "" for none."""
+    at = path or "it"
+    if type(value) is dict and depth < _MAX_DEPTH:
+        for key, each in value.items():
+            if type(key) is not str:
+                return f"{at} has the key {key!r:.80}, a {type(key).__name__}; JSON holds {_ADVICE}"
+            found = _not_json(each, f"{path}[{key!r}]", depth + 1)
+            if found:
+                return found
+        return ""
+    if type(value) is list and depth < _MAX_DEPTH:
+        parts = (_not_json(each, f"{path}[{i}]", depth + 1) for i, each in enumerate(value))
+        return next(filter(None, parts), "")
+    if value is None or type(value) in (str, int, bool):
+        return ""
+    if type(value) is float and math.isfinite(value):
+        return ""
+    hint = f"JSON holds {_ADVICE}"
+    if hasattr(value, "tolist"):
+        hint = "call .tolist() on it, or save it in the tree or in items="
+    elif type(value) is tuple:
+        hint = "make it a list"
+    found = f"{value!r:.80}" if type(value) in (float, tuple) else f"a {type(value).__name__}"
+    return f"{at} is {found}; {hint}"

@@ -1,0 +1,84 @@
+"""Which process writes which file of an array that is spread over several. Pure.
+
+Every process computes the same answer from the shardings, which jax keeps global.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from math import prod
+
+from cordwood.plan.chunk_files import ChunkFile, NewFile
+from cordwood.sharding.box import element_count
+from cordwood.sharding.shard_map import ShardMap
+
+SMALL_BYTES = 1 << 20  # of an array that is not worth a file for each shard
+
+
+def joined(shards: ShardMap, itemsize: int) -> ShardMap:
+    """How the chunks of an array are cut: as its shards are.
+
+    Or not at all, where it is small and some process has all of it: half the files of a large
+    model that is spread over devices would be shards of norms and biases.
+    """
+    if prod(shards.shape) * itemsize > SMALL_BYTES or len(shards.holders) < 2:
+        return shards
+    common = set.intersection(*map(set, shards.holders))
+    if not common:
+        return shards
+    return ShardMap(shards.shape, ((0,),) * len(shards.shape), (tuple(sorted(common)),))
+
+
+def writers(
+    files: Sequence[NewFile], shards: Sequence[ShardMap], *, process_count: int
+) -> list[int]:
+    """The process that writes each file.
+
+    A chunk is written by a process that holds the shard it is of: the large ones first, by
+    whichever of these has least to write so far. Process 0 writes the small files.
+
+    Args:
+        files: what is to be written; each chunk is a cell of its leaf, or a part of one.
+        shards: the cells of each leaf, by the position that `ChunkFile.leaf` is.
+        process_count: how many take part.
+
+    Raises ValueError for a holder that is not below `process_count`.
+    """
+    found = [0] * len(files)
+    loads = [0] * process_count
+    shared: list[tuple[int, int, tuple[int, ...]]] = []  # bytes, file, holders
+    for number, file in enumerate(files):
+        if not isinstance(file, ChunkFile):
+            continue
+        holders = _holders(file, shards[file.leaf])
+        if max(holders) >= process_count:
+            raise ValueError(f"process {max(holders)} holds a shard of {process_count}")
+        size = prod(file.shape) * file.itemsize
+        if len(holders) > 1:
+            shared.append((-size, number, holders))
+        else:
+            found[number] = holders[0]
+            loads[holders[0]] += size
+    for size, number, holders in sorted(shared):
+        found[number] = min(holders, key=loads.__getitem__)
+        loads[found[number]] -= size
+    return found
+
+
+def _holders(file: ChunkFile, shards: ShardMap) -> tuple[int, ...]:
+    cell = 0
+    for start, starts in zip(file.box.start, shards.cuts, strict=True):
+        cell = cell * len(starts) + bisect_right(starts, start) - 1
+    return shards.holders[cell]
+
+
+def bytes_of_leaves(
+    files: Sequence[NewFile], written_by: Sequence[int], process: int, leaf_count: int
+) -> list[int]:
+    """How many bytes of each leaf a process writes."""
+    sizes = [0] * leaf_count
+    for file, writer in zip(files, written_by, strict=True):
+        if isinstance(file, ChunkFile) and writer == process:
+            sizes[file.leaf] += element_count(file.box) * file.itemsize
+    return sizes

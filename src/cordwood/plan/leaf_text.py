@@ -1,0 +1,22 @@
+"""What a leaf is, in a few letters. Pure."""
+
+from __future__ import annotations
+
+from cordwood.index import ARRAY_KINDS, Leaf, LeafSpec
+
+
+def described(value: Leaf | LeafSpec) -> str:
+    """Dtype and shape of an array, the kind of anything else.
+
+    >>> described(LeafSpec(("w",), "numpy", (4, 8), "float32"))
+    'float32[4,8]'
+    """
+    if value.kind == "prng_key":
+        return f"key<{value.prng_impl}>[{_shape(value.shape[:-1])}]"
+    if value.kind in ARRAY_KINDS:
+        return f"{value.dtype}[{_shape(value.shape)}]"
+    return value.kind
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return ",".join(map(str, shape))

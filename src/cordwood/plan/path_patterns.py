@@ -1,0 +1,175 @@
+"""Patterns over key paths, as shells have them over files. Pure.
+
+params/**           every leaf under params; so does params alone: a pattern that matches a
+                    container takes all that is in it
+layers/*/bias       `*` is any part of one key
+**/kernel           `**` is any number of keys
+layers/[0-3]/**     one character of a set; [!0-3] one that is not
+!opt_state/**       leaves that the other patterns would take, and this one does not want
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from cordwood.did_you_mean import nearest_path
+from cordwood.errors import MismatchError
+from cordwood.index import Naming
+from cordwood.keypath import Key, KeyPath, format_path
+
+Select: TypeAlias = str | Sequence[str]
+
+_QUOTED_POSITION = re.compile(r"(?<![^/])'([0-9]+)'(?![^/])")
+_WILD = re.compile(r"[*?\[]")
+_SHOWN = 3
+_NONE_MEANS = {"select": "None selects everything", "transpose": "None transposes nothing"}
+
+
+def path_name(path: KeyPath, naming: Naming) -> str:
+    """The string form of a key path that patterns are held against.
+
+    Where the format has made strings of all keys, '0' is written 0, as the path was before; where
+    it has joined them by '/', they are keys again.
+    """
+    return pattern_name(format_path(keys_of(path, naming)), naming)
+
+
+def keys_of(path: KeyPath, naming: Naming) -> KeyPath:
+    """The keys of a path, with those taken apart that the format has joined by '/'."""
+    if naming != "slashed":
+        return path
+    keys: list[Key] = []
+    for key in path:
+        keys += key.split("/") if isinstance(key, str) else [key]
+    return tuple(keys)
+
+
+def pattern_name(pattern: str, naming: Naming) -> str:
+    """A pattern as it is held against `path_name`."""
+    return pattern if naming == "exact" else _QUOTED_POSITION.sub(r"\1", pattern)
+
+
+def keys_as_regex(pattern: str, *, capture: bool) -> str:
+    """A regular expression for the paths that a pattern matches; with `capture`, a group for
+    each `*` and `**`."""
+    if pattern in ("", "**"):
+        return "(.*)" if pattern and capture else ".*" if pattern else ""
+    parts = pattern.split("/")
+    parts = [part for i, part in enumerate(parts) if part != "**" or parts[i - 1 : i] != ["**"]]
+    text = ""
+    for i, part in enumerate(parts):
+        last = i == len(parts) - 1
+        if part != "**":
+            text += _key_as_regex(part, capture=capture) + ("" if last else "/")
+        elif last:
+            text += "(.+)" if capture else ".+"
+        else:
+            text += "((?:[^/]+/)*?)" if capture else "(?:[^/]+/)*?"
+    return text
+
+
+def _key_as_regex(part: str, *, capture: bool) -> str:
+    text = ""
+    i = 0
+    while i < len(part):
+        letter = part[i]
+        i += 1
+        if letter == "*":
+            while part[i : i + 1] == "*":
+                i += 1
+            text += "([^/]*?)" if capture else "[^/]*?"
+        elif letter == "?":
+            text += "[^/]"
+        elif letter == "[":
+            negated = part[i : i + 1] == "!"
+            end = part.find("]", i + negated + 1)
+            if end < 0:
+                text += r"\["
+                continue
+            members = part[i + negated : end].replace("\\", r"\\").replace("[", r"\[")
+            text += f"[{'^/' if negated else ''}{_escaped_first(members)}]"
+            i = end + 1
+        else:
+            text += re.escape(letter)
+    return text
+
+
+def _escaped_first(members: str) -> str:
+    return f"\\{members}" if members[:1] in ("^", "]") else members
+
+
+def _compiled(pattern: str, option: str) -> re.Pattern[str]:
+    try:
+        return re.compile(f"{keys_as_regex(pattern, capture=False)}(?:/.*)?", re.DOTALL)
+    except re.error as e:
+        raise ValueError(f"{option}: {pattern!r} is not a pattern: {e}") from e
+
+
+def matching(
+    names: Sequence[str], select: Select, *, naming: Naming, where: str, option: str = "select"
+) -> list[bool]:
+    """Of each name whether the patterns take it.
+
+    Args:
+        names: as `path_name` gives them.
+        select: a pattern or several; where all begin with '!', they take away from everything.
+        naming: the index's.
+        where: what holds the names, for the error.
+        option: whose patterns they are, for the error.
+
+    Raises:
+        MismatchError: a pattern matches nothing; suggests the nearest, and names them all.
+    """
+    if not isinstance(select, Iterable):
+        raise TypeError(f"{option}: expected a pattern or several, found {select!r}")
+    patterns = [select] if isinstance(select, str) else list(select)
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise TypeError(f"{option}: expected patterns that are str, found {pattern!r}")
+    wanted = [each for each in patterns if not each.startswith("!")]
+    taken = [not wanted] * len(names)
+    problems = []
+    for pattern in [*wanted, *[each for each in patterns if each.startswith("!")]]:
+        keep = not pattern.startswith("!")
+        plain = pattern_name(pattern.removeprefix("!"), naming)
+        match = _compiled(plain, option).fullmatch
+        hits = [i for i, name in enumerate(names) if match(name)]
+        if not hits:
+            sign = "" if keep else "!"
+            problems.append(f"  {pattern!r}{unmatched(plain, names, sign=sign)}")
+        for i in hits:
+            taken[i] = keep
+    if not patterns:
+        raise ValueError(f"{option}: there is no pattern; {_NONE_MEANS[option]}")
+    if problems:
+        raise MismatchError(f"{option} matches no leaf of {where}:\n" + "\n".join(problems))
+    return taken
+
+
+def unmatched(pattern: str, names: Sequence[str], *, sign: str = "") -> str:
+    """Return the end of a message on a pattern that matches no name: what is there instead."""
+    dotted = pattern.replace("**", "*").replace("/", ".")
+    for separator, other in ((".", dotted), ("/", pattern.replace(".", "/"))):
+        if other != pattern and any(map(_compiled(other, "").fullmatch, names)):
+            return f"; the keys are joined by {separator!r}: did you mean {sign + other!r}?"
+    head, rest = _literal_head(pattern)
+    if head:
+        depth = head.count("/") + 1
+        heads = dict.fromkeys("/".join(name.split("/")[:depth]) for name in names)
+        close = nearest_path(head, list(heads))
+        if close is not None and close != head:
+            return f"; did you mean {sign + close + rest!r}?"
+    if not names:
+        return "; there is none at all"
+    shown = ", ".join(names[:_SHOWN])
+    return f"; found {shown}{f' and {len(names) - _SHOWN} more' if len(names) > _SHOWN else ''}"
+
+
+def _literal_head(pattern: str) -> tuple[str, str]:
+    """The keys of a pattern up to the first that has a wildcard, and the rest."""
+    parts = pattern.split("/")
+    stop = next((i for i, part in enumerate(parts) if _WILD.search(part)), len(parts))
+    rest = "/".join(parts[stop:])
+    return "/".join(parts[:stop]), f"/{rest}" if rest else ""

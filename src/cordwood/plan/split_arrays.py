@@ -1,0 +1,57 @@
+"""Arrays in parts of a few MiB, each a range of its elements in C order. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from cordwood.index import Box
+from cordwood.sharding.box import shape_of, whole
+
+
+def cut(shape: Sequence[int], *, item_bytes: int, limit_bytes: int, rows: int = 1) -> Iterator[Box]:
+    """Boxes that make up an array, in C order, each an unbroken range of it.
+
+    Args:
+        shape: of the array.
+        item_bytes: of an element.
+        limit_bytes: of a box, where one element, or `rows` of the first axis, take no more.
+        rows: cut the first axis at multiples of this, where it is cut: chunks are stored so.
+
+    >>> [box.start for box in cut((4, 3), item_bytes=1, limit_bytes=6)]
+    [(0, 0), (2, 0)]
+    """
+    if 0 in shape:
+        return
+    stack = [whole(shape)]
+    while stack:
+        box = stack.pop()
+        sizes = shape_of(box)
+        if math.prod(sizes) * item_bytes <= limit_bytes or all(size == 1 for size in sizes):
+            yield box
+            continue
+        axis = next(i for i, size in enumerate(sizes) if size > 1)
+        step = max(1, limit_bytes // (math.prod(sizes[axis + 1 :]) * item_bytes))
+        if axis == 0:
+            step = max(rows, step // rows * rows)
+            if step >= sizes[0]:
+                yield box
+                continue
+        parts = []
+        for start in range(box.start[axis], box.stop[axis], step):
+            stop = min(start + step, box.stop[axis])
+            low, high = list(box.start), list(box.stop)
+            low[axis], high[axis] = start, stop
+            parts.append(Box(tuple(low), tuple(high)))
+        if step == 1:
+            stack.extend(reversed(parts))
+        else:
+            yield from parts
+
+
+def element_range(box: Box, shape: Sequence[int]) -> tuple[int, int]:
+    """Which elements of an array of that shape, in C order, an unbroken box is: start and stop."""
+    start = 0
+    for low, size in zip(box.start, shape, strict=True):
+        start = start * size + low
+    return start, start + math.prod(shape_of(box))

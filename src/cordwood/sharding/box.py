@@ -1,0 +1,80 @@
+"""Boxes: parts of an array by index, half-open along each axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import product
+from typing import TypeAlias
+
+from cordwood.index import Box
+
+Cuts: TypeAlias = tuple[tuple[int, ...], ...]  # along each axis, where the parts begin: 0 first
+
+
+def whole(shape: Sequence[int]) -> Box:
+    """All of an array of that shape."""
+    return Box((0,) * len(shape), tuple(shape))
+
+
+def shape_of(box: Box) -> tuple[int, ...]:
+    return tuple(map(int.__sub__, box.stop, box.start))
+
+
+def element_count(box: Box) -> int:
+    return math.prod(shape_of(box))
+
+
+def slices(box: Box) -> tuple[slice, ...]:
+    """The box as a numpy index."""
+    return tuple([slice(a, b) for a, b in zip(box.start, box.stop, strict=True)])
+
+
+def is_unbroken(sizes: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether a box of those sizes, wherever it lies in an array of that shape, holds elements that
+    follow one another in C order.
+
+    >>> is_unbroken((2, 2), (4, 2)), is_unbroken((2, 1), (4, 2))
+    (True, False)
+    """
+    before = 1
+    for size, full in zip(sizes, shape, strict=True):
+        if size != full and before != 1:
+            return False
+        before *= size
+    return True
+
+
+def intersect(a: Box, b: Box) -> Box | None:
+    """What two boxes of one array have in common; None where that is no element.
+
+    >>> intersect(Box((0, 0), (4, 4)), Box((2, 1), (6, 2)))
+    Box(start=(2, 1), stop=(4, 2))
+    """
+    start = tuple(map(max, a.start, b.start))
+    stop = tuple(map(min, a.stop, b.stop))
+    return Box(start, stop) if all(map(int.__lt__, start, stop)) else None
+
+
+def cells(shape: Sequence[int], cuts: Cuts) -> list[Box]:
+    """The boxes that the cuts make of an array, in C order.
+
+    >>> cells((4, 2), ((0, 3), (0,)))
+    [Box(start=(0, 0), stop=(3, 2)), Box(start=(3, 0), stop=(4, 2))]
+    """
+    edges = [
+        list(zip(starts, (*starts[1:], size), strict=True))
+        for starts, size in zip(cuts, shape, strict=True)
+    ]
+    return [Box(tuple([a for a, _ in ab]), tuple([b for _, b in ab])) for ab in product(*edges)]
+
+
+def cell_box(shape: Sequence[int], cuts: Cuts, cell: int) -> Box:
+    """One of the boxes of `cells`, by its number."""
+    start: list[int] = []
+    stop: list[int] = []
+    for starts, size in zip(reversed(cuts), reversed(tuple(shape)), strict=True):
+        cell, i = divmod(cell, len(starts))
+        start.append(starts[i])
+        stop.append(starts[i + 1] if i + 1 < len(starts) else size)
+    return Box(tuple(reversed(start)), tuple(reversed(stop)))

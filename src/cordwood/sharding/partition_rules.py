@@ -1,0 +1,86 @@
+"""Rules: which partition spec an array has, by its name."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+MIN_SHARDING_SIZE = 16384  # eFormer's, in elements
+
+Rules: TypeAlias = Sequence[tuple[str, Any]]  # (regular expression, jax PartitionSpec)
+
+
+def match_partition_rules(
+    rules: Rules, tree: Any, min_size: int | None = 0, strict: bool = True
+) -> Any:
+    """A tree of the same structure, with a jax PartitionSpec for each leaf.
+
+    Args:
+        rules: (regular expression, PartitionSpec), tried in order with re.search on the leaf's
+            keys joined by '/'. The first that is found counts.
+        tree: any jax pytree, of arrays or anything with a shape.
+        min_size: an array of fewer elements is replicated (`strict` only); None: 16,384.
+        strict: whether leaves without axes are replicated, whatever the rules, and specs are cut
+            to the number of axes. False takes specs as they are.
+
+    Raises:
+        ValueError: no rule matches a leaf; names it.
+
+    >>> import numpy as np
+    >>> from jax.sharding import PartitionSpec
+    >>> tree = {"dense": {"kernel": np.ones((4, 2)), "bias": np.ones(2)}, "step": 3}
+    >>> rules = [("kernel", PartitionSpec("x", "y")), ("bias", PartitionSpec())]
+    >>> match_partition_rules(rules, tree)["dense"]["kernel"]
+    P('x', 'y')
+    """
+    import jax
+
+    paths, treedef = jax.tree_util.tree_flatten_with_path(tree)
+    least = MIN_SHARDING_SIZE if min_size is None else min_size
+    specs = []
+    for path, leaf in paths:
+        name = "/".join([str(_key(entry)) for entry in path])
+        if strict:
+            specs.append(spec_for(rules, name, _shape(leaf), min_size=least))
+        else:
+            specs.append(first_match(rules, name))
+    return jax.tree_util.tree_unflatten(treedef, specs)
+
+
+def first_match(rules: Rules, name: str) -> Any:
+    """The spec of the first rule that is found in a name.
+
+    Raises ValueError where none is.
+    """
+    for pattern, spec in rules:
+        if re.search(pattern, name) is not None:
+            return spec
+    raise ValueError(f"Partition rule not found for param: {name}")
+
+
+def spec_for(rules: Rules, name: str, shape: Sequence[int], *, min_size: int = 0) -> Any:
+    """The spec of an array: cut to its axes, and none cut where there are few elements.
+
+    Raises ValueError where no rule is found in its name.
+    """
+    import jax
+
+    spec = first_match(rules, name) if shape else None
+    if spec is None or math.prod(shape) < min_size:
+        return jax.sharding.PartitionSpec()  # type: ignore[no-untyped-call]
+    if len(spec) <= len(shape):
+        return spec
+    return type(spec)(*tuple(spec)[: len(shape)])
+
+
+def _key(entry: Any) -> Any:
+    for attribute in ("key", "name", "idx"):
+        if hasattr(entry, attribute):
+            return getattr(entry, attribute)
+    return entry
+
+
+def _shape(leaf: Any) -> tuple[int, ...]:
+    return tuple(getattr(leaf, "shape", ()))

@@ -1,0 +1,48 @@
+"""How a sharding cuts an array, and which processes hold each part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from cordwood.index import Box
+from cordwood.sharding.box import Cuts, cells
+
+
+class ShardMap(NamedTuple):
+    """An array as a grid of cells, and the processes that hold each, ascending."""
+
+    shape: tuple[int, ...]
+    cuts: Cuts
+    holders: tuple[tuple[int, ...], ...]  # of each cell, in C order
+
+
+def single(shape: Sequence[int], process: int = 0) -> ShardMap:
+    """An array that one process holds whole."""
+    return ShardMap(tuple(shape), ((0,),) * len(shape), ((process,),))
+
+
+def shard_map(sharding: Any, shape: Sequence[int]) -> ShardMap:
+    """The grid that a jax.sharding.Sharding makes of an array of that shape.
+
+    Raises ValueError for a sharding whose parts are no grid (jax has none such).
+    """
+    holders: dict[Box, set[int]] = {}
+    for device, box in device_boxes(sharding, shape).items():
+        holders.setdefault(box, set()).add(device.process_index)
+    cuts = tuple(
+        [tuple(sorted({box.start[axis] for box in holders})) for axis in range(len(shape))]
+    )
+    grid = cells(shape, cuts)
+    if set(grid) != set(holders):
+        raise ValueError(f"{sharding} cuts an array of shape {tuple(shape)} into parts of no grid")
+    return ShardMap(tuple(shape), cuts, tuple([tuple(sorted(holders[box])) for box in grid]))
+
+
+def device_boxes(sharding: Any, shape: Sequence[int]) -> dict[Any, Box]:
+    """The part of an array that each device holds, devices of other processes included."""
+    found = {}
+    for device, index in sharding.devices_indices_map(tuple(shape)).items():
+        ranges = [part.indices(size)[:2] for part, size in zip(index, shape, strict=True)]
+        found[device] = Box(tuple([a for a, _ in ranges]), tuple([b for _, b in ranges]))
+    return found

@@ -1,0 +1,367 @@
+"""The containers that become state dicts natively: how each opens, fits a state and is built.
+
+Opening goes one level at a time, so that whoever walks a tree needs no recursion.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+from cordwood.errors import MismatchError
+from cordwood.keypath import DictKey, Key, is_dict_key
+from cordwood.state_dict.current_path import current_path
+from cordwood.state_dict.state_errors import (
+    KeyCollisionError,
+    MissingEntryError,
+    WrongStateError,
+    describe_state,
+)
+from cordwood.state_dict.type_handlers import (
+    Handler,
+    find_own_handler,
+    find_peer_handler,
+    handler_counts,
+    partial_type,
+)
+from cordwood.tree.jax_nodes import RegisteredNode, open_registered
+from cordwood.tree.leaves import is_jax_array
+
+Opened: TypeAlias = tuple[Sequence[str], Sequence[Any]]
+
+
+class Container(NamedTuple):
+    """What one kind of container does."""
+
+    noun: str  # "a list"
+    open: Callable[[Any], Opened]  # the names in its state dict, and the children
+    keys: Callable[[Any], Sequence[Key]]  # the same, as the keys of key paths
+    select: Callable[[Any, Sequence[str], Any], list[Any]]  # each child's state, or an error
+    build: Callable[[Any, list[Any]], Any]  # one like the target, of other children
+
+
+class _Leaves:
+    """Types that are known to be leaves, as long as no type gets its first handler."""
+
+    types: ClassVar[set[type]] = set()
+    counts: ClassVar[tuple[int, ...]] = ()
+
+
+def known_leaves() -> set[type]:
+    """Types that need no asking; to be called before a walk, for there may be new handlers."""
+    counts = handler_counts()
+    if counts != _Leaves.counts:
+        _Leaves.types = set()
+        _Leaves.counts = counts
+    return _Leaves.types
+
+
+def container_of(target: Any) -> Container | Handler | None:
+    """How a value is stored: as a container, by a handler, or as a leaf (None)."""
+    kind = type(target)
+    if kind in _Leaves.types:
+        return None
+    own = find_own_handler(kind)
+    if own is not None:
+        return own
+    builtin = _BUILTIN.get(kind)
+    if builtin is not None:
+        return builtin
+    if isinstance(target, tuple) and hasattr(target, "_fields"):
+        return _NAMEDTUPLE  # before the peers' handlers: they never call one for such a class
+    if kind.__name__ == "Partial" and kind is partial_type():
+        return _PARTIAL
+    peer = find_peer_handler(kind)
+    if peer is not None:
+        return _FLAX.get(_origin(peer), peer)
+    if kind is OrderedDict or kind is defaultdict:
+        return _ORDERED if kind is OrderedDict else _DEFAULT
+    if kind in _PYTHON_LEAVES or kind.__module__ == "numpy" or is_jax_array(target):
+        _Leaves.types.add(kind)
+        return None
+    return None if open_registered(target) is None else _REGISTERED
+
+
+def is_state_dict(state: Any) -> bool:
+    """Whether a state can hold entries: a dict, or anything that is used like one."""
+    return isinstance(state, Mapping) or (
+        hasattr(state, "keys") and hasattr(state, "__getitem__") and hasattr(state, "__len__")
+    )
+
+
+def modern_state(target: Any, state: Any) -> Any:
+    """The state as it would be written today.
+
+    Until 2022 Flax stored a named tuple as {'name', 'fields', 'values'}. A named tuple whose
+    own fields have those names is not taken for one.
+    """
+    if not (isinstance(target, tuple) and hasattr(target, "_fields")):
+        return state
+    if set(state.keys()) != _LEGACY or set(target._fields) == _LEGACY:
+        return state
+    fields, values = state["fields"], state["values"]
+    if not (is_state_dict(fields) and is_state_dict(values)):
+        return state
+    positions = [str(position) for position in range(len(fields))]
+    if any(position not in fields or position not in values for position in positions):
+        return state
+    return {fields[position]: values[position] for position in positions}
+
+
+_PYTHON_LEAVES = frozenset({bool, int, float, complex, str, bytes, type(None)})
+_LEGACY = {"name", "fields", "values"}
+
+
+def _origin(handler: Handler) -> str:
+    """Where a handler's function is defined, to tell Flax's own from those of others."""
+    function = handler.to_state
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
+
+
+def _require_state_dict(noun: str, names: Sequence[str], state: Any) -> None:
+    if is_state_dict(state):
+        return
+    listed = ", ".join(map(repr, names[:4])) + (", ..." if len(names) > 4 else "")
+    raise WrongStateError(
+        f"expected a dict with the keys [{listed}] to restore {noun} from, found "
+        f"{describe_state(state)} at path {current_path()}; the state was made from a tree of "
+        "another structure"
+    )
+
+
+# dict, OrderedDict, defaultdict, FrozenDict
+
+
+def _open_dict(target: Mapping[Any, Any]) -> Opened:
+    names = list(map(str, target))
+    if len(set(names)) != len(names):
+        raise KeyCollisionError(
+            f"Dict keys do not have a unique string representation: {set(names)} vs given: {target}"
+        )
+    return names, list(target.values())
+
+
+def _dict_keys(target: Mapping[Any, Any]) -> Sequence[Key]:
+    return [
+        key if isinstance(key, str) else DictKey(key) if is_dict_key(key) else str(key)
+        for key in target
+    ]
+
+
+def _select_dict(_target: Any, names: Sequence[str], state: Any) -> list[Any]:
+    _require_state_dict("a dict", names, state)
+    missing = set(names).difference(state.keys())
+    if missing:
+        raise MismatchError(
+            "The target dict keys and state dict keys do not match, target dict contains keys "
+            f"{missing} which are not present in state dict at path {current_path()}"
+        )
+    return [state[name] for name in names]
+
+
+def _build_dict(target: Any, values: list[Any]) -> Any:
+    return type(target)(zip(target, values, strict=True))
+
+
+def _build_defaultdict(target: Any, values: list[Any]) -> Any:
+    return defaultdict(target.default_factory, zip(target, values, strict=True))
+
+
+def _open_frozen_dict(target: Any) -> Opened:
+    # Its own items() copies everything below, recursively; inside it are plain dicts.
+    return _open_dict(target._dict)
+
+
+def _build_frozen_dict(target: Any, values: list[Any]) -> Any:
+    # The dicts below are new and no one else's, so the recursive copy is skipped.
+    return type(target)(dict(zip(target, values, strict=True)), __unsafe_skip_copy__=True)
+
+
+# list, tuple
+
+
+def _open_list(target: Sequence[Any]) -> Opened:
+    return list(map(str, range(len(target)))), target
+
+
+def _list_keys(target: Sequence[Any]) -> Sequence[Key]:
+    return range(len(target))
+
+
+def _select_list(target: Any, names: Sequence[str], state: Any) -> list[Any]:
+    if not names and _is_empty(state):
+        return []
+    _require_state_dict(f"a {type(target).__name__} of {len(target)}", names, state)
+    if len(state) != len(names):
+        raise MismatchError(
+            "The size of the list and the state dict do not match, "
+            f"got {len(names)} and {len(state)} at path {current_path()}"
+        )
+    for name in names:
+        if name not in state:
+            raise MissingEntryError(
+                f"a {type(target).__name__} of {len(names)} needs the keys '0' to "
+                f"'{len(names) - 1}'; {name!r} is not among the keys {sorted(map(str, state))} "
+                f"of the state dict at path {current_path()}"
+            )
+    return [state[name] for name in names]
+
+
+def _is_empty(state: Any) -> bool:
+    """Flax takes anything of length 0 for the state of an empty list: [], '', an empty array."""
+    try:
+        return len(state) == 0
+    except TypeError:
+        return False
+
+
+def _build_list(_target: Any, values: list[Any]) -> Any:
+    return values
+
+
+def _build_tuple(_target: Any, values: list[Any]) -> Any:
+    return tuple(values)
+
+
+# named tuples
+
+
+def _open_namedtuple(target: Any) -> Opened:
+    return target._fields, [getattr(target, name) for name in target._fields]
+
+
+def _select_namedtuple(target: Any, names: Sequence[str], state: Any) -> list[Any]:
+    _require_state_dict(f"the named tuple {type(target).__name__}", names, state)
+    state = modern_state(target, state)
+    found, expected = set(state.keys()), set(names)
+    if found != expected:
+        raise MismatchError(
+            "The field names of the state dict and the named tuple do not match, "
+            f"got {found} and {expected} at path {current_path()}"
+        )
+    return [state[name] for name in names]
+
+
+def _build_namedtuple(target: Any, values: list[Any]) -> Any:
+    return type(target)(**dict(zip(target._fields, values, strict=True)))
+
+
+# flax.struct dataclasses
+
+
+def _data_fields(target: Any) -> list[str]:
+    fields = dataclasses.fields(target)
+    return [field.name for field in fields if field.metadata.get("pytree_node", True)]
+
+
+def _open_struct(target: Any) -> Opened:
+    names = _data_fields(target)
+    return names, [getattr(target, name) for name in names]
+
+
+def _select_struct(target: Any, names: Sequence[str], state: Any) -> list[Any]:
+    kind = type(target).__name__
+    _require_state_dict(f"an instance of {kind}", names, state)
+    for name in names:
+        if name not in state:
+            raise MismatchError(
+                f"Missing field {name} in state dict while restoring an instance of {kind}, "
+                f"at path {current_path()}"
+            )
+    unknown = [str(key) for key in state if key not in names]
+    if unknown:
+        raise MismatchError(
+            f'Unknown field(s) "{",".join(unknown)}" in state dict while restoring an instance '
+            f"of {kind} at path {current_path()}"
+        )
+    return [state[name] for name in names]
+
+
+def _build_struct(target: Any, values: list[Any]) -> Any:
+    return target.replace(**dict(zip(_data_fields(target), values, strict=True)))
+
+
+# jax.tree_util.Partial
+
+
+def _open_partial(target: Any) -> Opened:
+    return ("args", "keywords"), (target.args, target.keywords)
+
+
+def _select_partial(_target: Any, names: Sequence[str], state: Any) -> list[Any]:
+    _require_state_dict("a Partial", names, state)
+    for name in names:
+        if name not in state:
+            raise MissingEntryError(
+                f"a Partial needs the keys 'args' and 'keywords'; {name!r} is not in the state "
+                f"dict at path {current_path()}"
+            )
+    return [state[name] for name in names]
+
+
+def _build_partial(target: Any, values: list[Any]) -> Any:
+    args, keywords = values
+    return type(target)(target.func, *args, **keywords)
+
+
+# any other node that is registered with jax
+
+
+def _opened(target: Any) -> RegisteredNode:
+    node = open_registered(target)
+    assert node is not None
+    return node
+
+
+def _open_node(target: Any) -> Opened:
+    node = _opened(target)
+    names = [str(key.value if isinstance(key, DictKey) else key) for key in node.keys]
+    if len(set(names)) != len(names):
+        raise KeyCollisionError(
+            f"The keys of {type(target).__name__}, a pytree node registered with jax, do not "
+            f"have a unique string representation: {names}"
+        )
+    return names, node.children
+
+
+def _node_keys(target: Any) -> Sequence[Key]:
+    return _opened(target).keys
+
+
+def _build_node(target: Any, values: list[Any]) -> Any:
+    return _opened(target).unflatten(values)
+
+
+PLAIN_DICT = Container("a dict", _open_dict, _dict_keys, _select_dict, _build_dict)
+_LIST = Container("a list", _open_list, _list_keys, _select_list, _build_list)
+_STRUCT = Container("a struct dataclass", _open_struct, _data_fields, _select_struct, _build_struct)
+_NAMEDTUPLE = Container(
+    "a named tuple",
+    _open_namedtuple,
+    lambda target: target._fields,
+    _select_namedtuple,
+    _build_namedtuple,
+)
+_PARTIAL = Container(
+    "a Partial", _open_partial, lambda _: ("args", "keywords"), _select_partial, _build_partial
+)
+_REGISTERED = Container("a pytree node", _open_node, _node_keys, _select_struct, _build_node)
+
+_ORDERED = PLAIN_DICT._replace(noun="an OrderedDict")
+_DEFAULT = PLAIN_DICT._replace(noun="a defaultdict", build=_build_defaultdict)
+
+_BUILTIN: dict[type, Container] = {
+    dict: PLAIN_DICT,
+    list: _LIST,
+    tuple: _LIST._replace(noun="a tuple", build=_build_tuple),
+}
+
+# Flax's own handlers, by name, are walked natively; what others registered there is called.
+_FLAX: dict[str, Container] = {
+    "flax.struct.dataclass.<locals>.to_state_dict": _STRUCT,
+    "flax.core.frozen_dict._frozen_dict_state_dict": PLAIN_DICT._replace(
+        noun="a FrozenDict", open=_open_frozen_dict, build=_build_frozen_dict
+    ),
+}

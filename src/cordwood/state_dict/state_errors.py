@@ -1,0 +1,56 @@
+"""What can go wrong between a tree and its state dict.
+
+Callers of Flax and of eFormer catch different builtins for the same thing; these are all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from cordwood.errors import CordwoodError, MismatchError
+
+
+class KeyCollisionError(CordwoodError, ValueError):
+    """Two keys of one dict have the same string form, which is all a state dict keeps."""
+
+
+class NonStringKeyError(CordwoodError, TypeError, AssertionError):
+    """A handler returned a dict with a key that is not a string."""
+
+
+class WrongStateError(MismatchError, TypeError, AttributeError):
+    """A container was to be restored from something that is not a dict."""
+
+
+class MissingEntryError(MismatchError, KeyError):
+    """An entry that a container needs is not in its state dict."""
+
+    __str__ = Exception.__str__  # KeyError's shows the repr of the message
+
+
+def said(error: Exception) -> str:
+    """The class and the message of an error, whoever made it."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001  (of an object that cannot be printed)
+        return type(error).__name__
+
+
+def describe_state(value: Any) -> str:
+    """What a value is, in a few words: 'float32[4,8]', 'None', 'a dict of 3 entries', 'an int'."""
+    if value is None:
+        return "None"
+    if isinstance(value, np.generic):
+        return f"a numpy {value.dtype.name} scalar"
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if isinstance(shape, tuple) and dtype is not None:
+        name = dtype.name if isinstance(dtype, np.dtype) else str(dtype)
+        return f"{name}[{','.join(map(str, shape))}]"
+    name = type(value).__name__
+    article = "an" if name[0] in "aeiouAEIOU" else "a"
+    if isinstance(value, (Mapping, list, tuple)):
+        return f"{article} {name} of {len(value)} {'entry' if len(value) == 1 else 'entries'}"
+    return f"{article} {name}"

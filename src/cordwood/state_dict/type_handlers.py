@@ -1,0 +1,121 @@
+"""Handlers: how types beyond the built-in containers become state dicts and come back.
+
+Types are looked up exactly, never by base class. What was registered here comes first; then,
+where those packages are loaded, what was registered with Flax or with eFormer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+from cordwood.state_dict.current_path import path_stack
+
+ToState: TypeAlias = Callable[[Any], Any]
+FromState: TypeAlias = Callable[[Any, Any], Any]
+
+_PEERS = ("flax.serialization", "eformer.pytree._serialization")
+
+_NOTHING: dict[type, Any] = {}
+
+_handlers: dict[type, Handler] = {}
+
+
+class Handler(NamedTuple):
+    """A pair of functions, and the peer (a module's name, '' for cordwood) it belongs to."""
+
+    to_state: ToState
+    from_state: FromState
+    peer: str = ""
+
+
+def register_serialization_state(
+    ty: type,
+    ty_to_state_dict: ToState,
+    ty_from_state_dict: FromState,
+    override: bool = False,
+) -> None:
+    """Say how values of exactly the type `ty` are stored.
+
+    Args:
+        ty: the type. A handler for a named tuple class, or for dict, list or tuple
+            (with `override`), takes the place of what cordwood does for it.
+        ty_to_state_dict: takes a value; returns its state, usually a dict with string keys.
+        ty_from_state_dict: takes a value of the type, which gives the structure, and a state;
+            returns a new value.
+        override: replace a handler that is there already.
+
+    Raises:
+        ValueError: the type has a handler and `override` is False.
+
+    Example:
+        >>> class Point:
+        ...     def __init__(self, x): self.x = x
+        >>> register_serialization_state(Point, lambda p: {"x": p.x}, lambda p, s: Point(s["x"]))
+    """
+    if not override and (ty in _handlers or _is_builtin(ty)):
+        raise ValueError(f'a serialization handler for "{ty.__name__}" is already registered')
+    _handlers[ty] = Handler(ty_to_state_dict, ty_from_state_dict)
+
+
+def is_serializable(target: Any) -> bool:
+    """Whether a type, or a value's type, is a dict, list, tuple or Partial or has a handler.
+
+    This asks about handlers alone: named tuples and jax pytree nodes are stored without one.
+    """
+    ty = target if isinstance(target, type) else type(target)
+    return _is_builtin(ty) or ty in _handlers or find_peer_handler(ty) is not None
+
+
+def find_own_handler(ty: type) -> Handler | None:
+    """The handler that cordwood was given for exactly `ty`, or None."""
+    return _handlers.get(ty)
+
+
+def find_peer_handler(ty: type) -> Handler | None:
+    """The handler that Flax or eFormer was given for exactly `ty`, where loaded, or None."""
+    for peer in _PEERS:
+        pair = _registry_of(peer).get(ty)
+        if pair is not None:
+            return Handler(pair[0], pair[1], peer)
+    return None
+
+
+def handler_counts() -> tuple[int, ...]:
+    """How many handlers there are, here and at each peer; changes when a type gets its first."""
+    return (len(_handlers), *[len(_registry_of(peer)) for peer in _PEERS])
+
+
+def _registry_of(peer: str) -> dict[type, Any]:
+    registry: dict[type, Any] = getattr(sys.modules.get(peer), "_STATE_DICT_REGISTRY", _NOTHING)
+    return registry
+
+
+@contextlib.contextmanager
+def peer_path(handler: Handler) -> Iterator[None]:
+    """Tell a peer where the restore is, so that the messages of its handler name the place."""
+    context = getattr(sys.modules.get(handler.peer), "_error_context", None)
+    if context is None:
+        yield
+        return
+    stack = context.path
+    before = stack[:]
+    stack[:] = path_stack()
+    try:
+        yield
+    finally:
+        stack[:] = before
+
+
+def _is_builtin(ty: type) -> bool:
+    if ty is dict or ty is list or ty is tuple:
+        return True
+    return ty.__name__ == "Partial" and ty is partial_type()
+
+
+def partial_type() -> type | None:
+    """jax.tree_util.Partial, where jax is loaded."""
+    tree_util = getattr(sys.modules.get("jax"), "tree_util", None)
+    return getattr(tree_util, "Partial", None)

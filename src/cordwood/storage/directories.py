@@ -1,0 +1,172 @@
+"""Whole directories: what lies in them, their permissions, their removal."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import chain
+
+from cordwood.io.uninterruptible import Check, go_on
+from cordwood.storage import syscalls
+from cordwood.storage.openat import open_beneath
+
+
+def remove_tree(path: str, check: Check = go_on) -> None:
+    """Remove a directory and all in it, as far as that can be done.
+
+    Everything is removed relative to a descriptor of the directory. So nothing outside of it goes,
+    even if somebody replaces it, or a directory in it, by a symbolic link meanwhile.
+
+    Args:
+        path: the directory. Nothing happens if it is a symbolic link.
+        check: called before each directory; what it raises ends the removal.
+    """
+    with suppress(OSError):  # the next save tries again
+        with suppress(OSError), open_folder(path) as fd:
+            _empty(fd, check)
+        syscalls.current().rmdir(path)
+
+
+@contextmanager
+def open_folder(path: str) -> Iterator[int]:
+    """Open a directory in the block. Raises OSError, also for a symbolic link to one."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+    opened: list[int] = []
+    try:
+        opened.extend(map(os.open, (path,), (flags,)))  # in one call: see `open_into`
+        yield opened[0]
+    finally:
+        while opened:
+            os.close(opened.pop())
+
+
+def _empty(root: int, check: Check) -> None:
+    """Remove what an open directory holds."""
+    calls = syscalls.current()
+    folders = [""]
+    for folder in folders:  # which grows meanwhile
+        check()
+        with suppress(OSError), _opened(root, folder) as fd:
+            for name, is_folder in _entries_at(fd).items():
+                if is_folder:
+                    folders.append(f"{folder}/{name}" if folder else name)
+                    continue
+                with suppress(OSError):
+                    calls.unlink(name, fd)
+    for folder in reversed(folders[1:]):
+        check()
+        parent, _, name = folder.rpartition("/")
+        with suppress(OSError), _opened(root, parent) as fd:
+            calls.rmdir(name, fd)
+
+
+@contextmanager
+def _opened(root: int, path: str) -> Iterator[int]:
+    """Open a directory below an open one; no symbolic link is followed."""
+    fd = open_beneath(root, path, directory=True) if path else os.dup(root)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def entries_of(folder: str) -> dict[str, bool]:
+    """Return what a directory holds, and of each if it is a directory; {} if it is not there."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        # Not os.scandir, which an interrupt would leave open.
+        return _are_folders(os.listdir(folder), lambda name: os.lstat(f"{folder}/{name}"))
+    return {}
+
+
+def _entries_at(folder: int) -> dict[str, bool]:
+    """Return what an open directory holds, as `entries_of`."""
+    return _are_folders(
+        os.listdir(folder), lambda name: os.stat(name, dir_fd=folder, follow_symlinks=False)
+    )
+
+
+def _are_folders(names: list[str], status_of: Callable[[str], os.stat_result]) -> dict[str, bool]:
+    found = {}
+    for name in names:
+        with suppress(FileNotFoundError):
+            found[name] = stat.S_ISDIR(status_of(name).st_mode)
+    return found
+
+
+def may_sweep(path: str) -> bool:
+    """Return whether what a killed process left at `path` is this user's to remove.
+
+    That is so if it belongs to this user, or to the owner of the directory that it lies in (some
+    file systems give all files one owner, whoever makes them). The superuser may remove it anyway.
+    """
+    user = os.geteuid()
+    owner = os.lstat(path).st_uid
+    return user in (0, owner) or owner == os.stat(os.path.dirname(path)).st_uid
+
+
+def names_in(folder: str) -> list[str]:
+    """Return what lies in a directory, sorted. Raises OSError as listing it does."""
+    return sorted(os.listdir(folder))
+
+
+def subfolders(folder: str) -> set[str]:
+    """Return the directories in a directory; symbolic links to such are among them."""
+    found = set()
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(PermissionError):  # behind a link
+                if entry.is_dir():
+                    found.add(entry.name)
+    return found
+
+
+def list_folder(folder: str) -> list[os.DirEntry[str]]:
+    """Return what a directory holds, without a look at each; [] if it is not there."""
+    found: list[os.DirEntry[str]] = []
+    with suppress(FileNotFoundError, NotADirectoryError):
+        # No bytecode between: an interrupt would leave it open.
+        found.extend(chain.from_iterable(map(os.scandir, (folder,))))
+    return found
+
+
+def has_within(folder: str, name: str, *, at_most: int) -> bool:
+    """Return whether a file of that name lies in a directory, at any depth.
+
+    No more than `at_most` entries are looked at, and one directory. Follows no symlinks, and
+    passes over directories that may not be read, such as lost+found.
+    """
+    folders = [folder]
+    seen = 0
+    while folders and seen <= at_most:
+        each = folders.pop()
+        try:
+            entries = entries_of(each)
+        except PermissionError:
+            if each == folder:
+                raise
+            continue
+        if entries.get(name) is False:
+            return True
+        seen += len(entries)
+        folders += [f"{each}/{inner}" for inner, is_folder in entries.items() if is_folder]
+    return False
+
+
+def count_files(folder: str, *, at_most: int) -> int:
+    """Return how many files lie in a directory, at any depth; at most `at_most` + 1.
+
+    More directories than that count as too many files.
+    """
+    count = 0
+    folders = [folder]
+    for each in folders:  # which grows meanwhile
+        for name, is_folder in entries_of(each).items():
+            if is_folder:
+                folders.append(f"{each}/{name}")
+            else:
+                count += 1
+            if max(count, len(folders)) > at_most:
+                return at_most + 1
+    return count

@@ -1,0 +1,300 @@
+"""A directory to read from, as it was when it was opened.
+
+Everything is reached from one open descriptor: a save that puts another directory in its place
+meanwhile does not mix the two, and what an index names cannot lie outside.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from cordwood.errors import CorruptionError, LimitError, TruncatedError
+from cordwood.storage.open_files import (
+    Closing,
+    ReadableFile,
+    close_file,
+    map_file,
+    named,
+    read_views,
+)
+from cordwood.storage.openat import open_beneath
+
+FOLDER, OTHER = -1, -2  # instead of a size: a directory; a symbolic link, pipe, socket or device
+
+_HOLD_SECONDS = 1.0
+_POLL_SECONDS = 0.002
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+
+
+class ReadableDirectory(Protocol):
+    """What formats need of a directory to scan it. Paths are relative, with '/'."""
+
+    @property
+    def name(self) -> str: ...
+
+    def sizes(self, path: str) -> Mapping[str, int]:
+        """What lies directly in a directory of it: the sizes of regular files, FOLDER or OTHER.
+
+        Raises CorruptionError where there is no such directory.
+        """
+        ...
+
+    def folders(self, path: str) -> Sequence[str]:
+        """The names of the directories that lie directly in a directory of it, sorted.
+
+        Raises CorruptionError where there is no such directory.
+        """
+        ...
+
+    def read(self, path: str, *, limit_bytes: int) -> bytes:
+        """A whole file.
+
+        Raises CorruptionError where it is missing or no regular file, LimitError where it is
+        larger than `limit_bytes`.
+        """
+        ...
+
+    def has(self, path: str) -> bool:
+        """Whether there is anything of that name, a broken symlink included; nothing behind one."""
+        ...
+
+    def file(self, path: str, size_bytes: int) -> ReadableFile:
+        """A file that must have `size_bytes`; it is opened when it is read."""
+        ...
+
+
+class LocalDirectory(Closing):
+    """A directory of a local disk, opened.
+
+    Raises FileNotFoundError and NotADirectoryError as open does.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.name = os.fspath(path)
+        self._fd = -1
+        self._fd = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def sizes(self, path: str) -> Mapping[str, int]:
+        fd = self._open_folder(path)
+        found = {}
+        try:
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    with suppress(FileNotFoundError):  # it has gone meanwhile: it is not there
+                        status = entry.stat(follow_symlinks=False)
+                        if stat.S_ISREG(status.st_mode):
+                            found[entry.name] = status.st_size
+                        else:
+                            found[entry.name] = FOLDER if stat.S_ISDIR(status.st_mode) else OTHER
+        except OSError as e:
+            raise named(e, f"{self.name}/{path}") from e
+        finally:
+            os.close(fd)
+        return found
+
+    def folders(self, path: str) -> Sequence[str]:
+        """The names of the directories that lie directly in one of it, sorted.
+
+        Symbolic links to directories are among them, and cannot be opened: see `sizes`.
+        """
+        fd = self._open_folder(path)
+        try:
+            with os.scandir(fd) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
+        except OSError as e:
+            raise named(e, f"{self.name}/{path}") from e
+        finally:
+            os.close(fd)
+
+    def has(self, path: str) -> bool:
+        """Whether there is anything of that name, a broken symlink included; nothing behind one."""
+        folder, _, name = path.rpartition("/")
+        try:
+            fd = open_beneath(self._folder(), folder, directory=True) if folder else self._folder()
+            try:
+                os.stat(name, dir_fd=fd, follow_symlinks=False)
+            finally:
+                if folder:
+                    os.close(fd)
+        except OSError as e:
+            if e.errno in (*_GONE, errno.ELOOP, errno.EXDEV):
+                return False
+            raise type(e)(e.errno, e.strerror, f"{self.name}/{path}") from e
+        return True
+
+    def folder(self, path: str) -> LocalDirectory:
+        """A directory of it, opened; it outlives this one.
+
+        Raises CorruptionError where there is none, or a symbolic link is on the way.
+        """
+        fd = self._open(path, directory=True)
+        found = LocalDirectory.__new__(LocalDirectory)
+        found.name, found._fd = f"{self.name.rstrip('/')}/{path}", fd
+        return found
+
+    def read(self, path: str, *, limit_bytes: int) -> bytes:
+        fd = self._open(path)
+        try:
+            size = regular_size(fd, f"{self.name}/{path}")
+            if size > limit_bytes:
+                raise LimitError(
+                    f"{self.name}/{path}: {size} bytes; expected at most {limit_bytes}"
+                )
+            data = os.pread(fd, size + 1, 0)
+            while len(data) < size and (more := os.pread(fd, size + 1 - len(data), len(data))):
+                data += more
+        except OSError as e:
+            raise named(e, f"{self.name}/{path}") from e
+        finally:
+            close_file(fd, f"{self.name}/{path}")
+        return data
+
+    def file(self, path: str, size_bytes: int) -> DirectoryFile:
+        """A file that must have `size_bytes`; it is opened when it is read."""
+        return DirectoryFile(self, path, size_bytes)
+
+    def hold(self) -> None:
+        """Keep savers from removing what is open here, once they have replaced it.
+
+        As far as the file system has locks; and a saver that is just putting it in place is
+        waited for, but not for long.
+        """
+        deadline = time.monotonic() + _HOLD_SECONDS
+        while True:
+            try:
+                fcntl.flock(self._folder(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() < deadline:
+                    time.sleep(_POLL_SECONDS)
+                    continue
+            except OSError:
+                pass
+            return
+
+    def is_still_at(self, path: str | os.PathLike[str]) -> bool:
+        """Whether `path` leads to this directory, and not to one put in its place."""
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return os.path.samestat(found, os.fstat(self._folder()))
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _folder(self) -> int:
+        if self._fd < 0:
+            raise ValueError(f"{self.name} is closed; open it again")
+        return self._fd
+
+    def _open_folder(self, path: str) -> int:
+        if path == ".":
+            return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._folder())
+        return self._open(path, directory=True)
+
+    def _open(self, path: str, *, directory: bool = False) -> int:
+        try:
+            return open_beneath(self._folder(), path, directory=directory)
+        except OSError as e:
+            where = f"{self.name}/{path}"
+            if e.errno in _GONE:
+                raise CorruptionError(
+                    f"{where} is missing: the checkpoint is incomplete; copy or save it again"
+                ) from e
+            if e.errno in (errno.ELOOP, errno.EXDEV):
+                raise CorruptionError(
+                    f"{where} is, or lies behind, a symbolic link: expected a regular file of the "
+                    "checkpoint's own; copy the checkpoint with links followed (cp -rL)"
+                ) from e
+            raise type(e)(e.errno, e.strerror, where) from e
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ending():  # the names of this module may be gone then; the system closes all
+            self.close()
+
+
+class DirectoryFile(Closing):
+    """A file of an open directory, opened for each read: there may be very many.
+
+    Its size is what the index says; that the file has it is checked at every read.
+    """
+
+    name: str
+    size_bytes: int
+
+    def __init__(self, directory: LocalDirectory, path: str, size_bytes: int) -> None:
+        self.name = f"{directory.name}/{path}"
+        self.size_bytes = size_bytes
+        self._directory = directory
+        self._path = path
+
+    def read(self, offset: int, length: int) -> bytes:
+        whole = bytearray(length)
+        self.read_into(offset, [memoryview(whole)])
+        return bytes(whole)
+
+    def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
+        self._require(offset, sum(map(len, views)))
+        fd = self._open()
+        try:
+            read_views(fd, offset, views, name=self.name)
+        finally:
+            close_file(fd, self.name)
+
+    def map(self) -> memoryview:
+        if self.size_bytes == 0:
+            return memoryview(b"")
+        fd = self._open()
+        try:
+            return map_file(fd, self.size_bytes, name=self.name)
+        finally:
+            close_file(fd, self.name)
+
+    def _require(self, offset: int, length: int) -> None:
+        if offset < 0 or offset + length > self.size_bytes:
+            raise TruncatedError(
+                f"{self.name}: expected {length} bytes at offset {offset}, found "
+                f"{max(0, self.size_bytes - offset)}"
+            )
+
+    def _open(self) -> int:
+        fd = self._directory._open(self._path)
+        try:
+            found = regular_size(fd, self.name)
+            if found != self.size_bytes:
+                kind = TruncatedError if found < self.size_bytes else CorruptionError
+                raise kind(
+                    f"{self.name}: expected {self.size_bytes} bytes, found {found}: it is damaged "
+                    "or belongs to another checkpoint; copy or save it again"
+                )
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+
+class OwnedFile(DirectoryFile):
+    """A file of a directory that is closed with it: one of those that a checkpoint consists of."""
+
+    def close(self) -> None:
+        self._directory.close()
+
+
+def regular_size(fd: int, name: str) -> int:
+    """The size of an open file. Raises CorruptionError for anything but a regular one."""
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        raise CorruptionError(
+            f"{name}: expected a regular file, found a directory, pipe, socket or device"
+        )
+    return found.st_size

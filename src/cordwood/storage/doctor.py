@@ -1,0 +1,167 @@
+"""Whether a path is a safe place for checkpoints: tried, and not guessed."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from cordwood.errors import StorageError
+
+_TRIAL_BYTES = 32 << 20
+_LITTLE_BYTES = 1 << 30  # of free space: fewer are a problem
+_BLOCK = 4096
+
+
+class Finding(NamedTuple):
+    """One thing that was tried."""
+
+    name: str
+    good: bool
+    needed: bool  # without it a save is not safe, or not possible
+    text: str
+
+
+def examine(path: str | os.PathLike[str]) -> list[Finding]:
+    """Try in a directory what saves do there; what this writes is removed again.
+
+    Args:
+        path: the directory, or where a checkpoint is to be: then the directory it is to lie in.
+
+    Raises PermissionError, or StorageError, where nothing can be made in the directory.
+    """
+    folder = os.path.abspath(path)
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    trial = os.path.join(folder, f".cordwood-doctor-{secrets.token_hex(8)}")
+    try:
+        os.mkdir(trial)
+    except OSError as e:
+        kind = PermissionError if isinstance(e, PermissionError) else StorageError
+        what = f"no directory can be made here ({e.strerror}), so nothing can be saved here"
+        raise kind(e.errno, what, folder) from e
+    try:
+        return [
+            _free(folder),
+            _speed(trial),
+            _tried("fsync of a directory", True, lambda: _sync(trial)),
+            _tried("replace by rename", True, lambda: _replace(trial)),
+            _tried("rename of a directory", True, lambda: _rename_folder(trial)),
+            _tried("hard links", False, lambda: _link(trial)),
+            _tried("locks", True, lambda: _lock(trial)),
+            _tried("inode numbers", True, lambda: _look_twice(trial)),
+            _tried("O_DIRECT", False, lambda: _direct(trial)),
+        ]
+    finally:
+        shutil.rmtree(trial, ignore_errors=True)
+
+
+def _free(folder: str) -> Finding:
+    found = os.statvfs(folder)
+    free = found.f_bavail * found.f_frsize
+    text = f"{free / (1 << 30):.1f} GiB"
+    if found.f_files and not found.f_favail:
+        return Finding("free space", False, True, f"{text}, but no inodes")
+    return Finding("free space", free >= _LITTLE_BYTES, True, text)
+
+
+def _speed(trial: str) -> Finding:
+    """A file, written and flushed: fails where the disk does."""
+    data = os.urandom(1 << 20)
+    start = time.perf_counter()
+    try:
+        fd = os.open(os.path.join(trial, "speed"), os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            for _ in range(_TRIAL_BYTES >> 20):
+                os.write(fd, data)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as e:
+        return Finding("durable write", False, True, str(e))
+    rate = _TRIAL_BYTES / (time.perf_counter() - start) / (1 << 20)
+    return Finding("durable write", True, True, f"{rate:.0f} MiB/s for 32 MiB, fsync included")
+
+
+def _tried(name: str, needed: bool, attempt: Callable[[], None]) -> Finding:
+    try:
+        attempt()
+    except OSError as e:
+        return Finding(name, False, needed, e.strerror or str(e))
+    return Finding(name, True, needed, "works")
+
+
+def _replace(trial: str) -> None:
+    for name in ("old", "new"):
+        with open(os.path.join(trial, name), "w", encoding="utf-8") as file:
+            file.write(name)
+    os.replace(os.path.join(trial, "new"), os.path.join(trial, "old"))
+    with open(os.path.join(trial, "old"), encoding="utf-8") as file:
+        if file.read() != "new":
+            raise OSError(errno.EIO, "the old file is still there after the rename")
+
+
+def _sync(trial: str) -> None:
+    """Flush a directory; unlike `sync_directory`, also told where the file system cannot."""
+    fd = os.open(trial, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _rename_folder(trial: str) -> None:
+    """Rename a directory that holds something, as saves of the zarr layout and deletions do."""
+    before, after = os.path.join(trial, "before"), os.path.join(trial, "after")
+    os.mkdir(before)
+    with open(os.path.join(before, "held"), "w", encoding="utf-8") as file:
+        file.write("held")
+    os.replace(before, after)
+    try:
+        with open(os.path.join(after, "held"), encoding="utf-8") as file:
+            whole = file.read() == "held"
+    except FileNotFoundError:
+        whole = False
+    if not whole:
+        raise OSError(errno.EIO, "what a directory holds is lost when it is renamed")
+
+
+def _look_twice(trial: str) -> None:
+    """Look at a file by path and by descriptor: a lock is told from others by its inode number."""
+    path = os.path.join(trial, "looked at")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        looks = [os.fstat(fd), os.lstat(path), os.lstat(path), os.fstat(fd)]
+    finally:
+        os.close(fd)
+    if len({(look.st_dev, look.st_ino) for look in looks}) > 1:
+        raise OSError(errno.EIO, "a file has another inode number at each look; locks need one")
+
+
+def _link(trial: str) -> None:
+    os.link(os.path.join(trial, "old"), os.path.join(trial, "linked"))
+
+
+def _lock(trial: str) -> None:
+    import fcntl
+
+    fd = os.open(os.path.join(trial, "lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(fd)
+
+
+def _direct(trial: str) -> None:
+    page = mmap.mmap(-1, _BLOCK)
+    fd = os.open(os.path.join(trial, "direct"), os.O_WRONLY | os.O_CREAT | os.O_DIRECT, 0o600)
+    try:
+        os.write(fd, page)
+    finally:
+        os.close(fd)
+        page.close()

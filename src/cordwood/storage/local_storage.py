@@ -1,0 +1,398 @@
+"""A directory of a local disk, or of a file system that several machines mount.
+
+A data file is created under its final name and locked until its save ends. The index is replaced
+under a lock, and what it no longer refers to is removed under that lock too: of data files that no
+index has referred to yet, only those whose own lock is free. So savers lose nothing of each other,
+and nobody removes what a living save has written.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import chain
+from operator import attrgetter
+from typing import TypeVar
+
+from cordwood.encoding.digests import digest_of
+from cordwood.errors import CordwoodError, StorageError
+from cordwood.index import Sealed, Source
+from cordwood.io.uninterruptible import Check, go_on, run_apart
+from cordwood.io.write_file import fill_file
+from cordwood.plan.write_assignment import FileSizes
+from cordwood.storage import syscalls
+from cordwood.storage.directories import open_folder
+from cordwood.storage.directory_reader import LocalDirectory
+from cordwood.storage.file_locks import is_locked, locked, remove_unlocked, unlock, wait_for_lock
+from cordwood.storage.file_transaction import (
+    Temporary,
+    make_ancestors,
+    remove_stale,
+    storage_error,
+    sync_directory,
+    temporary_path,
+    temporary_pattern,
+    temporary_stem,
+)
+from cordwood.storage.hard_links import link_shared
+from cordwood.storage.held_files import PINNED_FILES, pinned
+from cordwood.storage.open_files import ReadableFile
+from cordwood.storage.permissions import creation_mode, limit_file, rights_of
+from cordwood.storage.small_files import read_small
+from cordwood.storage.staging_directory import collect_stages
+from cordwood.storage.storage_protocol import Change, NewFile, Rules
+from cordwood.storage.visibility import comes_in_sight
+
+T = TypeVar("T")
+
+_ABANDON_SECONDS = 10.0  # how long a save that failed waits for the lock, to tidy up
+_ATTEMPTS = 100  # to create a file in a directory that others keep removing
+
+
+class LocalStore:
+    """A directory, which need not exist yet, and the rules of the format it holds."""
+
+    has_links = True
+    file_sizes = FileSizes(pack_bytes=1 << 30, max_packs=16, part_bytes=None)
+
+    def __init__(self, path: str | os.PathLike[str], rules: Rules) -> None:
+        self.name = os.fspath(path)
+        self._path = os.path.realpath(path)
+        self._rules = rules
+
+    def read_index(self) -> bytes | None:
+        return _read_index(self.name, self._rules)
+
+    def read_beside(self, name: str) -> bytes | None:
+        return read_small(self.name, name, limit_bytes=self._rules.max_index_bytes)
+
+    def open(self, sources: Sequence[Source]) -> list[ReadableFile]:
+        directory = LocalDirectory(self.name)
+        if len(sources) > PINNED_FILES:
+            return [directory.file(source.name, source.size_bytes) for source in sources]
+        with directory:
+            return pinned(directory, sources)
+
+    def names(self) -> list[str]:
+        with suppress(FileNotFoundError):
+            return sorted(os.listdir(self._path))
+        return []
+
+    @contextmanager
+    def saving(
+        self, *, others_commit: bool, timeout_seconds: float | None = None
+    ) -> Iterator[LocalSave]:
+        save = LocalSave(self._path, self._rules, others_commit, timeout_seconds)
+        if not others_commit and not os.path.lexists(f"{self._path}/{self._rules.index_name}"):
+            with suppress(OSError):  # of a first save in the zarr layout that was killed
+                collect_stages(self._path, dry_run=False)
+        try:
+            yield save
+        except OSError as e:
+            save.abandon()
+            if isinstance(e, CordwoodError) or e.errno is None:
+                raise
+            raise storage_error(
+                e, self.name, save.doing, what="checkpoint", in_place=save.in_place
+            ) from e
+        except BaseException:
+            save.abandon()
+            raise
+        else:
+            save.remove_marks()
+        finally:
+            # Nothing but the call: an interrupt would come before any Python code.
+            try:
+                deque(save.closing, maxlen=0)
+            except OSError:  # closed all the same
+                deque(save.closing, maxlen=0)
+
+    def settle(self) -> None:
+        wait_for_lock(_lock_of(self._path, self._rules))
+
+    def collect(self, *, dry_run: bool) -> list[str]:
+        if not os.path.isdir(self._path):
+            what = "there is no directory that a save could have left files in"
+            raise FileNotFoundError(errno.ENOENT, what, self.name)
+        if dry_run:
+            return self._collect(dry_run=True)
+        return _alone(self._path, self._rules, lambda: self._collect(dry_run=False))
+
+    def _collect(self, *, dry_run: bool) -> list[str]:
+        # One descriptor for all of it: a link put in place of the directory is not followed.
+        with open_folder(self._path) as folder:
+            return self._collect_in(folder, dry_run=dry_run)
+
+    def _collect_in(self, folder: int, *, dry_run: bool) -> list[str]:
+        names = sorted(os.listdir(folder))
+        data = _read_index(self._path, self._rules, folder)  # after the names: it knows them all
+        kept = frozenset() if data is None else self._rules.referenced(data)
+        found = []
+        patterns = [temporary_pattern(name) for name in _small_names(self._rules)]
+        if dry_run and is_locked(_lock_of(self._path, self._rules), even_shared=True):
+            patterns = []  # of a commit that goes on: those are not locked
+        for name in names:
+            stray = self._rules.is_data(name) and name not in kept
+            stray = stray or any(pattern.fullmatch(name) for pattern in patterns)
+            if stray and remove_unlocked(name, folder=folder, dry_run=dry_run):
+                found.append(name)
+        return found
+
+
+class LocalSave:
+    """A save under way. `doing` says what, for the message of an error."""
+
+    def __init__(
+        self, path: str, rules: Rules, others_commit: bool, timeout_seconds: float | None
+    ) -> None:
+        self._timeout_seconds = timeout_seconds
+        self.doing = "creating its directory"
+        self.in_place = False
+        self._path = path
+        self._rules = rules
+        self._others_commit = others_commit
+        self._perhaps_committed = False
+        self._made: list[str] = []
+        self._files: list[Temporary] = []
+        self._small: list[Temporary] = []
+        self._links: list[Temporary] = []  # what is open of each is the file itself
+        self._new_links: set[str] = set()  # the paths of those that were not there before
+        self._marks: list[Temporary] = []
+        # Closes what is open by the time that it is consumed, and so unlocks it.
+        opened = chain.from_iterable(
+            map(attrgetter("opened"), chain(self._files, self._small, self._marks, self._links))
+        )
+        self.closing = map(syscalls.current().close, opened)
+
+    def mark(self) -> str:
+        # Named like a temporary of the index: what becomes of one is known.
+        name = os.path.basename(temporary_path(self._path, self._rules.index_name))
+        self._create(name)
+        self._marks.append(self._files.pop())
+        return name
+
+    def sees(self, mark: str, *, timeout_seconds: float) -> bool:
+        path = f"{self._path}/{mark}"
+        return comes_in_sight(lambda: os.path.lexists(path), path, timeout_seconds=timeout_seconds)
+
+    def write(self, files: Iterable[NewFile], check: Check = go_on) -> list[Sealed]:
+        calls = syscalls.current()
+        sealed = []
+        for name, plan, fetch in files:
+            file = self._create(name, check)
+            try:
+                header = fill_file(file, plan, fetch, check)
+                # Never retried: see `engine.commit`.
+                file.doing = "flushing it to the disk"
+                calls.fsync(file.fd)
+            except OSError:
+                self.doing = f"{file.doing} ({name})"
+                raise
+            sealed.append(Sealed(len(header), digest_of(header)))
+        if sealed or self._links:
+            self.doing = "flushing its directory to the disk"
+            sync_directory(self._path)
+        self._perhaps_committed = self._others_commit  # as soon as the caller has reported it
+        return sealed
+
+    def _create(self, name: str, check: Check = go_on) -> Temporary:
+        """A new file of that name, locked."""
+        for _ in range(_ATTEMPTS):
+            self.doing = "creating its directory"
+            make_ancestors(self._path, self._made)
+            self.doing = f"creating {name}"
+            file = Temporary(f"{self._path}/{name}")
+            self._files.append(file)
+            try:
+                file.open()
+                if file.lock(check):
+                    file.doing = "writing"
+                    return file
+                syscalls.current().close(file.opened.pop())
+            except FileNotFoundError:
+                pass  # a save that failed has removed the directory that it had made
+            self._files.pop()
+        raise StorageError(errno.EBUSY, f"other processes keep removing {name}", self._path)
+
+    def link(self, folder: str, name: str, check: Check = go_on) -> bool:
+        file = Temporary(f"{self._path}/{name}")
+        self._links.append(file)
+        linked = False
+        for _ in range(_ATTEMPTS):
+            self.doing = "creating its directory"
+            make_ancestors(self._path, self._made)
+            self.doing = f"linking {name}"
+            is_new = not os.path.lexists(file.path)
+            try:
+                linked = link_shared(file.opened, f"{folder}/{name}", file.path, check)
+            except FileNotFoundError:  # it has just been deleted; or this directory, still empty
+                if not os.path.isdir(self._path):
+                    unlock(file.opened)
+                    continue
+            except OSError:
+                pass  # no links here, or too many of this file
+            if linked and is_new:
+                self._new_links.add(file.path)
+            break
+        if not linked:
+            self.forgo(name)
+        return linked
+
+    def forgo(self, name: str) -> None:
+        for file in self._links:
+            if os.path.basename(file.path) == name:
+                unlock(file.opened)
+
+    def commit(self, update: Callable[[bytes | None], Change]) -> None:
+        self.doing = "creating its directory"
+        make_ancestors(self._path, self._made)
+        self.doing = "waiting for the lock of its directory"
+        _alone(self._path, self._rules, lambda: self._commit(update), self._timeout_seconds)
+
+    def _commit(self, update: Callable[[bytes | None], Change]) -> None:
+        self.doing = "reading the index"
+        change = update(_read_index(self._path, self._rules))
+        self.doing = "looking for what was written"
+        self._require(change.added)
+        self._replace(change)
+        with suppress(OSError):  # a later save, or gc, does it
+            self._clean(change)
+
+    def _require(self, added: Mapping[str, int]) -> None:
+        """What a process has written is gone if it died and others took it for a dead save's."""
+        for name, size_bytes in added.items():
+            path = f"{self._path}/{name}"
+            try:
+                found = os.stat(path, follow_symlinks=False).st_size
+            except FileNotFoundError:
+                found = -1
+            if found != size_bytes:
+                what = "nothing" if found < 0 else f"{found} bytes"
+                raise StorageError(
+                    errno.EIO,
+                    f"expected {size_bytes} bytes in {name}, found {what}: the process that wrote "
+                    "it died, or does not write to this file system; what was there before is "
+                    "untouched",
+                    self._path,
+                )
+
+    def _replace(self, change: Change) -> None:
+        """Put the index in place, then the small files beside it."""
+        calls = syscalls.current()
+        for name in _small_names(self._rules):
+            self.doing = "removing what a killed save left"
+            remove_stale(self._path, name)
+        beside = {name: data for name, data in change.beside.items() if data is not None}
+        index = self._rules.index_name
+        for name, data in {index: change.new_index, **beside}.items():
+            self.doing = f"writing {name}"
+            small = Temporary(temporary_path(self._path, name))
+            self._small.append(small)
+            old = rights_of(f"{self._path}/{name}")
+            small.open(creation_mode(old, self._path))  # the directory's lock is its lock, too
+            small.write(memoryview(data), 0)
+            limit_file(small.fd, old, self._path)
+            calls.fsync(small.fd)
+        self.doing = f"renaming {index} into place"
+        self._perhaps_committed = True  # an interrupt may come before the next line but one
+        calls.replace(self._small[0].path, f"{self._path}/{index}")
+        self.in_place = True
+        for small, name in zip(self._small[1:], beside, strict=True):
+            self.doing = f"renaming {name} into place"
+            calls.replace(small.path, f"{self._path}/{name}")
+        for name, kept in change.beside.items():
+            if kept is None and os.path.lexists(f"{self._path}/{name}"):
+                self.doing = f"removing {name}"
+                with open_folder(self._path) as folder:  # not through a link put in its place
+                    calls.unlink(name, folder)
+        self.doing = "flushing its directory to the disk"
+        sync_directory(self._path)
+
+    def _clean(self, change: Change) -> None:
+        """Remove data files that the index does not refer to, so far as that can be done."""
+        with open_folder(self._path) as folder:
+            names = os.listdir(folder)
+            if _read_index(self._path, self._rules, folder) != change.new_index:
+                return  # the file system has no locks, and another save has come first
+            for name in names:
+                if not self._rules.is_data(name) or name in change.kept:
+                    continue
+                if name in change.dropped:  # its save has ended, so there is no lock to look at
+                    with suppress(OSError):
+                        syscalls.current().unlink(name, folder)
+                else:
+                    is_new = f"{self._path}/{name}" in self._new_links
+                    remove_unlocked(name, folder=folder, without_locks=is_new)
+
+    def abandon(self) -> None:
+        """Remove what was written, unless an index refers to it."""
+        for small in (*self._small, *self._marks):
+            small.remove()
+        if self.in_place:
+            return
+        written = self._files
+        if not self._perhaps_committed:
+            for file in written:
+                file.remove()
+            written = []
+        if written or self._links:  # these may be of another save of this directory as well
+            with suppress(OSError, CordwoodError):
+                work = partial(self._remove_unreferenced, written)
+                _alone(self._path, self._rules, work, _ABANDON_SECONDS)
+        for folder in reversed(self._made):
+            with suppress(OSError):  # not empty: someone else uses it
+                syscalls.current().rmdir(folder)
+
+    def _remove_unreferenced(self, written: Sequence[Temporary]) -> None:
+        with open_folder(self._path) as folder:
+            data = _read_index(self._path, self._rules, folder)
+            kept = frozenset() if data is None else self._rules.referenced(data)
+            for file in written:
+                name = os.path.basename(file.path)
+                if name not in kept:
+                    with suppress(OSError):
+                        syscalls.current().unlink(name, folder)
+            for link in self._links:
+                unlock(link.opened)
+                name = os.path.basename(link.path)
+                if name not in kept:
+                    is_new = link.path in self._new_links
+                    remove_unlocked(name, folder=folder, without_locks=is_new)
+
+    def remove_marks(self) -> None:
+        """Remove what only told others where this save goes."""
+        for mark in self._marks:
+            mark.remove()
+
+
+def _lock_of(path: str, rules: Rules) -> str:
+    return f"{path}/{temporary_stem(rules.index_name)}lock"
+
+
+def _alone(
+    path: str, rules: Rules, work: Callable[[], T], timeout_seconds: float | None = None
+) -> T:
+    """Return what `work` returns, called while nobody else commits to a directory.
+
+    Not in the main thread: there a signal's handler could begin a save of the same directory,
+    and wait for the one that it interrupts.
+    """
+
+    def run(check: Check) -> T:
+        with locked(_lock_of(path, rules), check, timeout_seconds=timeout_seconds):
+            return work()
+
+    return run_apart(run)
+
+
+def _small_names(rules: Rules) -> tuple[str, ...]:
+    return (rules.index_name, *rules.beside)
+
+
+def _read_index(path: str, rules: Rules, folder: int | None = None) -> bytes | None:
+    limit_bytes = rules.max_index_bytes
+    return read_small(path, rules.index_name, limit_bytes=limit_bytes, folder=folder)

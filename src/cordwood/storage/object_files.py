@@ -1,0 +1,193 @@
+"""Files in an object store: read by ranges, several at once, and written whole."""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from cordwood.encoding.digests import digest_of, digests_of
+from cordwood.errors import CorruptionError, TruncatedError
+from cordwood.index import Sealed
+from cordwood.io.file_contents import LeafStore
+from cordwood.plan.file_plan import FilePlan, seal, segment_ends
+from cordwood.storage.object_store_client import ObjectStore, is_there, storage_error
+from cordwood.storage.open_files import Closing
+from cordwood.storage.storage_protocol import NewFile
+
+_PART_BYTES = 4 << 20  # of one request
+_READS_IN_FLIGHT = 8  # of one call
+IN_FLIGHT_BYTES = 256 << 20  # of one call that writes
+
+
+class ObjectFile(Closing):
+    """An object of known size, as a file.
+
+    The size comes from the index; that the object has it is checked before it is read first.
+
+    Raises CorruptionError and TruncatedError where it is missing or of another size.
+    """
+
+    name: str
+    size_bytes: int
+    waits = True
+    _checked = False
+
+    def __init__(self, store: ObjectStore, name: str, size_bytes: int) -> None:
+        self.name = store.name_of(name)
+        self.size_bytes = size_bytes
+        self._store = store
+        self._key = name
+
+    def read(self, offset: int, length: int) -> bytes:
+        if 0 < length <= _PART_BYTES:
+            self._require(offset, length)
+            return self._finish(self._store.start_read(self._key, offset, offset + length), offset)
+        whole = bytearray(length)
+        self.read_into(offset, [memoryview(whole)])
+        return bytes(whole)
+
+    def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
+        total = sum(map(len, views))
+        self._require(offset, total)
+        end = offset + total
+        parts = ((a, min(a + _PART_BYTES, end)) for a in range(offset, end, _PART_BYTES))
+        started: deque[tuple[int, Any]] = deque()
+        target = _Scatter(views)
+        for a, b in parts:
+            if len(started) == _READS_IN_FLIGHT:
+                at, future = started.popleft()
+                target.put(self._finish(future, at))
+            started.append((a, self._store.start_read(self._key, a, b)))
+        for at, future in started:
+            target.put(self._finish(future, at))
+
+    def map(self) -> NoReturn:
+        raise io.UnsupportedOperation(
+            f"{self.name}: an object in a store cannot be mapped; load it without mmap=True"
+        )
+
+    def _require(self, offset: int, length: int) -> None:
+        if offset < 0 or length < 0:
+            raise ValueError(f"{self.name}: cannot read {length} bytes at offset {offset}")
+        if offset + length > self.size_bytes:
+            raise TruncatedError(
+                f"{self.name}: expected {length} bytes at offset {offset}, found "
+                f"{max(0, self.size_bytes - offset)}: it is shorter than what it promises"
+            )
+        if not self._checked:
+            self._check_size()
+            self._checked = True
+
+    def _check_size(self) -> None:
+        longer = self._store.reaches(self._key, self.size_bytes)
+        if longer is None:
+            raise self._missing()
+        if longer or (self.size_bytes and not self._store.reaches(self._key, self.size_bytes - 1)):
+            kind = CorruptionError if longer else TruncatedError
+            raise kind(
+                f"{self.name}: expected {self.size_bytes} bytes, found "
+                f"{'more' if longer else 'fewer'}: it is damaged or belongs to another checkpoint; "
+                "copy or save it again"
+            )
+
+    def _missing(self) -> CorruptionError:
+        return CorruptionError(
+            f"{self.name} is missing: the checkpoint is incomplete; copy or save it again"
+        )
+
+    def _finish(self, future: Any, offset: int) -> bytes:
+        try:
+            result = future.result()
+        except ValueError as e:
+            raise storage_error(e, self.name, f"reading it at byte {offset}") from e
+        if not is_there(result, self.name):
+            raise self._missing()
+        value: bytes = result.value
+        return value
+
+
+class _Scatter:
+    """Byte views, filled one after another."""
+
+    def __init__(self, views: Sequence[memoryview]) -> None:
+        self._views = deque(views)
+
+    def put(self, data: bytes) -> None:
+        source = np.frombuffer(data, np.uint8)
+        while len(source):
+            view = self._views[0]
+            count = min(len(view), len(source))
+            np.copyto(np.frombuffer(view[:count], np.uint8), source[:count])
+            source = source[count:]
+            if count < len(view):
+                self._views[0] = view[count:]
+            else:
+                self._views.popleft()
+
+
+def write_objects(store: ObjectStore, files: Iterable[NewFile]) -> list[Sealed]:
+    """Write objects, several on their way at any time; all are there when this returns.
+
+    On their way are at most IN_FLIGHT_BYTES, or one object; while one is handed over, it is in
+    memory three times (TensorStore copies what it is given). After an exception nothing more is
+    begun, and what was begun is waited for, so that the caller can delete all of it.
+
+    Returns what their headers are known by.
+    """
+    started: deque[tuple[str, int, Any]] = deque()
+    sealed: list[Sealed] = []
+    failure: BaseException | None = None
+    on_their_way = 0
+
+    def finish_oldest() -> None:
+        nonlocal on_their_way
+        name, size, future = started.popleft()
+        on_their_way -= size
+        try:
+            future.result()
+        except ValueError as e:
+            raise storage_error(e, store.name_of(name), "writing it") from e
+
+    try:
+        for name, plan, fetch in files:
+            while started and on_their_way + plan.size_bytes > IN_FLIGHT_BYTES:
+                finish_oldest()
+            data = object_bytes(plan, fetch)
+            header = memoryview(data)[: plan.header_bytes]
+            sealed.append(Sealed(plan.header_bytes, digest_of(header)))
+            started.append((name, len(data), store.start_write(name, data)))
+            on_their_way += len(data)
+            del data, header
+    except BaseException as e:  # noqa: BLE001  (raised below, once nothing is on its way)
+        failure = e
+    while started:
+        try:
+            finish_oldest()
+        except BaseException as e:  # noqa: BLE001
+            failure = failure or e
+    if failure is not None:
+        raise failure
+    return sealed
+
+
+def object_bytes(plan: FilePlan, fetch: Callable[[int], np.ndarray]) -> bytes:
+    """What an object holds, filled, hashed and sealed.
+
+    Raises ValueError for a plan whose sizes disagree with each other or with the leaves.
+    """
+    ends = segment_ends(plan)
+    whole = io.BytesIO()  # gives its memory away as bytes, without a copy
+    if plan.size_bytes:
+        whole.seek(plan.size_bytes - 1)
+        whole.write(b"\0")
+    with whole.getbuffer() as view:
+        if len(view) > plan.header_bytes:
+            LeafStore(plan.segments, ends, fetch).fill(view[plan.header_bytes :], 0, 0)
+        if plan.seal is not None:
+            digests = digests_of([view[plan.header_bytes :]], start=plan.header_bytes)
+            view[: plan.header_bytes] = seal(plan, digests)
+    return whole.getvalue()

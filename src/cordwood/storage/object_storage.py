@@ -1,0 +1,330 @@
+"""A directory of data objects and an index in an object store.
+
+There are no locks here. Data objects have names of their own and are written whole; the index is
+replaced by a conditional write, again and again until nobody else has come first. Each save
+removes what its own replacement of the index has left without a reference, and nothing else: what
+lies there without one may be of a save that still writes. Only `collect` removes such objects,
+once their save began longer than GRACE_SECONDS ago. Clocks may be wrong, so it first says in an
+object what it is going to remove, and a save looks for such objects after it has replaced the
+index: docs/design/0002-directories.md has the argument.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+
+from cordwood.errors import CordwoodError, StorageError
+from cordwood.index import Sealed, Source
+from cordwood.io.uninterruptible import Check, go_on
+from cordwood.plan.write_assignment import FileSizes
+from cordwood.storage.conditional_writes import require_conditions
+from cordwood.storage.object_files import ObjectFile, write_objects
+from cordwood.storage.object_store_client import ObjectStore
+from cordwood.storage.open_files import ReadableFile
+from cordwood.storage.save_ids import began_seconds, new_save_id
+from cordwood.storage.storage_protocol import Change, NewFile, Rules
+from cordwood.storage.urls import Url
+from cordwood.storage.visibility import comes_in_sight
+
+_log = logging.getLogger("cordwood")
+
+GRACE_SECONDS = 24 * 3600  # a save that has not ended by then has died
+_MAX_LIST_BYTES = 1 << 30
+
+
+class ObjectDirectory:
+    """All objects below a URL, and the rules of the format they hold."""
+
+    has_links = False
+    # An object is written whole, from memory.
+    file_sizes = FileSizes(pack_bytes=64 << 20, max_packs=512, part_bytes=256 << 20)
+
+    def __init__(self, url: Url, rules: Rules) -> None:
+        self.name = str(url)
+        self._store = ObjectStore(url)
+        self._rules = rules
+
+    def read_index(self) -> bytes | None:
+        return self.read_beside(self._rules.index_name)
+
+    def read_beside(self, name: str) -> bytes | None:
+        return self._store.read(name, limit_bytes=self._rules.max_index_bytes).data
+
+    def open(self, sources: Sequence[Source]) -> list[ReadableFile]:
+        return [ObjectFile(self._store, source.name, source.size_bytes) for source in sources]
+
+    def names(self) -> list[str]:
+        return sorted({name.split("/")[0] for name in self._store.names()} - {""})
+
+    @contextmanager
+    def saving(
+        self,
+        *,
+        others_commit: bool,
+        timeout_seconds: float | None = None,  # noqa: ARG002  (there are no locks to wait for)
+    ) -> Iterator[ObjectSave]:
+        if not others_commit:
+            require_conditions(self._store, self._rules.index_name)
+        save = ObjectSave(self._store, self._rules, others_commit=others_commit)
+        try:
+            yield save
+        except BaseException:
+            save.abandon()
+            raise
+        finally:
+            save.release()
+
+    def settle(self) -> None:
+        """There are no locks by which to tell."""
+
+    def collect(self, *, dry_run: bool) -> list[str]:
+        store, rules = self._store, self._rules
+        names = store.names()
+        if not names:
+            raise FileNotFoundError(errno.ENOENT, "there is nothing there", self.name)
+        old = [name for name in names if self._is_old(name)]
+        found = self._unreferenced(old)
+        if found and not dry_run:
+            said = _name_beside(rules, _CONDEMNED)
+            store.write(said, "\n".join(found).encode())
+            # A save that replaces the index after this sees what was said, and fails.
+            found = self._unreferenced(found)
+            store.delete(found)
+            store.delete([said])
+        left = [name for name in names if name not in found]
+        return found + self._collect_remains(left, dry_run=dry_run)
+
+    def _is_old(self, name: str) -> bool:
+        """Return True for data and marks of saves that began longer than GRACE_SECONDS ago."""
+        if not self._rules.is_data(name) and not _is_beside(self._rules, _MARK, name):
+            return False
+        began = began_seconds(name)
+        return began is not None and time.time() - began > GRACE_SECONDS
+
+    def _unreferenced(self, names: Sequence[str]) -> list[str]:
+        data = self.read_index()
+        kept = frozenset() if data is None else self._rules.referenced(data)
+        return [name for name in names if name not in kept]
+
+    def _collect_remains(self, names: Sequence[str], *, dry_run: bool) -> list[str]:
+        """Remove the small objects that deletions have left which were cut off."""
+        store, rules = self._store, self._rules
+        lists = [name for name in names if _is_beside(rules, _CONDEMNED, name)]
+        gone = [name for name in lists if not set(_listed(store, name) or [""]) & set(names)]
+        remains = [name for name in names if name not in gone]
+        if set(remains) <= set(rules.beside):
+            for name in remains:
+                found = store.read(name, limit_bytes=rules.max_index_bytes)
+                if not _is_map_of_old_data(found.data or b"", rules):
+                    continue
+                if dry_run or store.replace_if(name, None, found.generation) is not None:
+                    gone.append(name)
+        if not dry_run:
+            store.delete([name for name in gone if name in lists])
+        return gone
+
+
+class ObjectSave:
+    """A save under way."""
+
+    def __init__(self, store: ObjectStore, rules: Rules, *, others_commit: bool) -> None:
+        self._store = store
+        self._rules = rules
+        self._others_commit = others_commit
+        self._perhaps_committed = False
+        self._written: list[str] = []
+        self._marks: list[str] = []
+
+    def mark(self) -> str:
+        name = _name_beside(self._rules, _MARK)
+        self._marks.append(name)
+        self._store.write(name, b"")
+        return name
+
+    def sees(self, mark: str, *, timeout_seconds: float) -> bool:
+        def is_there() -> bool:
+            return self._store.read(mark, limit_bytes=1).data is not None
+
+        return comes_in_sight(is_there, mark, timeout_seconds=timeout_seconds)
+
+    def write(self, files: Iterable[NewFile], check: Check = go_on) -> list[Sealed]:
+        sealed = write_objects(self._store, self._noted(files, check))
+        self._perhaps_committed = self._others_commit  # as soon as the caller has reported it
+        return sealed
+
+    def _noted(self, files: Iterable[NewFile], check: Check) -> Iterator[NewFile]:
+        for file in files:
+            check()
+            self._written.append(file.name)
+            yield file
+
+    def link(self, folder: str, name: str, check: Check = go_on) -> bool:  # noqa: ARG002
+        return False
+
+    def forgo(self, name: str) -> None:
+        """There are none."""
+
+    def commit(self, update: Callable[[bytes | None], Change]) -> None:
+        rules, store = self._rules, self._store
+        old: bytes | None = None
+        change: Change | None = None
+        dropped: set[str] = set()
+
+        def replaced(data: bytes | None) -> bytes:
+            nonlocal old, change
+            old, change = data, update(data)
+            dropped.update(change.dropped)
+            self._require(change.added)
+            self._perhaps_committed = True  # an answer may be lost on the way
+            return change.new_index
+
+        generation = store.replace(rules.index_name, replaced, limit_bytes=rules.max_index_bytes)
+        assert change is not None
+        self._confirm(change, old)
+        for name, data in change.beside.items():
+            try:
+                self._write_beside(name, data, generation)
+            except Exception as e:  # noqa: BLE001  (the tree is there)
+                _log.warning(
+                    "%s is saved, but %s was not brought in line with it, and tools that read that "
+                    "find the tree before, or none: %s",
+                    store.url,
+                    name,
+                    e,
+                )
+        useless = sorted(dropped - change.kept)
+        try:
+            store.delete(useless)
+        except Exception as e:  # noqa: BLE001  (the tree is there)
+            _log.warning(
+                "%s is saved, but not all of %d objects that it replaces were deleted; gc removes "
+                "them a day after they were saved: %s",
+                store.url,
+                len(useless),
+                e,
+            )
+
+    def _require(self, added: Mapping[str, int]) -> None:
+        """Raise StorageError if `collect` takes what was written for a dead save's."""
+        missing = self._taken(added)
+        if missing:
+            raise self._error(missing, "what was there before is untouched")
+
+    def _confirm(self, change: Change, old: bytes | None) -> None:
+        """Look again, now that the index refers to what was written.
+
+        A `collect` that read the index before that has said before what it removes.
+        """
+        try:
+            taken = self._taken(change.added)
+        except (OSError, CordwoodError) as e:
+            _log.warning(
+                "%s is saved, but it could not be looked whether a gc at the same time took its "
+                "data for a dead save's; verify tells: %s",
+                self._store.url,
+                e,
+            )
+            return
+        if not taken:
+            return
+        try:
+            self._put_back(change.new_index, old)
+        except (OSError, CordwoodError) as e:
+            raise self._error(taken, "the index refers to it; save again") from e
+        self._perhaps_committed = False
+        raise self._error(taken, "what was there before is there again")
+
+    def _put_back(self, new: bytes, old: bytes | None) -> None:
+        """Undo the replacement of the index. Raises StorageError where another save has come."""
+
+        def update(data: bytes | None) -> bytes | None:
+            if data not in (new, old):
+                raise StorageError(errno.EBUSY, "another save has replaced the index meanwhile")
+            return old
+
+        limit = self._rules.max_index_bytes
+        self._store.replace(self._rules.index_name, update, limit_bytes=limit)
+
+    def _taken(self, added: Collection[str]) -> list[str]:
+        """Return what of the data is gone, or is going to be."""
+        while True:
+            names = self._store.names()
+            lists = [name for name in names if _is_beside(self._rules, _CONDEMNED, name)]
+            condemned = [_listed(self._store, name) for name in lists]
+            if None not in condemned:  # else one has ended since: what it took is gone now
+                going = {name for listed in condemned for name in listed or ()}
+                return sorted(set(added) - (set(names) - going))
+
+    def _error(self, taken: Sequence[str], state: str) -> StorageError:
+        more = f" and {len(taken) - 1} more" if len(taken) > 1 else ""
+        return StorageError(
+            errno.EIO,
+            f"expected {taken[0]}{more}, found nothing: the process that wrote it died, does not "
+            "write to this store, or took longer than gc allows (a day, also by a clock that is "
+            f"wrong); {state}",
+            str(self._store.url),
+        )
+
+    def _write_beside(self, name: str, data: bytes | None, generation: bytes) -> None:
+        """Bring a small object in line with the index, unless a later save has the say by now.
+
+        The look at the index comes between the look at the object and its conditional
+        replacement: so of two saves the one that replaced the index last prevails here too.
+        """
+
+        class Overtaken(Exception):
+            pass
+
+        def update(_: bytes | None) -> bytes | None:
+            if self._store.generation(self._rules.index_name) != generation:
+                raise Overtaken
+            return data
+
+        with suppress(Overtaken):
+            self._store.replace(name, update, limit_bytes=self._rules.max_index_bytes)
+
+    def abandon(self) -> None:
+        """Remove what was written, if no index can refer to it.
+
+        One that is on its way can: what it would refer to is left to `collect`.
+        """
+        if not self._perhaps_committed:
+            with suppress(OSError, CordwoodError):  # `collect` does it
+                self._store.delete(self._written)
+
+    def release(self) -> None:
+        """Remove the marks."""
+        with suppress(OSError, CordwoodError):  # `collect` does it
+            self._store.delete(self._marks)
+
+
+_MARK, _CONDEMNED = "tmp", "gc"  # what an object beside the index is, by the end of its name
+
+
+def _name_beside(rules: Rules, kind: str) -> str:
+    return f".{rules.index_name}.cordwood-{new_save_id()}.{kind}"
+
+
+def _is_beside(rules: Rules, kind: str, name: str) -> bool:
+    pattern = rf"\.{re.escape(rules.index_name)}\.cordwood-[0-9a-f]{{16}}\.{kind}"
+    return re.fullmatch(pattern, name) is not None
+
+
+def _listed(store: ObjectStore, name: str) -> list[str] | None:
+    """Return what a `collect` has said that it removes; None where that is over."""
+    data = store.read(name, limit_bytes=_MAX_LIST_BYTES).data
+    return None if data is None else data.decode("utf-8", "replace").split("\n")
+
+
+def _is_map_of_old_data(text: bytes, rules: Rules) -> bool:
+    """Return True if a file beside the index names old data, and nothing else."""
+    names = [each.decode() for each in re.findall(rb'"([!-~]+\.safetensors)"', text)]
+    began = [began_seconds(name) if rules.is_data(name) else None for name in names]
+    return bool(began) and all(
+        each is not None and time.time() - each > GRACE_SECONDS for each in began
+    )

@@ -1,0 +1,298 @@
+"""Files to read from: on a local disk, or in memory."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import stat
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from types import TracebackType
+from typing import Protocol, Self
+
+from cordwood.errors import LimitError, TruncatedError, counted
+
+_SMALL_COPY_BYTES = 64 << 10
+_NO_MAPS = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
+# What a disk says that does not give back what was written to it.
+DISK_ERRORS = (errno.EIO, errno.EREMOTEIO, errno.EBADMSG, errno.EUCLEAN)
+_IOV_MAX = 1024  # Linux; the most buffers one preadv takes
+
+
+class ReadableFile(Protocol):
+    """Bytes that can be read at any offset, from any thread."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def waits(self) -> bool:
+        """Whether a read is mostly waiting for an answer, so that many at once are faster."""
+        ...
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Exactly `length` bytes, or TruncatedError."""
+        ...
+
+    def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
+        """Fill the byte views, one after another, with the bytes from `offset` on."""
+        ...
+
+    def map(self) -> memoryview:
+        """The whole file, read-only, without copying. Valid as long as any view of it lives."""
+        ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class Closing:
+    """What every file shares."""
+
+    waits = False
+
+    def close(self) -> None:
+        """Nothing to do, unless a file says otherwise."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class OpenFile(Closing):
+    """A regular file that is open, read through its descriptor: the first of `opened`.
+
+    Whoever opens it puts the descriptor there; `close` takes it out.
+    """
+
+    def __init__(self, name: str | os.PathLike[str]) -> None:
+        self.opened: list[int] = []
+        self._map: memoryview | None = None
+        self.size_bytes = 0
+        self.name = os.fspath(name)
+
+    def _open_fd(self) -> int:
+        if not self.opened:
+            raise ValueError(f"{self.name} is closed; open it again")
+        return self.opened[0]
+
+    def read(self, offset: int, length: int) -> bytes:
+        self._require(offset, length)
+        try:
+            data = os.pread(self._open_fd(), length, offset)
+        except OSError as e:
+            raise named(e, self.name) from e
+        if len(data) == length:
+            return data
+        whole = bytearray(length)
+        self.read_into(offset, [memoryview(whole)])
+        return bytes(whole)
+
+    def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
+        self._require(offset, sum(map(len, views)))
+        read_views(self._open_fd(), offset, views, name=self.name)
+
+    def _require(self, offset: int, length: int) -> None:
+        if offset + length > self.size_bytes:
+            raise _truncated(self.name, offset, length, max(0, self.size_bytes - offset))
+
+    def map(self) -> memoryview:
+        if self._map is None:
+            self._map = map_file(self._open_fd(), self.size_bytes, name=self.name)
+        return self._map
+
+    def close(self) -> None:
+        """Close the descriptor. Views from `map` stay valid."""
+        self._map = None
+        try:
+            # In one call: an interrupt between two steps of Python would cost the descriptor.
+            deque(map(os.close, map(list.pop, repeat(self.opened, len(self.opened)))), maxlen=0)
+        except OSError as e:
+            raise named(e, self.name) from e
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self.opened and not ending():  # the names of this module may be gone then
+            self.close()
+
+
+class LocalFile(OpenFile):
+    """A regular file, opened for reading. Its size is read once, when it is opened.
+
+    Raises FileNotFoundError, IsADirectoryError, and OSError for pipes, sockets and devices.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(path)
+        # O_NONBLOCK: opening a FIFO must not wait for a writer. In one call: see `open_into`.
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        self.opened.extend(map(os.open, (self.name,), (flags,)))
+        found = os.fstat(self.opened[0])
+        if not stat.S_ISREG(found.st_mode):
+            self.close()
+            if stat.S_ISDIR(found.st_mode):
+                code = errno.EISDIR
+                raise IsADirectoryError(code, "expected a file, found a directory", self.name)
+            what = "expected a regular file, found a pipe, socket or device"
+            raise OSError(errno.EINVAL, what, self.name)
+        self.size_bytes = found.st_size
+
+
+class MemoryFile(Closing):
+    """A buffer read as a file; nothing is copied until it is read.
+
+    Args:
+        buffer: its bytes.
+        name: for messages.
+        checked_bytes: how many of them were under a checksum that was checked.
+        done_with: called with the start and stop of what `read_into` has read: nobody will want
+            those bytes again.
+    """
+
+    name: str
+    size_bytes: int
+    checked_bytes: int
+
+    def __init__(
+        self,
+        buffer: bytes | bytearray | memoryview,
+        name: str = "<bytes>",
+        *,
+        checked_bytes: int = 0,
+        done_with: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.name = name
+        self._view = memoryview(buffer).cast("B").toreadonly()
+        self.size_bytes = len(self._view)
+        self.checked_bytes = checked_bytes
+        self._done_with = done_with
+
+    def read(self, offset: int, length: int) -> bytes:
+        self._require(offset, length)
+        return bytes(self._view[offset : offset + length])
+
+    def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
+        self._require(offset, sum(map(len, views)))
+        start = offset
+        for view in views:
+            part = self._view[offset : offset + len(view)]
+            if len(view) < _SMALL_COPY_BYTES:
+                view[:] = part
+            else:  # numpy lets other threads run meanwhile
+                import numpy as np
+
+                np.copyto(np.frombuffer(view, np.uint8), np.frombuffer(part, np.uint8))
+            offset += len(view)
+        if self._done_with is not None:
+            self._done_with(start, offset)
+
+    def map(self) -> memoryview:
+        return self._view
+
+    def _require(self, offset: int, length: int) -> None:
+        if offset < 0 or length < 0:
+            raise ValueError(f"{self.name}: cannot read {length} bytes at offset {offset}")
+        if offset + length > self.size_bytes:
+            raise _truncated(self.name, offset, length, max(0, self.size_bytes - offset))
+
+
+def read_whole(file: ReadableFile, *, limit_bytes: int) -> bytes:
+    """All bytes of a file. Raises LimitError, before it is read, for more than that."""
+    if file.size_bytes > limit_bytes:
+        raise LimitError(f"{file.name}: {file.size_bytes} bytes; expected at most {limit_bytes}")
+    return file.read(0, file.size_bytes)
+
+
+def named(error: OSError, name: str) -> OSError:
+    """Return an error of the system with the name of the file that it is about."""
+    if error.errno is None or isinstance(error.filename, str | bytes):
+        return error
+    return type(error)(error.errno, error.strerror, name)
+
+
+def close_file(fd: int, name: str) -> None:
+    """Close a file. Raises OSError with its name."""
+    try:
+        os.close(fd)
+    except OSError as e:
+        raise named(e, name) from e
+
+
+def map_file(fd: int, size_bytes: int, *, name: str) -> memoryview:
+    """Return the whole of an open file, read-only.
+
+    It is mapped; read into memory where the file system cannot do that (9p, FUSE with direct_io).
+    Raises OSError with the name of the file, TruncatedError.
+    """
+    if size_bytes == 0:  # mmap refuses empty files
+        return memoryview(b"")
+    for flags in (mmap.MAP_SHARED, mmap.MAP_PRIVATE):  # some can do the second alone
+        try:
+            return memoryview(mmap.mmap(fd, size_bytes, flags=flags, prot=mmap.PROT_READ))
+        except OSError as e:
+            if e.errno not in _NO_MAPS:
+                raise named(e, name) from e
+    data = memoryview(bytearray(size_bytes))
+    read_views(fd, 0, [data], name=name)
+    return data.toreadonly()
+
+
+def read_views(fd: int, offset: int, views: Sequence[memoryview], *, name: str) -> None:
+    """Fill the byte views with the bytes of a file from `offset` on.
+
+    Raises TruncatedError, and OSError with the name of the file.
+    """
+    total = sum(map(len, views))
+    first, done = 0, 0
+    while done < total:
+        batch = views[first : first + _IOV_MAX]
+        try:
+            count = os.preadv(fd, batch, offset + done)
+        except OSError as e:
+            raise named(e, name) from e
+        if count == 0:
+            raise _truncated(name, offset, total, done)
+        done += count
+        for view in batch:
+            if count < len(view):
+                break
+            count -= len(view)
+            first += 1
+        if count:
+            views = [views[first][count:], *views[first + 1 :]]
+            first = 0
+
+
+def zeros(size_bytes: int) -> memoryview:
+    """So many zero bytes, which take no memory of their own while they are read."""
+    if size_bytes == 0:  # mmap refuses that
+        return memoryview(b"")
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return memoryview(mmap.mmap(-1, size_bytes, flags=private, prot=mmap.PROT_READ))
+
+
+def _truncated(name: str, offset: int, expected: int, found: int) -> TruncatedError:
+    return TruncatedError(
+        f"{name}: expected {counted(expected, 'byte')} at offset {offset}, found {found}: "
+        "the file is shorter than what it promises; copy or save it again"
+    )

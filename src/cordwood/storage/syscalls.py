@@ -1,0 +1,163 @@
+"""The system calls that change what lies on disk, behind one object that tests can replace.
+
+Everything that a save does to a file system goes through here, so a test can count the calls,
+make the Nth one fail, or end the process at it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import functools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+
+class System:
+    """The real calls, one a method."""
+
+    open = staticmethod(os.open)  # these two themselves: see `open_into`
+    close = staticmethod(os.close)
+
+    def flock(self, fd: int, operation: int) -> None:
+        fcntl.flock(fd, operation)
+
+    def fallocate(self, fd: int, size_bytes: int) -> None:
+        """fallocate(2), never glibc's emulation, which would write the zeros itself."""
+        call = _c_function("fallocate", _INT, _INT, _OFF_T, _OFF_T)
+        if call is None:
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+        while call(fd, 0, 0, size_bytes) != 0:
+            code = ctypes.get_errno()
+            if code != errno.EINTR:
+                raise OSError(code, os.strerror(code))
+
+    def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
+        return os.pwrite(fd, data, offset)
+
+    def fsync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def replace(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def unlink(self, path: str, folder: int | None = None) -> None:
+        """Remove a file or link; `folder` is an open directory that `path` is relative to."""
+        os.unlink(path, dir_fd=folder)
+
+    def mkdir(self, path: str, mode: int = 0o777) -> None:
+        os.mkdir(path, mode)
+
+    def rmdir(self, path: str, folder: int | None = None) -> None:
+        os.rmdir(path, dir_fd=folder)
+
+    def chmod(self, path: str | int, mode: int) -> None:
+        """Set the permission bits of what is at a path, or is open."""
+        os.chmod(path, mode)
+
+    def chown(self, fd: int, group: int) -> None:
+        """Set the group of an open file or directory."""
+        os.chown(fd, -1, group)
+
+    def set_attribute(self, fd: int, name: str, value: bytes | None) -> None:
+        """Set or, with None, remove an extended attribute of an open file or directory."""
+        if value is None:
+            os.removexattr(fd, name)
+        else:
+            os.setxattr(fd, name, value)
+
+    def link(self, source: str, target: str) -> None:
+        """Another name for a file, or for a symlink itself."""
+        os.link(source, target, follow_symlinks=False)
+
+    def exchange(self, one: str, other: str) -> None:
+        """Swap what lies at two paths, at once: renameat2(2) with RENAME_EXCHANGE."""
+        call = _c_function("renameat2", _INT, _PATH, _INT, _PATH, _UNSIGNED)
+        if call is None:
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+        if call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), one, None, other)
+
+    def start_writeback(self, fd: int, offset: int, length: int) -> None:
+        """Tell the kernel to begin writing a range to the disk; a hint, which cannot fail."""
+        call = _c_function("sync_file_range", _INT, _OFF_T, _OFF_T, _UNSIGNED)
+        if call is not None:
+            call(fd, offset, length, _WRITE)
+
+
+_AT_FDCWD = -100
+_EXCHANGE = 2  # RENAME_EXCHANGE
+_WRITE = 2  # SYNC_FILE_RANGE_WRITE
+_INT, _UNSIGNED, _PATH, _OFF_T = ctypes.c_int, ctypes.c_uint, ctypes.c_char_p, ctypes.c_int64
+
+
+def open_into(
+    opened: list[int], path: str, flags: int, *, mode: int = 0o666, folder: int | None = None
+) -> None:
+    """Open a file and append its descriptor to `opened`, which the caller closes.
+
+    open(2) takes its time, and a Ctrl-C meanwhile is raised as soon as Python is back in it:
+    before an assignment would keep the descriptor. `extend` keeps it with no bytecode between.
+
+    Args:
+        opened: gets the descriptor.
+        path: the file.
+        flags, mode: of open(2).
+        folder: the descriptor of a directory that `path` is relative to.
+    """
+    call = current().open if folder is None else functools.partial(os.open, dir_fd=folder)
+    opened.extend(map(call, (path,), (flags,), (mode,)))
+
+
+def write_all(fd: int, data: memoryview, offset: int) -> None:
+    """Write all of `data` at `offset`, however many calls it takes. Raises OSError."""
+    calls = current()
+    while len(data):
+        count = calls.pwrite(fd, data, offset)
+        if count <= 0:
+            raise OSError(errno.EIO, "the file takes no more bytes")
+        data, offset = data[count:], offset + count
+
+
+def close_all(opened: list[int]) -> None:
+    """Close the descriptors in a list, and take them out of it; errors are of no interest."""
+    while opened:
+        with suppress(OSError):
+            current().close(opened.pop())
+
+
+@functools.cache
+def _c_function(name: str, *argument_types: Any) -> Callable[..., int] | None:
+    """A function of the C library that returns an int; None where it has no such function."""
+    try:
+        call = getattr(ctypes.CDLL(None, use_errno=True), name)
+    except (OSError, AttributeError):
+        return None
+    call.argtypes = argument_types
+    call.restype = ctypes.c_int
+    result: Callable[..., int] = call
+    return result
+
+
+_current = System()
+
+
+def current() -> System:
+    """The calls in use."""
+    return _current
+
+
+@contextmanager
+def replaced(system: System) -> Iterator[None]:
+    """Use `system` in this whole process until the block ends."""
+    global _current
+    before = _current
+    _current = system
+    try:
+        yield
+    finally:
+        _current = before

@@ -1,0 +1,119 @@
+"""URLs of object stores, told apart from paths."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NamedTuple
+
+from cordwood.errors import UnsupportedFormatError
+
+SCHEMES = ("file", "gs", "memory", "s3")
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+_COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):/(?!/)")  # what pathlib makes of a URL
+
+
+class Url(NamedTuple):
+    """`scheme://bucket/key`; of file:// and memory:// the bucket is empty, the key is all."""
+
+    scheme: str
+    bucket: str
+    key: str  # no slash at either end, but for file://, where it is the absolute path; may be ""
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{'/'.join(filter(None, (self.bucket, self.key)))}"
+
+
+def parse_url(path: str | os.PathLike[str]) -> Url | None:
+    """The URL that a string is; None for a path.
+
+    Only a `str` with `://` is a URL: path objects and strings such as `a/b` or `gs:b` are paths.
+
+    Raises:
+        ValueError: it is empty.
+        UnsupportedFormatError: the scheme is unknown, the bucket is missing, the key cannot be
+            one, or a path object has lost a slash of the URL it was made of.
+    """
+    text = os.fspath(path)
+    if isinstance(text, bytes):
+        raise TypeError(f"expected a path that is a str or a pathlib.Path, found {text!r}")
+    if not text:
+        raise ValueError("expected a path or a URL, found ''; '.' is the current directory")
+    if not isinstance(path, str):
+        if _COLLAPSED.match(text):
+            raise UnsupportedFormatError(
+                f"{text}: path objects cannot hold URLs (a slash is gone): pass a str such as "
+                f"{text.replace(':/', '://', 1)!r}, or an absolute path to mean a local directory"
+            )
+        return None
+    found = _URL.match(text)
+    if found is None:
+        return None
+    scheme, rest = found[1].lower(), found[2]
+    if scheme not in SCHEMES:
+        raise UnsupportedFormatError(
+            f"{text}: the scheme {scheme!r} is unknown; expected a path, or a URL of one of "
+            f"{', '.join(f'{known}://' for known in SCHEMES)}"
+        )
+    if scheme == "file":
+        from urllib.parse import unquote
+
+        rest = unquote(rest.removeprefix("localhost"))
+        if not rest.startswith("/") or "\0" in rest:
+            raise UnsupportedFormatError(
+                f"{text}: expected an absolute path after file://, as in file:///tmp/ckpt"
+            )
+        return Url(scheme, "", rest.rstrip("/") or "/")
+    rest = rest.strip("/") if scheme == "memory" else rest.rstrip("/")
+    bucket, _, key = ("", "", rest) if scheme == "memory" else rest.partition("/")
+    if not (key if scheme == "memory" else bucket):
+        raise UnsupportedFormatError(
+            f"{text}: expected a {'name' if scheme == 'memory' else 'bucket'} after the scheme, "
+            f"as in {scheme}://{'' if scheme == 'memory' else 'bucket/'}run/step-100"
+        )
+    parts = key.split("/") if key else []
+    if any(part in ("", ".", "..") for part in parts) or re.search(r"[\0-\x1f\x7f]", key):
+        raise UnsupportedFormatError(
+            f"{text!r}: expected names between the slashes, none of them empty, '.' or '..', and "
+            "no control characters"
+        )
+    return Url(scheme, bucket, key)
+
+
+def expand_home(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Return a path with a leading `~` or `~user` replaced by that home directory, as shells do.
+
+    A name that begins with `~` and is no user's stays; `./~` is a directory of that name.
+
+    Raises ValueError where there is no home directory to put in place of a `~`, and TypeError for
+    what is no path.
+    """
+    if not isinstance(path, str | bytes | os.PathLike):
+        raise TypeError(
+            f"path: expected a path, a str or a pathlib.Path, found {type(path).__name__}; "
+            "the path comes first"
+        )
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text.startswith("~"):
+        return path
+    expanded = os.path.expanduser(text)
+    if expanded == text and text.partition("/")[0] == "~":
+        raise ValueError(
+            f"{text}: this user has no home directory; give the whole path, or ./~ for a "
+            "directory of that name"
+        )
+    return expanded
+
+
+def local_or_url(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Return the path that a file:// URL or a leading `~` means; other URLs and paths as they are.
+
+    Raises as `parse_url` and `expand_home`.
+
+    >>> local_or_url("file:///tmp/ckpt")
+    '/tmp/ckpt'
+    """
+    path = expand_home(path)
+    url = parse_url(path)
+    return url.key if url is not None and url.scheme == "file" else path
