@@ -173,7 +173,7 @@ def folder_reader(name: str) -> Callable[[bytes], None]:
                     checkpoint.load(to="numpy", mmap=True)
 
     def read_database(data: bytes) -> None:
-        from tests.formats.test_orbax_ocdbt import MANIFEST, NODE, wrapped
+        from tests.formats.orbax.test_ocdbt import MANIFEST, NODE, wrapped
 
         manifest, _, node = data.partition(DIVIDER)
         with tempfile.TemporaryDirectory() as folder, contextlib.suppress(CordwoodError):
@@ -188,15 +188,18 @@ def folder_reader(name: str) -> Callable[[bytes], None]:
 
 
 def folder_seeds(name: str) -> Iterator[bytes]:
-    from tests.formats.test_orbax_ocdbt import CONFIG, NODE, numbers, table, wrapped
-    from tests.hostile import test_ocdbt, test_orbax, test_shards
-    from tests.hostile.directories import changed
+    from tests.formats.hostile_directories import changed
+    from tests.formats.hugging_face.test_hostile import ONE
+    from tests.formats.orbax.test_hostile import GOOD2, GOOD3
+    from tests.formats.orbax.test_hostile_ocdbt import LEAF
+    from tests.formats.orbax.test_ocdbt import CONFIG, NODE, numbers, table, wrapped
+    from tests.formats.zarr_tree.test_hostile import ZARR2
 
     def joined(files: dict[str, bytes]) -> bytes:
         return DIVIDER.join([files.get(path, b"") for path in FOLDERS[name]])
 
     if name == "orbax":
-        for good in (test_orbax.GOOD2, test_orbax.GOOD3):
+        for good in (GOOD2, GOOD3):
             files = {**good, "w/0": good.get("w/0.0", b""), "w/c/0": good.get("w/c/0/0", b"")}
             yield joined(
                 {path: data.replace(b"[3, 2]", b"[4]").replace(b"[2, 2]", b"[4]")
@@ -204,15 +207,15 @@ def folder_seeds(name: str) -> Iterator[bytes]:
             )  # fmt: skip
     elif name == "zarr":
         for changes in ({}, {"compressor": {"id": "zstd"}}, {"dtype": ">i2"}, {"order": "F"}):
-            metadata = changed(test_orbax.ZARR2, shape=[4], chunks=[4], **changes)
+            metadata = changed(ZARR2, shape=[4], chunks=[4], **changes)
             yield joined({"w/.zarray": metadata, "w/0": bytes(16)})
     elif name == "shards":
-        files = {FOLDERS[name][1]: test_shards.ONE}
+        files = {FOLDERS[name][1]: ONE}
         yield joined({FOLDERS[name][0]: b'{"weight_map":{"a":"a.safetensors"}}', **files})
     else:
-        size = len(wrapped(NODE, test_ocdbt.LEAF))
+        size = len(wrapped(NODE, LEAF))
         versions = numbers(1, 1) + bytes(1) + numbers(0, 0, size, 0, 0, 0) + bytes(8) + numbers(0)
-        yield CONFIG + table(b"n") + versions + DIVIDER + test_ocdbt.LEAF.replace(b"\1v", b"\1n")
+        yield CONFIG + table(b"n") + versions + DIVIDER + LEAF.replace(b"\1v", b"\1n")
 
 
 def seeds(name: str) -> Iterator[bytes]:
@@ -225,7 +228,7 @@ def seeds(name: str) -> Iterator[bytes]:
         yield b"".join(_numpy_seeds("npy"))
         return
     if name == "records":
-        from tests.hostile.test_msgpack_records import ARRAY, record
+        from tests.formats.msgpack_records.test_hostile import ARRAY, record
 
         yield record(["a", "b"], ARRAY) + record(["c"], ARRAY)
         yield record(["a"], b"\x81\xa1k\x93\x01\x02\x03")

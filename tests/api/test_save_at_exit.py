@@ -14,7 +14,7 @@ import pytest
 
 import cordwood
 from cordwood.testing import assert_trees_equal
-from tests.engine.web_stores import Request, web_store
+from tests.storage.web_stores import Request, web_store
 
 AT_EXIT = """
 import atexit, sys

@@ -11,7 +11,7 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager, StepReader
-from tests.engine.web_stores import Request, WebStore, web_store
+from tests.storage.web_stores import Request, WebStore, web_store
 from tests.threads import until
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.processes.failures import KINDS, draw
 from tests.processes.group import Group
-from tests.processes.test_one_fails import GAP, require_recovery
+from tests.processes.test_one_process_fails import GAP, require_recovery
 from tests.soak.page import SOAK, as_table, write_section
 
 FAILURES = 100 if SOAK else 4

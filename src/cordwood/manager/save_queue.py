@@ -13,9 +13,9 @@ from cordwood.api.save_async import begin_save
 from cordwood.errors import CordwoodError, PendingSaveError, StepError
 from cordwood.formats.directory_formats import destination_for
 from cordwood.io.background_save import ALL_THE_SAME, NOTHING_BEGUN, PendingSave
+from cordwood.io.post_commit import Afterwards
 from cordwood.manager.delete_steps import Cleaner
 from cordwood.manager.keep_policies import KeepPolicy
-from cordwood.io.post_commit import Afterwards
 from cordwood.manager.save_report import SaveReport
 from cordwood.manager.step_listing import Listing, Step
 from cordwood.manager.step_names import step_name

@@ -1,0 +1,322 @@
+"""Orbax checkpoints become an Index: what is where, in each of the layouts."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cordwood.errors import FormatError, IncompleteCheckpointError, LimitError, PrefixError
+from cordwood.formats.orbax.key_values import INLINE_NAME
+from cordwood.formats.orbax.locate_trees import Found, look, pick
+from cordwood.formats.orbax.tree_metadata import parse_tree
+from cordwood.index import Box, Encoded, Inline, Leaf, Pieces
+from cordwood.keypath import format_path
+from cordwood.storage.directory_reader import LocalDirectory
+from cordwood.storage.openat import open_beneath
+from cordwood.tree.flatten import build
+from cordwood.tree.structure import LEAF, MAX_DEPTH, Node
+from tests.formats.orbax.orbax_trees import EVERY, scanned, tree_folder
+from tests.golden.orbax_checkpoints import GOLDEN
+
+KINDS = {
+    "done": ("bool", "", ()),
+    "int4": ("jax", "int4", (7,)),
+    "key": ("prng_key", "uint32", (2,)),
+    "keys": ("prng_key", "uint32", (3, 4)),
+    "large": ("int", "", ()),
+    "layers/0": ("numpy", "int16", (3, 5)),
+    "layers/1/0": ("jax", "int8", ()),
+    "layers/1/1/0": ("jax", "float32", (2,)),
+    "name": ("str", "", ()),
+    "params/a.b%2Fc": ("jax", "float8_e5m2", (2, 1)),
+    "params/bias": ("jax", "bfloat16", (5,)),
+    "params/kernel": ("jax", "float32", (64, 48)),
+    "rate": ("float", "", ()),
+    "step": ("int", "", ()),
+}
+
+
+@pytest.mark.parametrize("layout", EVERY)
+def test_what_is_in_a_checkpoint(layout: str) -> None:
+    index = scanned(GOLDEN / layout / tree_folder(layout)).stored
+    found = {format_path(leaf.key_path): leaf for leaf in index.leaves}
+    assert {name: (leaf.kind, leaf.dtype, leaf.shape) for name, leaf in found.items()} == KINDS
+    assert (index.format, index.naming) == ("orbax", "keys")
+    assert found["keys"].prng_impl == "rbg"
+    assert found["large"].storage == Inline(2**60)
+    assert build(index.structure, [0] * len(index.leaves))["empty"] == {
+        "dict": {},
+        "list": [],
+        "tuple": (),
+    }
+
+
+@pytest.mark.parametrize("layout", EVERY)
+def test_where_the_shards_are(layout: str) -> None:
+    index = scanned(GOLDEN / layout / tree_folder(layout)).stored
+    (kernel,) = [leaf for leaf in index.leaves if leaf.key_path == ("params", "kernel")]
+    storage = kernel.storage
+    assert isinstance(storage, Pieces if layout == "v0-zarr3-files" else Encoded)
+    assert len(storage.pieces) == 8
+    assert storage.pieces[3].where == Box((16, 24), (32, 48))
+    names = {index.sources[piece.source].name for piece in storage.pieces}
+    if "files" in layout:
+        assert "params.kernel/" + ("c/1/1" if "zarr3" in layout else "1.1") in names
+    else:
+        assert all(name.startswith("ocdbt.process_0/d/") for name in names)
+        assert index.sources[0].name == INLINE_NAME
+    if isinstance(storage, Encoded):
+        assert storage.chunk_shape == (16, 24)
+        assert json.loads(storage.codec) == {"compressor": "zstd", "order": "C", "swapped": False}
+
+
+def entry(*keys: tuple[str, int], value_type: str = "jax.Array") -> dict[str, Any]:
+    return {
+        "key_metadata": [{"key": key, "key_type": kind} for key, kind in keys],
+        "value_metadata": {"value_type": value_type, "skip_deserialize": False},
+    }
+
+
+def tree_file(*entries: dict[str, Any], **members: Any) -> bytes:
+    named = {str(i): entry for i, entry in enumerate(entries)}
+    return json.dumps({"tree_metadata": named, **members}).encode()
+
+
+def test_a_list_whose_first_elements_are_missing_is_a_dict() -> None:
+    found = parse_tree(tree_file(entry(("a", 2), ("1", 1))))
+    assert found.structure == (Node("dict", 1, ("a",)), Node("dict", 1, ("1",)), LEAF)
+    assert found.leaves[0].key_path == ("a", "1")
+
+
+def test_the_order_of_positions_is_theirs() -> None:
+    found = parse_tree(tree_file(*[entry((str(i), 1)) for i in (10, *range(10))]))
+    assert [leaf.key_path for leaf in found.leaves] == [(i,) for i in range(11)]
+    assert [leaf.name for leaf in found.leaves][-1] == "10"
+
+
+def test_an_empty_tree_and_a_single_leaf() -> None:
+    assert parse_tree(tree_file()).structure == (Node("dict"),)
+    assert parse_tree(tree_file(entry())).structure == (LEAF,)
+    assert parse_tree(tree_file(entry(value_type="None"))).structure == (Node("none"),)
+
+
+def test_what_is_not_said() -> None:
+    found = parse_tree(tree_file(custom_metadata={"loss": float("nan")}))
+    assert (found.use_ocdbt, found.use_zarr3, found.stores_zeros) == (None, None, None)
+
+
+def test_rich_types_tell_tuples_from_lists() -> None:
+    rich = {
+        "a": {"category": "custom", "clazz": "tuple", "entries": [{}]},
+        "b": {
+            "category": "namedtuple",
+            "module": "os",
+            "clazz": "P",
+            "entries": [{"key": "x", "value": [{}]}],
+        },
+    }
+    data = tree_file(
+        entry(("a", 2), ("0", 1)),
+        entry(("b", 2), ("x", 2), ("0", 1)),
+        value_metadata_tree=json.dumps(rich),
+    )
+    assert parse_tree(data).structure == (
+        Node("dict", 2, ("a", "b")),
+        Node("tuple", 1),
+        LEAF,
+        Node("namedtuple", 1, ("x",), "P"),
+        Node("list", 1),
+        LEAF,
+    )
+
+
+BAD_TREES = {
+    "no JSON": (b"{", "_METADATA is not JSON"),
+    "no UTF-8": (b'{"\xff', "_METADATA is not UTF-8 at byte 2"),
+    "a list": (b"[]", "expected a JSON object with tree_metadata"),
+    "no tree": (b"{}", "expected a JSON object with tree_metadata"),
+    "a list of leaves": (b'{"tree_metadata": []}', "expected a JSON object with tree_metadata"),
+    "twice": (b'{"tree_metadata": {}, "tree_metadata": {}}', "occurs twice"),
+    "no keys": (tree_file({}), "expected an object with key_metadata and value_metadata"),
+    "a leaf that is no object": (tree_file(3), "expected an object with key_metadata"),  # type: ignore[arg-type]
+    "a key that is no string": (tree_file(entry((3, 2))), "expected a key and its key_type"),  # type: ignore[arg-type]
+    "a kind of key": (tree_file(entry(("a", 3))), "expected a key and its key_type"),
+    "a value": (tree_file(entry(("a", 2), value_type="x.y")), "value_type 'x.y' is unknown"),
+    "a value that is a list": (tree_file(entry(value_type=[])), "value_type .* is unknown"),  # type: ignore[arg-type]
+    "a flag": (tree_file(use_ocdbt=1), "use_ocdbt: expected true or false, found 1"),
+    "a leaf twice": (tree_file(entry(("a", 2)), entry(("a", 2))), "'1': it occurs twice"),
+    "a leaf in a leaf": (
+        tree_file(entry(("a", 2)), entry(("a", 2), ("b", 2))),
+        "it lies within 'a', which is a leaf",
+    ),
+    "a leaf around a leaf": (
+        tree_file(entry(("a", 2), ("b", 2)), entry(("a", 2))),
+        "other leaves lie within it",
+    ),
+    "a root and more": (tree_file(entry(("a", 2)), entry()), "the tree is this leaf, and has"),
+    "keys and positions": (
+        tree_file(entry(("a", 2), ("0", 1)), entry(("a", 2), ("b", 2))),
+        "positions and keys in one container",
+    ),
+    "one name": (
+        tree_file(entry(("a.b", 2)), entry(("a", 2), ("b", 2))),
+        "two leaves are called 'a.b': they were saved to one place",
+    ),
+    "no rich types": (tree_file(value_metadata_tree=3), "value_metadata_tree: expected a string"),
+    "bad rich types": (tree_file(value_metadata_tree="{"), "value_metadata_tree is not JSON"),
+}
+
+
+@pytest.mark.parametrize(("data", "message"), BAD_TREES.values(), ids=BAD_TREES.keys())
+def test_a_tree_that_is_none(data: bytes, message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        parse_tree(data)
+
+
+def test_a_tree_that_is_too_deep() -> None:
+    with pytest.raises(LimitError, match="MAX_DEPTH"):
+        parse_tree(tree_file(entry(*[("a", 2)] * (MAX_DEPTH + 1))))
+
+
+class Listing:
+    """A directory of which only the names are known."""
+
+    name = "ckpt"
+
+    def __init__(self, *paths: str) -> None:
+        self._paths = paths
+
+    def sizes(self, path: str) -> dict[str, int]:
+        above = "" if path == "." else f"{path}/"
+        rest = [p.removeprefix(above) for p in self._paths if p.startswith(above)]
+        return {p.split("/")[0]: -1 if "/" in p else 1 for p in rest}
+
+    def folders(self, path: str) -> list[str]:
+        return sorted(name for name, size in self.sizes(path).items() if size < 0)
+
+    def has(self, path: str) -> bool:
+        return any(p == path or p.startswith(f"{path}/") for p in self._paths)
+
+    def read(self, path: str, *, limit_bytes: int) -> bytes:
+        raise AssertionError
+
+    def file(self, path: str, size_bytes: int) -> Any:
+        raise AssertionError
+
+
+PLACES: dict[str, tuple[tuple[str, ...], Found]] = {
+    "nothing": (("a", "1/b"), Found(others=("1",))),
+    "a tree": (("_METADATA", "d/x"), Found(("",), marked=True)),
+    "version 1": (
+        ("_CHECKPOINT_METADATA", "state/_METADATA", "metrics/metrics"),
+        Found(("state",), ("metrics",), marked=True),
+    ),
+    "items whose names are numbers": (
+        ("_CHECKPOINT_METADATA", "1/_METADATA", "2/_METADATA"),
+        Found(("1", "2"), marked=True),
+    ),
+    "items of an older Orbax": (("default/_METADATA",), Found(("default",))),
+    "steps": (
+        ("9/_CHECKPOINT_METADATA", "10/_CHECKPOINT_METADATA", "logs/x", "11/notes"),
+        Found(others=("11", "logs"), steps=("9", "10")),
+    ),
+    "steps of an older Orbax": (
+        ("step_9/default/_METADATA", "step_10/_METADATA", "best/default/_METADATA"),
+        Found(others=("best",), steps=("step_9", "step_10")),
+    ),
+    "items that end in a digit": (
+        ("model1/_METADATA", "layer-2/_METADATA", "v1.5/_METADATA"),
+        Found(("layer-2", "model1", "v1.5")),
+    ),
+    "steps, one unfinished": (
+        ("1/_CHECKPOINT_METADATA", "2.orbax-checkpoint-tmp/x", "3.orbax-checkpoint-tmp-17/x"),
+        Found(steps=("1",), unfinished=("2.orbax-checkpoint-tmp", "3.orbax-checkpoint-tmp-17")),
+    ),
+    "an item that was not finished": (
+        ("_CHECKPOINT_METADATA", "default.orbax-checkpoint-tmp/_METADATA"),
+        Found(unfinished=("default.orbax-checkpoint-tmp",), marked=True),
+    ),
+}
+
+
+@pytest.mark.parametrize(("paths", "expected"), PLACES.values(), ids=PLACES.keys())
+def test_what_lies_in_a_directory(paths: tuple[str, ...], expected: Found) -> None:
+    assert look(Listing(*paths)) == expected
+    assert expected.anything == (expected != Found(others=("1",)))
+
+
+def test_which_tree_is_meant() -> None:
+    one, two = Found(("state",), ("metrics",)), Found(("a", "b"), ("m",))
+    assert pick(Found(("",)), None, name="c") == ""
+    assert pick(Found(("",)), "", name="c") == ""
+    assert pick(one, None, name="c") == "state"
+    assert pick(two, "b", name="c") == "b"
+    with pytest.raises(
+        PrefixError, match=r"c: No prefix specified. Available prefixes: \['a', 'b'"
+    ):
+        pick(two, None, name="c")
+    with pytest.raises(PrefixError, match=r"c: Prefix 'x' not found. Available: \['a', 'b'\]"):
+        pick(two, "x", name="c")
+    with pytest.raises(
+        PrefixError, match=r"the item 'm' is no tree, and no tree. Trees: \['a', 'b'\]"
+    ):
+        pick(two, "m", name="c")
+    with pytest.raises(PrefixError, match="It is one tree, without items; leave the prefix out"):
+        pick(Found(("",)), "x", name="c")
+
+
+def test_what_is_no_checkpoint() -> None:
+    steps = Found(steps=tuple(map(str, range(30))))
+    with pytest.raises(
+        IncompleteCheckpointError,
+        match=r"run/ is no checkpoint, but holds the steps 10 more, 10, .* of a run: load .*run/29",
+    ):
+        pick(steps, None, name="run/")
+    for name in ("c.orbax-checkpoint-tmp", "c.orbax-checkpoint-tmp-12/"):
+        with pytest.raises(IncompleteCheckpointError, match="did not finish this save; load an"):
+            pick(Found(("",)), None, name=name)
+    unfinished = Found(unfinished=("1.orbax-checkpoint-tmp",))
+    with pytest.raises(IncompleteCheckpointError, match=r"finished, but 1.orbax-checkpoint-tmp: l"):
+        pick(unfinished, None, name="c")
+    linked = Found(links=("state",), marked=True)
+    with pytest.raises(
+        FormatError, match=r"state: symbolic links are not followed; copy the check"
+    ):
+        pick(linked, None, name="c")
+    with pytest.raises(FormatError, match=r"c: expected _METADATA, .* found metrics: it holds no"):
+        pick(Found(others=("metrics",), marked=True), None, name="c")
+
+
+def test_directories_that_may_not_be_read_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as lost+found, of the file system's."""
+    for name in ("lost+found", "7", "8/_METADATA"):
+        (tmp_path / name).mkdir(parents=True)
+
+    def refused(folder: int, path: str, *, directory: bool = False) -> int:
+        if path in ("lost+found", "7"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return open_beneath(folder, path, directory=directory)
+
+    monkeypatch.setattr("cordwood.storage.directory_reader.open_beneath", refused)
+    with LocalDirectory(tmp_path) as directory:
+        assert look(directory) == Found(others=("7", "lost+found"), steps=("8",))
+        with pytest.raises(PermissionError, match=f"'{tmp_path}/7/x'"):
+            directory.has("7/x")
+
+
+def leaf_named(leaves: tuple[Leaf, ...], name: str) -> Leaf:
+    (found,) = [leaf for leaf in leaves if format_path(leaf.key_path) == name]
+    return found
+
+
+def test_a_file_may_be_moved(tmp_path: Path) -> None:
+    """Nothing in a checkpoint says where it was written."""
+    for layout in EVERY:
+        for path in (GOLDEN / layout).rglob("*"):
+            assert not path.is_file() or b"/tmp" not in path.read_bytes()

@@ -1,0 +1,169 @@
+"""Items of which some files were written by earlier saves."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cordwood.errors import FormatError
+from cordwood.formats.packs.hub_index import hugging_face_index
+from cordwood.formats.packs.index_file import decode_index, encode_index
+from cordwood.formats.packs.plan_save import (
+    Layout,
+    WrittenPack,
+    decode_report,
+    encode_item,
+    encode_report,
+    lay_out,
+)
+from cordwood.formats.packs.previous_step import base_files
+from cordwood.formats.packs.read_index import cells_of_file, index_of, parse_items
+from cordwood.index import Sealed
+from cordwood.plan.deduplicate import NOBODY, StoredCell, linked_parts
+from cordwood.plan.file_assignment import Gap, Part
+from cordwood.sharding.shard_map import ShardMap, single
+from cordwood.tree.flatten import flatten
+from cordwood.tree.leaves import describe
+from tests.formats.packs.packed import SIZES, Directory, directory_of, tree_in
+
+OLD, NEW = "aa" * 8, "bb" * 8
+HALVES = ShardMap((8,), ((0, 4),), ((0,), (1,)))
+
+
+def layout_of(tree: Any, shards: dict[int, ShardMap] | None = None, count: int = 1) -> Layout:
+    flat = flatten(tree)
+    specs = [describe(path, leaf) for path, leaf in zip(flat.paths, flat.leaves, strict=True)]
+    maps = [(shards or {}).get(i, single(np.shape(leaf))) for i, leaf in enumerate(flat.leaves)]
+    return lay_out(flat.structure, specs, maps, process_count=count, sizes=SIZES)
+
+
+def tree_of(value: int) -> dict[str, Any]:
+    return {
+        "a": np.arange(16.0),
+        "b": np.full(24, value, np.float64),
+        "c": np.arange(32.0),
+        "n": value,
+    }
+
+
+def joined() -> tuple[Directory, bytes]:
+    """The file of an old save with a gap in it, and one of a new save; and the report."""
+    old = directory_of(tree_of(1), save_id=OLD)
+    layout = layout_of(tree_of(2))
+    (base,) = base_files(old.items[""], layout, 0)
+    same = [i for i, cell in enumerate(base.cells) if cell.leaf != 1]
+    more = directory_of({"b": tree_of(2)["b"]}, save_id=NEW)
+    (added,) = more.items[""].packs
+    assert base.source.sealed is not None
+    assert added.source.sealed is not None
+    report = encode_report(
+        [
+            WrittenPack(*base.source[:2], base.source.sealed, linked_parts(base.cells, same)),
+            WrittenPack(*added.source[:2], added.source.sealed, (Part((1,), 0),)),
+        ]
+    )
+    item = encode_item(layout, [decode_report(report)], save_id=NEW, metadata={})
+    return Directory(encode_index({"": item}), {**old.files, **more.files}), report
+
+
+def test_a_file_with_a_gap() -> None:
+    directory, _ = joined()
+    item = decode_index(directory.data)[""]
+    assert item["columns"] == [[0, 1], [2, 1], [1, 1]]
+    assert [row[4] for row in item["files"]] == [[0, 0, -1, 192, 1, 0], [2, 0]]
+    found, index = tree_in(directory)
+    assert found.keys() == tree_of(2).keys()
+    for name, value in tree_of(2).items():
+        assert np.array_equal(found[name], value)
+    assert [source.name[5:21] for source in index.sources] == [OLD, NEW]
+    parsed = directory.items[""]
+    assert [pack.has_gaps for pack in parsed.packs] == [True, False]
+    assert list(cells_of_file(parsed, 0)) == [
+        StoredCell(0, 0, 4096, 128),
+        StoredCell(2, 0, 4096 + 128 + 192, 256),
+    ]
+    wanted = index_of(parsed, wanted=[(), None, (), ()])
+    assert [len(getattr(leaf.storage, "pieces", ())) for leaf in wanted.leaves] == [0, 1, 0, 0]
+
+
+def test_it_can_be_the_base_of_the_next() -> None:
+    directory, _ = joined()
+    files = base_files(directory.items[""], layout_of(tree_of(3)), 0)
+    assert [[cell.leaf for cell in file.cells] for file in files] == [[0, NOBODY, 2], [1]]
+    assert sum(cell.length for file in files for cell in file.cells) == sum(
+        len(raw) - 4096 for raw in directory.files.values()
+    )
+
+
+def test_other_readers_are_not_told_of_it() -> None:
+    directory, _ = joined()
+    assert hugging_face_index(directory.items) is None
+    assert hugging_face_index(directory_of(tree_of(1)).items) is not None
+
+
+def test_reports_there_and_back() -> None:
+    seal = Sealed(4096, bytes(range(16)))
+    packs = [
+        WrittenPack("one", 5000, seal, (Part((3, 4, 9), 7), Gap(12), Part((5,), 0))),
+        WrittenPack("two", 4096, seal, None),
+    ]
+    assert decode_report(encode_report(packs)) == packs
+
+
+def test_a_linked_file_that_is_not_all_told_of_is_refused() -> None:
+    _, report = joined()
+    layout = layout_of(tree_of(2))
+    one, two = decode_report(report)
+    item = encode_item(layout, [[one]], save_id=NEW, metadata={})
+    with pytest.raises(FormatError, match="expected the 3 cells of all leaves, found 2"):
+        parse_items(encode_index({"": item}), name="x")
+    twice = [[one, two._replace(parts=one.parts)]]
+    item = encode_item(layout, twice, save_id=NEW, metadata={})
+    with pytest.raises(FormatError, match="expected the 3 cells of all leaves, found 4"):
+        parse_items(encode_index({"": item}), name="x")
+
+
+def test_a_process_may_link_what_it_has_written_and_is_to_write() -> None:
+    tree = {"s": np.arange(8.0), "t": np.arange(4.0)}
+    old = directory_of(tree, shards={0: HALVES}, process_count=2, save_id=OLD)
+    item = old.items[""]
+    both = layout_of(tree, {0: HALVES}, 2)
+    for process in (0, 1):
+        (file,) = base_files(item, both, process)
+        assert f"-{process}-" in file.source.name
+        assert {cell.cell for cell in file.cells if cell.leaf == 0} == {process}
+    alone = layout_of(tree)
+    (file,) = base_files(item, alone, 0)  # of which it holds `t` as it was
+    assert [cell.leaf for cell in file.cells if cell.leaf != NOBODY] == [1]
+    swapped = layout_of(tree, {0: HALVES._replace(holders=((1,), (0,)))}, 2)
+    for process in (0, 1):
+        for file in base_files(item, swapped, process):
+            assert 0 not in {cell.leaf for cell in file.cells}
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"a": np.arange(16.0)}, ["a"]),
+        ({"a": np.arange(16.0), "A": np.ones(2)}, ["a"]),
+        ({"A": np.ones(2), "a": np.arange(16.0)}, []),  # whose name differs then
+        ({"a": np.arange(16)}, []),
+        ({"a": np.arange(16.0).reshape(4, 4)}, []),
+        ({"b": np.arange(16.0)}, []),
+        ([np.arange(16.0)], []),
+        ({"a": 5}, []),
+    ],
+)
+def test_which_leaves_are_the_same(change: Any, same: list[str]) -> None:
+    item = directory_of({"a": np.arange(16.0), "z": np.ones(3)}, save_id=OLD).items[""]
+    layout = layout_of(copy.deepcopy(change))
+    found = [
+        layout.specs[cell.leaf].key_path[0]
+        for file in base_files(item, layout, 0)
+        for cell in file.cells
+        if cell.leaf != NOBODY
+    ]
+    assert found == same

@@ -1,0 +1,232 @@
+"""Malformed trees of zarr arrays without an index: each small, each with its error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cordwood
+from cordwood import (
+    CordwoodError,
+    CorruptionError,
+    FormatError,
+    LimitError,
+    TruncatedError,
+    UnsupportedFormatError,
+)
+from tests.formats.hostile_directories import Case, changed, dumped, refused, written
+
+ZARR: dict[str, Any] = {
+    "zarr_format": 2,
+    "shape": [3, 2],
+    "chunks": [2, 2],
+    "dtype": "<f4",
+    "compressor": None,
+    "fill_value": None,
+    "filters": None,
+    "order": "C",
+}
+CHUNK = np.arange(4, dtype="<f4").tobytes()
+GOOD = {
+    "m/w/.zarray": dumped(ZARR),
+    "m/w/0.0": CHUNK,
+    "m/w/1.0": CHUNK,
+    "step/.zarray": changed(ZARR, shape=[], chunks=[]),
+    "step/0": CHUNK[:4],
+    "metadata.json": b"{}",
+}
+
+
+def array(**changes: Any) -> dict[str, bytes | None]:
+    return {"m/w/.zarray": changed(ZARR, **changes)}
+
+
+CASES: dict[str, Case] = {
+    "metadata of nothing": Case(
+        {"m/w/.zarray": b""},
+        FormatError,
+        "m/w: .zarray is not JSON: Expecting value (at character 0)",
+    ),
+    "metadata cut": Case(
+        {"m/w/.zarray": dumped(ZARR)[:-2]},
+        FormatError,
+        "m/w: .zarray is not JSON: Unterminated string starting at (at",
+    ),
+    "metadata that is no text": Case(
+        {"m/w/.zarray": b"\xff"}, FormatError, "m/w: .zarray is not UTF-8 at byte 0"
+    ),
+    "large metadata": Case(
+        {"m/w/.zarray": b" " * (2 << 20)},
+        LimitError,
+        "m/w/.zarray: 2097152 bytes; expected at most 1048576",
+    ),
+    "deep metadata": Case(
+        {"m/w/.zarray": b"[" * 100_000}, FormatError, "m/w: .zarray nests too deeply"
+    ),
+    "a list": Case(
+        {"m/w/.zarray": b"[]"},
+        FormatError,
+        "m/w: expected a JSON object with zarr_format 2, found []",
+    ),
+    "a member twice": Case(
+        {"m/w/.zarray": b'{"shape":[],"shape":[1]}'},
+        FormatError,
+        "m/w: .zarray: the key 'shape' occurs twice (at character 12)",
+    ),
+    "another version": Case(
+        array(zarr_format=1),
+        FormatError,
+        "m/w: expected a JSON object with zarr_format 2, found {'zarr_format':",
+    ),
+    "no shape": Case(
+        array(shape=...), FormatError, "m/w: shape: expected integers of 0 or more, found None"
+    ),
+    "no chunks": Case(
+        array(chunks=...), FormatError, "m/w: chunks: expected integers of 1 or more, found None"
+    ),
+    "negative": Case(
+        array(shape=[-1, 2]),
+        FormatError,
+        "m/w: shape: expected integers of 0 or more, found [-1, 2]",
+    ),
+    "a string": Case(
+        array(shape="32"), FormatError, "m/w: shape: expected integers of 0 or more, found '32'"
+    ),
+    "many axes": Case(
+        array(shape=[1] * 40, chunks=[1] * 40),
+        LimitError,
+        "m/w: shape: 40 axes; expected at most 32 (MAX_DIMS)",
+    ),
+    "overflow": Case(
+        array(shape=[1 << 61, 4]),
+        LimitError,
+        "m/w: shape: [2305843009213693952, 4] takes more than",
+    ),
+    "overflow of a chunk": Case(
+        array(chunks=[1 << 61, 4]),
+        LimitError,
+        "m/w: chunks: [2305843009213693952, 4] takes more than",
+    ),
+    "very many chunks": Case(
+        array(shape=[1 << 50, 2], chunks=[1, 1]),
+        CorruptionError,
+        "m/w: 0.1 is missing: the checkpoint is incomplete; copy or save it",
+    ),
+    "very many chunks in directories": Case(
+        array(shape=[1 << 50, 2], chunks=[1, 1], dimension_separator="/"),
+        CorruptionError,
+        "m/w/0 is missing: the checkpoint is incomplete; copy or save it again",
+    ),
+    "a very large chunk": Case(
+        array(shape=[1 << 50, 2], chunks=[1 << 50, 2]),
+        CorruptionError,
+        "m/w: 1.0 is no chunk of an array of shape [1125899906842624, 2] in",
+    ),
+    "chunks of nothing": Case(
+        array(chunks=[0, 2]),
+        FormatError,
+        "m/w: chunks: expected integers of 1 or more, found [0, 2]",
+    ),
+    "objects": Case(
+        array(dtype="|O"),
+        FormatError,
+        "m/w: dtype: '|O' is unknown; expected one of b1, i1, i2, i4, i8, u1,",
+    ),
+    "text": Case(
+        array(dtype="<U4"),
+        FormatError,
+        "m/w: dtype: '<U4' is unknown; expected one of b1, i1, i2, i4, i8, u1,",
+    ),
+    "structured": Case(
+        array(dtype=[["a", "<f4"]]),
+        FormatError,
+        "m/w: dtype: [['a', '<f4']] is unknown; expected one of b1, i1, i2, i4,",
+    ),
+    "filters": Case(
+        array(filters=[{"id": "pickle"}]),
+        FormatError,
+        "m/w: filters: expected none, found [{'id': 'pickle'}]",
+    ),
+    "a pickle": Case(
+        array(compressor={"id": "pickle"}),
+        FormatError,
+        "m/w: compressor: expected null or one of blosc, bz2, gzip, zlib, zstd,",
+    ),
+    "a chunk missing": Case(
+        {"m/w/0.0": None},
+        CorruptionError,
+        "m/w: 0.0 is missing: the checkpoint is incomplete; copy or save it",
+    ),
+    "a chunk too many": Case(
+        {"m/w/5.0": CHUNK},
+        CorruptionError,
+        "m/w: 5.0 is no chunk of an array of shape [3, 2] in chunks of [2, 2]:",
+    ),
+    "a chunk cut": Case(
+        {"m/w/0.0": CHUNK[1:]},
+        TruncatedError,
+        "m/w: 0.0: expected 16 bytes, found 15: it is damaged, or belongs to",
+    ),
+    "a chunk that is longer": Case(
+        {"m/w/0.0": CHUNK * 2},
+        FormatError,
+        "m/w: 0.0: expected 16 bytes, found 32: it is damaged, or belongs to",
+    ),
+    "a number that is longer": Case(
+        {"step/0": CHUNK},
+        FormatError,
+        "step: 0: expected 4 bytes, found 16: it is damaged, or belongs to",
+    ),
+    "zarr of version 3": Case(
+        {"m/new/zarr.json": b""},
+        UnsupportedFormatError,
+        "m/new: zarr.json says that this is zarr of version 3, which is not",
+    ),
+    "a database": Case(
+        {"m/manifest.ocdbt": b""},
+        UnsupportedFormatError,
+        "m: manifest.ocdbt says that this is OCDBT, a database of TensorStore's",
+    ),
+    "a mark of cordwood's": Case(
+        array(cordwood=1),
+        CorruptionError,
+        "m/w: cordwood wrote this array, and its part of tensorstore_index.json",
+    ),
+    "a checkpoint within": Case(
+        {"m/x/cordwood.json": b""},
+        FormatError,
+        "is no tree of arrays alone: cordwood.json says that",
+    ),
+    "deep directories": Case(
+        {"/".join("d" * 80) + "/x": b""},
+        LimitError,
+        "d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_trees(tmp_path: Path, case: Case) -> None:
+    refused(written(tmp_path / "c", GOOD, case.files), case)
+
+
+def test_the_good_one(tmp_path: Path) -> None:
+    assert cordwood.load(written(tmp_path / "c", GOOD, {}))["m"]["w"].shape == (3, 2)
+
+
+def test_every_bit_of_the_metadata(tmp_path: Path) -> None:
+    """A tree or an error of cordwood's, whatever is changed."""
+    path = written(tmp_path / "c", GOOD, {})
+    name, data = "m/w/.zarray", GOOD["m/w/.zarray"]
+    broken = [data[:i] for i in range(0, len(data), 5)]
+    for i in range(len(data)):
+        broken.append(data[:i] + bytes([data[i] ^ 1 << i % 8]) + data[i + 1 :])
+    for each in broken:
+        (path / name).write_bytes(each)
+        try:
+            cordwood.load(path, to="numpy")
+        except CordwoodError as e:
+            assert str(path) in str(e)  # noqa: PT017

@@ -1,0 +1,182 @@
+"""Where requests to object stores go, how long they are tried, and what the log tells of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cordwood
+from cordwood.errors import StorageError
+from cordwood.processes import wait_log
+from cordwood.storage import object_store_requests
+from cordwood.testing import assert_trees_equal
+from tests.storage.web_stores import Answer, Request, WebStore, web_store
+from tests.threads import until
+
+TREE = {"w": np.arange(5)}
+SKEWED = b"<Error><Code>RequestTimeTooSkewed</Code><Message>no</Message></Error>"
+VARIABLES = [
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+    "STORAGE_EMULATOR_HOST",
+]
+
+
+@pytest.fixture(params=["s3", "gs"])
+def web(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebStore]:
+    monkeypatch.setattr(object_store_requests._Reported, "next_seconds", 0.0)
+    with web_store(request.param, monkeypatch) as store:
+        yield store
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    ("variables", "endpoint", "region"),
+    [
+        ({}, None, None),
+        ({"AWS_ENDPOINT_URL": "http://a"}, "http://a", None),
+        ({"AWS_ENDPOINT_URL": "http://a", "AWS_ENDPOINT_URL_S3": "http://b"}, "http://b", None),
+        ({"AWS_ENDPOINT_URL": "", "AWS_ENDPOINT_URL_S3": "http://b"}, "http://b", None),
+        (
+            {"AWS_ENDPOINT_URL": "http://a", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"},
+            None,
+            None,
+        ),
+        ({"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "us-west-2"}, None, "eu-west-1"),
+        ({"AWS_DEFAULT_REGION": "us-west-2"}, None, "us-west-2"),
+    ],
+)
+def test_the_environment_names_an_s3_endpoint_as_boto3_reads_it(
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    endpoint: str | None,
+    region: str | None,
+) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert object_store_requests.s3_endpoint() == endpoint
+    assert object_store_requests.s3_region() == region
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        (None, None),
+        ("", None),
+        ("localhost:9023", "http://localhost:9023"),
+        ("http://localhost:9023/", "http://localhost:9023"),
+        ("https://emulator", "https://emulator"),
+    ],
+)
+def test_the_environment_names_a_gcs_emulator(
+    monkeypatch: pytest.MonkeyPatch, host: str | None, expected: str | None
+) -> None:
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    if host is not None:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", host)
+    assert object_store_requests.gcs_endpoint() == expected
+
+
+def test_a_bucket_holds_a_checkpoint_itself(web: WebStore) -> None:
+    cordwood.save(web.url, TREE)
+    assert "cordwood.json" in web.objects
+    assert_trees_equal(cordwood.load(f"{web.url}/"), TREE)
+
+
+def test_the_region_is_signed_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with web_store("s3", monkeypatch) as web:
+        monkeypatch.setenv("AWS_REGION", "ap-south-1")
+        cordwood.save(f"{web.url}/run", TREE)
+        assert all("/ap-south-1/s3/" in signed for signed in web.signed)
+
+
+def test_a_store_that_has_never_answered_is_soon_given_up(web: WebStore) -> None:
+    web.hook = lambda _: Answer(0)
+    with pytest.raises(StorageError, match="All 1 retry attempts failed") as caught:
+        cordwood.load(f"{web.url}/run")
+    assert "check the bucket's name, the network, and what AWS_ENDPOINT_URL" in str(caught.value)
+
+
+def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    with web_store("s3", monkeypatch) as web:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
+        with pytest.raises(StorageError, match="connect to 127"):
+            cordwood.save(f"{web.url}/run", TREE)
+        assert web.requests == []
+
+
+def test_a_store_that_has_answered_is_asked_again_and_again(
+    web: WebStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    cordwood.save(f"{web.url}/run", TREE)
+    assert warnings_of(caplog) == []
+    web.requests.clear()
+    web.hook = lambda _: Answer(0) if len(web.requests) <= 5 else None
+    assert_trees_equal(cordwood.load(f"{web.url}/run"), TREE)
+    (warning,) = warnings_of(caplog)
+    assert "requests are tried again" in warning
+    assert "/run/" in warning
+
+
+def test_a_store_that_is_busy_at_first_is_asked_again_and_again(
+    web: WebStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cordwood.save(f"{web.url}/run", TREE)
+    monkeypatch.setattr(object_store_requests, "_answered", set())
+    web.requests.clear()
+    web.hook = lambda _: Answer(503) if len(web.requests) <= 5 else None
+    assert_trees_equal(cordwood.load(f"{web.url}/run"), TREE)
+    assert any("503" in warning for warning in warnings_of(caplog))
+
+
+def test_a_clock_that_is_wrong_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with web_store("s3", monkeypatch) as web:
+        web.hook = lambda _: Answer(403, body=SKEWED)
+        with pytest.raises(OSError, match="set the clock of this machine"):
+            cordwood.load(f"{web.url}/run")
+        assert len(web.requests) < 8
+
+
+def test_a_request_without_an_answer_is_told(
+    web: WebStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cordwood.save(f"{web.url}/run", TREE)
+    monkeypatch.setattr(wait_log, "REPORT_SECONDS", 0.01)
+    go = threading.Event()
+
+    def stall(_: Request) -> None:
+        assert go.wait(60)
+
+    web.hook = stall
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(cordwood.load(f"{web.url}/run")))
+    thread.start()
+    until(lambda: any("waiting for an answer" in each for each in warnings_of(caplog)))
+    go.set()
+    thread.join()
+    assert_trees_equal(found[0], TREE)
+    assert f"{web.url}/run/cordwood.json" in caplog.text
+
+
+def test_nothing_but_the_log_is_written_to_stderr(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """TensorStore complains of profiles that are not there, where the variables have the keys."""
+    with web_store("s3", monkeypatch) as web:
+        monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere/config")
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere/credentials")
+        cordwood.save(f"{web.url}/run", TREE)
+    assert capfd.readouterr().err == ""
