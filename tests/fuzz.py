@@ -190,10 +190,9 @@ def folder_reader(name: str) -> Callable[[bytes], None]:
 def folder_seeds(name: str) -> Iterator[bytes]:
     from tests.formats.hostile_directories import changed
     from tests.formats.hugging_face.test_hostile import ONE
-    from tests.formats.orbax.test_hostile import GOOD2, GOOD3
+    from tests.formats.orbax.test_hostile import GOOD2, GOOD3, ZARR2
     from tests.formats.orbax.test_hostile_ocdbt import LEAF
     from tests.formats.orbax.test_ocdbt import CONFIG, NODE, numbers, table, wrapped
-    from tests.formats.zarr_tree.test_hostile import ZARR2
 
     def joined(files: dict[str, bytes]) -> bytes:
         return DIVIDER.join([files.get(path, b"") for path in FOLDERS[name]])
