@@ -19,6 +19,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PUBLIC_MODULES = {
     "cordwood",
     "cordwood.compat",
+    "cordwood.compat.eformer",
+    "cordwood.compat.eformer.pytree",
+    "cordwood.compat.eformer.serialization",
+    "cordwood.compat.flax",
     "cordwood.msgpack",
     "cordwood.testing",
     "cordwood.testing.faults",
@@ -129,7 +133,7 @@ def _is_internal(name: str) -> bool:
     if name.split(".")[0] != "cordwood" or name == _entry_point():
         return False
     module = _module_of(name)
-    if module not in PUBLIC_MODULES and not module.startswith("cordwood.compat."):
+    if module not in PUBLIC_MODULES:
         return True
     first = name.removeprefix(module).lstrip(".").split(".")[0]
     return first.startswith("_") and not first.endswith("__")

@@ -8,28 +8,29 @@ from tests.contract import ROOT, internal_names, internal_names_in
 
 MODULES = sorted((ROOT / "tests").rglob("test_*.py"))
 NAMED = """
-    api/test_round_trip.py
     api/test_conversion_matrix.py
     api/test_detect.py
     api/test_golden_readers.py
-    api/test_like_trees.py
     api/test_refusals.py
-    api/test_shards.py
+    api/test_round_trip.py
     cli/test_transcripts.py
     compat/test_names.py
+    formats/flax_msgpack/test_bytes_vs_flax.py
+    formats/hugging_face/test_hostile.py
+    formats/hugging_face/test_round_trip.py
+    formats/orbax/test_hostile.py
     formats/test_conformance.py
-    formats/test_zarr_golden.py
-    hostile/test_orbax.py
-    hostile/test_shards.py
-    hostile/test_zarr_trees.py
-    manager/test_foreign.py
+    formats/zarr/test_golden.py
+    formats/zarr_tree/test_hostile.py
+    loading/test_like_trees.py
+    manager/test_foreign_steps.py
     manager/test_integration.py
-    processes/test_one_fails.py
+    processes/test_one_process_fails.py
+    storage/test_broken_file_saves.py
+    storage/test_conformance.py
     test_any_sharding.py
     test_bitflips.py
-    test_bytes_vs_flax.py
     test_examples.py
-    test_faults.py
     test_memory.py
     test_public_names.py
 """.split()  # noqa: SIM905
@@ -67,16 +68,11 @@ def test_internal_names(text: str, names: list[str]) -> None:
 
 def test_a_module_has_the_internal_names_of_its_helpers_and_fixtures() -> None:
     """Helpers by import and by the name of a scenario, and fixtures of a conftest.py."""
-    files = {
-        name: {text.split(":")[0] for text in internal_names(ROOT / "tests" / name)}
-        for name in (
-            "manager/test_web_runs.py",
-            "processes/test_group.py",
-            "api/test_tree_leaves.py",
-            "cli/test_transcripts.py",
-        )
-    }
-    assert "tests/engine/web_stores.py" in files["manager/test_web_runs.py"]
-    assert "tests/processes/scenarios.py" in files["processes/test_group.py"]
-    assert "tests/conftest.py" in files["api/test_tree_leaves.py"]
-    assert not files["cli/test_transcripts.py"]
+
+    def files(name: str) -> set[str]:
+        return {text.split(":")[0] for text in internal_names(ROOT / "tests" / name)}
+
+    assert "tests/storage/web_stores.py" in files("storage/test_web_conformance.py")
+    assert "tests/processes/scenarios.py" in files("processes/test_group.py")
+    assert "tests/conftest.py" in files("compat/test_tree_leaves.py")
+    assert not files("cli/test_transcripts.py"), "the fixture of the command is public"

@@ -104,6 +104,7 @@ def spread_tree() -> dict[str, Any]:
         "numpy": np.arange(7, dtype=np.int16),
         "step": 12,
         "name": "é",
+        "nothing": None,
     }
 
 
@@ -301,7 +302,7 @@ def damage_is_found(storage: Storage) -> None:
 def what_is_no_checkpoint_is_not_replaced(storage: Storage) -> None:
     files = files_of(storage)
     files["notes.txt"] = b"mine"
-    with pytest.raises(cordwood.IncompleteCheckpointError):
+    with pytest.raises(cordwood.IncompleteCheckpointError, match=r"has no cordwood\.json"):
         cordwood.load(storage.place)
     with pytest.raises(cordwood.NotACheckpointError, match=r"notes\.txt"):
         save(storage, {"w": 1})

@@ -6,8 +6,8 @@ from collections.abc import Iterator, MutableMapping
 
 import pytest
 
-from tests.engine.web_stores import WebStore, web_store
 from tests.storage.conformance import Check, Storage, checks_of
+from tests.storage.web_stores import WebStore, web_store
 
 
 class ObjectsBelow(MutableMapping[str, bytes]):
