@@ -46,10 +46,10 @@ _COMPRESSED = ("msgpack.zst", "msgpack.gz")
 _RAW_ROUNDS = 3  # of what is held against the bare copy, for each of the others
 _SUFFIX = {name: f".{name}" for name in ("safetensors", "msgpack", *_COMPRESSED)}
 _HOW = """\
-Written by `python benchmarks/convert.py`. Medians of interleaved rounds; the compressed sources
-have rounds of their own, after those. The bare copy reads the `.safetensors` file by threads, 4
-MiB at a time, and writes it with O_DIRECT and fsync: no digest is checked or made. Trust the
-ratios, not the absolute numbers."""
+Written by `python benchmarks/convert.py`. Each figure is the median of interleaved rounds. The
+compressed sources are measured in separate rounds, after the others. The bare copy reads the
+`.safetensors` file in several threads, 4 MiB at a time, and writes it with O_DIRECT and fsync. It
+neither checks nor makes digests. Trust the ratios, not the absolute numbers."""
 
 
 def prepare(tree: Any, folder: Path) -> dict[str, Path]:
@@ -115,12 +115,12 @@ def as_markdown(
     title = "Converting: cordwood beside a bare copy of the bytes"
     lines = page_head(title, _HOW, versions_of(PACKAGES), machine)
     lines += [
-        f"{size_bytes / 1e9:.2f} GB, {rounds} rounds; {_RAW_ROUNDS * rounds} of raw formats.",
+        f"{size_bytes / 1e9:.2f} GB, {rounds} rounds; {_RAW_ROUNDS * rounds} for raw formats.",
         "",
-        f"Wanted: at least {SHARE_MIN} of the bare copy's speed between raw formats, and of all",
-        f"at most {PEAK_MIB_MAX} MiB of memory.",
+        f"Target: at least {SHARE_MIN} of the bare copy's speed between raw formats, and at most",
+        f"{PEAK_MIB_MAX} MiB of memory for all formats.",
         "",
-        "| conversion | seconds | GB/s | of the bare copy | peak memory, MiB |",
+        "| conversion | seconds | GB/s | relative to the bare copy | peak memory, MiB |",
         "|---|---|---|---|---|",
     ]
     for name, took in seconds.items():

@@ -19,18 +19,18 @@ __all__ = ["Report", "as_markdown", "unmet"]
 
 
 _HOW = """\
-Written by `make bench`. Medians of interleaved rounds, all contenders of a tree in one process,
-each round in an order of its own (of loads of less than 2 GiB three times as many rounds); each
-save onto a fresh path once the last one's files are emptied and the disk is in sync, each load
-after its files were read through once, and after twice the memory that the tree takes (at most 4
-GiB) was touched and freed, and 256 MiB in small pages: the host of a virtual machine takes away
-what has been free for a while, and whoever comes next would wait for it. cordwood's saves and the
-bare loop are on the disk when they return, and its loads are verified; what Orbax and eFormer
-write can still be lost, and is not checked when it is read. The bare loop moves the bytes of
-cordwood's packs, in as many files (of a tree beyond 2 GiB the first 64 MiB of each, again and
-again); its reads go to memory that the kernel gives and clears for each file, where cordwood's
-smaller blocks may be memory that the process has had before. Trust the ratios within a table, not
-the absolute numbers."""
+Written by `make bench`. Each figure is the median of interleaved rounds. All contenders of a tree
+run in one process, in a different order in each round. Loads of less than 2 GiB get three times as
+many rounds. Each save goes to a fresh path, after the files of the previous save are emptied and
+the disk is in sync. Before each load, its files are read through once. Then memory is touched and
+freed: twice the size of the tree (at most 4 GiB), and 256 MiB in small pages. This is necessary
+because the host of a virtual machine takes back memory that has been free for a while, and the next
+process to use it would wait for it. cordwood's saves and the bare loop are on the disk when they
+return, and cordwood's loads are verified. The files of Orbax and eFormer can still be lost at that
+time, and are not checked when they are read. The bare loop moves the bytes of cordwood's packs, in
+as many files (for a tree above 2 GiB, the first 64 MiB of each, repeatedly). Its reads go to memory
+that the kernel provides and clears for each file. cordwood's smaller blocks may instead be memory
+that the process already has. Trust the ratios within a table, not the absolute numbers."""
 
 
 class Report(NamedTuple):
@@ -88,7 +88,7 @@ def _section(report: Report) -> list[str]:
         lines.append(f"| {name} | {_mib(save)} | {loaded} | {report.files.get(name, '')} |")
     claims = _claims(report)
     if claims:
-        lines += ["", "| ratio | found | at least | |", "|---|---:|---:|---|", *claims]
+        lines += ["", "| ratio | measured | at least | |", "|---|---:|---:|---|", *claims]
     return lines
 
 

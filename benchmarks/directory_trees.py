@@ -71,7 +71,7 @@ CASES = {
         1,
         lambda _: small_leaves(),
         without=frozenset({ORBAX_RAW, ORBAX_RAW_FILES}),
-        why="each of Orbax's saves takes about a minute, and its default stands for all",
+        why="each of Orbax's saves takes about a minute, so only its default is measured",
     ),
     "one-leaf": Case("One large leaf", 1, one_leaf),
     "smoke": Case("A little of everything, on eight devices", 8, lambda _: spread(smoke())),

@@ -1,10 +1,11 @@
-"""What each manager says and does where saves in the background fail.
+"""The behaviour of each manager when saves in the background fail.
 
-    python benchmarks/manager_failures.py MANAGER ROOT fail     fail, in a process of its own
-    python benchmarks/manager_failures.py MANAGER ROOT resume   and go on in the next
+    python benchmarks/manager_failures.py MANAGER ROOT fail     fail, in one process
+    python benchmarks/manager_failures.py MANAGER ROOT resume   then resume, in another process
 
-Step 1 is saved. From then on no file may grow beyond 64 KiB (RLIMIT_FSIZE), as on a disk that is
-full: the kernel refuses every longer write. Steps 2 and 3 are saved; one step is to be kept.
+The manager keeps one step. Step 1 is saved. From then on no file may grow beyond 64 KiB
+(RLIMIT_FSIZE), as on a full disk: the kernel refuses every longer write. Then steps 2 and 3 are
+saved.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ QUESTIONS = {
     "latest_2": "latest step, two seconds later",
     "save_3": "`save(3)`",
     "wait": "wait for it",
-    "latest_3": "latest step then",
-    "left": "what lies there",
-    "resume": "a new process goes on from",
+    "latest_3": "latest step after that",
+    "left": "entries in the root",
+    "resume": "a new process resumes from",
 }
 
 
 def answers(name: str, folder: Path) -> dict[str, str]:
-    """What a manager does, by question; each half in a process of its own."""
+    """Return what a manager does, by question; each half runs in its own process."""
     found: dict[str, str] = {}
     for half in ("fail", "resume"):
         done = subprocess.run(
@@ -72,7 +73,7 @@ def fail(name: str, root: Path) -> dict[str, str]:
 
 
 def resume(name: str, root: Path) -> dict[str, str]:
-    """Go on in a new process, with room on the disk."""
+    """Resume in a new process, with free space on the disk."""
     from benchmarks.manager_contenders import MANAGERS
 
     found = {"left": ", ".join(_entries(root)) or "nothing"}
@@ -88,7 +89,7 @@ def resume(name: str, root: Path) -> dict[str, str]:
 
 
 def state_of(step: int) -> Any:
-    """8 MB that compress badly, other ones for each step."""
+    """Return 8 MB that compress badly, different for each step."""
     import jax
     import numpy as np
 
@@ -100,7 +101,7 @@ def _entries(root: Path) -> Iterable[str]:
 
 
 def _said(work: Callable[[], Any]) -> str:
-    """What a call returns or raises."""
+    """Return what a call returns or raises, as text."""
     try:
         found = work()
     except Exception as e:  # noqa: BLE001  (whatever it is, it is the answer)

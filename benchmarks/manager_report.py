@@ -17,20 +17,22 @@ OVERHEAD_MIN = 2.0  # Orbax's over ours
 RESUME_MIN = 3.0
 
 _HOW = f"""\
-Written by `make bench`. One training loop in one process, with each manager and without, in an
-order that turns from round to round; medians. A step works on both cores and then replaces the
-whole state (GPT-2-shaped, in f32 with Adam's moments, 447 leaves), donating the old one. Overhead
-is the time of the loop over that of the loop without saving: once until the last step is done, and
-once until the last save is, too. To resume is to make a new manager and restore the newest step
-into a `like`, from a warm page cache. Disk use is that of the {KEPT} kept steps: of the loop, and
-of a run that changes the parameters of one block in twelve. What cordwood saves is durable when it
-counts, and what it restores is verified; what the others save can still be lost. Orbax saves
-asynchronously with its defaults (compressed); eFormer's Checkpointer by `save_pytree`, which is
-synchronous and its only way that works (`on_step` with a tree raises a TypeError)."""
+Written by `make bench`. One training loop runs in one process, with each manager and without one,
+in an order that rotates from round to round. The figures are medians. A step works on both cores
+and then replaces the whole state (GPT-2-shaped, in f32 with Adam's moments, 447 leaves), and
+donates the old one. Overhead is the time of the loop divided by the time of the loop without
+saving: once until the last step is done, and once until the last save is done too. "to resume" is
+the time to create a new manager and to restore the newest step into a `like`, from a warm page
+cache. Disk use is that of the {KEPT} kept steps: of the loop, and of a run that changes the
+parameters of one block in twelve. cordwood's saves are durable when they count, and its restores
+are verified. The saves of the others can still be lost at that time. Orbax saves asynchronously
+with its defaults (compressed). eFormer's Checkpointer saves by `save_pytree`, which is synchronous
+and its only way that works (`on_step` with a tree raises a TypeError)."""
 
 _FAILURES = """\
-One step is to be kept. Step 1 is saved; from then on no file may grow beyond 64 KiB (RLIMIT_FSIZE,
-as on a full disk: the kernel refuses longer writes), and steps 2 and 3 are saved."""
+The manager keeps one step. Step 1 is saved. From then on no file may grow beyond 64 KiB
+(RLIMIT_FSIZE; as on a full disk, the kernel refuses longer writes). Then steps 2 and 3 are
+saved."""
 
 
 def as_markdown(
@@ -59,7 +61,7 @@ def _section(case: Case, found: Measured) -> list[str]:
     saves = len(range(case.first, case.steps, case.every))
     lines += [f"{found.state_bytes / 1e9:.3f} GB, {case.steps} steps, {saves} saves, "]
     lines[-1] += f"{case.rounds} rounds"
-    lines += ["", "| | loop, s | overhead | until saved, s | overhead | a save keeps it, ms |"]
+    lines += ["", "| | loop, s | overhead | until saved, s | overhead | a save blocks it, ms |"]
     lines += ["|---|---:|---:|---:|---:|---:|"]
     for name in (WITHOUT, *NAMES):
         loop, whole = median(found.loops[name]), median(found.wholes[name])
@@ -75,7 +77,7 @@ def _section(case: Case, found: Measured) -> list[str]:
         sizes = [f"{sizes[name] / 1e6:,.1f}" for sizes in (found.kept_bytes, found.frozen_bytes)]
         resume = f"{1e3 * median(found.resumes[name]):,.1f}"
         lines.append(f"| {name} | {resume} | {' | '.join(sizes)} |")
-    return [*lines, "", "| ratio | found | at least | |", "|---|---:|---:|---|", *_claims(found)]
+    return [*lines, "", "| ratio | measured | at least | |", "|---|---:|---:|---|", *_claims(found)]
 
 
 def _claims(found: Measured) -> list[str]:

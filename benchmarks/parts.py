@@ -40,7 +40,7 @@ ROUNDS = 5
 ROWS_KIB = (16, 64, 256, 1024, 4096, 16384)
 # What a range costs, and how long a run must be to be one of several, in bytes.
 WAYS = {
-    "a range a row": (1, 1),
+    "a range per row": (1, 1),
     "one range": (1 << 50, 1 << 50),
     "chosen": (RANGE_PRICE_BYTES, RUN_BYTES),
 }
@@ -100,12 +100,12 @@ def measure(
 
 def table(file: Counted, digests: Digests | None) -> list[str]:
     columns = ["row, KiB", "needed, MiB", "chosen: ranges", "MiB", "ms"]
-    columns += ["a range a row: MiB", "ms", "one range: MiB", "ms"]
+    columns += ["a range per row: MiB", "ms", "one range: MiB", "ms"]
     lines = [f"| {' | '.join(columns)} |", "|---:" * len(columns) + "|"]
     for kib in ROWS_KIB:
         costs = measure(file, kib << 10, digests)
         cells = [f"{kib:,}", f"{file.size_bytes // SHARE / MIB:.0f}"]
-        for name in ("chosen", "a range a row", "one range"):
+        for name in ("chosen", "a range per row", "one range"):
             cost = costs[name]
             cells += [f"{cost.ranges:,}"] if name == "chosen" else []
             cells += [f"{cost.read_bytes / MIB:.0f}", f"{cost.seconds * 1e3:.0f}"]
@@ -140,9 +140,9 @@ def report(size_bytes: int, folder: Path) -> str:
         [
             "# Reading parts of a leaf",
             "",
-            "Written by `python benchmarks/parts.py`: an eighth of every row of a leaf of",
-            f"{size_bytes // MIB} MiB. Best of {ROUNDS}, from a warm page cache; on colder storage",
-            "what is read counts for more.",
+            "Written by `python benchmarks/parts.py`. It reads an eighth of every row of a leaf of",
+            f"{size_bytes // MIB} MiB. Best of {ROUNDS}, from a warm page cache. On slower storage",
+            "the number of bytes that are read matters more.",
             "",
             f"- {hardware(folder)}",
             "",
@@ -152,14 +152,14 @@ def report(size_bytes: int, folder: Path) -> str:
             "",
             "## With a digest for every MiB",
             "",
-            "A block is read whole where a byte of it is wanted.",
+            "If any byte of a block is needed, the whole block is read.",
             "",
             *checked,
             "",
             "## Cut along the leading axis",
             "",
-            "An eighth of the rows, all of each: what one of eight processes reads of a leaf",
-            "that is cut so.",
+            "An eighth of the rows, each completely: the part that one of eight processes reads if",
+            "a leaf is cut along its leading axis.",
             "",
             *leading,
             "",

@@ -22,13 +22,13 @@ __all__ = ["Report", "as_markdown", "hardware", "page_head", "ratio_lines", "tab
 
 
 _HOW = """\
-Written by `make bench`. Medians of interleaved rounds, all contenders of a tree in one process;
-each save onto a fresh path once the last one's files are emptied and the disk is in sync, each
-load from a warm page cache. Before each load, and each that makes bytes or takes them apart, twice
-as much memory as the tree takes (at most 4 GiB) is touched and freed, unless the contender gives
-views and takes next to none: the host of a virtual machine takes away what has been free for a
-while, and whoever comes next would wait for it. Trust the ratios within a table, not the absolute
-numbers."""
+Written by `make bench`. Each figure is the median of interleaved rounds, with all contenders of a
+tree in one process. Each save goes to a fresh path, after the files of the previous save are
+emptied and the disk is in sync. Each load reads from a warm page cache. Before each load, and
+before each conversion to or from bytes, twice the size of the tree in memory (at most 4 GiB) is
+touched and freed, unless the contender returns views and needs almost no memory. This is necessary
+because the host of a virtual machine takes back memory that has been free for a while, and the next
+process to use it would wait for it. Trust the ratios within a table, not the absolute numbers."""
 
 
 class Report(NamedTuple):
@@ -92,7 +92,7 @@ def _section(report: Report) -> list[str]:
     lines += ["", f"A mapped load aliases {report.aliased_share:.2%} of its bytes."]
     claims = _claims(report)
     if claims:
-        lines += ["", "| ratio | found | at least | |", "|---|---:|---:|---|", *claims]
+        lines += ["", "| ratio | measured | at least | |", "|---|---:|---:|---|", *claims]
     return lines
 
 

@@ -44,13 +44,13 @@ ORBAX = "orbax StandardCheckpointer"
 EFORMER = "eformer tree_deserialize_leaves"
 
 _HOW = """\
-Written by `make bench`. Each figure is the median of interleaved rounds; each run of a contender
-is a new process that has imported what it needs and started jax's CPU backend. The page cache is
-warm. Cold: the process idles for 3 s before its clock starts. Warm: another process touches and
-frees twice the memory that the tree takes, at the last moment. Repeated: six loads in one process,
-each tree dropped before the next load; the median of the second and later ones, in half as many
-rounds. No memory is touched before the cold and the repeated ones. Trust the ratios, not the
-absolute numbers."""
+Written by `make bench`. Each figure is the median of interleaved rounds. Each run of a contender
+is a new process that has imported its packages and started jax's CPU backend. The page cache is
+warm. Cold: the process idles for 3 s before its clock starts. Warm: immediately before the load,
+another process touches and frees twice the memory of the tree. Repeated: six loads in one process,
+each tree dropped before the next load; the figure is the median of the second and later loads, in
+half as many rounds. No memory is touched before the cold and the repeated loads. Trust the ratios,
+not the absolute numbers."""
 
 
 class Claim(NamedTuple):

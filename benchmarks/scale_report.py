@@ -15,20 +15,21 @@ FILES_MAX = 16
 
 
 def as_markdown(saves: Sequence[Save], loads: Sequence[Load], machine: str) -> str:
-    """All of it as one page."""
+    """Return the page as Markdown."""
     largest = saves[-1]
     lines = [
         "# Scale on paper: 405 billion parameters, 1,024 processes",
         "",
-        "Written by `python benchmarks/scale.py`. Nothing is stored: the plans that real processes",
-        "would make are made, by the same functions, over jax's own shardings of stand-in devices.",
+        "Written by `python benchmarks/scale.py`. Nothing is stored. The same functions make",
+        "the plans that real processes would make, over jax's own shardings of simulated",
+        "devices.",
         "",
         f"- Llama 3's 405B shapes: {parameter_count():,} parameters in bfloat16, stored once, with",
-        "  Adam's two moments in float32: ten bytes a parameter,",
+        "  Adam's two moments in float32: ten bytes per parameter,",
         f"  {largest.state_bytes / 1e12:.2f} TB in {largest.leaves:,} leaves.",
-        f"- {DEVICES_PER_PROCESS} devices a process; matrices cut over all processes (fully",
-        "  sharded) and along the other axis over 8 devices (tensor parallel); the scales of the",
-        "  norms are whole on every device.",
+        f"- {DEVICES_PER_PROCESS} devices per process. Matrices are cut over all processes (fully",
+        "  sharded), and along the other axis over 8 devices (tensor parallel). Every device holds",
+        "  the complete scales of the norms.",
         f"- {machine}; times of one process, one thread.",
         "",
         "## Save",
@@ -37,12 +38,12 @@ def as_markdown(saves: Sequence[Save], loads: Sequence[Load], machine: str) -> s
             "processes",
             "cells",
             "shards, s",
-            "who writes what, s",
+            "assignment, s",
             "own files, s",
-            "GB a process",
-            "over the mean",
-            "files a process",
-            "headers a process, MB",
+            "GB per process",
+            "above the mean",
+            "files per process",
+            "headers per process, MB",
         ),
     ]
     for save in saves:
@@ -54,16 +55,17 @@ def as_markdown(saves: Sequence[Save], loads: Sequence[Load], machine: str) -> s
         )
     lines += [
         "",
-        "Every process plans from the shardings alone, which jax keeps global, so nothing is",
-        "exchanged before writing. Asking jax who holds what grows with the devices; the rest is",
-        "done once for each of the few ways in which leaves are cut, however many there are. Small",
-        "leaves that every process holds go to the first process until it has 2 % more than the",
-        "others: a reader needs all of them, and finds them in a few files.",
+        "Every process plans from the shardings alone, because jax's shardings are global. So",
+        "nothing is exchanged before writing. The time to ask jax which device holds which part",
+        "grows with the devices. The rest is done once for each of the few ways in which leaves",
+        "are cut, however many leaves there are. Small leaves that every process holds are",
+        "assigned to the first process until it has 2 % more than the others: a reader needs",
+        "all of them, and finds them in a few files.",
         "",
         "## Merge",
         "",
         *_header(
-            "processes", "told to process 0, KB", "merge, s", "index, KB", "bytes of index a cell"
+            "processes", "sent to process 0, KB", "merge, s", "index, KB", "index bytes per cell"
         ),
     ]
     for save in saves:
@@ -74,11 +76,11 @@ def as_markdown(saves: Sequence[Save], loads: Sequence[Load], machine: str) -> s
         )
     lines += [
         "",
-        "The index names no cell: it says how each kind of leaf is cut, and for each file which",
-        "columns of leaves it holds of which cells. Processes that hold like shards share the",
-        "columns. So it grows with the files and the cells of one leaf, and not with the product",
-        f"of leaves and devices ({largest.cells:,} cells here). Process 0 knows all of it before",
-        "anyone has written, but for the size and digest of each header.",
+        "The index does not name single cells. It says how each kind of leaf is cut, and for",
+        "each file which cells of which columns of leaves it holds. Processes that hold similar",
+        "shards share the columns. So it grows with the files and the cells of one leaf, not with",
+        f"the product of leaves and devices ({largest.cells:,} cells here). Process 0",
+        "knows all of it before any process has written, except each header's size and digest.",
         "",
         "## Load",
         "",
@@ -87,12 +89,12 @@ def as_markdown(saves: Sequence[Save], loads: Sequence[Load], machine: str) -> s
             "loaded by",
             "tensor parallel",
             "index checked, s",
-            "wanted, s",
-            "where it lies, s",
+            "requested boxes, s",
+            "stored pieces, s",
             "plan, s",
             "sum, s",
-            "GB wanted",
-            "read of wanted",
+            "GB requested",
+            "read / requested",
             "ranges",
             "files",
         ),
@@ -106,11 +108,11 @@ def as_markdown(saves: Sequence[Save], loads: Sequence[Load], machine: str) -> s
         )
     lines += [
         "",
-        "`read of wanted` counts whole digest blocks of 1 MiB. Where a leaf lies in thousands of",
-        "cells, only those that meet what a process wants are looked at; leaves that are cut alike",
-        "are thought through once.",
+        "`read / requested` counts whole digest blocks of 1 MiB. If a leaf is stored in",
+        "thousands of cells, only those that overlap the requested boxes are examined. Leaves",
+        "that are cut in the same way are planned once.",
         "",
-        "| claim | found | at most | |",
+        "| claim | measured | at most | |",
         "|---|---:|---:|---|",
         *_claims(saves, loads),
         "",
@@ -123,7 +125,7 @@ def _header(*columns: str) -> list[str]:
 
 
 def unmet(saves: Sequence[Save], loads: Sequence[Load]) -> list[str]:
-    """The claims that the plans do not bear out."""
+    """Return the claims that the plans do not meet."""
     return [line for line in _claims(saves, loads) if "**not met**" in line]
 
 
@@ -131,12 +133,12 @@ def _claims(saves: Sequence[Save], loads: Sequence[Load]) -> list[str]:
     rows = [
         ("planning a save, s", max(s.plan_seconds for s in saves), PLAN_SECONDS_MAX, ".2f"),
         (
-            "bytes over the mean of all processes",
+            "bytes above the mean of all processes",
             max(s.imbalance for s in saves),
             IMBALANCE_MAX,
             ".2%",
         ),
-        ("files a process", max(s.most_files for s in saves), FILES_MAX, "d"),
+        ("files per process", max(s.most_files for s in saves), FILES_MAX, "d"),
     ]
     if loads:
         slowest = max(load.seconds for load in loads)

@@ -132,12 +132,12 @@ def measure_in_child(contender: str, name: str, folder: Path) -> Row:
 
 
 _HOW = """\
-Written by `make bench`. A GPT-2-shaped f32 state with Adam's moments (447 leaves), each leaf
-of which a jitted step replaces, donating the old one. Medians of the rounds: a step while nothing
-is saved; how long the call of the asynchronous save keeps the loop; the step right after it, which
-donates the very state that is being saved; and the time from the call until the save is done.
-Memory is the peak of resident memory over all rounds beyond what was resident before the first:
-what a loop that saves needs more than one that does not. Each row is a process of its own."""
+Written by `make bench`. A jitted step replaces each leaf of a GPT-2-shaped f32 state with Adam's
+moments (447 leaves), and donates the old state. The figures are medians of the rounds: a step while
+nothing is saved; the time that the asynchronous save call blocks the loop; the step right after it,
+which donates the very state that is being saved; and the time from the call until the save is done.
+Memory is the peak of resident memory over all rounds minus the resident memory before the first:
+the additional memory of a loop that saves. Each row is measured in its own process."""
 
 
 def as_markdown(found: dict[str, dict[str, Row]], versions: dict[str, str], machine: str) -> str:

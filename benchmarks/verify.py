@@ -25,13 +25,13 @@ PACKAGES = ["cordwood", "jax", "numpy", "xxhash"]
 SHARE_MIN = 0.8
 CACHES = ("warm", "cold")
 _COLUMNS = ["format", "page cache", "bare read, s", "read and hash, s", "verify, s", "GB/s"]
-_COLUMNS += ["of the bare read", "verified"]
+_COLUMNS += ["relative to the bare read", "verified"]
 _HOW = """\
-Written by `python benchmarks/verify.py`. Medians of interleaved rounds. The bare read takes the
-files of the same checkpoint by threads, 4 MiB at a time, into a buffer each, and looks at nothing;
-"read and hash" does the same and takes xxHash3-128 of each MiB, and compares it with nothing.
-Cold: the files were dropped from the page cache before each. Trust the ratios, not the absolute
-numbers."""
+Written by `python benchmarks/verify.py`. Each figure is the median of interleaved rounds. The bare
+read reads the files of the same checkpoint in several threads, 4 MiB at a time, each into one
+buffer, and does not look at the data. "read and hash" does the same and also computes xxHash3-128
+of each MiB, without comparing it. Cold: the files are dropped from the page cache before each
+read. Trust the ratios, not the absolute numbers."""
 
 
 class Measured(NamedTuple):
@@ -144,7 +144,7 @@ def as_markdown(measured: Mapping[str, Measured], rounds: int, machine: str) -> 
     lines += [
         f"{max(each.size_bytes for each in measured.values()) / 1e9:.2f} GB, {rounds} rounds.",
         "",
-        f"Wanted: at least {SHARE_MIN} of the bare read's speed.",
+        f"Target: at least {SHARE_MIN} of the bare read's speed.",
         "",
         f"| {' | '.join(_COLUMNS)} |",
         f"|{'---|' * len(_COLUMNS)}",
@@ -161,7 +161,7 @@ def as_markdown(measured: Mapping[str, Measured], rounds: int, machine: str) -> 
                 unmet.append(f"{name} ({cache})")
     lines += [
         "",
-        "A bare `.msgpack` has no place for digests: its headers are read, and nothing else is.",
+        "A bare `.msgpack` has no place for digests, so only its headers are read.",
         "",
         f"Not met by: {', '.join(unmet)}." if unmet else "All are met.",
         "",

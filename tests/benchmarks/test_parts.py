@@ -19,7 +19,7 @@ def test_the_choice_is_one_of_the_two(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(bytes(16 * MIB))
     with Counted(tmp_path / "f") as file:
         costs = measure(file, MIB, None)
-        assert costs["chosen"][:2] == costs["a range a row"][:2] == (16, 2 * MIB)
+        assert costs["chosen"][:2] == costs["a range per row"][:2] == (16, 2 * MIB)
         costs = measure(file, MIB // 4, None)
         assert costs["chosen"][:2] == costs["one range"][:2] == (1, 16 * MIB - 7 * MIB // 32)
-        assert costs["a range a row"][:2] == (64, 2 * MIB)
+        assert costs["a range per row"][:2] == (64, 2 * MIB)

@@ -17,4 +17,4 @@ def test_the_state_is_planned_from_four_processes_to_one() -> None:
     assert load.wanted_bytes == save.state_bytes
     assert load.read_bytes < 1.05 * load.wanted_bytes
     text = as_markdown([save], [load], "this machine")
-    assert "| files a process | 15 | 16 | met |" in text
+    assert "| files per process | 15 | 16 | met |" in text

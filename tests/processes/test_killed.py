@@ -125,9 +125,10 @@ def text_of(kills: list[Kill]) -> str:
             )
     head = ["killed", "in the background", "kills", "the old one", "the new one", "neither"]
     return (
-        f"{len(kills)} jobs of 2 or 4 processes: each loads what the one before left, saves "
-        "17 MB, and loses a process\nwhile it saves them again. Which checkpoint was there then, "
-        "whole and verified, and when the others had\nended; processes are taken for dead after "
-        f"{SILENCE_SECONDS:g} s of silence here, and waited for {TIMEOUT_SECONDS:g} s:\n\n"
+        f"{len(kills)} jobs of 2 or 4 processes. Each job loads the checkpoint of the job before, "
+        "saves 17 MB, and loses a process\nwhile it saves them again. The table shows which "
+        "checkpoint was there afterwards, complete and verified, and when the\nother processes had "
+        f"ended. Here a process counts as dead after {SILENCE_SECONDS:g} s of silence, and the "
+        f"others wait for {TIMEOUT_SECONDS:g} s:\n\n"
         + as_table([*head, "the others end within"], rows)
     )

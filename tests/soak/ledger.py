@@ -24,7 +24,7 @@ from tests.soak.training import State, loss_of, state_at
 
 __all__ = ["PLACES", "Ledger", "kept_of"]
 
-PLACES = ("starting", "before the commit", "committed, not told", "deleting", "between saves")
+PLACES = ("starting", "before the commit", "committed, not reported", "deleting", "between saves")
 
 _SLACK_BYTES = 64 << 10  # directories, and files that are locks
 _SMALL_BYTES = 32 << 10  # the indexes of a step, its directory and the ends of its files
@@ -158,7 +158,7 @@ class Ledger:
             return "before the commit"
         told = max((line.step for line in lines if line.what == "committed"), default=0)
         if lines[-1].what != "restored" and told < self.newest:
-            return "committed, not told"
+            return "committed, not reported"
         if set(whole_steps(self.root)) != kept_of(self.newest) or strangers(self.root):
             return "deleting"
         return "between saves"

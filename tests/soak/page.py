@@ -1,4 +1,4 @@
-"""benchmarks/soak.md: a section for each part of `make soak`, whichever was run last."""
+"""The page benchmarks/soak.md: one section for each part of `make soak`, from its last run."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ SECTIONS = (
 )
 _HEAD = (
     "# Soak: what `make soak` found\n\n"
-    "Written by that run. A kill is SIGKILL; what was killed is checked by another process.\n"
+    "Written by that run. A kill is SIGKILL. Another process then checks the checkpoints.\n"
 )
 
 
 def as_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
 def write_section(title: str, text: str) -> None:
-    """Put a section in its place on the page; nothing where there is no page to be written."""
+    """Replace a section of the page. Do nothing if no page is to be written."""
     if not SOAK:
         return
     path = Path(SOAK)
     old = path.read_text() if path.exists() else ""
     parts = dict(part.split("\n", 1) for part in old.split("\n## ")[1:])
     parts[title] = f"\n{text.strip()}\n\njax {jax.__version__}, {_cores()} cores.\n"
-    known = [name for name in SECTIONS if name in parts]
-    path.write_text(_HEAD + "".join(f"\n## {name}\n{parts[name].rstrip()}\n" for name in known))
+    names = [name for name in SECTIONS if name in parts]
+    path.write_text(_HEAD + "".join(f"\n## {name}\n{parts[name].rstrip()}\n" for name in names))
 
 
 def _cores() -> int:

@@ -12,11 +12,11 @@ __all__ = ["kills_table", "totals_table"]
 
 
 def kills_table(head: Sequence[str], kills: Sequence[tuple[tuple[str, ...], str]]) -> str:
-    """How many were killed in the middle of what.
+    """Return a table of how many processes were killed at which place.
 
     Args:
-        head: what the kinds of kill are called.
-        kills: of each, its kind and the place.
+        head: the column names of the kinds of kill.
+        kills: the kind and the place of each kill.
     """
     kinds = sorted({kind for kind, _ in kills})
     rows = []
@@ -27,9 +27,10 @@ def kills_table(head: Sequence[str], kills: Sequence[tuple[tuple[str, ...], str]
 
 
 def totals_table(ledger: Ledger) -> str:
-    """What came of all of them. It is written only where nothing was lost or wrong."""
+    """Return the table of totals, which is written only if nothing was lost or wrong."""
     head = ["steps", "lost", "wrong", "losses that differ"]
-    head += ["leftovers", "after the next save", "on disk, at most", "bound", "if all was written"]
+    head += ["leftovers", "after the next save", "on disk, at most", "bound"]
+    head += ["if everything were written"]
     sizes = [
         f"{size / 1e6:.1f} MB"
         for size in (ledger.most_bytes, ledger.bound_bytes, ledger.unlinked_bytes)

@@ -31,18 +31,18 @@ def test_every_later_save_works(tmp_path: Path, count: int) -> None:
     _rows.append([count, FAILURES, *(kinds[kind] for kind in KINDS), last - FAILURES, 0, lost])
     write_section(
         "Failures of one process",
-        "A manager in each of several processes of `jax.distributed`, which saves every step with "
-        f"items. Every {GAP} steps one\nprocess failed, at random: an item's state, a leaf, memory,"
-        " an interrupt, a step left out, a save or a restore too many.\nThe loop noted the error "
-        "and went on. A failure may lose its own step, and the next save may report it; every "
-        "other step had to be saved:\n\n"
+        "Each of several processes of `jax.distributed` has a manager, which saves every step with "
+        f"items. Every {GAP} steps one\nprocess failed, at random: in an item's state, in a leaf, "
+        "for lack of memory, by an interrupt, by a skipped step, or\nby an extra save or restore. "
+        "The loop recorded the error and continued. A failure may lose its own step, and the next\n"
+        "save may report it. Every other step had to be saved:\n\n"
         + as_table(
             [
                 "processes",
                 "failures",
                 *KINDS,
                 "other saves",
-                "of these failed",
+                "failed among these",
                 "steps lost in all",
             ],
             _rows,

@@ -141,22 +141,23 @@ def test_failed_saves_are_told_and_cost_nothing(tmp_path: Path) -> None:
     write_section(
         "A full disk",
         f"A disk of {DISK_BYTES >> 20} MiB is filled at a random moment of a save, up to a random "
-        "few blocks; some saves later up\nto the last one; and freed, maybe in the middle of a "
-        f"save. `keep=KeepLast({KEEP_LAST}) | KeepEvery({KEEP_EVERY})`. A save that failed\nwas "
-        "told by `wait`, or by the next `save`; `latest()` was never its step, and no step was "
-        "deleted for it:\n\n"
+        "few blocks. Some saves later it is\nfilled up to the last block. Then it is freed, "
+        "possibly in the middle of a save. The policy is\n"
+        f"`keep=KeepLast({KEEP_LAST}) | KeepEvery({KEEP_EVERY})`. `wait` or the next `save` "
+        "reported every failed save. `latest()` was never its step,\nand no step was deleted for "
+        "it:\n\n"
         + as_table(
             [
                 "disk",
                 "filled and freed",
                 "saves",
                 "failed saves",
-                "told by the next save",
-                "not told",
+                "reported by the next save",
+                "not reported",
                 "good steps lost",
                 "wrong",
                 "leftovers while full, at most",
-                "once there was room",
+                "after space was freed",
             ],
             rows,
         ),

@@ -37,8 +37,10 @@ def test_nothing_is_lost_wrong_or_left(tmp_path: Path) -> None:
     write_section(
         "A run of two processes",
         f"{LIVES} jobs of two processes of `jax.distributed`, one after another, which save as "
-        "above. One process was killed;\nthe other then ended with a `ProcessError`, or with "
-        "process 0:\n\n" + kills_table(["process", "at"], kills) + f"\n{totals_table(ledger)}",
+        "above. One process was killed.\nThe other one then ended with a `ProcessError`, or "
+        "because process 0 had died:\n\n"
+        + kills_table(["process", "at"], kills)
+        + f"\n{totals_table(ledger)}",
     )
 
 

@@ -93,9 +93,9 @@ def test_neither_harms_what_the_other_has_saved(tmp_path: Path) -> None:
     assert strangers(root) == []
     write_section(
         "Two managers of one root",
-        f"{LIVES} times two processes, each with a manager of its own and `keep=KeepLast(4)`: one "
-        "saves the even steps, one the odd\nones, each after the newest that is there. Both were "
-        "killed at random moments. Who is overtaken is told so by an error:\n\n"
+        f"{LIVES} times two processes, each with its own manager and `keep=KeepLast(4)`. One "
+        "saves the even steps, the other the odd\nones, each after the newest existing step. Both "
+        "were killed at random moments. A save that is overtaken raises an error:\n\n"
         + as_table(
             ["newest step", "begun", "committed", "overtaken", "lost", "wrong", "leftovers"],
             [

@@ -39,8 +39,8 @@ def test_nothing_is_lost_wrong_or_left(tmp_path: Path) -> None:
         "A training run",
         f"{LIVES} processes, one after another. Each resumed where the one before was killed, and "
         "saved every step in the\nbackground, with `keep=KeepLast(3) | KeepEvery(20), "
-        "rewrite_every=100`; three quarters of the state are frozen.\nThey were killed at a random "
-        "moment from outside, or at a random call of the system from inside:\n\n"
+        "rewrite_every=100`. Three quarters of the state are frozen.\nThey were killed at a random "
+        "moment from outside, or at a random system call from inside:\n\n"
         + kills_table(["state in", "at"], kills)
         + f"\n{totals_table(ledger)}",
     )
