@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cordwood.testing.processes import Died
+from tests.processes.fake_processes import Died
 from tests.threads import in_threads
 
 __all__ = ["SILENCE_SECONDS", "die_at_any_call"]

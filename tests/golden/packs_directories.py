@@ -14,8 +14,8 @@ import numpy as np
 
 from cordwood.dtypes import to_numpy
 from cordwood.formats.packs.save import plan_job
-from cordwood.processes.coordination import ALONE
-from cordwood.processes.rendezvous import Meeting
+from cordwood.processes.coordination import SINGLE_PROCESS
+from cordwood.processes.rendezvous import Rendezvous
 
 FOLDER = Path(__file__).parent
 WHOLE_AT, SPREAD_AT = FOLDER / "packs-v1-whole", FOLDER / "packs-v1-spread"
@@ -55,9 +55,11 @@ def spread() -> Any:
 
 def write(folder: Path, items: dict[str, tuple[Any, dict[str, str]]]) -> None:
     for number, (prefix, (tree, metadata)) in enumerate(items.items(), start=1):
-        alone = Meeting(ALONE, "save", timeout_seconds=1, silence_seconds=1)
+        alone = Rendezvous(SINGLE_PROCESS, "save", timeout_seconds=1, silence_seconds=1)
         own = f"{number:x}" * 16
-        job = plan_job(folder, tree, prefix=prefix, metadata=metadata, meeting=alone, save_id=own)
+        job = plan_job(
+            folder, tree, prefix=prefix, metadata=metadata, rendezvous=alone, save_id=own
+        )
         job.write(job.leaves.__getitem__)
 
 

@@ -18,9 +18,9 @@ from cordwood import (
     ProcessError,
     SavePolicy,
 )
-from cordwood.testing.processes import FakeHosts, run_processes
 from tests.manager.counters import Counter
 from tests.processes.failures import Huge
+from tests.processes.fake_processes import FakeProcesses, run_processes
 from tests.processes.test_process_group import in_the_foreground, tree_of
 
 __all__ = ["in_the_foreground"]
@@ -93,12 +93,12 @@ def test_the_next_save_works(
     process: int,
     save: SavePolicy | None,
 ) -> None:
-    def work(hosts: FakeHosts) -> dict[int, BaseException]:
+    def work(processes: FakeProcesses) -> dict[int, BaseException]:
         failed: dict[int, BaseException] = {}
         manager = CheckpointManager(tmp_path, save=save, timeout_seconds=TIMEOUT_SECONDS)
         for step in range(1, LAST + 1):
             try:
-                if step == BAD and hosts.index == process:
+                if step == BAD and processes.index == process:
                     fail(manager, step)
                 else:
                     manager.save(step, tree_of(step), items={"data": Counter(step)})
@@ -136,10 +136,12 @@ def test_processes_that_call_save_for_other_steps(
 ) -> None:
     count = len(calls)
 
-    def work(hosts: FakeHosts) -> set[int]:
+    def work(processes: FakeProcesses) -> set[int]:
         failed = set()
         manager = CheckpointManager(tmp_path, save=save, timeout_seconds=TIMEOUT_SECONDS)
-        for step in calls[1 - hosts.index if turned and hosts.index < 2 else hosts.index]:
+        for step in calls[
+            1 - processes.index if turned and processes.index < 2 else processes.index
+        ]:
             try:
                 manager.save(step, tree_of(step))
             except (ProcessError, PendingSaveError):

@@ -20,8 +20,8 @@ from jax.sharding import PartitionSpec as P
 import cordwood
 from cordwood import tree_deserialize_leaves, tree_serialize_leaves
 from cordwood.processes import collective_save, rendezvous
-from cordwood.processes.coordination import current
-from cordwood.processes.joining import Rendezvous
+from cordwood.processes.coordination import current_processes
+from cordwood.processes.joining import Joining
 from cordwood.storage import syscalls
 from cordwood.testing import assert_trees_equal
 from tests.alarms import alarms
@@ -308,23 +308,23 @@ def save_interrupted(path: str, process: int, **options: Any) -> str:
     They come once it has been stopped.
     """
     tree = spread(reference(1), 2)
-    hosts, stopped = current(), f"stopped {path}"
-    arrive = Rendezvous.arrive
+    processes, stopped = current_processes(), f"stopped {path}"
+    arrive = Joining.arrive
 
-    def interrupted(rendezvous: Rendezvous, check: Callable[[], None]) -> str:
+    def interrupted(rendezvous: Joining, check: Callable[[], None]) -> str:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         return arrive(rendezvous, check)
 
     try:
-        if hosts.index != process:
-            assert hosts.get(stopped, 300) is not None
+        if processes.index != process:
+            assert processes.get(stopped, 300) is not None
             cordwood.save(path, tree, **options)
             return "saved"
-        with alarms(), patch.object(Rendezvous, "arrive", interrupted):
+        with alarms(), patch.object(Joining, "arrive", interrupted):
             cordwood.save(path, tree, **options)
     except BaseException as e:  # noqa: BLE001  (looked at by the test)
-        if hosts.index == process:
-            hosts.put(stopped, b"")
+        if processes.index == process:
+            processes.put(stopped, b"")
         return f"{type(e).__name__}: {e}"
     return "saved"
 

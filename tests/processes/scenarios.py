@@ -12,8 +12,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import cordwood
-from cordwood.processes.coordination import Hosts, JaxHosts, current
-from cordwood.processes.rendezvous import Meeting
+from cordwood.processes.coordination import JaxProcesses, Processes, current_processes
+from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.open_files import LocalFile
 
 
@@ -22,33 +22,33 @@ def devices() -> tuple[int, int, int]:
 
 
 def meet(rounds: int) -> list[bytes]:
-    hosts = current()
-    assert isinstance(hosts, JaxHosts)
-    with Meeting(hosts, "test", timeout_seconds=300, silence_seconds=300) as meeting:
+    processes = current_processes()
+    assert isinstance(processes, JaxProcesses)
+    with Rendezvous(processes, "test", timeout_seconds=300, silence_seconds=300) as rendezvous:
         return [
-            meeting.round(f"{hosts.index}.{i}".encode(), lambda values: b",".join(values))
+            rendezvous.exchange(f"{processes.index}.{i}".encode(), lambda values: b",".join(values))
             for i in range(rounds)
         ]
 
 
-def deletes_what_is_meant(hosts: Hosts) -> None:
+def deletes_what_is_meant(processes: Processes) -> None:
     """A key, or what lies under a slash; asked of every store."""
     for key in ("say/6", "say/64", "say/7/x", "heard/1"):
-        hosts.put(f"r/{key}", b"1")
-    hosts.delete("r/say/6")
-    assert hosts.list("r/say/") == {"64": b"1", "7/x": b"1"}
-    hosts.delete("r/say/")
-    assert hosts.list("r/") == {"heard/1": b"1"}
-    hosts.delete("r/")
-    assert hosts.list("r/") == {}
+        processes.put(f"r/{key}", b"1")
+    processes.delete("r/say/6")
+    assert processes.list("r/say/") == {"64": b"1", "7/x": b"1"}
+    processes.delete("r/say/")
+    assert processes.list("r/") == {"heard/1": b"1"}
+    processes.delete("r/")
+    assert processes.list("r/") == {}
 
 
 def delete_keys() -> None:
     """jax's store deletes what `Hosts.delete` says; process 0 asks it."""
-    hosts = current()
-    assert isinstance(hosts, JaxHosts)
-    if hosts.index == 0:
-        deletes_what_is_meant(hosts)
+    processes = current_processes()
+    assert isinstance(processes, JaxProcesses)
+    if processes.index == 0:
+        deletes_what_is_meant(processes)
 
 
 def load_onto(

@@ -10,10 +10,10 @@ import pytest
 from cordwood.errors import ProcessError
 from cordwood.processes import collective_save
 from cordwood.processes.collective_save import save_together
-from cordwood.processes.coordination import ALONE, Hosts
-from cordwood.processes.rendezvous import Meeting
-from cordwood.testing.processes import FakeHosts, run_processes
+from cordwood.processes.coordination import SINGLE_PROCESS, Processes
+from cordwood.processes.rendezvous import Rendezvous
 from tests.deaths import SILENCE_SECONDS, die_at_any_call
+from tests.processes.fake_processes import FakeProcesses, run_processes
 
 COUNT = 3
 
@@ -35,7 +35,7 @@ class Disk:
 
 
 def save(
-    hosts: Hosts,
+    processes: Processes,
     disk: Disk,
     *,
     prints: bytes = b"same",
@@ -47,22 +47,24 @@ def save(
         assert told == "told-by-0"
         if fails is not None:
             raise fails
-        disk.written[hosts.index] = save_id
-        return f"report {hosts.index}".encode()
+        disk.written[processes.index] = save_id
+        return f"report {processes.index}".encode()
 
     def commit(save_id: str, reports: list[bytes]) -> None:
-        assert hosts.index == 0
+        assert processes.index == 0
         if commit_fails is not None:
             raise commit_fails
         disk.committed.append((save_id, reports))
 
-    with Meeting(hosts, "save x", timeout_seconds=100, silence_seconds=silence_seconds) as meeting:
+    with Rendezvous(
+        processes, "save x", timeout_seconds=100, silence_seconds=silence_seconds
+    ) as rendezvous:
         save_together(
-            meeting,
+            rendezvous,
             disk,
             where="x",
-            save_id=f"{hosts.index}" * 16,
-            tell=lambda: f"told-by-{hosts.index}",
+            save_id=f"{processes.index}" * 16,
+            tell=lambda: f"told-by-{processes.index}",
             prints=lambda: [prints * 16],
             specs=[],
             write=write,
@@ -77,7 +79,7 @@ def texts(outcomes: list[Any]) -> set[str]:
 
 def test_alone() -> None:
     disk = Disk()
-    save(ALONE, disk)
+    save(SINGLE_PROCESS, disk)
     ((save_id, reports),) = disk.committed
     assert reports == [b"report 0"]
     assert save_id == "0" * 16
@@ -86,7 +88,7 @@ def test_alone() -> None:
 
 def test_all_write_and_process_0_commits() -> None:
     disk = Disk()
-    outcomes = run_processes(COUNT, lambda hosts: save(hosts, disk))
+    outcomes = run_processes(COUNT, lambda processes: save(processes, disk))
     assert [outcome.error for outcome in outcomes] == [None] * COUNT
     ((save_id, reports),) = disk.committed
     assert reports == [b"report 0", b"report 1", b"report 2"]
@@ -98,8 +100,8 @@ def test_a_process_fails_to_write(process: int) -> None:
     disk = Disk()
     full = OSError(28, "No space left")
 
-    def work(hosts: FakeHosts) -> None:
-        save(hosts, disk, fails=full if hosts.index == process else None)
+    def work(processes: FakeProcesses) -> None:
+        save(processes, disk, fails=full if processes.index == process else None)
 
     outcomes = run_processes(COUNT, work)
     assert outcomes.pop(process).error is full
@@ -111,19 +113,21 @@ def test_a_process_fails_to_write(process: int) -> None:
 def test_process_0_fails_to_commit() -> None:
     disk = Disk()
     full = OSError(28, "No space left")
-    outcomes = run_processes(COUNT, lambda hosts: save(hosts, disk, commit_fails=full))
+    outcomes = run_processes(COUNT, lambda processes: save(processes, disk, commit_fails=full))
     assert outcomes[0].error is full
     assert texts(outcomes[1:]) == {"process 0 failed to save x: OSError: [Errno 28] No space left"}
 
 
 def test_a_process_dies_at_any_call() -> None:
-    def count_calls(hosts: FakeHosts, disk: Disk) -> int:
-        save(hosts, disk, silence_seconds=SILENCE_SECONDS)
-        return hosts.calls
+    def count_calls(processes: FakeProcesses, disk: Disk) -> int:
+        save(processes, disk, silence_seconds=SILENCE_SECONDS)
+        return processes.calls
 
     def die(number: int) -> BaseException | None:
         disk = Disk()
-        outcomes = run_processes(COUNT, lambda hosts: count_calls(hosts, disk), dies_at={1: number})
+        outcomes = run_processes(
+            COUNT, lambda processes: count_calls(processes, disk), dies_at={1: number}
+        )
         error = outcomes.pop(1).error
         if error is None or disk.committed:  # it had no such call, or had reported
             assert [outcome.error for outcome in outcomes] == [None, None]
@@ -132,7 +136,7 @@ def test_a_process_dies_at_any_call() -> None:
         return error
 
     counted = Disk()
-    calls = run_processes(COUNT, lambda hosts: count_calls(hosts, counted))[1].value
+    calls = run_processes(COUNT, lambda processes: count_calls(processes, counted))[1].value
     die_at_any_call(calls, die, least=5)
 
 
@@ -140,7 +144,7 @@ def test_a_directory_that_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(collective_save, "MARK_SECONDS", 0.1)
     disks = [Disk(), Disk(), Disk()]
     disks[2] = disks[0]
-    outcomes = run_processes(COUNT, lambda hosts: save(hosts, disks[hosts.index]))
+    outcomes = run_processes(COUNT, lambda processes: save(processes, disks[processes.index]))
     (text,) = texts(outcomes)
     assert text.startswith("x is not one directory for all processes: process 1 (on ")
     assert not any(disk.written or disk.committed for disk in disks)
@@ -149,8 +153,8 @@ def test_a_directory_that_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None
 def test_trees_that_differ() -> None:
     disk = Disk()
 
-    def work(hosts: FakeHosts) -> None:
-        save(hosts, disk, prints=b"else" if hosts.index == 2 else b"same")
+    def work(processes: FakeProcesses) -> None:
+        save(processes, disk, prints=b"else" if processes.index == 2 else b"same")
 
     (text,) = texts(run_processes(COUNT, work))
     assert "process 2 would save something else than process 0" in text
@@ -161,10 +165,10 @@ def test_nobody_writes_before_everybody_is_here() -> None:
     disk = Disk()
     ready = threading.Event()
 
-    def work(hosts: FakeHosts) -> None:
-        if hosts.index == 1:
+    def work(processes: FakeProcesses) -> None:
+        if processes.index == 1:
             ready.wait(0.3)
             assert not disk.written
-        save(hosts, disk)
+        save(processes, disk)
 
     assert [o.error for o in run_processes(COUNT, work)] == [None] * COUNT

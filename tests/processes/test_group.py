@@ -1,4 +1,4 @@
-"""Groups of real processes, and their meetings over jax's coordination service."""
+"""Groups of real processes, and their rendezvous over jax's coordination service."""
 
 from __future__ import annotations
 

@@ -11,17 +11,19 @@ import pytest
 import cordwood
 from cordwood.errors import ProcessError
 from cordwood.processes import wait_log
-from cordwood.processes.coordination import Hosts
+from cordwood.processes.coordination import Processes
 from cordwood.processes.join_messages import compare, encode_failure, key_of
-from cordwood.processes.rendezvous import Meeting
-from cordwood.testing.processes import FakeHosts, Outcome, Store, run_processes
+from cordwood.processes.rendezvous import Rendezvous
+from tests.processes.fake_processes import FakeProcesses, Outcome, Store, run_processes
 
 TIMEOUT_SECONDS = 4.0
 
 
-def meet(hosts: Hosts, purpose: str, *, fail: bool = False, background: bool = False) -> bytes:
-    met = Meeting(
-        hosts,
+def meet(
+    processes: Processes, purpose: str, *, fail: bool = False, background: bool = False
+) -> bytes:
+    met = Rendezvous(
+        processes,
         purpose,
         timeout_seconds=TIMEOUT_SECONDS,
         silence_seconds=100,
@@ -31,17 +33,17 @@ def meet(hosts: Hosts, purpose: str, *, fail: bool = False, background: bool = F
         met.give_up(ZeroDivisionError("odd"))
         raise ZeroDivisionError("odd")
     with met:
-        return met.round(str(hosts.index).encode(), b"".join)
+        return met.exchange(str(processes.index).encode(), b"".join)
 
 
 def met_for(calls: Mapping[int, Sequence[str]], *, store: Store | None = None) -> list[list[str]]:
     """For each process, the purposes for which it met all others; "x!": it fails there."""
 
-    def work(hosts: FakeHosts) -> list[str]:
+    def work(processes: FakeProcesses) -> list[str]:
         found = []
-        for purpose in calls[hosts.index]:
+        for purpose in calls[processes.index]:
             try:
-                meet(hosts, purpose.rstrip("!"), fail=purpose.endswith("!"))
+                meet(processes, purpose.rstrip("!"), fail=purpose.endswith("!"))
                 found.append(purpose)
             except (ProcessError, ZeroDivisionError):
                 pass
@@ -116,11 +118,11 @@ def test_a_path_that_one_process_left_out_once() -> None:
 def test_the_background_tells_who_is_past() -> None:
     """One waits in the foreground; the others wait for it in a save that it never began."""
 
-    def work(hosts: FakeHosts) -> str:
-        if hosts.index == 1:
+    def work(processes: FakeProcesses) -> str:
+        if processes.index == 1:
             with pytest.raises(ProcessError, match="process 0 waits for it to save run/4: every"):
-                meet(hosts, "look for step 3 of run")
-        return meet(hosts, "save run/4", background=True).decode()
+                meet(processes, "look for step 3 of run")
+        return meet(processes, "save run/4", background=True).decode()
 
     begun = time.monotonic()
     outcomes = run_processes(3, work)
@@ -129,8 +131,8 @@ def test_the_background_tells_who_is_past() -> None:
 
 
 def test_whoever_is_behind_is_told_so_at_once() -> None:
-    def work(hosts: FakeHosts) -> None:
-        meet(hosts, "save s4" if hosts.index == 2 else "save s3")
+    def work(processes: FakeProcesses) -> None:
+        meet(processes, "save s4" if processes.index == 2 else "save s3")
 
     outcomes = run_processes(3, work)
     message = "process 2 came to save s4, process 0 to save s3: every process must make the same"
@@ -144,10 +146,10 @@ def test_a_wait_is_reported(
 ) -> None:
     monkeypatch.setattr(wait_log, "REPORT_SECONDS", 0.5)
 
-    def work(hosts: FakeHosts) -> None:
-        if hosts.index != 1:
+    def work(processes: FakeProcesses) -> None:
+        if processes.index != 1:
             with pytest.raises(ProcessError):
-                meet(hosts, "save ckpt/100")
+                meet(processes, "save ckpt/100")
 
     with caplog.at_level(logging.WARNING, logger="cordwood"):
         run_processes(3, work)
@@ -158,7 +160,7 @@ def test_a_wait_is_reported(
     )
 
 
-class GivesUpAtTheSameMoment(FakeHosts):
+class GivesUpAtTheSameMoment(FakeProcesses):
     """Process 1; process 0 gives up just before process 1 looks whether it is there."""
 
     def list(self, prefix: str) -> Mapping[str, bytes]:
@@ -169,8 +171,8 @@ class GivesUpAtTheSameMoment(FakeHosts):
 
 
 def test_the_reason_of_process_0_is_heard_in_the_last_moment() -> None:
-    hosts = GivesUpAtTheSameMoment(Store(), 1, 3)
-    met = Meeting(hosts, "save x", timeout_seconds=0.1, silence_seconds=100)
+    processes = GivesUpAtTheSameMoment(Store(), 1, 3)
+    met = Rendezvous(processes, "save x", timeout_seconds=0.1, silence_seconds=100)
     with pytest.raises(ProcessError, match=r"^process 2 did not come$"), met:
         pass
 
@@ -199,10 +201,10 @@ def test_which_purpose_comes_first() -> None:
 def test_an_extra_save_of_one_process_costs_that_one_alone(tmp_path: object) -> None:
     """F40: through `cordwood.save`, whose paths tell who is ahead."""
 
-    def work(hosts: FakeHosts) -> list[str]:
+    def work(processes: FakeProcesses) -> list[str]:
         saved = []
         steps = ["s0", "s1", "s2", "s3"]
-        for name in ["extra", *steps] if hosts.index == 0 else steps:
+        for name in ["extra", *steps] if processes.index == 0 else steps:
             try:
                 cordwood.save(f"{tmp_path}/{name}", {"w": 1}, timeout_seconds=TIMEOUT_SECONDS)
                 saved.append(name)

@@ -23,9 +23,9 @@ from cordwood import (
     WhenIdle,
 )
 from cordwood.io.background_save import PendingSave
-from cordwood.processes.process_group import Company
-from cordwood.testing.processes import FakeHosts, Outcome, Store, run_processes
+from cordwood.processes.process_group import ProcessGroup
 from tests.manager.counters import Counter
+from tests.processes.fake_processes import FakeProcesses, Outcome, Store, run_processes
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def values(outcomes: list[Outcome]) -> list[Any]:
     "policy", [EverySteps(10), EverySteps(10) | EverySeconds(1000), EverySteps(10) & WhenIdle()]
 )
 def test_a_run(tmp_path: Path, policy: Any) -> None:
-    def work(hosts: FakeHosts) -> Any:
+    def work(processes: FakeProcesses) -> Any:
         with CheckpointManager(tmp_path, save=policy, keep=KeepLast(2)) as manager:
             assert manager.restore(like=tree_of(0)) is None
             asked = [
@@ -92,8 +92,8 @@ def test_a_run(tmp_path: Path, policy: Any) -> None:
 def test_the_clock_of_process_0_counts(tmp_path: Path) -> None:
     """Of policies that differ, as those do that look at different clocks."""
 
-    def work(hosts: FakeHosts) -> list[bool]:
-        seconds = 1e-9 if hosts.index == 0 else 1e9
+    def work(processes: FakeProcesses) -> list[bool]:
+        seconds = 1e-9 if processes.index == 0 else 1e9
         manager = CheckpointManager(tmp_path, save=EverySeconds(seconds), keep=1)
         with manager:
             return [manager.save(step, tree_of(step)) is not None for step in range(3)]
@@ -105,7 +105,7 @@ def test_the_clock_of_process_0_counts(tmp_path: Path) -> None:
 def test_many_decisions_leave_few_keys(tmp_path: Path) -> None:
     store = Store()
 
-    def work(hosts: FakeHosts) -> list[bool]:
+    def work(processes: FakeProcesses) -> list[bool]:
         manager = CheckpointManager(tmp_path, save=EverySteps(1000) & EverySeconds(1e9))
         asked = [manager.should_save(step) for step in range(1, 1000)]
         CheckpointManager(tmp_path).restore()  # so that they end together
@@ -119,21 +119,21 @@ def test_a_process_that_lags_hears_every_decision(tmp_path: Path) -> None:
     """Those that were heard are deleted, and no others: 'say/6' is not 'say/64'."""
     ahead = threading.Event()
 
-    def work(hosts: FakeHosts) -> int:
+    def work(processes: FakeProcesses) -> int:
         policy = EverySteps(1000) & EverySeconds(1e9)
         manager = CheckpointManager(tmp_path, save=policy, timeout_seconds=30)
         for step in range(1, 200):
-            if hosts.index == 1 and step == 66:  # it has said that it heard number 64
+            if processes.index == 1 and step == 66:  # it has said that it heard number 64
                 assert ahead.wait(60)
             manager.should_save(step)
-        if hosts.index == 0:
+        if processes.index == 0:
             ahead.set()
         return step
 
     assert values(run_processes(2, work)) == [199, 199]
 
 
-def decide(hosts: FakeHosts, root: Path, steps: Sequence[int]) -> list[int | str]:
+def decide(processes: FakeProcesses, root: Path, steps: Sequence[int]) -> list[int | str]:
     """Ask whether to save some steps; those that were asked about, or the errors."""
     manager = CheckpointManager(root, save=EverySeconds(1e9), timeout_seconds=10)
     found: list[int | str] = []
@@ -148,13 +148,17 @@ def decide(hosts: FakeHosts, root: Path, steps: Sequence[int]) -> list[int | str
 
 def test_who_left_a_step_out_hears_of_the_next(tmp_path: Path) -> None:
     steps = {0: [1, 2, 3, 4, 5], 1: [1, 4, 5], 2: [1, 2, 3, 4, 5]}
-    outcomes = run_processes(3, lambda hosts: decide(hosts, tmp_path, steps[hosts.index]))
+    outcomes = run_processes(
+        3, lambda processes: decide(processes, tmp_path, steps[processes.index])
+    )
     assert values(outcomes) == list(steps.values())
 
 
 def test_who_is_asked_of_a_step_that_process_0_left_out(tmp_path: Path) -> None:
     steps = {0: [1, 4, 5], 1: [1, 2, 2, 4, 5]}
-    outcomes = run_processes(2, lambda hosts: decide(hosts, tmp_path, steps[hosts.index]))
+    outcomes = run_processes(
+        2, lambda processes: decide(processes, tmp_path, steps[processes.index])
+    )
     first, other = values(outcomes)
     assert first == [1, 4, 5]
     for text in other[1:3]:
@@ -166,24 +170,24 @@ def test_who_is_asked_of_a_step_that_process_0_left_out(tmp_path: Path) -> None:
 def test_decisions_after_a_run_has_gone_back(tmp_path: Path) -> None:
     said = threading.Event()
 
-    def work(hosts: FakeHosts) -> list[int | str]:
-        company = Company("run", timeout_seconds=10)
-        if hosts.index == 0:
+    def work(processes: FakeProcesses) -> list[int | str]:
+        group = ProcessGroup("run", timeout_seconds=10)
+        if processes.index == 0:
             for step in (8, 9, 5, 6):
-                company.decide(step, lambda _: "", told=False)
+                group.decide(step, lambda _: "", told=False)
             said.set()
             return []
         assert said.wait(60)
-        return [company.decide(step, lambda _: None, told=False)[1] or "" for step in (8, 5, 6)]
+        return [group.decide(step, lambda _: None, told=False)[1] or "" for step in (8, 5, 6)]
 
     assert values(run_processes(2, work))[1] == ["", "", ""]
 
 
 def test_process_0_does_not_come(tmp_path: Path) -> None:
-    def work(hosts: FakeHosts) -> None:
-        company = Company("run", timeout_seconds=0.1)
-        if hosts.index:
-            company.decide(7, lambda _: None, told=False)
+    def work(processes: FakeProcesses) -> None:
+        group = ProcessGroup("run", timeout_seconds=0.1)
+        if processes.index:
+            group.decide(7, lambda _: None, told=False)
 
     message = r"process 0 did not come within 0.1 s to say whether step 7 of run is to be saved"
     with pytest.raises(ProcessError, match=message):
@@ -200,7 +204,7 @@ def test_damage_that_any_process_finds_is_passed_over_by_all(tmp_path: Path) -> 
     data[-1] ^= 1
     file.write_bytes(data)
 
-    def work(hosts: FakeHosts) -> Any:
+    def work(processes: FakeProcesses) -> Any:
         manager = CheckpointManager(tmp_path)
         restored = manager.restore(like=tree_of(0))
         assert restored is not None
@@ -213,7 +217,7 @@ def test_a_step_that_is_not_newer_ends_the_save_of_all(tmp_path: Path) -> None:
     with CheckpointManager(tmp_path) as manager:
         manager.save(7, tree_of(7))
 
-    def work(hosts: FakeHosts) -> None:
+    def work(processes: FakeProcesses) -> None:
         manager = CheckpointManager(tmp_path)
         manager.save(5, tree_of(5))
         manager.wait()
@@ -226,20 +230,20 @@ def test_a_step_that_is_not_newer_ends_the_save_of_all(tmp_path: Path) -> None:
 
 
 def test_a_step_that_is_not_there_is_an_error_on_all(tmp_path: Path) -> None:
-    outcomes = run_processes(2, lambda hosts: CheckpointManager(tmp_path).restore(3))
+    outcomes = run_processes(2, lambda processes: CheckpointManager(tmp_path).restore(3))
     assert isinstance(outcomes[0].error, FileNotFoundError)
     assert isinstance(outcomes[1].error, ProcessError)
     assert "there is no step 3; there are: none" in str(outcomes[1].error)
 
 
 def test_each_process_has_its_own(tmp_path: Path) -> None:
-    def save(hosts: FakeHosts) -> None:
-        data = Counter(hosts.index, hosts.count)
+    def save(processes: FakeProcesses) -> None:
+        data = Counter(processes.index, processes.count)
         next(data)
         with CheckpointManager(tmp_path) as manager:
             manager.save(1, tree_of(1), items={"data": data, "same": Counter(7)})
 
-    def restore(hosts: FakeHosts) -> int:
+    def restore(processes: FakeProcesses) -> int:
         data = Counter()
         CheckpointManager(tmp_path).restore(items={"data": data})
         return next(data)
@@ -256,8 +260,8 @@ def test_each_process_has_its_own(tmp_path: Path) -> None:
 
 
 def test_processes_with_other_items(tmp_path: Path) -> None:
-    def save(hosts: FakeHosts) -> None:
-        name = "data" if hosts.index == 0 else "date"
+    def save(processes: FakeProcesses) -> None:
+        name = "data" if processes.index == 0 else "date"
         CheckpointManager(tmp_path).save(1, tree_of(1), items={name: Counter()})
 
     outcomes = run_processes(2, save)
@@ -282,12 +286,12 @@ class Shuffle:
 def test_processes_save_trees_and_states_with_arrays(tmp_path: Path) -> None:
     ema = {"w": np.arange(5.0)}
 
-    def save(hosts: FakeHosts) -> None:
-        shuffle = Shuffle({"order": np.arange(3) + hosts.index, "at": hosts.index})
+    def save(processes: FakeProcesses) -> None:
+        shuffle = Shuffle({"order": np.arange(3) + processes.index, "at": processes.index})
         with CheckpointManager(tmp_path) as manager:
             manager.save(1, tree_of(1), items={"data": shuffle, "ema": ema})
 
-    def restore(hosts: FakeHosts) -> Any:
+    def restore(processes: FakeProcesses) -> Any:
         shuffle = Shuffle()
         items = {"data": shuffle, "ema": ema}
         restored = StepReader(tmp_path).restore(items=items, required=True)
@@ -305,8 +309,8 @@ def test_processes_save_trees_and_states_with_arrays(tmp_path: Path) -> None:
 
 
 def test_trees_beside_the_tree_must_be_equal_on_all_processes(tmp_path: Path) -> None:
-    def save(hosts: FakeHosts) -> None:
-        ema = {"w": np.full(5, hosts.index)}
+    def save(processes: FakeProcesses) -> None:
+        ema = {"w": np.full(5, processes.index)}
         with CheckpointManager(tmp_path) as manager:
             manager.save(1, tree_of(1), items={"ema": ema})
 
@@ -319,9 +323,9 @@ def test_trees_beside_the_tree_must_be_equal_on_all_processes(tmp_path: Path) ->
 def test_processes_restore_the_same_step(tmp_path: Path) -> None:
     save_two_steps(tmp_path)
 
-    def work(hosts: FakeHosts) -> Any:
+    def work(processes: FakeProcesses) -> Any:
         reader = StepReader(tmp_path)
-        return reader.restore(1) if hosts.index == 0 else reader.restore(2)
+        return reader.restore(1) if processes.index == 0 else reader.restore(2)
 
     outcomes = run_processes(2, work)
     for outcome in outcomes:
@@ -330,9 +334,9 @@ def test_processes_restore_the_same_step(tmp_path: Path) -> None:
         assert "process 0 step 1: every process must restore the same" in str(outcome.error)
         assert "let it choose, and send its choice to the others" in str(outcome.error)
 
-    def newest(hosts: FakeHosts) -> Any:
+    def newest(processes: FakeProcesses) -> Any:
         reader = StepReader(tmp_path)
-        return reader.restore() if hosts.index == 0 else reader.restore(2)
+        return reader.restore() if processes.index == 0 else reader.restore(2)
 
     outcomes = run_processes(2, newest)
     assert "process 1 came to restore step 2 of " in str(outcomes[1].error)
@@ -341,9 +345,9 @@ def test_processes_restore_the_same_step(tmp_path: Path) -> None:
 def test_processes_wait_for_steps_together(tmp_path: Path) -> None:
     save_two_steps(tmp_path)
 
-    def work(hosts: FakeHosts) -> Any:
+    def work(processes: FakeProcesses) -> Any:
         reader = StepReader(tmp_path)
-        if hosts.index == 1:  # this one sees nothing: process 0 looks for all
+        if processes.index == 1:  # this one sees nothing: process 0 looks for all
             reader._listing.steps = list  # type: ignore[method-assign]
         return [
             reader.wait_for_new_step(0),
@@ -355,7 +359,7 @@ def test_processes_wait_for_steps_together(tmp_path: Path) -> None:
 
 
 def test_processes_go_back_together(tmp_path: Path) -> None:
-    def work(_: FakeHosts) -> Any:
+    def work(_: FakeProcesses) -> Any:
         with CheckpointManager(tmp_path) as manager:
             for step in (1, 2, 3):
                 manager.save(step, tree_of(step))

@@ -9,23 +9,23 @@ from collections.abc import Callable
 import pytest
 
 from cordwood.errors import ProcessError
-from cordwood.processes.coordination import ALONE, Hosts, current
+from cordwood.processes.coordination import SINGLE_PROCESS, Processes, current_processes
 from cordwood.processes.join_messages import named
-from cordwood.processes.rendezvous import Meeting
-from cordwood.testing.processes import Died, FakeHosts, Outcome, Store, run_processes
+from cordwood.processes.rendezvous import Rendezvous
 from tests.deaths import SILENCE_SECONDS, die_at_any_call
+from tests.processes.fake_processes import Died, FakeProcesses, Outcome, Store, run_processes
 
 COUNT = 4
 
 
-def meeting(
-    hosts: Hosts, purpose: str = "save x", timeout: float = 100, silence: float = 100
-) -> Meeting:
-    return Meeting(hosts, purpose, timeout_seconds=timeout, silence_seconds=silence)
+def new_rendezvous(
+    processes: Processes, purpose: str = "save x", timeout: float = 100, silence: float = 100
+) -> Rendezvous:
+    return Rendezvous(processes, purpose, timeout_seconds=timeout, silence_seconds=silence)
 
 
-def barrier(met: Meeting) -> None:
-    met.round(b"", lambda _: b"")
+def barrier(rendezvous: Rendezvous) -> None:
+    rendezvous.exchange(b"", lambda _: b"")
 
 
 def join(values: list[bytes]) -> bytes:
@@ -39,22 +39,24 @@ def texts(outcomes: list[Outcome]) -> list[str]:
 
 
 def test_alone_there_is_nobody_to_wait_for() -> None:
-    assert current() is ALONE
-    with meeting(ALONE) as alone:
-        assert alone.round(b"v", join) == b"v"
+    assert current_processes() is SINGLE_PROCESS
+    with new_rendezvous(SINGLE_PROCESS) as alone:
+        assert alone.exchange(b"v", join) == b"v"
         barrier(alone)
-    assert ALONE.list("cordwood/") == {}
+    assert SINGLE_PROCESS.list("cordwood/") == {}
 
 
 @pytest.mark.parametrize("delays", [{}, {0: 0.02}, {3: 0.02}], ids=["even", "slow-0", "slow-3"])
 def test_process_0_answers_everybody(delays: dict[int, float]) -> None:
-    def work(hosts: Hosts) -> list[bytes]:
-        assert current() is hosts
+    def work(processes: Processes) -> list[bytes]:
+        assert current_processes() is processes
         answers = []
         for purpose in ("save x", "save y"):
-            with meeting(hosts, purpose) as met:
-                barrier(met)
-                answers += [met.round(f"{hosts.index}.{i}".encode(), join) for i in range(3)]
+            with new_rendezvous(processes, purpose) as rendezvous:
+                barrier(rendezvous)
+                answers += [
+                    rendezvous.exchange(f"{processes.index}.{i}".encode(), join) for i in range(3)
+                ]
         return answers
 
     store = Store()
@@ -66,10 +68,10 @@ def test_process_0_answers_everybody(delays: dict[int, float]) -> None:
 
 
 def test_rooms_are_cleared_once_everybody_has_left() -> None:
-    def work(hosts: Hosts) -> None:
+    def work(processes: Processes) -> None:
         for _ in range(20):
-            with meeting(hosts) as met:
-                barrier(met)
+            with new_rendezvous(processes) as rendezvous:
+                barrier(rendezvous)
 
     store = Store()
     run_processes(COUNT, work, store=store)
@@ -77,13 +79,13 @@ def test_rooms_are_cleared_once_everybody_has_left() -> None:
     assert len(rooms - {"alive", "born"}) < 5
 
 
-def fail_in(process: int, error: Callable[[], BaseException]) -> Callable[[Hosts], None]:
-    def work(hosts: Hosts) -> None:
-        with meeting(hosts) as met:
-            barrier(met)
-            if hosts.index == process:
+def fail_in(process: int, error: Callable[[], BaseException]) -> Callable[[Processes], None]:
+    def work(processes: Processes) -> None:
+        with new_rendezvous(processes) as rendezvous:
+            barrier(rendezvous)
+            if processes.index == process:
                 raise error()
-            met.round(b"", join)
+            rendezvous.exchange(b"", join)
 
     return work
 
@@ -102,12 +104,12 @@ def test_a_failure_is_told_to_all_at_once(process: int, error: Callable[[], Base
 
 @pytest.mark.parametrize("process", [0, 2])
 def test_a_process_that_will_not_come_says_so(process: int) -> None:
-    def work(hosts: Hosts) -> None:
-        met = meeting(hosts)
-        if hosts.index == process:
-            met.give_up(ValueError("a leaf that cannot be stored"))
+    def work(processes: Processes) -> None:
+        rendezvous = new_rendezvous(processes)
+        if processes.index == process:
+            rendezvous.give_up(ValueError("a leaf that cannot be stored"))
             return
-        with met:
+        with rendezvous:
             raise AssertionError("not all are here")
 
     begun = time.monotonic()
@@ -124,9 +126,9 @@ def test_process_0_refuses_what_the_others_sent() -> None:
     def refuse(values: list[bytes]) -> bytes:
         raise ValueError(f"leaf w of process {values.index(b'odd')} differs")
 
-    def work(hosts: Hosts) -> None:
-        with meeting(hosts) as met:
-            met.round(b"odd" if hosts.index == 3 else b"", refuse)
+    def work(processes: Processes) -> None:
+        with new_rendezvous(processes) as rendezvous:
+            rendezvous.exchange(b"odd" if processes.index == 3 else b"", refuse)
 
     outcomes = run_processes(COUNT, work)
     assert isinstance(outcomes[0].error, ValueError)
@@ -135,13 +137,13 @@ def test_process_0_refuses_what_the_others_sent() -> None:
 
 
 def test_failures_are_noticed_in_the_middle_of_long_work() -> None:
-    def work(hosts: Hosts) -> None:
-        with meeting(hosts, silence=10) as met:
-            barrier(met)
-            if hosts.index == 1:
+    def work(processes: Processes) -> None:
+        with new_rendezvous(processes, silence=10) as rendezvous:
+            barrier(rendezvous)
+            if processes.index == 1:
                 raise OSError(5, "Input/output error")
             while True:
-                met.check()
+                rendezvous.poll()
                 time.sleep(0.01)
 
     outcomes = run_processes(COUNT, work)
@@ -149,11 +151,11 @@ def test_failures_are_noticed_in_the_middle_of_long_work() -> None:
     assert all("process 1 failed to save x: OSError" in text for text in texts(outcomes))
 
 
-def two_rounds(hosts: FakeHosts) -> int:
-    with meeting(hosts, silence=SILENCE_SECONDS) as met:
-        barrier(met)
-        barrier(met)
-    return hosts.calls
+def two_rounds(processes: FakeProcesses) -> int:
+    with new_rendezvous(processes, silence=SILENCE_SECONDS) as rendezvous:
+        barrier(rendezvous)
+        barrier(rendezvous)
+    return processes.calls
 
 
 class Noted(dict[str, bytes]):
@@ -193,9 +195,9 @@ def test_process_0_dies() -> None:
 
 
 def test_a_process_that_never_comes_is_named() -> None:
-    def work(hosts: Hosts) -> None:
-        if hosts.index not in (1, 3):
-            with meeting(hosts, timeout=3):
+    def work(processes: Processes) -> None:
+        if processes.index not in (1, 3):
+            with new_rendezvous(processes, timeout=3):
                 raise AssertionError("not all are here")
 
     outcomes = run_processes(COUNT, work)
@@ -204,9 +206,9 @@ def test_a_process_that_never_comes_is_named() -> None:
 
 
 def test_process_0_never_comes() -> None:
-    def work(hosts: Hosts) -> None:
-        if hosts.index:
-            with meeting(hosts, timeout=0.1, silence=0.2):
+    def work(processes: Processes) -> None:
+        if processes.index:
+            with new_rendezvous(processes, timeout=0.1, silence=0.2):
                 raise AssertionError("not all are here")
 
     for text in texts(run_processes(COUNT, work)[1:]):
@@ -214,26 +216,26 @@ def test_process_0_never_comes() -> None:
 
 
 def test_a_stall_of_process_0_is_nobody_elses_death() -> None:
-    def work(hosts: Hosts) -> None:
-        with meeting(hosts, silence=0.4) as met:
-            barrier(met)
-            if hosts.index == 1:
+    def work(processes: Processes) -> None:
+        with new_rendezvous(processes, silence=0.4) as rendezvous:
+            barrier(rendezvous)
+            if processes.index == 1:
                 time.sleep(1)  # alive all the while: its beats go on
-            barrier(met)
+            barrier(rendezvous)
 
     delays = {0: 0.25}  # each of process 0's calls takes longer than the silence it allows
     assert all(o.error is None for o in run_processes(2, work, delay_seconds=delays))
 
 
 def test_a_process_that_works_on_is_waited_for() -> None:
-    def work(hosts: Hosts) -> None:
-        with meeting(hosts, timeout=2, silence=3) as met:
-            barrier(met)
+    def work(processes: Processes) -> None:
+        with new_rendezvous(processes, timeout=2, silence=3) as rendezvous:
+            barrier(rendezvous)
             until = time.monotonic() + 8  # longer than the others wait for process 0's answer
-            while hosts.index == 1 and time.monotonic() < until:
-                met.check()
+            while processes.index == 1 and time.monotonic() < until:
+                rendezvous.poll()
                 time.sleep(0.05)
-            barrier(met)
+            barrier(rendezvous)
 
     assert all(o.error is None for o in run_processes(3, work))
 
@@ -241,15 +243,15 @@ def test_a_process_that_works_on_is_waited_for() -> None:
 def test_a_process_that_gets_no_further_is_not() -> None:
     given_up = threading.Event()
 
-    def work(hosts: Hosts) -> None:
+    def work(processes: Processes) -> None:
         try:
-            with meeting(hosts, timeout=2, silence=10) as met:
-                barrier(met)
-                if hosts.index == 1:
+            with new_rendezvous(processes, timeout=2, silence=10) as rendezvous:
+                barrier(rendezvous)
+                if processes.index == 1:
                     assert given_up.wait(60)  # it beats each second all the while
-                barrier(met)
+                barrier(rendezvous)
         finally:
-            if hosts.index == 0:
+            if processes.index == 0:
                 given_up.set()
 
     for text in texts(run_processes(3, work)):
@@ -263,16 +265,16 @@ def test_whoever_waits_can_be_stopped(process: int) -> None:
     def stop() -> None:
         raise ZeroDivisionError("enough")
 
-    def work(hosts: Hosts) -> None:
-        with meeting(hosts) as met:
-            barrier(met)
-            if hosts.index != process:
+    def work(processes: Processes) -> None:
+        with new_rendezvous(processes) as rendezvous:
+            barrier(rendezvous)
+            if processes.index != process:
                 assert others.wait(60)
-                met.round(b"", lambda _: b"")
+                rendezvous.exchange(b"", lambda _: b"")
             else:
-                met.heed(stop)
+                rendezvous.set_stop_check(stop)
                 try:
-                    met.round(b"", lambda _: b"")
+                    rendezvous.exchange(b"", lambda _: b"")
                 finally:
                     others.set()
 
@@ -287,20 +289,20 @@ def test_a_failure_is_known_at_once_to_whoever_asks(process: int) -> None:
     """No beat has told of it yet."""
     failed = threading.Event()
 
-    def work(hosts: Hosts) -> None:
+    def work(processes: Processes) -> None:
         try:
-            with meeting(hosts) as met:
-                barrier(met)
-                if hosts.index == process:
+            with new_rendezvous(processes) as rendezvous:
+                barrier(rendezvous)
+                if processes.index == process:
                     raise ZeroDivisionError
-                if hosts.index == 1:
+                if processes.index == 1:
                     assert failed.wait(60)
-                    met.check()
-                    met.check_now()
+                    rendezvous.poll()
+                    rendezvous.poll_now()
                 else:
-                    barrier(met)
+                    barrier(rendezvous)
         finally:
-            if hosts.index == 0:
+            if processes.index == 0:
                 failed.set()
 
     outcomes = run_processes(COUNT, work)
@@ -311,15 +313,15 @@ def test_a_failure_is_known_at_once_to_whoever_asks(process: int) -> None:
 def test_a_process_that_was_restarted_alone_is_out_of_step() -> None:
     store = Store()
 
-    def work(hosts: Hosts) -> None:
-        with meeting(hosts) as met:
-            barrier(met)
+    def work(processes: Processes) -> None:
+        with new_rendezvous(processes) as rendezvous:
+            barrier(rendezvous)
 
     run_processes(2, work, store=store)
 
-    def again(hosts: Hosts) -> None:
-        if hosts.index:
-            work(hosts)
+    def again(processes: Processes) -> None:
+        if processes.index:
+            work(processes)
 
     (text,) = texts(run_processes(2, again, store=store)[1:])
     assert "process 1 came to save x and is out of step with process 0" in text

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 from cordwood.errors import ProcessError
-from cordwood.processes.coordination import ALONE, Hosts
-from cordwood.processes.rendezvous import Meeting
+from cordwood.processes.coordination import SINGLE_PROCESS, Processes
+from cordwood.processes.rendezvous import Rendezvous
 from cordwood.processes.tree_fingerprint import fingerprints, require_agreement
 from cordwood.sharding.shard_map import ShardMap, single
-from cordwood.testing.processes import run_processes
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe
+from tests.processes.fake_processes import run_processes
 
 SPREAD = ShardMap((8,), ((0, 4),), ((0, 1), (2, 3)))
 OTHERWISE = ShardMap((8,), ((0, 4),), ((0, 2), (1, 3)))
 
 
-def agree(hosts: Hosts, tree: Any, spread: dict[int, ShardMap] | None = None) -> None:
+def agree(processes: Processes, tree: Any, spread: dict[int, ShardMap] | None = None) -> None:
     flat = flatten(tree)
     specs = [describe(path, leaf) for path, leaf in zip(flat.paths, flat.leaves, strict=True)]
     spread = spread or {}
@@ -31,9 +31,9 @@ def agree(hosts: Hosts, tree: Any, spread: dict[int, ShardMap] | None = None) ->
         for i, leaf in enumerate(flat.leaves)
         if isinstance(leaf, np.ndarray) and i not in spread
     }
-    with Meeting(hosts, "save x", timeout_seconds=100, silence_seconds=100) as meeting:
+    with Rendezvous(processes, "save x", timeout_seconds=100, silence_seconds=100) as rendezvous:
         prints = fingerprints(flat.structure, specs, shards, local)
-        require_agreement(meeting, prints, specs)
+        require_agreement(rendezvous, prints, specs)
 
 
 def tree(**changed: Any) -> dict[str, Any]:
@@ -51,20 +51,21 @@ def tree(**changed: Any) -> dict[str, Any]:
 def errors(trees: list[Any], spread: list[dict[int, ShardMap]] | None = None) -> list[str]:
     maps = spread or [{}] * len(trees)
     outcomes = run_processes(
-        len(trees), lambda hosts: agree(hosts, trees[hosts.index], maps[hosts.index])
+        len(trees),
+        lambda processes: agree(processes, trees[processes.index], maps[processes.index]),
     )
     assert all(isinstance(o.error, ProcessError) for o in outcomes), outcomes
     return [str(outcome.error) for outcome in outcomes]
 
 
 def test_equal_trees_and_processes_that_are_alone() -> None:
-    agree(ALONE, tree())
+    agree(SINGLE_PROCESS, tree())
     other = tree(w=np.arange(16.0)[::2] / 2)  # equal, whatever its strides
     trees = [tree(), other, tree(w=np.full(8, 5.0))]
     maps = [{0: SPREAD}] * 3  # of an array over all processes each holds a part
-    outcomes = run_processes(3, lambda hosts: agree(hosts, trees[hosts.index], maps[0]))
+    outcomes = run_processes(3, lambda processes: agree(processes, trees[processes.index], maps[0]))
     assert [outcome.error for outcome in outcomes] == [None] * 3
-    outcomes = run_processes(2, lambda hosts: agree(hosts, trees[hosts.index]))
+    outcomes = run_processes(2, lambda processes: agree(processes, trees[processes.index]))
     assert [outcome.error for outcome in outcomes] == [None] * 2
 
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from cordwood.processes.wait_log import Waiting
+from cordwood.processes.wait_log import WaitLogger
 
 
 class Clock:
@@ -21,7 +21,7 @@ def test_a_long_wait_is_logged_after_10_s_and_then_ever_more_rarely(
 ) -> None:
     caplog.set_level(logging.INFO, logger="cordwood")
     clock = Clock()
-    waiting = Waiting("the lock of x", hint="stop its holder", clock=clock)
+    waiting = WaitLogger("the lock of x", hint="stop its holder", clock=clock)
     reports: list[int] = []
     for second in range(200):
         clock.seconds = 100.0 + second
@@ -40,7 +40,7 @@ def test_a_long_wait_is_logged_after_10_s_and_then_ever_more_rarely(
 def test_a_short_wait_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="cordwood")
     clock = Clock()
-    waiting = Waiting("the lock of x", clock=clock)
+    waiting = WaitLogger("the lock of x", clock=clock)
     clock.seconds += 9.9
     waiting.tick()
     waiting.end()
@@ -52,7 +52,7 @@ def test_what_is_waited_for_is_asked_anew_for_each_report(
 ) -> None:
     clock = Clock()
     holders = iter(["process 5", "process 6"])
-    waiting = Waiting(lambda: next(holders), clock=clock)
+    waiting = WaitLogger(lambda: next(holders), clock=clock)
     for seconds in (0, 1, 10, 11, 12, 100, 101):
         clock.seconds = 100.0 + seconds
         waiting.tick()

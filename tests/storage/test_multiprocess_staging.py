@@ -20,11 +20,11 @@ from cordwood.io.write_chunk_files import Written
 from cordwood.plan.chunk_files import ChunkFile, NewFile, SmallFile
 from cordwood.processes import collective_save
 from cordwood.processes.collective_save import save_together
-from cordwood.processes.coordination import ALONE, Hosts
-from cordwood.processes.rendezvous import Meeting
+from cordwood.processes.coordination import SINGLE_PROCESS, Processes
+from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.multiprocess_staging import SharedStage
-from cordwood.testing.processes import Died, FakeHosts, run_processes
 from tests.deaths import SILENCE_SECONDS, die_at_any_call
+from tests.processes.fake_processes import Died, FakeProcesses, run_processes
 
 COUNT = 3
 ROWS = 300_000  # of each process: three blocks of digests
@@ -43,7 +43,7 @@ def whole(step: int) -> np.ndarray[Any, Any]:
 
 
 def save(
-    hosts: Hosts,
+    processes: Processes,
     path: Path,
     step: int,
     *,
@@ -51,9 +51,11 @@ def save(
     before_commit: Callable[[str], None] = lambda _: None,
     silence_seconds: float = 100,
 ) -> None:
-    own = [files_of(process) for process in range(hosts.count)]
-    meeting = Meeting(hosts, "save x", timeout_seconds=100, silence_seconds=silence_seconds)
-    shared = SharedStage(path, meeting)
+    own = [files_of(process) for process in range(processes.count)]
+    rendezvous = Rendezvous(
+        processes, "save x", timeout_seconds=100, silence_seconds=silence_seconds
+    )
+    shared = SharedStage(path, rendezvous)
 
     def commit(_: str, reports: list[bytes]) -> None:
         before_commit(shared.stage.path)
@@ -66,14 +68,16 @@ def save(
 
     with shared.saving():
         save_together(
-            meeting,
+            rendezvous,
             shared,
             where="x",
             save_id="0" * 16,
             tell=str,
             prints=lambda: [b"same"],
             specs=[],
-            write=lambda *_: shared.fill(own[hosts.index], fetch or (lambda _: whole(step)), None),
+            write=lambda *_: shared.fill(
+                own[processes.index], fetch or (lambda _: whole(step)), None
+            ),
             commit=commit,
         )
 
@@ -98,7 +102,7 @@ def expected(step: int, count: int = COUNT) -> dict[str, bytes]:
 
 
 def test_alone(tmp_path: Path) -> None:
-    save(ALONE, tmp_path / "new" / "x", 1)
+    save(SINGLE_PROCESS, tmp_path / "new" / "x", 1)
     found = tree(tmp_path / "new" / "x")
     found.pop("digests")
     assert found == expected(1, 1)
@@ -123,10 +127,10 @@ def test_a_process_fails(tmp_path: Path, process: int) -> None:
     def fail(_: int) -> Any:
         raise OSError(errno.EIO, "the leaf")
 
-    def work(hosts: FakeHosts) -> None:
-        save(hosts, path, 2, fetch=fail if hosts.index == process else None)
+    def work(processes: FakeProcesses) -> None:
+        save(processes, path, 2, fetch=fail if processes.index == process else None)
 
-    run_processes(COUNT, lambda hosts: save(hosts, path, 1))
+    run_processes(COUNT, lambda processes: save(processes, path, 1))
     before = tree(path)
     outcomes = run_processes(COUNT, work)
     error = outcomes.pop(process).error
@@ -140,17 +144,17 @@ def test_a_process_fails(tmp_path: Path, process: int) -> None:
 
 
 def test_a_process_dies_at_any_call(tmp_path: Path) -> None:
-    def count_calls(hosts: FakeHosts) -> int:
-        save(hosts, tmp_path / "counted" / "x", 1)
-        return hosts.calls
+    def count_calls(processes: FakeProcesses) -> int:
+        save(processes, tmp_path / "counted" / "x", 1)
+        return processes.calls
 
     def die(number: int) -> BaseException | None:
         path = tmp_path / str(number) / "x"
-        run_processes(COUNT, lambda hosts: save(hosts, path, 1))
+        run_processes(COUNT, lambda processes: save(processes, path, 1))
         before = tree(path)
         outcomes = run_processes(
             COUNT,
-            lambda hosts: save(hosts, path, 7, silence_seconds=SILENCE_SECONDS),
+            lambda processes: save(processes, path, 7, silence_seconds=SILENCE_SECONDS),
             dies_at={1: number},
         )
         error = outcomes.pop(1).error
@@ -170,9 +174,9 @@ def test_a_process_dies_at_any_call(tmp_path: Path) -> None:
 
 def test_process_0_dies(tmp_path: Path) -> None:
     path = tmp_path / "x"
-    run_processes(COUNT, lambda hosts: save(hosts, path, 1))
+    run_processes(COUNT, lambda processes: save(processes, path, 1))
     before = tree(path)
-    outcomes = run_processes(COUNT, lambda hosts: save(hosts, path, 2), dies_at={0: 8})
+    outcomes = run_processes(COUNT, lambda processes: save(processes, path, 2), dies_at={0: 8})
     assert isinstance(outcomes[0].error, Died)
     assert all(isinstance(outcome.error, ProcessError) for outcome in outcomes[1:])
     assert tree(path) == before
@@ -184,8 +188,8 @@ def test_directories_that_are_not_shared(tmp_path: Path, monkeypatch: pytest.Mon
     for index in range(COUNT):
         (tmp_path / f"{index}").mkdir()
 
-    def work(hosts: FakeHosts) -> None:
-        save(hosts, tmp_path / f"{hosts.index % 2}" / "x", 1)
+    def work(processes: FakeProcesses) -> None:
+        save(processes, tmp_path / f"{processes.index % 2}" / "x", 1)
 
     outcomes = run_processes(COUNT, work)
     for outcome in outcomes:
@@ -208,11 +212,11 @@ def test_who_still_writes_when_the_stage_goes_says_why(tmp_path: Path) -> None:
 
         return fetch
 
-    def work(hosts: FakeHosts) -> None:
+    def work(processes: FakeProcesses) -> None:
         try:
-            save(hosts, tmp_path / "x", 1, fetch=fetch_of(hosts.index))
+            save(processes, tmp_path / "x", 1, fetch=fetch_of(processes.index))
         finally:
-            if hosts.index == 0:
+            if processes.index == 0:
                 gone.set()
 
     outcomes = run_processes(COUNT, work)
@@ -228,9 +232,9 @@ def test_who_still_writes_and_is_interrupted_leaves_nothing(tmp_path: Path) -> N
     gone = threading.Event()
     stages: list[str] = []
 
-    def interrupt(hosts: FakeHosts) -> Fetch:
+    def interrupt(processes: FakeProcesses) -> Fetch:
         def fetch(_: int) -> Any:
-            if hosts.index == 0:
+            if processes.index == 0:
                 raise StoppedError
             assert gone.wait(60)
             # As a file that was being made while process 0 looked what there is to remove.
@@ -240,8 +244,8 @@ def test_who_still_writes_and_is_interrupted_leaves_nothing(tmp_path: Path) -> N
 
         return fetch
 
-    def work(hosts: FakeHosts) -> None:
-        if hosts.index == 0:
+    def work(processes: FakeProcesses) -> None:
+        if processes.index == 0:
             mark = SharedStage.mark
 
             def noted(shared: SharedStage) -> str:
@@ -252,10 +256,10 @@ def test_who_still_writes_and_is_interrupted_leaves_nothing(tmp_path: Path) -> N
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(SharedStage, "mark", noted)
                 try:
-                    save(hosts, tmp_path / "x", 1, fetch=interrupt(hosts))
+                    save(processes, tmp_path / "x", 1, fetch=interrupt(processes))
                 finally:
                     gone.set()
-        save(hosts, tmp_path / "x", 1, fetch=interrupt(hosts))
+        save(processes, tmp_path / "x", 1, fetch=interrupt(processes))
 
     outcomes = run_processes(2, work)
     assert isinstance(outcomes[0].error, StoppedError)
@@ -274,8 +278,8 @@ def test_what_another_process_wrote_is_gone(tmp_path: Path, name: str, data: byt
         if data is not None:
             (Path(stage) / name).write_bytes(data)
 
-    def work(hosts: FakeHosts) -> None:
-        save(hosts, tmp_path / "x", 1, before_commit=spoil)
+    def work(processes: FakeProcesses) -> None:
+        save(processes, tmp_path / "x", 1, before_commit=spoil)
 
     outcomes = run_processes(COUNT, work)
     assert isinstance(outcomes[0].error, StorageError)

@@ -35,9 +35,9 @@ from cordwood.message_text import printable, size_text
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.select_leaves import partial
 from cordwood.plan.transpose_leaves import Axes, Transpose
-from cordwood.processes import rendezvous as engine
-from cordwood.processes.coordination import ALONE
-from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Meeting
+from cordwood.processes import rendezvous as rendezvous_module
+from cordwood.processes.coordination import SINGLE_PROCESS
+from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
 from cordwood.sharding.box import element_count, whole
 from cordwood.storage.path_kind import is_same_place
 from cordwood.storage.temporary_file import folder_beside
@@ -356,11 +356,11 @@ def _write(
         tree = build(structure, stand_ins)
     else:
         tree = Flat(structure, tuple(leaf_paths(structure)), tuple(stand_ins), ())
-    meeting = Meeting(
-        ALONE,
+    rendezvous = Rendezvous(
+        SINGLE_PROCESS,
         f"convert to {os.fspath(path)}",
         timeout_seconds=TIMEOUT_SECONDS,
-        silence_seconds=engine.SILENCE_SECONDS,
+        silence_seconds=rendezvous_module.SILENCE_SECONDS,
     )
     job = plan_job(
         path,
@@ -369,7 +369,7 @@ def _write(
         part.metadata,
         prefix=part.to_prefix,
         compression=compression,
-        meeting=meeting,
+        rendezvous=rendezvous,
         max_shard_bytes=max_shard_bytes,
     )
     job.write(lambda number: leaves.fetch(job.leaves[number]))

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 from cordwood.formats.directory_formats import Layout
 from cordwood.formats.file_formats import Format
-from cordwood.processes import rendezvous as engine
-from cordwood.processes.coordination import ALONE, current
-from cordwood.processes.rendezvous import Meeting
+from cordwood.processes import rendezvous as rendezvous_module
+from cordwood.processes.coordination import SINGLE_PROCESS, current_processes
+from cordwood.processes.rendezvous import Rendezvous
 
 
 @contextmanager
-def meeting_for(
+def rendezvous_for(
     path: str | os.PathLike[str],
     row: Format | Layout,
     *,
@@ -23,8 +23,8 @@ def meeting_for(
     timeout_seconds: float,
     how: str = "",
     background: bool = False,
-) -> Iterator[Meeting]:
-    """Make the meeting for a save, not entered yet; announce to it an error in the block.
+) -> Iterator[Rendezvous]:
+    """Make the rendezvous for a save, not entered yet; announce to it an error in the block.
 
     Args:
         how: what else must be the same on every process, in words.
@@ -35,22 +35,22 @@ def meeting_for(
     if row.name == "zarr":
         purpose += " as zarr" + (f" with {compression}" if compression else "")
     purpose += how
-    meeting = Meeting(
-        current() if isinstance(row, Layout) else ALONE,
+    rendezvous = Rendezvous(
+        current_processes() if isinstance(row, Layout) else SINGLE_PROCESS,
         purpose,
         timeout_seconds=timeout_seconds,
-        silence_seconds=engine.SILENCE_SECONDS,
+        silence_seconds=rendezvous_module.SILENCE_SECONDS,
         background=background,
     )
-    with announced(meeting):
-        yield meeting
+    with announced(rendezvous):
+        yield rendezvous
 
 
 @contextmanager
-def announced(meeting: Meeting) -> Iterator[None]:
+def announced(rendezvous: Rendezvous) -> Iterator[None]:
     """Tell the other processes of an error that leaves the block."""
     try:
         yield
     except BaseException as e:
-        meeting.give_up(e)
+        rendezvous.give_up(e)
         raise

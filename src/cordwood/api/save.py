@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from cordwood.api.participants import meeting_for
+from cordwood.api.participants import rendezvous_for
 from cordwood.errors import CordwoodError, NotACheckpointError
 from cordwood.formats.directory_formats import Layout, destination_for, module_of
 from cordwood.formats.file_formats import Format, scan
@@ -88,18 +88,18 @@ def save(
     path = local_or_url(path)
     row = destination_for(path, format=format, layout=layout, prefix=prefix)
     release_memory()
-    with meeting_for(
+    with rendezvous_for(
         path,
         row,
         prefix=prefix,
         compression=compression,
         timeout_seconds=timeout_seconds,
         how="" if max_shard_bytes is None else f" in files of {max_shard_bytes} bytes",
-    ) as meeting:
-        if meeting.count == 1:
+    ) as rendezvous:
+        if rendezvous.count == 1:
             raise_unreported()
         wait_for(path)
-        if meeting.index == 0:
+        if rendezvous.index == 0:
             refuse_foreign(path, row)
         with collector_paused():
             job = plan_job(
@@ -109,7 +109,7 @@ def save(
                 metadata,
                 prefix=prefix,
                 compression=compression,
-                meeting=meeting,
+                rendezvous=rendezvous,
                 max_shard_bytes=max_shard_bytes,
             )
             if progress is None:
@@ -124,7 +124,7 @@ def save(
 
                 job.write(fetch)
                 meter.finish()
-    if meeting.count > 1:
+    if rendezvous.count > 1:
         raise_unreported(begun=True)
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from cordwood.api.participants import announced, meeting_for
+from cordwood.api.participants import announced, rendezvous_for
 from cordwood.api.save import refuse_foreign
 from cordwood.devices.host_snapshot import hold
 from cordwood.formats.directory_formats import Layout, destination_for
@@ -15,7 +15,7 @@ from cordwood.formats.save_plan import Linking, plan_job
 from cordwood.io.background_save import PendingSave, raise_unreported, save_in_background
 from cordwood.io.gc_pause import collector_paused
 from cordwood.io.reusable_memory import release_memory
-from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Meeting
+from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
 from cordwood.storage.path_kind import rooted
 from cordwood.storage.urls import local_or_url, parse_url
 
@@ -64,21 +64,21 @@ def save_async(
     """
     path = local_or_url(path)
     row = destination_for(path, format=format, layout=layout, prefix=prefix)
-    with meeting_for(
+    with rendezvous_for(
         path,
         row,
         prefix=prefix,
         compression=compression,
         timeout_seconds=timeout_seconds,
         background=True,
-    ) as meeting:
-        if meeting.count == 1:
+    ) as rendezvous:
+        if rendezvous.count == 1:
             raise_unreported()
         pending = begin_save(
             path,
             tree,
             row,
-            meeting,
+            rendezvous,
             compression=compression,
             prefix=prefix,
             metadata=metadata,
@@ -86,7 +86,7 @@ def save_async(
             base=None,
             then=lambda *_: None,
         )
-    if meeting.count > 1:
+    if rendezvous.count > 1:
         raise_unreported(begun=True)
     return pending
 
@@ -95,7 +95,7 @@ def begin_save(
     path: str | os.PathLike[str],
     tree: Any,
     row: Format | Layout,
-    meeting: Meeting,
+    rendezvous: Rendezvous,
     *,
     compression: Literal["zstd", "blosc"] | None,
     prefix: str | None,
@@ -110,7 +110,7 @@ def begin_save(
     Args:
         path: as `local_or_url` returns it.
         row: the format or layout to write.
-        meeting: of the processes that save together, not entered yet. The caller announces to
+        rendezvous: of the processes that save together, not entered yet. The caller announces to
             it what this raises; a failure in the background is announced here.
         compression, prefix: as in `save`.
         metadata: the strings, or what gives them once `first` has been called.
@@ -123,7 +123,7 @@ def begin_save(
     given = path
     # The process may go to another directory before the background has done.
     path = given if parse_url(given) is not None else rooted(given)
-    if meeting.index == 0:
+    if rendezvous.index == 0:
         first()
     if callable(metadata):
         metadata = metadata()
@@ -137,7 +137,7 @@ def begin_save(
             metadata,
             prefix=prefix,
             compression=compression,
-            meeting=meeting,
+            rendezvous=rendezvous,
             linking=linking,
             items=items,
         )
@@ -155,8 +155,8 @@ def begin_save(
             return value
 
         try:
-            with announced(meeting):
-                if meeting.index == 0:
+            with announced(rendezvous):
+                if rendezvous.index == 0:
                     refuse_foreign(path, row)
                 write(take)
         finally:

@@ -6,7 +6,7 @@ from typing import Any
 
 from cordwood.formats.save_plan import Fetch
 from cordwood.formats.tree_shards import Snapshot
-from cordwood.processes.rendezvous import Meeting
+from cordwood.processes.rendezvous import Rendezvous
 from cordwood.processes.tree_fingerprint import fingerprints
 from cordwood.tree.leaves import whole_array
 
@@ -16,13 +16,13 @@ class LocalLeaves:
 
     Args:
         snapshot: the tree's.
-        meeting: of the processes that save it.
+        rendezvous: of the processes that save it.
         fetch: gives a leaf, the caller's or a held one.
     """
 
-    def __init__(self, snapshot: Snapshot, meeting: Meeting, fetch: Fetch) -> None:
+    def __init__(self, snapshot: Snapshot, rendezvous: Rendezvous, fetch: Fetch) -> None:
         self._snapshot = snapshot
-        self._meeting = meeting
+        self._rendezvous = rendezvous
         self._fetch = fetch
         self._kept: dict[int, Any] = {}  # what was compared and is yet to be written
 
@@ -32,7 +32,7 @@ class LocalLeaves:
         local = {}
         for leaf in leaves:
             value = self._fetch(leaf)
-            if self._meeting.index == 0:
+            if self._rendezvous.index == 0:
                 self._kept[leaf] = value
             local[leaf] = whole_array(value)
         return fingerprints(structure, specs, shards, local)
@@ -43,5 +43,5 @@ class LocalLeaves:
 
     def fetch(self, leaf: int) -> Any:
         """A leaf that this process writes."""
-        self._meeting.check()
+        self._rendezvous.poll()
         return self._kept.pop(leaf) if leaf in self._kept else self._fetch(leaf)

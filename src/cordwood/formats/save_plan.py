@@ -10,7 +10,7 @@ from cordwood.formats.directory_formats import Layout, module_of
 from cordwood.formats.file_formats import Format
 from cordwood.io.lazy_array import LazyArray
 from cordwood.io.write_file import write_file, write_stream
-from cordwood.processes.rendezvous import Meeting
+from cordwood.processes.rendezvous import Rendezvous
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe, whole_array
 
@@ -57,14 +57,14 @@ def plan_job(
     *,
     prefix: str | None,
     compression: str | None,
-    meeting: Meeting,
+    rendezvous: Rendezvous,
     linking: Linking | None = None,
     max_shard_bytes: int | None = None,
     items: Mapping[str, Any] | None = None,
 ) -> Job:
     """Plan the save of a tree; raises as `cordwood.save` does, before it writes.
 
-    `meeting` is of the processes that save together, and is entered when the job is written;
+    `rendezvous` is of the processes that save together, and is entered when the job is written;
     `linking` and `items`, more trees by prefix, are for directories of packs, and
     `max_shard_bytes` for all of safetensors files.
     """
@@ -89,7 +89,7 @@ def plan_job(
         options["compression"] = compression
     if isinstance(row, Layout):
         job: Job = module_of(row).plan_job(
-            path, tree, prefix=prefix, metadata=metadata, meeting=meeting, **options
+            path, tree, prefix=prefix, metadata=metadata, rendezvous=rendezvous, **options
         )
         return job
     if row.name == "safetensors":

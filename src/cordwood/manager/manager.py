@@ -99,14 +99,14 @@ class CheckpointManager(StepReader):
         self._saver = Saver(
             self._place,
             self._listing,
-            self._company,
+            self._group,
             self._keep_policy,
             on_save,
             rewrite_every=rewrite_every,
             timeout_seconds=timeout_seconds,
         )
         self._decider = Decider(
-            save_policy(save), preemption_seconds, self._company, self._saver, self._listing
+            save_policy(save), preemption_seconds, self._group, self._saver, self._listing
         )
 
     @property
@@ -165,7 +165,7 @@ class CheckpointManager(StepReader):
                 "block, or make another CheckpointManager"
             )
         number = as_step(step)
-        if self._company.count == 1 and not self._decider.notice.since and self._saver.failed:
+        if self._group.count == 1 and not self._decider.notice.since and self._saver.failed:
             self._finish()
         pending, failure = None, None
         with self._saver.attempt(number) as attempt:
@@ -185,7 +185,7 @@ class CheckpointManager(StepReader):
             self.wait()
         if failure is not None:
             raise failure
-        if self._company.count > 1 and pending is not None and not told:
+        if self._group.count > 1 and pending is not None and not told:
             raise_unreported(begun=True)
         return pending
 
@@ -263,13 +263,13 @@ class CheckpointManager(StepReader):
         def remove(_: list[bytes]) -> bytes:
             return json.dumps(delete_steps(self._place, self._listing, start, stop)).encode()
 
-        gone: list[int] = json.loads(self._company.agree(what, b"", remove))
+        gone: list[int] = json.loads(self._group.agree(what, b"", remove))
         self._decider.look_anew()
         return gone
 
     def _finish_before(self, number: int, *, told: bool) -> PendingSaveError | None:
         """Wait for the save before. Return its failure where this one begins all the same."""
-        several = self._company.count > 1
+        several = self._group.count > 1
         try:
             if several or self._saver.step != number:
                 self._finish(go_on=told or several)
@@ -309,9 +309,9 @@ class CheckpointManager(StepReader):
             return None
         trees: Mapping[str, Any] = {}
         if items:
-            with attempt.items as meeting:
-                own = to_save(items, process_count=meeting.count)
-                answer = meeting.round(own.message, join_items)
+            with attempt.items as rendezvous:
+                own = to_save(items, process_count=rendezvous.count)
+                answer = rendezvous.exchange(own.message, join_items)
             saved_items, trees = states_tree(answer, own)
             record = record._replace(items=saved_items)
         if not told:
@@ -333,11 +333,11 @@ class CheckpointManager(StepReader):
             step = self._listing.at(number)
             return b"there" if step is not None and step.whole else b""
 
-        return bool(self._company.agree(f"look for step {number} of", b"", look))
+        return bool(self._group.agree(f"look for step {number} of", b"", look))
 
     def _before_restoring(self) -> None:
         self._saver.settle()
-        if self._company.count == 1:
+        if self._group.count == 1:
             self._after_restoring()
 
     def _after_restoring(self) -> None:

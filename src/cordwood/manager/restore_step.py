@@ -31,7 +31,7 @@ from cordwood.manager.load_step import Loaded, Wish, as_message, load_step
 from cordwood.manager.step_listing import Listing, Step
 from cordwood.message_text import printable, shortened
 from cordwood.processes.join_messages import named
-from cordwood.processes.rendezvous import Meeting
+from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.open_files import DISK_ERRORS
 from cordwood.storage.path_kind import what_is_at
 from cordwood.storage.urls import parse_url
@@ -77,9 +77,9 @@ class Restored(NamedTuple, Generic[T]):
 
 
 def restore_step(
-    listing: Listing, meeting: Meeting, number: int, wish: Wish, *, root: str
+    listing: Listing, rendezvous: Rendezvous, number: int, wish: Wish, *, root: str
 ) -> Loaded:
-    """Load one step and no other, as one of the processes of a meeting.
+    """Load one step and no other, as one of the processes of a rendezvous.
 
     Raises as `CheckpointManager.restore` does.
     """
@@ -92,17 +92,17 @@ def restore_step(
         step.require_known()
         return as_message(step)
 
-    chosen = json.loads(meeting.round(str(number).encode(), find))
+    chosen = json.loads(rendezvous.exchange(str(number).encode(), find))
     with _explaining(listing, chosen):
         found = load_step(chosen, wish)
-    meeting.round(b"", lambda _: b"")  # all have it
+    rendezvous.exchange(b"", lambda _: b"")  # all have it
     return found
 
 
 def restore_newest(
-    listing: Listing, meeting: Meeting, wish: Wish, *, root: str, required: bool
+    listing: Listing, rendezvous: Rendezvous, wish: Wish, *, root: str, required: bool
 ) -> Loaded | None:
-    """Load the newest step that is whole, as one of the processes of a meeting.
+    """Load the newest step that is whole, as one of the processes of a rendezvous.
 
     Warns of those that are passed over, and, where there is no step, of checkpoints that are no
     steps. None where no save has finished; that is an error with `required`. Raises as
@@ -115,7 +115,7 @@ def restore_newest(
         return _choose(listing, damaged, root=root)
 
     while True:
-        chosen = json.loads(meeting.round(_NEWEST, choose))
+        chosen = json.loads(rendezvous.exchange(_NEWEST, choose))
         for step, path, problem in chosen["damaged"]:
             damaged[step] = problem
             _warn(f"{path}: step {step} is passed over: {problem}")
@@ -123,11 +123,11 @@ def restore_newest(
             break
         with _explaining(listing, chosen):
             word, found = _try(chosen, wish)
-        answer = meeting.round(word, partial(_judge, listing, chosen))
+        answer = rendezvous.exchange(word, partial(_judge, listing, chosen))
         if not answer:
             _warn_unfinished(chosen)
             return found
-        if meeting.index:
+        if rendezvous.index:
             listing.mark_damaged(chosen["step"], answer.decode())
     _warn_unfinished(chosen)
     if damaged:
@@ -142,7 +142,7 @@ def restore_newest(
     if chosen["others"]:
         _warn(f"{root}: nothing is restored, and {chosen['nothing']}")
     else:
-        level = logging.DEBUG if meeting.index else logging.INFO
+        level = logging.DEBUG if rendezvous.index else logging.INFO
         _log.log(level, "nothing to restore in %s: %s", root, chosen["nothing"])
     return None
 

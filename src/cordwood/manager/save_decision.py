@@ -10,7 +10,7 @@ from cordwood.manager.save_policies import Moment, SavePolicy, asks_for_notice
 from cordwood.manager.save_queue import Saver
 from cordwood.manager.step_listing import Listing
 from cordwood.processes.preemption import Notice
-from cordwood.processes.process_group import Company
+from cordwood.processes.process_group import ProcessGroup
 
 
 class Decider:
@@ -19,7 +19,7 @@ class Decider:
     Args:
         policy: says when to save.
         preemption_seconds: how long the job has from SIGTERM on; None: that is left alone.
-        company: of the processes.
+        group: of the processes.
         saver: what it saves, and has saved.
         listing: what is there.
 
@@ -35,7 +35,7 @@ class Decider:
         self,
         policy: SavePolicy,
         preemption_seconds: float | None,
-        company: Company,
+        group: ProcessGroup,
         saver: Saver,
         listing: Listing,
     ) -> None:
@@ -51,7 +51,7 @@ class Decider:
         self.notice = Notice()
         self.preempted = False
         self._preemption_seconds = preemption_seconds
-        self._company = company
+        self._group = group
         self._saver = saver
         self._listing = listing
         self._newest: int | None = None  # of the steps that were there
@@ -77,7 +77,7 @@ class Decider:
         With several processes nobody looks at the root again for that: not all may know of the
         failure yet, and those who do not would not come.
         """
-        if self._company.count == 1:
+        if self._group.count == 1:
             self.look_anew()
         elif self._saver.last_good is not None:
             self._newest = self._saver.last_good
@@ -106,7 +106,7 @@ class Decider:
                 return None  # the one that goes on is all there is time for
             return why or "the job has been told to end"
 
-        return self._company.decide(number, decide, told=self.notice.since is not None)
+        return self._group.decide(number, decide, told=self.notice.since is not None)
 
     def seconds_left(self) -> float:
         """Return the time until the job ends, as far as this process knows."""
@@ -117,21 +117,21 @@ class Decider:
 
     def _look_together(self) -> None:
         try:
-            found = self._company.agree("look for the steps of", b"", self._look)
+            found = self._group.agree("look for the steps of", b"", self._look)
         except BaseException:
-            if self._company.count > 1:
+            if self._group.count > 1:
                 # Others may have succeeded, and would not come again: this one looks by itself.
                 with suppress(OSError, CordwoodError):
-                    if self._company.index > 0:
-                        self._company.renew()
+                    if self._group.index > 0:
+                        self._group.renew()
                     self._newest, self._looked = self._listing.latest(), True
             raise
-        if self._company.index > 0:
-            self._company.renew()
+        if self._group.index > 0:
+            self._group.renew()
         self._newest, self._looked = int(found) if found else None, True
 
     def _look(self, _: list[bytes]) -> bytes:
-        self._company.renew()
+        self._group.renew()
         latest = self._listing.latest()
         return b"" if latest is None else str(latest).encode()
 

@@ -20,10 +20,10 @@ from cordwood.manager.save_report import SaveReport
 from cordwood.manager.step_listing import Listing, Step
 from cordwood.manager.step_names import step_name
 from cordwood.manager.step_record import KEY, PREFIX_KEY, Record, encode_record
-from cordwood.processes import rendezvous as engine
-from cordwood.processes.coordination import current
-from cordwood.processes.process_group import Company
-from cordwood.processes.rendezvous import Meeting
+from cordwood.processes import rendezvous as rendezvous_module
+from cordwood.processes.coordination import current_processes
+from cordwood.processes.process_group import ProcessGroup
+from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.step_storage import StepPlace
 from cordwood.storage.urls import local_or_url, parse_url
 
@@ -31,10 +31,10 @@ _log = logging.getLogger("cordwood")
 
 
 class Attempt(NamedTuple):
-    """The meetings of the processes that save a step, none of them entered yet."""
+    """The rendezvous of the processes that save a step, none of them entered yet."""
 
-    save: Meeting
-    items: Meeting  # for the states of items, before the save
+    save: Rendezvous
+    items: Rendezvous  # for the states of items, before the save
 
 
 class Saver:
@@ -52,7 +52,7 @@ class Saver:
         self,
         place: StepPlace,
         listing: Listing,
-        company: Company,
+        group: ProcessGroup,
         keep: KeepPolicy,
         on_save: Callable[[SaveReport], None] | None,
         *,
@@ -66,7 +66,7 @@ class Saver:
         self._pending: PendingSave | None = None
         self._place = place
         self._listing = listing
-        self._company = company
+        self._group = group
         self._cleaner = Cleaner(place, listing, keep)
         self._on_save = on_save
         self._rewrite_every = _count(rewrite_every)
@@ -90,24 +90,24 @@ class Saver:
 
     @contextmanager
     def attempt(self, number: int) -> Iterator[Attempt]:
-        """Make the meetings for the save of a step, and announce to them an error in the block.
+        """Make the rendezvous for the save of a step, and announce to them an error in the block.
 
         With several processes, a step that one of them cannot save is saved by none, whatever
         the reason; and the next step is saved by all, without a word about this one.
         """
-        meeting = Meeting(
-            current(),
+        rendezvous = Rendezvous(
+            current_processes(),
             f"save {self._place.path_of(step_name(number))}",
             timeout_seconds=self._timeout_seconds,
-            silence_seconds=engine.SILENCE_SECONDS,
+            silence_seconds=rendezvous_module.SILENCE_SECONDS,
             background=True,
         )
         try:
-            items = self._company.meeting(f"save the items of step {number} of")
-            with announced(meeting), announced(items):
-                yield Attempt(meeting, items)
+            items = self._group.rendezvous(f"save the items of step {number} of")
+            with announced(rendezvous), announced(items):
+                yield Attempt(rendezvous, items)
         except BaseException as e:
-            if meeting.count > 1 and (self._pending is None or self._pending.done):
+            if rendezvous.count > 1 and (self._pending is None or self._pending.done):
                 self._failed_to_begin(number, e)
             raise
 
@@ -128,7 +128,7 @@ class Saver:
         record: Record,
         tree: Any,
         items: Mapping[str, Any],
-        meeting: Meeting,
+        rendezvous: Rendezvous,
         *,
         why: str,
         called: float,
@@ -141,13 +141,13 @@ class Saver:
             tree: what to save.
             items: more trees, by name.
             why: it is saved.
-            meeting: for the save, as `attempt` gave it.
+            rendezvous: for the save, as `attempt` gave it.
             called: when the caller asked for it, by the monotonic clock.
             prefix: by which this job has restored the tree; None: by none.
         """
         path = self._place.path_of(step_name(record.step))
         row = destination_for(local_or_url(path), format=None, layout="packs", prefix=None)
-        is_first = self._company.is_first
+        is_first = self._group.is_first
         base: Step | None = None
 
         def first() -> None:
@@ -179,7 +179,7 @@ class Saver:
             local_or_url(path),
             tree,
             row,
-            meeting,
+            rendezvous,
             compression=None,
             prefix=None,
             metadata=metadata,

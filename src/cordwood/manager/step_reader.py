@@ -17,7 +17,7 @@ from cordwood.manager.step_items import is_stateful, require_mapping, set_state
 from cordwood.manager.step_listing import Listing, Step
 from cordwood.manager.step_names import as_step
 from cordwood.manager.watch_steps import Watch
-from cordwood.processes.process_group import Company
+from cordwood.processes.process_group import ProcessGroup
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.storage.step_storage import steps_at
 
@@ -52,8 +52,8 @@ class StepReader:
     ) -> None:
         self._place = steps_at(root, RULES.index_name, timeout_seconds=timeout_seconds)
         self._listing = Listing(self._place)
-        self._company = Company(self._place.name, timeout_seconds)
-        self._watch = Watch(self._listing, self._company)
+        self._group = ProcessGroup(self._place.name, timeout_seconds)
+        self._watch = Watch(self._listing, self._group)
         self._restored: int | None = None
         self._prefix: str | None = None  # by which the tree of the run was restored
 
@@ -199,20 +199,20 @@ class StepReader:
         refuse_arguments("restore", options.keys() - _OPTIONS, _RESTORE)
         number = None if step is _NEWEST else as_step(step)
         wish = Wish(
-            like, {} if items is None else items, options, self._company.index, self._company.count
+            like, {} if items is None else items, options, self._group.index, self._group.count
         )
         self._before_restoring()
         found: Loaded | None
         try:
-            with self._company.meeting(
+            with self._group.rendezvous(
                 "restore a step of", timeout_seconds=_LOAD_SECONDS
-            ) as meeting:
+            ) as rendezvous:
                 require_mapping(wish.items)
                 if number is not None:
-                    found = restore_step(self._listing, meeting, number, wish, root=self.root)
+                    found = restore_step(self._listing, rendezvous, number, wish, root=self.root)
                 else:
                     found = restore_newest(
-                        self._listing, meeting, wish, root=self.root, required=required
+                        self._listing, rendezvous, wish, root=self.root, required=required
                     )
         except MismatchError as e:  # the message says all; hide internal frames
             raise e.with_traceback(None) from e.__cause__

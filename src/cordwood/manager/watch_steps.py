@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import TypeAlias
 
 from cordwood.manager.step_listing import Listing
-from cordwood.processes.process_group import Company
+from cordwood.processes.process_group import ProcessGroup
 
 _OVER = b"over"
 _Seen: TypeAlias = set[tuple[int, Hashable]]  # steps and their stamps: one saved anew is another
@@ -17,9 +17,9 @@ _Seen: TypeAlias = set[tuple[int, Hashable]]  # steps and their stamps: one save
 class Watch:
     """What a reader has seen of the steps of a root. Process 0 looks, for all."""
 
-    def __init__(self, listing: Listing, company: Company) -> None:
+    def __init__(self, listing: Listing, group: ProcessGroup) -> None:
         self._listing = listing
-        self._company = company
+        self._group = group
         self._seen: _Seen | None = None  # of those that are there; None: it has not looked yet
         self._restored: tuple[int, Hashable] | None = None  # since it looked last
 
@@ -51,7 +51,7 @@ class Watch:
             return _OVER if left() <= 0 else b""
 
         while True:
-            answer = self._company.agree("look for a new step of", b"", look)
+            answer = self._group.agree("look for a new step of", b"", look)
             if answer:
                 return None if answer == _OVER else int(answer)
             time.sleep(max(0.0, min(poll_seconds, left())))

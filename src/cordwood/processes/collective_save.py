@@ -13,7 +13,7 @@ from typing import Protocol
 
 from cordwood.errors import ProcessError
 from cordwood.index import LeafSpec
-from cordwood.processes.rendezvous import Meeting
+from cordwood.processes.rendezvous import Rendezvous
 from cordwood.processes.tree_fingerprint import require_agreement
 
 MARK_SECONDS = 40.0  # how long a network file system may not know what another machine has made
@@ -28,7 +28,7 @@ class Place(Protocol):
 
 
 def save_together(
-    meeting: Meeting,
+    rendezvous: Rendezvous,
     place: Place,
     *,
     where: str,
@@ -39,10 +39,10 @@ def save_together(
     write: Callable[[str, str], bytes],
     commit: Callable[[str, list[bytes]], None],
 ) -> None:
-    """Save, as one of the processes of a meeting; also of a meeting of one.
+    """Save, as one of the processes of a rendezvous; also of a rendezvous of one.
 
     Args:
-        meeting: entered; an exception must leave it, so that the others hear of it.
+        rendezvous: entered; an exception must leave it, so that the others hear of it.
         place: this process's view of where the save goes.
         where: its path, for errors.
         save_id: 16 hexadecimal digits of no other save; process 0's is everybody's.
@@ -58,21 +58,21 @@ def save_together(
     """
 
     def begin(_: list[bytes]) -> bytes:
-        mark = place.mark() if meeting.count > 1 else ""
+        mark = place.mark() if rendezvous.count > 1 else ""
         return f"{save_id} {socket.gethostname()} {tell()} {mark}".encode()
 
-    common_id, host, told, mark = meeting.round(b"", begin).decode().split(" ", 3)
-    if meeting.count > 1:
-        if meeting.index > 0 and not place.sees(mark, timeout_seconds=MARK_SECONDS):
+    common_id, host, told, mark = rendezvous.exchange(b"", begin).decode().split(" ", 3)
+    if rendezvous.count > 1:
+        if rendezvous.index > 0 and not place.sees(mark, timeout_seconds=MARK_SECONDS):
             raise ProcessError(
-                f"{where} is not one directory for all processes: process {meeting.index} (on "
+                f"{where} is not one directory for all processes: process {rendezvous.index} (on "
                 f"{socket.gethostname()}) does not see {mark}, which process 0 (on {host}) has "
                 "just made there; save to a file system that all of them share"
             )
-        require_agreement(meeting, prints(), specs)
+        require_agreement(rendezvous, prints(), specs)
 
     def decide(reports: list[bytes]) -> bytes:
         commit(common_id, reports)
         return b""
 
-    meeting.round(write(common_id, told), decide)
+    rendezvous.exchange(write(common_id, told), decide)

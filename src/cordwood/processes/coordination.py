@@ -19,13 +19,13 @@ from typing import Any, Protocol
 from cordwood.errors import ProcessError
 
 
-class Rooms:
-    """What a process remembers of its meetings; see `cordwood.processes.joining`.
+class RendezvousState:
+    """What a process remembers of its rendezvous; see `cordwood.processes.joining`.
 
     Attributes:
         incarnation: of this process: one that was started in its place has another.
         is_known: the store knows that.
-        begun: the latest purposes of meetings in the background that were made here.
+        begun: the latest purposes of rendezvous in the background that were made here.
         failed: how often a purpose has failed here since all last met for it.
         said: keys of failures that were announced here, the oldest first.
         joined, incarnations, passed, refused: on process 0, by process: its last arrival that a
@@ -54,7 +54,7 @@ class Rooms:
         return next(self._numbers)
 
 
-class Hosts(Protocol):
+class Processes(Protocol):
     """One process among `count`, and the keys that all of them see.
 
     Every method raises ProcessError where the store cannot be reached.
@@ -67,7 +67,7 @@ class Hosts(Protocol):
     def count(self) -> int: ...
 
     @property
-    def rooms(self) -> Rooms: ...
+    def rooms(self) -> RendezvousState: ...
 
     def put(self, key: str, value: bytes) -> None:
         """Set a key, whether or not it has a value."""
@@ -82,7 +82,7 @@ class Hosts(Protocol):
         """Delete a key, or all keys under a prefix that ends in a slash."""
 
 
-def is_meant(prefix: str, key: str) -> bool:
+def key_matches(prefix: str, key: str) -> bool:
     """Whether `delete(prefix)` deletes a key: 'say/6' does not mean 'say/64', 'say/' means both."""
     return key == prefix or (prefix.endswith("/") and key.startswith(prefix))
 
@@ -94,7 +94,7 @@ class _Alone:
     count = 1
 
     def __init__(self) -> None:
-        self.rooms = Rooms()
+        self.rooms = RendezvousState()
         self._values: dict[str, bytes] = {}
 
     def put(self, key: str, value: bytes) -> None:
@@ -107,14 +107,14 @@ class _Alone:
         return {k[len(prefix) :]: v for k, v in self._values.items() if k.startswith(prefix)}
 
     def delete(self, prefix: str) -> None:
-        for key in [k for k in self._values if is_meant(prefix, k)]:
+        for key in [k for k in self._values if key_matches(prefix, k)]:
             del self._values[key]
 
 
-ALONE: Hosts = _Alone()
+SINGLE_PROCESS: Processes = _Alone()
 
 
-class JaxHosts:
+class JaxProcesses:
     """The processes of `jax.distributed`, over the store of its coordination service.
 
     The service lives in process 0. When that dies, jax ends the others at once with a message of
@@ -126,7 +126,7 @@ class JaxHosts:
         self._client = client
         self.index = index
         self.count = count
-        self.rooms = Rooms()
+        self.rooms = RendezvousState()
 
     def put(self, key: str, value: bytes) -> None:
         with self._reached():
@@ -163,12 +163,12 @@ class JaxHosts:
             ) from e
 
 
-_replaced: ContextVar[Hosts | None] = ContextVar("cordwood_hosts", default=None)
+_replaced: ContextVar[Processes | None] = ContextVar("cordwood_hosts", default=None)
 _lock = threading.Lock()
-_of_jax: tuple[Any, JaxHosts] | None = None  # the client it was made for, and what was made
+_of_jax: tuple[Any, JaxProcesses] | None = None  # the client it was made for, and what was made
 
 
-def current() -> Hosts:
+def current_processes() -> Processes:
     """Return who takes part, as this process sees it now; never imports jax.
 
     Raises ProcessError where several processes run and cordwood cannot speak to them.
@@ -179,22 +179,22 @@ def current() -> Hosts:
         return chosen
     jax = sys.modules.get("jax")
     if jax is None or not hasattr(jax, "distributed"):  # another thread may be importing it now
-        return ALONE
+        return SINGLE_PROCESS
     if not jax.distributed.is_initialized() or jax.process_count() == 1:
-        return ALONE
+        return SINGLE_PROCESS
     from cordwood.devices.jax_private import coordination_client
 
     client = coordination_client()
     with _lock:
         if _of_jax is None or _of_jax[0] is not client:
-            _of_jax = client, JaxHosts(client, jax.process_index(), jax.process_count())
+            _of_jax = client, JaxProcesses(client, jax.process_index(), jax.process_count())
         return _of_jax[1]
 
 
 @contextmanager
-def replaced(hosts: Hosts) -> Iterator[None]:
-    """Take part as `hosts` in the block, in this thread alone."""
-    token = _replaced.set(hosts)
+def override(processes: Processes) -> Iterator[None]:
+    """Take part as `processes` in the block, in this thread alone."""
+    token = _replaced.set(processes)
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
 """Processes come together for one purpose, whatever each of them has done before.
 
-Process 0 opens a room for a meeting once all others have arrived for the same purpose. Nobody
-counts meetings, so a process that left one out, or made one too many, meets the others again at
+Process 0 opens a room for a rendezvous once all others have arrived for the same purpose. Nobody
+counts rendezvous, so a process that left one out, or made one too many, meets the others again at
 the next purpose that they share:
 
 - Of purposes that differ in a number only ("save run/3", "save run/4") the lower one is behind:
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from cordwood.errors import ProcessError
-from cordwood.processes.coordination import Hosts
+from cordwood.processes.coordination import Processes
 from cordwood.processes.join_messages import (
     TOKEN_BYTES,
     Beats,
@@ -42,7 +42,7 @@ from cordwood.processes.join_messages import (
     room_in,
     room_prefix,
 )
-from cordwood.processes.wait_log import Waiting
+from cordwood.processes.wait_log import WaitLogger
 
 WAKE_SECONDS = 0.25  # how long one wait lasts: Ctrl-C and failures are looked for in between
 _STALE_SECONDS = 0.02  # between looks at a key that has an old value
@@ -51,11 +51,11 @@ _LOOK_SECONDS = 1.0  # between looks for whatever is not the usual
 _OPEN, _FAILED, _LATE, _PASSED = b"O", b"F", b"L", b"P"
 
 
-class Rendezvous:
+class Joining:
     """One attempt of this process to meet the others.
 
     Args:
-        hosts: this process and the others; more than one.
+        processes: this process and the others; more than one.
         purpose: what they meet for, the same on all: "save ckpt/100".
         background: it is waited for in the background lane.
         timeout_seconds: how long to wait for all others.
@@ -64,15 +64,15 @@ class Rendezvous:
 
     def __init__(
         self,
-        hosts: Hosts,
+        processes: Processes,
         purpose: str,
         *,
         background: bool,
         timeout_seconds: float,
         silence_seconds: float,
     ) -> None:
-        self._hosts = hosts
-        self._rooms = hosts.rooms
+        self._processes = processes
+        self._rooms = processes.rooms
         self._purpose = purpose
         self._lane = lane_name(background=background)
         self._timeout_seconds = timeout_seconds
@@ -99,16 +99,16 @@ class Rendezvous:
         purpose = self._purpose.encode("utf-8", "surrogatepass")
         value = self._token + self._rooms.incarnation + purpose
         self._arrived = True
-        self._hosts.put(self._arrival(self._hosts.index), value)
+        self._processes.put(self._arrival(self._processes.index), value)
         self._refuse_restart()
-        room = self._gather(check) if self._hosts.index == 0 else self._listen(check, value)
+        room = self._gather(check) if self._processes.index == 0 else self._listen(check, value)
         self._rooms.failed.pop(self._purpose, None)
         return room
 
     def beat(self, number: int) -> None:
         """Show that this process is alive."""
-        key = f"cordwood/alive/{self._lane}/{self._hosts.index}"
-        self._hosts.put(key, self._token + str(number).encode())
+        key = f"cordwood/alive/{self._lane}/{self._processes.index}"
+        self._processes.put(key, self._token + str(number).encode())
 
     def close(self) -> None:
         """On process 0: all have heard which room was opened."""
@@ -119,23 +119,23 @@ class Rendezvous:
 
         Raises ProcessError where the store cannot be reached.
         """
-        index, failed = self._hosts.index, self._rooms.failed
+        index, failed = self._processes.index, self._rooms.failed
         if index == 0:
             self._say_failed(self._purpose, text, kind=_LATE if self._is_late else _FAILED)
         elif not self._withdrawn:
             count = failed[self._purpose] = failed.pop(self._purpose, 0) + 1
             key = key_of(self._purpose, "failed", index)
-            self._hosts.put(key, encode_failure(count, text))
+            self._processes.put(key, encode_failure(count, text))
             self._remember(key)
         if not self._arrived:
             return
-        self._hosts.delete(self._arrival(index))
-        said = self._hosts.get(key_of(self._purpose, "say"), 0.001) if index else None
+        self._processes.delete(self._arrival(index))
+        said = self._processes.get(key_of(self._purpose, "say"), 0.001) if index else None
         if said is not None and said[:1] == _OPEN and self._my_part(said) == self._token:
             # Process 0 has opened the room at the same moment: it looks there now.
             failed.pop(self._purpose, None)
             self._forget(key_of(self._purpose, "failed", index))
-            self._hosts.put(f"{room_in(said)}failed/{index}", failure_text(text))
+            self._processes.put(f"{room_in(said)}failed/{index}", failure_text(text))
 
     # Process 0.
 
@@ -143,10 +143,10 @@ class Rendezvous:
         self._forget(key_of(self._purpose, "say"))
         start = time.monotonic()
         missing: list[int] = []
-        waiting = Waiting(lambda: f"{named(missing)} to {self._purpose}")
+        waiting = WaitLogger(lambda: f"{named(missing)} to {self._purpose}")
         while True:
             arrived, elsewhere = self._arrivals(self._lane)
-            missing = [i for i in range(1, self._hosts.count) if i not in arrived]
+            missing = [i for i in range(1, self._processes.count) if i not in arrived]
             self._raise_failures(arrived)
             check()
             if not missing:
@@ -162,7 +162,7 @@ class Rendezvous:
                 self._raise_if_passed(missing)
             waiting.tick()
             seconds = min(self._timeout_seconds, WAKE_SECONDS)
-            value = self._hosts.get(self._arrival(missing[0]), seconds)
+            value = self._processes.get(self._arrival(missing[0]), seconds)
             if value is not None and not self._is_new(missing[0], value):
                 time.sleep(_STALE_SECONDS)
 
@@ -170,7 +170,7 @@ class Rendezvous:
         """The tokens of the processes that have come for this, and what others have come for."""
         arrived: dict[int, bytes] = {}
         elsewhere: dict[int, tuple[bytes, str]] = {}
-        for name, value in self._hosts.list(f"cordwood/at/{lane}/").items():
+        for name, value in self._processes.list(f"cordwood/at/{lane}/").items():
             process = int(name)
             token, incarnation, purpose = decode_arrival(value)
             if process == 0 or self._rooms.joined.get((lane, process)) == token:
@@ -190,13 +190,13 @@ class Rendezvous:
     def _raise_failures(self, arrived: dict[int, bytes]) -> None:
         """Raise what others have announced for this, and the silence of those that were here."""
         known = self._rooms.failed.get(self._purpose, 0)
-        failures = self._hosts.list(key_of(self._purpose, "failed", ""))
+        failures = self._processes.list(key_of(self._purpose, "failed", ""))
         for name in sorted(failures, key=int):
             count, text = parse_failure(failures[name])
             if count > known:
                 raise ProcessError(text)
         self._had_failures = bool(failures)
-        beats = self._hosts.list(f"cordwood/alive/{self._lane}/")
+        beats = self._processes.list(f"cordwood/alive/{self._lane}/")
         silent = self._beats.silent(arrived, beats, self._silence_seconds)
         if silent:
             raise ProcessError(no_sign_of_life(silent, self._silence_seconds, self._purpose))
@@ -205,9 +205,9 @@ class Rendezvous:
         room = self._rooms.open()
         for process, token in arrived.items():
             self._rooms.joined[self._lane, process] = token
-        self._hosts.delete(f"cordwood/at/{self._lane}/")
+        self._processes.delete(f"cordwood/at/{self._lane}/")
         if self._had_failures:
-            self._hosts.delete(key_of(self._purpose, "failed", ""))
+            self._processes.delete(key_of(self._purpose, "failed", ""))
         tokens = b"".join([arrived[i] for i in sorted(arrived)])
         self._say(self._purpose, _OPEN + struct.pack("<Q", room) + tokens)
         return room_prefix(room)
@@ -224,7 +224,7 @@ class Rendezvous:
             if self._rooms.refused.get(process) != token:
                 self._rooms.refused[process] = token
                 key = key_of(other, "refused", process)
-                self._hosts.put(key, token + failure_text(text))
+                self._processes.put(key, token + failure_text(text))
                 self._remember(key)
             return
         if other in self._rooms.failed:
@@ -245,7 +245,7 @@ class Rendezvous:
         self._say(purpose, kind + encode_failure(count, text))
 
     def _say(self, purpose: str, message: bytes) -> None:
-        self._hosts.put(key_of(purpose, "say"), message)
+        self._processes.put(key_of(purpose, "say"), message)
         self._remember(key_of(purpose, "say"))
 
     # The others.
@@ -253,9 +253,9 @@ class Rendezvous:
     def _listen(self, check: Callable[[], None], arrival: bytes) -> str:
         start, first = time.monotonic(), True
         say = key_of(self._purpose, "say")
-        waiting = Waiting(self._whom)
+        waiting = WaitLogger(self._whom)
         while True:
-            message = self._hosts.get(say, WAKE_SECONDS)
+            message = self._processes.get(say, WAKE_SECONDS)
             if message is not None and message[:1] == _PASSED:
                 self._hear_passed(parse_failure(message[1:])[1])
             elif message is not None:
@@ -272,13 +272,13 @@ class Rendezvous:
             if self._is_time_to_look():
                 self._raise_if_passed([0])
                 # A key that process 0 deleted at the moment of its arrival would be missed.
-                self._hosts.put(self._arrival(self._hosts.index), arrival)
+                self._processes.put(self._arrival(self._processes.index), arrival)
             waiting.tick()
 
     def _raise_refusal(self) -> None:
         """Raise ProcessError if process 0 has refused this arrival."""
-        key = key_of(self._purpose, "refused", self._hosts.index)
-        refusal = self._hosts.get(key, 0.001)
+        key = key_of(self._purpose, "refused", self._processes.index)
+        refusal = self._processes.get(key, 0.001)
         if refusal is not None and refusal[:TOKEN_BYTES] == self._token:
             self._withdrawn = True
             raise ProcessError(refusal[TOKEN_BYTES:].decode("utf-8", "surrogatepass"))
@@ -309,7 +309,7 @@ class Rendezvous:
         raise ProcessError(text)
 
     def _my_part(self, message: bytes) -> bytes:
-        start = 1 + 8 + (self._hosts.index - 1) * TOKEN_BYTES
+        start = 1 + 8 + (self._processes.index - 1) * TOKEN_BYTES
         return message[start : start + TOKEN_BYTES]
 
     def _end_of_patience(self) -> None:
@@ -320,16 +320,16 @@ class Rendezvous:
         here = {0} if self._is_here(0) else set()
         if not here:
             # Process 0 may have given up just now: it says why before it removes its arrival.
-            message = self._hosts.get(key_of(self._purpose, "say"), 0.001) or b""
+            message = self._processes.get(key_of(self._purpose, "say"), 0.001) or b""
             if message[:1] in (_FAILED, _LATE):
                 self._hear(message, was_there=False)
             self._withdrawn = True  # process 0 is late: it will wait for this one, if it comes
             raise self._gave_up([0])
         here |= self._arrivals(self._lane)[0].keys()
-        raise self._gave_up([i for i in range(self._hosts.count) if i not in here] or [0])
+        raise self._gave_up([i for i in range(self._processes.count) if i not in here] or [0])
 
     def _gave_up(self, missing: list[int]) -> ProcessError:
-        text = did_not_come(missing, self._timeout_seconds, self._purpose, self._hosts.index)
+        text = did_not_come(missing, self._timeout_seconds, self._purpose, self._processes.index)
         return ProcessError(text)
 
     def _whom(self) -> str:
@@ -339,21 +339,21 @@ class Rendezvous:
         return f"process 0 to {self._purpose}"
 
     def _is_here(self, process: int) -> bool:
-        value = self._hosts.list(f"cordwood/at/{self._lane}/").get(str(process))
+        value = self._processes.list(f"cordwood/at/{self._lane}/").get(str(process))
         return value is not None and decode_arrival(value)[2] == self._purpose
 
     # All.
 
     def _refuse_restart(self) -> None:
         """Raise ProcessError if another process of this index has met the others before."""
-        rooms, index = self._rooms, self._hosts.index
+        rooms, index = self._rooms, self._processes.index
         if rooms.is_known or index == 0:  # the store is gone with process 0
             return
         key = f"cordwood/born/{index}"
-        before = self._hosts.get(key, 0.001)
+        before = self._processes.get(key, 0.001)
         if before is not None and before != rooms.incarnation:
             raise ProcessError(restarted(index, self._purpose))
-        self._hosts.put(key, rooms.incarnation)
+        self._processes.put(key, rooms.incarnation)
         rooms.is_known = True
 
     def _is_time_to_look(self) -> bool:
@@ -367,7 +367,7 @@ class Rendezvous:
         """Raise ProcessError if others wait for this process in a save that it never began."""
         if self._lane == lane_name(background=True):
             return
-        waiting = self._hosts.list(f"cordwood/at/{lane_name(background=True)}/")
+        waiting = self._processes.list(f"cordwood/at/{lane_name(background=True)}/")
         for process in awaited:
             value = waiting.get(str(process))
             if value is None:
@@ -376,8 +376,8 @@ class Rendezvous:
             is_old = self._rooms.joined.get((lane_name(background=True), process)) == token
             if is_old or purpose in self._rooms.begun or purpose in self._rooms.failed:
                 continue
-            self._withdrawn = self._hosts.index > 0
-            raise ProcessError(is_past(self._hosts.index, self._purpose, process, purpose))
+            self._withdrawn = self._processes.index > 0
+            raise ProcessError(is_past(self._processes.index, self._purpose, process, purpose))
 
     def _arrival(self, process: int) -> str:
         return f"cordwood/at/{self._lane}/{process}"
@@ -386,7 +386,7 @@ class Rendezvous:
         """Delete a key that this process may have put."""
         if key in self._rooms.said:
             self._rooms.said.remove(key)
-            self._hosts.delete(key)
+            self._processes.delete(key)
 
     def _remember(self, key: str) -> None:
         """Have a key deleted one day, when nobody can be about to read it."""
@@ -395,6 +395,6 @@ class Rendezvous:
             said.remove(key)
         said.append(key)
         if len(said) > self._rooms.MAX_SAID:
-            self._hosts.delete(said.popleft())
+            self._processes.delete(said.popleft())
         while len(self._rooms.failed) > self._rooms.MAX_SAID:
             del self._rooms.failed[next(iter(self._rooms.failed))]

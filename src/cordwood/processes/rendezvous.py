@@ -1,6 +1,6 @@
 """What the processes of one save tell each other: process 0 decides, the others report to it.
 
-A meeting is a row of rounds. In each, every process sends a value to process 0, which makes one
+A rendezvous is a row of rounds. In each, every process sends a value to process 0, which makes one
 answer of them all; that answer is everybody's. So a process waits for few keys: process 0 for the
 others' values, the others for its answer. A failure that is announced takes the place of the
 answer and arrives as fast; and every process beats, so that one that dies without a word is
@@ -22,10 +22,10 @@ from types import TracebackType
 from typing import Self
 
 from cordwood.errors import ProcessError
-from cordwood.processes.coordination import Hosts
+from cordwood.processes.coordination import Processes
 from cordwood.processes.join_messages import failure_text, named, no_sign_of_life
-from cordwood.processes.joining import WAKE_SECONDS, Rendezvous
-from cordwood.processes.wait_log import Waiting
+from cordwood.processes.joining import WAKE_SECONDS, Joining
+from cordwood.processes.wait_log import WaitLogger
 
 TIMEOUT_SECONDS = 600.0  # how long a process that is late may get no further
 SILENCE_SECONDS = 30.0  # without a beat for this long, a process counts as dead
@@ -33,26 +33,26 @@ _BEATS = 10  # in that time
 _ANSWER, _FAILURE = b"A", b"F"
 
 
-class Meeting:
+class Rendezvous:
     """The processes that take part in one save, from their arrival on.
 
     An exception that leaves the `with` block is announced to the others: their next round, or
-    `check`, raises ProcessError with its text.
+    `poll`, raises ProcessError with its text.
 
     Args:
-        hosts: this process and the others.
+        processes: this process and the others.
         purpose: what they meet for, the same on all: "save ckpt/100".
         timeout_seconds: how long a round waits for a process that is alive but gets no further:
-            calls no `check`.
+            calls no `poll`.
         silence_seconds: how long a process may show no sign of life.
         arrival_seconds: how long to wait for all to come; None: `timeout_seconds`.
         background: it is entered in the background, where one thing is done at a time, while
-            the foreground may hold other meetings.
+            the foreground may hold other rendezvous.
     """
 
     def __init__(
         self,
-        hosts: Hosts,
+        processes: Processes,
         purpose: str,
         *,
         timeout_seconds: float,
@@ -60,12 +60,12 @@ class Meeting:
         arrival_seconds: float | None = None,
         background: bool = False,
     ) -> None:
-        self._hosts = hosts
+        self._processes = processes
         self._purpose = purpose
         self._timeout = timeout_seconds
         self._silence = silence_seconds
-        self._rendezvous = Rendezvous(
-            hosts,
+        self._joining = Joining(
+            processes,
             purpose,
             background=background,
             timeout_seconds=timeout_seconds if arrival_seconds is None else arrival_seconds,
@@ -73,7 +73,7 @@ class Meeting:
         )
         self._room: str | None = None  # until all have come
         self._round = 1
-        self._others = range(1, hosts.count)
+        self._others = range(1, processes.count)
         self._failure: str | None = None  # what a beat found
         self._steps = 0  # of this process's work
         self._stop: Callable[[], None] | None = None
@@ -84,13 +84,13 @@ class Meeting:
 
     def __enter__(self) -> Self:
         """Raises ProcessError: a process did not come in time, or came for another purpose."""
-        if self._hosts.count > 1:
+        if self._processes.count > 1:
             name = f"cordwood-beat-{self._purpose}"
             threading.Thread(target=self._beat, name=name, daemon=True).start()
             try:
-                if self._hosts.index == 0:
-                    _sweep(self._hosts)
-                self._room = self._rendezvous.arrive(self.check)
+                if self._processes.index == 0:
+                    _sweep(self._processes)
+                self._room = self._joining.arrive(self.poll)
             except BaseException as e:
                 self._leave(e)
                 raise
@@ -107,33 +107,33 @@ class Meeting:
     @property
     def index(self) -> int:
         """Which process this is."""
-        return self._hosts.index
+        return self._processes.index
 
     @property
     def count(self) -> int:
         """How many take part."""
-        return self._hosts.count
+        return self._processes.count
 
     @property
     def timeout_seconds(self) -> float:
         """How long to wait for others that get no further."""
         return self._timeout
 
-    def round(self, value: bytes, decide: Callable[[list[bytes]], bytes]) -> bytes:
+    def exchange(self, value: bytes, decide: Callable[[list[bytes]], bytes]) -> bytes:
         """Send `value`; process 0 calls `decide` with everyone's, in their order. Its result.
 
         Raises:
             ProcessError: a process died or failed, or did not come in time. Where `decide` raises,
                 its exception passes through on process 0, and the others get this one.
         """
-        if self._hosts.count == 1:
+        if self._processes.count == 1:
             return decide([value])
-        self.check()
-        if self._hosts.index == 0:
+        self.poll()
+        if self._processes.index == 0:
             answer = decide([value, *self._collect()])
-            self._hosts.put(self._key("say", self._round), _ANSWER + answer)
+            self._processes.put(self._key("say", self._round), _ANSWER + answer)
         else:
-            self._hosts.put(self._key("in", self._round, self._hosts.index), value)
+            self._processes.put(self._key("in", self._round, self._processes.index), value)
             answer = self._listen()
         self._round += 1
         return answer
@@ -142,7 +142,7 @@ class Meeting:
         """Announce why this process will not come; for an error before the `with` block."""
         self._leave(error)
 
-    def check(self) -> None:
+    def poll(self) -> None:
         """Raise ProcessError if a failure was noticed; at no cost, for the middle of long work.
 
         Whoever waits for this process learns that it gets on.
@@ -153,30 +153,32 @@ class Meeting:
         if self._failure is not None:
             raise ProcessError(self._failure)
 
-    def check_now(self) -> None:
-        """As `check`, of all that has been announced by now: asks the store."""
-        if self._hosts.count > 1:
+    def poll_now(self) -> None:
+        """As `poll`, of all that has been announced by now: asks the store."""
+        if self._processes.count > 1:
             if self._room is None:
                 pass
-            elif self._hosts.index == 0:
+            elif self._processes.index == 0:
                 self._look(self._others)
             else:  # not `get`, which waits
-                self._hear(self._hosts.list(self._key("say", "")).get(str(self._round)))
-        self.check()
+                self._hear(self._processes.list(self._key("say", "")).get(str(self._round)))
+        self.poll()
 
     def has_failed(self) -> bool:
-        """On the others, even after the meeting: whether process 0 has announced a failure by now,
-        or cannot be asked."""
+        """Return True if process 0 has announced a failure by now, or cannot be asked.
+
+        On the other processes; also after the rendezvous.
+        """
         if self._room is None:
             return True
         try:
-            said = self._hosts.list(self._key("say", "")).get(str(self._round))
+            said = self._processes.list(self._key("say", "")).get(str(self._round))
         except ProcessError:
             return True
         return said is not None and said[:1] == _FAILURE
 
-    def heed(self, stop: Callable[[], None]) -> None:
-        """Have `check`, and a round that waits, raise what `stop` raises."""
+    def set_stop_check(self, stop: Callable[[], None]) -> None:
+        """Have `poll`, and a round that waits, raise what `stop` raises."""
         self._stop = stop
 
     def _key(self, *parts: str | int) -> str:
@@ -189,20 +191,20 @@ class Meeting:
         since = dict.fromkeys(self._others, (b"", now))  # how far each had come, and when
         prefix = self._key("in", self._round, "")
         missing: list[int] = []
-        waiting = Waiting(lambda: f"{named(missing)} to do its part of: {self._purpose}")
+        waiting = WaitLogger(lambda: f"{named(missing)} to do its part of: {self._purpose}")
         while True:
-            found = {int(name): value for name, value in self._hosts.list(prefix).items()}
+            found = {int(name): value for name, value in self._processes.list(prefix).items()}
             missing = [process for process in self._others if process not in found]
             now = time.monotonic()
             for process, steps in self._look(missing).items():
                 if steps != since[process][0]:
                     since[process] = steps, now
-            self.check()
+            self.poll()
             if not missing:
                 waiting.end()
-                self._hosts.delete(prefix)
+                self._processes.delete(prefix)
                 if self._round == 1:
-                    self._rendezvous.close()
+                    self._joining.close()
                 return [found[process] for process in self._others]
             late = [process for process in missing if now - since[process][1] > self._timeout]
             if late:
@@ -211,27 +213,27 @@ class Meeting:
                     f"{self._purpose} (step {self._round}); process 0 gave up"
                 )
             waiting.tick()
-            self._hosts.get(f"{prefix}{missing[0]}", min(self._timeout, WAKE_SECONDS))
+            self._processes.get(f"{prefix}{missing[0]}", min(self._timeout, WAKE_SECONDS))
 
     def _listen(self) -> bytes:
         """On the others: the answer of this round."""
         limit = 2 * self._timeout + self._silence
         deadline = time.monotonic() + limit / 2
         latest: bytes | None = None
-        waiting = Waiting(f"process 0, or others, to do their part of: {self._purpose}")
+        waiting = WaitLogger(f"process 0, or others, to do their part of: {self._purpose}")
         while True:
-            message = self._hosts.get(self._key("say", self._round), WAKE_SECONDS)
+            message = self._processes.get(self._key("say", self._round), WAKE_SECONDS)
             if message is not None:
                 if message[:1] == _FAILURE:
                     raise ProcessError(message[1:].decode("utf-8", "surrogatepass"))
                 waiting.end()
                 return message[1:]
-            self.check()
+            self.poll()
             waiting.tick()
             if time.monotonic() < deadline:
                 continue
             # Process 0 gets on as long as it waits for others, which it does not do for ever.
-            steps = _steps_in(self._hosts.get(self._key("alive", 0), WAKE_SECONDS))
+            steps = _steps_in(self._processes.get(self._key("alive", 0), WAKE_SECONDS))
             if steps == latest:
                 break
             deadline, latest = time.monotonic() + limit / 2, steps
@@ -244,16 +246,16 @@ class Meeting:
         while not self._ended.is_set():
             try:
                 if self._room is None:
-                    self._rendezvous.beat(beat)
+                    self._joining.beat(beat)
                 else:
                     sign = f"{beat} {self._steps}".encode()
-                    self._hosts.put(self._key("alive", self._hosts.index), sign)
+                    self._processes.put(self._key("alive", self._processes.index), sign)
                 if self._room is None:
                     pass  # whoever waits for all to come looks by itself
-                elif self._hosts.index == 0:
+                elif self._processes.index == 0:
                     self._look(self._others)
                 else:
-                    self._hear(self._hosts.get(self._key("say", self._round), 0.001))
+                    self._hear(self._processes.get(self._key("say", self._round), 0.001))
             except ProcessError as e:
                 if not self._ended.is_set():
                     self._failure = str(e)
@@ -271,8 +273,8 @@ class Meeting:
 
         How far the work of those has come.
         """
-        failures = self._hosts.list(self._key("failed", ""))
-        beats = self._hosts.list(self._key("alive", ""))
+        failures = self._processes.list(self._key("failed", ""))
+        beats = self._processes.list(self._key("alive", ""))
         with self._lock:
             now = time.monotonic()
             paused = now - self._looked > self._silence / 2  # this process was: wait anew
@@ -293,29 +295,29 @@ class Meeting:
         return {process: _steps_in(beats.get(str(process))) for process in awaited}
 
     def _leave(self, error: BaseException | None) -> None:
-        self._stop = None  # which may refer to this meeting
-        if self._ended.is_set() or self._hosts.count == 1:
+        self._stop = None  # which may refer to this rendezvous
+        if self._ended.is_set() or self._processes.count == 1:
             return
         self._ended.set()
         with suppress(ProcessError):  # no store, nobody to tell
             if error is None:
-                self._hosts.put(self._key("left", self._hosts.index), b"")
-                if self._hosts.index == 0:
-                    self._hosts.rooms.left.append(self._key())
+                self._processes.put(self._key("left", self._processes.index), b"")
+                if self._processes.index == 0:
+                    self._processes.rooms.left.append(self._key())
                 return
             text = str(error)
             if not isinstance(error, ProcessError):
                 what = f"{type(error).__name__}: {error}"
-                text = f"process {self._hosts.index} failed to {self._purpose}: {what}"
+                text = f"process {self._processes.index} failed to {self._purpose}: {what}"
             message = failure_text(text)
             if self._room is None:
-                self._rendezvous.leave(text)
-            elif self._hosts.index == 0:
-                self._hosts.put(self._key("say", self._round), _FAILURE + message)
-                self._hosts.put(self._key("left", 0), b"")
-                self._hosts.rooms.left.append(self._key())
+                self._joining.leave(text)
+            elif self._processes.index == 0:
+                self._processes.put(self._key("say", self._round), _FAILURE + message)
+                self._processes.put(self._key("left", 0), b"")
+                self._processes.rooms.left.append(self._key())
             else:
-                self._hosts.put(self._key("failed", self._hosts.index), message)
+                self._processes.put(self._key("failed", self._processes.index), message)
 
 
 def _steps_in(beat: bytes | None) -> bytes:
@@ -323,13 +325,13 @@ def _steps_in(beat: bytes | None) -> bytes:
     return (beat or b"").partition(b" ")[2]
 
 
-def _sweep(hosts: Hosts) -> None:
+def _sweep(processes: Processes) -> None:
     """Delete the rooms that everybody has left, well or not; and the oldest of too many others."""
-    rooms = hosts.rooms
+    rooms = processes.rooms
     for _ in range(len(rooms.left)):
         room = rooms.left.popleft()
-        left = {*hosts.list(f"{room}left/"), *hosts.list(f"{room}failed/")}
-        if len(left) == hosts.count or len(rooms.left) > rooms.MAX_SAID:
-            hosts.delete(room)
+        left = {*processes.list(f"{room}left/"), *processes.list(f"{room}failed/")}
+        if len(left) == processes.count or len(rooms.left) > rooms.MAX_SAID:
+            processes.delete(room)
         else:
             rooms.left.append(room)

@@ -17,7 +17,7 @@ from cordwood.errors import ProcessError, counted
 from cordwood.index import LeafSpec
 from cordwood.keypath import format_path
 from cordwood.processes.join_messages import named
-from cordwood.processes.rendezvous import Meeting
+from cordwood.processes.rendezvous import Rendezvous
 from cordwood.sharding.shard_map import ShardMap
 from cordwood.tree.structure import Structure
 
@@ -64,11 +64,13 @@ def joined_fingerprints(trees: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
     return [structure, *[each for prints in trees for each in prints[1:]]]
 
 
-def require_agreement(meeting: Meeting, prints: Sequence[bytes], specs: Sequence[LeafSpec]) -> None:
+def require_agreement(
+    rendezvous: Rendezvous, prints: Sequence[bytes], specs: Sequence[LeafSpec]
+) -> None:
     """Meet for one round, or for two where something differs.
 
     Args:
-        meeting: of all processes.
+        rendezvous: of all processes.
         prints: this process's `fingerprints`.
         specs: its leaves.
 
@@ -79,7 +81,7 @@ def require_agreement(meeting: Meeting, prints: Sequence[bytes], specs: Sequence
         odd = [process for process, value in enumerate(values) if value != values[0]]
         return struct.pack(f"<{len(odd)}I", *odd)
 
-    answer = meeting.round(digest_of(b"".join(prints)), compare)
+    answer = rendezvous.exchange(digest_of(b"".join(prints)), compare)
     odd = [process for (process,) in struct.iter_unpack("<I", answer)]
     if not odd:
         return
@@ -103,8 +105,8 @@ def require_agreement(meeting: Meeting, prints: Sequence[bytes], specs: Sequence
             "(jax.make_array_from_process_local_data)"
         )
 
-    mine = meeting.index in odd[:_MAX_EXPLAINED]
-    meeting.round(b"".join(prints) if mine else b"", explain)
+    mine = rendezvous.index in odd[:_MAX_EXPLAINED]
+    rendezvous.exchange(b"".join(prints) if mine else b"", explain)
 
 
 def _differences(prints: Sequence[bytes], sent: bytes) -> list[tuple[int, str]]:

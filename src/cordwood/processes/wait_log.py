@@ -11,7 +11,7 @@ _log = logging.getLogger("cordwood")
 REPORT_SECONDS = 10.0  # a wait is reported when it has taken so long; then after twice that, ...
 
 
-class Waiting:
+class WaitLogger:
     """One wait. The loop that waits calls `tick` in each round, at least every second or so.
 
     Logs a warning after REPORT_SECONDS, and again after 2, 4, 8 ... times as long. A wait that

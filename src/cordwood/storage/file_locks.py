@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 
 from cordwood.errors import StorageError
 from cordwood.io.uninterruptible import Check, go_on
-from cordwood.processes.wait_log import Waiting
+from cordwood.processes.wait_log import WaitLogger
 from cordwood.storage import syscalls
 from cordwood.storage.syscalls import close_all, open_into
 
@@ -93,7 +93,7 @@ class _LockWait:
         self._path = path
         self._check = check
         self._timeout_seconds = timeout_seconds
-        self._waiting = Waiting(
+        self._waiting = WaitLogger(
             lambda: f"the lock {path}, which {holder_of(path)} holds",
             hint="it goes on when that is done or ended",
         )

@@ -1,8 +1,8 @@
-"""A stage that all processes of a meeting fill, each its own files.
+"""A stage that all processes of a rendezvous fill, each its own files.
 
 Process 0 begins it, puts it in place or removes it; its random name is the mark that the others
 look for. What became of a process's files it leaves in the stage, in a file that goes before the
-commit: digests of many chunks are more than a meeting should carry.
+commit: digests of many chunks are more than a rendezvous should carry.
 
 A failure is announced before the stage goes. So whoever is still writing, and finds no stage any
 more, can tell why; it stops, and removes what it has made since. A process that has reported
@@ -23,7 +23,7 @@ from cordwood.errors import CorruptionError, LimitError, ProcessError, StorageEr
 from cordwood.io.encode_chunk import Encoder
 from cordwood.io.write_chunk_files import Written, write_new_files
 from cordwood.plan.chunk_files import NewFile
-from cordwood.processes.rendezvous import Meeting
+from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directories import remove_tree
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.staging_directory import Stage
@@ -34,23 +34,23 @@ _SIZE = struct.Struct("<Q")
 
 
 class SharedStage:
-    """One process's view of it; a meeting of one has a stage like any other.
+    """One process's view of it; a rendezvous of one has a stage like any other.
 
-        shared = SharedStage(path, meeting)
+        shared = SharedStage(path, rendezvous)
         with shared.saving():
-            save_together(meeting, shared, ...)  # which calls `fill`, then `gather`
+            save_together(rendezvous, shared, ...)  # which calls `fill`, then `gather`
 
     In a thread where no interrupts come (`run_apart`). Raises as `Stage` does.
     """
 
-    def __init__(self, path: str | os.PathLike[str], meeting: Meeting) -> None:
-        self.stage = Stage(path, timeout_seconds=meeting.timeout_seconds)
-        self._meeting = meeting
+    def __init__(self, path: str | os.PathLike[str], rendezvous: Rendezvous) -> None:
+        self.stage = Stage(path, timeout_seconds=rendezvous.timeout_seconds)
+        self._rendezvous = rendezvous
         self._own: list[Written] = []
         self._reported = False
 
     def mark(self) -> str:
-        self.stage.begin(self._meeting.check)
+        self.stage.begin(self._rendezvous.poll)
         return os.path.basename(self.stage.path)
 
     def sees(self, mark: str, *, timeout_seconds: float) -> bool:
@@ -73,12 +73,12 @@ class SharedStage:
             What process 0 needs to `gather` what became of them.
         """
         if not self.stage.path:
-            self.stage.begin(self._meeting.check)
+            self.stage.begin(self._rendezvous.poll)
         try:
             report = self._fill(files, fetch, encode)
-            self._meeting.check_now()
+            self._rendezvous.poll_now()
         except OSError:
-            self._meeting.check_now()  # another process has failed, and so the stage is gone
+            self._rendezvous.poll_now()  # another process has failed, and so the stage is gone
             raise
         self._reported = True
         return report
@@ -88,14 +88,14 @@ class SharedStage:
     ) -> bytes:
         stage = self.stage
         stage.make_folders(dict.fromkeys([os.path.dirname(file.path) for file in files]))
-        self._own = write_new_files(stage.path, files, fetch, encode, check=self._meeting.check)
-        if self._meeting.count > 1:
+        self._own = write_new_files(stage.path, files, fetch, encode, check=self._rendezvous.poll)
+        if self._rendezvous.count > 1:
             for file in files:
                 stage.touch(file.path)  # another process may have made its directory
-        if self._meeting.index == 0:
+        if self._rendezvous.index == 0:
             return b""
         report = _pack(self._own)
-        stage.write(_REPORT.format(self._meeting.index), [report])
+        stage.write(_REPORT.format(self._rendezvous.index), [report])
         stage.doing = "flushing its directories to the disk"
         stage.sync_folders()
         return _SIZE.pack(len(report)) + digest_of(report)
@@ -108,9 +108,9 @@ class SharedStage:
         Raises StorageError where one of them is not there as its process left it.
         """
         written = [self._own]
-        for process in range(1, self._meeting.count):
+        for process in range(1, self._rendezvous.count):
             self.stage.doing = "looking for what the other processes have written"
-            self._meeting.check()
+            self._rendezvous.poll()
             data = self._read(process, reports[process])
             written.append(_unpack(data, len(files[process])))
             for file, found in zip(files[process], written[process], strict=True):
@@ -143,10 +143,10 @@ class SharedStage:
     def saving(self) -> Iterator[None]:
         """Meet in the block; an exception that leaves it is announced, then the stage goes."""
         try:
-            with self._meeting, self.stage.explaining():
+            with self._rendezvous, self.stage.explaining():
                 yield
         except BaseException as e:
-            if self._meeting.index == 0:
+            if self._rendezvous.index == 0:
                 self.stage.abandon()
             elif self.stage.path and not self._reported and self._goes(e):
                 remove_tree(self.stage.path)
@@ -157,7 +157,7 @@ class SharedStage:
 
         Where it has not announced a failure yet, it removes all that is there by now.
         """
-        return isinstance(error, ProcessError) or self._meeting.has_failed()
+        return isinstance(error, ProcessError) or self._rendezvous.has_failed()
 
 
 def _pack(written: Sequence[Written]) -> bytes:

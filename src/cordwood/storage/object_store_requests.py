@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from cordwood.processes.wait_log import Waiting
+from cordwood.processes.wait_log import WaitLogger
 from cordwood.storage.urls import Url
 
 _log = logging.getLogger("cordwood")
@@ -91,7 +91,7 @@ class Request:
         return result
 
     def _wait(self) -> Any:
-        waiting = Waiting(f"an answer of the store about {self._name}")
+        waiting = WaitLogger(f"an answer of the store about {self._name}")
         try:
             while True:
                 try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from cordwood.processes.wait_log import Waiting
+from cordwood.processes.wait_log import WaitLogger
 
 _LOOK_SECONDS = 0.05
 
@@ -15,7 +15,7 @@ def comes_in_sight(is_there: Callable[[], bool], mark: str, *, timeout_seconds: 
 
     A network file system may remember for a while that it was not there.
     """
-    waiting = Waiting(f"{mark}, which process 0 has made, to be seen by this process")
+    waiting = WaitLogger(f"{mark}, which process 0 has made, to be seen by this process")
     while not is_there():
         if waiting.seconds >= timeout_seconds:
             return False

@@ -18,8 +18,8 @@ from cordwood.io.check_blocks import check_file
 from cordwood.io.decode_chunk import decode_chunk
 from cordwood.io.scratch_buffer import Scratch
 from cordwood.plan.copy_plan import Chunk, Codec, Spread
-from cordwood.processes.coordination import ALONE
-from cordwood.processes.rendezvous import Meeting
+from cordwood.processes.coordination import SINGLE_PROCESS
+from cordwood.processes.rendezvous import Rendezvous
 from cordwood.sharding.box import shape_of, slices
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.tree.flatten import build
@@ -36,16 +36,16 @@ def save_tree(
     metadata: dict[str, str] | None = None,
     covered: bool = True,
 ) -> None:
-    meeting = Meeting(ALONE, "save", timeout_seconds=1, silence_seconds=1)
+    rendezvous = Rendezvous(SINGLE_PROCESS, "save", timeout_seconds=1, silence_seconds=1)
     item = draft(
         tree,
         prefix=prefix,
         compression=compression,
         metadata=metadata or {},
         covered=covered,
-        meeting=meeting,
+        rendezvous=rendezvous,
     )
-    save_draft(path, item, item.snapshot.leaves.__getitem__, meeting)
+    save_draft(path, item, item.snapshot.leaves.__getitem__, rendezvous)
 
 
 def scanned(path: str | os.PathLike[str], prefix: str | None = None) -> Index:

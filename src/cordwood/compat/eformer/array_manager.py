@@ -26,7 +26,7 @@ from cordwood.io.uninterruptible import Check, run_apart
 from cordwood.io.write_chunk_files import Written, adopt_files
 from cordwood.loading.leaf_target import Target
 from cordwood.loading.restore import check_x64, restore
-from cordwood.processes.rendezvous import Meeting
+from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.staging_directory import Stage
 from cordwood.tree.leaves import is_jax_array
@@ -56,7 +56,7 @@ def save_managed(
     item: Draft,
     manager: ArrayManager,
     commit_callback: Callable[[], None],
-    meeting: Meeting,
+    rendezvous: Rendezvous,
 ) -> None:
     """Save a tree as one item of a directory, its jax arrays by a manager.
 
@@ -69,12 +69,12 @@ def save_managed(
         item: what to save.
         manager: whose `serialize_with_paths` writes, on every process.
         commit_callback: called when the item is in place; on process 0.
-        meeting: of the processes that save it; it ends before the manager is called.
+        rendezvous: of the processes that save it; it ends before the manager is called.
 
     Raises as `api.save_zarr.save_draft`; from the manager's callback too.
     """
     arrays = item.plan.arrays
-    theirs = [k for k, array in enumerate(arrays) if _can_manage(item, array, meeting.count)]
+    theirs = [k for k, array in enumerate(arrays) if _can_manage(item, array, rendezvous.count)]
     managed = set(theirs)
     owners = [k for k, array in enumerate(arrays) for _ in range(1 + len(array.chunks))]
     ours = [number for number, k in enumerate(owners) if k not in managed]
@@ -86,7 +86,7 @@ def save_managed(
             written.setdefault(owners[number], []).append(each)
 
     fetch = item.snapshot.leaves.__getitem__
-    stage = write_together(path, item, ours, fetch, meeting, begin)
+    stage = write_together(path, item, ours, fetch, rendezvous, begin)
 
     def end(check: Check) -> None:
         with stage.reporting():
@@ -97,7 +97,7 @@ def save_managed(
             stage.commit(lambda there: place(stage, there, item, own), check)
 
     def on_commit() -> None:
-        if meeting.index == 0:
+        if rendezvous.index == 0:
             run_apart(end)
             commit_callback()
 
@@ -108,7 +108,7 @@ def save_managed(
             on_commit_callback=on_commit,
         )
     except BaseException:
-        if meeting.index == 0:
+        if rendezvous.index == 0:
             stage.abandon()
         raise
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cordwood.api.participants import meeting_for
+from cordwood.api.participants import rendezvous_for
 from cordwood.compat.eformer.array_manager import ArrayManager, save_managed
 from cordwood.compat.eformer.path_types import local_path
 from cordwood.formats.directory_formats import ZARR
@@ -60,15 +60,15 @@ def tree_serialize_leaves(
     path = local_path(checkpoint_dir)
     callback = commit_callback or _nothing
     how = " through a manager" if manager is not None else ""
-    with meeting_for(
+    with rendezvous_for(
         path,
         ZARR,
         prefix=prefix,
         compression=None,
         timeout_seconds=TIMEOUT_SECONDS,
         how=how if write_index else f"{how} without an index",
-    ) as meeting:
-        if meeting.count == 1:
+    ) as rendezvous:
+        if rendezvous.count == 1:
             raise_unreported()
         wait_for(path)
         with collector_paused():
@@ -78,15 +78,15 @@ def tree_serialize_leaves(
                 compression=None,
                 metadata={},
                 covered=write_index,
-                meeting=meeting,
+                rendezvous=rendezvous,
             )
             if manager is not None:
-                save_managed(path, item, manager, callback, meeting)
+                save_managed(path, item, manager, callback, rendezvous)
                 return
-            save_draft(path, item, item.snapshot.leaves.__getitem__, meeting)
-    if meeting.index == 0:
+            save_draft(path, item, item.snapshot.leaves.__getitem__, rendezvous)
+    if rendezvous.index == 0:
         callback()
-    if meeting.count > 1:
+    if rendezvous.count > 1:
         raise_unreported(begun=True)
 
 

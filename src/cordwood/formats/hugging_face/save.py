@@ -25,7 +25,7 @@ from cordwood.io.write_file import fill_file
 from cordwood.keypath import format_path
 from cordwood.plan.file_assignment import shards_by_size
 from cordwood.plan.file_plan import FilePlan
-from cordwood.processes.rendezvous import Meeting
+from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directories import names_in
 from cordwood.storage.file_transaction import atomic_file
 from cordwood.storage.path_kind import what_is_at
@@ -45,7 +45,7 @@ def plan_job(
     *,
     prefix: str | None,
     metadata: Mapping[str, str],
-    meeting: Meeting,
+    rendezvous: Rendezvous,
     max_shard_bytes: int | None = None,
 ) -> Job:
     """Plan the files of a tree, whose arrays alone are written; by one process.
@@ -56,7 +56,7 @@ def plan_job(
         prefix: None.
         metadata: strings for each file; `format`, which transformers asks for, is "pt" if it is
             not among them.
-        meeting: of this process alone; says how long to wait for locks.
+        rendezvous: of this process alone; says how long to wait for locks.
         max_shard_bytes: of the arrays of one file; a larger array has a file of its own. None:
             all in `model.safetensors`.
 
@@ -79,7 +79,7 @@ def plan_job(
 
     def write(fetch: Fetch) -> None:
         def run(check: Check) -> None:
-            stage = Stage(path, timeout_seconds=meeting.timeout_seconds)
+            stage = Stage(path, timeout_seconds=rendezvous.timeout_seconds)
             with stage.reporting():
                 stage.begin()
                 for file, plan, shard in zip(files, plans, shards, strict=True):

@@ -35,7 +35,7 @@ from cordwood.plan.deduplicate import only, without
 from cordwood.plan.file_assignment import Pack, packs_of_process, packs_of_shares
 from cordwood.plan.write_assignment import FileSizes, bytes_of_leaves
 from cordwood.processes.collective_save import save_together
-from cordwood.processes.rendezvous import Meeting
+from cordwood.processes.rendezvous import Rendezvous
 from cordwood.processes.tree_fingerprint import joined_fingerprints
 from cordwood.storage.file_transaction import storage_error
 from cordwood.storage.save_ids import new_save_id
@@ -106,20 +106,20 @@ def plan_job(
     *,
     prefix: str | None,
     metadata: Mapping[str, str],
-    meeting: Meeting,
+    rendezvous: Rendezvous,
     linking: Linking | None = None,
     max_shard_bytes: int | None = None,
     items: Mapping[str, Any] | None = None,
     save_id: str | None = None,
 ) -> Job:
-    """Plan the save of a tree by the processes of a meeting.
+    """Plan the save of a tree by the processes of a rendezvous.
 
     Args:
         path: the directory.
         tree: what to save.
         prefix: under which name; None: none.
         metadata: strings that go with the tree.
-        meeting: of the processes, not entered yet.
+        rendezvous: of the processes, not entered yet.
         linking: what is needed to link files of an older checkpoint.
         items: more trees by their prefixes, which are committed with this one. Of other prefixes
             no tree stays then. None: this tree alone is saved, and those of other prefixes stay.
@@ -139,8 +139,8 @@ def plan_job(
                 each,
                 prefix=name,
                 metadata={} if is_item else metadata,
-                process=meeting.index,
-                process_count=meeting.count,
+                process=rendezvous.index,
+                process_count=rendezvous.count,
                 sizes=file_sizes,
             )
         except UnsupportedLeafError as e:
@@ -158,13 +158,13 @@ def plan_job(
         starts.append(len(leaves))
         leaves += planned.snapshot.leaves
         shares, count = planned.layout.shares, len(planned.snapshot.leaves)
-        sizes += bytes_of_leaves(shares, meeting.index, count)
+        sizes += bytes_of_leaves(shares, rendezvous.index, count)
     # They are asked for when they are written: until then nothing here keeps them.
     plans = [each._replace(snapshot=each.snapshot._replace(leaves=())) for each in plans]
 
     def write(fetch: Fetch) -> None:
         parts = [
-            LocalLeaves(each.snapshot, meeting, partial(_from, fetch, start))
+            LocalLeaves(each.snapshot, rendezvous, partial(_from, fetch, start))
             for each, start in zip(plans, starts, strict=True)
         ]
 
@@ -183,11 +183,11 @@ def plan_job(
                         process=planned.process,
                         look=partial(_look, own, look),
                         take=own.fetch,
-                        check=meeting.check,
+                        check=rendezvous.poll,
                     )
                     linking.linked_bytes += links.size_bytes
                 todo.append((planned, links, own.fetch))
-            written = _write_packs(save, todo, save_id=save_id, check=meeting.check)
+            written = _write_packs(save, todo, save_id=save_id, check=rendezvous.poll)
             return b"\n".join(map(encode_report, written))
 
         def commit(save_id: str, reports: list[bytes]) -> None:
@@ -198,11 +198,11 @@ def plan_job(
             save.commit(lambda old: _change(saved, old, save_id, name=store.name, alone=alone))
 
         saving = store.saving(
-            others_commit=meeting.index > 0, timeout_seconds=meeting.timeout_seconds
+            others_commit=rendezvous.index > 0, timeout_seconds=rendezvous.timeout_seconds
         )
-        with meeting, saving as save:
+        with rendezvous, saving as save:
             save_together(
-                meeting,
+                rendezvous,
                 save,
                 where=store.name,
                 save_id=save_id or new_save_id(),

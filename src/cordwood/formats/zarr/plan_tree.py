@@ -15,7 +15,7 @@ from cordwood.io.write_chunk_files import Written
 from cordwood.keypath import KeyPath
 from cordwood.plan.chunk_assignment import joined, writers
 from cordwood.plan.chunk_files import ChunkFile, NewFile
-from cordwood.processes.rendezvous import Meeting
+from cordwood.processes.rendezvous import Rendezvous
 
 
 class Draft(NamedTuple):
@@ -39,7 +39,7 @@ def draft(
     compression: str | None,
     metadata: Mapping[str, str],
     covered: bool,
-    meeting: Meeting,
+    rendezvous: Rendezvous,
 ) -> Draft:
     """Take a tree apart, plan its arrays, and share their files out.
 
@@ -49,14 +49,14 @@ def draft(
         compression: "zstd", "blosc" or None.
         metadata: the user's strings.
         covered: False leaves the item out of the index.
-        meeting: of the processes that save it.
+        rendezvous: of the processes that save it.
 
     Raises UnsupportedLeafError, which names the leaf's key path; ValueError for the options.
     """
     if compression is not None and compression not in COMPRESSORS:
         known = ", ".join(map(repr, COMPRESSORS))
         raise ValueError(f"compression={compression!r}: expected None or one of {known}")
-    snapshot = take_apart(tree, process=meeting.index, process_count=meeting.count)
+    snapshot = take_apart(tree, process=rendezvous.index, process_count=rendezvous.count)
     specs = snapshot.specs
     shards = [
         joined(each, dtypes.itemsize(spec.dtype)) if spec.kind in ARRAY_KINDS else each
@@ -69,7 +69,7 @@ def draft(
     key_paths = [specs[array.leaf].key_path for array in plan.arrays]
     paths = array_paths(key_paths, prefix)
     files = new_files(plan, paths)
-    shared = writers(files, shards, process_count=meeting.count)
+    shared = writers(files, shards, process_count=rendezvous.count)
     return Draft(plan, key_paths, snapshot, prefix, metadata, covered, paths, files, shared)
 
 

@@ -16,7 +16,7 @@ from cordwood.io.write_chunk_files import Written
 from cordwood.plan.chunk_assignment import bytes_of_leaves
 from cordwood.plan.chunk_files import NewFile
 from cordwood.processes.collective_save import save_together
-from cordwood.processes.rendezvous import Meeting
+from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.multiprocess_staging import SharedStage
 from cordwood.storage.save_ids import new_save_id
 from cordwood.storage.staging_directory import Stage
@@ -28,30 +28,30 @@ def plan_job(
     *,
     prefix: str | None,
     metadata: Mapping[str, str],
-    meeting: Meeting,
+    rendezvous: Rendezvous,
     compression: str | None = None,
 ) -> Job:
-    """Plan the save of a tree by the processes of a meeting; raises as `draft` does."""
+    """Plan the save of a tree by the processes of a rendezvous; raises as `draft` does."""
     item = draft(
         tree,
         prefix=prefix or "",
         compression=compression,
         metadata=metadata,
         covered=True,
-        meeting=meeting,
+        rendezvous=rendezvous,
     )
     leaves = item.snapshot.leaves
-    sizes = bytes_of_leaves(item.files, item.writers, meeting.index, len(leaves))
+    sizes = bytes_of_leaves(item.files, item.writers, rendezvous.index, len(leaves))
     # They are asked for when they are written: until then nothing here keeps them.
     item = item._replace(snapshot=item.snapshot._replace(leaves=()))
-    return Job(leaves, lambda fetch: save_draft(path, item, fetch, meeting), sizes)
+    return Job(leaves, lambda fetch: save_draft(path, item, fetch, rendezvous), sizes)
 
 
 def save_draft(
     path: str | os.PathLike[str],
     item: Draft,
     fetch: Callable[[int], Any],
-    meeting: Meeting,
+    rendezvous: Rendezvous,
 ) -> None:
     """Save a tree as one item of a directory, durably and atomically.
 
@@ -61,16 +61,16 @@ def save_draft(
         path: the directory; made where it is missing.
         item: what to save.
         fetch: gives a leaf by its position in the tree: called once for each array.
-        meeting: of the processes that save it; not entered yet.
+        rendezvous: of the processes that save it; not entered yet.
 
     Raises as `cordwood.save`.
     """
 
     def commit(stage: Stage, written: list[Written]) -> None:
         own = finish(item, written)
-        stage.commit(lambda there: place(stage, there, item, own), meeting.check)
+        stage.commit(lambda there: place(stage, there, item, own), rendezvous.poll)
 
-    write_together(path, item, range(len(item.files)), fetch, meeting, commit)
+    write_together(path, item, range(len(item.files)), fetch, rendezvous, commit)
 
 
 def write_together(
@@ -78,13 +78,13 @@ def write_together(
     item: Draft,
     chosen: Sequence[int],
     fetch: Callable[[int], Any],
-    meeting: Meeting,
+    rendezvous: Rendezvous,
     then: Callable[[Stage, list[Written]], None],
 ) -> Stage:
-    """Write files of an item into a stage, each process of a meeting its own.
+    """Write files of an item into a stage, each process of a rendezvous its own.
 
     Args:
-        path, item, fetch, meeting: as `save_draft` has them.
+        path, item, fetch, rendezvous: as `save_draft` has them.
         chosen: which of `item.files`.
         then: called on process 0 with the stage and what became of them, before any process goes
             on. An exception is every process's, and the stage goes.
@@ -92,12 +92,12 @@ def write_together(
     Returns:
         The stage, which process 0 is to put in place or abandon, if `then` has not.
     """
-    if meeting.index == 0:
+    if rendezvous.index == 0:
         refuse_foreign(path)
-    shared = SharedStage(path, meeting)
-    leaves = LocalLeaves(item.snapshot, meeting, fetch)
+    shared = SharedStage(path, rendezvous)
+    leaves = LocalLeaves(item.snapshot, rendezvous, fetch)
     encode = None if item.plan.compression is None else encoder(item.plan.compression)
-    own: list[list[NewFile]] = [[] for _ in range(meeting.count)]
+    own: list[list[NewFile]] = [[] for _ in range(rendezvous.count)]
     for number in chosen:
         own[item.writers[number]].append(item.files[number])
 
@@ -106,24 +106,24 @@ def write_together(
         then(shared.stage, [next(found[item.writers[number]]) for number in chosen])
 
     def run(check: Check) -> None:
-        meeting.heed(check)
+        rendezvous.set_stop_check(check)
         with shared.saving():
             save_together(
-                meeting,
+                rendezvous,
                 shared,
                 where=os.fspath(path),
                 save_id=new_save_id(),
                 tell=str,
                 prints=leaves.prints,
                 specs=item.snapshot.specs,
-                write=lambda *_: shared.fill(own[meeting.index], leaves.fetch, encode),
+                write=lambda *_: shared.fill(own[rendezvous.index], leaves.fetch, encode),
                 commit=commit,
             )
 
     try:
         run_apart(run)
     except BaseException:
-        if meeting.index == 0:
+        if rendezvous.index == 0:
             shared.stage.abandon()  # an interrupt may have come after all had gone well
         raise
     return shared.stage

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from cordwood.errors import ProcessError
-from cordwood.processes.coordination import Rooms, is_meant, replaced
+from cordwood.processes.coordination import RendezvousState, key_matches, override
 
 
 class Died(BaseException):
@@ -27,7 +27,7 @@ class Store:
         self.dead: set[int] = set()
 
 
-class FakeHosts:
+class FakeProcesses:
     """One fake process.
 
     Args:
@@ -48,7 +48,7 @@ class FakeHosts:
     ) -> None:
         self.index = index
         self.count = count
-        self.rooms = Rooms()
+        self.rooms = RendezvousState()
         self.calls = 0
         self._store = store
         self._dies_at = dies_at
@@ -81,7 +81,7 @@ class FakeHosts:
         self._call()
         with self._store.changed:
             values = self._store.values
-            for key in [k for k in values if is_meant(prefix, k)]:
+            for key in [k for k in values if key_matches(prefix, k)]:
                 del values[key]
 
     def _call(self) -> None:
@@ -113,7 +113,7 @@ class Outcome(NamedTuple):
 
 def run_processes(
     count: int,
-    work: Callable[[FakeHosts], Any],
+    work: Callable[[FakeProcesses], Any],
     *,
     dies_at: Mapping[int, int] | None = None,
     delay_seconds: Mapping[int, float] | None = None,
@@ -121,7 +121,7 @@ def run_processes(
 ) -> list[Outcome]:
     """Call `work` once for each of `count` processes, each in a thread of its own.
 
-    In it, `cordwood.processes.coordination.current()` is what `work` gets too.
+    In it, `cordwood.processes.coordination.current_processes()` is what `work` gets too.
 
     Args:
         count: how many processes.
@@ -134,7 +134,7 @@ def run_processes(
     outcomes = [Outcome(None, None)] * count
 
     def run(index: int) -> None:
-        hosts = FakeHosts(
+        processes = FakeProcesses(
             shared,
             index,
             count,
@@ -142,8 +142,8 @@ def run_processes(
             delay_seconds=(delay_seconds or {}).get(index, 0.0),
         )
         try:
-            with replaced(hosts):
-                outcomes[index] = Outcome(work(hosts), None)
+            with override(processes):
+                outcomes[index] = Outcome(work(processes), None)
         except BaseException as e:  # noqa: BLE001  (Died among them; the caller looks at it)
             outcomes[index] = Outcome(None, e)
 
