@@ -26,6 +26,7 @@ NAMED = """
     manager/test_foreign_steps.py
     manager/test_integration.py
     processes/test_one_process_fails.py
+    processes/test_save_and_load.py
     storage/test_broken_file_saves.py
     storage/test_conformance.py
     test_any_sharding.py

@@ -197,8 +197,8 @@ def load_selects_a_part(row: Row, folder: Path) -> None:
         return
     for name, leaf in named_leaves(row).items():
         part = cordwood.load(path, select=name, to="numpy")
-        (found,) = jax.tree.leaves(part)
-        np.testing.assert_array_equal(found, leaf, strict=True)
+        (array,) = jax.tree.leaves(part)
+        np.testing.assert_array_equal(array, leaf, strict=True)
 
 
 def load_names_each_leaf_that_does_not_fit(row: Row, folder: Path) -> None:
@@ -225,7 +225,7 @@ def verify_is_clean(row: Row, folder: Path) -> None:
 
 
 def truncation_is_reported(row: Row, folder: Path) -> None:
-    """A file that is cut off is an error, or one that this load does not need."""
+    """Cut off each file: it is an error, or a file that the load does not need."""
     path = row.make(folder)
     for file in files_of(path).values():
         data = file.read_bytes()
@@ -246,14 +246,14 @@ def truncation_is_reported(row: Row, folder: Path) -> None:
 
 
 def bit_flips_are_reported(row: Row, folder: Path) -> None:
-    """Where bytes have digests, every flip is; elsewhere none makes a crash or another leaf."""
+    """Every flip is found where bytes have digests; elsewhere none is a crash or adds a leaf."""
 
     def opened_and_loaded(copy: Path) -> tuple[Any, int]:
         with cordwood.open(copy) as checkpoint:
             return load(row, copy, to="numpy"), len(checkpoint)
 
-    def assert_no_more_leaves(found: tuple[Any, int], expected: tuple[Any, int]) -> None:
-        assert found[1] <= expected[1]
+    def assert_no_more_leaves(damaged: tuple[Any, int], whole: tuple[Any, int]) -> None:
+        assert damaged[1] <= whole[1]
 
     report = flip_bits(
         row.make(folder),
@@ -282,8 +282,8 @@ def convert_keeps_the_values(row: Row, folder: Path) -> None:
         with pytest.raises(cordwood.LossError):
             cordwood.convert(path, folder / "converted")
         return
-    there = cordwood.convert(path, folder / "converted")
-    assert (there.source_format, there.format, there.lost) == (row.name, "packs", ())
+    report = cordwood.convert(path, folder / "converted")
+    assert (report.source_format, report.format, report.lost) == (row.name, "packs", ())
     assert cordwood.diff(path, folder / "converted").equal
     if row.options is not None:
         back = folder / "back" / row.file
@@ -380,7 +380,7 @@ def the_same_tree_gives_the_same_bytes(row: Row, folder: Path) -> None:
 
 
 def save_async_saves_what_was_given(row: Row, folder: Path) -> None:
-    """Changes of a numpy array after the call are not saved."""
+    """Save the elements that an array had at the call, whatever is written into it afterwards."""
     path = folder / row.file
     tree = jax.tree.map(np.copy, row.tree)
     pending = cordwood.save_async(path, tree, **(row.options or {}))

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from cordwood import CheckpointManager, EverySeconds, EverySteps, KeepEvery, KeepLast, load
 from cordwood.processes import rendezvous
 from cordwood.storage import syscalls
-from tests.processes.directories import like, reference, spread, step_of
+from tests.processes.spread_trees import like, reference, spread, step_of
 from tests.soak import loop
 from tests.soak.journal import writing
 from tests.soak.loop import KillingSystem

@@ -1,4 +1,4 @@
-"""Real processes save directories together, and load what other numbers of them have saved."""
+"""Real processes save directories together: shares, differences, failures."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 import cordwood
 from cordwood.testing import assert_trees_equal
-from tests.processes.directories import SPECS, reference
 from tests.processes.group import Group
+from tests.processes.spread_trees import SPECS, reference
 
 LAYOUTS = ["packs", "zarr"]
 
@@ -20,38 +20,15 @@ def names(path: Path) -> list[str]:
     return sorted(file.name for file in path.iterdir())
 
 
-def test_any_number_of_processes_to_any_other(tmp_path: Path, four: Group, two: Group) -> None:
-    paths = [str(tmp_path / f"{i}") for i in range(3)]
-    four.run("directories.save", path=paths[0], step=1, columns=2)
-    assert two.run("directories.load", path=paths[0], steps=[1], columns=1) == [1, 1]
-    two.run("directories.save", path=paths[1], step=2, columns=2)
-    with Group(1) as one:
-        assert one.run("directories.load", path=paths[1], steps=[2], columns=1) == [2]
-        one.run("directories.save", path=paths[2], step=3, columns=1)
-    assert four.run("directories.load", path=paths[2], steps=[3], columns=4) == [3] * 4
-    four.run("directories.save", path=paths[2], step=4, columns=8)
-    assert four.run("directories.load", path=paths[2], steps=[4], columns=1) == [4] * 4
-    # What it was saved over is gone, and this process reads what four have written.
-    assert_trees_equal(cordwood.load(paths[2], to="numpy"), reference(4))
-    assert cordwood.verify(paths[2]).unverified_bytes == 0
-
-
 def test_each_writes_its_share(tmp_path: Path, four: Group) -> None:
     path = tmp_path / "x"
-    four.run("directories.save", path=str(path), step=1, columns=2, rows=512)
+    four.run("spread_trees.save", path=str(path), step=1, columns=2, rows=512)
     by_process = [0] * 4
     for file in path.glob("data-*"):
         by_process[int(file.name.split("-")[2])] += file.stat().st_size
     assert max(by_process) < 1.1 * min(by_process)
     total = sum(reference(1, 512)[name].nbytes for name in SPECS)
     assert sum(by_process) < 1.02 * total  # replicas are not written twice
-
-
-@pytest.mark.parametrize("columns", [1, 2, 8])
-def test_in_the_background(tmp_path: Path, four: Group, columns: int) -> None:
-    path = str(tmp_path / "x")
-    four.run("directories.save", path=path, step=1, columns=columns, background=True)
-    assert four.run("directories.load", path=path, steps=[1], columns=2) == [1] * 4
 
 
 def test_saves_in_the_background_of_several_prefixes(tmp_path: Path, two: Group) -> None:
@@ -118,7 +95,7 @@ def test_a_file_system_that_is_not_shared(tmp_path: Path, two: Group, layout: st
 @pytest.mark.parametrize("process", range(2))
 def test_a_process_whose_disk_fails(tmp_path: Path, two: Group, process: int, call: str) -> None:
     path = tmp_path / "x"
-    two.run("directories.save", path=str(path), step=1)
+    two.run("spread_trees.save", path=str(path), step=1)
     before = names(path)
     arguments: dict[str, Any] = {"process": process, "call": call, "step": 2}
     texts = two.fail("directories.save_failing", path=str(path), **arguments)
@@ -126,9 +103,9 @@ def test_a_process_whose_disk_fails(tmp_path: Path, two: Group, process: int, ca
     other = texts[1 - process]
     assert other.startswith(f"ProcessError: process {process} failed to save {path}: StorageError")
     assert names(path) == before
-    assert two.run("directories.load", path=str(path), steps=[1]) == [1, 1]
-    two.run("directories.save", path=str(path), step=3)
-    assert two.run("directories.load", path=str(path), steps=[3]) == [3, 3]
+    assert two.run("spread_trees.load", path=str(path), steps=[1]) == [1, 1]
+    two.run("spread_trees.save", path=str(path), step=3)
+    assert two.run("spread_trees.load", path=str(path), steps=[3]) == [3, 3]
 
 
 def test_a_failure_in_the_background_reaches_all(tmp_path: Path, two: Group) -> None:
@@ -140,7 +117,7 @@ def test_a_failure_in_the_background_reaches_all(tmp_path: Path, two: Group) -> 
         assert later.startswith("PendingSaveError")
         assert "in the background failed" in later
         assert "The save that was called now was begun all the same" in later
-    assert two.run("directories.load", path=str(path), steps=[1]) == [1, 1]
+    assert two.run("spread_trees.load", path=str(path), steps=[1]) == [1, 1]
 
 
 def test_files_are_each_processs_own(tmp_path: Path, two: Group) -> None:
@@ -167,7 +144,7 @@ def test_what_one_process_cannot_do_with_spread_arrays(tmp_path: Path, two: Grou
 
 def test_the_index_is_small_and_says_all(tmp_path: Path, four: Group) -> None:
     path = tmp_path / "x"
-    four.run("directories.save", path=str(path), step=1, columns=2)
+    four.run("spread_trees.save", path=str(path), step=1, columns=2)
     index = json.loads((path / "cordwood.json").read_text())
     written = {row[0] for row in index["items"][""]["files"]}
     assert written == {name for name in names(path) if name.startswith("data-")}

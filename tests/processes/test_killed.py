@@ -41,7 +41,7 @@ def test_a_process_is_killed_in_the_middle_of_a_save(tmp_path: Path) -> None:
     for number in range(KILLS):
         with Group(2 + 2 * (number % 2)) as group:
             if held:
-                found = group.run("directories.load", path=str(path), steps=[held], rows=ROWS)
+                found = group.run("spread_trees.load", path=str(path), steps=[held], rows=ROWS)
                 assert found == [held] * group.count
             kill = kill_one(group, path, held + 1, rng)
         assert cordwood.verify(path).unverified_bytes == 0
@@ -58,12 +58,12 @@ def kill_one(group: Group, path: Path, step: int, rng: random.Random) -> Kill:
     """Save a step, and kill a process in the middle of the next one."""
     group.run("directories.hasten", silence_seconds=SILENCE_SECONDS, mark_seconds=60.0)
     begun = time.monotonic()
-    group.run("directories.save", path=str(path), step=step, rows=ROWS)
+    group.run("spread_trees.save", path=str(path), step=step, rows=ROWS)
     save_seconds = time.monotonic() - begun
     victim, background = rng.randrange(group.count), rng.random() < 0.5
     wait = rng.uniform(0, 1.1 * save_seconds)
     group.start(
-        "directories.save",
+        "spread_trees.save",
         path=str(path),
         step=step + 1,
         rows=ROWS,

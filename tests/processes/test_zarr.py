@@ -16,19 +16,19 @@ from eformer.serialization import serialization as eformer
 
 import cordwood
 from cordwood.testing import assert_trees_equal
-from tests.processes.directories import SPECS, reference
 from tests.processes.group import Group
+from tests.processes.spread_trees import SPECS, reference
 
 KILLS = 3
 ROWS = 512  # 17 MB
 
 
 def save(group: Group, path: Path, step: int, **options: Any) -> None:
-    group.run("directories.save", path=str(path), step=step, layout="zarr", **options)
+    group.run("spread_trees.save", path=str(path), step=step, layout="zarr", **options)
 
 
 def load(group: Group, path: Path, step: int, **options: Any) -> None:
-    found = group.run("directories.load", path=str(path), steps=[step], **options)
+    found = group.run("spread_trees.load", path=str(path), steps=[step], **options)
     assert found == [step] * group.count
 
 
@@ -36,26 +36,6 @@ def files(path: Path) -> dict[str, bytes]:
     return {
         str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()
     }
-
-
-@pytest.mark.parametrize("compression", [None, "zstd"])
-def test_any_number_of_processes_to_any_other(
-    tmp_path: Path, four: Group, two: Group, compression: str | None
-) -> None:
-    path = tmp_path / "x"
-    save(four, path, 1, columns=2, compression=compression)
-    load(two, path, 1, columns=1)
-    save(two, path, 2, columns=4, compression=compression)
-    load(four, path, 2, columns=2)
-    with Group(1) as one:
-        load(one, path, 2, columns=2)
-        save(one, path, 3, columns=1, compression=compression)
-    load(four, path, 3, columns=8)
-    save(four, path, 4, columns=8, background=True, compression=compression)
-    load(two, path, 4, columns=1)
-    assert_trees_equal(cordwood.load(path, to="numpy"), reference(4))
-    assert cordwood.verify(path).unverified_bytes == 0
-    assert os.listdir(tmp_path) == ["x"]
 
 
 @pytest.mark.usefixtures("cut_small_arrays")  # as they are where no process has all of one
@@ -175,7 +155,7 @@ def test_a_process_is_killed_in_the_middle_of_a_save(tmp_path: Path) -> None:
             victim = rng.randrange(group.count)
             wait = rng.uniform(0.2, 1.0) * took
             options: dict[str, Any] = {"rows": ROWS, "layout": "zarr", "timeout_seconds": 15.0}
-            group.start("directories.save", path=str(path), step=held + 2, **options)
+            group.start("spread_trees.save", path=str(path), step=held + 2, **options)
             time.sleep(wait)
             group.kill(victim)
             results = group.results()

@@ -226,7 +226,7 @@ def loads_see_whole_trees_while_saves_go_on(storage: Storage) -> None:
 
 
 def what_is_open_is_never_another_tree(storage: Storage) -> None:
-    """A later save leaves an open checkpoint as it was, or reading it is an error."""
+    """Read the old tree, or raise an error, after a save has replaced an open checkpoint."""
     save(storage, tree_of(1))
     with cordwood.open(storage.place) as checkpoint:
         assert checkpoint.is_current()
@@ -273,7 +273,7 @@ def saves_leave_no_files_behind(storage: Storage) -> None:
 
 
 def damage_is_found(storage: Storage) -> None:
-    """A flipped bit, a file that is too short or too long, a file that is missing."""
+    """Find a flipped bit, a file that is too short or too long, and a missing file."""
     files = files_of(storage)
     save(storage, {"a": {"w": np.arange(1000)}})
     for name, data in dict(files).items():
@@ -302,7 +302,7 @@ def damage_is_found(storage: Storage) -> None:
 def what_is_no_checkpoint_is_not_replaced(storage: Storage) -> None:
     files = files_of(storage)
     files["notes.txt"] = b"mine"
-    with pytest.raises(cordwood.IncompleteCheckpointError, match=r"has no cordwood\.json"):
+    with pytest.raises(cordwood.IncompleteCheckpointError, match=r"cordwood\.json"):
         cordwood.load(storage.place)
     with pytest.raises(cordwood.NotACheckpointError, match=r"notes\.txt"):
         save(storage, {"w": 1})
@@ -328,11 +328,11 @@ def files_of_dead_saves_are_collected(storage: Storage) -> None:
     assert dead
     files.update(dead)
     assert_trees_equal(cordwood.load(storage.place), tree_of(2))
-    found = cordwood.gc(storage.place, dry_run=True)
-    names = {path.rpartition("/")[2] for path in found}
+    collected = cordwood.gc(storage.place, dry_run=True)
+    names = {path.rpartition("/")[2] for path in collected}
     assert names == (dead.keys() if storage.collects_at_once else set())
     assert dict(files) == {**second, **dead}
-    assert cordwood.gc(storage.place) == found
+    assert cordwood.gc(storage.place) == collected
     if storage.collects_at_once:
         assert dict(files) == second
     assert_trees_equal(cordwood.load(storage.place), tree_of(2))
@@ -405,7 +405,7 @@ def old_steps_are_deleted(storage: Storage) -> None:
 
 
 def a_reader_sees_new_steps_whole(storage: Storage) -> None:
-    """A thread reads the newest step while another saves and deletes old ones."""
+    """Read the newest step in a thread while another saves and deletes old ones."""
     reader = StepReader(storage.place)
     ended = threading.Event()
 

@@ -29,7 +29,7 @@ def file_url(folder: Path) -> Storage:
 
 
 def zarr(folder: Path) -> Storage:
-    """A directory that is written beside the old one and takes its place."""
+    """Return a directory of the layout whose saves replace the old directory."""
     return Storage(folder / "a", FolderFiles(folder / "a"), {"layout": "zarr"})
 
 

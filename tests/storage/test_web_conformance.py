@@ -18,10 +18,10 @@ class ObjectsBelow(MutableMapping[str, bytes]):
         self.key = key
 
     def __getitem__(self, name: str) -> bytes:
-        found = self.web.look(f"{self.key}/{name}")
-        if found is None:
+        entry = self.web.look(f"{self.key}/{name}")
+        if entry is None:
             raise KeyError(name)
-        return found[0]
+        return entry[0]
 
     def __setitem__(self, name: str, data: bytes) -> None:
         self.web.put(f"{self.key}/{name}", data, lambda _: True)
