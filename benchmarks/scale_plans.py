@@ -21,7 +21,7 @@ from cordwood.formats.packs.plan_save import (
     own_packs,
     pack_name,
 )
-from cordwood.formats.packs.read_index import index_of, parse_items
+from cordwood.formats.packs.read_index import parse_items, read_index
 from cordwood.index import Box, LeafSpec, Pieces, Sealed
 from cordwood.plan.file_assignment import packs_of_all, packs_of_process
 from cordwood.plan.load_boxes import Want, plan_boxes
@@ -142,7 +142,7 @@ def plan_load(data: bytes, *, saved: int, loading: int, tensor: int) -> Load:
             known[key] = tuple(dict.fromkeys(own))
         wanted.append(known[key])
     boxes_seconds = clock.lap()
-    index = index_of(item, wanted=wanted)
+    index = read_index(item, wanted=wanted)
     pieces_seconds = clock.lap()
     plan = plan_boxes(
         [Want(leaf, boxes) for leaf, boxes in zip(index.leaves, wanted, strict=True)],

@@ -110,7 +110,7 @@ def reader(name: str) -> Callable[[bytes], None]:
         return folder_reader(name)
     from cordwood.errors import CordwoodError
     from cordwood.formats.compressed.decompress import decompress
-    from cordwood.formats.safetensors import read_index as scan_module
+    from cordwood.formats.safetensors import read_index as read_index_module
     from cordwood.storage.open_files import MemoryFile
 
     if name in ("gz", "zst"):
@@ -123,17 +123,17 @@ def reader(name: str) -> Callable[[bytes], None]:
 
     from cordwood.api.checkpoint import Checkpoint
     from cordwood.api.verify import check_sources
-    from cordwood.formats.file_formats import format_for, scan
+    from cordwood.formats.file_formats import format_for, read_file_index
     from cordwood.formats.opened import Contents
 
     if name == "sealed":
-        scan_module.check_header = lambda _header: None  # type: ignore[attr-defined,assignment]
+        read_index_module.check_header = lambda _header: None  # type: ignore[attr-defined,assignment]
     row = format_for("", {"sealed": "safetensors", "records": "msgpack-records"}.get(name, name))
 
     def read(data: bytes) -> None:
         file = MemoryFile(data)
         try:
-            index = scan(file, row)
+            index = read_file_index(file, row)
             with Checkpoint("fuzzed", Contents(row.name, index, (file,))) as checkpoint:
                 checkpoint.load(to="numpy", verify=name != "sealed")
                 checkpoint.load(to="numpy", mmap=True)

@@ -9,9 +9,8 @@ from pathlib import Path
 from cordwood.dtypes import DTYPES
 from cordwood.encoding import sealed_header
 from cordwood.encoding.tensor_names import MAX_NAME_BYTES
-from cordwood.formats import eqx
-from cordwood.formats.npy import npy_header as npy_header
-from cordwood.formats.npz.read_index import MAX_RATIO
+from cordwood.formats.numpy_files import npy_header, read_eqx
+from cordwood.formats.numpy_files.read_npz import MAX_RATIO
 from cordwood.formats.orbax import array_reader, key_values, ocdbt
 from cordwood.formats.packs import index_file, index_item
 from cordwood.formats.safetensors import plan_save
@@ -83,7 +82,7 @@ def test_limits_of_orbax_checkpoints() -> None:
 
 
 def test_limits_of_numpy_files() -> None:
-    assert eqx.MAX_ARRAYS == 1 << 20
+    assert read_eqx.MAX_ARRAYS == 1 << 20
     assert "2^20\n(`MAX_ARRAYS`)" in TEXT
     assert f"{npy_header.MAX_HEADER_BYTES:,} bytes\n(`MAX_HEADER_BYTES`)" in TEXT
     assert f"{MAX_RATIO} times\n(`MAX_RATIO`)" in TEXT

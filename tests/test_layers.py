@@ -60,12 +60,10 @@ PEERS = {"flax", "eformer", "orbax", "safetensors", "equinox", "optax", "chex", 
 LAZY = {"jax", "jaxlib", "tensorstore", "ml_dtypes", "rich"}
 
 # A format is no other's business, but the directories hold their trees as safetensors files do,
-# Orbax's arrays are zarr's, archives hold arrays of numpy's, and records values of Flax's.
+# Orbax's arrays are zarr's, and records hold values of Flax's.
 SHARED = {
-    "cordwood.formats.eqx": ("cordwood.formats.npy.",),
     "cordwood.formats.hugging_face": ("cordwood.formats.safetensors.",),
     "cordwood.formats.msgpack_records": ("cordwood.formats.flax_msgpack.",),
-    "cordwood.formats.npz": ("cordwood.formats.npy.",),
     "cordwood.formats.orbax": ("cordwood.formats.zarr.",),
     "cordwood.formats.packs": ("cordwood.formats.safetensors.",),
     "cordwood.formats.zarr_tree": ("cordwood.formats.zarr.",),

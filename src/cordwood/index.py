@@ -1,7 +1,7 @@
 """The waist: what a checkpoint holds, as plain values.
 
-A format's `scan` makes an `Index`; planners, `verify`, `open` and every other tool work on
-it alone. These are named tuples and not dataclasses because a scan of 20,000 leaves makes
+A format's `read_index` makes an `Index`; planners, `verify`, `open` and every other tool work on
+it alone. These are named tuples and not dataclasses because reading an index of 20,000 leaves makes
 60,000 of them, and a frozen dataclass costs four times as much to make.
 """
 

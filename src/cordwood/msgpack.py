@@ -17,7 +17,7 @@ import numpy as np
 
 from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.formats.flax_msgpack.plan_save import plan_save
-from cordwood.formats.flax_msgpack.read_index import scan
+from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.formats.flax_msgpack.restore_values import restore as restore_state
 from cordwood.formats.flax_msgpack.value_size import Outline
 from cordwood.io.gc_pause import collector_paused
@@ -201,7 +201,7 @@ def msgpack_restore(encoded_pytree: Encoded) -> Any:
     from cordwood.storage.open_files import MemoryFile
 
     file = MemoryFile(encoded_pytree)
-    return restore_state(scan(file), file.map())
+    return restore_state(read_index(file), file.map())
 
 
 def save_to_file(target: Any, filepath: str | os.PathLike[str]) -> None:
@@ -247,7 +247,7 @@ def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:
     from cordwood.tree.flatten import build
 
     with LocalFile(expand_home(filepath)) as file:
-        index = scan(file)
+        index = read_index(file)
         targets = [target_as_saved(leaf, None) for leaf in index.leaves]
         values = restore(index, [file], targets, mmap=False, verify=False, alias=False)
     return from_state_dict(target, build(index.structure, values))

@@ -13,7 +13,7 @@ from cordwood.api.tree_preview import leaf_lines
 from cordwood.did_you_mean import absent_leaf
 from cordwood.errors import FormatError, LimitError, MismatchError, counted
 from cordwood.formats.directory_formats import Layout, module_of, origin_of
-from cordwood.formats.file_formats import open_source, scan
+from cordwood.formats.file_formats import open_source, read_file_index
 from cordwood.formats.opened import Contents
 from cordwood.formats.sniff import other_than
 from cordwood.index import Box, Leaf
@@ -116,7 +116,8 @@ def _open(
         file = open_source(path, row, max_bytes=max_bytes, read_once=read_once, scratch=scratch)
         try:
             return Checkpoint(
-                os.fspath(path), Contents(row.name, scan(file, row, max_bytes=max_bytes), (file,))
+                os.fspath(path),
+                Contents(row.name, read_file_index(file, row, max_bytes=max_bytes), (file,)),
             )
         except BaseException:
             file.close()

@@ -15,7 +15,7 @@ from cordwood.formats.directory_formats import Layout, layout_at, module_of
 from cordwood.formats.file_formats import FORMATS, Format
 from cordwood.formats.packs.index_file import decode_index
 from cordwood.formats.packs.locate import store_at
-from cordwood.formats.packs.open import read_index
+from cordwood.formats.packs.open import read_index_bytes
 from cordwood.formats.step_directories import step_number
 from cordwood.manager.step_record import KEY, PREFIX_KEY, decode_record
 from cordwood.storage.path_kind import is_empty_file, name_of, what_is_at
@@ -116,7 +116,7 @@ def _prefixes_at(path: str | os.PathLike[str], row: Format | Layout) -> list[str
 def _step_at(path: str | os.PathLike[str]) -> int | None:
     """Return the step whose record the directory of packs at `path` holds; None: it has none."""
     with suppress(CordwoodError, OSError):
-        item = decode_index(read_index(store_at(path))).get("")
+        item = decode_index(read_index_bytes(store_at(path))).get("")
         metadata = item.get("metadata") if type(item) is dict else None
         text = metadata.get(KEY) if type(metadata) is dict else None
         if type(text) is str:

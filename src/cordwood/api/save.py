@@ -10,7 +10,7 @@ from typing import Any, Literal
 from cordwood.api.participants import rendezvous_for
 from cordwood.errors import CordwoodError, NotACheckpointError
 from cordwood.formats.directory_formats import Layout, destination_for, module_of
-from cordwood.formats.file_formats import Format, scan
+from cordwood.formats.file_formats import Format, read_file_index
 from cordwood.formats.save_plan import plan_job
 from cordwood.io.background_save import raise_unreported, wait_for
 from cordwood.io.gc_pause import collector_paused
@@ -166,4 +166,4 @@ def _require_format(file: ReadableFile, row: Format) -> None:
     else:
         # All of it, as msgpack has no magic: text begins like a number, and is told by the bytes
         # after that. A file of one letter is a tree of one int too, and so is replaced.
-        scan(file, row)
+        read_file_index(file, row)

@@ -14,7 +14,7 @@ from cordwood.storage.open_files import LocalFile, ReadableFile
 
 
 class _Scanner(Protocol):
-    def scan(self, file: ReadableFile) -> Index: ...
+    def read_index(self, file: ReadableFile) -> Index: ...
 
 
 class Format(NamedTuple):
@@ -22,7 +22,7 @@ class Format(NamedTuple):
 
     name: str
     suffix: str  # "": none of its own
-    scanner: str  # the module whose `scan` reads it
+    scanner: str  # the module whose `read_index` reads it
     description: str
     compression: str | None = None
     writable: bool = True
@@ -36,16 +36,30 @@ FORMATS: Sequence[Format] = (
         "cordwood.formats.safetensors.read_index",
         "a safetensors file",
     ),
-    Format("npz", ".npz", "cordwood.formats.npz", "numpy arrays in a zip archive", writable=False),
-    Format("npy", ".npy", "cordwood.formats.npy", "one numpy array", writable=False),
-    Format("eqx", ".eqx", "cordwood.formats.eqx", "an equinox tree without names", writable=False),
+    Format(
+        "npz",
+        ".npz",
+        "cordwood.formats.numpy_files.read_npz",
+        "numpy arrays in a zip archive",
+        writable=False,
+    ),
+    Format(
+        "npy", ".npy", "cordwood.formats.numpy_files.read_npy", "one numpy array", writable=False
+    ),
+    Format(
+        "eqx",
+        ".eqx",
+        "cordwood.formats.numpy_files.read_eqx",
+        "an equinox tree without names",
+        writable=False,
+    ),
     Format("msgpack", ".msgpack", _FLAX, "a tree in Flax's msgpack"),
     Format("msgpack.gz", ".msgpack.gz", _FLAX, "a tree in Flax's msgpack, under gzip", "gz"),
     Format("msgpack.zst", ".msgpack.zst", _FLAX, "a tree in Flax's msgpack, under zstd", "zst"),
     Format(
         "msgpack-records",
         "",
-        "cordwood.formats.msgpack_records",
+        "cordwood.formats.msgpack_records.read_index",
         "a stream of msgpack records, as EasyLM writes it",
         writable=False,
     ),
@@ -150,7 +164,7 @@ def open_source(
     read_once: bool,
     scratch: str | os.PathLike[str] | None,
 ) -> ReadableFile:
-    """The bytes to scan: the file itself, or what it decompresses to.
+    """Return the bytes to read: the file itself, or what it decompresses to.
 
     Args:
         path: where it lies.
@@ -183,14 +197,14 @@ def open_source(
         return out
 
 
-def scan(file: ReadableFile, row: Format, *, max_bytes: int | None = None) -> Index:
+def read_file_index(file: ReadableFile, row: Format, *, max_bytes: int | None = None) -> Index:
     """Return what a source holds.
 
     `max_bytes` is for an archive whose members are compressed; what is compressed as a whole is
     limited by `open_source`.
     """
     module: Any = importlib.import_module(row.scanner)
-    scanner: Callable[..., Index] = module.scan
+    reader: Callable[..., Index] = module.read_index
     if row.name == "npz" and max_bytes is not None:
-        return scanner(file, max_bytes=max_bytes)
-    return scanner(file)
+        return reader(file, max_bytes=max_bytes)
+    return reader(file)

@@ -49,13 +49,13 @@ def quick_look(
 def _in_a_file(path: str) -> QuickLook | None:
     with LocalFile(path) as file:
         if path.endswith(".safetensors"):
-            from cordwood.formats.safetensors.read_index import scan
+            from cordwood.formats.safetensors.read_index import read_index
 
-            index = scan(file)
+            index = read_index(file)
         elif file.size_bytes and file.read(0, 1) != _RECORD:
-            from cordwood.formats.flax_msgpack.read_index import scan
+            from cordwood.formats.flax_msgpack.read_index import read_index
 
-            index = scan(file)
+            index = read_index(file)
         else:
             return None
     return QuickLook(path, index.format, index, index.metadata)

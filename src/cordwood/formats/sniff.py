@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 
 from cordwood.errors import CordwoodError, UnsupportedFormatError
-from cordwood.formats.file_formats import FORMATS, Format, format_by_suffix, scan
+from cordwood.formats.file_formats import FORMATS, Format, format_by_suffix, read_file_index
 from cordwood.storage.open_files import ReadableFile
 
 _HEAD_BYTES = 128 << 10
@@ -86,7 +86,7 @@ def _foreign(file: ReadableFile, head: bytes) -> str | None:
 
 
 def _members(file: ReadableFile) -> list[str]:
-    from cordwood.formats.npz.zip_members import member_names
+    from cordwood.formats.numpy_files.zip_members import member_names
 
     try:
         return member_names(file)
@@ -134,7 +134,7 @@ def _is_records(file: ReadableFile, head: bytes) -> bool:
         return False
     if _scans(file, "msgpack-records"):
         return True
-    from cordwood.formats.msgpack_records import begins_record
+    from cordwood.formats.msgpack_records.read_index import begins_record
 
     return begins_record(file.map(), file.name) and not _scans(file, "msgpack")
 
@@ -142,7 +142,7 @@ def _is_records(file: ReadableFile, head: bytes) -> bool:
 def _scans(file: ReadableFile, name: str) -> bool:
     (row,) = [row for row in FORMATS if row.name == name]
     try:
-        scan(file, row)
+        read_file_index(file, row)
     except CordwoodError:
         return False
     return True

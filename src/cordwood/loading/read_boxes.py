@@ -121,6 +121,6 @@ def _unpacked(raw: Array, want: Want) -> list[Array]:
 
 
 def _parse_codec(text: str) -> Codec:
-    members = json.loads(text)  # what a format's scan wrote
+    members = json.loads(text)  # written by a format's `read_index`
     skip_bytes, crc32 = members.get("skip_bytes", 0), members.get("crc32")
     return Codec(members["compressor"], members["order"], members["swapped"], skip_bytes, crc32)

@@ -11,7 +11,7 @@ import pytest
 from cordwood import msgpack
 from cordwood.errors import FormatError, LimitError, TruncatedError
 from cordwood.formats.flax_msgpack import wire
-from cordwood.formats.flax_msgpack.read_index import scan
+from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.storage.open_files import MemoryFile
 from tests.memory import traced_memory
 
@@ -286,7 +286,7 @@ CASES: dict[str, tuple[bytes, type[FormatError], str]] = {
 def test_refused(case: str) -> None:
     data, error, message = CASES[case]
     with traced_memory() as memory, pytest.raises(error, match=re.escape(message)) as caught:
-        scan(MemoryFile(data, "evil.msgpack"))
+        read_index(MemoryFile(data, "evil.msgpack"))
     assert str(caught.value).startswith("evil.msgpack: byte ")
     assert memory.peak_bytes <= 2 * len(data) + (16 << 20)
     with pytest.raises(error):
@@ -332,7 +332,7 @@ def test_many_values_in_deep_places_are_bounded() -> None:
     """A key path each, of a thousand keys: 8 KB for a byte."""
     data = b"\x91" * 1000 + b"\xdd" + struct.pack(">I", 100_000) + b"\xc0" * 100_000
     with pytest.raises(LimitError, match=r"byte 1000: key paths hold more than .* too deep"):
-        scan(MemoryFile(data, "evil.msgpack"))
+        read_index(MemoryFile(data, "evil.msgpack"))
 
 
 def test_counts_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,4 +341,4 @@ def test_counts_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("cordwood.formats.flax_msgpack.read_index")
     monkeypatch.setattr(module, "MAX_NODES", 10)
     with pytest.raises(LimitError, match="byte 7: more than 10 values"):
-        scan(MemoryFile(b"\x92\x95" + b"\xc0" * 5 + b"\x96" + b"\xc0" * 6))
+        read_index(MemoryFile(b"\x92\x95" + b"\xc0" * 5 + b"\x96" + b"\xc0" * 6))

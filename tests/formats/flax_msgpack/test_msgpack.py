@@ -18,7 +18,7 @@ import pytest
 from cordwood import msgpack
 from cordwood.errors import LimitError
 from cordwood.formats.flax_msgpack import wire
-from cordwood.formats.flax_msgpack.read_index import scan
+from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.formats.flax_msgpack.restore_values import restore
 from cordwood.index import Inline, Leaf, Piece, Pieces, Source, Span
 from cordwood.io.write_file import write_file
@@ -84,7 +84,7 @@ def test_every_length_class_of_headers(length: int) -> None:
 def test_index() -> None:
     tree = {"a": {"w": np.zeros((2, 3), np.int8), "n": None}, "l": [1.5, "x"], 5: np.float32(1)}
     data = msgpack.msgpack_serialize(tree, in_place=True)
-    index = scan(MemoryFile(data, "a.msgpack"))
+    index = read_index(MemoryFile(data, "a.msgpack"))
     at = data.index(bytes(6))
     assert index.format == "msgpack"
     assert index.naming == "strings"
@@ -117,7 +117,7 @@ def test_chunked_array_is_one_leaf(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(msgpack, "MAX_CHUNK_SIZE", 16)
     array = np.arange(10, dtype=np.float32).reshape(2, 5)
     data = msgpack.to_bytes({"w": array})
-    (leaf,) = scan(MemoryFile(data)).leaves
+    (leaf,) = read_index(MemoryFile(data)).leaves
     assert (leaf.key_path, leaf.kind, leaf.shape, leaf.dtype) == (
         ("w",),
         "numpy",
@@ -186,7 +186,7 @@ def test_foreign_dtypes(name: bytes, array: np.ndarray, code: int) -> None:
         restored = msgpack.msgpack_restore(data)
         assert_same(restored, flax.serialization.msgpack_restore(data))
         assert restored.tolist() == [1, 2]
-        (leaf,) = scan(MemoryFile(data)).leaves
+        (leaf,) = read_index(MemoryFile(data)).leaves
         assert isinstance(leaf.storage, Pieces)
         assert leaf.storage.encoding == ("swapped" if array.dtype.str[0] == ">" else "raw")
 
@@ -202,7 +202,7 @@ def test_orbax_tuples() -> None:
     nested = b"\x92" + wire.ext_header(4, len(inner)) + inner + wire.ext_header(4, 1) + b"\x90"
     data = wire.ext_header(4, len(nested)) + nested
     assert_same(msgpack.msgpack_restore(data), ((1, np.ones(2), []), ()))
-    assert [node.kind for node in scan(MemoryFile(data)).structure] == [
+    assert [node.kind for node in read_index(MemoryFile(data)).structure] == [
         "tuple", "tuple", "leaf", "leaf", "list", "tuple",
     ]  # fmt: skip
 
@@ -229,7 +229,7 @@ def test_unknown_extensions_pass_through() -> None:
     data = msgpack.msgpack_serialize(state)
     assert data == flax.serialization.msgpack_serialize(dict(state))
     assert msgpack.msgpack_restore(data) == state
-    assert {leaf.kind for leaf in scan(MemoryFile(data)).leaves} == {"opaque"}
+    assert {leaf.kind for leaf in read_index(MemoryFile(data)).leaves} == {"opaque"}
 
 
 def test_extensions_that_would_forge_arrays_are_refused() -> None:
@@ -281,7 +281,7 @@ def test_plan_written_and_read_by_the_engine(
         write_file(path, plan, [*map(host_array, leaves)].__getitem__)
         assert path.read_bytes() == flax.serialization.to_bytes(tree)
         with LocalFile(path) as file:
-            restored = restore(scan(file), file.map())
+            restored = restore(read_index(file), file.map())
         assert_same(restored, msgpack.from_bytes(None, flax.serialization.to_bytes(tree)))
         assert_same(
             msgpack.load_from_file(tree, path),

@@ -12,7 +12,7 @@ import pytest
 
 from cordwood.api.checkpoint import Checkpoint
 from cordwood.errors import CordwoodError, FormatError, LimitError, TruncatedError
-from cordwood.formats import msgpack_records
+from cordwood.formats.msgpack_records.read_index import read_index
 from cordwood.formats.opened import Contents
 from cordwood.storage.open_files import MemoryFile
 from tests.memory import traced_memory
@@ -74,7 +74,7 @@ HOSTILE: dict[str, tuple[bytes, type[Exception], str]] = {
 @pytest.mark.parametrize(("raw", "error", "message"), HOSTILE.values(), ids=HOSTILE)
 def test_malformed_streams(raw: bytes, error: type[Exception], message: str) -> None:
     with traced_memory() as memory, pytest.raises(error, match=re.escape(message)) as caught:
-        msgpack_records.scan(MemoryFile(raw, "bad"))
+        read_index(MemoryFile(raw, "bad"))
     assert str(caught.value).startswith("bad: ")
     assert memory.peak_bytes < 2 * len(raw) + (16 << 20)
 
@@ -88,7 +88,7 @@ def test_every_bit_and_every_cut() -> None:
     for raw in broken:
         file = MemoryFile(raw, "bad")
         try:
-            index = msgpack_records.scan(file)
+            index = read_index(file)
             Checkpoint("bad", Contents("msgpack-records", index, (file,))).load(to="numpy")
         except CordwoodError:
             continue

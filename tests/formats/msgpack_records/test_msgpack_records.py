@@ -16,7 +16,7 @@ import pytest
 
 import cordwood
 from cordwood.errors import LimitError, TruncatedError
-from cordwood.formats import msgpack_records
+from cordwood.formats.msgpack_records.read_index import read_index
 from cordwood.storage.open_files import MemoryFile
 
 TREE: dict[str, Any] = {
@@ -114,9 +114,9 @@ def test_limits_hold_for_all_records_together() -> None:
     value = flax.serialization.msgpack_serialize({str(i): i for i in range(10_000)})
     deep = [record([str(i), *"k" * 63], value) for i in range(20)]
     with pytest.raises(LimitError, match=r"bad: byte [0-9]+: more than [0-9]+ keys in all records"):
-        msgpack_records.scan(MemoryFile(b"".join(deep), "bad"))
+        read_index(MemoryFile(b"".join(deep), "bad"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(msgpack_records, "MAX_NODES", 1000)
+        patch.setattr("cordwood.formats.msgpack_records.read_index.MAX_NODES", 1000)
         flat = b"".join(record([str(i)], ARRAY) for i in range(600))
         with pytest.raises(LimitError, match="more than 1000 values in all records"):
-            msgpack_records.scan(MemoryFile(flat, "bad"))
+            read_index(MemoryFile(flat, "bad"))

@@ -24,7 +24,7 @@ from cordwood.errors import (
     TruncatedError,
     UnsupportedFormatError,
 )
-from cordwood.formats.file_formats import format_for, scan
+from cordwood.formats.file_formats import format_for, read_file_index
 from cordwood.formats.opened import Contents
 from cordwood.storage.open_files import MemoryFile
 from tests.memory import traced_memory
@@ -293,7 +293,7 @@ def refused(name: str, raw: bytes, error: type[Exception], message: str) -> None
 
 def load(name: str, raw: bytes) -> Any:
     file = MemoryFile(raw, f"bad.{name}")
-    index = scan(file, format_for("", name))
+    index = read_file_index(file, format_for("", name))
     return Checkpoint(file.name, Contents(name, index, (file,))).load()
 
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import cordwood
-from cordwood.formats import npy, npz
-from cordwood.formats.file_formats import format_for, scan
+from cordwood.formats.file_formats import format_for, read_file_index
+from cordwood.formats.numpy_files import read_npy, read_npz
 from cordwood.index import Encoded, Pieces
 from cordwood.storage.open_files import MemoryFile
 from tests.golden.numpy_files import ARRAY, ARRAYS, FOLDER
@@ -91,7 +91,7 @@ def loaded(name: str, data: bytes, **options: Any) -> Any:
     from cordwood.formats.opened import Contents
 
     file = MemoryFile(data, f"x.{name}")
-    index = scan(file, format_for("", name))
+    index = read_file_index(file, format_for("", name))
     return Checkpoint(f"x.{name}", Contents(name, index, (file,))).load(**options)
 
 
@@ -211,7 +211,7 @@ def test_how_arrays_are_stored() -> None:
     def storage(array: np.ndarray) -> Any:
         data = io.BytesIO()
         np.save(data, array)
-        (leaf,) = npy.scan(MemoryFile(data.getvalue())).leaves
+        (leaf,) = read_npy.read_index(MemoryFile(data.getvalue())).leaves
         return leaf.storage
 
     assert isinstance(storage(np.ones((2, 3))), Pieces)
@@ -269,7 +269,7 @@ def test_the_format_by_name(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         cordwood.load(tmp_path / "weights", format="npz")["a"], np.ones(2)
     )
-    assert npz.FORMAT == "npz"
+    assert read_npz.FORMAT == "npz"
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

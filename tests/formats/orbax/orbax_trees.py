@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cordwood.formats.orbax.read_index import Scanned, scan
+from cordwood.formats.orbax.read_index import OrbaxIndex, read_index
 from cordwood.storage.directory_reader import LocalDirectory
 from tests.golden.orbax_checkpoints import GOLDEN, LAYOUTS
 
-__all__ = ["EVERY", "change", "copied", "scanned", "tree_folder"]
+__all__ = ["EVERY", "change", "copied", "index_at", "tree_folder"]
 
 EVERY = list(LAYOUTS)
 
@@ -28,9 +28,9 @@ def copied(layout: str, folder: Path) -> Path:
     return folder / layout / tree_folder(layout)
 
 
-def scanned(path: Path) -> Scanned:
+def index_at(path: Path) -> OrbaxIndex:
     with LocalDirectory(path) as directory:
-        return scan(directory)
+        return read_index(directory)
 
 
 def change(path: Path, edit: Callable[[Any], object]) -> None:

@@ -34,7 +34,7 @@ from cordwood.io.decode_chunk import decode_chunk
 from cordwood.io.scratch_buffer import Scratch
 from cordwood.plan.copy_plan import Chunk, Codec, Spread
 from cordwood.testing import assert_trees_equal
-from tests.formats.orbax.orbax_trees import EVERY, change, copied, scanned
+from tests.formats.orbax.orbax_trees import EVERY, change, copied, index_at
 from tests.memory import traced_memory
 
 FILES2, FILES3 = "v0-zarr2-files", "v0-zarr3-files"
@@ -285,7 +285,7 @@ def test_damage(
     path = copied(layout, tmp_path)
     damage(path)
     with pytest.raises(error, match=message) as caught:
-        scanned(path)
+        index_at(path)
     assert str(path) in str(caught.value)
     with pytest.raises(error, match=message):
         cordwood.load(path)
@@ -296,7 +296,7 @@ def test_damaged_chunks_are_not_read_as_other_numbers(tmp_path: Path, layout: st
     """What is compressed; raw bytes carry no checksum, and `verify` says so."""
     path = copied(layout, tmp_path)
     expected = np.asarray(cordwood.load(path, to="numpy")["params"]["kernel"])
-    index = scanned(path).stored
+    index = index_at(path).stored
     (kernel,) = [leaf for leaf in index.leaves if leaf.key_path == ("params", "kernel")]
     assert not isinstance(kernel.storage, Inline)
     for piece in kernel.storage.pieces[:4]:
@@ -447,7 +447,7 @@ def test_zeros_without_end(tmp_path: Path) -> None:
     say(path, stores_zeros=False)
     shape(path / KERNEL / "zarr.json", [2**40, 2**10])
     with pytest.raises(LimitError, match=f"expected at most {MAX_UNSTORED_CHUNKS} of zeros"):
-        scanned(path)
+        index_at(path)
 
 
 def inner(members: Any, shape: list[int], shard: list[int], chunk: list[int]) -> None:
@@ -497,7 +497,7 @@ def test_shards_of_very_many_chunks(
         if "index that the file could hold" in message or "33554436" in message:
             os.truncate(path / KERNEL / "c/0/0", 1 << 26)
     with pytest.raises(FormatError, match=message):
-        scanned(path)
+        index_at(path)
 
 
 def test_a_shard_larger_than_its_array(tmp_path: Path) -> None:
@@ -506,7 +506,7 @@ def test_a_shard_larger_than_its_array(tmp_path: Path) -> None:
     say(path, stores_zeros=False)
     shutil.rmtree(path / KERNEL / "c")
     change(path / KERNEL / "zarr.json", lambda m: inner(m, [3, 48], [2**50, 48], [2, 24]))
-    (found,) = [each for each in scanned(path).stored.leaves if each.key_path[-1] == "kernel"]
+    (found,) = [each for each in index_at(path).stored.leaves if each.key_path[-1] == "kernel"]
     assert not isinstance(found.storage, Inline)
     assert len(found.storage.pieces) == 4
 
@@ -518,7 +518,7 @@ def test_a_chunk_of_zeros_that_is_too_large(tmp_path: Path) -> None:
     change(path / "layers.1.0" / ".zarray", lambda m: m.update(large))
     (path / "layers.1.0" / "0").unlink()
     with pytest.raises(LimitError, match="a chunk of 1099511627776 bytes that is not stored"):
-        scanned(path)
+        index_at(path)
 
 
 @pytest.mark.parametrize("compressor", [None, "zstd", "gzip", "zlib"])
@@ -539,7 +539,7 @@ def test_a_number_in_a_very_large_chunk(tmp_path: Path) -> None:
     path = copied(FILES2, tmp_path)
     os.truncate(path / "step" / "0", 1 << 40)
     with pytest.raises(LimitError, match="step: a number in 1099511627776 bytes; expected at most"):
-        scanned(path)
+        index_at(path)
 
 
 def test_the_sharding_file_is_not_needed(tmp_path: Path) -> None:

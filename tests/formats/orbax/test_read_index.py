@@ -19,7 +19,7 @@ from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.openat import open_beneath
 from cordwood.tree.flatten import build
 from cordwood.tree.structure import LEAF, MAX_DEPTH, Node
-from tests.formats.orbax.orbax_trees import EVERY, scanned, tree_folder
+from tests.formats.orbax.orbax_trees import EVERY, index_at, tree_folder
 from tests.golden.orbax_checkpoints import GOLDEN
 
 KINDS = {
@@ -42,7 +42,7 @@ KINDS = {
 
 @pytest.mark.parametrize("layout", EVERY)
 def test_what_is_in_a_checkpoint(layout: str) -> None:
-    index = scanned(GOLDEN / layout / tree_folder(layout)).stored
+    index = index_at(GOLDEN / layout / tree_folder(layout)).stored
     found = {format_path(leaf.key_path): leaf for leaf in index.leaves}
     assert {name: (leaf.kind, leaf.dtype, leaf.shape) for name, leaf in found.items()} == KINDS
     assert (index.format, index.naming) == ("orbax", "keys")
@@ -57,7 +57,7 @@ def test_what_is_in_a_checkpoint(layout: str) -> None:
 
 @pytest.mark.parametrize("layout", EVERY)
 def test_where_the_shards_are(layout: str) -> None:
-    index = scanned(GOLDEN / layout / tree_folder(layout)).stored
+    index = index_at(GOLDEN / layout / tree_folder(layout)).stored
     (kernel,) = [leaf for leaf in index.leaves if leaf.key_path == ("params", "kernel")]
     storage = kernel.storage
     assert isinstance(storage, Pieces if layout == "v0-zarr3-files" else Encoded)

@@ -12,7 +12,7 @@ from cordwood.encoding.digests import digest_of, digests_of
 from cordwood.formats.packs.index_file import encode_index
 from cordwood.formats.packs.index_item import Item
 from cordwood.formats.packs.plan_save import WrittenPack, encode_item, lay_out, own_packs
-from cordwood.formats.packs.read_index import index_of, parse_items
+from cordwood.formats.packs.read_index import parse_items, read_index
 from cordwood.index import Index, Inline, Leaf, LeafSpec, Sealed, Span
 from cordwood.io.file_contents import LeafStore
 from cordwood.plan.file_assignment import packs_of_process
@@ -105,7 +105,7 @@ def file_of(plan: FilePlan, arrays: Sequence[np.ndarray[Any, Any]]) -> bytes:
 
 def tree_in(directory: Directory, prefix: str = "") -> tuple[Any, Index]:
     """The tree, as plain containers and numpy values, from the pieces of its leaves."""
-    index = index_of(directory.items[prefix])
+    index = read_index(directory.items[prefix])
     values = [value_of(leaf, index, directory.files) for leaf in index.leaves]
     return build(index.structure, values), index
 

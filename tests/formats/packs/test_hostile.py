@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedFormatError
-from cordwood.formats.packs import read_index as scan_module
+from cordwood.formats.packs import read_index as read_index_module
 from cordwood.formats.packs.index_file import decode_index, encode_index
-from cordwood.formats.packs.read_index import index_of, parse_items
+from cordwood.formats.packs.read_index import parse_items, read_index
 from cordwood.sharding.shard_map import ShardMap
 from tests.formats.packs.packed import SAVE_ID, directory_of
 from tests.formats.sealed_json import sealed
@@ -31,7 +31,7 @@ def base() -> Any:
 
 
 def reading(item: Any, prefix: str = "") -> None:
-    index_of(parse_items(encode_index({prefix: item}), name="x")[prefix])
+    read_index(parse_items(encode_index({prefix: item}), name="x")[prefix])
 
 
 def test_the_base_is_good() -> None:
@@ -313,7 +313,7 @@ def test_a_billion_cells_of_a_few_bytes() -> None:
 
 
 def test_limits_are_not_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan_module, "FREE_LEAVES", 10)
+    monkeypatch.setattr(read_index_module, "FREE_LEAVES", 10)
     reading(base())
     item = base()
     item["nodes"] = [["list", 5000], 5000]

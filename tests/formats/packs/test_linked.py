@@ -20,7 +20,7 @@ from cordwood.formats.packs.plan_save import (
     lay_out,
 )
 from cordwood.formats.packs.previous_step import base_files
-from cordwood.formats.packs.read_index import cells_of_file, index_of, parse_items
+from cordwood.formats.packs.read_index import cells_of_file, parse_items, read_index
 from cordwood.index import Sealed
 from cordwood.plan.deduplicate import NOBODY, StoredCell, linked_parts
 from cordwood.plan.file_assignment import Gap, Part
@@ -85,7 +85,7 @@ def test_a_file_with_a_gap() -> None:
         StoredCell(0, 0, 4096, 128),
         StoredCell(2, 0, 4096 + 128 + 192, 256),
     ]
-    wanted = index_of(parsed, wanted=[(), None, (), ()])
+    wanted = read_index(parsed, wanted=[(), None, (), ()])
     assert [len(getattr(leaf.storage, "pieces", ())) for leaf in wanted.leaves] == [0, 1, 0, 0]
 
 

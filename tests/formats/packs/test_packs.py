@@ -17,8 +17,8 @@ from cordwood.formats.packs.hub_index import hugging_face_index
 from cordwood.formats.packs.index_file import encode_index
 from cordwood.formats.packs.leaf_grid import Grid, cells_meeting
 from cordwood.formats.packs.plan_save import encode_item, lay_out, own_packs
-from cordwood.formats.packs.read_index import index_of
-from cordwood.formats.safetensors.read_index import scan
+from cordwood.formats.packs.read_index import read_index
+from cordwood.formats.safetensors.read_index import read_index as read_file_index
 from cordwood.formats.safetensors.stored_digests import sealed_digests
 from cordwood.index import Box, Inline, LeafSpec, Piece, Pieces, Sealed, Span
 from cordwood.plan.file_assignment import packs_of_process
@@ -106,7 +106,8 @@ def test_a_leaf_that_is_spread() -> None:
         Piece(Box((2, 4), (4, 8)), 1, header[1] + 64, 32),
     )
     names = {
-        name: list(scan(MemoryFile(raw)).structure[0].keys) for name, raw in directory.files.items()
+        name: list(read_file_index(MemoryFile(raw)).structure[0].keys)
+        for name, raw in directory.files.items()
     }
     assert names == {
         f"data-{SAVE_ID}-0-0.safetensors": [
@@ -148,7 +149,7 @@ def test_tensors_that_would_have_one_name() -> None:
     halves = ShardMap((4,), ((0, 2),), ((0,), (0,)))
     directory = directory_of(tree, shards={0: halves})
     (raw,) = directory.files.values()
-    assert scan(MemoryFile(raw)).structure[0].keys == (
+    assert read_file_index(MemoryFile(raw)).structure[0].keys == (
         *("w[0:2]", "w[0:2]~2", "W[2:4]", "w[2:4]~2"),
     )
     assert_trees_equal(tree_in(directory)[0], tree)
@@ -201,7 +202,7 @@ def test_any_tree_however_spread(
 
 def check_files(directory: Directory) -> None:
     """Each file is a safetensors file on its own, whose tensors lie where the index says."""
-    index = index_of(directory.items[""])
+    index = read_index(directory.items[""])
     offsets: dict[str, list[int]] = {name: [] for name in directory.files}
     for leaf in index.leaves:
         if isinstance(leaf.storage, Pieces):
@@ -210,7 +211,7 @@ def check_files(directory: Directory) -> None:
     assert {source.name for source in index.sources} == set(directory.files)
     for source in index.sources:
         file = MemoryFile(directory.files[source.name])
-        alone = scan(file)
+        alone = read_file_index(file)
         begins = [
             leaf.storage.pieces[0].offset
             for leaf in alone.leaves
@@ -238,7 +239,7 @@ def test_an_index_of_what_is_wanted() -> None:
     directory = directory_of(TREE, shards={0: SPREAD, 2: SPREAD}, process_count=2)
     item = directory.items[""]
     wanted = [[Box((0, 0), (1, 4)), Box((1, 3), (2, 4))], (), None, None, [Box((0,), (5000,))]]
-    part, full = index_of(item, wanted=wanted), index_of(item)
+    part, full = read_index(item, wanted=wanted), read_index(item)
     assert part.sources == full.sources
     found = [leaf.storage.pieces for leaf in part.leaves if isinstance(leaf.storage, Pieces)]
     all_of_it = [leaf.storage.pieces for leaf in full.leaves if isinstance(leaf.storage, Pieces)]
@@ -297,7 +298,7 @@ def test_what_was_written_must_be_what_was_laid_out() -> None:
 def test_headers_that_were_changed() -> None:
     directory = directory_of(TREE)
     (raw,) = directory.files.values()
-    (source,) = index_of(directory.items[""]).sources
+    (source,) = read_index(directory.items[""]).sources
     assert source.sealed is not None
     changed = raw.replace(b"layers.0.b", b"layers.0.c")
     with pytest.raises(CorruptionError, match=r"x: bytes 0 to 4096 \(the header\) do not match"):

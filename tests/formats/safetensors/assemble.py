@@ -12,7 +12,7 @@ import numpy as np
 from cordwood.dtypes import to_numpy
 from cordwood.encoding.digests import digests_of
 from cordwood.formats.safetensors.plan_save import plan_save
-from cordwood.formats.safetensors.read_index import scan
+from cordwood.formats.safetensors.read_index import read_index
 from cordwood.index import Index, Inline, Leaf
 from cordwood.io.check_blocks import check_file
 from cordwood.plan.file_plan import LeafBytes
@@ -68,7 +68,7 @@ def equal(a: Any, b: Any) -> bool:
 def read_bytes(raw: bytes) -> tuple[Any, Index]:
     """The tree in a file, as plain containers and numpy values, its digests checked."""
     file = MemoryFile(raw, "test.safetensors")
-    index = scan(file)
+    index = read_index(file)
     for source in index.sources:
         if source.digests is not None:
             bad = check_file(file, source.digests)

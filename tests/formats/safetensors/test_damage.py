@@ -12,7 +12,7 @@ from cordwood.errors import (
     CorruptionError,
     UnsupportedFormatError,
 )
-from cordwood.formats.safetensors.read_index import scan
+from cordwood.formats.safetensors.read_index import read_index
 from cordwood.storage.open_files import MemoryFile
 from tests.formats.safetensors.assemble import file_bytes, header_of, read_bytes, with_header
 
@@ -23,7 +23,7 @@ def test_a_file_saved_again_by_another_tool_with_our_metadata_is_noticed() -> No
     arrays = safetensors.numpy.load(raw)
     again = safetensors.numpy.save(arrays, metadata)
     with pytest.raises(CorruptionError, match="another tool changed the file after cordwood"):
-        scan(MemoryFile(again))
+        read_index(MemoryFile(again))
     plain, index = read_bytes(safetensors.numpy.save(arrays))
     assert set(plain) == {"a", "b"}
     assert index.naming == "dotted"
@@ -40,14 +40,14 @@ def test_losing_one_marker_does_not_make_a_foreign_file(key: str, how: str) -> N
     if how == "renamed":
         header["__metadata__"]["x" + key] = value
     with pytest.raises(CorruptionError, match=f"its metadata is incomplete: no {key}"):
-        scan(MemoryFile(with_header(header, raw[4096:])))
+        read_index(MemoryFile(with_header(header, raw[4096:])))
 
 
 def test_a_newer_version_is_refused_with_that_message() -> None:
     raw = file_bytes({"a": np.ones(3, np.int8)})
     newer = raw.replace(b'"cordwood.version":"1"', b'"cordwood.version":"2"')
     with pytest.raises(UnsupportedFormatError, match=r"is 2, a newer version.*upgrade cordwood"):
-        scan(MemoryFile(newer))
+        read_index(MemoryFile(newer))
 
 
 def test_every_flipped_bit_is_noticed() -> None:
@@ -73,6 +73,6 @@ def test_every_truncation_is_noticed() -> None:
     raw = file_bytes({"a": np.arange(20, dtype=np.int16)})
     for length in range(len(raw)):
         with pytest.raises(ValueError, match="byte"):
-            scan(MemoryFile(raw[:length]))
+            read_index(MemoryFile(raw[:length]))
     with pytest.raises(ValueError, match="1 bytes after the last tensor"):
-        scan(MemoryFile(raw + b"\0"))
+        read_index(MemoryFile(raw + b"\0"))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import FormatError
 from cordwood.formats.safetensors.fast_header import read_compact
-from cordwood.formats.safetensors.read_index import scan
+from cordwood.formats.safetensors.read_index import read_index
 from cordwood.formats.safetensors.tensor_table import Tensors, tensor_table
 from cordwood.storage.open_files import MemoryFile
 from tests.formats.safetensors.assemble import with_header
@@ -80,7 +80,7 @@ def test_what_we_read_the_reference_reads_alike(edits: list[tuple[int, int, str]
         text = text[:position] + added + text[position + removed :]
     raw = with_header(text, DATA)
     try:
-        index = scan(MemoryFile(raw))
+        index = read_index(MemoryFile(raw))
     except FormatError:
         return
     expected = {name: info["shape"] for name, info in safetensors.deserialize(raw)}

@@ -13,7 +13,7 @@ import safetensors
 import safetensors.flax
 import safetensors.numpy
 
-from cordwood.formats.safetensors.read_index import scan
+from cordwood.formats.safetensors.read_index import read_index
 from cordwood.index import Pieces
 from cordwood.storage.open_files import LocalFile, MemoryFile
 from tests.formats.safetensors.assemble import equal, file_bytes, header_of, read_bytes, with_header
@@ -65,7 +65,7 @@ def test_we_read_what_the_safetensors_package_writes(tmp_path: Path) -> None:
         assert {leaf.kind for leaf in index.leaves} == {"numpy"}
         assert index.sources[0].digests is None
         with LocalFile(path) as file:
-            assert scan(file).leaves == index.leaves
+            assert read_index(file).leaves == index.leaves
 
 
 def test_we_read_what_safetensors_flax_writes(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_packed_tensors_of_other_tools(code: str) -> None:
     header = {"t": {"dtype": code, "shape": [2, 4], "data_offsets": [0, length]}}
     raw = with_header(header, bytes(range(length)))
     assert safetensors.deserialize(raw)[0][1]["dtype"] == code
-    (leaf,) = scan(MemoryFile(raw)).leaves
+    (leaf,) = read_index(MemoryFile(raw)).leaves
     assert isinstance(leaf.storage, Pieces)
     assert leaf.storage.encoding == f"packed{bits}"
     assert leaf.storage.pieces[0].where == (0, 8)
@@ -123,7 +123,7 @@ def test_unusual_headers_are_read_as_the_reference_reads_them(text: str) -> None
     data = b"\0\1" if "dtype" in text else b""
     raw = with_header(text, data)
     expected = {name: info["shape"] for name, info in safetensors.deserialize(raw)}
-    index = scan(MemoryFile(raw))
+    index = read_index(MemoryFile(raw))
     assert {leaf.key_path[0]: list(leaf.shape) for leaf in index.leaves} == expected
     assert [leaf.key_path[0] for leaf in index.leaves] == [
         key for key in json.loads(text) if key != "__metadata__"

@@ -14,7 +14,7 @@ from cordwood.errors import (
     LimitError,
     TruncatedError,
 )
-from cordwood.formats.safetensors.read_index import scan
+from cordwood.formats.safetensors.read_index import read_index
 from cordwood.storage.open_files import MemoryFile
 from tests.formats.safetensors.assemble import with_header
 from tests.memory import traced_memory
@@ -270,7 +270,7 @@ FOREIGN: dict[str, tuple[bytes, type[Exception], str]] = {
 @pytest.mark.parametrize(("raw", "error", "message"), FOREIGN.values(), ids=FOREIGN)
 def test_malformed_files(raw: bytes, error: type[Exception], message: str) -> None:
     with traced_memory() as memory, pytest.raises(error, match=re.escape(message)) as caught:
-        scan(MemoryFile(raw, "bad.safetensors"))
+        read_index(MemoryFile(raw, "bad.safetensors"))
     assert memory.peak_bytes <= 2 * len(raw) + (16 << 20)
     assert type(caught.value) is error
     assert str(caught.value).startswith("bad.safetensors: ")
@@ -280,5 +280,5 @@ def test_malformed_files(raw: bytes, error: type[Exception], message: str) -> No
 def test_memory_of_many_entries_stays_small() -> None:
     raw = compact({f"t{i}": 1 for i in range(5_000)})
     with traced_memory() as memory, pytest.raises(FormatError):
-        scan(MemoryFile(raw))
+        read_index(MemoryFile(raw))
     assert memory.peak_bytes <= 2 * len(raw) + (16 << 20)

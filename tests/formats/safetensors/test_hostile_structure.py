@@ -17,7 +17,7 @@ from cordwood.errors import (
     LimitError,
     UnsupportedFormatError,
 )
-from cordwood.formats.safetensors.read_index import scan
+from cordwood.formats.safetensors.read_index import read_index
 from cordwood.storage.open_files import MemoryFile
 from tests.formats.safetensors.assemble import file_bytes, header_of
 from tests.memory import traced_memory
@@ -267,7 +267,7 @@ FORGED: dict[str, tuple[bytes, type[Exception], str]] = {
 @pytest.mark.parametrize(("raw", "error", "message"), FORGED.values(), ids=FORGED)
 def test_forged_structures(raw: bytes, error: type[Exception], message: str) -> None:
     with traced_memory() as memory, pytest.raises(error, match=re.escape(message)) as caught:
-        scan(MemoryFile(raw, "forged.safetensors"))
+        read_index(MemoryFile(raw, "forged.safetensors"))
     assert memory.peak_bytes <= 2 * len(raw) + (16 << 20)
     assert type(caught.value) is error
     assert str(caught.value).startswith("forged.safetensors: ")
@@ -275,4 +275,4 @@ def test_forged_structures(raw: bytes, error: type[Exception], message: str) -> 
 
 
 def test_the_forgery_itself_is_read() -> None:
-    assert len(scan(MemoryFile(forged(nothing))).leaves) == 2
+    assert len(read_index(MemoryFile(forged(nothing))).leaves) == 2

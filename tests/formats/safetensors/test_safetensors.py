@@ -26,7 +26,7 @@ from cordwood.errors import (
 )
 from cordwood.formats.safetensors import plan_save as planning
 from cordwood.formats.safetensors.plan_save import plan_save
-from cordwood.formats.safetensors.read_index import scan
+from cordwood.formats.safetensors.read_index import read_index
 from cordwood.index import Index, Inline, LeafSpec, Pieces
 from cordwood.keypath import DictKey
 from cordwood.storage.open_files import MemoryFile
@@ -209,7 +209,7 @@ def test_data_begins_at_a_page_and_tensors_are_aligned() -> None:
         "scalar": np.float32(1),
     }
     raw = file_bytes(tree)
-    index = scan(MemoryFile(raw))
+    index = read_index(MemoryFile(raw))
     offsets = {leaf.key_path[0]: leaf.storage.pieces[0].offset for leaf in index.leaves}  # type: ignore[union-attr]
     assert min(offsets.values()) == 4096
     assert sorted(offsets, key=lambda name: offsets[name]) in (
@@ -246,7 +246,7 @@ def test_an_empty_tree_and_a_single_array() -> None:
 
 def test_digests_cover_the_data_block_by_block() -> None:
     raw = file_bytes({"a": np.zeros(BLOCK_BYTES + 5, np.uint8)})
-    digests = scan(MemoryFile(raw)).sources[0].digests
+    digests = read_index(MemoryFile(raw)).sources[0].digests
     assert digests is not None
     assert (digests.start, digests.block_bytes, len(digests.values)) == (4096, BLOCK_BYTES, 32)
 
@@ -289,7 +289,7 @@ def test_64_dimensions_of_a_disguised_dtype_are_refused() -> None:
 def test_metadata_is_kept_verbatim() -> None:
     metadata = {"format": "pt", "": "", 'k\n"': "é\\ \U0001f600", "zeta": "1", "alpha": "2"}
     raw = file_bytes({"a": np.ones(2)}, metadata)
-    index = scan(MemoryFile(raw))
+    index = read_index(MemoryFile(raw))
     assert index.metadata == metadata
     assert list(index.metadata) == list(metadata)
     stored = header_of(raw)["__metadata__"]

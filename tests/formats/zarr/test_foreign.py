@@ -17,7 +17,7 @@ from eformer.serialization.serialization import tree_serialize_leaves
 
 from cordwood.dtypes import to_numpy
 from cordwood.errors import CordwoodError, CorruptionError, FormatError, TruncatedError
-from cordwood.formats.zarr.read_index import scan
+from cordwood.formats.zarr.read_index import read_index
 from cordwood.index import Box, Encoded, Index, Leaf, Pieces
 from cordwood.sharding.box import slices
 from cordwood.storage.directory_reader import LocalDirectory
@@ -26,9 +26,9 @@ from cordwood.tree.flatten import build
 pytestmark = pytest.mark.usefixtures("cut_small_arrays")
 
 
-def scanned(path: Path, prefix: str | None = None) -> Index:
+def index_at(path: Path, prefix: str | None = None) -> Index:
     with LocalDirectory(path) as directory:
-        return scan(directory, prefix)
+        return read_index(directory, prefix)
 
 
 def tree_of(index: Index) -> Any:
@@ -80,7 +80,7 @@ def test_what_eformer_writes(tmp_path: Path) -> None:
     tree_serialize_leaves(tmp_path, tree)
     tree_serialize_leaves(tmp_path, tree, prefix="x.y/z")
     for prefix in (None, "x.y/z"):
-        found = scanned(tmp_path, prefix)
+        found = index_at(tmp_path, prefix)
         assert tree_of(found) == expected
         assert {leaf.kind for leaf in found.leaves} == {"jax"}
         assert found.naming == "dotted"
@@ -98,23 +98,23 @@ def test_eformers_older_indexes(tmp_path: Path) -> None:
     written = json.loads((tmp_path / "tensorstore_index.json").read_text())
     index(tmp_path, *written["arrays"], version="1.0")
     for prefix in (None, "whatever"):
-        assert tree_of(scanned(tmp_path, prefix)) == {"a": {"w": ("float32", (3,))}}
+        assert tree_of(index_at(tmp_path, prefix)) == {"a": {"w": ("float32", (3,))}}
     index(tmp_path, *written["arrays"], version="2.0", prefixes={})
-    assert tree_of(scanned(tmp_path)) == {"a": {"w": ("float32", (3,))}}
+    assert tree_of(index_at(tmp_path)) == {"a": {"w": ("float32", (3,))}}
 
 
 def test_a_leaf_as_the_tree(tmp_path: Path) -> None:
     tree_serialize_leaves(tmp_path, jnp.ones((2, 2)))
-    found = scanned(tmp_path)
+    found = index_at(tmp_path)
     assert [leaf.key_path for leaf in found.leaves] == [()]
     assert [source.name for source in found.sources] == ["0.0"]
     tree_serialize_leaves(tmp_path / "p", jnp.ones((2, 2)), prefix="m")
-    assert [leaf.key_path for leaf in scanned(tmp_path / "p", "m").leaves] == [()]
+    assert [leaf.key_path for leaf in index_at(tmp_path / "p", "m").leaves] == [()]
 
 
 def test_a_leaf_within_a_leaf_stays_flat(tmp_path: Path) -> None:
     tree_serialize_leaves(tmp_path, {"a": jnp.ones((2, 2)), "a.b": jnp.ones(3), "c": jnp.ones(1)})
-    found = scanned(tmp_path)
+    found = index_at(tmp_path)
     assert [leaf.key_path for leaf in found.leaves] == [("a",), ("a/b",), ("c",)]
 
 
@@ -122,20 +122,20 @@ def test_one_of_two_leaves_was_lost(tmp_path: Path) -> None:
     """B21, as eFormer leaves it behind."""
     tree_serialize_leaves(tmp_path, {"a.b": jnp.ones(3), "a": {"b": jnp.zeros(3)}})
     with pytest.raises(FormatError, match=r"arrays\[1\]: 'a/b' is listed twice: two leaves were"):
-        scanned(tmp_path)
+        index_at(tmp_path)
 
 
 @pytest.mark.parametrize("chunks", [(3, 4), (8, 4), (5, 4), (1, 4)])
 def test_raw_chunks_are_byte_ranges(tmp_path: Path, chunks: tuple[int, ...]) -> None:
     array = np.arange(32, dtype=np.int16).reshape(8, 4)
     raw(tmp_path, array, chunks)
-    found = scanned(tmp_path)
+    found = index_at(tmp_path)
     assert np.array_equal(elements(tmp_path, found, found.leaves[0]), array)
 
 
 def test_what_is_padded_in_the_middle_is_decoded(tmp_path: Path) -> None:
     raw(tmp_path, np.ones((8, 4), np.int16), (3, 3))
-    (leaf,) = scanned(tmp_path).leaves
+    (leaf,) = index_at(tmp_path).leaves
     assert isinstance(leaf.storage, Encoded)
     assert leaf.storage.chunk_shape == (3, 3)
     assert [piece.length for piece in leaf.storage.pieces] == [18] * 6
@@ -165,7 +165,7 @@ def test_what_is_not_raw_is_decoded(
     spec = {"driver": "zarr", "kvstore": f"file://{tmp_path}/w/", "metadata": metadata}
     tensorstore.open(spec, create=True).result().write(np.ones((4, 2), np.int16)).result()
     index(tmp_path, {"path": "w"})
-    (leaf,) = scanned(tmp_path).leaves
+    (leaf,) = index_at(tmp_path).leaves
     assert isinstance(leaf.storage, Encoded)
     assert json.loads(leaf.storage.codec) == codec
 
@@ -173,13 +173,13 @@ def test_what_is_not_raw_is_decoded(
 def test_chunks_in_directories(tmp_path: Path) -> None:
     array = np.arange(24, dtype=np.int32).reshape(4, 3, 2)
     raw(tmp_path, array, (2, 3, 1), dimension_separator="/")
-    found = scanned(tmp_path)
+    found = index_at(tmp_path)
     assert found.sources[1].name == "w/0/0/1"
     (leaf,) = found.leaves
     assert isinstance(leaf.storage, Pieces)
     (tmp_path / "w" / "1" / "0" / "0").unlink()
     with pytest.raises(CorruptionError, match="w: 1/0/0 is missing"):
-        scanned(tmp_path)
+        index_at(tmp_path)
 
 
 def move_and_link(path: Path) -> None:
@@ -258,10 +258,10 @@ def test_damage_is_never_read_as_zeros(
 ) -> None:
     """B22, B33."""
     raw(tmp_path, np.ones((8, 4), np.int16), (4, 4))
-    scanned(tmp_path)
+    index_at(tmp_path)
     damage(tmp_path)
     with pytest.raises(error, match=message):
-        scanned(tmp_path)
+        index_at(tmp_path)
 
 
 def test_a_grid_that_no_directory_could_hold(tmp_path: Path) -> None:
@@ -272,11 +272,11 @@ def test_a_grid_that_no_directory_could_hold(tmp_path: Path) -> None:
         (tmp_path / "w/.zarray").write_text(json.dumps(metadata))
         index(tmp_path, {"path": "w"})
         with pytest.raises(CorruptionError, match="is missing"):
-            scanned(tmp_path)
+            index_at(tmp_path)
 
 
 def test_no_index(tmp_path: Path) -> None:
     with pytest.raises(CorruptionError, match=r"tensorstore_index.json is missing"):
-        scanned(tmp_path)
+        index_at(tmp_path)
     with pytest.raises(FileNotFoundError):
-        scanned(tmp_path / "none")
+        index_at(tmp_path / "none")

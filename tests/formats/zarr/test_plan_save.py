@@ -20,7 +20,7 @@ from cordwood.errors import CorruptionError, UnsupportedLeafError
 from cordwood.formats.zarr import plan_save
 from cordwood.index import Encoded, Pieces
 from cordwood.tree.long_double import without_padding
-from tests.formats.zarr.zarr_trees import read_tree, save_tree, scanned, stored_index
+from tests.formats.zarr.zarr_trees import index_at, read_tree, save_tree, stored_index
 from tests.random_trees import assert_same
 
 Pair = namedtuple("Pair", "x y")
@@ -43,7 +43,7 @@ def test_leaves_of_every_kind(tmp_path: Path, compression: str | None) -> None:
         "key": jax.random.key(3),
     }
     save_tree(tmp_path / "c", tree, compression=compression, metadata={"step": "7"})
-    index = scanned(tmp_path / "c")
+    index = index_at(tmp_path / "c")
     kinds = {"/".join(map(str, leaf.key_path)): leaf.kind for leaf in index.leaves}
     assert kinds["h/b"] == "numpy"
     assert kinds["h/a"] == "numpy_scalar"
@@ -207,11 +207,11 @@ def test_large_chunks_are_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         loaded = tree_deserialize_leaves(tmp_path / name, mesh_of(8))
         assert np.array_equal(loaded["w"], whole)
         assert np.array_equal(loaded["s"], whole[:96])
-    leaves = {leaf.key_path: leaf for leaf in scanned(tmp_path / "raw").leaves}
+    leaves = {leaf.key_path: leaf for leaf in index_at(tmp_path / "raw").leaves}
     assert isinstance(leaves[("w",)].storage, Pieces)
     sizes = {(p.stat().st_size) for p in (tmp_path / "raw/w").glob("*.0")}
     assert sizes == {25 * 40}  # the last one padded with zeros
-    (storage,) = {leaf.storage for leaf in scanned(tmp_path / "zstd").leaves[:1]}
+    (storage,) = {leaf.storage for leaf in index_at(tmp_path / "zstd").leaves[:1]}
     assert isinstance(storage, Encoded)
 
 
@@ -264,7 +264,7 @@ def test_a_damaged_zarray_is_noticed(tmp_path: Path) -> None:
     save_tree(tmp_path / "c", {"w": np.ones(3)})
     flip(tmp_path / "c/w/.zarray", 20)
     with pytest.raises(CorruptionError, match=r"c/w: \.zarray does not match its digest: it is"):
-        scanned(tmp_path / "c")
+        index_at(tmp_path / "c")
 
 
 def test_chunks_that_were_swapped_are_noticed(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_the_index_without_cordwoods_part_is_no_foreign_one(tmp_path: Path, gone
         index = json.loads(encode_index(drop_item(parse_index(json.dumps(index).encode()), "m")))
     (tmp_path / "c/tensorstore_index.json").write_text(json.dumps(index))
     with pytest.raises(CorruptionError, match="c/m/w: cordwood wrote this array, and its part of"):
-        scanned(tmp_path / "c", "m")
+        index_at(tmp_path / "c", "m")
 
 
 def test_digests_of_another_count(tmp_path: Path) -> None:
@@ -321,4 +321,4 @@ def test_digests_of_another_count(tmp_path: Path) -> None:
     for message, change in changes.items():
         place.write_bytes(encode_index(IndexFile(index.members, {"": {**item, **change}})))
         with pytest.raises(ValueError, match=message):
-            scanned(tmp_path / "c")
+            index_at(tmp_path / "c")

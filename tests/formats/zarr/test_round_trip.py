@@ -292,18 +292,18 @@ def test_a_directory_that_is_replaced_while_it_is_looked_at(
 ) -> None:
     """Between the question whether there is an index and its reading another save comes."""
     from cordwood.formats.zarr import commit
-    from cordwood.formats.zarr.read_index import read_index
+    from cordwood.formats.zarr.read_index import read_index_file
 
     path = tmp_path / "c"
     cordwood.tree_serialize_leaves(path, {"w": jnp.ones(8)}, prefix="a")
-    read, times = read_index, iter(range(99))
+    read, times = read_index_file, iter(range(99))
 
     def replaced(directory: Any) -> Any:
         if next(times) == 0:
             cordwood.tree_serialize_leaves(path, {"w": jnp.zeros(8)}, prefix="b")
         return read(directory)
 
-    monkeypatch.setattr(commit, "read_index", replaced)
+    monkeypatch.setattr(commit, "read_index_file", replaced)
     commit.refuse_foreign(path)
     with cordwood.open(path, prefix="a") as one, cordwood.open(path, prefix="b") as other:
         assert [*one["w"][:], *other["w"][:]] == [1] * 8 + [0] * 8

@@ -11,7 +11,7 @@ import numpy as np
 
 from cordwood.dtypes import to_numpy
 from cordwood.formats.zarr.plan_tree import draft
-from cordwood.formats.zarr.read_index import scan
+from cordwood.formats.zarr.read_index import read_index
 from cordwood.formats.zarr.save import save_draft
 from cordwood.index import Box, Encoded, Index, Inline, Leaf
 from cordwood.io.check_blocks import check_file
@@ -24,7 +24,7 @@ from cordwood.sharding.box import shape_of, slices
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.tree.flatten import build
 
-__all__ = ["read_tree", "save_tree", "scanned", "stored_index"]
+__all__ = ["index_at", "read_tree", "save_tree", "stored_index"]
 
 
 def save_tree(
@@ -48,9 +48,9 @@ def save_tree(
     save_draft(path, item, item.snapshot.leaves.__getitem__, rendezvous)
 
 
-def scanned(path: str | os.PathLike[str], prefix: str | None = None) -> Index:
+def index_at(path: str | os.PathLike[str], prefix: str | None = None) -> Index:
     with LocalDirectory(path) as directory:
-        return scan(directory, prefix)
+        return read_index(directory, prefix)
 
 
 def stored_index(path: Path) -> Any:
@@ -60,7 +60,7 @@ def stored_index(path: Path) -> Any:
 def read_tree(path: str | os.PathLike[str], prefix: str | None = None) -> Any:
     """The tree, verified, of plain containers and numpy arrays; sources without digests fail."""
     with LocalDirectory(path) as directory:
-        index = scan(directory, prefix)
+        index = read_index(directory, prefix)
         for source in index.sources:
             assert source.digests is not None
             with directory.file(source.name, source.size_bytes) as file:

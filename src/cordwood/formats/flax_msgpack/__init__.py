@@ -1,1 +1,1 @@
-"""Flax's msgpack format: scan, lay out, restore."""
+"""Flax's msgpack format: read the index, plan a save, restore."""

@@ -21,7 +21,7 @@ from cordwood.storage.open_files import ReadableFile
 from cordwood.tree.structure import LEAF, Node, NodeKind
 
 
-def scan(file: ReadableFile) -> Index:
+def read_index(file: ReadableFile) -> Index:
     """What a Flax msgpack file holds.
 
     Raises:

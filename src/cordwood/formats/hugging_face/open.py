@@ -21,10 +21,10 @@ from cordwood.formats.hugging_face.read_index import (
     WeightMap,
     is_flat,
     parse_weight_map,
-    scan,
+    read_index,
 )
 from cordwood.formats.opened import Checked, Contents
-from cordwood.formats.safetensors.read_index import scan as scan_file
+from cordwood.formats.safetensors.read_index import read_index as read_safetensors_index
 from cordwood.io.source_digests import SourceDigests
 from cordwood.storage.directories import names_in
 from cordwood.storage.open_files import LocalFile, ReadableFile, read_whole
@@ -40,7 +40,7 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
 
     Raises:
         IncompleteCheckpointError: a file that the index names is missing.
-        FormatError, CorruptionError: as `formats.shards.scan`.
+        FormatError, CorruptionError: as `read_index`.
         NotACheckpointError: there are several indexes.
         ValueError: a prefix is asked for.
     """
@@ -51,13 +51,13 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
     if index_name is None:
         return _open_single(text)
     name = f"{text}/{index_name}"
-    parsed = _read_index(name)
+    parsed = _read_weight_map(name)
     weight_map = parsed.files
     shards: dict[str, ReadableFile] = {}
     try:
         for shard in dict.fromkeys(weight_map.values()):
             shards[shard] = _open_shard(text, shard, weight_map, name)
-        index = scan(parsed, shards, name=name)
+        index = read_index(parsed, shards, name=name)
     except BaseException:
         for file in shards.values():
             file.close()
@@ -87,7 +87,7 @@ def _open_single(path: str) -> Contents:
             "complete; get that file"
         ) from e
     try:
-        index = scan_file(file)
+        index = read_safetensors_index(file)
         if is_flat(index):
             index = index._replace(naming="dotted")  # as of several files
         return Contents(FORMAT, index, (file,))
@@ -96,7 +96,7 @@ def _open_single(path: str) -> Contents:
         raise
 
 
-def _read_index(name: str) -> WeightMap:
+def _read_weight_map(name: str) -> WeightMap:
     with LocalFile(name) as file:
         data = read_whole(file, limit_bytes=MAX_INDEX_BYTES)
     try:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CorruptionError, FormatError, counted
-from cordwood.formats.safetensors.read_index import scan as scan_file
+from cordwood.formats.safetensors.read_index import read_index as read_safetensors_index
 from cordwood.index import Index, Inline, Leaf, Source
 from cordwood.storage.open_files import ReadableFile
 from cordwood.tree.structure import LEAF, Node
@@ -88,7 +88,7 @@ def _is_plain(name: str) -> bool:
     )
 
 
-def scan(parsed: WeightMap, shards: Mapping[str, ReadableFile], *, name: str) -> Index:
+def read_index(parsed: WeightMap, shards: Mapping[str, ReadableFile], *, name: str) -> Index:
     """Return what the files hold together: a flat dict of numpy arrays under their names.
 
     They come in the order of the index; what it does not list, and its files hold all the same,
@@ -110,7 +110,7 @@ def scan(parsed: WeightMap, shards: Mapping[str, ReadableFile], *, name: str) ->
     sources: list[Source] = []
     metadata: Mapping[str, str] = {}
     for number, (shard, file) in enumerate(shards.items()):
-        index = scan_file(file)
+        index = read_safetensors_index(file)
         if index.naming != "dotted" and not (parsed.by_cordwood and is_flat(index)):
             raise CorruptionError(
                 f"{file.name}: cordwood wrote it, and the cordwood.json that goes with it is gone: "

@@ -16,7 +16,7 @@ from cordwood.formats.orbax.locate_trees import (
     pick,
     trees_of,
 )
-from cordwood.formats.orbax.read_index import FORMAT, Scanned, scan
+from cordwood.formats.orbax.read_index import FORMAT, OrbaxIndex, read_index
 from cordwood.keypath import format_path
 from cordwood.message_text import printable
 from cordwood.storage.directory_reader import LocalDirectory, OwnedFile
@@ -80,7 +80,7 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
         IncompleteCheckpointError: the save did not finish, or the directory is a root of steps;
             names the newest.
         PrefixError: there is no such item, or none is asked for and there are several.
-        FormatError, CorruptionError: as `formats.orbax.scan`.
+        FormatError, CorruptionError: as `read_index`.
     """
     text = os.fspath(path)
     place = LocalDirectory(text)
@@ -93,7 +93,7 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
         place.close()
         raise
     try:
-        scanned = scan(directory)
+        scanned = read_index(directory)
         _warn_of_assumed(directory.name, scanned)
         return Contents(FORMAT, scanned.stored, _files(directory, scanned))
     except BaseException:
@@ -124,7 +124,7 @@ def _tree(place: LocalDirectory, item: str) -> LocalDirectory:
         return place.folder(item)
 
 
-def _warn_of_assumed(name: str, scanned: Scanned) -> None:
+def _warn_of_assumed(name: str, scanned: OrbaxIndex) -> None:
     """Zeros that nothing vouches for must not pass in silence."""
     paths = [printable(format_path(path)) or "the root" for path in scanned.assumed]
     if paths:
@@ -137,7 +137,7 @@ def _warn_of_assumed(name: str, scanned: Scanned) -> None:
         )
 
 
-def _files(directory: LocalDirectory, scanned: Scanned) -> list[ReadableFile]:
+def _files(directory: LocalDirectory, scanned: OrbaxIndex) -> list[ReadableFile]:
     files: list[ReadableFile] = []
     for number, source in enumerate(scanned.stored.sources):
         if number in scanned.memory:
@@ -161,14 +161,14 @@ def verify_all(path: str | os.PathLike[str]) -> Checked:
         for item in trees_of(look(place), name=text):
             if item:
                 with place.folder(item) as directory:
-                    scanned = scan(directory)
+                    scanned = read_index(directory)
             else:
-                scanned = scan(place)
+                scanned = read_index(place)
             found = _counted(found, scanned, item)
     return found
 
 
-def _counted(found: Checked, scanned: Scanned, item: str) -> Checked:
+def _counted(found: Checked, scanned: OrbaxIndex, item: str) -> Checked:
     sources = enumerate(scanned.stored.sources)
     size = sum([source.size_bytes for number, source in sources if number not in scanned.memory])
     names = [format_path((item, *path) if item else path) for path in scanned.unstored]

@@ -35,7 +35,7 @@ _NUMBERS: Mapping[str, Any] = {"bool": bool, "int64": int, "float64": float}
 _KEY_WORDS = {"threefry2x32": 2, "rbg": 4, "unsafe_rbg": 4}  # of one key, where it is known
 
 
-class Scanned(NamedTuple):
+class OrbaxIndex(NamedTuple):
     """A tree, and those of its sources that are no files."""
 
     stored: Index
@@ -45,7 +45,7 @@ class Scanned(NamedTuple):
     assumed: Sequence[KeyPath]  # leaves without any chunk, where nothing tells that they are zeros
 
 
-def scan(directory: ReadableDirectory) -> Scanned:
+def read_index(directory: ReadableDirectory) -> OrbaxIndex:
     """What one tree of an Orbax checkpoint holds: the directory that has `_METADATA`.
 
     Names of sources are relative to it. Arrays are jax's or numpy's, as Orbax recorded; scalars of
@@ -63,10 +63,10 @@ def scan(directory: ReadableDirectory) -> Scanned:
             tree = parse_tree(data)
         except FormatError as e:
             raise type(e)(f"{directory.name}: {e}") from e
-        return _scan(directory, tree)
+        return _read_tree(directory, tree)
 
 
-def _scan(directory: ReadableDirectory, tree: TreeFile) -> Scanned:
+def _read_tree(directory: ReadableDirectory, tree: TreeFile) -> OrbaxIndex:
     use_ocdbt = tree.use_ocdbt
     if use_ocdbt is None or not _has_arrays(tree):  # without one Orbax makes no database
         use_ocdbt = directory.has(MANIFEST_NAME)
@@ -101,7 +101,7 @@ def _scan(directory: ReadableDirectory, tree: TreeFile) -> Scanned:
     )
     paths = {leaf.name: leaf.key_path for leaf in tree.leaves}
     unstored = {paths[name]: count for name, count in reader.unstored.items()}
-    return Scanned(stored, memory, checked, unstored, [paths[name] for name in reader.assumed])
+    return OrbaxIndex(stored, memory, checked, unstored, [paths[name] for name in reader.assumed])
 
 
 def _leaf(

@@ -23,7 +23,7 @@ class ListedItem(NamedTuple):
 def list_items(data: bytes, *, name: str) -> dict[str, ListedItem]:
     """The items of an index file by their prefixes; what is listed is checked, and no more.
 
-    Raises CorruptionError, FormatError and UnsupportedFormatError, as `scan.parse_items`.
+    Raises CorruptionError, FormatError and UnsupportedFormatError, as `parse_items`.
     """
     try:
         return {prefix: _listed(item, prefix) for prefix, item in decode_index(data).items()}

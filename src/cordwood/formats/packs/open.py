@@ -13,7 +13,7 @@ from cordwood.formats.packs.file_names import RULES
 from cordwood.formats.packs.index_file import decode_index, select_item
 from cordwood.formats.packs.index_item import Item
 from cordwood.formats.packs.locate import store_at
-from cordwood.formats.packs.read_index import FORMAT, index_of, parse_items
+from cordwood.formats.packs.read_index import FORMAT, parse_items, read_index
 from cordwood.formats.safetensors.stored_digests import sealed_digests
 from cordwood.formats.step_directories import LOOKED_AT, listed, sorted_steps
 from cordwood.index import Box, Digests, Leaf
@@ -38,12 +38,12 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
         CorruptionError: the index is damaged, or a file is missing or of another size.
     """
     store = store_at(path)
-    data = read_index(store)
+    data = read_index_bytes(store)
     for _ in range(_ATTEMPTS):
         try:
             return _open(store, data, prefix)
         except CordwoodError:
-            again = read_index(store)
+            again = read_index_bytes(store)
             if again == data:
                 raise
             data = again
@@ -56,14 +56,14 @@ def prefixes_at(path: str | os.PathLike[str]) -> list[str]:
     Raises as `open_contents` does.
     """
     store = store_at(path)
-    data = read_index(store)
+    data = read_index_bytes(store)
     try:
         return sorted(decode_index(data))
     except CordwoodError as e:
         raise type(e)(f"{store.name}/{RULES.index_name}: {e}") from e
 
 
-def read_index(store: DirectoryStore) -> bytes:
+def read_index_bytes(store: DirectoryStore) -> bytes:
     """The index of a checkpoint that must be there. Raises as `open_contents` does."""
     data = store.read_index()
     if data is not None:
@@ -92,7 +92,7 @@ def _open(store: DirectoryStore, data: bytes, prefix: str | None) -> Contents:
     items = parse_items(data, name=f"{store.name}/{RULES.index_name}")
     item = select_item(items, prefix, name=store.name)
     listed = item.cell_count <= _LISTED_CELLS
-    index = index_of(item, wanted=None if listed else [()] * len(item.leaf_types))
+    index = read_index(item, wanted=None if listed else [()] * len(item.leaf_types))
     files = store.open(index.sources)
 
     def fetch(number: int) -> Digests:
@@ -113,5 +113,5 @@ def _open(store: DirectoryStore, data: bytes, prefix: str | None) -> Contents:
 
 def _located(item: Item, wanted: Mapping[int, Sequence[Box] | None]) -> dict[int, Leaf]:
     boxes = [wanted.get(leaf, ()) for leaf in range(len(item.leaf_types))]
-    leaves = index_of(item, wanted=boxes).leaves
+    leaves = read_index(item, wanted=boxes).leaves
     return {leaf: leaves[leaf] for leaf in wanted}

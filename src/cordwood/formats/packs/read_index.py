@@ -57,7 +57,7 @@ def _where(prefix: str) -> str:
     return f"items[{prefix!r:.80}]"
 
 
-def index_of(item: Item, *, wanted: Wanted | None = None) -> Index:
+def read_index(item: Item, *, wanted: Wanted | None = None) -> Index:
     """What an item holds.
 
     A leaf that was not cut is one span; otherwise each cell is a box.

@@ -12,7 +12,7 @@ from cordwood.formats.packs.file_names import RULES
 from cordwood.formats.packs.hub_index import HUGGING_FACE_NAME, hugging_face_index
 from cordwood.formats.packs.index_item import PACK_NAME, Item
 from cordwood.formats.packs.locate import store_at
-from cordwood.formats.packs.open import read_index
+from cordwood.formats.packs.open import read_index_bytes
 from cordwood.formats.packs.read_index import cells_of_file, parse_items
 from cordwood.formats.safetensors.stored_digests import sealed_digests
 from cordwood.io.check_blocks import check_file
@@ -39,12 +39,12 @@ def verify_all(path: str | os.PathLike[str]) -> Checked:
         FormatError: the index is not what docs/format.md says.
     """
     store = store_at(path)
-    data = read_index(store)
+    data = read_index_bytes(store)
     for _ in range(_ATTEMPTS):
         try:
             return _check(store, data)
         except CordwoodError:
-            again = read_index(store)
+            again = read_index_bytes(store)
             if again == data:
                 raise
             data = again

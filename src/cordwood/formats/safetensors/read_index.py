@@ -63,7 +63,7 @@ class _Form(NamedTuple):
     length: int  # in bytes
 
 
-def scan(file: ReadableFile) -> Index:
+def read_index(file: ReadableFile) -> Index:
     """What a safetensors file holds.
 
     A file of cordwood's comes with its tree, exact key paths and digests, its header verified
@@ -78,12 +78,12 @@ def scan(file: ReadableFile) -> Index:
     """
     try:
         with collector_paused():
-            return _scan(file)
+            return _read_index(file)
     except (FormatError, CorruptionError, UnsupportedFormatError) as e:
         raise type(e)(f"{file.name}: {e}") from e
 
 
-def _scan(file: ReadableFile) -> Index:
+def _read_index(file: ReadableFile) -> Index:
     header = read_header(file)
     metadata = split_metadata(header.metadata)
     if metadata.own is not None:

@@ -23,7 +23,7 @@ from cordwood.formats.zarr.index_file import (
 from cordwood.formats.zarr.metadata_v2 import METADATA_NAME
 from cordwood.formats.zarr.plan_save import entries
 from cordwood.formats.zarr.plan_tree import Draft
-from cordwood.formats.zarr.read_index import is_chunk_name, read_index
+from cordwood.formats.zarr.read_index import is_chunk_name, read_index_file
 from cordwood.storage.directories import count_files, list_folder
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.hard_link_unchanged import carry
@@ -143,7 +143,7 @@ def _index_now(there: str, asked: str) -> IndexFile | None:
             )
         if directory.has(INDEX_NAME):
             try:
-                return read_index(directory)
+                return read_index_file(directory)
             except CordwoodError as e:
                 if not directory.has(INDEX_NAME):
                     raise _GoneError from e

@@ -35,7 +35,7 @@ def list_item(data: bytes, prefix: str | None, *, name: str) -> ListedItem | Non
         prefix: the item's. None: the one saved without, or the only one.
         name: the directory, for errors.
 
-    Raises FormatError, CorruptionError, UnsupportedFormatError and PrefixError, as `scan`.
+    Raises FormatError, CorruptionError, UnsupportedFormatError and PrefixError, as `read_index`.
     """
     try:
         index = parse_index(data)

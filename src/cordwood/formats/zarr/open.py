@@ -10,7 +10,7 @@ from typing import NamedTuple
 from cordwood.errors import IncompleteCheckpointError
 from cordwood.formats.opened import Contents
 from cordwood.formats.zarr.index_file import INDEX_NAME, item_names
-from cordwood.formats.zarr.read_index import FORMAT, read_index, scan
+from cordwood.formats.zarr.read_index import FORMAT, read_index, read_index_file
 from cordwood.index import Index
 from cordwood.io.source_digests import SourceDigests
 from cordwood.storage.directory_reader import LocalDirectory, OwnedFile
@@ -30,7 +30,7 @@ class OpenItem(NamedTuple):
 
 
 def open_item(path: str | os.PathLike[str], prefix: str | None) -> OpenItem:
-    """Open a directory and scan one of its items; the caller closes the directory.
+    """Open a directory and read the index of one of its items; the caller closes the directory.
 
     Args:
         path: the directory.
@@ -39,7 +39,7 @@ def open_item(path: str | os.PathLike[str], prefix: str | None) -> OpenItem:
     Raises:
         FileNotFoundError: there is no such directory, or no index in it.
         PrefixError: it has no item of that prefix.
-        FormatError, CorruptionError: as `formats.zarr.scan`.
+        FormatError, CorruptionError: as `read_index`.
     """
     directory = open_directory(os.fspath(path))
     try:
@@ -58,7 +58,7 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
     directory = open_directory(text)
     try:
         if prefix is None:
-            names = item_names(read_index(directory))
+            names = item_names(read_index_file(directory))
             prefix = names[0] if len(names) == 1 else None
         item = _item(directory, prefix)
     except BaseException:
@@ -77,11 +77,11 @@ def prefixes_at(path: str | os.PathLike[str]) -> list[str]:
     Raises as `open_item`.
     """
     with open_directory(os.fspath(path)) as directory:
-        return sorted(item_names(read_index(directory)))
+        return sorted(item_names(read_index_file(directory)))
 
 
 def _item(directory: LocalDirectory, prefix: str | None) -> OpenItem:
-    stored = scan(directory, prefix)
+    stored = read_index(directory, prefix)
     files = [OwnedFile(directory, source.name, source.size_bytes) for source in stored.sources]
     return OpenItem(directory, stored, files, SourceDigests(stored.sources))
 

@@ -67,7 +67,7 @@ class _Array(NamedTuple):
     sizes: tuple[int, ...]  # of the chunk files, in bytes
 
 
-def read_index(directory: ReadableDirectory) -> IndexFile:
+def read_index_file(directory: ReadableDirectory) -> IndexFile:
     """The index file of a directory.
 
     Raises FormatError, CorruptionError and UnsupportedFormatError, which name the directory.
@@ -79,7 +79,7 @@ def read_index(directory: ReadableDirectory) -> IndexFile:
         raise type(e)(f"{directory.name}: {e}") from e
 
 
-def scan(directory: ReadableDirectory, prefix: str | None = None) -> Index:
+def read_index(directory: ReadableDirectory, prefix: str | None = None) -> Index:
     """What one item of a directory holds.
 
     Names of sources are relative to the directory. An item of cordwood's comes with its tree,
@@ -97,7 +97,7 @@ def scan(directory: ReadableDirectory, prefix: str | None = None) -> Index:
         PrefixError: there is no item of that prefix.
     """
     with collector_paused():
-        index = read_index(directory)
+        index = read_index_file(directory)
         try:
             name = select_item(index, prefix)
             entries = entries_of(index, name)
@@ -106,15 +106,15 @@ def scan(directory: ReadableDirectory, prefix: str | None = None) -> Index:
                 own = parse_item(index.items[name], array_count=len(entries))
         except _ERRORS as e:
             raise type(e)(f"{directory.name}: {e}") from e
-        return scan_arrays(directory, name, entries, own)
+        return read_arrays(directory, name, entries, own)
 
 
-def scan_arrays(
+def read_arrays(
     directory: ReadableDirectory, prefix: str, entries: Sequence[Entry], own: Item | None
 ) -> Index:
     """What arrays of a directory hold: those of cordwood's item `own`, or (None) of others'.
 
-    Raises as `scan`.
+    Raises as `read_index`.
     """
     reader = _Reader(directory, own)
     arrays = []

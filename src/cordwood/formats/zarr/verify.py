@@ -9,7 +9,7 @@ from cordwood.errors import CorruptionError
 from cordwood.formats.opened import Checked
 from cordwood.formats.zarr.index_file import item_names
 from cordwood.formats.zarr.open import open_directory
-from cordwood.formats.zarr.read_index import read_index, scan
+from cordwood.formats.zarr.read_index import read_index, read_index_file
 from cordwood.io.source_digests import SourceDigests
 
 
@@ -24,8 +24,8 @@ def verify_all(path: str | os.PathLike[str]) -> Checked:
     """
     leaves = verified = unverified = 0
     with open_directory(os.fspath(path)) as directory:
-        for name in item_names(read_index(directory)):
-            index = scan(directory, name)
+        for name in item_names(read_index_file(directory)):
+            index = read_index(directory, name)
             files = [directory.file(source.name, source.size_bytes) for source in index.sources]
             try:
                 check_sources(index, files, SourceDigests(index.sources))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 
 from cordwood.formats.opened import Checked, Contents
-from cordwood.formats.zarr_tree.read_index import FORMAT, scan_tree
+from cordwood.formats.zarr_tree.read_index import FORMAT, read_index
 from cordwood.storage.directory_reader import LocalDirectory, OwnedFile
 
 
 def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
-    """All arrays of the tree. Raises as `formats.zarr.tree.scan_tree`; ValueError for a prefix."""
+    """Return all arrays of the tree. Raises as `read_index`; ValueError for a prefix."""
     text = os.fspath(path)
     if prefix is not None:
         raise ValueError(
@@ -18,7 +18,7 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
         )
     directory = LocalDirectory(text)
     try:
-        index = scan_tree(directory)
+        index = read_index(directory)
     except BaseException:
         directory.close()
         raise
@@ -38,5 +38,5 @@ def verify_all(path: str | os.PathLike[str]) -> Checked:
     Raises as `open_contents`.
     """
     with LocalDirectory(os.fspath(path)) as directory:
-        index = scan_tree(directory)
+        index = read_index(directory)
     return Checked(len(index.leaves), 0, sum(source.size_bytes for source in index.sources))

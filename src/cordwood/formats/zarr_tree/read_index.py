@@ -10,7 +10,7 @@ from collections.abc import Collection
 from cordwood.errors import FormatError, LimitError, UnsupportedFormatError
 from cordwood.formats.zarr.index_file import Entry
 from cordwood.formats.zarr.metadata_v2 import METADATA_NAME
-from cordwood.formats.zarr.read_index import scan_arrays
+from cordwood.formats.zarr.read_index import read_arrays
 from cordwood.index import Index
 from cordwood.io.gc_pause import collector_paused
 from cordwood.storage.directory_reader import FOLDER, OTHER, ReadableDirectory
@@ -27,7 +27,7 @@ _OTHERS = {
 }
 
 
-def scan_tree(directory: ReadableDirectory) -> Index:
+def read_index(directory: ReadableDirectory) -> Index:
     """What a directory tree holds: nested dicts of jax arrays by its directories, sorted.
 
     An array is a directory with a `.zarray`; where one lies within another, the tree is one flat
@@ -45,7 +45,7 @@ def scan_tree(directory: ReadableDirectory) -> Index:
         paths = _array_paths(directory)
         if not paths:
             raise FormatError(f"{directory.name}: there is no {METADATA_NAME} in it")
-        index = scan_arrays(directory, "", [Entry(path, None, None) for path in paths], None)
+        index = read_arrays(directory, "", [Entry(path, None, None) for path in paths], None)
         return index._replace(format=FORMAT)
 
 

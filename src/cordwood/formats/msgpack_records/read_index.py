@@ -10,7 +10,7 @@ from typing import Any
 
 from cordwood.errors import FormatError, LimitError, TruncatedError
 from cordwood.formats.flax_msgpack.read_index import MAX_NODES, MAX_PATH_KEYS
-from cordwood.formats.flax_msgpack.read_index import scan as scan_value
+from cordwood.formats.flax_msgpack.read_index import read_index as read_value_index
 from cordwood.formats.flax_msgpack.tokens import decode_text, read_token
 from cordwood.index import Index, Leaf, Pieces, Source
 from cordwood.io.gc_pause import collector_paused
@@ -21,7 +21,7 @@ FORMAT = "msgpack-records"
 MAX_KEYS = 64  # of one record
 
 
-def scan(file: ReadableFile) -> Index:
+def read_index(file: ReadableFile) -> Index:
     """What a stream of records holds: nested dicts of numpy arrays. Nothing can be verified.
 
     Raises:
@@ -38,7 +38,9 @@ def scan(file: ReadableFile) -> Index:
         most_keys = MAX_PATH_KEYS + len(data) // 4
         while at < len(data):
             keys, start, stop = _read_record(data, at, name)
-            value = scan_value(MemoryFile(data[start:stop], f"{name}: the value at byte {start}"))
+            value = read_value_index(
+                MemoryFile(data[start:stop], f"{name}: the value at byte {start}")
+            )
             node_count += len(keys) + len(value.structure)
             key_count += sum([len(keys) + len(leaf.key_path) for leaf in value.leaves])
             if node_count > MAX_NODES or key_count > most_keys:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from cordwood.errors import FormatError, TruncatedError, UnsupportedFormatError, counted
-from cordwood.formats.npy.element_layout import storage_of
-from cordwood.formats.npy.npy_header import FIRST_BYTES, ArrayHeader, header_bytes, parse_header
+from cordwood.formats.numpy_files.element_layout import storage_of
+from cordwood.formats.numpy_files.npy_header import (
+    FIRST_BYTES,
+    ArrayHeader,
+    header_bytes,
+    parse_header,
+)
 from cordwood.index import Index, Leaf, Source
 from cordwood.storage.open_files import ReadableFile
 from cordwood.tree.structure import LEAF
@@ -12,7 +17,7 @@ from cordwood.tree.structure import LEAF
 FORMAT = "npy"
 
 
-def scan(file: ReadableFile) -> Index:
+def read_index(file: ReadableFile) -> Index:
     """What a .npy file holds: the tree is one numpy array. Nothing in it can be verified.
 
     bfloat16, which numpy has no name for, lies as two bytes of void, and is read so; the other
@@ -40,7 +45,7 @@ def scan(file: ReadableFile) -> Index:
 def read_array(file: ReadableFile, offset: int) -> ArrayHeader:
     """The header of the array that begins at `offset`, which the file holds all of.
 
-    Raises as `scan` does, naming the file and the byte.
+    Raises as `read_index` does, naming the file and the byte.
     """
     room = file.size_bytes - offset
     try:

@@ -13,15 +13,15 @@ from cordwood.errors import (
     TruncatedError,
     UnsupportedFormatError,
 )
-from cordwood.formats.npy.element_layout import inflated, storage_of
-from cordwood.formats.npy.npy_header import (
+from cordwood.formats.numpy_files.element_layout import inflated, storage_of
+from cordwood.formats.numpy_files.npy_header import (
     FIRST_BYTES,
     MAGIC,
     MAX_HEADER_BYTES,
     header_bytes,
     parse_header,
 )
-from cordwood.formats.npz.zip_members import DEFLATED, Member, locate, read_members
+from cordwood.formats.numpy_files.zip_members import DEFLATED, Member, locate, read_members
 from cordwood.index import (
     Box,
     Checksum,
@@ -54,7 +54,7 @@ class _Found(NamedTuple):
     begin: int  # of the member, its local header included
 
 
-def scan(file: ReadableFile, *, max_bytes: int | None = None) -> Index:
+def read_index(file: ReadableFile, *, max_bytes: int | None = None) -> Index:
     """Return what a .npz file holds: a flat dict of numpy arrays under the names of its members.
 
     As in numpy, a name loses its `.npy`, and a member that is no .npy array comes as bytes. Stored

@@ -7,9 +7,9 @@ the order of `jax.tree.leaves`; other leaves (functions, strings) leave no trace
 from __future__ import annotations
 
 from cordwood.errors import FormatError, LimitError, UnsupportedFormatError, counted
-from cordwood.formats.npy.element_layout import storage_of
-from cordwood.formats.npy.npy_header import MAGIC
-from cordwood.formats.npy.read_index import read_array
+from cordwood.formats.numpy_files.element_layout import storage_of
+from cordwood.formats.numpy_files.npy_header import MAGIC
+from cordwood.formats.numpy_files.read_npy import read_array
 from cordwood.index import Index, Leaf, Source
 from cordwood.storage.open_files import ReadableFile
 from cordwood.tree.structure import LEAF, Node
@@ -18,7 +18,7 @@ FORMAT = "eqx"
 MAX_ARRAYS = 1 << 20
 
 
-def scan(file: ReadableFile) -> Index:
+def read_index(file: ReadableFile) -> Index:
     """What such a file holds: a list of numpy arrays. Nothing in it can be verified.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from cordwood.formats.npy.npy_header import ArrayHeader
+from cordwood.formats.numpy_files.npy_header import ArrayHeader
 from cordwood.index import Box, Encoded, Piece, Pieces, Span
 from cordwood.sharding.box import element_count, whole
 
