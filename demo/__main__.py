@@ -1,4 +1,4 @@
-"""`make demo`: real weights beside the peers, and a training run that is killed and goes on."""
+"""The program of `make demo`: real weights beside the peers, and a killed run that resumes."""
 
 from __future__ import annotations
 

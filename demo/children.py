@@ -1,4 +1,4 @@
-"""Training runs as processes: what they tell, and one that is killed in the middle of a save."""
+"""Training runs as processes: their output, and the kill of one in the middle of a save."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Told", "kill_in_a_save", "require_links", "start", "told_by"]
+__all__ = ["RunOutput", "kill_in_a_save", "read_output", "require_links", "start"]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 INDEX = "cordwood.json"
 
 
-class Told(NamedTuple):
-    """What a run has printed."""
+class RunOutput(NamedTuple):
+    """The output of a run."""
 
-    losses: dict[int, str]  # of each step, as C writes a float in hexadecimal: every bit
+    losses: dict[int, str]  # the loss of each step, as a hexadecimal float: every bit
     saves: list[dict[str, Any]]  # the fields of SaveReports
-    restored: dict[str, Any]  # step, seconds, notes; nothing where it began anew
-    end: dict[str, Any]  # the loop's seconds and the held-out loss; nothing where it was killed
+    restored: dict[str, Any]  # step, seconds, notes; empty if the run did not resume
+    end: dict[str, Any]  # the loop's seconds and the held-out loss; empty if it was killed
 
 
 def start(root: Path, mesh: tuple[int, int], *, every: int, steps: int) -> subprocess.Popen[str]:
-    """Begin or go on, on so many virtual devices."""
+    """Start or resume a run, on a mesh of virtual devices."""
     flags = f"--xla_force_host_platform_device_count={mesh[0] * mesh[1]}"
     numbers = [str(number) for number in (*mesh, every, steps)]
     return subprocess.Popen(
@@ -40,41 +40,42 @@ def start(root: Path, mesh: tuple[int, int], *, every: int, steps: int) -> subpr
     )
 
 
-def told_by(child: subprocess.Popen[str], *, killed: bool = False) -> Told:
-    """What a run prints until it ends; it is an error if that is not as it should be."""
-    found = Told({}, [], {}, {})
+def read_output(child: subprocess.Popen[str], *, killed: bool = False) -> RunOutput:
+    """Read the output of a run until it ends. Exit unless it ends as expected."""
+    output = RunOutput({}, [], {}, {})
     with child:
         assert child.stdout is not None
         for line in child.stdout:
             fields = json.loads(line)
             if "step" in fields:
-                found.losses[fields["step"]] = fields["loss"]
+                output.losses[fields["step"]] = fields["loss"]
             elif "saved" in fields:
-                found.saves.append(fields["saved"])
+                output.saves.append(fields["saved"])
             elif "restored" in fields:
-                found.restored.update(fields)
+                output.restored.update(fields)
             else:
-                found.end.update(fields)
+                output.end.update(fields)
     expected = -signal.SIGKILL if killed else 0
     if child.returncode != expected:
         raise SystemExit(f"the training run ended with {child.returncode}, not {expected}")
-    return found
+    return output
 
 
-def require_links(told: Told) -> None:
-    """It is an error if what is frozen was written again: only the first save of a mesh may."""
-    if len(told.saves) < 2:
-        raise SystemExit(f"expected two saves or more, found {len(told.saves)}")
-    for save in told.saves[1:]:
+def require_links(output: RunOutput) -> None:
+    """Exit unless every save but the first linked the frozen leaves instead of writing them."""
+    if len(output.saves) < 2:
+        raise SystemExit(f"expected two saves or more, found {len(output.saves)}")
+    for save in output.saves[1:]:
         if save["linked_bytes"] <= 0:
             raise SystemExit(f"the save of step {save['step']} linked nothing")
 
 
 def kill_in_a_save(child: subprocess.Popen[str], root: Path, steps: Sequence[int]) -> int:
-    """SIGKILL while one of these steps is being saved: data is there, the index is not.
+    """Kill the process (SIGKILL) while it saves one of these steps; return the step.
 
-    The process is stopped before that is looked at a second time, so it cannot be a moment late. A
-    save that was over by then is let go, and the next one awaited.
+    At that time data files exist, but the index does not. The process is stopped before the second
+    check for the index, so the save cannot end between check and kill. If the save had already
+    ended, the process continues, and the next save is awaited.
     """
     for step in steps:
         folder = root / str(step)

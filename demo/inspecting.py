@@ -1,4 +1,4 @@
-"""What can be done with the steps of a run: one device, verify, diff, other formats, the costs."""
+"""Uses of the steps of a run, with their costs: one device, verify, diff, other formats."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARAMS, FROZEN = "state/params", "frozen/trigrams"
 
 @dataclass(slots=True)
 class Cost:
-    """What something took; its size is told when it is known."""
+    """The time of an operation. Its size is set when it is known."""
 
     what: str
     seconds: float = 0.0
@@ -37,11 +37,11 @@ class Cost:
 
 @contextmanager
 def timed(costs: list[Cost], what: str) -> Iterator[Cost]:
-    """Time a block; the row is added at its end."""
+    """Time a block, and add a row at its end."""
     cost = Cost(what)
-    begun = time.perf_counter()
+    start = time.perf_counter()
     yield cost
-    cost.seconds = time.perf_counter() - begun
+    cost.seconds = time.perf_counter() - start
     costs.append(cost)
 
 
@@ -61,12 +61,12 @@ def show_steps(console: Console, folder: Path, runs: Runs) -> None:
             checked = cordwood.verify(runs.root / str(step))
         cost.size_bytes = checked.verified_bytes
         if checked.unverified_bytes:
-            raise SystemExit(f"step {step}: {checked.unverified_bytes} bytes are under no digest")
-    console.print(f"Steps {manager.steps()} verify: every byte is as it was written.")
+            raise SystemExit(f"step {step}: {checked.unverified_bytes} bytes have no digest")
+    console.print(f"Steps {manager.steps()} verify: every byte is unchanged.")
     with timed(costs, f"diff steps {before} and {last}") as cost:
-        found = cordwood.diff(runs.root / str(before), runs.root / str(last))
-    cost.size_bytes = found.read_bytes
-    _show_diff(console, found)
+        diff = cordwood.diff(runs.root / str(before), runs.root / str(last))
+    cost.size_bytes = diff.read_bytes
+    _show_diff(console, diff)
     tensors, flax_file = folder / "params.safetensors", folder / "params.msgpack"
     for path in (tensors, flax_file):
         source = runs.root / str(last)
@@ -79,9 +79,9 @@ def show_steps(console: Console, folder: Path, runs: Runs) -> None:
     console.print(_table_of_saves(runs))
     require_links(runs.killed)
     require_links(runs.resumed)
-    taken, state = _disk_bytes(runs.root), costs[0].size_bytes
+    used, state = _disk_bytes(runs.root), costs[0].size_bytes
     console.print(
-        f"Steps {manager.steps()} take {taken / 1e6:.1f} MB on disk; "
+        f"Steps {manager.steps()} take {used / 1e6:.1f} MB on disk; "
         f"{len(manager.steps())} times the state are {len(manager.steps()) * state / 1e6:.1f} MB."
     )
     console.print(_table_of_costs(runs, costs))
@@ -91,30 +91,30 @@ def _require_one_device(console: Console, tree: Any, runs: Runs) -> None:
     if {len(leaf.devices()) for leaf in jax.tree.leaves(tree)} != {1}:
         raise SystemExit("a leaf is on more than one device")
     last = max(runs.resumed.losses)
-    found = cordwood.diff(runs.whole_root / str(last), tree)
-    if not found.equal:
-        raise SystemExit(str(found))
+    diff = cordwood.diff(runs.whole_root / str(last), tree)
+    if not diff.equal:
+        raise SystemExit(str(diff))
     here, there = float(held_out_loss(tree, text_as_codes())), runs.whole.end["held_out"]
     if abs(here - there) > 1e-5:
         raise SystemExit(f"held-out loss: expected {there}, found {here}")
     console.print(
-        f"On one device: the same {found.equal_leaves} leaves, bit for bit; held-out loss "
-        f"{here:.6f}\n(on eight {there:.6f}: their sums are made in another order)."
+        f"On one device: the same {diff.equal_leaves} leaves, bit for bit; held-out loss "
+        f"{here:.6f}\n(on eight {there:.6f}: they add in another order)."
     )
 
 
-def _show_diff(console: Console, found: cordwood.Diff) -> None:
+def _show_diff(console: Console, diff: cordwood.Diff) -> None:
     console.print(
-        f"diff: {len(found.leaves)} leaves differ, {found.equal_leaves} are equal, of which "
-        f"{found.equal_by_digest} by digest, unread. Three of them:"
+        f"diff: {len(diff.leaves)} leaves differ, {diff.equal_leaves} are equal, of which "
+        f"{diff.equal_by_digest} by digest, unread. Three of those that differ:"
     )
-    for leaf in sorted(found.leaves, key=lambda leaf: -leaf.size)[:3]:
+    for leaf in sorted(diff.leaves, key=lambda leaf: -leaf.size)[:3]:
         console.print(
             f"  {leaf.key_path}: {leaf.differing:,} of {leaf.size:,} differ, "
             f"by at most {leaf.max_abs:.2g}"
         )
-    if not found.leaves or FROZEN in [leaf.key_path for leaf in found.leaves]:
-        raise SystemExit(f"expected weights that changed and a table that did not: {found}")
+    if not diff.leaves or FROZEN in [leaf.key_path for leaf in diff.leaves]:
+        raise SystemExit(f"expected weights that changed and a table that did not: {diff}")
 
 
 def _require_readable(console: Console, tensors: Path, flax_file: Path, params: Any) -> None:
@@ -123,9 +123,9 @@ def _require_readable(console: Console, tensors: Path, flax_file: Path, params: 
         "safetensors": (tensors, safetensors.numpy.load_file(tensors)),
         "Flax": (flax_file, flat(flax.serialization.msgpack_restore(flax_file.read_bytes()))),
     }
-    for reader, (path, found) in read.items():
-        equal = sum(same_bits(found.get(name), expected[name]) for name in expected)
-        if equal != len(expected) or len(found) != len(expected):
+    for reader, (path, tensors_read) in read.items():
+        equal = sum(same_bits(tensors_read.get(name), expected[name]) for name in expected)
+        if equal != len(expected) or len(tensors_read) != len(expected):
             raise SystemExit(f"{reader} reads {path.name} differently")
         console.print(f"{path.name}: {equal} of {len(expected)} tensors are equal for {reader}")
 
@@ -134,10 +134,10 @@ def _table_of_saves(runs: Runs) -> Table:
     table = Table(title="Saves in the background, while training went on")
     table.add_column("step", justify="right")
     table.add_column("mesh")
-    for name in ("written, MB", "linked, MB", "the loop waits, ms", "in all, ms"):
+    for name in ("written, MB", "linked, MB", "the loop waits, ms", "total, ms"):
         table.add_column(name, justify="right")
-    for mesh, told in (("4x2", runs.killed), ("2x4", runs.resumed)):
-        for save in told.saves:
+    for mesh, output in (("4x2", runs.killed), ("2x4", runs.resumed)):
+        for save in output.saves:
             sizes = [f"{save[name] / 1e6:.1f}" for name in ("written_bytes", "linked_bytes")]
             times = [f"{1e3 * save[f'{name}_seconds']:,.0f}" for name in ("blocking", "total")]
             table.add_row(str(save["step"]), mesh, *sizes, *times)
@@ -145,7 +145,7 @@ def _table_of_saves(runs: Runs) -> Table:
 
 
 def _disk_bytes(root: Path) -> int:
-    """What all steps take; a file of several names counts once."""
+    """Return the size of all steps on disk; a file with several names counts once."""
     stats = [path.stat() for path in root.rglob("*")]
     return sum({each.st_ino: 512 * each.st_blocks for each in stats}.values())
 
@@ -154,7 +154,7 @@ def _table_of_costs(runs: Runs, costs: list[Cost]) -> Table:
     restored = runs.resumed.restored
     what = f"restore step {restored['restored']} onto the 2x4 mesh"
     first = Cost(what, restored["seconds"], costs[0].size_bytes)
-    table = Table(title="What else was done")
+    table = Table(title="Other operations")
     table.add_column("")
     table.add_column("MB", justify="right")
     table.add_column("ms", justify="right")

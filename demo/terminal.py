@@ -1,4 +1,4 @@
-"""A command in a terminal of a stated size, and what it leaves on the screen."""
+"""A command in a terminal of a fixed size, and its final screen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONTROL = re.compile(r"\x1b\[(\?)?([0-9;]*)([A-Za-z])|\r|\n|[^\x1b\r\n]+")
 
 
 class Shown(NamedTuple):
-    """What stands on the screen in the end, and the exit code."""
+    """The final screen and the exit code."""
 
     text: str
     code: int
@@ -41,7 +41,7 @@ def run_in_terminal(command: Sequence[str], folder: Path, environment: Mapping[s
         while True:
             try:
                 chunk = os.read(ours, 1 << 16)
-            except OSError:  # EIO: nobody has the other end any more
+            except OSError:  # EIO: the other end is closed
                 break
             if not chunk:
                 break
@@ -52,14 +52,14 @@ def run_in_terminal(command: Sequence[str], folder: Path, environment: Mapping[s
 
 
 def screen_text(output: str) -> str:
-    """What a terminal shows of some output: colours left out, what is wiped away is gone.
+    """Return the text that a terminal shows for some output, without colours and erased text.
 
     >>> screen_text("\\x1b[1mtitle\\x1b[0m\\r\\n50%\\r\\x1b[2Kdone\\r\\n")
     'title\\ndone\\n'
     """
     lines, row, column = [""], 0, 0
-    for found in _CONTROL.finditer(output):
-        text, kind = found[0], found[3]
+    for match in _CONTROL.finditer(output):
+        text, kind = match[0], match[3]
         if text == "\r":
             column = 0
         elif text == "\n":
@@ -70,11 +70,11 @@ def screen_text(output: str) -> str:
             lines[row] = line[:column] + text + line[column + len(text) :]
             column += len(text)
         elif kind == "A":
-            row = max(0, row - int(found[2] or 1))
+            row = max(0, row - int(match[2] or 1))
         elif kind == "K":
-            lines[row] = "" if found[2] == "2" else lines[row][:column]
+            lines[row] = "" if match[2] == "2" else lines[row][:column]
         elif kind not in "mhl":  # colours; the cursor shown or hidden
-            raise ValueError(f"a control sequence that is not known: {text!r}")
+            raise ValueError(f"unknown control sequence: {text!r}")
     while lines and not lines[-1]:
         lines.pop()
     return "".join(f"{line.rstrip()}\n" for line in lines)

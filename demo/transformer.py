@@ -23,13 +23,13 @@ CONTEXT = 64
 BATCH = 32
 CODES = 128  # ASCII
 BUCKETS = 1 << 15
-# Every leaf is cut over both axes of a mesh, as far as it has axes: fully sharded, as ZeRO has it.
+# Every leaf is sharded over both axes of a mesh, as far as it has axes: fully sharded, as in ZeRO.
 RULES = [("", P("data", "model"))]
 TRANSFORM = optax.adamw(optax.warmup_cosine_decay_schedule(0.0, 3e-3, 20, 2000))
 
 
 class Transformer(nn.Module):
-    """Logits for each next character; what three characters in a row are hashed to is frozen."""
+    """A model of logits for each next character, with a frozen table of hashed trigrams."""
 
     width: int = 128
     layers: int = 2
@@ -52,20 +52,20 @@ class Transformer(nn.Module):
 
 
 def text_as_codes() -> jax.Array:
-    """The text of Python's help topics, as ASCII codes (uint8)."""
+    """Return the text of Python's help topics, as ASCII codes (uint8)."""
     text = "\n\n".join(topics[name] for name in sorted(topics))
     return jnp.asarray(np.frombuffer(text.encode("ascii", "replace"), np.uint8))
 
 
 def new_run(mesh: Mesh | None = None, *, seed: int = 0) -> dict[str, Any]:
-    """What a run needs to go on: train state, frozen table, and the key that draws its batches."""
+    """Return what a run needs to resume: train state, frozen table, and the key for its batches."""
 
     def draw() -> dict[str, Any]:
         key, init_key = jax.random.split(jax.random.key(seed))
         model = Transformer()
         variables = model.init(init_key, jnp.zeros((1, CONTEXT), jnp.int32))
         state = TrainState.create(apply_fn=model.apply, params=variables["params"], tx=TRANSFORM)
-        # Flax starts at the Python int 0 and has an array after one step: an array from the start.
+        # Flax starts with the Python int 0, and has an array after one step. Use an array at once.
         state = state.replace(step=jnp.zeros((), jnp.int32))
         return {"state": state, "frozen": variables["frozen"], "key": key}
 
@@ -77,10 +77,11 @@ def new_run(mesh: Mesh | None = None, *, seed: int = 0) -> dict[str, Any]:
 def step_on(
     mesh: Mesh, run: dict[str, Any]
 ) -> Callable[[dict[str, Any], jax.Array], tuple[dict[str, Any], jax.Array]]:
-    """What makes a step on a mesh, donating the run: the run after it, and the loss before.
+    """Return a function that makes a step on a mesh: the run after it, and the loss before.
 
-    Weights are gathered for it and each device has its part of the batch, so that sums are made
-    over the same parts in the same order whatever the mesh's shape: only where state lies differs.
+    The function donates the run. It gathers the weights, and each device has its part of the batch.
+    So sums add the same parts in the same order for every shape of the mesh; only the placement of
+    the state differs.
     """
     whole, parts = NamedSharding(mesh, P()), NamedSharding(mesh, P(mesh.axis_names))
     constrain = jax.lax.with_sharding_constraint
@@ -100,7 +101,7 @@ def step_on(
 
 @jax.jit
 def held_out_loss(run: dict[str, Any], codes: jax.Array) -> jax.Array:
-    """Mean cross-entropy in nats a character, on always the same windows of the last tenth."""
+    """Return the mean cross-entropy in nats per character, on fixed windows of the last tenth."""
     windows = _windows(codes[len(codes) * 9 // 10 :], jax.random.key(1), count=64)
     return _loss(run["state"].params, run["frozen"], run["state"].apply_fn, windows)
 

@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2: loaded, saved twice, read back by Flax and by safetensors, compared, timed."""
+"""The weights of all-MiniLM-L6-v2, saved in two formats, read back by the peers, and timed."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ def show_weights(console: Console, folder: Path) -> None:
         (flax_file, "Flax", lambda: flat(_read_with_flax(flax_file))),
     ]
     for path, reader, read in readers:
-        found = read()
-        equal = sum(same_bits(names[name], found[name]) for name in names)
+        leaves = read()
+        equal = sum(same_bits(names[name], leaves[name]) for name in names)
         table.add_row(path.name, reader, f"{equal} of {len(names)}")
-        if equal != len(names) or len(found) != len(names):
+        if equal != len(names) or len(leaves) != len(names):
             raise SystemExit(f"{reader} reads {path.name} differently")
     console.print(table)
     checked = cordwood.verify(tensors_file)
-    console.print(f"cordwood.verify: {checked.verified_bytes:,} bytes are as they were written.")
+    console.print(f"cordwood.verify: {checked.verified_bytes:,} bytes are unchanged.")
     _show_times(console, folder)
 
 
 def same_bits(left: Any, right: Any) -> bool:
-    """Whether two arrays have the same shape, dtype and bytes; NaNs and signed zeros included."""
+    """Return True if two arrays have equal shape, dtype and bytes, NaN and signed zeros too."""
     a, b = np.asarray(left), np.asarray(right)
     return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
 

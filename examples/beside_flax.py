@@ -1,4 +1,4 @@
-"""The same bytes as Flax: either one writes, either one reads."""
+"""Files that Flax and cordwood can both write and read, with the same bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ours = cordwood.load("state.msgpack", like=state)
 assert isinstance(ours, TrainState)
 np.testing.assert_array_equal(ours.params["kernel"], theirs.params["kernel"])
 
-# The bytes as views of the arrays, for a socket or writev: nothing is copied.
+# The bytes as views of the arrays, without a copy, for a socket or writev.
 buffers = cordwood.to_buffers(state)
 print(f"{len(buffers)} buffers, {sum(len(buffer) for buffer in buffers)} bytes")
 assert b"".join(buffers) == cordwood.to_bytes(state)

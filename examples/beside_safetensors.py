@@ -1,4 +1,4 @@
-"""A safetensors file of anyone, and one of ours that anyone reads; damage is found."""
+"""Safetensors files of other tools and of cordwood, and the detection of damage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from safetensors.numpy import load_file, save_file
 
 import cordwood
 
-# Theirs: a flat dict of names, or nested at the dots.
+# A file of another tool loads as a flat dict of names, or as dicts nested at the dots.
 weights: dict[str, np.ndarray] = {
     "encoder.0.weight": np.ones((2, 3), np.float32),
     "encoder.0.bias": np.zeros(2),
@@ -17,12 +17,12 @@ assert set(cordwood.load("theirs.safetensors")) == set(weights)
 nested = cordwood.load("theirs.safetensors", nest=True)
 np.testing.assert_array_equal(nested["encoder"]["0"]["weight"], weights["encoder.0.weight"])
 
-# Ours: any reader sees the dotted names.
+# A file of cordwood: other readers see the dotted names.
 cordwood.save("ours.safetensors", nested, metadata={"trained_on": "nothing"})
 assert set(load_file("ours.safetensors")) == set(weights)
 print(cordwood.verify("ours.safetensors"))
 
-# One flipped bit is found.
+# A load detects one flipped bit.
 with open("ours.safetensors", "r+b") as file:
     file.seek(-1, 2)
     last = file.read(1)[0]
@@ -33,4 +33,4 @@ try:
 except cordwood.CorruptionError as e:
     print(e)
 else:
-    raise SystemExit("a flipped bit went unseen")
+    raise SystemExit("a flipped bit was not detected")

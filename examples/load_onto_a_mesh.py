@@ -1,4 +1,4 @@
-"""Load a file straight onto a mesh: every device gets its part, and every byte is read once."""
+"""A load straight onto a mesh: every device gets its part, and every byte is read once."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ params = cordwood.load("model.msgpack", mesh=mesh, rules=rules)
 assert params["dense"]["kernel"].sharding == NamedSharding(mesh, P("data", "model"))
 assert params["step"] == 7
 
-# Or say it leaf by leaf; what is not named is replicated.
+# Or give the sharding of single leaves. All other leaves are replicated.
 params = cordwood.load("model.msgpack", mesh=mesh, shardings={"dense.kernel": P(None, "data")})
 for shard in params["dense"]["kernel"].addressable_shards[:2]:
     print(shard.device, shard.index, shard.data.shape)
 
-# Or take the shardings of a tree, of arrays or of jax.ShapeDtypeStructs.
+# Or use the shardings of a tree of arrays or of jax.ShapeDtypeStructs.
 again = cordwood.load("model.msgpack", like=params)
 assert again["dense"]["kernel"].sharding == params["dense"]["kernel"].sharding

@@ -1,4 +1,4 @@
-"""List a checkpoint and read some rows of one leaf, without reading the rest."""
+"""A list of the leaves of a checkpoint, and a read of some rows of one leaf only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ with cordwood.open("tables.safetensors") as checkpoint:
     rows = checkpoint["tokens/embedding"][5000:5003]
     assert np.array_equal(rows, embedding[5000:5003])
 
-# Or map the whole file: views into it, pages read as they are touched.
+# Or map the whole file. The arrays are views, and pages are read when they are touched.
 mapped = cordwood.load("tables.safetensors", mmap=True)
 assert not mapped["tokens"]["embedding"].flags.writeable
 print(mapped["tokens"]["embedding"][9_999, -3:])

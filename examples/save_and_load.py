@@ -1,4 +1,4 @@
-"""Save a tree, load it exactly, and see what a wrong expectation is told."""
+"""A save, an exact load, and the error of a load whose `like` does not match."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ tree = {
 }
 cordwood.save("model.safetensors", tree)
 
-# Structure, kinds and dtypes are in the file: no template is needed.
+# Structure, kinds and dtypes are in the file, so no template is needed.
 again = cordwood.load("model.safetensors")
 assert type(again["layers"]) is list
 assert again["dense"]["kernel"].dtype == jnp.bfloat16
 assert again["step"] == 7
 
-# With a template, the result fits it, or every difference is named.
+# With a template (`like`), the result matches it, or the error names every difference.
 wrong = {**tree, "dense": {"kernel": jnp.ones((4, 8)), "bais": jnp.zeros(8)}}
 try:
     cordwood.load("model.safetensors", like=wrong)

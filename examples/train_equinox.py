@@ -1,8 +1,8 @@
-"""Equinox and Optax: the arrays of a module and of its optimizer, and an iterator over data.
+"""A run with Equinox and Optax that saves a module, its optimizer and a data iterator.
 
     python examples/train_equinox.py [root] [steps]
 
-Kill it and run it again: the losses are those of a run that was never stopped.
+Kill it and run it again: the losses are the same as in a run that was never stopped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ optimizer = optax.adamw(1e-2)
 
 
 class Batches:
-    """An iterator with a state, as Grain's are: `get_state` and `set_state`."""
+    """An iterator with a state, like those of Grain: `get_state` and `set_state`."""
 
     def __init__(self) -> None:
         self._taken = 0
@@ -40,7 +40,7 @@ class Batches:
 
 @eqx.filter_jit(donate="all-except-first")
 def train_step(x: jax.Array, run: Any) -> tuple[Any, jax.Array]:
-    """One step on a batch: the model and the optimizer's state after it."""
+    """Return the model and the optimizer's state after one step on a batch, and the loss."""
 
     def loss_of(model: Any) -> jax.Array:
         return jnp.mean((jax.vmap(model)(x)[:, 0] - jnp.sin(x).sum(1)) ** 2)
@@ -52,12 +52,12 @@ def train_step(x: jax.Array, run: Any) -> tuple[Any, jax.Array]:
 
 
 def main(root: str = "run-equinox", steps: str = "40") -> None:
-    """Train, saving every fifth step in the background."""
+    """Train, and save every fifth step in the background."""
     model = eqx.nn.MLP(8, 1, 64, 2, key=jax.random.key(0))
     run = (model, optimizer.init(eqx.filter(model, eqx.is_array)))
     batches, first = Batches(), 0
     with CheckpointManager(root, save=EverySteps(5), keep=KeepLast(2)) as manager:
-        # A module holds functions too: the arrays are saved, and combined with the rest again.
+        # A module also holds functions. Save only its arrays; `combine` adds the rest again.
         restored = manager.restore(like=eqx.filter(run, eqx.is_array), items={"data": batches})
         if restored is not None:
             run, first = eqx.combine(restored.tree, run), restored.step + 1

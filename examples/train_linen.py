@@ -1,8 +1,8 @@
-"""Flax linen and Optax: a TrainState that is killed at any moment goes on, bit for bit.
+"""A run with Flax linen and Optax that can be killed at any time and resumes bit for bit.
 
     python examples/train_linen.py [root] [steps]
 
-Kill it and run it again: the losses are those of a run that was never stopped.
+Kill it and run it again: the losses are the same as in a run that was never stopped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cordwood import CheckpointManager, EverySteps, KeepBest, KeepLast
 
 
 class Model(nn.Module):
-    """A small network with dropout, so that the run depends on its keys."""
+    """A small network with dropout, so that the run depends on its PRNG keys."""
 
     @nn.compact
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
@@ -31,17 +31,17 @@ class Model(nn.Module):
 
 
 def new_run() -> dict[str, Any]:
-    """What a run needs to go on: the train state, and the key that all its randomness is from."""
+    """Return everything that a run needs to resume: the train state and the PRNG key."""
     model = Model()
     params = model.init(jax.random.key(0), jnp.zeros((1, 8)), train=False)["params"]
     state = TrainState.create(apply_fn=model.apply, params=params, tx=optax.adamw(1e-2))
-    # Flax starts at the Python int 0 and has an array after one step: an array from the start.
+    # Flax starts with the Python int 0, and has an array after one step. Use an array at once.
     return {"state": state.replace(step=jnp.zeros((), jnp.int32)), "key": jax.random.key(1)}
 
 
 @partial(jax.jit, donate_argnums=0)
 def train_step(run: dict[str, Any]) -> tuple[dict[str, Any], jax.Array]:
-    """One step on a batch that its key draws."""
+    """Return the run after one step on a batch drawn from its key, and the loss."""
     key, data_key, dropout_key = jax.random.split(run["key"], 3)
     x = jax.random.normal(data_key, (128, 8))
     state = run["state"]
@@ -55,7 +55,7 @@ def train_step(run: dict[str, Any]) -> tuple[dict[str, Any], jax.Array]:
 
 
 def main(root: str = "run-linen", steps: str = "40") -> None:
-    """Train, saving every fifth step in the background."""
+    """Train, and save every fifth step in the background."""
     run, first = new_run(), 0
     keep = KeepLast(2) | KeepBest(1, "loss")
     with CheckpointManager(root, save=EverySteps(5), keep=keep) as manager:

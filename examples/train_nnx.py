@@ -1,8 +1,8 @@
-"""Flax NNX: the state of a model, its optimizer and its random streams, saved as one tree.
+"""A run with Flax NNX that saves a model, its optimizer and its random streams as one tree.
 
     python examples/train_nnx.py [root] [steps]
 
-Kill it and run it again: the losses are those of a run that was never stopped.
+Kill it and run it again: the losses are the same as in a run that was never stopped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Model(nnx.Module):
 
 @nnx.jit
 def train_step(model: Model, optimizer: Any, key: jax.Array) -> jax.Array:
-    """One step on a batch that the key draws; changes the model and the optimizer."""
+    """Update the model and the optimizer on a batch drawn from the key; return the loss."""
     x = jax.random.normal(key, (128, 8))
 
     def loss_of(model: Model) -> jax.Array:
@@ -44,7 +44,7 @@ def train_step(model: Model, optimizer: Any, key: jax.Array) -> jax.Array:
 
 
 def main(root: str = "run-nnx", steps: str = "40") -> None:
-    """Train, saving every fifth step in the background."""
+    """Train, and save every fifth step in the background."""
     model = Model(nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, optax.adamw(1e-2), wrt=nnx.Param)
     first = 0

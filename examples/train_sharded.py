@@ -1,8 +1,8 @@
-"""Plain jax on eight devices, FSDP by tensor parallelism: shards are saved where they lie.
+"""A run with plain jax on eight devices, FSDP x tensor parallel, that saves each shard in place.
 
     python examples/train_sharded.py [root] [steps]
 
-Kill it and run it again: the losses are those of a run that was never stopped.
+Kill it and run it again: the losses are the same as in a run that was never stopped.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from jax.sharding import PartitionSpec as P
 from cordwood import CheckpointManager, EverySteps, KeepLast
 
 mesh = Mesh(np.array(jax.devices()[:8]).reshape(4, 2), ("data", "model"))
-# Each weight is spread over both axes: over "data" to take less memory, over "model" to be used so.
+# Each weight is sharded over both axes: "data" saves memory, "model" splits the computation.
 SPECS = {"up": P("data", "model"), "down": P("model", "data")}
 SHAPES = {"up": (16, 256), "down": (256, 16)}
 
 
 def new_run() -> dict[str, Any]:
-    """Weights, momentum and step, spread over the mesh."""
+    """Return weights, momentum and step, sharded over the mesh."""
     keys = jax.random.split(jax.random.key(0), len(SHAPES))
     shardings = {name: NamedSharding(mesh, spec) for name, spec in SPECS.items()}
     weights = {
@@ -43,7 +43,7 @@ def new_run() -> dict[str, Any]:
 
 @partial(jax.jit, donate_argnums=0)
 def train_step(run: dict[str, Any]) -> tuple[dict[str, Any], jax.Array]:
-    """One step of descent with momentum, on a batch that its number draws."""
+    """Return the run after one momentum step, and the loss. The step number draws the batch."""
     x = jax.random.normal(jax.random.fold_in(jax.random.key(1), run["step"]), (64, 16))
     x = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P("data")))
 
@@ -53,13 +53,15 @@ def train_step(run: dict[str, Any]) -> tuple[dict[str, Any], jax.Array]:
     loss, gradients = jax.value_and_grad(loss_of)(run["weights"])
     momentum = jax.tree.map(lambda m, g: 0.9 * m + g, run["momentum"], gradients)
     weights = jax.tree.map(lambda w, m: w - 0.1 * m, run["weights"], momentum)
-    kept = {name: NamedSharding(mesh, spec) for name, spec in SPECS.items()}
-    weights, momentum = jax.lax.with_sharding_constraint((weights, momentum), (kept, kept))
+    shardings = {name: NamedSharding(mesh, spec) for name, spec in SPECS.items()}
+    weights, momentum = jax.lax.with_sharding_constraint(
+        (weights, momentum), (shardings, shardings)
+    )
     return {"weights": weights, "momentum": momentum, "step": run["step"] + 1}, loss
 
 
 def main(root: str = "run-sharded", steps: str = "40") -> None:
-    """Train, saving every fifth step in the background."""
+    """Train, and save every fifth step in the background."""
     run, first = new_run(), 0
     with CheckpointManager(root, save=EverySteps(5), keep=KeepLast(2)) as manager:
         restored = manager.restore(like=run)

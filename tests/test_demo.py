@@ -1,4 +1,4 @@
-"""What the demo claims of its kill: it hits a save that has begun and has not ended."""
+"""The kill of the demo hits a save that has begun and has not ended."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from demo.children import INDEX, Told, kill_in_a_save, require_links
+from demo.children import INDEX, RunOutput, kill_in_a_save, require_links
 
-# Begins to save a step, if it is told of one, and does not end.
+# Begins to save a step, if it gets one as an argument, and does not end.
 CHILD = """
 import sys, time
 from pathlib import Path
@@ -29,7 +29,7 @@ def child_saving(*folders: Path) -> subprocess.Popen[str]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Step 3 is whole."""
+    """Make a root in which step 3 is complete."""
     (tmp_path / "3").mkdir()
     for name in ("data-0-0-0.safetensors", INDEX):
         (tmp_path / "3" / name).write_bytes(b"x")
@@ -49,13 +49,14 @@ def test_it_fails_where_there_is_no_such_save(root: Path) -> None:
         kill_in_a_save(child, root, [3, 6])
 
 
-def told(*linked: int) -> Told:
-    return Told({}, [{"step": i, "linked_bytes": size} for i, size in enumerate(linked)], {}, {})
+def output(*linked: int) -> RunOutput:
+    saves = [{"step": i, "linked_bytes": size} for i, size in enumerate(linked)]
+    return RunOutput({}, saves, {}, {})
 
 
 def test_it_fails_where_what_is_frozen_is_written_again() -> None:
-    require_links(told(0, 5, 7))
+    require_links(output(0, 5, 7))
     with pytest.raises(SystemExit, match="the save of step 2 linked nothing"):
-        require_links(told(0, 5, 0))
+        require_links(output(0, 5, 0))
     with pytest.raises(SystemExit, match="expected two saves or more, found 1"):
-        require_links(told(0))
+        require_links(output(0))
