@@ -22,12 +22,12 @@ from cordwood.formats.packs.plan_save import (
     pack_name,
 )
 from cordwood.formats.packs.read_index import parse_items, read_index
-from cordwood.index import Box, LeafSpec, Pieces, Sealed
+from cordwood.index import Box, HeaderDigest, LeafSpec, Pieces
 from cordwood.plan.file_assignment import packs_of_all, packs_of_process
 from cordwood.plan.load_boxes import Want, plan_boxes
 from cordwood.sharding.box import element_count
 from cordwood.sharding.shard_map import device_boxes, shard_map
-from cordwood.storage.local_storage import LocalStore
+from cordwood.storage.local_storage import LocalStorage
 from cordwood.tree.flatten import flatten
 
 __all__ = ["Load", "Save", "plan_load", "plan_save"]
@@ -96,7 +96,9 @@ def plan_save(processes: int) -> tuple[Save, bytes]:
             known[key] = shard_map(*key)
         shards.append(known[key])
     shards_seconds = clock.lap()
-    layout = lay_out(structure, specs, shards, process_count=processes, sizes=LocalStore.file_sizes)
+    layout = lay_out(
+        structure, specs, shards, process_count=processes, sizes=LocalStorage.file_sizes
+    )
     layout_seconds = clock.lap()
     packs = packs_of_process(layout.shares, 0)
     own = own_packs(layout, packs, 0, save_id=SAVE_ID, format_tag="pt")
@@ -205,7 +207,7 @@ def _written(layout: Layout, header_bytes: Sequence[int]) -> list[list[WrittenPa
         for number, pack in enumerate(packs):
             name = pack_name(SAVE_ID, process, number)
             header = header_bytes[min(number, len(header_bytes) - 1)]
-            sealed = Sealed(header, md5(name.encode(), usedforsecurity=False).digest())
+            sealed = HeaderDigest(header, md5(name.encode(), usedforsecurity=False).digest())
             done.append(WrittenPack(name, header + pack.data_bytes, sealed))
         written.append(done)
     return written

@@ -19,8 +19,8 @@ from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
 from cordwood.formats.zarr import array_paths, dtype_names
 from cordwood.formats.zarr import index_file as zarr_index
 from cordwood.formats.zarr import plan_save as zarr_layout
-from cordwood.storage.local_storage import LocalStore
-from cordwood.storage.object_storage import GRACE_SECONDS, ObjectDirectory
+from cordwood.storage.local_storage import LocalStorage
+from cordwood.storage.object_storage import GRACE_SECONDS, ObjectStorage
 from cordwood.tree import structure
 from tests.golden.orbax_checkpoints import WRITTEN_BY
 
@@ -100,8 +100,8 @@ def test_limits_and_constants_of_packs() -> None:
         assert re.search(rf"2\^{power}\s(cuts|cells|leaves)\s\(`{limit}`\)", TEXT)
     for member in index_item.MEMBERS:
         assert f"`{member}`" in TEXT
-    assert f"at most {LocalStore.file_sizes.max_packs}" in DESIGN
-    for size in (ObjectDirectory.file_sizes.pack_bytes, ObjectDirectory.file_sizes.part_bytes):
+    assert f"at most {LocalStorage.file_sizes.max_packs}" in DESIGN
+    for size in (ObjectStorage.file_sizes.pack_bytes, ObjectStorage.file_sizes.part_bytes):
         assert size is not None
         assert f"{size >> 20} MiB" in TEXT
     assert f"{GRACE_SECONDS // 3600} hours" in TEXT

@@ -54,7 +54,7 @@ class Digests(NamedTuple):
     values: bytes  # 16 bytes a block, one after another; the last block may be short
 
 
-class Sealed(NamedTuple):
+class HeaderDigest(NamedTuple):
     """The digests of a source lie in its own header, which has a digest here."""
 
     header_bytes: int
@@ -78,7 +78,7 @@ class Source(NamedTuple):
     name: str
     size_bytes: int
     digests: Digests | None = None
-    sealed: Sealed | None = None  # where the digests are not here
+    sealed: HeaderDigest | None = None  # where the digests are not here
     checksums: tuple[Checksum, ...] = ()  # of parts of it, where there are no digests
 
 

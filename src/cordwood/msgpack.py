@@ -20,7 +20,7 @@ from cordwood.formats.flax_msgpack.plan_save import plan_save
 from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.formats.flax_msgpack.restore_values import restore as restore_state
 from cordwood.formats.flax_msgpack.value_size import Outline
-from cordwood.io.gc_pause import collector_paused
+from cordwood.io.gc_pause import gc_paused
 from cordwood.io.lazy_array import LazyArray
 from cordwood.plan.file_plan import FilePlan, Literal
 from cordwood.state_dict.state_dicts import from_state_dict, state_and_problems, to_state_dict
@@ -116,7 +116,7 @@ def to_buffers(target: Any) -> list[memoryview]:
         >>> b"".join(buffers) == to_bytes({"w": np.zeros(3, np.float32)})
         True
     """
-    with collector_paused():
+    with gc_paused():
         plan, arrays = plan_state(to_state_dict(target))
         return list(plan_buffers(plan, arrays.__getitem__))
 
@@ -157,7 +157,7 @@ def from_bytes(target: Any, encoded_bytes: Encoded) -> Any:
         FormatError: the bytes are damaged; the message names the offset.
         MismatchError: they do not have the structure of `target`.
     """
-    with collector_paused():
+    with gc_paused():
         return from_state_dict(target, msgpack_restore(encoded_bytes))
 
 

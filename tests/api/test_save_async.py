@@ -33,7 +33,7 @@ FORMATS = (".safetensors", ".msgpack", ".msgpack.zst", "")  # "": a directory of
 ROWS = 1 << 12
 
 
-class Gate(syscalls.System):
+class Gate(syscalls.SystemCalls):
     """Saves stop at their first file until the gate is opened."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Gate(syscalls.System):
 def gate() -> Iterator[Gate]:
     gate = Gate()
     try:
-        with syscalls.replaced(gate):
+        with syscalls.override(gate):
             yield gate
     finally:
         gate.open_now.set()
@@ -236,19 +236,19 @@ def test_memory_is_let_go_leaf_by_leaf(tmp_path: Path, monkeypatch: pytest.Monke
     go_on = threading.Event()
     views: list[weakref.ref[Any]] = []
 
-    class Halfway(syscalls.System):
+    class Halfway(syscalls.SystemCalls):
         def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
             if offset > 48 << 20:
                 assert go_on.wait(60)
             return super().pwrite(fd, data, offset)
 
     def hold(leaves: Any) -> list[Any]:
-        held = host_snapshot.hold(leaves)
+        held = host_snapshot.snapshot_leaves(leaves)
         views.extend([weakref.ref(leaf._parts[0]) for leaf in held])
         return held
 
-    monkeypatch.setattr("cordwood.api.save_async.hold", hold)
-    with syscalls.replaced(Halfway()):
+    monkeypatch.setattr("cordwood.api.save_async.snapshot_leaves", hold)
+    with syscalls.override(Halfway()):
         pending = cordwood.save_async(tmp_path / "x.safetensors", tree)
         assert len(views) == len(names)
         until(lambda: not any(view() is not None for view in views[:8]))
@@ -277,7 +277,7 @@ def as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
         "pinned_host",
         lambda device: jax.sharding.SingleDeviceSharding(device, memory_kind=kind),
     )
-    (held,) = host_snapshot.hold([jnp.zeros(3)])
+    (held,) = host_snapshot.snapshot_leaves([jnp.zeros(3)])
     assert held._parts[0].sharding.memory_kind == kind
 
 
@@ -410,7 +410,7 @@ def test_the_interpreter_waits_for_the_save(tmp_path: Path) -> None:
             import cordwood
             from cordwood.storage import syscalls
 
-            class Slow(syscalls.System):
+            class Slow(syscalls.SystemCalls):
                 def replace(self, source, target):
                     time.sleep(0.5)
                     super().replace(source, target)
@@ -484,7 +484,7 @@ def test_a_forked_child_has_no_saves_of_its_parents(tmp_path: Path) -> None:
         import cordwood
         from cordwood.storage import syscalls
 
-        class Gate(syscalls.System):
+        class Gate(syscalls.SystemCalls):
             def replace(self, source, target):
                 if os.getpid() == parent:
                     reached.set()
@@ -494,7 +494,7 @@ def test_a_forked_child_has_no_saves_of_its_parents(tmp_path: Path) -> None:
         parent, reached = os.getpid(), threading.Event()
         opened, opens = os.pipe()
         path = sys.argv[1] + "/x.safetensors"
-        with syscalls.replaced(Gate()):
+        with syscalls.override(Gate()):
             pending = cordwood.save_async(path, {"parent": 1})
             assert reached.wait(60)
             child = os.fork()

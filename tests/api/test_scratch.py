@@ -24,7 +24,7 @@ from cordwood.errors import (
 )
 from cordwood.io import progress
 from cordwood.storage import syscalls
-from cordwood.storage.temporary_file import UnnamedFile
+from cordwood.storage.temporary_file import UnnamedTemporaryFile
 from cordwood.testing.faults import Scenario, fail_calls, kill_calls, why_no_power_cuts
 from cordwood.testing.faults.disks import mounted_memory
 from cordwood.testing.faults.systems import CountingSystem
@@ -42,17 +42,17 @@ def names_in(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[UnnamedFile]:
+def made(monkeypatch: pytest.MonkeyPatch) -> list[UnnamedTemporaryFile]:
     """The files without a name that are made in a test."""
-    found: list[UnnamedFile] = []
+    found: list[UnnamedTemporaryFile] = []
 
-    class Noted(UnnamedFile):
+    class Noted(UnnamedTemporaryFile):
         def __init__(self, folder: str | os.PathLike[str], name: str) -> None:
             found.append(self)
             self.folder = os.fspath(folder)
             super().__init__(folder, name)
 
-    monkeypatch.setattr("cordwood.storage.temporary_file.UnnamedFile", Noted)
+    monkeypatch.setattr("cordwood.storage.temporary_file.UnnamedTemporaryFile", Noted)
     return found
 
 
@@ -169,7 +169,7 @@ def test_the_limit_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix
     monkeypatch.setattr(f"{module}.MAX_RATIO", 1)
     counting = CountingSystem()
     with (
-        syscalls.replaced(counting),
+        syscalls.override(counting),
         pytest.raises(LimitError, match=rf"a{suffix}: decompresses to .* pass max_bytes"),
     ):
         cordwood.convert(source, tmp_path / "b")
@@ -256,14 +256,14 @@ import os, signal, sys
 import cordwood
 from cordwood.storage import syscalls
 
-class Killed(syscalls.System):
+class Killed(syscalls.SystemCalls):
     def pwrite(self, fd, data, offset):
         count = super().pwrite(fd, data, offset)
         if os.fstat(fd).st_nlink == 0 and offset >= 4 << 20:
             os.kill(os.getpid(), signal.SIGKILL)
         return count
 
-with syscalls.replaced(Killed()):
+with syscalls.override(Killed()):
     cordwood.convert(sys.argv[1], sys.argv[2])
 """
 

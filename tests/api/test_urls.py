@@ -25,7 +25,7 @@ from cordwood.errors import (
     UnsupportedFormatError,
 )
 from cordwood.plan.write_assignment import FileSizes
-from cordwood.storage.object_storage import ObjectDirectory
+from cordwood.storage.object_storage import ObjectStorage
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.urls import parse_url
 from cordwood.testing import assert_trees_equal
@@ -78,7 +78,7 @@ def test_a_file_url_is_the_path(tmp_path: Path) -> None:
 
 def test_objects_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells too large for an object are cut, and go together again."""
-    monkeypatch.setattr(ObjectDirectory, "file_sizes", SMALL)
+    monkeypatch.setattr(ObjectStorage, "file_sizes", SMALL)
     saved = tree()
     url = memory_url()
     cordwood.save(url, saved)
@@ -123,7 +123,7 @@ def test_a_store_that_fails_keeps_the_old(monkeypatch: pytest.MonkeyPatch) -> No
     url = memory_url()
     cordwood.save(url, {"w": np.arange(5)})
     before = store_of(url).names()
-    monkeypatch.setattr(ObjectDirectory, "file_sizes", SMALL)
+    monkeypatch.setattr(ObjectStorage, "file_sizes", SMALL)
     start_write = ObjectStore.start_write
     calls = 0
 

@@ -26,7 +26,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import cordwood
 from cordwood.cli.main import COMMANDS
 from cordwood.index import Digests
-from cordwood.io.verify_sample import Sampling
+from cordwood.io.verify_sample import VerifySample
 from cordwood.message_text import printable
 from demo.terminal import COLUMNS, LINES, run_in_terminal
 from tests.children import run_python
@@ -454,7 +454,7 @@ def test_a_record_that_was_cut_off(tmp_path: Path) -> None:
     record = tmp_path / "record"
     digests = Digests(0, 1 << 20, b"0" * 16)
     for count in (1, 2, 3):
-        chosen = Sampling(1, None, str(record))
+        chosen = VerifySample(1, None, str(record))
         assert [chosen.is_known("x", size, digests) for size in (1, 2, 3)].count(True) == count - 1
         chosen.note("x", count, digests)
         _, *lines = record.read_text().splitlines()

@@ -15,10 +15,10 @@ from cordwood.io import compare_bytes
 from cordwood.io.compare_bytes import (
     Difference,
     changed_cells,
-    check_differences,
-    seen_difference,
+    check_smallest_difference,
+    find_difference,
 )
-from cordwood.io.uninterruptible import go_on
+from cordwood.io.uninterruptible import never_stop
 from cordwood.plan.deduplicate import NOBODY, StoredCell
 from cordwood.storage.open_files import MemoryFile
 
@@ -50,7 +50,7 @@ def compared(
     value_of: Callable[[int], Array],
 ) -> set[int]:
     same = frozenset(i for i, cell in enumerate(cells) if cell.leaf != NOBODY)
-    return changed_cells(MemoryFile(raw, "old"), digests, cells, same, value_of, check=go_on)
+    return changed_cells(MemoryFile(raw, "old"), digests, cells, same, value_of, check=never_stop)
 
 
 def arrays_of(sizes: list[int]) -> list[Array]:
@@ -120,9 +120,9 @@ def test_a_look_at_three_places(at: int, seen: bool) -> None:
     (array,) = arrays_of([100])
     raw, _, (cell,) = file_of([array])
     with MemoryFile(raw, "old") as file:
-        assert seen_difference(file, cell, array) is None
+        assert find_difference(file, cell, array) is None
         array[at] ^= 1
-        found = seen_difference(file, cell, array)
+        found = find_difference(file, cell, array)
         assert (found is not None) is seen
         if found is not None:
             assert found.offset <= HEADER + at < found.offset + 8
@@ -135,10 +135,10 @@ def test_where_little_differs_the_digest_is_asked(at: int) -> None:
     raw, digests, _ = file_of([array])
     around = Difference(HEADER + max(at - 7, 0), 1 / 8)  # which may go on in the next block
     differences = [Difference(HEADER + 190, 1.0), around]
-    check_differences(MemoryFile(raw, "old"), lambda: digests, differences)
+    check_smallest_difference(MemoryFile(raw, "old"), lambda: digests, differences)
     raw[HEADER + at] ^= 1
     with pytest.raises(CorruptionError, match=r"^old: bytes \d+ to \d+ do not match the digest"):
-        check_differences(MemoryFile(raw, "old"), lambda: digests, differences)
+        check_smallest_difference(MemoryFile(raw, "old"), lambda: digests, differences)
 
 
 def test_where_all_differs_nothing_is_asked() -> None:
@@ -146,5 +146,5 @@ def test_where_all_differs_nothing_is_asked() -> None:
         raise AssertionError
 
     file = MemoryFile(b"", "old")
-    check_differences(file, never, [])
-    check_differences(file, never, [Difference(0, 1.0), Difference(10, 0.5)])
+    check_smallest_difference(file, never, [])
+    check_smallest_difference(file, never, [Difference(0, 1.0), Difference(10, 0.5)])

@@ -15,7 +15,7 @@ from cordwood.encoding.digests import digests_of
 from cordwood.errors import CorruptionError, LimitError, TruncatedError
 from cordwood.index import Digests
 from cordwood.io import execute_load as execution
-from cordwood.io.allocate import fresh_bytes
+from cordwood.io.allocate import allocate_bytes
 from cordwood.io.check_blocks import check_file
 from cordwood.io.execute_load import execute_load
 from cordwood.plan.load_plan import LoadPlan, Move
@@ -27,7 +27,7 @@ BLOCK = 1000
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 5 << 20])
 def test_buffers_begin_at_multiples_of_64(size: int) -> None:
-    buffer = fresh_bytes(size, alignment=64)
+    buffer = allocate_bytes(size, alignment=64)
     assert buffer.shape == (size,)
     assert buffer.dtype == np.uint8
     assert size == 0 or buffer.ctypes.data % 64 == 0
@@ -35,7 +35,7 @@ def test_buffers_begin_at_multiples_of_64(size: int) -> None:
 
 
 def test_memory_of_a_system_that_maps_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    mapped = fresh_bytes(5 << 20, alignment=4096)
+    mapped = allocate_bytes(5 << 20, alignment=4096)
     assert mapped.ctypes.data % 4096 == 0
     mapped[:] = 7
 
@@ -43,7 +43,7 @@ def test_memory_of_a_system_that_maps_none(monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     monkeypatch.setattr(mmap, "mmap", refuse)
-    other = fresh_bytes(5 << 20, alignment=4096)
+    other = allocate_bytes(5 << 20, alignment=4096)
     assert (other.shape, other.ctypes.data % 4096) == ((5 << 20,), 0)
     other[:] = 8
     assert mapped.min() == mapped.max() == 7

@@ -81,7 +81,7 @@ def test_an_interrupted_call_leaves_no_temporary(tmp_path: Path, call: str, afte
 
     path = tmp_path / "f"
     path.write_bytes(b"old")
-    with syscalls.replaced(Interrupted()), pytest.raises(KeyboardInterrupt):
+    with syscalls.override(Interrupted()), pytest.raises(KeyboardInterrupt):
         write_stream(path, [b"new"])
     assert path.read_bytes() == (b"new" if call == "replace" and after else b"old")
     assert [p.name for p in tmp_path.iterdir()] == ["f"]

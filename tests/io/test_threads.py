@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from cordwood.io.threads import Slots, run_tasks
+from cordwood.io.threads import InterruptSafeSemaphore, run_tasks
 
 SECONDS = 30  # until a test has failed
 
 
-def check_that_so_many_come_in(slots: Slots, count: int) -> None:
+def check_that_so_many_come_in(slots: InterruptSafeSemaphore, count: int) -> None:
     """Each waits in its slot for as many as there ought to be: and there were never more."""
     full = threading.Barrier(count)
     lock = threading.Lock()
@@ -36,17 +36,17 @@ def check_that_so_many_come_in(slots: Slots, count: int) -> None:
 
 
 def test_as_many_as_there_are_slots() -> None:
-    check_that_so_many_come_in(Slots(3), 3)
+    check_that_so_many_come_in(InterruptSafeSemaphore(3), 3)
 
 
 def test_a_slot_that_was_never_given_back_locks_nobody_out() -> None:
-    slots = Slots(3)
+    slots = InterruptSafeSemaphore(3)
     slots.__enter__()
     check_that_so_many_come_in(slots, 2)
 
 
 def test_an_error_gives_its_slot_back() -> None:
-    slots = Slots(2)
+    slots = InterruptSafeSemaphore(2)
     for _ in range(5):
         with pytest.raises(ValueError, match="inside"), slots:
             raise ValueError("inside")

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import zstandard
 
-from cordwood.devices.host_snapshot import HeldArray
+from cordwood.devices.host_snapshot import ArraySnapshot
 from cordwood.dtypes import to_numpy
 from cordwood.encoding.digests import digests_of
 from cordwood.index import Box
 from cordwood.io import write_chunk_files
-from cordwood.io.encode_chunk import encoder
+from cordwood.io.encode_chunk import chunk_encoder
 from cordwood.io.uninterruptible import StoppedError
 from cordwood.io.write_chunk_files import write_new_files
 from cordwood.plan.chunk_files import ChunkFile, NewFile, SmallFile
@@ -35,7 +35,7 @@ def held(array: np.ndarray, boxes: Sequence[Box]) -> Any:
     """The array, in parts of its own."""
     if not boxes:
         return array
-    return HeldArray(array.shape, array.dtype, boxes, [array[slices(box)] for box in boxes])
+    return ArraySnapshot(array.shape, array.dtype, boxes, [array[slices(box)] for box in boxes])
 
 
 def write(
@@ -116,14 +116,14 @@ def test_many_files_with_few_descriptors(tmp_path: Path) -> None:
     files = [chunk(str(i), Box((i,), (i + 1,)), (1,), array) for i in range(1000)]
     most = 0
 
-    class Watching(syscalls.System):
+    class Watching(syscalls.SystemCalls):
         def fsync(self, fd: int) -> None:
             nonlocal most
             most = max(most, len(os.listdir("/proc/self/fd")))
             super().fsync(fd)
 
     before = len(os.listdir("/proc/self/fd"))
-    with syscalls.replaced(Watching()):
+    with syscalls.override(Watching()):
         found = write(tmp_path, array, files)
     assert b"".join(found) == array.tobytes()
     assert most - before <= write_chunk_files._THREADS * (write_chunk_files._OPEN_FILES + 2)
@@ -134,7 +134,9 @@ def test_compressed_chunks_have_checksums(tmp_path: Path) -> None:
     array = np.arange(50_000, dtype=np.float32).reshape(100, 500)
     files = [chunk("0", Box((0, 0), (60, 500)), (60, 500), array)]
     files += [chunk("1", Box((60, 0), (100, 500)), (60, 500), array)]
-    written = write_new_files(str(tmp_path), files, lambda _: array, encoder("zstd"), check=go_on)
+    written = write_new_files(
+        str(tmp_path), files, lambda _: array, chunk_encoder("zstd"), check=go_on
+    )
     decoder = zstandard.ZstdDecompressor()
     second = (tmp_path / "1").read_bytes()
     assert written[1].size_bytes == len(second) < array.nbytes / 2
@@ -155,7 +157,7 @@ def test_tensorstore_reads_what_is_compressed(compression: str, dtype: str) -> N
     spec = {"driver": "zarr", "kvstore": "memory://", "metadata": metadata, "dtype": dtype}
     store = tensorstore.open(spec, create=True, context=context).result()
     memory = tensorstore.KvStore.open("memory://", context=context).result()
-    memory["0.0"] = encoder(compression)(array)
+    memory["0.0"] = chunk_encoder(compression)(array)
     assert np.array_equal(store.read().result(), array)
 
 
@@ -174,7 +176,7 @@ def test_leaves_are_fetched_once_and_let_go(tmp_path: Path) -> None:
         fetched.append(leaf)
         array = np.full(20, leaf, np.uint8)
         alive.append(weakref.ref(watched := array.view(Watched)))
-        return HeldArray((20,), array.dtype, [whole((20,))], [watched])
+        return ArraySnapshot((20,), array.dtype, [whole((20,))], [watched])
 
     files = [
         ChunkFile(f"{leaf}-{i}", leaf, Box((5 * i,), (5 * i + 5,)), (5,), 1)
@@ -205,7 +207,7 @@ def test_every_failing_call_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     array = np.arange(100, dtype=np.int16)
     files = [chunk(str(i), Box((50 * i,), (50 * i + 50,)), (50,), array) for i in range(2)]
     counting = CountingSystem()
-    with syscalls.replaced(counting):
+    with syscalls.override(counting):
         write_new_files(str(tmp_path), files, lambda _: array, None, check=go_on)
     before = len(os.listdir("/proc/self/fd"))
     failed = set()
@@ -214,7 +216,7 @@ def test_every_failing_call_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         place.mkdir()
         error: OSError | None = None
         failing = FailingSystem(number, 5)
-        with syscalls.replaced(failing):
+        with syscalls.override(failing):
             try:
                 write_new_files(str(place), files, lambda _: array, None, check=go_on)
             except OSError as e:

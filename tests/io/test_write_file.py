@@ -19,7 +19,7 @@ from cordwood.io.file_contents import copy_bytes
 from cordwood.io.write_file import write_file, write_stream
 from cordwood.plan.file_plan import FilePlan, LeafBytes, Literal
 from cordwood.storage import syscalls
-from cordwood.storage.syscalls import System
+from cordwood.storage.syscalls import SystemCalls
 from cordwood.testing.faults.systems import CountingSystem
 from tests.io.file_plans import expected_file, lay_out, stored_bytes
 
@@ -161,19 +161,19 @@ def test_falls_back_where_the_file_system_refuses(
     tmp_path: Path, large: list[np.ndarray], refuse: str
 ) -> None:
     laid = lay_out(large, header=HEADER)
-    with syscalls.replaced(NoDirect(refuse)):
+    with syscalls.override(NoDirect(refuse)):
         write_file(tmp_path / "f", laid.plan, large.__getitem__)
     assert (tmp_path / "f").read_bytes() == expected_file(large, header=HEADER)
 
 
-class ShortWrites(System):
+class ShortWrites(SystemCalls):
     def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
         return super().pwrite(fd, data[:1000], offset)
 
 
 def test_short_writes_go_on(tmp_path: Path) -> None:
     arrays = [ordinals((50_000,), np.uint8)]
-    with syscalls.replaced(ShortWrites()):
+    with syscalls.override(ShortWrites()):
         write_file(tmp_path / "f", lay_out(arrays).plan, arrays.__getitem__)
     assert (tmp_path / "f").read_bytes() == arrays[0].tobytes()
 
@@ -251,7 +251,7 @@ def test_what_fetch_raises_passes_through(tmp_path: Path, size: int) -> None:
 def test_20000_small_leaves_take_few_calls(tmp_path: Path) -> None:
     arrays = [np.full(256, i, np.float32) for i in range(20_000)]
     counting = CountingSystem()
-    with syscalls.replaced(counting):
+    with syscalls.override(counting):
         write_file(tmp_path / "f", lay_out(arrays, gap=b"g").plan, arrays.__getitem__)
     assert len(counting.made) < 40
     assert (tmp_path / "f").read_bytes() == expected_file(arrays, gap=b"g")

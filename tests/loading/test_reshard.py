@@ -253,7 +253,7 @@ def test_groups_of_leaves(big: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with cordwood.open(big) as checkpoint:
         monkeypatch.setattr(LocalFile, "read_into", read_into)
-        monkeypatch.setattr(to_jax, "wait_for", wait_for)
+        monkeypatch.setattr(to_jax, "wait_until_ready", wait_for)
         targets = [
             target._replace(sharding=sharding(P(None, "x"), 4) if target.leaf.shape[1:] else None)
             for target in targets_as_saved(checkpoint.index.leaves, "jax")

@@ -11,7 +11,7 @@ class Killed(BaseException):
     """Ends a save as SIGKILL would: nothing is cleaned up."""
 
 
-class Dying(syscalls.System):
+class Dying(syscalls.SystemCalls):
     """Ends at the Nth call, and lets nothing be done afterwards, as if the process were gone."""
 
     def __init__(self, dies_at: int) -> None:

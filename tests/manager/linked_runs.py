@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from cordwood.storage.syscalls import System
+from cordwood.storage.syscalls import SystemCalls
 
 __all__ = ["WrittenBytes", "fine_tuning", "links_of", "occupied_bytes", "train"]
 
 LAYERS = 30
 
 
-class WrittenBytes(System):
+class WrittenBytes(SystemCalls):
     """The real calls; counts the bytes that are written to files."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ def test_a_run_that_dies_in_every_save_does_not_fill_the_disk(tmp_path: Path) ->
     for call in range(1, 40):
         manager = CheckpointManager(tmp_path, background=False)
         dying = Dying(call)
-        with syscalls.replaced(dying), suppress(Killed):
+        with syscalls.override(dying), suppress(Killed):
             manager.save(7, TREE)
         if not dying.died or manager.latest() == 7:
             break
@@ -41,7 +41,7 @@ def test_what_is_left_of_other_steps_goes_before_a_save(tmp_path: Path) -> None:
     gone = tmp_path / f".2.cordwood-{'0' * 16}.deleted"
     gone.mkdir()
     (gone / "cordwood.json").write_bytes(b"dead")
-    with syscalls.replaced(Dying(20)), suppress(Killed):
+    with syscalls.override(Dying(20)), suppress(Killed):
         CheckpointManager(tmp_path, background=False).save(7, TREE)
     assert sorted(os.listdir(tmp_path)) == ["7"]
 

@@ -66,7 +66,7 @@ def test_fine_tuning_writes_what_has_changed(tmp_path: Path) -> None:
     reports: list[SaveReport] = []
     trees = {}
     with (
-        syscalls.replaced(written),
+        syscalls.override(written),
         CheckpointManager(tmp_path, background=False, on_save=reports.append) as manager,
     ):
         trees[0] = jax.tree.map(np.copy, tree)
@@ -170,7 +170,7 @@ def test_hugging_faces_index_is_there_where_files_have_no_gaps(tmp_path: Path) -
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The positions of cells that are looked at, and the sizes of files that are read whole."""
     seen: list[int] = []
-    look, read = compare_bytes.seen_difference, compare_bytes.changed_cells
+    look, read = compare_bytes.find_difference, compare_bytes.changed_cells
 
     def looking(file: Any, cell: Any, value: Any) -> Any:
         seen.append(0)
@@ -180,7 +180,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(file.size_bytes)
         return read(file, *arguments, **options)
 
-    monkeypatch.setattr("cordwood.formats.packs.link_unchanged.seen_difference", looking)
+    monkeypatch.setattr("cordwood.formats.packs.link_unchanged.find_difference", looking)
     monkeypatch.setattr("cordwood.formats.packs.link_unchanged.changed_cells", reading)
     return seen
 
@@ -257,14 +257,14 @@ def test_the_base_is_deleted_meanwhile(
     moment: str,
 ) -> None:
     save(tmp_path, 0)
-    plan = compare_bytes.seen_difference
+    plan = compare_bytes.find_difference
 
     def deleting(*arguments: Any) -> Any:
         found = plan(*arguments)
         shutil.rmtree(tmp_path / "0", ignore_errors=True)
         return found
 
-    name = "seen_difference" if moment == "after the looks" else "base_files"
+    name = "find_difference" if moment == "after the looks" else "base_files"
     if name == "base_files":
         from cordwood.formats.packs.previous_step import base_files
 
@@ -274,14 +274,14 @@ def test_the_base_is_deleted_meanwhile(
 
         monkeypatch.setattr("cordwood.formats.packs.link_unchanged.base_files", gone)
     else:
-        monkeypatch.setattr("cordwood.formats.packs.link_unchanged.seen_difference", deleting)
+        monkeypatch.setattr("cordwood.formats.packs.link_unchanged.find_difference", deleting)
     save(tmp_path, 1)
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
     check(tmp_path)
     assert links_of(tmp_path / "1") == [1]
 
 
-class NoLinks(syscalls.System):
+class NoLinks(syscalls.SystemCalls):
     def __init__(self, code: int) -> None:
         self.code = code
         self.asked = 0
@@ -297,7 +297,7 @@ def test_without_hard_links_all_is_written(
     tmp_path: Path, reads: list[int], reports: list[SaveReport], code: int
 ) -> None:
     calls = NoLinks(code)
-    with syscalls.replaced(calls):
+    with syscalls.override(calls):
         save(tmp_path, 0, 1, 2, on_save=reports.append)
     assert calls.asked == 2
     assert set(reads) == {0}  # nothing was read for nothing
@@ -454,13 +454,13 @@ def test_what_is_being_linked_is_not_garbage(
 def test_a_save_that_fails_leaves_no_link(tmp_path: Path) -> None:
     save(tmp_path, 0)
 
-    class Full(syscalls.System):
+    class Full(syscalls.SystemCalls):
         def fsync(self, fd: int) -> None:
             del fd
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with (
-        syscalls.replaced(Full()),
+        syscalls.override(Full()),
         pytest.raises(OSError, match="No space left on device"),
         CheckpointManager(tmp_path) as manager,
     ):

@@ -142,9 +142,9 @@ class Managers(RuleBasedStateMachine):
         assert pending is not None
         return pending
 
-    def break_save(self, who: int, step: int, salt: int, how: syscalls.System) -> None:
+    def break_save(self, who: int, step: int, salt: int, how: syscalls.SystemCalls) -> None:
         """A save in the middle of which calls go wrong; nobody asks what became of it."""
-        with syscalls.replaced(how), suppress(Killed, OSError, CordwoodError):
+        with syscalls.override(how), suppress(Killed, OSError, CordwoodError):
             self.untold.discard(who)  # it is told now, and nothing is begun
             pending = self.managers[who].save(step, tree_of(step, salt), metrics={"loss": 1.0})
             if pending is not None:
@@ -311,7 +311,7 @@ class Managers(RuleBasedStateMachine):
     def a_deletion_is_cut_off(self, who: int, pick: int, call: int, dies: bool, code: int) -> None:
         step = self.pick(set(self.model) - set(self.pins), pick)
         how = Dying(call) if dies else FailingSystem(call, code)
-        with syscalls.replaced(how), suppress(Killed, OSError, CordwoodError):
+        with syscalls.override(how), suppress(Killed, OSError, CordwoodError):
             self.managers[who].delete(step)
         if not (self.root / str(step)).exists():
             del self.model[step]

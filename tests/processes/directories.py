@@ -87,7 +87,7 @@ def save_apart(folder: str, **options: Any) -> None:
 def save_failing(path: str, process: int, call: str, step: int, **options: Any) -> None:
     """Save, with one process whose disk is full."""
 
-    class Full(syscalls.System):
+    class Full(syscalls.SystemCalls):
         def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
             if call == "pwrite":
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -98,7 +98,7 @@ def save_failing(path: str, process: int, call: str, step: int, **options: Any) 
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             super().fsync(fd)
 
-    with syscalls.replaced(Full() if jax.process_index() == process else syscalls.System()):
+    with syscalls.override(Full() if jax.process_index() == process else syscalls.SystemCalls()):
         cordwood.save(path, spread(reference(step), 2), **options)
 
 
@@ -109,13 +109,13 @@ def save_background_failing(path: str, process: int) -> list[str]:
     for waits in (True, False):
         tree = spread(reference(1), 2)
 
-        class Full(syscalls.System):
+        class Full(syscalls.SystemCalls):
             def fsync(self, fd: int) -> None:
                 if here == process:
                     raise OSError(errno.EIO, os.strerror(errno.EIO))
                 super().fsync(fd)
 
-        with syscalls.replaced(Full()):
+        with syscalls.override(Full()):
             pending = cordwood.save_async(path, tree)
             pending._ended.wait()
         try:
@@ -244,6 +244,6 @@ def save_dying(path: str, process: int, call: str, step: int, **options: Any) ->
     def end(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    dying = type("Dying", (syscalls.System,), {call: end})
-    with syscalls.replaced(dying() if jax.process_index() == process else syscalls.System()):
+    dying = type("Dying", (syscalls.SystemCalls,), {call: end})
+    with syscalls.override(dying() if jax.process_index() == process else syscalls.SystemCalls()):
         cordwood.save(path, spread(reference(step), 2), **options)

@@ -111,8 +111,8 @@ def train_until_killed(
 ) -> int:
     """A run of the soak, in which a process dies at some call of the system, or from outside."""
     index = jax.process_index()
-    calls = KillingSystem(*kill) if kill is not None and index == victim else syscalls.System()
-    with writing(f"{journal}-{index}") as lines, syscalls.replaced(calls):
+    calls = KillingSystem(*kill) if kill is not None and index == victim else syscalls.SystemCalls()
+    with writing(f"{journal}-{index}") as lines, syscalls.override(calls):
         return loop.train(
             path, lines, place=on_all, advance=advance_on_all, timeout_seconds=timeout_seconds
         )

@@ -70,8 +70,8 @@ def work(root: str, journal: str, *, use_jax: bool, kill: tuple[int, str] | None
     if use_jax:
         os.environ["JAX_PLATFORMS"] = "cpu"
         place = on_jax
-    calls = syscalls.System() if kill is None else KillingSystem(*kill)
-    with telling(journal) as lines, syscalls.replaced(calls):
+    calls = syscalls.SystemCalls() if kill is None else KillingSystem(*kill)
+    with telling(journal) as lines, syscalls.override(calls):
         train(root, lines, place=place, advance=advance)
 
 

@@ -15,14 +15,14 @@ import cordwood
 from cordwood import CheckpointManager
 from cordwood.storage import syscalls
 from cordwood.storage.directories import remove_tree
-from cordwood.storage.staging_directory import Stage
-from cordwood.storage.step_storage import LocalSteps
+from cordwood.storage.staging_directory import StagingDirectory
+from cordwood.storage.step_storage import LocalStepStorage
 from tests.children import run_python
 
 TREE = {"a": {"b": np.arange(6.0)}, "c": np.ones(3)}
 
 
-class Swapping(syscalls.System):
+class Swapping(syscalls.SystemCalls):
     """Puts a symbolic link in place of a directory at the first removal of a file.
 
     By then the directory above has been listed, and what was listed has not been opened.
@@ -84,12 +84,12 @@ def swept_damage(root: Path) -> tuple[Path, Callable[[], object]]:
     fill(left)
     (root / "1").mkdir()
     (root / "1/index").touch()
-    return left / "sub", LocalSteps(str(root), "index").sweep
+    return left / "sub", LocalStepStorage(str(root), "index").sweep
 
 
 def retained_steps(root: Path) -> tuple[Path, Callable[[], object]]:
     fill(root / "1")
-    return root / ".1.*.deleted/sub", lambda: LocalSteps(str(root), "index").remove(["1"])
+    return root / ".1.*.deleted/sub", lambda: LocalStepStorage(str(root), "index").remove(["1"])
 
 
 def stage_of_a_killed_save(root: Path) -> tuple[Path, Callable[[], object]]:
@@ -107,7 +107,7 @@ def stage_found_by_gc(root: Path) -> tuple[Path, Callable[[], object]]:
 
 def stage_of_a_save_that_fails(root: Path) -> tuple[Path, Callable[[], object]]:
     def fail() -> None:
-        stage = Stage(root / "1")
+        stage = StagingDirectory(root / "1")
         with stage.reporting():
             stage.begin()
             stage.make_folders(["sub"])
@@ -160,7 +160,7 @@ def test_no_deletion_follows_a_link_that_is_swapped_in(
         return next(iter(root.glob(str(pattern.relative_to(root)))), None)
 
     swapping = Swapping(find, private)
-    with syscalls.replaced(swapping):
+    with syscalls.override(swapping):
         work()
     assert swapping.swapped is not None
     assert files_in(private) == before
@@ -177,7 +177,7 @@ def test_files_of_a_checkpoint_are_removed_from_the_directory_that_was_listed(
     for name in ("data-0000000000000000-0-0.safetensors", data):
         (path / name).touch()
     swapping = Swapping(lambda: path, other)
-    with syscalls.replaced(swapping):
+    with syscalls.override(swapping):
         cordwood.gc(path)
     assert swapping.swapped == path
     assert data in os.listdir(other)
@@ -191,7 +191,7 @@ def test_the_index_for_others_is_removed_from_the_directory_that_is_saved(tmp_pa
         cordwood.save(each, TREE)
     before = files_in(other)
     swapping = Swapping(lambda: path, other)
-    with syscalls.replaced(swapping):
+    with syscalls.override(swapping):
         cordwood.save(path, TREE, prefix="ema")  # of two trees there is no index for others
     assert swapping.swapped == path
     assert files_in(other) == before
@@ -263,10 +263,10 @@ _AS_NOBODY = """
     import os, sys
     import numpy as np
     import cordwood
-    from cordwood.storage.step_storage import LocalSteps
+    from cordwood.storage.step_storage import LocalStepStorage
 
     def work(root):
-        LocalSteps(root, "cordwood.json").sweep()
+        LocalStepStorage(root, "cordwood.json").sweep()
         cordwood.save(root + "/1", {"w": np.ones(3)}, layout="zarr")
         return cordwood.gc(root + "/1")
 
@@ -299,6 +299,6 @@ def test_leftovers_of_the_owner_of_the_root_go(shared_root: Path, ending: str) -
 @needs_root
 def test_the_superuser_sweeps_the_leftovers_of_all(shared_root: Path) -> None:
     left = [leave(shared_root, ending, NOBODY) for ending in ("stage", "deleted")]
-    LocalSteps(str(shared_root), "cordwood.json").sweep()
+    LocalStepStorage(str(shared_root), "cordwood.json").sweep()
     assert cordwood.gc(shared_root / "1") == [str(left[0])]
     assert files_in(shared_root) == []

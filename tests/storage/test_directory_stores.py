@@ -15,18 +15,24 @@ import pytest
 
 from cordwood.encoding.digests import digest_of
 from cordwood.errors import CorruptionError, StorageError, TruncatedError
-from cordwood.index import Sealed, Source
+from cordwood.index import HeaderDigest, Source
 from cordwood.plan.file_plan import FilePlan, LeafBytes
-from cordwood.storage.local_storage import LocalStore
-from cordwood.storage.object_storage import GRACE_SECONDS, ObjectDirectory
+from cordwood.storage.local_storage import LocalStorage
+from cordwood.storage.object_storage import GRACE_SECONDS, ObjectStorage
 from cordwood.storage.object_store_client import ObjectStore
-from cordwood.storage.save_ids import began_seconds, new_save_id
-from cordwood.storage.storage_protocol import Change, DirectoryStore, NewFile, Rules, StoreSave
+from cordwood.storage.save_ids import new_save_id, start_seconds_of
+from cordwood.storage.storage_protocol import (
+    IndexChange,
+    NamingRules,
+    NewDataFile,
+    Storage,
+    Transaction,
+)
 from cordwood.storage.urls import parse_url
 from tests.threads import in_threads
 
 HEADER = b"h" * 4096
-RULES = Rules(
+RULES = NamingRules(
     "index",
     1 << 16,
     ("beside",),
@@ -46,11 +52,11 @@ class Place:
         self.url = parse_url(url if kind == "memory" else self.path.as_uri())
         self.kind = kind
 
-    def store(self) -> DirectoryStore:
+    def store(self) -> Storage:
         if self.kind == "local":
-            return LocalStore(self.path, RULES)
+            return LocalStorage(self.path, RULES)
         assert self.url is not None
-        return ObjectDirectory(self.url, RULES)
+        return ObjectStorage(self.url, RULES)
 
     def raw(self) -> ObjectStore:
         assert self.url is not None
@@ -67,7 +73,7 @@ class Place:
 
 
 def seconds_of(name: str) -> int:
-    began = began_seconds(name)
+    began = start_seconds_of(name)
     assert began is not None
     return began
 
@@ -82,18 +88,20 @@ def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place(request.param, tmp_path)
 
 
-def new_file(name: str, size: int = 100) -> NewFile:
+def new_file(name: str, size: int = 100) -> NewDataFile:
     plan = FilePlan(4096 + size, (LeafBytes(0, 0, size),) if size else (), 4096, lambda _: HEADER)
-    return NewFile(name, plan, lambda _: np.full(size, 7, np.uint8))
+    return NewDataFile(name, plan, lambda _: np.full(size, 7, np.uint8))
 
 
-def put(key: str, *names: str, beside: bytes | None = None) -> Callable[[bytes | None], Change]:
-    def update(old: bytes | None) -> Change:
+def put(
+    key: str, *names: str, beside: bytes | None = None
+) -> Callable[[bytes | None], IndexChange]:
+    def update(old: bytes | None) -> IndexChange:
         items = json.loads(old or b"{}")
         before = {name for own in items.values() for name in own}
         items[key] = names
         kept = {name for own in items.values() for name in own}
-        return Change(
+        return IndexChange(
             json.dumps(items).encode(),
             dict.fromkeys(names, 4196),
             {"beside": beside},
@@ -116,7 +124,7 @@ def test_save_ids_tell_when_a_save_began() -> None:
     assert re.fullmatch("[0-9a-f]{16}", save_id)
     assert now <= seconds_of(save_id) <= now + 60
     assert len({new_save_id() for _ in range(100)}) == 100
-    assert began_seconds("data-0123456789abcdef0-1") is None
+    assert start_seconds_of("data-0123456789abcdef0-1") is None
 
 
 def test_a_save_and_the_next(place: Place) -> None:
@@ -139,7 +147,7 @@ def test_a_save_and_the_next(place: Place) -> None:
 def test_what_a_file_is_known_by(place: Place) -> None:
     with place.store().saving(others_commit=False) as saving:
         sealed = saving.write([new_file(f"{NOW}-1"), new_file(f"{NOW}-2", 0)])
-    assert sealed == [Sealed(4096, digest_of(HEADER))] * 2
+    assert sealed == [HeaderDigest(4096, digest_of(HEADER))] * 2
 
 
 @pytest.mark.parametrize("count", [1, 65])
@@ -166,7 +174,7 @@ def test_reading_what_is_and_is_not_as_the_index_says(place: Place, count: int) 
 
 
 def save_and(
-    place: Place, *names: str, then: Callable[[StoreSave], None], others_commit: bool = False
+    place: Place, *names: str, then: Callable[[Transaction], None], others_commit: bool = False
 ) -> None:
     with place.store().saving(others_commit=others_commit) as saving:
         saving.write([new_file(name) for name in names])
@@ -176,14 +184,14 @@ def save_and(
 def test_an_exception_leaves_nothing(place: Place) -> None:
     save(place, "x", f"{NOW}-1")
 
-    def fail(saving: StoreSave) -> None:
+    def fail(saving: Transaction) -> None:
         assert place.found() == [f"{NOW}-1", f"{NOW}-2", "index"]
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         save_and(place, f"{NOW}-2", then=fail)
 
-    def refuse(old: bytes | None) -> Change:
+    def refuse(old: bytes | None) -> IndexChange:
         assert old is not None
         raise ZeroDivisionError
 
@@ -198,13 +206,13 @@ def test_another_process_commits(place: Place) -> None:
     In an object store nobody can tell that there will be none: there it is left to `collect`.
     """
 
-    def fail_late(saving: StoreSave) -> None:
+    def fail_late(saving: Transaction) -> None:
         with place.store().saving(others_commit=False) as first:
             first.write([new_file(f"{NOW}-1")])
             first.commit(put("x", f"{NOW}-1", f"{NOW}-2"))
         raise ZeroDivisionError
 
-    def fail(saving: StoreSave) -> None:
+    def fail(saving: Transaction) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -219,7 +227,7 @@ def test_another_process_commits(place: Place) -> None:
 def test_a_commit_needs_all_that_was_written(place: Place) -> None:
     save(place, "x", f"{NOW}-1")
 
-    def then(saving: StoreSave) -> None:
+    def then(saving: Transaction) -> None:
         place.raw().delete([f"{NOW}-3"])
         saving.commit(put("x", f"{NOW}-2", f"{NOW}-3"))
 

@@ -88,12 +88,12 @@ def _leads_to(fd: int, path: Path) -> bool:
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
 def test_a_file_system_without_locks_has_none(tmp_path: Path, code: int) -> None:
-    class Lockless(syscalls.System):
+    class Lockless(syscalls.SystemCalls):
         def flock(self, fd: int, operation: int) -> None:
             raise OSError(code, os.strerror(code))
 
     (tmp_path / "perhaps alive").touch()
-    with syscalls.replaced(Lockless()):
+    with syscalls.override(Lockless()):
         with locked(f"{tmp_path}/lock"):
             pass
         assert not remove_unlocked(f"{tmp_path}/perhaps alive")
@@ -101,13 +101,13 @@ def test_a_file_system_without_locks_has_none(tmp_path: Path, code: int) -> None
 
 
 def test_a_disk_that_fails_is_an_error(tmp_path: Path) -> None:
-    class Failing(syscalls.System):
+    class Failing(syscalls.SystemCalls):
         def flock(self, fd: int, operation: int) -> None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     before = _open_files()
     with (
-        syscalls.replaced(Failing()),
+        syscalls.override(Failing()),
         pytest.raises(OSError, match="Input/output"),
         locked(f"{tmp_path}/lock"),
     ):
@@ -136,13 +136,13 @@ def test_who_waits_can_be_stopped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_has_a_lock_all_the_same(tmp_path: Path, code: int) -> None:
-    class Full(syscalls.System):
+    class Full(syscalls.SystemCalls):
         def open(self, path: str, flags: int, mode: int = 0o666) -> int:  # type: ignore[override]
             if flags & os.O_CREAT:
                 raise OSError(code, os.strerror(code), path)
             return os.open(path, flags, mode)
 
-    with syscalls.replaced(Full()), locked(f"{tmp_path}/lock"):
+    with syscalls.override(Full()), locked(f"{tmp_path}/lock"):
         other = os.open(tmp_path, os.O_RDONLY)
         with pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -151,13 +151,13 @@ def test_a_full_disk_has_a_lock_all_the_same(tmp_path: Path, code: int) -> None:
 
 
 def test_a_directory_that_is_not_ours_is_an_error(tmp_path: Path) -> None:
-    class Denied(syscalls.System):
+    class Denied(syscalls.SystemCalls):
         def open(self, path: str, flags: int, mode: int = 0o666) -> int:  # type: ignore[override]
             if flags & os.O_CREAT:
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
             return os.open(path, flags, mode)
 
-    with syscalls.replaced(Denied()), pytest.raises(PermissionError), locked(f"{tmp_path}/lock"):
+    with syscalls.override(Denied()), pytest.raises(PermissionError), locked(f"{tmp_path}/lock"):
         raise AssertionError("it is not locked")
 
 
@@ -285,7 +285,7 @@ def test_a_save_waits_no_longer_than_its_timeout_and_names_who_holds_the_lock(
     assert sorted(os.listdir(tmp_path)) == ["step"]
 
 
-class Renumbering(syscalls.System):
+class Renumbering(syscalls.SystemCalls):
     """A file system that gives a file another inode number at each look."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,11 +332,11 @@ def test_a_lock_whose_file_is_never_found_again_is_given_up_with_a_warning(
 def test_saves_without_locks_warn_once_for_a_run(
     tmp_path: Path, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Lockless(syscalls.System):
+    class Lockless(syscalls.SystemCalls):
         def flock(self, fd: int, operation: int) -> None:
             raise OSError(code, os.strerror(code))
 
-    with syscalls.replaced(Lockless()):
+    with syscalls.override(Lockless()):
         for path in ("run/1", "run/1", "run/2", "other/1"):
             for prefix in ("a", "b"):
                 cordwood.save(tmp_path / path, {"a": 1}, prefix=prefix)

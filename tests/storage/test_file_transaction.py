@@ -33,7 +33,7 @@ def stale_temporaries(path: Path) -> list[str]:
 
 def test_the_calls_of_one_save_and_their_order(tmp_path: Path) -> None:
     counting = CountingSystem()
-    with syscalls.replaced(counting):
+    with syscalls.override(counting):
         write_stream(tmp_path / "new" / "f", [b"data"])
     assert counting.made == [
         *["mkdir", "open", "fsync", "close"],  # the new directory, and its parent flushed
@@ -49,12 +49,12 @@ def test_the_calls_of_one_save_and_their_order(tmp_path: Path) -> None:
 def test_makes_ancestors_and_flushes_the_parent_of_each(tmp_path: Path) -> None:
     flushed: list[str] = []
 
-    class Watch(syscalls.System):
+    class Watch(syscalls.SystemCalls):
         def fsync(self, fd: int) -> None:
             flushed.append(os.readlink(f"/proc/self/fd/{fd}"))
             super().fsync(fd)
 
-    with syscalls.replaced(Watch()):
+    with syscalls.override(Watch()):
         write_stream(tmp_path / "a" / "b" / "f", [b"data"])
     assert flushed[:2] == [str(tmp_path), str(tmp_path / "a")]
     assert flushed[-1] == str(tmp_path / "a" / "b")
@@ -150,7 +150,7 @@ def test_removes_what_a_killed_save_left_but_not_a_live_one_nor_anothers(tmp_pat
 def test_starts_again_where_a_cleaner_took_the_temporary_before_it_was_locked(
     tmp_path: Path,
 ) -> None:
-    class Cleaner(syscalls.System):
+    class Cleaner(syscalls.SystemCalls):
         taken = 0
 
         def flock(self, fd: int, operation: int) -> None:
@@ -160,7 +160,7 @@ def test_starts_again_where_a_cleaner_took_the_temporary_before_it_was_locked(
             super().flock(fd, operation)
 
     cleaner = Cleaner()
-    with syscalls.replaced(cleaner):
+    with syscalls.override(cleaner):
         write_stream(tmp_path / "f", [b"data"])
     assert cleaner.taken == 2
     assert (tmp_path / "f").read_bytes() == b"data"
@@ -168,19 +168,19 @@ def test_starts_again_where_a_cleaner_took_the_temporary_before_it_was_locked(
 
 
 def test_works_where_there_are_no_locks(tmp_path: Path) -> None:
-    class NoLocks(syscalls.System):
+    class NoLocks(syscalls.SystemCalls):
         def flock(self, fd: int, operation: int) -> None:
             raise OSError(errno.ENOLCK, "no locks")
 
     path = tmp_path / "f"
     leave_a_dead_temporary(path)
-    with syscalls.replaced(NoLocks()):
+    with syscalls.override(NoLocks()):
         write_stream(path, [b"data"])
     assert path.read_bytes() == b"data"
     assert len(stale_temporaries(path)) == 1  # it may be a live one's: it stays
 
 
-class NoFlush(syscalls.System):
+class NoFlush(syscalls.SystemCalls):
     """A file system that cannot flush directories."""
 
     def __init__(self, code: int) -> None:
@@ -193,7 +193,7 @@ class NoFlush(syscalls.System):
 
 
 def test_works_where_directories_cannot_be_flushed(tmp_path: Path) -> None:
-    with syscalls.replaced(NoFlush(errno.EINVAL)):
+    with syscalls.override(NoFlush(errno.EINVAL)):
         write_stream(tmp_path / "new/f", [b"data"])
         cordwood.save(tmp_path / "packs", {"a": 1})
         cordwood.save(tmp_path / "zarr", {"a": 1}, layout="zarr")
@@ -203,7 +203,7 @@ def test_works_where_directories_cannot_be_flushed(tmp_path: Path) -> None:
 
 def test_a_directory_whose_flush_fails_is_an_error(tmp_path: Path) -> None:
     with (
-        syscalls.replaced(NoFlush(errno.EIO)),
+        syscalls.override(NoFlush(errno.EIO)),
         pytest.raises(StorageError, match="flushing its dir"),
     ):
         write_stream(tmp_path / "f", [b"data"])
@@ -211,7 +211,7 @@ def test_a_directory_whose_flush_fails_is_an_error(tmp_path: Path) -> None:
 
 def numbered_calls(folder: Path) -> Iterator[tuple[int, str]]:
     counting = CountingSystem()
-    with syscalls.replaced(counting):
+    with syscalls.override(counting):
         write_stream(folder / "f", [b"new"])
     return enumerate(counting.made, start=1)
 
@@ -235,7 +235,7 @@ def test_errors_say_what_was_being_done_and_what_became_of_the_file(
         failing = FailingSystem(number, code)
         if call == "close":
             continue  # it has nothing to tell that fsync did not
-        with syscalls.replaced(failing), pytest.raises(StorageError) as caught:
+        with syscalls.override(failing), pytest.raises(StorageError) as caught:
             write_stream(path, [b"new"])
         error = caught.value
         assert isinstance(error, OSError)
@@ -267,7 +267,7 @@ def test_a_failed_fsync_is_never_retried(tmp_path: Path) -> None:
 
     flaky = Flaky()
     with (
-        syscalls.replaced(flaky),
+        syscalls.override(flaky),
         pytest.raises(StorageError, match="while flushing it to the disk"),
     ):
         write_stream(tmp_path / "f", [b"new"])
@@ -277,7 +277,7 @@ def test_a_failed_fsync_is_never_retried(tmp_path: Path) -> None:
 
 def test_errors_that_python_has_a_class_for_keep_it(tmp_path: Path) -> None:
     message = "while creating a temporary file"
-    refusing = syscalls.replaced(FailingSystem(1, errno.EACCES))
+    refusing = syscalls.override(FailingSystem(1, errno.EACCES))
     with refusing, pytest.raises(PermissionError, match=message) as caught:
         write_stream(tmp_path / "f", [b""])
     assert caught.value.filename == str(tmp_path / "f")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.io.uninterruptible import go_on
+from cordwood.io.uninterruptible import never_stop
 from cordwood.storage import hard_links, syscalls
 from cordwood.storage.file_locks import remove_unlocked, unlock
-from cordwood.storage.hard_links import link_shared
+from cordwood.storage.hard_links import link_under_shared_lock
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def link(opened: list[int], source: Path, target: Path) -> bool:
-    return link_shared(opened, str(source), str(target), go_on)
+    return link_under_shared_lock(opened, str(source), str(target), never_stop)
 
 
 def test_nobody_removes_it_by_any_name(file: Path, tmp_path: Path) -> None:
@@ -85,11 +85,11 @@ def test_who_writes_it_is_not_waited_for_long(
 
 
 def test_without_locks_it_is_linked_all_the_same(file: Path, tmp_path: Path) -> None:
-    class NoLocks(syscalls.System):
+    class NoLocks(syscalls.SystemCalls):
         def flock(self, fd: int, operation: int) -> None:
             raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     opened: list[int] = []
-    with syscalls.replaced(NoLocks()):
+    with syscalls.override(NoLocks()):
         assert link(opened, file, tmp_path / "new")
     unlock(opened)

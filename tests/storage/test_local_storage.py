@@ -16,16 +16,16 @@ import pytest
 
 from cordwood.encoding.digests import digest_of
 from cordwood.errors import CorruptionError, LimitError, StorageError, TruncatedError
-from cordwood.index import Sealed, Source
+from cordwood.index import HeaderDigest, Source
 from cordwood.plan.file_plan import FilePlan, LeafBytes
 from cordwood.storage import syscalls
-from cordwood.storage.local_storage import LocalStore
-from cordwood.storage.storage_protocol import Change, NewFile, Rules, StoreSave
+from cordwood.storage.local_storage import LocalStorage
+from cordwood.storage.storage_protocol import IndexChange, NamingRules, NewDataFile, Transaction
 from cordwood.testing.faults.systems import FailingSystem
 from tests.threads import in_threads
 
 HEADER = b"h" * 4096
-RULES = Rules(
+RULES = NamingRules(
     "index",
     1 << 16,
     ("beside",),
@@ -34,22 +34,22 @@ RULES = Rules(
 )
 
 
-def new_file(name: str, size: int = 100) -> NewFile:
+def new_file(name: str, size: int = 100) -> NewDataFile:
     plan = FilePlan(4096 + size, (LeafBytes(0, 0, size),), 4096, lambda _: HEADER)
-    return NewFile(name, plan, lambda _: np.full(size, 7, np.uint8))
+    return NewDataFile(name, plan, lambda _: np.full(size, 7, np.uint8))
 
 
 def put(
     key: str, *names: str, size: int = 100, beside: bytes | None = None
-) -> Callable[[bytes | None], Change]:
+) -> Callable[[bytes | None], IndexChange]:
     """An update of the index: under `key`, those files."""
 
-    def update(old: bytes | None) -> Change:
+    def update(old: bytes | None) -> IndexChange:
         items = json.loads(old or b"{}")
         before = {name for own in items.values() for name in own}
         items[key] = names
         kept = {name for own in items.values() for name in own}
-        return Change(
+        return IndexChange(
             json.dumps(items).encode(),
             dict.fromkeys(names, 4096 + size),
             {"beside": beside},
@@ -61,7 +61,7 @@ def put(
 
 
 def save(path: Path, key: str, *names: str, beside: bytes | None = None) -> None:
-    with LocalStore(path, RULES).saving(others_commit=False) as saving:
+    with LocalStorage(path, RULES).saving(others_commit=False) as saving:
         saving.write([new_file(name) for name in names])
         saving.commit(put(key, *names, beside=beside))
 
@@ -81,19 +81,19 @@ def test_a_save_and_the_next(tmp_path: Path) -> None:
     (path / "notes.txt").write_text("kept")
     save(path, "x", "data-4")
     assert found(path) == ["data-3", "data-4", "index", "notes.txt"]
-    store = LocalStore(path, RULES)
+    store = LocalStorage(path, RULES)
     assert json.loads(store.read_index() or b"") == {"x": ["data-4"], "y": ["data-3"]}
     assert store.names() == found(path)
 
 
 def test_what_a_file_is_known_by(tmp_path: Path) -> None:
-    with LocalStore(tmp_path, RULES).saving(others_commit=False) as saving:
+    with LocalStorage(tmp_path, RULES).saving(others_commit=False) as saving:
         sealed = saving.write([new_file("data-1"), new_file("data-2", 0)])
-    assert sealed == [Sealed(4096, digest_of(HEADER))] * 2
+    assert sealed == [HeaderDigest(4096, digest_of(HEADER))] * 2
 
 
 def test_reading(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path / "new", RULES)
+    store = LocalStorage(tmp_path / "new", RULES)
     assert store.read_index() is None
     assert store.names() == []
     save(tmp_path / "new", "x", "data-1", "data-2")
@@ -115,7 +115,7 @@ def test_many_files_are_opened_when_they_are_read(tmp_path: Path) -> None:
     names = [f"data-{i}" for i in range(70)]
     save(tmp_path, "x", *names)
     before = len(os.listdir("/proc/self/fd"))
-    files = LocalStore(tmp_path, RULES).open([Source(name, 4196) for name in names])
+    files = LocalStorage(tmp_path, RULES).open([Source(name, 4196) for name in names])
     assert len(os.listdir("/proc/self/fd")) <= before + 1
     assert [file.read(4096, 1) for file in files] == [b"\7"] * 70
 
@@ -124,7 +124,7 @@ def test_many_files_are_opened_when_they_are_read(tmp_path: Path) -> None:
 def test_files_that_are_not_what_the_index_says(tmp_path: Path, count: int) -> None:
     names = [f"data-{i}" for i in range(count)]
     save(tmp_path, "x", *names)
-    store = LocalStore(tmp_path, RULES)
+    store = LocalStorage(tmp_path, RULES)
 
     def read(size: int) -> bytes:
         files = store.open([Source("data-0", size), *[Source(n, 4196) for n in names[1:]]])
@@ -149,7 +149,7 @@ def test_an_index_that_is_no_plain_file(tmp_path: Path) -> None:
     (tmp_path / "target").write_text("{}")
     (tmp_path / "index").symlink_to("target")
     with pytest.raises(CorruptionError, match="index is, or lies behind, a symbolic link"):
-        LocalStore(tmp_path, RULES).read_index()
+        LocalStorage(tmp_path, RULES).read_index()
     with pytest.raises(CorruptionError, match="symbolic link"):
         save(tmp_path, "x", "data-1")
     assert found(tmp_path) == ["index", "target"]
@@ -157,14 +157,14 @@ def test_an_index_that_is_no_plain_file(tmp_path: Path) -> None:
     (tmp_path / "index").unlink()
     (tmp_path / "index").write_bytes(b" " * ((1 << 16) + 1))
     with pytest.raises(LimitError, match="65537 bytes; expected at most 65536"):
-        LocalStore(tmp_path, RULES).read_index()
+        LocalStorage(tmp_path, RULES).read_index()
 
 
 def save_and(
-    path: Path, *names: str, then: Callable[[StoreSave], None], others_commit: bool = False
+    path: Path, *names: str, then: Callable[[Transaction], None], others_commit: bool = False
 ) -> None:
     """Write files, and do something else with the save than to commit it."""
-    with LocalStore(path, RULES).saving(others_commit=others_commit) as saving:
+    with LocalStorage(path, RULES).saving(others_commit=others_commit) as saving:
         saving.write([new_file(name) for name in names])
         then(saving)
 
@@ -172,7 +172,7 @@ def save_and(
 def test_an_exception_leaves_nothing(tmp_path: Path) -> None:
     save(tmp_path, "x", "data-1")
 
-    def fail(saving: StoreSave) -> None:
+    def fail(saving: Transaction) -> None:
         assert found(tmp_path) == ["data-1", "data-2", "index"]
         raise ZeroDivisionError
 
@@ -180,7 +180,7 @@ def test_an_exception_leaves_nothing(tmp_path: Path) -> None:
         save_and(tmp_path, "data-2", then=fail)
     assert found(tmp_path) == ["data-1", "index"]
 
-    def refuse(old: bytes | None) -> Change:
+    def refuse(old: bytes | None) -> IndexChange:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -193,7 +193,7 @@ def test_what_a_dead_save_left_is_removed_and_a_living_one_kept(tmp_path: Path) 
     (tmp_path / "data-dead").write_bytes(b"")
     (tmp_path / f".index.cordwood-{'0' * 16}.tmp").write_bytes(b"")
     (tmp_path / f".beside.cordwood-{'0' * 16}.tmp").write_bytes(b"")
-    store = LocalStore(tmp_path, RULES)
+    store = LocalStorage(tmp_path, RULES)
     with store.saving(others_commit=False) as living:
         living.write([new_file("data-2")])
         assert store.collect(dry_run=True) == [
@@ -209,12 +209,12 @@ def test_what_a_dead_save_left_is_removed_and_a_living_one_kept(tmp_path: Path) 
 
 
 def test_collecting(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path / "none", RULES)
+    store = LocalStorage(tmp_path / "none", RULES)
     with pytest.raises(FileNotFoundError, match="none"):
         store.collect(dry_run=False)
     (tmp_path / "data-1").write_bytes(b"")
     (tmp_path / "mine").write_bytes(b"")
-    store = LocalStore(tmp_path, RULES)
+    store = LocalStorage(tmp_path, RULES)
     assert store.collect(dry_run=True) == ["data-1"]
     assert found(tmp_path) == ["data-1", "mine"]
     assert store.collect(dry_run=False) == ["data-1"]
@@ -224,13 +224,13 @@ def test_collecting(tmp_path: Path) -> None:
 def test_another_process_commits(tmp_path: Path) -> None:
     """What others wrote stays when they fail after the commit, and goes when there is none."""
 
-    def fail_late(saving: StoreSave) -> None:
-        with LocalStore(tmp_path, RULES).saving(others_commit=False) as first:
+    def fail_late(saving: Transaction) -> None:
+        with LocalStorage(tmp_path, RULES).saving(others_commit=False) as first:
             first.write([new_file("data-1")])
             first.commit(put("x", "data-1", "data-2"))
         raise ZeroDivisionError
 
-    def fail(saving: StoreSave) -> None:
+    def fail(saving: Transaction) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -245,7 +245,7 @@ def test_another_process_commits(tmp_path: Path) -> None:
 def test_a_commit_needs_all_that_was_written(tmp_path: Path, damage: str) -> None:
     save(tmp_path, "x", "data-1")
 
-    def then(saving: StoreSave) -> None:
+    def then(saving: Transaction) -> None:
         (tmp_path / "data-3").unlink()
         if damage == "short":
             (tmp_path / "data-3").write_bytes(b"")
@@ -259,7 +259,7 @@ def test_a_commit_needs_all_that_was_written(tmp_path: Path, damage: str) -> Non
     assert found(tmp_path) == ["data-1", "index"]
 
 
-class _Interrupting(syscalls.System):
+class _Interrupting(syscalls.SystemCalls):
     """Ctrl-C as soon as the Nth rename is done, before Python takes note of it."""
 
     def __init__(self, at: int) -> None:
@@ -275,7 +275,7 @@ class _Interrupting(syscalls.System):
 @pytest.mark.parametrize("at", [1, 2])
 def test_an_interrupt_right_after_the_commit_removes_nothing(tmp_path: Path, at: int) -> None:
     save(tmp_path, "x", "data-1", beside=b"old")
-    with pytest.raises(KeyboardInterrupt), syscalls.replaced(_Interrupting(at)):
+    with pytest.raises(KeyboardInterrupt), syscalls.override(_Interrupting(at)):
         save(tmp_path, "x", "data-2", beside=b"new")
     assert json.loads((tmp_path / "index").read_bytes()) == {"x": ["data-2"]}
     assert "data-2" in found(tmp_path)
@@ -286,13 +286,13 @@ def test_an_interrupt_right_after_the_commit_removes_nothing(tmp_path: Path, at:
 def test_a_rename_that_fails_leaves_the_old(tmp_path: Path) -> None:
     save(tmp_path, "x", "data-1")
 
-    class Failing(syscalls.System):
+    class Failing(syscalls.SystemCalls):
         def replace(self, source: str, target: str) -> None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with (
         pytest.raises(StorageError, match="while renaming index into place; what was") as raised,
-        syscalls.replaced(Failing()),
+        syscalls.override(Failing()),
     ):
         save(tmp_path, "x", "data-2")
     assert raised.value.filename == str(tmp_path)
@@ -300,25 +300,25 @@ def test_a_rename_that_fails_leaves_the_old(tmp_path: Path) -> None:
 
 
 def test_errors_say_which_file(tmp_path: Path) -> None:
-    class Failing(syscalls.System):
+    class Failing(syscalls.SystemCalls):
         def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with (
         pytest.raises(StorageError, match=r"No space left on device while writing \(data-1\)"),
-        syscalls.replaced(Failing()),
+        syscalls.override(Failing()),
     ):
         save(tmp_path / "new", "x", "data-1")
     assert not (tmp_path / "new").exists()
 
 
 def test_a_file_system_without_locks(tmp_path: Path) -> None:
-    class Lockless(syscalls.System):
+    class Lockless(syscalls.SystemCalls):
         def flock(self, fd: int, operation: int) -> None:
             raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     (tmp_path / "data-perhaps-alive").write_bytes(b"")
-    with syscalls.replaced(Lockless()):
+    with syscalls.override(Lockless()):
         save(tmp_path, "x", "data-1")
         save(tmp_path, "x", "data-2")
     assert found(tmp_path) == ["data-2", "data-perhaps-alive", "index"]
@@ -342,14 +342,14 @@ def test_a_directory_that_others_remove(tmp_path: Path) -> None:
     path = tmp_path / "new"
     removed: list[str] = []
 
-    class Removing(syscalls.System):
+    class Removing(syscalls.SystemCalls):
         def open(self, path: str, flags: int, mode: int = 0o666) -> int:  # type: ignore[override]
             if path.endswith("data-1") and len(removed) < 3:
                 removed.append(path)
                 os.rmdir(os.path.dirname(path))
             return super().open(path, flags, mode)
 
-    with syscalls.replaced(Removing()):
+    with syscalls.override(Removing()):
         save(path, "x", "data-1")
     assert len(removed) == 3
     assert found(path) == ["data-1", "index"]
@@ -358,7 +358,7 @@ def test_a_directory_that_others_remove(tmp_path: Path) -> None:
 def test_a_file_that_is_taken_for_a_dead_one_before_it_is_locked(tmp_path: Path) -> None:
     taken: list[Path] = []
 
-    class Racing(syscalls.System):
+    class Racing(syscalls.SystemCalls):
         def flock(self, fd: int, operation: int) -> None:
             target = tmp_path / "data-1"
             if operation & fcntl.LOCK_EX and not taken and target.exists():
@@ -366,7 +366,7 @@ def test_a_file_that_is_taken_for_a_dead_one_before_it_is_locked(tmp_path: Path)
                 target.unlink()
             super().flock(fd, operation)
 
-    with syscalls.replaced(Racing()):
+    with syscalls.override(Racing()):
         save(tmp_path, "x", "data-1")
     assert taken
     assert found(tmp_path) == ["data-1", "index"]
@@ -375,7 +375,7 @@ def test_a_file_that_is_taken_for_a_dead_one_before_it_is_locked(tmp_path: Path)
 def test_nothing_stays_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     save(tmp_path, "x", "data-1", "data-2")
-    with pytest.raises(StorageError), syscalls.replaced(FailingSystem(9, errno.EIO)):
+    with pytest.raises(StorageError), syscalls.override(FailingSystem(9, errno.EIO)):
         save(tmp_path, "x", "data-3", "data-4")
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -390,13 +390,13 @@ def test_the_lock_follows_the_path(tmp_path: Path) -> None:
     inode = os.fstat(fd).st_ino
     waits = threading.Event()
 
-    class Telling(syscalls.System):
+    class Telling(syscalls.SystemCalls):
         def flock(self, fd: int, operation: int) -> None:
             if os.fstat(fd).st_ino == inode:
                 waits.set()
             super().flock(fd, operation)
 
-    with syscalls.replaced(Telling()):
+    with syscalls.override(Telling()):
         waiting = threading.Thread(target=save, args=(path, "y", "data-2"))
         waiting.start()
         assert waits.wait(60)
@@ -410,13 +410,13 @@ def test_the_lock_follows_the_path(tmp_path: Path) -> None:
 
 def test_a_mark_is_seen_where_the_directory_is_the_same(tmp_path: Path) -> None:
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
-    with LocalStore(here, RULES).saving(others_commit=False) as saving:
+    with LocalStorage(here, RULES).saving(others_commit=False) as saving:
         mark = saving.mark()
         for path, expected in ((here, True), (elsewhere, False)):
-            with LocalStore(path, RULES).saving(others_commit=True) as other:
+            with LocalStorage(path, RULES).saving(others_commit=True) as other:
                 assert other.sees(mark, timeout_seconds=0.1) == expected
         save(here, "x", "data-1")  # another save takes it for nobody's leavings
-        LocalStore(here, RULES).collect(dry_run=False)
+        LocalStorage(here, RULES).collect(dry_run=False)
         assert mark in found(here)
     assert found(here) == ["data-1", "index"]
     assert not elsewhere.exists()
@@ -424,7 +424,7 @@ def test_a_mark_is_seen_where_the_directory_is_the_same(tmp_path: Path) -> None:
 
 def test_a_mark_goes_with_a_failed_save_and_with_what_it_made(tmp_path: Path) -> None:
     def fail() -> None:
-        with LocalStore(tmp_path / "a/b", RULES).saving(others_commit=False) as saving:
+        with LocalStorage(tmp_path / "a/b", RULES).saving(others_commit=False) as saving:
             saving.mark()
             raise ZeroDivisionError
 
@@ -446,7 +446,7 @@ def test_a_mark_may_come_in_sight_late(tmp_path: Path) -> None:
         time.sleep(0.1)
         (tmp_path / "a" / "mark").touch()
 
-    with LocalStore(tmp_path / "a", RULES).saving(others_commit=True) as other:
+    with LocalStorage(tmp_path / "a", RULES).saving(others_commit=True) as other:
         threading.Timer(0.2, come).start()
         assert other.sees("mark", timeout_seconds=60)
 
@@ -464,7 +464,7 @@ def test_a_link_that_another_save_has_committed_stays(
 ) -> None:
     """Two save the same step and link the same file. One is done; then the other fails."""
     old, new = two_steps
-    store = LocalStore(new, RULES)
+    store = LocalStorage(new, RULES)
 
     def fail() -> None:
         with store.saving(others_commit=False) as failing:
@@ -486,7 +486,7 @@ def test_a_link_that_another_save_has_committed_stays(
 def test_a_directory_that_is_removed_before_its_first_link(two_steps: tuple[Path, Path]) -> None:
     """As whoever cleans up the root does with what is still empty."""
 
-    class Removing(syscalls.System):
+    class Removing(syscalls.SystemCalls):
         left = 3
 
         def link(self, source: str, target: str) -> None:
@@ -496,7 +496,10 @@ def test_a_directory_that_is_removed_before_its_first_link(two_steps: tuple[Path
             super().link(source, target)
 
     old, new = two_steps
-    with syscalls.replaced(Removing()), LocalStore(new, RULES).saving(others_commit=False) as save:
+    with (
+        syscalls.override(Removing()),
+        LocalStorage(new, RULES).saving(others_commit=False) as save,
+    ):
         assert save.link(str(old), "data-1")
         assert not save.link(str(old), "data-9")
         save.commit(put("x", "data-1"))
@@ -510,7 +513,7 @@ def test_a_save_that_fails_takes_nothing_of_what_was_there(
 ) -> None:
     """A damaged step is saved again: until the commit its files are those of the old index."""
     old, new = two_steps
-    with LocalStore(new, RULES).saving(others_commit=False) as saving:
+    with LocalStorage(new, RULES).saving(others_commit=False) as saving:
         assert saving.link(str(old), "data-1")
         saving.write([new_file("data-2")])
         saving.commit(put("x", "data-1", "data-2"))
@@ -520,7 +523,7 @@ def test_a_save_that_fails_takes_nothing_of_what_was_there(
         (new / "data-1").write_bytes(raw)
 
     def fail() -> None:
-        with LocalStore(new, RULES).saving(others_commit=False) as failing:
+        with LocalStorage(new, RULES).saving(others_commit=False) as failing:
             assert failing.link(str(old), "data-1") is linked
             failing.forgo("data-1")
             assert found(new) == ["data-1", "data-2", "index"]
@@ -531,19 +534,19 @@ def test_a_save_that_fails_takes_nothing_of_what_was_there(
     assert found(new) == ["data-1", "data-2", "index"]
 
 
-class _NoLocks(syscalls.System):
+class _NoLocks(syscalls.SystemCalls):
     def flock(self, fd: int, operation: int) -> None:
         del fd, operation
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
 
-@pytest.mark.parametrize("calls", [syscalls.System(), _NoLocks()], ids=["locks", "no locks"])
+@pytest.mark.parametrize("calls", [syscalls.SystemCalls(), _NoLocks()], ids=["locks", "no locks"])
 def test_a_link_that_is_not_needed_goes(
-    two_steps: tuple[Path, Path], calls: syscalls.System
+    two_steps: tuple[Path, Path], calls: syscalls.SystemCalls
 ) -> None:
     old, new = two_steps
-    with syscalls.replaced(calls):
-        with LocalStore(new, RULES).saving(others_commit=False) as saving:
+    with syscalls.override(calls):
+        with LocalStorage(new, RULES).saving(others_commit=False) as saving:
             assert saving.link(str(old), "data-1")
             saving.forgo("data-1")
             saving.write([new_file("data-2")])
@@ -551,7 +554,7 @@ def test_a_link_that_is_not_needed_goes(
         assert found(new) == ["data-2", "index"]
 
         def fail() -> None:
-            with LocalStore(f"{new}0", RULES).saving(others_commit=False) as failing:
+            with LocalStorage(f"{new}0", RULES).saving(others_commit=False) as failing:
                 assert failing.link(str(old), "data-1")
                 raise RuntimeError
 

@@ -16,13 +16,13 @@ import pytest
 from cordwood.errors import ProcessError, StorageError
 from cordwood.index import Box
 from cordwood.io.uninterruptible import StoppedError
-from cordwood.io.write_chunk_files import Written
+from cordwood.io.write_chunk_files import WrittenFile
 from cordwood.plan.chunk_files import ChunkFile, NewFile, SmallFile
 from cordwood.processes import collective_save
 from cordwood.processes.collective_save import save_together
 from cordwood.processes.coordination import SINGLE_PROCESS, Processes
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.storage.multiprocess_staging import SharedStage
+from cordwood.storage.multiprocess_staging import MultiprocessStaging
 from tests.deaths import SILENCE_SECONDS, die_at_any_call
 from tests.processes.fake_processes import Died, FakeProcesses, run_processes
 
@@ -55,7 +55,7 @@ def save(
     rendezvous = Rendezvous(
         processes, "save x", timeout_seconds=100, silence_seconds=silence_seconds
     )
-    shared = SharedStage(path, rendezvous)
+    shared = MultiprocessStaging(path, rendezvous)
 
     def commit(_: str, reports: list[bytes]) -> None:
         before_commit(shared.stage.path)
@@ -82,7 +82,7 @@ def save(
         )
 
 
-def digests(written: Sequence[Sequence[Written]]) -> bytes:
+def digests(written: Sequence[Sequence[WrittenFile]]) -> bytes:
     return b"".join([found.digests for own in written for found in own])
 
 
@@ -246,15 +246,15 @@ def test_who_still_writes_and_is_interrupted_leaves_nothing(tmp_path: Path) -> N
 
     def work(processes: FakeProcesses) -> None:
         if processes.index == 0:
-            mark = SharedStage.mark
+            mark = MultiprocessStaging.mark
 
-            def noted(shared: SharedStage) -> str:
+            def noted(shared: MultiprocessStaging) -> str:
                 name = mark(shared)
                 stages.append(shared.stage.path)
                 return name
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(SharedStage, "mark", noted)
+                patch.setattr(MultiprocessStaging, "mark", noted)
                 try:
                     save(processes, tmp_path / "x", 1, fetch=interrupt(processes))
                 finally:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cordwood.errors import StorageError
-from cordwood.storage.path_kind import is_empty_file, is_folder, is_there, what_is_at
+from cordwood.storage.path_kind import is_empty_file, is_folder, kind_at, path_exists
 
 
 @pytest.fixture
@@ -37,15 +37,15 @@ def folder(tmp_path: Path) -> Path:
 )
 def test_each_question(folder: Path, name: str, what: str, empty: bool, there: bool) -> None:
     path = folder / name
-    assert what_is_at(path) == what
+    assert kind_at(path) == what
     assert is_folder(path) == (what == "a folder")
     assert is_empty_file(path) == empty
-    assert is_there(path) == there
+    assert path_exists(path) == there
 
 
 @pytest.mark.parametrize("name", ["loop", "loop/within"])
 def test_links_in_a_circle(folder: Path, name: str) -> None:
     with pytest.raises(StorageError, match="leads back to itself"):
-        what_is_at(folder / name)
+        kind_at(folder / name)
     assert not is_folder(folder / name)
-    assert is_there(folder / name) == (name == "loop")
+    assert path_exists(folder / name) == (name == "loop")

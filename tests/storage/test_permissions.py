@@ -90,7 +90,7 @@ def test_a_file_that_was_made_private_stays_so(tmp_path: Path, name: str, mode: 
     assert mode_of(path) == 0o644
     path.chmod(mode)
     watching = Watching(tmp_path)
-    with syscalls.replaced(watching):
+    with syscalls.override(watching):
         cordwood.save(path, TREE)
     assert mode_of(path) == mode
     assert watching.temporaries()
@@ -128,7 +128,7 @@ def test_the_group_stays(tmp_path: Path, name: str) -> None:
     os.chown(path, -1, 1234)
     path.chmod(0o640)
     watching = Watching(tmp_path)
-    with syscalls.replaced(watching):
+    with syscalls.override(watching):
         cordwood.save(path, TREE)
     assert (mode_of(path), path.stat().st_gid) == (0o640, 1234)
     for mode, group, _ in watching.temporaries():
@@ -141,7 +141,7 @@ def test_without_leave_to_keep_the_group_its_rights_go(
 ) -> None:
     """Those of its members who are others then, too."""
 
-    class Refusing(syscalls.System):
+    class Refusing(syscalls.SystemCalls):
         def chown(self, fd: int, group: int) -> None:
             raise PermissionError(1, "not a member")
 
@@ -151,12 +151,12 @@ def test_without_leave_to_keep_the_group_its_rights_go(
         pytest.skip("needs root, to change groups")
     os.chown(path, -1, 1234)
     path.chmod(mode)
-    with syscalls.replaced(Refusing()):
+    with syscalls.override(Refusing()):
         cordwood.save(path, TREE)
     assert (mode_of(path), path.stat().st_gid) == (expected, os.getegid())
 
 
-class Fixed(syscalls.System):
+class Fixed(syscalls.SystemCalls):
     """A file system that gives every file one mode, as FAT does."""
 
     def chmod(self, path: str | int, mode: int) -> None:
@@ -178,7 +178,7 @@ def test_modes_that_cannot_be_changed(
     monkeypatch.setattr(os, "fstat", lambda fd: fixed(fstat(fd)))
     monkeypatch.setattr(os, "lstat", lambda path, **options: fixed(lstat(path, **options)))
     os.umask(0o077)
-    with syscalls.replaced(Fixed()):
+    with syscalls.override(Fixed()):
         for number in range(2):
             for name in ("m.safetensors", "m.msgpack"):
                 cordwood.save(tmp_path / name, {"a": number})
@@ -196,7 +196,7 @@ def test_more_rights_that_cannot_be_taken_away_are_an_error(
         "cordwood.storage.file_transaction.creation_mode", lambda old, folder: 0o666
     )
     with (
-        syscalls.replaced(Fixed()),
+        syscalls.override(Fixed()),
         pytest.raises(PermissionError, match="while setting its permissions"),
     ):
         cordwood.save(path, {"a": 1})
@@ -211,7 +211,7 @@ def test_the_acl_stays(tmp_path: Path, name: str) -> None:
     value = acl(1234, 4, group=0, mask=4, other=0)
     set_acl(path, ACL, value)
     watching = Watching(tmp_path)
-    with syscalls.replaced(watching):
+    with syscalls.override(watching):
         cordwood.save(path, TREE)
     assert acl_of(path) == value
     for mode, _, found in watching.temporaries():
@@ -219,14 +219,14 @@ def test_the_acl_stays(tmp_path: Path, name: str) -> None:
 
 
 def test_without_leave_to_keep_the_acl_only_the_owner_has_rights(tmp_path: Path) -> None:
-    class Refusing(syscalls.System):
+    class Refusing(syscalls.SystemCalls):
         def set_attribute(self, fd: int, name: str, value: bytes | None) -> None:
             raise OSError(95, "no ACLs here")
 
     path = tmp_path / "m.safetensors"
     cordwood.save(path, TREE)
     set_acl(path, ACL, acl(1234, 0, group=4, mask=4, other=4))
-    with syscalls.replaced(Refusing()):
+    with syscalls.override(Refusing()):
         cordwood.save(path, TREE)
     assert mode_of(path) == 0o600
 
@@ -239,7 +239,7 @@ def test_an_acl_that_was_removed_does_not_come_back_from_the_directory(tmp_path:
     os.removexattr(path, ACL)
     path.chmod(0o660)
     watching = Watching(tmp_path)
-    with syscalls.replaced(watching):
+    with syscalls.override(watching):
         cordwood.save(path, TREE)
     assert (acl_of(path), mode_of(path)) == (None, 0o660)
     for mode, _, found in watching.temporaries():
@@ -252,7 +252,7 @@ def test_small_files_of_a_directory_stay_private(tmp_path: Path) -> None:
     for name in ("cordwood.json", "model.safetensors.index.json"):
         (path / name).chmod(0o600)
     watching = Watching(path)
-    with syscalls.replaced(watching):
+    with syscalls.override(watching):
         cordwood.save(path, TREE)
     assert watching.temporaries()
     assert all(mode & 0o077 == 0 for mode, *_ in watching.temporaries())
@@ -270,7 +270,7 @@ def test_the_zarr_layout_keeps_mode_group_and_acl_of_its_directory(tmp_path: Pat
     set_acl(path, DEFAULT_ACL, acl(4321, 5, group=5, mask=5, other=0))
     before = mode_of(path), path.stat().st_gid, acl_of(path), acl_of(path, DEFAULT_ACL)
     watching = Watching(tmp_path)
-    with syscalls.replaced(watching):
+    with syscalls.override(watching):
         cordwood.save(path, TREE)
     after = mode_of(path), path.stat().st_gid, acl_of(path), acl_of(path, DEFAULT_ACL)
     assert after == before
@@ -287,14 +287,14 @@ def test_a_private_directory_is_private_while_it_is_saved(
     path.chmod(0o700)
     exposed: list[str] = []
 
-    class Looking(syscalls.System):
+    class Looking(syscalls.SystemCalls):
         def fsync(self, fd: int) -> None:
             for each in tmp_path.iterdir():
                 if mode_of(each) & 0o077 and not each.name.endswith("lock"):
                     exposed.append(each.name)
             super().fsync(fd)
 
-    with syscalls.replaced(Looking()):
+    with syscalls.override(Looking()):
         cordwood.save(path, TREE)
     assert mode_of(path) == 0o700
     assert exposed == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cordwood.storage.save_ids import began_seconds, new_save_id
+from cordwood.storage.save_ids import new_save_id, start_seconds_of
 
 
 @pytest.mark.parametrize(
@@ -15,4 +15,4 @@ def test_an_id_tells_when_the_save_began(
     monkeypatch: pytest.MonkeyPatch, now: float, began: int
 ) -> None:
     monkeypatch.setattr("time.time", lambda: now)
-    assert began_seconds(f"data-{new_save_id()}-0-0.safetensors") == began
+    assert start_seconds_of(f"data-{new_save_id()}-0-0.safetensors") == began

@@ -13,12 +13,17 @@ from typing import Any
 import pytest
 
 from cordwood.errors import NotACheckpointError, StorageError
-from cordwood.io.uninterruptible import Check, run_apart
+from cordwood.io.uninterruptible import StopCheck, run_uninterruptible
 from cordwood.storage import syscalls
 from cordwood.storage.directories import count_files, remove_tree
 from cordwood.storage.directory_reader import LocalDirectory
-from cordwood.storage.hard_link_unchanged import carry
-from cordwood.storage.staging_directory import Stage, collect_stages, stale_stages, standing
+from cordwood.storage.hard_link_unchanged import link_unchanged
+from cordwood.storage.staging_directory import (
+    StagingDirectory,
+    collect_stages,
+    locate_directory,
+    stale_stages,
+)
 from cordwood.testing.faults.systems import CountingSystem
 from tests.alarms import interruptions
 from tests.children import run_python
@@ -37,15 +42,15 @@ def save(
     replaced: Callable[[str, set[str]], set[str]] | None = None,
 ) -> None:
     """Replace a directory by one of these files, and of what `replaced` leaves of the old."""
-    stage = Stage(path)
+    stage = StagingDirectory(path)
     keep = replaced or (lambda _, names: names)
 
     def prepare(there: str | None) -> Callable[[str], None]:
         if there is not None:
-            carry(there, stage, keep)
-        return lambda old: carry(old, stage, keep, late=True)
+            link_unchanged(there, stage, keep)
+        return lambda old: link_unchanged(old, stage, keep, late=True)
 
-    def run(check: Check) -> None:
+    def run(check: StopCheck) -> None:
         with stage.reporting():
             stage.begin()
             for name, data in files.items():
@@ -55,7 +60,7 @@ def save(
                 stage.write(name, [data])
             stage.commit(prepare)
 
-    run_apart(run)
+    run_uninterruptible(run)
 
 
 def tree(path: Path) -> dict[str, bytes]:
@@ -78,13 +83,17 @@ class NoLinks(CountingSystem):
         raise OSError(errno.EPERM, "no links here", source)
 
 
-BOTH = pytest.mark.parametrize("calls", [syscalls.System, NoExchange], ids=["exchange", "rename"])
+BOTH = pytest.mark.parametrize(
+    "calls", [syscalls.SystemCalls, NoExchange], ids=["exchange", "rename"]
+)
 
 
 @BOTH
-def test_a_directory_is_made_and_replaced(tmp_path: Path, calls: type[syscalls.System]) -> None:
+def test_a_directory_is_made_and_replaced(
+    tmp_path: Path, calls: type[syscalls.SystemCalls]
+) -> None:
     path = tmp_path / "a" / "ckpt"
-    with syscalls.replaced(calls()):
+    with syscalls.override(calls()):
         save(path, {"x/y": b"1", "z": b"2"})
         assert tree(path) == {"x/y": b"1", "z": b"2"}
         save(path, {"x/w": b"3"})
@@ -93,7 +102,7 @@ def test_a_directory_is_made_and_replaced(tmp_path: Path, calls: type[syscalls.S
 
 
 @BOTH
-def test_what_is_not_replaced_is_linked(tmp_path: Path, calls: type[syscalls.System]) -> None:
+def test_what_is_not_replaced_is_linked(tmp_path: Path, calls: type[syscalls.SystemCalls]) -> None:
     path = tmp_path / "ckpt"
     save(path, {"mine/0": b"old", "mine/notes": b"kept", "other/deep/0": b"other", "top": b"top"})
     (path / "empty").mkdir(mode=0o750)
@@ -106,7 +115,7 @@ def test_what_is_not_replaced_is_linked(tmp_path: Path, calls: type[syscalls.Sys
     def replaced(folder: str, names: set[str]) -> set[str]:
         return {"0"} if folder == "mine" else set()
 
-    with syscalls.replaced(calls()):
+    with syscalls.override(calls()):
         save(path, {"mine/1": b"new"}, replaced=replaced)
     assert (path / "other/deep/0").stat().st_ino == inode
     assert (path / "other/deep/0").stat().st_nlink == 1
@@ -136,7 +145,7 @@ def test_files_are_copied_where_there_are_no_links(tmp_path: Path) -> None:
     path = tmp_path / "ckpt"
     save(path, {"other/0": bytes(range(256)) * 50_000, "top": b""})
     before = tree(path)
-    with syscalls.replaced(NoLinks()):
+    with syscalls.override(NoLinks()):
         save(path, {"new": b"1"}, replaced=nothing)
         assert tree(path) == {**before, "new": b"1"}
         (path / "link").symlink_to("top")
@@ -157,7 +166,9 @@ def test_a_file_in_the_way_is_not_replaced(tmp_path: Path) -> None:
 
 
 @BOTH
-def test_what_came_at_the_last_moment_is_kept(tmp_path: Path, calls: type[syscalls.System]) -> None:
+def test_what_came_at_the_last_moment_is_kept(
+    tmp_path: Path, calls: type[syscalls.SystemCalls]
+) -> None:
     path = tmp_path / "ckpt"
     save(path, {"a": b"old", "sub/b": b"old"})
 
@@ -167,7 +178,7 @@ def test_what_came_at_the_last_moment_is_kept(tmp_path: Path, calls: type[syscal
             (path / "sub" / "late").write_bytes(b"late")
             super().exchange(one, other)
 
-    with syscalls.replaced(Late()):
+    with syscalls.override(Late()):
         save(path, {"a": b"new"}, replaced=lambda folder, names: {"a"} if not folder else set())
     assert tree(path) == {"a": b"new", "sub/b": b"old", "late": b"late", "sub/late": b"late"}
 
@@ -184,9 +195,9 @@ def test_symlinks_to_the_directory_are_followed(tmp_path: Path) -> None:
 def test_what_cannot_be_replaced(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match="expected the path of a directory to save"):
-        Stage(tmp_path / "file")
+        StagingDirectory(tmp_path / "file")
     with pytest.raises(NotACheckpointError, match="mount point, which cannot be replaced; save to"):
-        Stage("/")
+        StagingDirectory("/")
     with pytest.raises(OSError, match="while creating its directory; what was there before is"):
         save(tmp_path / "file" / "ckpt", {})
     assert os.listdir(tmp_path) == ["file"]
@@ -196,13 +207,13 @@ def test_what_cannot_be_replaced(tmp_path: Path) -> None:
 def test_a_directory_that_is_read_is_not_removed_under_the_reader(
     tmp_path: Path, locks: bool
 ) -> None:
-    class NoLocks(syscalls.System):
+    class NoLocks(syscalls.SystemCalls):
         def flock(self, fd: int, operation: int) -> None:
             raise OSError(errno.ENOLCK, "no locks here")
 
     path = tmp_path / "ckpt"
     save(path, {"a": b"old"})
-    with syscalls.replaced(syscalls.System() if locks else NoLocks()):
+    with syscalls.override(syscalls.SystemCalls() if locks else NoLocks()):
         with LocalDirectory(path) as directory:
             directory.hold()
             save(path, {"a": b"new"})
@@ -247,11 +258,11 @@ class Crashing(CountingSystem):
 def test_stages_of_the_dead_are_removed_and_those_of_the_living_stay(tmp_path: Path) -> None:
     path = tmp_path / "ckpt"
     save(path, {"a": b"old"})
-    with syscalls.replaced(Crashing("exchange")), pytest.raises(Crash):
+    with syscalls.override(Crashing("exchange")), pytest.raises(Crash):
         save(path, {"a": b"dead"})
     (dead,) = stale_stages(path)
     assert tree(path) == {"a": b"old"}
-    living = Stage(path)
+    living = StagingDirectory(path)
     living.begin()
     assert not os.path.exists(dead)
     assert stale_stages(path) == [living.path]
@@ -266,22 +277,22 @@ def test_a_stage_that_was_exchanged_meanwhile_is_not_removed(tmp_path: Path) -> 
     """The cleaner opened what is the checkpoint by now, and gets its lock."""
     path = tmp_path / "ckpt"
     save(path, {"a": b"old"})
-    stage = Stage(path)
+    stage = StagingDirectory(path)
     stage.begin()
     stage.write("a", [b"new"])
 
-    class Slow(syscalls.System):
+    class Slow(syscalls.SystemCalls):
         done = False
 
         def flock(self, fd: int, operation: int) -> None:
             if operation & fcntl.LOCK_NB and not self.done:
                 self.done = True
-                with syscalls.replaced(syscalls.System()):
+                with syscalls.override(syscalls.SystemCalls()):
                     stage.commit(lambda _: lambda _: None)
             super().flock(fd, operation)
 
     slow = Slow()
-    with syscalls.replaced(slow):
+    with syscalls.override(slow):
         save(path, {"b": b"next"}, replaced=nothing)
     assert slow.done
     assert tree(path) == {"a": b"new", "b": b"next"}
@@ -293,16 +304,16 @@ def test_without_exchange_a_crash_leaves_the_old_one_to_be_found(
 ) -> None:
     path = tmp_path / "ckpt"
     save(path, {"a": b"old", "b": b"other"})
-    assert standing(path) == str(path)
+    assert locate_directory(path) == str(path)
 
     def replaced(folder: str, names: set[str]) -> set[str]:
         return {"a"}
 
     crashing = Crashing(*crash, exchanges=False)
-    with syscalls.replaced(crashing), pytest.raises(Crash):
+    with syscalls.override(crashing), pytest.raises(Crash):
         save(path, {"a": b"new"}, replaced=replaced)
-    assert tree(Path(standing(path)))["b"] == b"other"
-    with syscalls.replaced(NoExchange()):
+    assert tree(Path(locate_directory(path)))["b"] == b"other"
+    with syscalls.override(NoExchange()):
         save(path, {"a": b"newer"}, replaced=replaced)
     assert tree(path) == {"a": b"newer", "b": b"other"}
     assert os.listdir(tmp_path) == ["ckpt"]
@@ -319,7 +330,7 @@ def test_a_failed_rename_is_taken_back(tmp_path: Path) -> None:
             super().replace(source, target)
 
     with (
-        syscalls.replaced(Failing()),
+        syscalls.override(Failing()),
         pytest.raises(StorageError, match="while putting it in place; what was there before is"),
     ):
         save(path, {"a": b"new"})
@@ -338,7 +349,7 @@ def test_a_failure_after_the_exchange_says_so(tmp_path: Path) -> None:
             super().fsync(fd)
 
     message = "while flushing its parent directory to the disk; the new directory is in place and"
-    with syscalls.replaced(Failing()), pytest.raises(StorageError, match=message) as caught:
+    with syscalls.override(Failing()), pytest.raises(StorageError, match=message) as caught:
         save(path, {"a": b"new"})
     assert caught.value.errno == errno.EIO
     assert tree(path) == {"a": b"new"}
@@ -348,7 +359,7 @@ def test_a_failure_after_the_exchange_says_so(tmp_path: Path) -> None:
 
 def test_an_exception_while_preparing_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "new" / "ckpt"
-    stage = Stage(path)
+    stage = StagingDirectory(path)
 
     def prepare(_there: str | None) -> Callable[[str], None]:
         raise ZeroDivisionError
@@ -365,7 +376,7 @@ def test_an_exception_while_preparing_changes_nothing(tmp_path: Path) -> None:
 
 
 @BOTH
-def test_savers_in_a_crowd_lose_nothing(tmp_path: Path, calls: type[syscalls.System]) -> None:
+def test_savers_in_a_crowd_lose_nothing(tmp_path: Path, calls: type[syscalls.SystemCalls]) -> None:
     """Each brings in its own file and keeps all others."""
     path = tmp_path / "ckpt"
 
@@ -378,7 +389,7 @@ def test_savers_in_a_crowd_lose_nothing(tmp_path: Path, calls: type[syscalls.Sys
                 replaced=lambda _, names: {name + ".last"} & names,
             )
 
-    with syscalls.replaced(calls()):
+    with syscalls.override(calls()):
         in_threads(work)
     found = tree(path)
     assert found == {
@@ -437,7 +448,7 @@ def test_a_link_in_place_of_a_new_stage_is_not_followed(tmp_path: Path) -> None:
     save(path, {"a": b"1"})
     path.chmod(0o777)
     elsewhere.mkdir(0o700)
-    with syscalls.replaced(LinkedElsewhere(elsewhere)), pytest.raises(OSError, match="run"):
+    with syscalls.override(LinkedElsewhere(elsewhere)), pytest.raises(OSError, match="run"):
         save(path, {"a": b"2"})
     assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o700
     assert list(elsewhere.iterdir()) == []
@@ -461,7 +472,7 @@ def test_a_forked_child_keeps_no_lock(tmp_path: Path) -> None:
         import cordwood
         from cordwood.storage import syscalls
 
-        class Forking(syscalls.System):
+        class Forking(syscalls.SystemCalls):
             children = []
             def fsync(self, fd):
                 pid = os.fork()
@@ -471,7 +482,7 @@ def test_a_forked_child_keeps_no_lock(tmp_path: Path) -> None:
                 super().fsync(fd)
 
         path = {str(tmp_path / "c")!r}
-        with syscalls.replaced(Forking()):
+        with syscalls.override(Forking()):
             cordwood.save(path, {{"a": np.ones(3)}}, layout="zarr")
         try:
             cordwood.save(path, {{"a": np.ones(4)}}, layout="zarr")

@@ -15,7 +15,13 @@ import pytest
 from cordwood.errors import StorageError, UnsupportedFormatError
 from cordwood.storage import syscalls
 from cordwood.storage.object_store_client import ObjectStore
-from cordwood.storage.step_storage import Entry, LocalSteps, ObjectSteps, StepPlace, steps_at
+from cordwood.storage.step_storage import (
+    LocalStepStorage,
+    ObjectStepStorage,
+    StepEntry,
+    StepStorage,
+    open_step_storage,
+)
 from cordwood.storage.urls import parse_url
 from cordwood.testing.faults.systems import CountingSystem, FailingSystem
 
@@ -30,8 +36,8 @@ class Root:
         self.folder = folder / "run"
         self.url = f"memory://tests-of-steps/{next(_numbers)}"
 
-    def place(self) -> StepPlace:
-        return steps_at(str(self.folder) if self.kind == "local" else self.url, "index")
+    def place(self) -> StepStorage:
+        return open_step_storage(str(self.folder) if self.kind == "local" else self.url, "index")
 
     def put(self, name: str) -> None:
         if self.kind == "local":
@@ -52,7 +58,7 @@ class Root:
         return ObjectStore(url)
 
 
-def look(place: StepPlace) -> Mapping[str, Entry]:
+def look(place: StepStorage) -> Mapping[str, StepEntry]:
     return place.entries(lambda _: True)
 
 
@@ -117,7 +123,7 @@ def test_what_is_set_aside_lies_there_until_its_step_is_saved(root: Root) -> Non
     place = root.place()
     place.set_aside("10")
     place.sweep()
-    assert look(place).get("10", Entry(None)).stamp is None
+    assert look(place).get("10", StepEntry(None)).stamp is None
     assert any(name.endswith("/data") for name in root.files())
     root.put("10/index")
     place.sweep()
@@ -163,11 +169,11 @@ def test_removal(root: Root) -> None:
 
 
 def test_a_path_and_a_url_of_a_file_are_one_place(tmp_path: Path) -> None:
-    place = steps_at(tmp_path.as_uri(), "index")
-    assert isinstance(place, LocalSteps)
+    place = open_step_storage(tmp_path.as_uri(), "index")
+    assert isinstance(place, LocalStepStorage)
     assert place.name == str(tmp_path)
     assert place.path_of("7") == f"{tmp_path}/7"
-    assert isinstance(steps_at("memory://a", "index"), ObjectSteps)
+    assert isinstance(open_step_storage("memory://a", "index"), ObjectStepStorage)
 
 
 def test_what_is_in_use_stays(tmp_path: Path) -> None:
@@ -186,7 +192,7 @@ def test_what_is_in_use_stays(tmp_path: Path) -> None:
 def calls_of_removal(tmp_path: Path) -> list[str]:
     root = filled(tmp_path)
     counting = CountingSystem()
-    with syscalls.replaced(counting):
+    with syscalls.override(counting):
         root.place().remove(["10"])
     return counting.made
 
@@ -205,7 +211,7 @@ def test_a_removal_that_fails_anywhere_leaves_whole_steps(tmp_path: Path) -> Non
     assert made.index("replace") < made.index("fsync") < len(made) - made[::-1].index("unlink")
     for number, call in enumerate(made, start=1):
         root = filled(tmp_path / str(number))
-        with syscalls.replaced(FailingSystem(number, errno.EIO)), suppress(OSError):
+        with syscalls.override(FailingSystem(number, errno.EIO)), suppress(OSError):
             root.place().remove(["10"])
         entries = look(root.place())
         assert entries["20"].stamp is not None
@@ -221,7 +227,7 @@ def test_an_empty_entry(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "8").mkdir()
     (tmp_path / "8" / "notes").write_text("")
-    place = steps_at(tmp_path, "index")
+    place = open_step_storage(tmp_path, "index")
     for entry in ("7", "8", "9"):
         place.remove_empty(entry)
     assert os.listdir(tmp_path) == ["8"]
@@ -249,14 +255,14 @@ def test_there_are_no_pins_in_object_stores() -> None:
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
 def test_there_are_no_pins_in_file_systems_without_locks(tmp_path: Path, code: int) -> None:
-    class Lockless(syscalls.System):
+    class Lockless(syscalls.SystemCalls):
         def flock(self, fd: int, operation: int) -> None:
             raise OSError(code, os.strerror(code))
 
     place = filled(tmp_path).place()
     before = sorted(os.listdir(tmp_path / "run/10"))
     with (
-        syscalls.replaced(Lockless()),
+        syscalls.override(Lockless()),
         pytest.raises(UnsupportedFormatError, match="no locks to pin a step by"),
         place.pin("10"),
     ):
@@ -268,7 +274,7 @@ def test_a_lock_of_the_root_that_somebody_holds_is_not_waited_for_beyond_the_tim
     tmp_path: Path,
 ) -> None:
     folder = filled(tmp_path).folder
-    place = steps_at(str(folder), "index", timeout_seconds=0.05)
+    place = open_step_storage(str(folder), "index", timeout_seconds=0.05)
     fd = os.open(folder / ".steps.cordwood-lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(fd, fcntl.LOCK_EX)
     before = place.entries(lambda _: True)

@@ -14,8 +14,8 @@ import pytest
 from cordwood.errors import StorageError, TruncatedError
 from cordwood.storage import syscalls
 from cordwood.storage.file_transaction import temporary_path
-from cordwood.storage.syscalls import System
-from cordwood.storage.temporary_file import UnnamedFile, folder_beside
+from cordwood.storage.syscalls import SystemCalls
+from cordwood.storage.temporary_file import UnnamedTemporaryFile, scratch_directory
 from cordwood.testing.faults.systems import CountingSystem, FailingSystem
 
 NAME = "models/m.msgpack.zst"
@@ -30,9 +30,9 @@ class Named(CountingSystem):
         return super()._make(number, name, call, args)
 
 
-@pytest.fixture(params=[System, Named], ids=["unnamed", "named for a moment"])
-def kind(request: pytest.FixtureRequest) -> Iterator[type[System]]:
-    with syscalls.replaced(request.param()):
+@pytest.fixture(params=[SystemCalls, Named], ids=["unnamed", "named for a moment"])
+def kind(request: pytest.FixtureRequest) -> Iterator[type[SystemCalls]]:
+    with syscalls.override(request.param()):
         yield request.param
 
 
@@ -43,7 +43,7 @@ def descriptors() -> int:
 @pytest.mark.usefixtures("kind")
 def test_what_is_appended_is_read(tmp_path: Path) -> None:
     before = descriptors()
-    with UnnamedFile(tmp_path, NAME) as file:
+    with UnnamedTemporaryFile(tmp_path, NAME) as file:
         assert list(tmp_path.iterdir()) == []
         file.reserve(1 << 20)
         for number in range(10):
@@ -65,7 +65,7 @@ def test_what_is_appended_is_read(tmp_path: Path) -> None:
 
 def test_it_is_in_no_directory(tmp_path: Path) -> None:
     counting = CountingSystem()
-    with syscalls.replaced(counting), UnnamedFile(tmp_path, NAME) as file:
+    with syscalls.override(counting), UnnamedTemporaryFile(tmp_path, NAME) as file:
         found = os.fstat(file.opened[0])
         assert (found.st_nlink, found.st_dev) == (0, tmp_path.stat().st_dev)
     assert counting.made == ["open"]
@@ -76,12 +76,12 @@ def test_what_a_killed_one_had_left_goes(tmp_path: Path) -> None:
     stale.touch()
     others = Path(temporary_path(str(tmp_path), "other"))
     others.touch()
-    with syscalls.replaced(Named()), UnnamedFile(tmp_path, NAME):
+    with syscalls.override(Named()), UnnamedTemporaryFile(tmp_path, NAME):
         assert list(tmp_path.iterdir()) == [others]
 
 
 def use(folder: Path) -> None:
-    with UnnamedFile(folder, NAME) as file:
+    with UnnamedTemporaryFile(folder, NAME) as file:
         file.reserve(500)
         file.append(b"x" * 400)
         file.append(b"y" * 300)
@@ -94,7 +94,7 @@ def test_any_call_fails(tmp_path: Path, code: int) -> None:
     messages = []
     for number in range(1, 6):  # open, fallocate, pwrite, pwrite, fsync
         with (
-            syscalls.replaced(FailingSystem(number, code)),
+            syscalls.override(FailingSystem(number, code)),
             pytest.raises(StorageError) as caught,
         ):
             use(tmp_path)
@@ -118,22 +118,22 @@ def test_any_call_fails(tmp_path: Path, code: int) -> None:
 
 
 def test_a_disk_that_reserves_nothing_will_do(tmp_path: Path) -> None:
-    with syscalls.replaced(FailingSystem(2, errno.EOPNOTSUPP)):
+    with syscalls.override(FailingSystem(2, errno.EOPNOTSUPP)):
         use(tmp_path)
 
 
 def test_where_it_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=re.escape(f"in {tmp_path / 'no'} for")) as caught:
-        UnnamedFile(tmp_path / "no", NAME)
+        UnnamedTemporaryFile(tmp_path / "no", NAME)
     assert (caught.value.errno, caught.value.filename) == (errno.ENOENT, NAME)
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="pass scratch="):
-        UnnamedFile(tmp_path / "file", NAME)
+        UnnamedTemporaryFile(tmp_path / "file", NAME)
     with (
-        syscalls.replaced(FailingSystem(1, errno.EACCES)),
+        syscalls.override(FailingSystem(1, errno.EACCES)),
         pytest.raises(StorageError, match=r"^\[Errno 13\] Permission denied while creating a"),
     ):
-        UnnamedFile(tmp_path, NAME)
+        UnnamedTemporaryFile(tmp_path, NAME)
 
 
 @pytest.mark.parametrize("call", ["open", "unlink", "fallocate", "pwrite"])
@@ -151,7 +151,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, call: str, base: type[Count
             return result
 
     before = descriptors()
-    with syscalls.replaced(Interrupted()):
+    with syscalls.override(Interrupted()):
         if call == "unlink" and base is CountingSystem:
             use(tmp_path)  # which has no name to remove
         else:
@@ -164,11 +164,11 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, call: str, base: type[Count
 def test_the_disk_that_a_destination_is_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "run" / "100")
-    assert folder_beside(tmp_path / "run" / "m.safetensors") == str(tmp_path / "run")
-    assert folder_beside(tmp_path / "run") == str(tmp_path / "run")
-    assert folder_beside(f"{tmp_path}/run/") == str(tmp_path / "run")
-    assert folder_beside(tmp_path / "link") == str(tmp_path / "run")
-    assert folder_beside(tmp_path / "new" / "a" / "b") == str(tmp_path)
+    assert scratch_directory(tmp_path / "run" / "m.safetensors") == str(tmp_path / "run")
+    assert scratch_directory(tmp_path / "run") == str(tmp_path / "run")
+    assert scratch_directory(f"{tmp_path}/run/") == str(tmp_path / "run")
+    assert scratch_directory(tmp_path / "link") == str(tmp_path / "run")
+    assert scratch_directory(tmp_path / "new" / "a" / "b") == str(tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert folder_beside("m.msgpack") == str(tmp_path)
-    assert folder_beside("/") == "/"
+    assert scratch_directory("m.msgpack") == str(tmp_path)
+    assert scratch_directory("/") == "/"

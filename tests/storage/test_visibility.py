@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from cordwood.processes import wait_log
-from cordwood.storage.visibility import comes_in_sight
+from cordwood.storage.visibility import wait_until_visible
 
 
 def test_a_mark_that_comes_late_is_reported(
@@ -16,10 +16,10 @@ def test_a_mark_that_comes_late_is_reported(
     monkeypatch.setattr(wait_log, "REPORT_SECONDS", 1e-9)
     looks = iter([False, False, True])
     with caplog.at_level(logging.WARNING, "cordwood"):
-        assert comes_in_sight(lambda: next(looks), "run/.mark", timeout_seconds=60)
+        assert wait_until_visible(lambda: next(looks), "run/.mark", timeout_seconds=60)
     assert len(caplog.records) == 2
     assert all("waiting for run/.mark, which process 0" in each.message for each in caplog.records)
 
 
 def test_a_mark_that_does_not_come_is_given_up() -> None:
-    assert not comes_in_sight(lambda: False, "run/.mark", timeout_seconds=0)
+    assert not wait_until_visible(lambda: False, "run/.mark", timeout_seconds=0)

@@ -17,8 +17,8 @@ from cordwood.formats.file_formats import open_source, read_file_index
 from cordwood.formats.opened import Contents
 from cordwood.formats.sniff import other_than
 from cordwood.index import Box, Leaf
-from cordwood.io.gc_pause import collector_paused
-from cordwood.io.progress import Report, metering
+from cordwood.io.gc_pause import gc_paused
+from cordwood.io.progress import Report, report_progress
 from cordwood.io.source_digests import SourceDigests
 from cordwood.keypath import format_path
 from cordwood.loading.as_saved import fit_as_saved
@@ -205,7 +205,7 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         placing = Placing(mesh, rules, shardings)
         check_wishes(like, to=to, cast=cast, missing=missing, extra=extra, placing=placing)
         check = not mmap if verify is None else verify
-        with collector_paused():
+        with gc_paused():
             part = self._part(select, rename, transpose)
             index = part.stored
             if like is None:
@@ -240,7 +240,7 @@ class Checkpoint(Mapping[str, StoredLeaf]):
             check_x64(self.path, targets, has_like=like is not None, cast=cast)
             if index is not self.index:
                 targets = self._own(part, targets)
-            with metering(sum(map(size_of, targets)) if progress else 0, progress):
+            with report_progress(sum(map(size_of, targets)) if progress else 0, progress):
                 values = self.restore(targets, mmap=mmap, verify=check, alias=alias)
             return fitted.rebuild(values)
 

@@ -14,8 +14,8 @@ from cordwood.api.stored_leaf import StoredLeaf
 from cordwood.index import ARRAY_KINDS, Box, Encoded, Index, Inline, Leaf, LeafSpec
 from cordwood.io.execute_load import read_moves
 from cordwood.io.lazy_array import LazyArray
-from cordwood.io.progress import Meter
-from cordwood.io.scratch_buffer import Scratch
+from cordwood.io.progress import ProgressMeter
+from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.keypath import format_path
 from cordwood.loading.leaf_conversion import convert, transpose_copy
 from cordwood.loading.leaf_target import Target
@@ -23,7 +23,7 @@ from cordwood.loading.read_parts import read_parts
 from cordwood.plan.contiguous_leaves import extents_of, moves_within
 from cordwood.plan.transpose_leaves import Axes, permuted, stored_box
 from cordwood.sharding.box import whole
-from cordwood.tree.leaves import Promised
+from cordwood.tree.leaves import AbstractArray
 from cordwood.tree.long_double import has_padding, without_padding
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -58,7 +58,7 @@ class StoredLeaves:
         numbers: Sequence[int],
         wanted: Sequence[str],
         axes: Mapping[int, Axes],
-        meter: Meter | None,
+        meter: ProgressMeter | None,
     ) -> None:
         own = [checkpoint.index.leaves[number] for number in numbers]
         self._checkpoint = checkpoint
@@ -74,14 +74,14 @@ class StoredLeaves:
 
     def fetch(self, stand_in: Any) -> Any:
         """Return the leaf that one of `stand_ins` stands for: an array, lazy or not, or a value."""
-        return self._array(stand_in.number) if type(stand_in) is Promised else stand_in
+        return self._array(stand_in.number) if type(stand_in) is AbstractArray else stand_in
 
     def _stand_in(self, number: int, leaf: Leaf) -> Any:
         """Return what stands for a leaf in the tree whose save is planned: a small value itself."""
         if leaf.kind in ("jax", "numpy", "prng_key"):
             dtype = self._wanted[number]
             weak_type = leaf.weak_type and dtype == leaf.dtype
-            return Promised(
+            return AbstractArray(
                 LeafSpec(leaf.key_path, leaf.kind, leaf.shape, dtype, weak_type, leaf.prng_impl),
                 number,
             )
@@ -141,7 +141,7 @@ class StoredLeaves:
 
         def read_into(start: int, target: memoryview) -> None:
             if not hasattr(self._threads, "scratch"):
-                self._threads.scratch = Scratch()
+                self._threads.scratch = ScratchBuffer()
             scratch = self._threads.scratch
             moves = moves_within(extents, start, start + len(target))
             digests = checkpoint.digests

@@ -27,9 +27,9 @@ from cordwood.formats.hugging_face.save import HUGGING_FACE
 from cordwood.formats.hugging_face.save import refuse_foreign as refuse_to_replace
 from cordwood.formats.save_plan import plan_job, require_strings
 from cordwood.index import Index
-from cordwood.io.background_save import raise_unreported, wait_for
-from cordwood.io.gc_pause import collector_paused
-from cordwood.io.progress import Meter, Report
+from cordwood.io.background_save import raise_unreported, wait_for_saves
+from cordwood.io.gc_pause import gc_paused
+from cordwood.io.progress import ProgressMeter, Report
 from cordwood.loading.cast import Cast, cast_dtypes
 from cordwood.message_text import printable, size_text
 from cordwood.plan.path_patterns import Select
@@ -39,8 +39,8 @@ from cordwood.processes import rendezvous as rendezvous_module
 from cordwood.processes.coordination import SINGLE_PROCESS
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
 from cordwood.sharding.box import element_count, whole
-from cordwood.storage.path_kind import is_same_place
-from cordwood.storage.temporary_file import folder_beside
+from cordwood.storage.path_kind import is_same_path
+from cordwood.storage.temporary_file import scratch_directory
 from cordwood.storage.urls import local_or_url, parse_url
 from cordwood.tree.flatten import Flat, build
 from cordwood.tree.structure import leaf_paths
@@ -196,7 +196,7 @@ def convert(
     name = source.path if isinstance(source, Checkpoint) else os.fspath(local_or_url(source))
     _refuse_itself(name, os.fspath(path))
     raise_unreported()
-    wait_for(path)
+    wait_for_saves(path)
     is_one = select is not None or bool(rename) or isinstance(cast, Mapping)
     is_one = is_one or transpose is not None
     is_one = is_one or (prefix, to_prefix) != (None, None) or not holds_many
@@ -211,7 +211,7 @@ def convert(
         refuse_existing(path, row, written, beside=beside, overwrite=overwrite)
 
     refuse()
-    with ExitStack() as stack, collector_paused():
+    with ExitStack() as stack, gc_paused():
         parts = []
         for each, to in prefixes.items():
             opened = stack.enter_context(
@@ -228,12 +228,12 @@ def convert(
         if progress is not None:
             indexes = [part.stored for part in parts]
             size = sum([_size(i, [leaf.dtype for leaf in i.leaves]) for i in indexes])
-            meter = Meter(size, progress)
+            meter = ProgressMeter(size, progress)
         sources = [
             StoredLeaves(part.checkpoint, part.stored, part.numbers, part.dtypes, part.axes, meter)
             for part in parts
         ]
-        wait_for(path)  # once more: to decompress a source takes its time
+        wait_for_saves(path)  # once more: to decompress a source takes its time
         refuse()
         for part, leaves in zip(parts, sources, strict=True):
             _write(path, row, part, leaves, compression, max_shard_bytes)
@@ -328,7 +328,7 @@ def _opened(
         return nullcontext(source)
     if scratch is None:
         in_a_store = parse_url(destination) is not None
-        scratch = folder_beside(local_or_url(source if in_a_store else destination))
+        scratch = scratch_directory(local_or_url(source if in_a_store else destination))
     return open_checkpoint(source, prefix=prefix, max_bytes=max_bytes, scratch=scratch)
 
 
@@ -376,5 +376,5 @@ def _write(
 
 
 def _refuse_itself(source: str, destination: str) -> None:
-    if is_same_place(source, destination):
+    if is_same_path(source, destination):
         raise ValueError(f"{source} would be converted into itself: write to another path")

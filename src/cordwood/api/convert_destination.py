@@ -18,8 +18,8 @@ from cordwood.formats.packs.locate import store_at
 from cordwood.formats.packs.open import read_index_bytes
 from cordwood.formats.step_directories import step_number
 from cordwood.manager.step_record import KEY, PREFIX_KEY, decode_record
-from cordwood.storage.path_kind import is_empty_file, name_of, what_is_at
-from cordwood.storage.staging_directory import standing
+from cordwood.storage.path_kind import is_empty_file, kind_at, last_name
+from cordwood.storage.staging_directory import locate_directory
 from cordwood.storage.urls import parse_url
 
 _log = logging.getLogger("cordwood")
@@ -33,7 +33,7 @@ def refuse_unknown_suffix(path: str | os.PathLike[str]) -> None:
     """
     text = os.fspath(path)
     suffix = Path(text).suffix
-    if text.endswith("/") or not suffix[1:].isalpha() or what_is_at(path) != "nothing":
+    if text.endswith("/") or not suffix[1:].isalpha() or kind_at(path) != "nothing":
         return
     suffixes = ", ".join([row.suffix for row in FORMATS if row.suffix and row.writable])
     raise UnsupportedFormatError(
@@ -104,12 +104,12 @@ def _tree(prefix: str) -> str:
 def _prefixes_at(path: str | os.PathLike[str], row: Format | Layout) -> list[str] | None:
     """Return the prefixes of the checkpoint at `path`, [""] for a file; None: there is none."""
     if not isinstance(row, Layout):
-        return None if what_is_at(path) == "nothing" or is_empty_file(path) else [""]
+        return None if kind_at(path) == "nothing" or is_empty_file(path) else [""]
     if parse_url(path) is not None:
         data = store_at(path).read_index()
         return None if data is None else sorted(decode_index(data))
-    place = Path(standing(path))
-    there = layout_at(place) if what_is_at(place) == "a folder" else None
+    place = Path(locate_directory(path))
+    there = layout_at(place) if kind_at(place) == "a folder" else None
     return None if there is None else list(module_of(there).prefixes_at(place))
 
 
@@ -139,7 +139,7 @@ def without_other_steps_record(
     """
     if row.name == "hugging_face":
         return {name: value for name, value in strings.items() if name not in (KEY, PREFIX_KEY)}
-    number = step_number(name_of(destination))
+    number = step_number(last_name(destination))
     if KEY not in strings or number is None:
         return strings
     step = None

@@ -15,8 +15,8 @@ from cordwood.formats.packs.locate import store_at
 from cordwood.formats.sniff import recognise
 from cordwood.formats.step_directories import listed, sorted_steps
 from cordwood.storage.open_files import LocalFile
-from cordwood.storage.path_kind import what_is_at
-from cordwood.storage.staging_directory import standing
+from cordwood.storage.path_kind import kind_at
+from cordwood.storage.staging_directory import locate_directory
 from cordwood.storage.urls import local_or_url, parse_url
 
 
@@ -63,8 +63,8 @@ def detect(path: str | os.PathLike[str]) -> Detected:
     text = os.fspath(path)
     if parse_url(path) is not None:
         return _in_a_store(text)
-    place = Path(standing(path))
-    what = what_is_at(place)
+    place = Path(locate_directory(path))
+    what = kind_at(place)
     if what == "a folder":
         row = layout_to_read(place)
         if row is not None:

@@ -15,7 +15,7 @@ from cordwood.api.diff_operands import Side, StoredSide, TreeSide
 from cordwood.api.diff_result import Diff, LeafDiff
 from cordwood.errors import MismatchError
 from cordwood.index import ARRAY_KINDS, Box, Encoded, Index, Leaf, Piece, Pieces, Span
-from cordwood.io.gc_pause import collector_paused
+from cordwood.io.gc_pause import gc_paused
 from cordwood.loading.match_containers import Container, containers, label_of
 from cordwood.plan.equal_digests import same_bytes
 from cordwood.plan.leaf_text import described
@@ -68,7 +68,7 @@ def diff(
     1 difference between a = /tmp/example.safetensors and b = the tree; 1 leaf equal:
       w: float32[4]: 1 of 4 elements differ, max abs 1, max rel 1
     """
-    with ExitStack() as opened, collector_paused():
+    with ExitStack() as opened, gc_paused():
         one = _side(a, rename, opened)
         other = _side(b, None, opened)
         for side in (one, other):

@@ -6,7 +6,7 @@ import os
 
 from cordwood.formats.directory_formats import DEFAULT, layout_at, module_of
 from cordwood.storage.path_kind import is_folder
-from cordwood.storage.staging_directory import collect_stages, standing
+from cordwood.storage.staging_directory import collect_stages, locate_directory
 from cordwood.storage.urls import local_or_url, parse_url
 
 
@@ -40,7 +40,7 @@ def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:
         row, beside = DEFAULT, []
     else:
         beside = collect_stages(path, dry_run=dry_run)
-        if not is_folder(path) and (beside or standing(path) != os.fspath(path)):
+        if not is_folder(path) and (beside or locate_directory(path) != os.fspath(path)):
             return beside  # of saves that died before the first one ended, or between two renames
         row = layout_at(path) or DEFAULT
     names: list[str] = module_of(row).collect(path, dry_run=dry_run)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from cordwood import dtypes
 from cordwood.formats.read_index_only import quick_look
 from cordwood.index import ARRAY_KINDS, Box, Inline, Leaf, LeafRuns, LeafSpec, Piece
-from cordwood.io.gc_pause import collector_paused
+from cordwood.io.gc_pause import gc_paused
 from cordwood.keypath import KeyPath, format_paths
 from cordwood.plan.leaf_text import described
 from cordwood.plan.path_patterns import Select, matching, pattern_name
@@ -54,7 +54,7 @@ def list_leaves(
 
     Raises whatever `cordwood.open` does.
     """
-    with collector_paused():
+    with gc_paused():
         quick = quick_look(path, prefix=prefix, format=format)
         if quick is not None:
             known = quick.leaves

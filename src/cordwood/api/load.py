@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, overload
 from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.checkpoint import open_for_one_load
 from cordwood.errors import CordwoodError, MismatchError
-from cordwood.io.gc_pause import collector_paused
+from cordwood.io.gc_pause import gc_paused
 from cordwood.io.progress import Report
 from cordwood.loading.cast import Cast
 from cordwood.loading.match import Extra, Missing
@@ -75,7 +75,7 @@ def load(
 ) -> T: ...
 
 
-@collector_paused()  # until the index is gone: the collector would look through all of it
+@gc_paused()  # until the index is gone: the collector would look through all of it
 def load(
     path: str | os.PathLike[str],
     like: Any = None,

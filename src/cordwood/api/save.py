@@ -12,13 +12,13 @@ from cordwood.errors import CordwoodError, NotACheckpointError
 from cordwood.formats.directory_formats import Layout, destination_for, module_of
 from cordwood.formats.file_formats import Format, read_file_index
 from cordwood.formats.save_plan import plan_job
-from cordwood.io.background_save import raise_unreported, wait_for
-from cordwood.io.gc_pause import collector_paused
-from cordwood.io.progress import Meter, Report
+from cordwood.io.background_save import raise_unreported, wait_for_saves
+from cordwood.io.gc_pause import gc_paused
+from cordwood.io.progress import ProgressMeter, Report
 from cordwood.io.reusable_memory import release_memory
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.storage.open_files import LocalFile, ReadableFile
-from cordwood.storage.path_kind import is_empty_file, what_is_at
+from cordwood.storage.path_kind import is_empty_file, kind_at
 from cordwood.storage.urls import local_or_url
 
 
@@ -98,10 +98,10 @@ def save(
     ) as rendezvous:
         if rendezvous.count == 1:
             raise_unreported()
-        wait_for(path)
+        wait_for_saves(path)
         if rendezvous.index == 0:
             refuse_foreign(path, row)
-        with collector_paused():
+        with gc_paused():
             job = plan_job(
                 path,
                 tree,
@@ -116,7 +116,7 @@ def save(
                 job.write(job.leaves.__getitem__)
             else:
                 sizes = job.sizes or [getattr(leaf, "nbytes", 0) for leaf in job.leaves]
-                meter = Meter(sum(sizes), progress)
+                meter = ProgressMeter(sum(sizes), progress)
 
                 def fetch(number: int) -> Any:
                     meter.advance(sizes[number])
@@ -133,7 +133,7 @@ def refuse_foreign(path: str | os.PathLike[str], row: Format | Layout) -> None:
     if isinstance(row, Layout):
         module_of(row).refuse_foreign(path)
         return
-    what = what_is_at(path)
+    what = kind_at(path)
     if what == "a folder":
         raise IsADirectoryError(
             errno.EISDIR, f"a {row.name} checkpoint is one file, and this is a directory", str(path)

@@ -8,15 +8,15 @@ from typing import Any, Literal
 
 from cordwood.api.participants import announced, rendezvous_for
 from cordwood.api.save import refuse_foreign
-from cordwood.devices.host_snapshot import hold
+from cordwood.devices.host_snapshot import snapshot_leaves
 from cordwood.formats.directory_formats import Layout, destination_for
 from cordwood.formats.file_formats import Format
 from cordwood.formats.save_plan import Linking, plan_job
 from cordwood.io.background_save import PendingSave, raise_unreported, save_in_background
-from cordwood.io.gc_pause import collector_paused
+from cordwood.io.gc_pause import gc_paused
 from cordwood.io.reusable_memory import release_memory
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
-from cordwood.storage.path_kind import rooted
+from cordwood.storage.path_kind import absolute_path
 from cordwood.storage.urls import local_or_url, parse_url
 
 
@@ -122,14 +122,14 @@ def begin_save(
     """
     given = path
     # The process may go to another directory before the background has done.
-    path = given if parse_url(given) is not None else rooted(given)
+    path = given if parse_url(given) is not None else absolute_path(given)
     if rendezvous.index == 0:
         first()
     if callable(metadata):
         metadata = metadata()
     held: list[Any] = []
     linking = None if base is None else Linking(base, lambda leaf: held[leaf])
-    with collector_paused():
+    with gc_paused():
         job = plan_job(
             path,
             tree,
@@ -141,7 +141,7 @@ def begin_save(
             linking=linking,
             items=items,
         )
-        held += hold(job.leaves)
+        held += snapshot_leaves(job.leaves)
     sizes = job.sizes or [getattr(leaf, "nbytes", 0) for leaf in held]
     write = job.write
     del job, tree, items

@@ -14,11 +14,11 @@ from cordwood.field_docs import document_fields
 from cordwood.formats.directory_formats import Layout, module_of, origin_of
 from cordwood.formats.opened import Checked
 from cordwood.index import Digests, Index, Inline
-from cordwood.io.check_blocks import Unreadable, check_files
+from cordwood.io.check_blocks import UnreadableRange, check_files
 from cordwood.io.crc32 import bad_checksums
-from cordwood.io.progress import Report, metering
+from cordwood.io.progress import Report, report_progress
 from cordwood.io.source_digests import SourceDigests
-from cordwood.io.verify_sample import Sampling, sampling
+from cordwood.io.verify_sample import VerifySample, verify_sampling
 from cordwood.keypath import format_path
 from cordwood.message_text import printable, size_text
 from cordwood.storage.disk_usage import size_on_disk
@@ -155,10 +155,10 @@ def verify_each(
         raise ValueError(f"sample={sample!r}: expected a share: more than 0, and at most 1")
     if resume is not None and sample < 1:
         raise ValueError("resume= is for checking all: a sample is chosen anew by each call")
-    chosen = Sampling(sample, seed, None if resume is None else os.fspath(expand_home(resume)))
+    chosen = VerifySample(sample, seed, None if resume is None else os.fspath(expand_home(resume)))
     size_bytes = 0 if progress is None else int(sum(map(size_on_disk, paths)) * sample)
     results: list[tuple[str, Verification | Exception]] = []
-    with sampling(chosen), metering(size_bytes, progress):
+    with verify_sampling(chosen), report_progress(size_bytes, progress):
         for path in paths:
             before = chosen.checked_bytes
             try:
@@ -220,7 +220,7 @@ def check_sources(
         shown = lines[:_MAX_LINES]
         if len(lines) > _MAX_LINES:
             shown.append(f"  ... and {len(lines) - _MAX_LINES} more")
-        unread = any(isinstance(damage, Unreadable) for ranges in bad for damage in ranges)
+        unread = any(isinstance(damage, UnreadableRange) for ranges in bad for damage in ranges)
         raise CorruptionError(
             f"{counted(len(lines), 'damaged range')} (the stored bytes do not match their digests"
             f"{', or cannot be read' if unread else ''}):\n" + "\n".join(shown)
@@ -230,7 +230,7 @@ def check_sources(
 def range_text(damage: tuple[int, int], name: str) -> str:
     """Return a byte range of a file in words, and why it could not be read, if that is so."""
     start, stop = damage
-    why = f" (cannot be read: {damage.why.strerror})" if isinstance(damage, Unreadable) else ""
+    why = f" (cannot be read: {damage.why.strerror})" if isinstance(damage, UnreadableRange) else ""
     return f"bytes {start} to {stop} of {name}{why}"
 
 

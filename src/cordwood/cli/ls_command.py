@@ -16,7 +16,7 @@ from cordwood.cli.output import (
     print_text,
 )
 from cordwood.cli.path_arguments import SOURCE, complete_key
-from cordwood.io.gc_pause import collector_paused
+from cordwood.io.gc_pause import gc_paused
 from cordwood.message_text import size_text
 
 EXAMPLES = """
@@ -54,7 +54,7 @@ def command(
     PATTERNS are held against the key paths: * is any part of a key, ** any
     number of keys, and a pattern that takes a container takes all in it.
     """
-    with collector_paused():  # which would look through all rows, several times
+    with gc_paused():  # which would look through all rows, several times
         _print(path, patterns, depth, sort, prefix, format_, as_json)
 
 

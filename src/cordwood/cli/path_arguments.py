@@ -58,12 +58,12 @@ def newest_step(path: str) -> str:
     """
     from cordwood.api.detect import detect
     from cordwood.errors import CordwoodError
-    from cordwood.storage.path_kind import what_is_at
+    from cordwood.storage.path_kind import kind_at
     from cordwood.storage.urls import parse_url
 
     root = path.rpartition("/")[0] or "."
     try:
-        if parse_url(path) is None and what_is_at(path) != "nothing":
+        if parse_url(path) is None and kind_at(path) != "nothing":
             return path
         for step in reversed(detect(root).steps[-_LOOKED_AT:]):
             try:

@@ -81,10 +81,10 @@ def _steps(path: str, names: tuple[str, ...]) -> list[_Step]:
     from cordwood.formats.step_directories import step_number
     from cordwood.manager.step_listing import Listing
     from cordwood.storage.disk_usage import modified_seconds, size_on_disk
-    from cordwood.storage.step_storage import steps_at
+    from cordwood.storage.step_storage import open_step_storage
     from cordwood.storage.urls import parse_url
 
-    place = steps_at(path, RULES.index_name)
+    place = open_step_storage(path, RULES.index_name)
     known = {each.entry: each for each in Listing(place).entries(start=0) if each.finished}
     steps = []
     for name in names:

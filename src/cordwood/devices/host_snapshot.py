@@ -21,7 +21,7 @@ from cordwood.sharding.shard_map import device_boxes
 from cordwood.tree.leaves import is_jax_array, is_viewed, pinned_host, shard_array
 
 
-class HeldArray:
+class ArraySnapshot:
     """The parts of one jax.Array that this process has, each distinct one once.
 
     Args:
@@ -67,7 +67,7 @@ class HeldArray:
         return array if dtype is None and not copy else np.array(array, dtype, copy=copy)
 
 
-class LocalParts:
+class LocalShardReader:
     """Parts of jax.Arrays as they are now, each straight from the shard that has it."""
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ def _within(box: Box, around: Box) -> tuple[Any, ...]:
     return (*parts, ...)  # an array even of no dimensions, not a scalar
 
 
-def hold(leaves: Sequence[Any]) -> list[Any]:
+def snapshot_leaves(leaves: Sequence[Any]) -> list[Any]:
     """The leaves, with arrays as they are at this moment, whatever happens to them after.
 
     jax.Arrays become HeldArrays, numpy arrays copies; anything else is immutable and stays.
@@ -142,7 +142,7 @@ class _Moving(NamedTuple):
     position: int
 
 
-def _hold_jax(leaf: Any, known: dict[Any, _Places], moving: list[_Moving]) -> HeldArray:
+def _hold_jax(leaf: Any, known: dict[Any, _Places], moving: list[_Moving]) -> ArraySnapshot:
     dtype = leaf.dtype
     if not isinstance(dtype, np.dtype):
         import jax
@@ -157,7 +157,9 @@ def _hold_jax(leaf: Any, known: dict[Any, _Places], moving: list[_Moving]) -> He
     numbers, boxes, viewed, pinned = places
     shards = local_arrays(leaf)
     if viewed and is_viewed(dtype):
-        return HeldArray(shape, dtype, boxes, [np.asarray(shards[number]) for number in numbers])
+        return ArraySnapshot(
+            shape, dtype, boxes, [np.asarray(shards[number]) for number in numbers]
+        )
     parts: list[Any] = []
     for number, target in zip(numbers, pinned, strict=True):
         if target is None:
@@ -165,7 +167,7 @@ def _hold_jax(leaf: Any, known: dict[Any, _Places], moving: list[_Moving]) -> He
         else:
             moving.append(_Moving(shards[number], target, parts, len(parts)))
             parts.append(None)
-    return HeldArray(shape, dtype, boxes, parts)
+    return ArraySnapshot(shape, dtype, boxes, parts)
 
 
 def _distinct(leaf: Any) -> _Places:

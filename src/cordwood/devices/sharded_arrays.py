@@ -28,7 +28,7 @@ def sharding_of(given: Any) -> Any:
     return given.sharding if hasattr(given, "layout") else given
 
 
-def spreads(sharding: Any) -> bool:
+def spans_devices(sharding: Any) -> bool:
     """Whether a sharding is more than a place on one device of this process."""
     if type(sharding).__name__ != "SingleDeviceSharding" or not sharding.is_fully_addressable:
         return True

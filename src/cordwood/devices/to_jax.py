@@ -11,7 +11,7 @@ from cordwood.devices.jax_private import put_on_device, set_weak_type
 from cordwood.devices.sharded_arrays import sharding_of
 
 
-class Put(NamedTuple):
+class DevicePut(NamedTuple):
     """One host array and what it is to become."""
 
     array: np.ndarray[Any, Any]
@@ -20,7 +20,7 @@ class Put(NamedTuple):
     prng_impl: str | None = None  # the array is key data of a typed PRNG key array
 
 
-def put_all(puts: Sequence[Put], *, alias: bool) -> list[Any]:
+def put_all(puts: Sequence[DevicePut], *, alias: bool) -> list[Any]:
     """jax.Arrays of host arrays.
 
     With `alias`, memory aligned to 64 bytes is used by the CPU backend as it is, even a
@@ -61,7 +61,7 @@ def any_off_cpu(shardings: Iterable[Any]) -> bool:
     return any(device.platform != "cpu" for device in devices)
 
 
-def wait_for(values: Sequence[Any]) -> None:
+def wait_until_ready(values: Sequence[Any]) -> None:
     """Return when the jax arrays among `values` have arrived on their devices."""
     if values:
         import jax

@@ -29,10 +29,15 @@ from cordwood.formats.file_formats import (
 from cordwood.formats.sniff import is_records, recognise
 from cordwood.formats.step_directories import LOOKED_AT, is_named_step, listed, sorted_steps
 from cordwood.message_text import printable
-from cordwood.storage.directories import has_within, list_folder, names_in, subfolders
+from cordwood.storage.directories import (
+    contains_file,
+    list_names,
+    list_subdirectories,
+    scan_directory,
+)
 from cordwood.storage.open_files import LocalFile
-from cordwood.storage.path_kind import file_above, is_folder, is_link, is_there, what_is_at
-from cordwood.storage.staging_directory import stale_stages, standing
+from cordwood.storage.path_kind import blocking_parent, is_folder, is_link, kind_at, path_exists
+from cordwood.storage.staging_directory import locate_directory, stale_stages
 from cordwood.storage.urls import parse_url
 
 
@@ -115,7 +120,7 @@ def destination_for(
     text = os.fspath(path)
     if parse_url(path) is not None:
         return _in_a_store(text, format=format, layout=layout)
-    blocking = file_above(path)
+    blocking = blocking_parent(path)
     if blocking is not None:
         raise NotADirectoryError(
             errno.ENOTDIR,
@@ -135,13 +140,13 @@ def destination_for(
         if prefix is not None:
             raise ValueError(f"{text}: prefix= is for directories; a file holds one tree")
         row = format_to_write(path, format)
-        what_is_at(path)
+        kind_at(path)
         return row
     if layout is not None and layout not in _BY_NAME:
         known = ", ".join(map(repr, _BY_NAME))
         raise UnsupportedFormatError(f"layout {layout!r} is unknown; expected one of {known}")
-    place = Path(standing(path))
-    what_is_at(place)
+    place = Path(locate_directory(path))
+    kind_at(place)
     there = layout_at(place)
     if there is None:
         refuse_read_only(place, asked=text)
@@ -195,8 +200,8 @@ def origin_of(
     text = os.fspath(path)
     if parse_url(path) is not None:
         return _in_a_store(text, format=format, layout=None)
-    place = Path(standing(path))
-    what = what_is_at(place)
+    place = Path(locate_directory(path))
+    what = kind_at(place)
     if format is None and what == "a folder":
         there = layout_to_read(place)
         if there is None:
@@ -235,7 +240,7 @@ def absence(path: str) -> OSError:
         what = f"there is no checkpoint, as there is no directory {os.fspath(parent)!r}"
         return FileNotFoundError(errno.ENOENT, what, path)
     name = Path(path).name
-    beside = [entry.name for entry in list_folder(os.fspath(parent))[:_MAX_BESIDE]]
+    beside = [entry.name for entry in scan_directory(os.fspath(parent))[:_MAX_BESIDE]]
     close = nearest(name, [each for each in beside if each != name])  # it may have come just now
     if close is not None:
         hint = printable(f" (did you mean {os.fspath(parent / close)}?)")
@@ -253,7 +258,7 @@ def not_a_checkpoint(place: Path, text: str) -> IncompleteCheckpointError:
             f"{text} is a directory of {counted(len(steps), 'step')} ({listed(steps)}), and no "
             f"checkpoint itself: load one of them; the newest is {place / _newest(place, steps)}"
         )
-    names = names_in(str(place))
+    names = list_names(str(place))
     if not names:
         return IncompleteCheckpointError(
             f"{text} is an empty directory: expected a checkpoint, or the file of one"
@@ -273,9 +278,9 @@ def steps_at(place: Path, *, known: Sequence[str] | None = None) -> list[str]:
     """
     if known is None:
         known = module_of(ORBAX).steps_at(place)
-    folders = subfolders(str(place))
+    folders = list_subdirectories(str(place))
     # A file whose name is a number is a chunk of an array.
-    likely = [name for name in names_in(str(place)) if name in folders or is_named_step(name)]
+    likely = [name for name in list_names(str(place)) if name in folders or is_named_step(name)]
     return sorted_steps(likely, known=known)
 
 
@@ -308,7 +313,7 @@ def layout_at(path: str | os.PathLike[str]) -> Layout | None:
 
     Raises NotACheckpointError where there are indexes of several.
     """
-    found = [row for row in _BY_NAME.values() if is_there(Path(path) / row.index_name)]
+    found = [row for row in _BY_NAME.values() if path_exists(Path(path) / row.index_name)]
     if len(found) > 1:
         names = " and ".join(row.index_name for row in found)
         raise NotACheckpointError(
@@ -324,9 +329,9 @@ def layout_to_read(place: Path) -> Layout | None:
         return found
     for row in LAYOUTS:
         name = row.index_name.removeprefix(_BELOW)
-        if name == _SINGLE and is_there(place / name):
+        if name == _SINGLE and path_exists(place / name):
             return row
-        if name != row.index_name and has_within(str(place), name, at_most=_MAX_ENTRIES):
+        if name != row.index_name and contains_file(str(place), name, at_most=_MAX_ENTRIES):
             return row
     return None
 
@@ -336,7 +341,7 @@ def by_index(place: Path) -> Layout | None:
     written = layout_at(place)
     if written is not None:
         return written
-    names = names_in(str(place))
+    names = list_names(str(place))
     for row in LAYOUTS:
         if row.writable or row.index_name == _SINGLE:
             continue
@@ -354,7 +359,7 @@ def _is_of_steps(place: Path) -> bool:
     steps = steps_at(place, known=known)
     if any(map(is_named_step, steps)) or known:
         return True
-    folders = subfolders(str(place))
+    folders = list_subdirectories(str(place))
     if all(map(str.isdecimal, steps)) and steps and sorted(steps) == sorted(folders):
         return sorted(map(int, steps)) != list(range(len(steps))) or any(
             by_index(place / name) is not None for name in steps[-LOOKED_AT:]

@@ -185,9 +185,9 @@ def open_source(
             return decompress(
                 file, row.compression, max_bytes=max_bytes, outline=outline, read_once=read_once
             )
-        from cordwood.storage.temporary_file import UnnamedFile
+        from cordwood.storage.temporary_file import UnnamedTemporaryFile
 
-        out = UnnamedFile(scratch, file.name)
+        out = UnnamedTemporaryFile(scratch, file.name)
         try:
             decompress_into(out, file, row.compression, max_bytes=max_bytes, outline=outline)
             out.finish()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cordwood.index import Index, LeafRuns
 from cordwood.storage.open_files import LocalFile, read_whole
-from cordwood.storage.path_kind import is_link, what_is_at
+from cordwood.storage.path_kind import is_link, kind_at
 from cordwood.storage.urls import local_or_url, parse_url
 
 _PACKS_INDEX, _ZARR_INDEX = "cordwood.json", "tensorstore_index.json"
@@ -39,8 +39,8 @@ def quick_look(
     if format is not None or parse_url(path) is not None:
         return None
     if text.endswith((".safetensors", ".msgpack")):
-        return _in_a_file(text) if prefix is None and what_is_at(text) == "a file" else None
-    packs, zarr = [what_is_at(f"{text}/{name}") == "a file" for name in (_PACKS_INDEX, _ZARR_INDEX)]
+        return _in_a_file(text) if prefix is None and kind_at(text) == "a file" else None
+    packs, zarr = [kind_at(f"{text}/{name}") == "a file" for name in (_PACKS_INDEX, _ZARR_INDEX)]
     if packs == zarr or is_link(f"{text}/{_PACKS_INDEX if packs else _ZARR_INDEX}"):
         return None
     return _in_packs(text, prefix) if packs else _in_zarr(text, prefix)

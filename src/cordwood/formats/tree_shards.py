@@ -1,7 +1,7 @@
 """A tree taken apart for a save of many files: what each leaf is, and how it is spread.
 
 The leaves themselves stay apart from this: they are the caller's, or, for a save in the
-background, what `cordwood.devices.host_snapshot.hold` made of them.
+background, what `cordwood.devices.host_snapshot.snapshot_leaves` made of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from cordwood.devices.host_snapshot import HeldArray, LocalParts
+from cordwood.devices.host_snapshot import ArraySnapshot, LocalShardReader
 from cordwood.errors import UnsupportedLeafError
 from cordwood.index import ARRAY_KINDS, Box, LeafSpec
 from cordwood.io.lazy_array import LazyArray
@@ -116,7 +116,7 @@ class LeafParts:
         for leaf in parts:
             self._left[leaf] = self._left.get(leaf, 0) + 1
         self._held: dict[int, Any] = {}
-        self._local = LocalParts()
+        self._local = LocalShardReader()
 
     def part(self, leaf: int, box: Box | None) -> Any:
         """The elements of a box of a leaf, or of all of it: a view, wherever there can be one; of
@@ -141,7 +141,7 @@ class PartViews:
 
     def __init__(self, look: Fetch) -> None:
         self._look = look
-        self._local = LocalParts()
+        self._local = LocalShardReader()
 
     def part(self, leaf: int, box: Box | None) -> Any:
         """As `LeafParts.part`."""
@@ -153,8 +153,8 @@ def _whole(value: Any) -> Any:
     return value if isinstance(value, LazyArray) else whole_array(value)
 
 
-def _within(value: Any, box: Box, local: LocalParts) -> Any:
-    if isinstance(value, HeldArray):
+def _within(value: Any, box: Box, local: LocalShardReader) -> Any:
+    if isinstance(value, ArraySnapshot):
         return value.part(box)
     if isinstance(value, LazyArray):
         return value.within(box)
@@ -168,7 +168,7 @@ def _elements(leaf: Any) -> Any:
         leaf = leaf.encode("utf-8", "surrogatepass")
     if isinstance(leaf, bytes):
         return np.frombuffer(leaf, np.uint8)
-    if isinstance(leaf, HeldArray | LazyArray):
+    if isinstance(leaf, ArraySnapshot | LazyArray):
         return leaf
     if not is_jax_array(leaf):
         return np.asarray(leaf)

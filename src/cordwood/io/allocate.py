@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cordwood.io.reusable_memory import keep_for_next_load, take_kept
+from cordwood.io.reusable_memory import keep_for_next_load, take_kept_pages
 
 _MAPPED_BYTES = 4 << 20  # from here on; more mappings than a process may have are not needed then
 
@@ -29,7 +29,7 @@ def allocate_buffers(sizes: Sequence[int], *, alignment: int) -> list[Buffer]:
     Memory that an earlier load of this process has left is used again where a size is the same;
     the rest of it goes back to the system before anything is allocated. Raises MemoryError.
     """
-    kept = take_kept(sizes)
+    kept = take_kept_pages(sizes)
     if tracemalloc.is_tracing():
         kept = {}
     buffers = []
@@ -47,7 +47,7 @@ def allocate_buffers(sizes: Sequence[int], *, alignment: int) -> list[Buffer]:
     return buffers
 
 
-def fresh_bytes(size_bytes: int, *, alignment: int) -> np.ndarray:
+def allocate_bytes(size_bytes: int, *, alignment: int) -> np.ndarray:
     """Return a 1-d array of uint8 of no particular values, at a multiple of `alignment`.
 
     Its memory goes back to the system as soon as it is dropped. Raises MemoryError.

@@ -16,13 +16,13 @@ from collections.abc import Callable
 
 from cordwood.errors import PendingSaveError
 from cordwood.io.progress import Progress
-from cordwood.io.uninterruptible import Check, run_apart
+from cordwood.io.uninterruptible import StopCheck, run_uninterruptible
 
 _log = logging.getLogger("cordwood")
 
 _HEAD_START_SECONDS = 0.02
-NOTHING_BEGUN = "Nothing was begun now: save again"
-ALL_THE_SAME = "The save that was called now was begun all the same"
+NOTHING_STARTED = "Nothing was begun now: save again"
+SAVE_STARTED_ANYWAY = "The save that was called now was begun all the same"
 
 
 class PendingSave:
@@ -179,12 +179,14 @@ def save_in_background(
         _running.append(pending)
         started = []
 
-        def start(_check: Check) -> None:
+        def start(_check: StopCheck) -> None:
             thread.start()
             started.append(True)
 
         try:
-            run_apart(start)  # an interrupt in `Thread.start` would not tell whether it runs
+            run_uninterruptible(
+                start
+            )  # an interrupt in `Thread.start` would not tell whether it runs
         except BaseException:
             if not started:
                 _running.remove(pending)
@@ -193,7 +195,7 @@ def save_in_background(
     return pending
 
 
-def wait_for(path: str | os.PathLike[str]) -> None:
+def wait_for_saves(path: str | os.PathLike[str]) -> None:
     """Wait for the saves to `path` that go on now; what became of them is not told here."""
     target = os.path.realpath(path)
     with _lock:
@@ -214,7 +216,7 @@ def raise_unreported(*, begun: bool = False) -> None:
     if failed:
         raise PendingSaveError(
             f"{_failures(failed)}; that is told now because nobody called wait(). "
-            + (ALL_THE_SAME if begun else NOTHING_BEGUN)
+            + (SAVE_STARTED_ANYWAY if begun else NOTHING_STARTED)
         ) from failed[0]._error
 
 

@@ -14,9 +14,9 @@ from cordwood.encoding.digests import (
 from cordwood.errors import CorruptionError
 from cordwood.index import Digests
 from cordwood.io.progress import current_meter
-from cordwood.io.scratch_buffer import Scratch
+from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.io.threads import reading_threads, run_tasks
-from cordwood.io.verify_sample import current_sampling
+from cordwood.io.verify_sample import current_sample
 from cordwood.storage.open_files import DISK_ERRORS, ReadableFile
 
 _UNIT_BYTES = 4 << 20
@@ -30,17 +30,17 @@ def check_file(file: ReadableFile, digests: Digests) -> list[tuple[int, int]]:
     return check_files([(file, digests)])[0]
 
 
-class Unreadable(tuple[int, int]):
+class UnreadableRange(tuple[int, int]):
     """A byte range, start and stop, that the disk does not give back; `why` is its error."""
 
     why: OSError
 
 
-def unreadable(start: int, stop: int, why: OSError) -> Unreadable:
+def unreadable_range(start: int, stop: int, why: OSError) -> UnreadableRange:
     """Return the range, or raise the error if it does not come from the disk."""
     if why.errno not in DISK_ERRORS:
         raise why
-    found = Unreadable((start, stop))
+    found = UnreadableRange((start, stop))
     found.why = why
     return found
 
@@ -48,10 +48,10 @@ def unreadable(start: int, stop: int, why: OSError) -> Unreadable:
 def check_files(files: Sequence[tuple[ReadableFile, Digests]]) -> list[list[tuple[int, int]]]:
     """Read files; of each the byte ranges, block by block, that do not match.
 
-    A block that the disk cannot read (EIO) is among them, as Unreadable.
+    A block that the disk cannot read (EIO) is among them, as UnreadableRange.
     Raises CorruptionError where the digests are not for a file of that size.
     """
-    chosen, meter = current_sampling(), current_meter()
+    chosen, meter = current_sample(), current_meter()
     bad: list[list[tuple[int, int]]] = [[] for _ in files]
     left = [0] * len(files)  # ranges of each that were not read yet
     tasks: list[tuple[int, int, int]] = []
@@ -70,7 +70,7 @@ def check_files(files: Sequence[tuple[ReadableFile, Digests]]) -> list[list[tupl
     lock = threading.Lock()
 
     def make_worker() -> Callable[[int], None]:
-        scratch = Scratch()
+        scratch = ScratchBuffer()
 
         def work(task: int) -> None:
             number, start, stop = tasks[task]
@@ -98,7 +98,7 @@ def _read_and_check(
         file.read_into(start, [part])
     except OSError as e:
         if len(part) <= digests.block_bytes:
-            return [unreadable(start, start + len(part), e)]
+            return [unreadable_range(start, start + len(part), e)]
     else:
         return bad_blocks(start, [part], digests)
     bad = []

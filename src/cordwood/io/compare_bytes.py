@@ -10,10 +10,10 @@ import numpy as np
 
 from cordwood.index import Digests
 from cordwood.io.check_blocks import check_blocks
-from cordwood.io.file_contents import LeafStore, copy_bytes
-from cordwood.io.scratch_buffer import Scratch
+from cordwood.io.file_contents import FileContents, copy_bytes
+from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.io.threads import reading_threads, run_tasks
-from cordwood.io.uninterruptible import Check
+from cordwood.io.uninterruptible import StopCheck
 from cordwood.plan.deduplicate import StoredCell, is_worth_a_link
 from cordwood.plan.file_plan import LeafBytes, Literal, Segment
 from cordwood.storage.open_files import ReadableFile
@@ -33,7 +33,7 @@ class Difference(NamedTuple):
     part: float  # of the bytes that were looked at, how many differ: 0 to 1
 
 
-def seen_difference(file: ReadableFile, cell: StoredCell, value: Array) -> Difference | None:
+def find_difference(file: ReadableFile, cell: StoredCell, value: Array) -> Difference | None:
     """Where a cell does not begin, go on in the middle, or end as its value does.
 
     Raises as reading from the file does.
@@ -50,7 +50,7 @@ def seen_difference(file: ReadableFile, cell: StoredCell, value: Array) -> Diffe
     return None
 
 
-def check_differences(
+def check_smallest_difference(
     file: ReadableFile, digests: Callable[[], Digests], found: Iterable[Difference]
 ) -> None:
     """Check the block where the least differs, which damage may have done.
@@ -77,7 +77,7 @@ def changed_cells(
     same: frozenset[int],
     value_of: Callable[[int], Array],
     *,
-    check: Check,
+    check: StopCheck,
 ) -> set[int]:
     """Read and check a whole file; which of the cells at the positions `same` have changed.
 
@@ -100,14 +100,14 @@ def changed_cells(
     segments: list[Segment] = [
         LeafBytes(i, 0, cell.length) if i in same else _NOBODYS for i, cell in enumerate(cells)
     ]
-    store = LeafStore(segments, ends, value_of)
+    store = FileContents(segments, ends, value_of)
     changed: set[int] = set()
     given_up = False
     block = digests.block_bytes
     step = max(block, _UNIT_BYTES // block * block)
 
     def make_worker() -> Callable[[int], None]:
-        found_bytes, expected_bytes = Scratch(), Scratch()
+        found_bytes, expected_bytes = ScratchBuffer(), ScratchBuffer()
 
         def work(task: int) -> None:
             nonlocal given_up

@@ -10,7 +10,7 @@ import numpy as np
 
 from cordwood.errors import CorruptionError
 from cordwood.index import Checksum, Source
-from cordwood.io.check_blocks import Unreadable, unreadable
+from cordwood.io.check_blocks import UnreadableRange, unreadable_range
 from cordwood.io.threads import default_threads, run_tasks
 from cordwood.plan.copy_plan import Chunk
 from cordwood.plan.load_plan import LoadPlan, Move
@@ -47,7 +47,7 @@ def check_loaded(
                 again.append(checksum)
         _check(todo, source.name)
         for damage in bad_checksums(files[number], again)[:1]:
-            if isinstance(damage, Unreadable):
+            if isinstance(damage, UnreadableRange):
                 raise damage.why
             raise _damaged(source.name, *damage)
 
@@ -101,7 +101,7 @@ def _check(todo: Sequence[tuple[Checksum, Sequence[np.ndarray]]], name: str) -> 
 
 
 def bad_checksums(file: ReadableFile, checksums: Sequence[Checksum]) -> list[tuple[int, int]]:
-    """Read the ranges; return those that do not match, or cannot be read (`Unreadable`)."""
+    """Read the ranges; return those that do not match, or cannot be read (`UnreadableRange`)."""
     bad: list[tuple[int, int]] = []
 
     def make_worker() -> Callable[[int], None]:
@@ -111,7 +111,7 @@ def bad_checksums(file: ReadableFile, checksums: Sequence[Checksum]) -> list[tup
                 if not _matches(file, checksum):
                     bad.append((checksum.start, checksum.stop))
             except OSError as e:
-                bad.append(unreadable(checksum.start, checksum.stop, e))
+                bad.append(unreadable_range(checksum.start, checksum.stop, e))
 
         return work
 

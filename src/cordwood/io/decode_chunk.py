@@ -11,7 +11,7 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.errors import CorruptionError, UnsupportedFormatError
-from cordwood.io.zstd_blocks import HEAD_BYTES, block_of
+from cordwood.io.zstd_blocks import BLOCK_HEADER_BYTES, parse_block_header
 from cordwood.plan.copy_plan import Chunk
 
 _BLOSC_HEADER_BYTES = 16
@@ -129,8 +129,8 @@ def _zstd_frame_end(data: memoryview) -> int:
 
     at = zstandard.frame_header_size(data)
     is_last = False
-    while not is_last and at + HEAD_BYTES <= len(data):
-        size, is_last = block_of(data[at : at + HEAD_BYTES])
+    while not is_last and at + BLOCK_HEADER_BYTES <= len(data):
+        size, is_last = parse_block_header(data[at : at + BLOCK_HEADER_BYTES])
         at += size
     return at + 4 * zstandard.get_frame_parameters(data).has_checksum if is_last else -1
 

@@ -18,7 +18,7 @@ _NO_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP)
 _NO_FALLOCATE = (errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
-class Target:
+class DirectFile:
     """A file that is open for writing, and perhaps once more with O_DIRECT.
 
     Args:

@@ -14,7 +14,7 @@ _ZSTD_LEVEL = 1
 _CARRIERS = {1: "|u1", 2: "<u2", 4: "<u4", 8: "<u8", 16: "<c16"}
 
 
-def encoder(compression: str) -> Encoder:
+def chunk_encoder(compression: str) -> Encoder:
     """What compresses the elements of C-contiguous arrays; other threads run meanwhile.
 
     "zstd" writes a content checksum, which every reader of zstd checks. "blosc" is lz4 after a

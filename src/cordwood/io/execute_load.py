@@ -22,8 +22,8 @@ from cordwood.io.check_blocks import check_blocks
 from cordwood.io.page_size import PageSize, advise_small
 from cordwood.io.progress import current_meter
 from cordwood.io.read_chunk import read_chunk
-from cordwood.io.scratch_buffer import Scratch
-from cordwood.io.strided_copy import spread_out
+from cordwood.io.scratch_buffer import ScratchBuffer
+from cordwood.io.strided_copy import strided_copy
 from cordwood.io.threads import reading_threads, run_tasks
 from cordwood.plan.copy_plan import Spread
 from cordwood.plan.load_plan import ALIGNMENT, LoadPlan, Move
@@ -88,7 +88,7 @@ def execute_load(
     checked = {c.source: digests[c.source] if verify else None for c in plan.chunks}
 
     def make_worker() -> Callable[[int], None]:
-        scratch, decoded = Scratch(), Scratch()
+        scratch, decoded = ScratchBuffer(), ScratchBuffer()
 
         def work(task: int) -> None:
             if task < len(units):
@@ -146,7 +146,7 @@ def read_moves(
     files: Sequence[ReadableFile],
     *,
     digests: Sequence[Digests | None],
-    scratch: Scratch,
+    scratch: ScratchBuffer,
 ) -> None:
     """Fill memory by moves to buffer 0, in this thread alone; verified. Raises as `execute_load`.
 
@@ -271,7 +271,7 @@ def _read_unit(
     unit: _Unit,
     files: Sequence[ReadableFile],
     buffers: list[memoryview],
-    scratch: Scratch,
+    scratch: ScratchBuffer,
     spreads: Sequence[Spread],
     fresh: _FreshPages | None,
 ) -> None:
@@ -312,12 +312,12 @@ def _copy_out(
             at += max(a, start) - a
             a, b = max(a, start), min(b, stop)
         if buffer < 0:
-            spread_out(spreads[~buffer], whole[a - start : b - start], at, buffers)
+            strided_copy(spreads[~buffer], whole[a - start : b - start], at, buffers)
             continue
         buffers[buffer][at : at + b - a] = whole[a - start : b - start]
 
 
-def _scattered(unit: _Unit, buffers: list[memoryview], scratch: Scratch) -> list[memoryview]:
+def _scattered(unit: _Unit, buffers: list[memoryview], scratch: ScratchBuffer) -> list[memoryview]:
     """Where the unit's bytes go, in the order of the file; gaps go to scratch."""
     layer, start, stop, first, last, _ = unit
     parts: list[memoryview] = []

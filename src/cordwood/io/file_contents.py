@@ -18,7 +18,7 @@ _SMALL_COPY_BYTES = 16 << 10  # below this, memoryview assignment is quicker tha
 _LITTLE_ENDIAN = ("|", "<", "=") if sys.byteorder == "little" else ("|", "<")
 
 
-class LeafStore:
+class FileContents:
     """The segments of a file and the leaves they take their bytes from.
 
     Each leaf is fetched once, by one thread at a time, and dropped after its last byte.

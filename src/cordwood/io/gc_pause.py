@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def collector_paused() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Keep the cyclic garbage collector from running in the block; nothing else changes."""
     was_on = gc.isenabled()
     gc.disable()

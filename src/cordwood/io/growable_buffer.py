@@ -7,7 +7,7 @@ import mmap
 _LEAST_BYTES = 64 << 10
 
 
-class GrowingMemory:
+class GrowableBuffer:
     """Private anonymous pages. A bytearray would do, if a part of one could be given back."""
 
     def __init__(self) -> None:

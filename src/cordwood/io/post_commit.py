@@ -8,7 +8,7 @@ from collections.abc import Callable
 from cordwood.io.background_save import PendingSave
 
 
-class Afterwards:
+class PostCommitQueue:
     """The work that follows the saves of one owner, each in the thread of its save."""
 
     def __init__(self) -> None:

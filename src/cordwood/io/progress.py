@@ -32,7 +32,7 @@ class Progress(NamedTuple):
 Report: TypeAlias = Callable[[Progress], None]
 
 
-class Meter:
+class ProgressMeter:
     """Counts bytes for a callback, which is called by one thread at a time, and not too often.
 
     Args:
@@ -65,21 +65,21 @@ class Meter:
         self._report(Progress(done, done, what))
 
 
-_METER: ContextVar[Meter | None] = ContextVar("meter", default=None)
+_METER: ContextVar[ProgressMeter | None] = ContextVar("meter", default=None)
 
 
-def current_meter() -> Meter | None:
+def current_meter() -> ProgressMeter | None:
     """That of the call that this thread is in; threads that help it are told by it."""
     return _METER.get()
 
 
 @contextmanager
-def metering(total_bytes: int, report: Report | None) -> Iterator[None]:
+def report_progress(total_bytes: int, report: Report | None) -> Iterator[None]:
     """Report how far the block is; None reports nothing."""
     if report is None:
         yield
         return
-    meter = Meter(total_bytes, report)
+    meter = ProgressMeter(total_bytes, report)
     token = _METER.set(meter)
     try:
         yield

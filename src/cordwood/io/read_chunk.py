@@ -9,7 +9,7 @@ from cordwood.errors import TruncatedError
 from cordwood.index import Digests
 from cordwood.io.check_blocks import check_blocks
 from cordwood.io.decode_chunk import decode_chunk
-from cordwood.io.strided_copy import spread_out
+from cordwood.io.strided_copy import strided_copy
 from cordwood.plan.copy_plan import Chunk
 from cordwood.storage.open_files import ReadableFile
 
@@ -50,4 +50,4 @@ def read_chunk(
         begin = max(low, digests.start)
         check_blocks(file.name, begin, [whole[begin - low :]], digests)
     data = whole[start - low : stop - low]
-    spread_out(chunk.spread, decode_chunk(chunk, data, decoded, name=file.name), 0, buffers)
+    strided_copy(chunk.spread, decode_chunk(chunk, data, decoded, name=file.name), 0, buffers)

@@ -49,7 +49,7 @@ def keep_for_next_load(pages: mmap.mmap) -> None:
         kept.pages.append(pages)
 
 
-def take_kept(sizes: Sequence[int]) -> dict[int, list[mmap.mmap]]:
+def take_kept_pages(sizes: Sequence[int]) -> dict[int, list[mmap.mmap]]:
     """Return kept mappings of the sizes (bytes) that are wanted, by size; give back all others."""
     global _kept
     taken, _kept = _kept, _Kept()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from cordwood.io.allocate import fresh_bytes
+from cordwood.io.allocate import allocate_bytes
 from cordwood.io.direct_io import PAGE_BYTES
 
 
-class Scratch:
+class ScratchBuffer:
     """A thread's memory for bytes that cannot go straight to where they belong."""
 
     def __init__(self) -> None:
@@ -19,5 +19,5 @@ class Scratch:
         """
         if len(self._view) < size_bytes:
             self._view = memoryview(b"")  # not both at once
-            self._view = fresh_bytes(size_bytes, alignment=PAGE_BYTES).data
+            self._view = allocate_bytes(size_bytes, alignment=PAGE_BYTES).data
         return self._view[:size_bytes]

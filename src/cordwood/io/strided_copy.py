@@ -19,7 +19,9 @@ _CARRIERS: dict[int, np.dtype] = {
 }
 
 
-def spread_out(spread: Spread, data: memoryview, start: int, buffers: Sequence[memoryview]) -> None:
+def strided_copy(
+    spread: Spread, data: memoryview, start: int, buffers: Sequence[memoryview]
+) -> None:
     """Copy `data`, the stored array's bytes from `start` on, to where its parts go.
 
     Lets other threads run while it copies much.

@@ -20,7 +20,7 @@ def reading_threads(*, waits: bool) -> int:
     return _WAITING_THREADS if waits else default_threads()
 
 
-class Slots:
+class InterruptSafeSemaphore:
     """Lets so many threads at a time into a `with` block; two or more.
 
     Ctrl-C on the way in or out costs one slot at most, and locks nobody out: a semaphore of the

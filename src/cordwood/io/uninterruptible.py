@@ -13,19 +13,19 @@ from collections.abc import Callable
 from typing import Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
-Check: TypeAlias = Callable[[], None]
+StopCheck: TypeAlias = Callable[[], None]
 
 _POLL_SECONDS = 0.05
 
 
 class StoppedError(BaseException):
-    """The main thread was interrupted. Leaves `run_apart` as that interrupt."""
+    """The main thread was interrupted. Leaves `run_uninterruptible` as that interrupt."""
 
     def __str__(self) -> str:
         return "it was interrupted"  # which other processes are told
 
 
-def run_apart(function: Callable[[Check], T]) -> T:
+def run_uninterruptible(function: Callable[[StopCheck], T]) -> T:
     """What `function` returns, or raises.
 
     From the main thread it is called in another one. After an interrupt (Ctrl-C, or whatever a
@@ -34,7 +34,7 @@ def run_apart(function: Callable[[Check], T]) -> T:
     interrupts there.
     """
     if threading.current_thread() is not threading.main_thread():
-        return function(go_on)
+        return function(never_stop)
     run = _Run(function)
     interrupt: BaseException | None = None
     started = False
@@ -43,7 +43,7 @@ def run_apart(function: Callable[[Check], T]) -> T:
             if not started:
                 started = True
                 if not run.start():
-                    return function(go_on)
+                    return function(never_stop)
             run.wait()
             break
         except BaseException as e:  # noqa: BLE001  (raised below, when it is safe)
@@ -54,14 +54,14 @@ def run_apart(function: Callable[[Check], T]) -> T:
     return run.result()
 
 
-def go_on() -> None:
+def never_stop() -> None:
     """A `check` that never stops anything."""
 
 
 class _Run(Generic[T]):
     """A call in another thread."""
 
-    def __init__(self, function: Callable[[Check], T]) -> None:
+    def __init__(self, function: Callable[[StopCheck], T]) -> None:
         self._function = function
         self._lock = threading.Lock()
         self._ended = threading.Lock()

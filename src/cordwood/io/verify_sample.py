@@ -14,7 +14,7 @@ from cordwood.index import Digests
 _HEAD = b"cordwood verify: found whole\n"  # a record begins so: no other file is taken for one
 
 
-class Sampling:
+class VerifySample:
     """What a verification reads, and how much it has.
 
     Args:
@@ -89,16 +89,16 @@ def _mark(name: str, size_bytes: int, digests: Digests) -> str:
     return digest_of(what + digests.values).hex()
 
 
-_SAMPLING: ContextVar[Sampling | None] = ContextVar("sampling", default=None)
+_SAMPLING: ContextVar[VerifySample | None] = ContextVar("sampling", default=None)
 
 
-def current_sampling() -> Sampling | None:
+def current_sample() -> VerifySample | None:
     """That of the verification that this thread is in."""
     return _SAMPLING.get()
 
 
 @contextmanager
-def sampling(chosen: Sampling) -> Iterator[Sampling]:
+def verify_sampling(chosen: VerifySample) -> Iterator[VerifySample]:
     """Files that are checked in the block are checked as far as `chosen` says."""
     token = _SAMPLING.set(chosen)
     try:

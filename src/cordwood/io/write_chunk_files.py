@@ -17,19 +17,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cordwood.devices.host_snapshot import HeldArray, hold
+from cordwood.devices.host_snapshot import ArraySnapshot, snapshot_leaves
 from cordwood.encoding.digests import BLOCK_BYTES, digest_of
-from cordwood.io.direct_io import Target
+from cordwood.io.direct_io import DirectFile
 from cordwood.io.encode_chunk import Encoder
 from cordwood.io.file_contents import copy_bytes, is_little_endian
 from cordwood.io.lazy_array import LazyArray
-from cordwood.io.scratch_buffer import Scratch
+from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.io.threads import run_tasks
-from cordwood.io.uninterruptible import Check
+from cordwood.io.uninterruptible import StopCheck
 from cordwood.plan.chunk_files import ChunkFile, NewFile, SmallFile
 from cordwood.sharding.box import is_unbroken, shape_of, slices
 from cordwood.storage import syscalls
-from cordwood.storage.open_files import named, read_views
+from cordwood.storage.open_files import read_views, with_file_name
 from cordwood.storage.syscalls import close_all, open_into
 from cordwood.tree.leaves import is_jax_array
 from cordwood.tree.long_double import without_padding
@@ -41,7 +41,7 @@ _OPEN_FILES = 64  # of one thread, written and not yet flushed
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
-class Written(NamedTuple):
+class WrittenFile(NamedTuple):
     """What became of a file."""
 
     size_bytes: int
@@ -54,8 +54,8 @@ def write_new_files(
     fetch: Callable[[int], Any],
     encode: Encoder | None,
     *,
-    check: Check,
-) -> list[Written]:
+    check: StopCheck,
+) -> list[WrittenFile]:
     """Create files that are not there yet. When this returns, their bytes are on the disk.
 
     The directories they lie in must exist; flushing those is the caller's.
@@ -63,8 +63,8 @@ def write_new_files(
     Args:
         folder: what their paths are relative to.
         files: what to write; the chunk files of one leaf one after another.
-        fetch: gives a leaf: a numpy array, a jax.Array, a HeldArray or a LazyArray. Called once
-            for each, by one thread at a time; the leaf is let go after the last chunk file of it.
+        fetch: returns a leaf: a numpy array, a jax.Array, an ArraySnapshot or a LazyArray. Called
+            once for each leaf, by one thread at a time; the leaf is released after its last chunk.
         encode: what compresses chunks; None for raw ones.
         check: called between files; whatever it raises stops all.
 
@@ -72,14 +72,14 @@ def write_new_files(
     """
     leaves = _Leaves(files, fetch)
     waiting: list[deque[tuple[str, list[int]]]] = []
-    results = [Written(0, b"")] * len(files)
+    results = [WrittenFile(0, b"")] * len(files)
     # The large ones first, so that no thread is left with one at the end.
     order = sorted(range(len(files)), key=lambda i: -_bulk(files[i]))
 
     def make_worker() -> Callable[[int], None]:
         own: deque[tuple[str, list[int]]] = deque()
         waiting.append(own)
-        scratch = Scratch()
+        scratch = ScratchBuffer()
 
         def work(task: int) -> None:
             check()
@@ -93,7 +93,7 @@ def write_new_files(
                 if len(own) > _OPEN_FILES:
                     _flush(own)
             except OSError as e:
-                raise named(e, path) from e
+                raise with_file_name(e, path) from e
 
         return work
 
@@ -113,15 +113,15 @@ def write_new_files(
     return results
 
 
-def adopt_files(folder: str, paths: Sequence[str], *, check: Check) -> list[Written]:
+def adopt_files(folder: str, paths: Sequence[str], *, check: StopCheck) -> list[WrittenFile]:
     """Hash files that something else has written, and flush them to the disk.
 
     Raises OSError as the system does, with the name of the file.
     """
-    results = [Written(0, b"")] * len(paths)
+    results = [WrittenFile(0, b"")] * len(paths)
 
     def make_worker() -> Callable[[int], None]:
-        scratch = Scratch()
+        scratch = ScratchBuffer()
 
         def work(task: int) -> None:
             check()
@@ -132,7 +132,7 @@ def adopt_files(folder: str, paths: Sequence[str], *, check: Check) -> list[Writ
                 results[task] = _hash(opened[0], scratch, name=path)
                 syscalls.current().fsync(opened[0])
             except OSError as e:
-                raise named(e, path) from e
+                raise with_file_name(e, path) from e
             finally:
                 close_all(opened)
 
@@ -142,14 +142,14 @@ def adopt_files(folder: str, paths: Sequence[str], *, check: Check) -> list[Writ
     return results
 
 
-def _hash(fd: int, scratch: Scratch, *, name: str) -> Written:
+def _hash(fd: int, scratch: ScratchBuffer, *, name: str) -> WrittenFile:
     size = os.fstat(fd).st_size
     digests = []
     for start in range(0, size, _UNIT_BYTES):
         unit = scratch.of(min(_UNIT_BYTES, size - start))
         read_views(fd, start, [unit], name=name)
         digests += [digest_of(unit[a : a + BLOCK_BYTES]) for a in range(0, len(unit), BLOCK_BYTES)]
-    return Written(size, b"".join(digests))
+    return WrittenFile(size, b"".join(digests))
 
 
 def _bulk(file: NewFile) -> int:
@@ -167,13 +167,18 @@ def _flush(files: deque[tuple[str, list[int]]]) -> None:
         files.popleft()
         close_all(opened)
     except OSError as e:
-        raise named(e, path) from e
+        raise with_file_name(e, path) from e
 
 
 def _write(
-    path: str, fd: int, file: NewFile, leaves: _Leaves, encode: Encoder | None, scratch: Scratch
-) -> Written:
-    target = Target(path, fd)
+    path: str,
+    fd: int,
+    file: NewFile,
+    leaves: _Leaves,
+    encode: Encoder | None,
+    scratch: ScratchBuffer,
+) -> WrittenFile:
+    target = DirectFile(path, fd)
     if isinstance(file, SmallFile):
         return _write_units(target, len(file.data), lambda a, b: memoryview(file.data)[a:b])
     try:
@@ -193,8 +198,11 @@ def _write(
 
 
 def _write_raw(
-    target: Target, file: ChunkFile, part: np.ndarray[Any, Any] | LazyArray, scratch: Scratch
-) -> Written:
+    target: DirectFile,
+    file: ChunkFile,
+    part: np.ndarray[Any, Any] | LazyArray,
+    scratch: ScratchBuffer,
+) -> WrittenFile:
     size = math.prod(file.shape) * file.itemsize
     if not isinstance(part, LazyArray) and part.nbytes != size and not _leads(file):
         part = _padded(part, file.shape)
@@ -221,7 +229,9 @@ def _write_raw(
     return _write_units(target, size, fill)
 
 
-def _write_units(target: Target, size: int, unit_of: Callable[[int, int], memoryview]) -> Written:
+def _write_units(
+    target: DirectFile, size: int, unit_of: Callable[[int, int], memoryview]
+) -> WrittenFile:
     """Hash and write a file of that size, some MiB at a time."""
     digests = []
     for start in range(0, size, _UNIT_BYTES):
@@ -230,7 +240,7 @@ def _write_units(target: Target, size: int, unit_of: Callable[[int, int], memory
         target.write(unit, start)
         if not target.opened:
             target.start_writeback(start, len(unit))
-    return Written(size, b"".join(digests))
+    return WrittenFile(size, b"".join(digests))
 
 
 def _leads(file: ChunkFile) -> bool:
@@ -264,13 +274,13 @@ class _Leaves:
             if leaf is None:
                 leaf = self._fetch(file.leaf)
                 if is_jax_array(leaf):
-                    (leaf,) = hold([leaf])
-                elif not isinstance(leaf, HeldArray | LazyArray):
+                    (leaf,) = snapshot_leaves([leaf])
+                elif not isinstance(leaf, ArraySnapshot | LazyArray):
                     leaf = np.asarray(leaf)
                 self._held[file.leaf] = leaf
         if isinstance(leaf, LazyArray):
             return leaf.within(file.box)
-        if isinstance(leaf, HeldArray):
+        if isinstance(leaf, ArraySnapshot):
             return without_padding(leaf.part(file.box))
         index: Any = (*slices(file.box), ...)  # a view of 0 axes too
         return without_padding(leaf[index])

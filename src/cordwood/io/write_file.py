@@ -17,14 +17,14 @@ import numpy as np
 
 from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
 from cordwood.index import Digests
-from cordwood.io.direct_io import PAGE_BYTES, Target
-from cordwood.io.file_contents import LeafStore
-from cordwood.io.scratch_buffer import Scratch
-from cordwood.io.threads import Slots, run_tasks
-from cordwood.io.uninterruptible import Check, go_on
+from cordwood.io.direct_io import PAGE_BYTES, DirectFile
+from cordwood.io.file_contents import FileContents
+from cordwood.io.scratch_buffer import ScratchBuffer
+from cordwood.io.threads import InterruptSafeSemaphore, run_tasks
+from cordwood.io.uninterruptible import StopCheck, never_stop
 from cordwood.plan.file_plan import FilePlan, seal, segment_ends
 from cordwood.storage import syscalls
-from cordwood.storage.file_transaction import Temporary, atomic_file
+from cordwood.storage.file_transaction import WritableFile, atomic_file
 
 _UNIT_BYTES = 4 << 20
 _WRITES = 4  # at a time; two to four saturate a local disk
@@ -53,11 +53,11 @@ def write_file(
     """
     ends = segment_ends(plan)
     with atomic_file(path) as temporary:
-        _fill(temporary, plan, ends, fetch, go_on)
+        _fill(temporary, plan, ends, fetch, never_stop)
 
 
 def fill_file(
-    file: Temporary, plan: FilePlan, fetch: Callable[[int], np.ndarray], check: Check
+    file: WritableFile, plan: FilePlan, fetch: Callable[[int], np.ndarray], check: StopCheck
 ) -> bytes:
     """Write what `plan` says into an open, empty file; its header.
 
@@ -68,13 +68,13 @@ def fill_file(
 
 
 def _fill(
-    file: Temporary,
+    file: WritableFile,
     plan: FilePlan,
     ends: list[int],
     fetch: Callable[[int], np.ndarray],
-    check: Check,
+    check: StopCheck,
 ) -> bytes:
-    digests = _write_data(file, plan, ends, LeafStore(plan.segments, ends, fetch), check)
+    digests = _write_data(file, plan, ends, FileContents(plan.segments, ends, fetch), check)
     header = seal(plan, digests)
     file.doing = "writing the header"
     file.write(memoryview(header), 0)
@@ -112,15 +112,15 @@ def write_stream(
 
 
 def _write_data(
-    temporary: Temporary, plan: FilePlan, ends: list[int], leaves: LeafStore, check: Check
+    temporary: WritableFile, plan: FilePlan, ends: list[int], leaves: FileContents, check: StopCheck
 ) -> Digests:
     base, size = plan.header_bytes, plan.size_bytes
     values = bytearray(DIGEST_BYTES * block_count(size - base, BLOCK_BYTES))
-    target = Target(temporary.path, temporary.fd)
-    slots = Slots(_WRITES)
+    target = DirectFile(temporary.path, temporary.fd)
+    slots = InterruptSafeSemaphore(_WRITES)
 
     def make_worker() -> Callable[[int], None]:
-        scratch = Scratch()
+        scratch = ScratchBuffer()
 
         def work(task: int) -> None:
             check()

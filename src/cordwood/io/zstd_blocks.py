@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-HEAD_BYTES = 3
+BLOCK_HEADER_BYTES = 3
 _RUN = 1  # of one byte, repeated
 
 
@@ -15,8 +15,8 @@ class ZstdBlock(NamedTuple):
     is_last: bool  # of its frame; a checksum may follow
 
 
-def block_of(head: bytes | memoryview) -> ZstdBlock:
+def parse_block_header(head: bytes | memoryview) -> ZstdBlock:
     """The block that begins with a head."""
     bits = int.from_bytes(head, "little")
     is_run = bits >> 1 & 3 == _RUN
-    return ZstdBlock(HEAD_BYTES + (1 if is_run else bits >> 3), bool(bits & 1))
+    return ZstdBlock(BLOCK_HEADER_BYTES + (1 if is_run else bits >> 3), bool(bits & 1))

@@ -10,7 +10,7 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.errors import MismatchError
-from cordwood.io.allocate import fresh_bytes
+from cordwood.io.allocate import allocate_bytes
 from cordwood.keypath import format_path
 from cordwood.loading.leaf_target import Target
 from cordwood.plan.load_plan import ALIGNMENT
@@ -136,7 +136,7 @@ def _limits(array: np.ndarray[Any, Any]) -> tuple[float, float] | None:
 
 def transpose_copy(array: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """Return the array with its axes in that order, in C order in memory of its own."""
-    memory = fresh_bytes(array.nbytes, alignment=ALIGNMENT)
+    memory = allocate_bytes(array.nbytes, alignment=ALIGNMENT)
     result: np.ndarray[Any, Any] = memory.view(array.dtype).reshape(permuted(array.shape, axes))
     if axes != (1, 0):
         result[...] = array.transpose(axes)

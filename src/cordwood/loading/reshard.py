@@ -47,7 +47,7 @@ def device_boxes(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:
     placed = [i for i, target in enumerate(targets) if target[4] is not None]
     if not placed:
         return {}
-    from cordwood.devices.sharded_arrays import key_boxes, local_boxes, sharding_of, spreads
+    from cordwood.devices.sharded_arrays import key_boxes, local_boxes, sharding_of, spans_devices
 
     found: dict[int, dict[Any, Box]] = {}
     known: dict[Any, dict[Any, Box] | None] = {}
@@ -62,7 +62,7 @@ def device_boxes(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:
             try:
                 if impl is not None:
                     known[key] = key_boxes(sharding, shape, impl)
-                elif given is not sharding or spreads(sharding):
+                elif given is not sharding or spans_devices(sharding):
                     local = local_boxes(sharding, shape)
                     known[key] = {device: stored_box(box, axes) for device, box in local.items()}
                 else:
@@ -104,7 +104,7 @@ def restore_boxes(
     wants = [_want(target.leaf, boxes.get(i)) for i, target in enumerate(targets)]
     if budget_bytes is None:
         return _restore(reading, targets, wants, boxes, alias=alias)
-    from cordwood.devices.to_jax import wait_for
+    from cordwood.devices.to_jax import wait_until_ready
 
     values: list[Any] = [None] * len(targets)
     moving: list[Any] = []
@@ -118,7 +118,7 @@ def restore_boxes(
         )
         for i, value in zip(group, found, strict=True):
             values[i] = value
-        wait_for(moving)
+        wait_until_ready(moving)
         moving = found
     return values
 
@@ -175,7 +175,7 @@ def _put(
     import jax
 
     from cordwood.devices.sharded_arrays import Shards, put_shards, sharding_of
-    from cordwood.devices.to_jax import Put, put_all
+    from cordwood.devices.to_jax import DevicePut, put_all
 
     whole_ones = []
     for i in puts:
@@ -191,7 +191,7 @@ def _put(
                 values[i] = jax.device_put(values[i], given)
         else:
             (array,) = values[i]
-            whole_ones.append((i, Put(array, weak_type, given, impl)))
+            whole_ones.append((i, DevicePut(array, weak_type, given, impl)))
     found = put_all([put for _, put in whole_ones], alias=alias)
     for (i, _), value in zip(whole_ones, found, strict=True):
         values[i] = value

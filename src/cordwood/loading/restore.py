@@ -120,13 +120,13 @@ def restore(
         else:
             values[i] = as_kind(array, target)
     if on_device:
-        from cordwood.devices.to_jax import Put, put_all
+        from cordwood.devices.to_jax import DevicePut, put_all
 
         puts = []
         for i in on_device:
             target = targets[i]
             impl = target.leaf.prng_impl if target.kind == "prng_key" else None
-            puts.append(Put(values[i], target.weak_type, target.sharding, impl))
+            puts.append(DevicePut(values[i], target.weak_type, target.sharding, impl))
         for i, value in zip(on_device, put_all(puts, alias=alias), strict=True):
             values[i] = value
     return values

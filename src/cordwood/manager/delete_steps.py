@@ -19,14 +19,14 @@ from cordwood.manager.keep_policies import (
 from cordwood.manager.retention import RetentionPlan, plan_retention
 from cordwood.manager.step_listing import Listing, Step
 from cordwood.message_text import printable
-from cordwood.storage.step_storage import StepPlace
+from cordwood.storage.step_storage import StepStorage
 from cordwood.storage.urls import parse_url
 
 _log = logging.getLogger("cordwood")
 
 
 def plan_for(
-    place: StepPlace, steps: Sequence[Step], policy: KeepPolicy, *, now: float
+    place: StepStorage, steps: Sequence[Step], policy: KeepPolicy, *, now: float
 ) -> RetentionPlan:
     """Return what becomes of the steps of a root that are finished."""
     finished = {each.step: each for each in steps if each.finished}
@@ -54,7 +54,7 @@ def best_of(
     return best
 
 
-def delete_steps(place: StepPlace, listing: Listing, start: int, stop: int | None) -> list[int]:
+def delete_steps(place: StepStorage, listing: Listing, start: int, stop: int | None) -> list[int]:
     """Delete all entries of some steps, the newest first, whatever policy keeps them.
 
     Args:
@@ -88,7 +88,7 @@ def _log_deleted(root: str, steps: Sequence[int], why: str) -> None:
 class Cleaner:
     """Keeps a root clean for one manager."""
 
-    def __init__(self, place: StepPlace, listing: Listing, policy: KeepPolicy) -> None:
+    def __init__(self, place: StepStorage, listing: Listing, policy: KeepPolicy) -> None:
         self._place = place
         self._listing = listing
         self._policy = policy

@@ -14,7 +14,7 @@ from cordwood.formats.orbax.locate_trees import is_unfinished
 from cordwood.formats.step_directories import sorted_steps
 from cordwood.manager.keep_policies import SavedStep
 from cordwood.storage.directory_reader import LocalDirectory
-from cordwood.storage.step_storage import Entry, StepPlace
+from cordwood.storage.step_storage import StepEntry, StepStorage
 from cordwood.storage.urls import parse_url
 
 _NAME = re.compile(r"(checkpoint_|run-|)0*([0-9]{1,18})")
@@ -116,7 +116,7 @@ class OtherCheckpoint(NamedTuple):
     description: str = ""  # in words
 
 
-def other_checkpoints(place: StepPlace, *, steps: Collection[str]) -> list[OtherCheckpoint]:
+def other_checkpoints(place: StepStorage, *, steps: Collection[str]) -> list[OtherCheckpoint]:
     """Return the checkpoints in a root that no manager takes for steps.
 
     These are the entries that `detect` recognises, whatever their names, and those that are named
@@ -139,7 +139,7 @@ def other_checkpoints(place: StepPlace, *, steps: Collection[str]) -> list[Other
     return found
 
 
-def _other(name: str, path: str, entry: Entry) -> OtherCheckpoint | None:
+def _other(name: str, path: str, entry: StepEntry) -> OtherCheckpoint | None:
     """Return what an entry is; None where it is no checkpoint."""
     if is_unfinished(name):
         return None

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, SupportsFloat, SupportsIndex
 
 from cordwood.errors import PendingSaveError, StepError
-from cordwood.io.background_save import ALL_THE_SAME, PendingSave, raise_unreported
+from cordwood.io.background_save import SAVE_STARTED_ANYWAY, PendingSave, raise_unreported
 from cordwood.manager.argument_hints import with_hints
 from cordwood.manager.delete_steps import best_of, delete_steps, plan_for
 from cordwood.manager.keep_policies import KeepWhat, keep_policy
@@ -276,7 +276,10 @@ class CheckpointManager(StepReader):
         except PendingSaveError as e:
             if not told and not several:
                 raise
-            said, end = str(e).removesuffix(ALL_THE_SAME), ": the job is to end" if told else ""
+            said, end = (
+                str(e).removesuffix(SAVE_STARTED_ANYWAY),
+                ": the job is to end" if told else "",
+            )
             _log.error("%sstep %d is saved all the same%s", said, number, end)
             return e
         return None

@@ -33,7 +33,7 @@ from cordwood.message_text import printable, shortened
 from cordwood.processes.join_messages import named
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.open_files import DISK_ERRORS
-from cordwood.storage.path_kind import what_is_at
+from cordwood.storage.path_kind import kind_at
 from cordwood.storage.urls import parse_url
 
 _log = logging.getLogger("cordwood")
@@ -184,7 +184,7 @@ def _require_root(root: str) -> None:
     """Raise for what steps cannot lie in, or were not meant to: to start anew is no answer then."""
     if parse_url(root) is not None:
         return
-    what = what_is_at(root)
+    what = kind_at(root)
     if what in ("a file", "something else"):
         raise NotADirectoryError(
             errno.ENOTDIR, f"expected the directory that steps lie in, found {what}", root
@@ -222,7 +222,7 @@ def _no_step(listing: Listing, root: str) -> str:
     names = listing.names()
     if names:
         return f"it holds {listed(names)}, and no checkpoint; {check}"
-    if parse_url(root) is None and what_is_at(root) == "nothing":
+    if parse_url(root) is None and kind_at(root) == "nothing":
         return f"there is no such directory; {check}"
     return f"it is empty; {check}"
 

@@ -12,8 +12,8 @@ from cordwood.api.participants import announced
 from cordwood.api.save_async import begin_save
 from cordwood.errors import CordwoodError, PendingSaveError, StepError
 from cordwood.formats.directory_formats import destination_for
-from cordwood.io.background_save import ALL_THE_SAME, NOTHING_BEGUN, PendingSave
-from cordwood.io.post_commit import Afterwards
+from cordwood.io.background_save import NOTHING_STARTED, SAVE_STARTED_ANYWAY, PendingSave
+from cordwood.io.post_commit import PostCommitQueue
 from cordwood.manager.delete_steps import Cleaner
 from cordwood.manager.keep_policies import KeepPolicy
 from cordwood.manager.save_report import SaveReport
@@ -24,7 +24,7 @@ from cordwood.processes import rendezvous as rendezvous_module
 from cordwood.processes.coordination import current_processes
 from cordwood.processes.process_group import ProcessGroup
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.storage.step_storage import StepPlace
+from cordwood.storage.step_storage import StepStorage
 from cordwood.storage.urls import local_or_url, parse_url
 
 _log = logging.getLogger("cordwood")
@@ -50,7 +50,7 @@ class Saver:
 
     def __init__(
         self,
-        place: StepPlace,
+        place: StepStorage,
         listing: Listing,
         group: ProcessGroup,
         keep: KeepPolicy,
@@ -71,7 +71,7 @@ class Saver:
         self._on_save = on_save
         self._rewrite_every = _count(rewrite_every)
         self._timeout_seconds = timeout_seconds
-        self._afterwards = Afterwards()
+        self._afterwards = PostCommitQueue()
 
     @property
     def pending(self) -> PendingSave | None:
@@ -237,7 +237,7 @@ class Saver:
             raise PendingSaveError(
                 f"the save of step {step} in the background failed: {type(e).__name__}: {e}; "
                 "that is told now because nobody called wait(). "
-                + (ALL_THE_SAME if go_on else NOTHING_BEGUN)
+                + (SAVE_STARTED_ANYWAY if go_on else NOTHING_STARTED)
             ) from e
 
     def keep_up(self) -> None:

@@ -19,7 +19,7 @@ from cordwood.manager.foreign_steps import (
 from cordwood.manager.keep_policies import SavedStep
 from cordwood.manager.step_names import step_name, step_of
 from cordwood.manager.step_record import KEY, Record, decode_record, wrong_step
-from cordwood.storage.step_storage import UNASKED, Entry, StepPlace
+from cordwood.storage.step_storage import UNREAD_STAMP, StepEntry, StepStorage
 from cordwood.storage.urls import parse_url
 
 _ATTEMPTS = 20  # to see a root while nothing changes in it
@@ -112,7 +112,7 @@ class Step(NamedTuple):
 class Listing:
     """Reads each index once, and again when it has been replaced."""
 
-    def __init__(self, place: StepPlace) -> None:
+    def __init__(self, place: StepStorage) -> None:
         self._place = place
         self._known: dict[str, Step] = {}
         self._damaged: dict[tuple[str, Hashable | None], str] = {}
@@ -222,7 +222,7 @@ class Listing:
                 break
         return found
 
-    def _read_ahead(self, lying: Mapping[str, Entry]) -> dict[str, Step | None]:
+    def _read_ahead(self, lying: Mapping[str, StepEntry]) -> dict[str, Step | None]:
         """Look at the steps of a store that are not known yet, several at once."""
         if parse_url(self._place.name) is None:
             return {}
@@ -241,7 +241,7 @@ class Listing:
         return found
 
     def _read_all(
-        self, lying: Mapping[str, Entry], ahead: Mapping[str, Step | None]
+        self, lying: Mapping[str, StepEntry], ahead: Mapping[str, Step | None]
     ) -> Iterator[list[Step]]:
         names: dict[int, list[str]] = {}
         for name in lying:
@@ -263,12 +263,12 @@ class Listing:
         damage = self._damaged.get((step.entry, step.stamp))
         return step if damage is None else step._replace(problem=damage)
 
-    def _look(self, name: str, entry: Entry) -> Step | None:
+    def _look(self, name: str, entry: StepEntry) -> Step | None:
         known = self._known.get(name)
         if known is not None and entry.stamp is not None and known.stamp == entry.stamp:
             return known
         number = step_of(name)
-        if entry.stamp == UNASKED:
+        if entry.stamp == UNREAD_STAMP:
             return self._look(name, entry._replace(stamp=self._place.stamp(name)))
         if number is None or entry.stamp is None:
             foreign = self._foreign(name, entry)
@@ -278,7 +278,7 @@ class Listing:
         step = Step(number, name, path, entry.stamp, None, "not finished", is_link=entry.is_link)
         return step if entry.stamp is None else _read(step)
 
-    def _foreign(self, name: str, entry: Entry) -> Step | None:
+    def _foreign(self, name: str, entry: StepEntry) -> Step | None:
         known = self._known.get(name)
         if known is not None and known.stamp == _FOREIGN:
             return known
@@ -305,10 +305,10 @@ class Listing:
         return step
 
 
-def _same(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> bool:
+def _same(before: Mapping[str, StepEntry], after: Mapping[str, StepEntry]) -> bool:
     """Return True if the same entries lie there, and the same of them have an index."""
     return before.keys() == after.keys() and all(
-        entry == after[name] or (after[name].stamp == UNASKED and entry.stamp is not None)
+        entry == after[name] or (after[name].stamp == UNREAD_STAMP and entry.stamp is not None)
         for name, entry in before.items()
     )
 

@@ -19,7 +19,7 @@ from cordwood.manager.step_names import as_step
 from cordwood.manager.watch_steps import Watch
 from cordwood.processes.process_group import ProcessGroup
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
-from cordwood.storage.step_storage import steps_at
+from cordwood.storage.step_storage import open_step_storage
 
 T = TypeVar("T")
 Items: TypeAlias = Mapping[str, Any] | None  # trees, and what is Stateful
@@ -50,7 +50,7 @@ class StepReader:
     def __init__(
         self, root: str | os.PathLike[str], *, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> None:
-        self._place = steps_at(root, RULES.index_name, timeout_seconds=timeout_seconds)
+        self._place = open_step_storage(root, RULES.index_name, timeout_seconds=timeout_seconds)
         self._listing = Listing(self._place)
         self._group = ProcessGroup(self._place.name, timeout_seconds)
         self._watch = Watch(self._listing, self._group)

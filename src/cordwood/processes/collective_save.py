@@ -20,7 +20,7 @@ MARK_SECONDS = 40.0  # how long a network file system may not know what another 
 
 
 class Place(Protocol):
-    """Where a save goes; see `cordwood.storage.storage_protocol.StoreSave`."""
+    """Where a save goes; see `cordwood.storage.storage_protocol.Transaction`."""
 
     def mark(self) -> str: ...
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
 
-from cordwood.io.uninterruptible import Check, go_on
+from cordwood.io.uninterruptible import StopCheck, never_stop
 from cordwood.storage import syscalls
 from cordwood.storage.openat import open_beneath
 
 
-def remove_tree(path: str, check: Check = go_on) -> None:
+def remove_tree(path: str, check: StopCheck = never_stop) -> None:
     """Remove a directory and all in it, as far as that can be done.
 
     Everything is removed relative to a descriptor of the directory. So nothing outside of it goes,
@@ -24,13 +24,13 @@ def remove_tree(path: str, check: Check = go_on) -> None:
         check: called before each directory; what it raises ends the removal.
     """
     with suppress(OSError):  # the next save tries again
-        with suppress(OSError), open_folder(path) as fd:
+        with suppress(OSError), open_directory_fd(path) as fd:
             _empty(fd, check)
         syscalls.current().rmdir(path)
 
 
 @contextmanager
-def open_folder(path: str) -> Iterator[int]:
+def open_directory_fd(path: str) -> Iterator[int]:
     """Open a directory in the block. Raises OSError, also for a symbolic link to one."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
     opened: list[int] = []
@@ -42,7 +42,7 @@ def open_folder(path: str) -> Iterator[int]:
             os.close(opened.pop())
 
 
-def _empty(root: int, check: Check) -> None:
+def _empty(root: int, check: StopCheck) -> None:
     """Remove what an open directory holds."""
     calls = syscalls.current()
     folders = [""]
@@ -72,7 +72,7 @@ def _opened(root: int, path: str) -> Iterator[int]:
         os.close(fd)
 
 
-def entries_of(folder: str) -> dict[str, bool]:
+def list_entries(folder: str) -> dict[str, bool]:
     """Return what a directory holds, and of each if it is a directory; {} if it is not there."""
     with suppress(FileNotFoundError, NotADirectoryError):
         # Not os.scandir, which an interrupt would leave open.
@@ -81,7 +81,7 @@ def entries_of(folder: str) -> dict[str, bool]:
 
 
 def _entries_at(folder: int) -> dict[str, bool]:
-    """Return what an open directory holds, as `entries_of`."""
+    """Return what an open directory holds, as `list_entries`."""
     return _are_folders(
         os.listdir(folder), lambda name: os.stat(name, dir_fd=folder, follow_symlinks=False)
     )
@@ -95,7 +95,7 @@ def _are_folders(names: list[str], status_of: Callable[[str], os.stat_result]) -
     return found
 
 
-def may_sweep(path: str) -> bool:
+def may_remove(path: str) -> bool:
     """Return whether what a killed process left at `path` is this user's to remove.
 
     That is so if it belongs to this user, or to the owner of the directory that it lies in (some
@@ -106,12 +106,12 @@ def may_sweep(path: str) -> bool:
     return user in (0, owner) or owner == os.stat(os.path.dirname(path)).st_uid
 
 
-def names_in(folder: str) -> list[str]:
+def list_names(folder: str) -> list[str]:
     """Return what lies in a directory, sorted. Raises OSError as listing it does."""
     return sorted(os.listdir(folder))
 
 
-def subfolders(folder: str) -> set[str]:
+def list_subdirectories(folder: str) -> set[str]:
     """Return the directories in a directory; symbolic links to such are among them."""
     found = set()
     with os.scandir(folder) as entries:
@@ -122,7 +122,7 @@ def subfolders(folder: str) -> set[str]:
     return found
 
 
-def list_folder(folder: str) -> list[os.DirEntry[str]]:
+def scan_directory(folder: str) -> list[os.DirEntry[str]]:
     """Return what a directory holds, without a look at each; [] if it is not there."""
     found: list[os.DirEntry[str]] = []
     with suppress(FileNotFoundError, NotADirectoryError):
@@ -131,7 +131,7 @@ def list_folder(folder: str) -> list[os.DirEntry[str]]:
     return found
 
 
-def has_within(folder: str, name: str, *, at_most: int) -> bool:
+def contains_file(folder: str, name: str, *, at_most: int) -> bool:
     """Return whether a file of that name lies in a directory, at any depth.
 
     No more than `at_most` entries are looked at, and one directory. Follows no symlinks, and
@@ -142,7 +142,7 @@ def has_within(folder: str, name: str, *, at_most: int) -> bool:
     while folders and seen <= at_most:
         each = folders.pop()
         try:
-            entries = entries_of(each)
+            entries = list_entries(each)
         except PermissionError:
             if each == folder:
                 raise
@@ -162,7 +162,7 @@ def count_files(folder: str, *, at_most: int) -> int:
     count = 0
     folders = [folder]
     for each in folders:  # which grows meanwhile
-        for name, is_folder in entries_of(each).items():
+        for name, is_folder in list_entries(each).items():
             if is_folder:
                 folders.append(f"{each}/{name}")
             else:

@@ -18,12 +18,12 @@ from typing import Protocol
 
 from cordwood.errors import CorruptionError, LimitError, TruncatedError
 from cordwood.storage.open_files import (
-    Closing,
+    Closable,
     ReadableFile,
     close_file,
     map_file,
-    named,
     read_views,
+    with_file_name,
 )
 from cordwood.storage.openat import open_beneath
 
@@ -71,7 +71,7 @@ class ReadableDirectory(Protocol):
         ...
 
 
-class LocalDirectory(Closing):
+class LocalDirectory(Closable):
     """A directory of a local disk, opened.
 
     Raises FileNotFoundError and NotADirectoryError as open does.
@@ -95,7 +95,7 @@ class LocalDirectory(Closing):
                         else:
                             found[entry.name] = FOLDER if stat.S_ISDIR(status.st_mode) else OTHER
         except OSError as e:
-            raise named(e, f"{self.name}/{path}") from e
+            raise with_file_name(e, f"{self.name}/{path}") from e
         finally:
             os.close(fd)
         return found
@@ -110,7 +110,7 @@ class LocalDirectory(Closing):
             with os.scandir(fd) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir())
         except OSError as e:
-            raise named(e, f"{self.name}/{path}") from e
+            raise with_file_name(e, f"{self.name}/{path}") from e
         finally:
             os.close(fd)
 
@@ -143,7 +143,7 @@ class LocalDirectory(Closing):
     def read(self, path: str, *, limit_bytes: int) -> bytes:
         fd = self._open(path)
         try:
-            size = regular_size(fd, f"{self.name}/{path}")
+            size = regular_file_size(fd, f"{self.name}/{path}")
             if size > limit_bytes:
                 raise LimitError(
                     f"{self.name}/{path}: {size} bytes; expected at most {limit_bytes}"
@@ -152,7 +152,7 @@ class LocalDirectory(Closing):
             while len(data) < size and (more := os.pread(fd, size + 1 - len(data), len(data))):
                 data += more
         except OSError as e:
-            raise named(e, f"{self.name}/{path}") from e
+            raise with_file_name(e, f"{self.name}/{path}") from e
         finally:
             close_file(fd, f"{self.name}/{path}")
         return data
@@ -223,7 +223,7 @@ class LocalDirectory(Closing):
             self.close()
 
 
-class DirectoryFile(Closing):
+class DirectoryFile(Closable):
     """A file of an open directory, opened for each read: there may be very many.
 
     Its size is what the index says; that the file has it is checked at every read.
@@ -270,7 +270,7 @@ class DirectoryFile(Closing):
     def _open(self) -> int:
         fd = self._directory._open(self._path)
         try:
-            found = regular_size(fd, self.name)
+            found = regular_file_size(fd, self.name)
             if found != self.size_bytes:
                 kind = TruncatedError if found < self.size_bytes else CorruptionError
                 raise kind(
@@ -283,14 +283,14 @@ class DirectoryFile(Closing):
         return fd
 
 
-class OwnedFile(DirectoryFile):
+class FileOwningDirectory(DirectoryFile):
     """A file of a directory that is closed with it: one of those that a checkpoint consists of."""
 
     def close(self) -> None:
         self._directory.close()
 
 
-def regular_size(fd: int, name: str) -> int:
+def regular_file_size(fd: int, name: str) -> int:
     """The size of an open file. Raises CorruptionError for anything but a regular one."""
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):

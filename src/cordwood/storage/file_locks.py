@@ -17,14 +17,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from cordwood.errors import StorageError
-from cordwood.io.uninterruptible import Check, go_on
+from cordwood.io.uninterruptible import StopCheck, never_stop
 from cordwood.processes.wait_log import WaitLogger
 from cordwood.storage import syscalls
 from cordwood.storage.syscalls import close_all, open_into
 
 _log = logging.getLogger("cordwood")
 
-NO_LOCKS = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK)  # what flock(2) says where there are none
+NO_LOCK_ERRORS = (
+    errno.EOPNOTSUPP,
+    errno.ENOSYS,
+    errno.ENOLCK,
+)  # what flock(2) says where there are none
 _POLL_SECONDS = 0.02
 _ATTEMPTS = 3  # to open a lock of another user, who may just remove it
 _NOBODY_KNOWN = "another process, perhaps of another machine,"
@@ -44,7 +48,7 @@ def lock(fd: int, operation: int = fcntl.LOCK_EX, *, path: str = "") -> None:
     try:
         syscalls.current().flock(fd, operation)
     except OSError as e:
-        if e.errno not in NO_LOCKS:
+        if e.errno not in NO_LOCK_ERRORS:
             raise
         if path:
             _warn(
@@ -60,7 +64,7 @@ def wait_and_lock(
     path: str,
     operation: int = fcntl.LOCK_EX,
     *,
-    check: Check = go_on,
+    check: StopCheck = never_stop,
     timeout_seconds: float | None = None,
 ) -> None:
     """Lock a file that is open once nobody else holds its lock, as `lock`.
@@ -89,12 +93,12 @@ def wait_and_lock(
 class _LockWait:
     """One wait for a lock: bounded, reported, and ended by what `check` raises."""
 
-    def __init__(self, path: str, check: Check, timeout_seconds: float | None) -> None:
+    def __init__(self, path: str, check: StopCheck, timeout_seconds: float | None) -> None:
         self._path = path
         self._check = check
         self._timeout_seconds = timeout_seconds
         self._waiting = WaitLogger(
-            lambda: f"the lock {path}, which {holder_of(path)} holds",
+            lambda: f"the lock {path}, which {describe_holder(path)} holds",
             hint="it goes on when that is done or ended",
         )
 
@@ -106,8 +110,8 @@ class _LockWait:
         if seconds is not None and self._waiting.seconds > seconds:
             raise StorageError(
                 errno.ETIMEDOUT,
-                f"waited {seconds:g} s for this lock, which {holder_of(self._path)} holds: end "
-                "that if it hangs, then try again; what was there before is untouched",
+                f"waited {seconds:g} s for this lock, which {describe_holder(self._path)} holds: "
+                "end that if it hangs, then try again; what was there before is untouched",
                 self._path,
             )
         time.sleep(_POLL_SECONDS)
@@ -116,7 +120,7 @@ class _LockWait:
         self._waiting.end()
 
 
-def holder_of(path: str) -> str:
+def describe_holder(path: str) -> str:
     """Return who holds the lock of a file, in words, as far as this machine knows."""
     try:
         with open("/proc/locks", encoding="ascii", errors="replace") as file:
@@ -177,7 +181,7 @@ def unlock(opened: list[int]) -> None:
                 pass
 
 
-def is_at(fd: int, path: str) -> bool:
+def is_open_file_at(fd: int, path: str) -> bool:
     """Return whether an open file is what lies at a path now."""
     try:
         return _is_same(fd, lambda: os.lstat(path))
@@ -203,7 +207,7 @@ def _is_same(fd: int, look: Callable[[], os.stat_result]) -> bool:
 
 @contextmanager
 def locked(
-    path: str, check: Check = go_on, *, timeout_seconds: float | None = None
+    path: str, check: StopCheck = never_stop, *, timeout_seconds: float | None = None
 ) -> Iterator[None]:
     """Hold the lock that the file `path` stands for: it must not exist for any other reason.
 
@@ -276,7 +280,10 @@ def _open_lock(opened: list[int], path: str) -> bool:
 
 
 def _is_still_at(fd: int, path: str) -> bool:
-    """As `is_at`, asking anew: a network file system remembers what stat(2) said, not open(2)."""
+    """Return what `is_open_file_at` does, but open the path again.
+
+    A network file system caches the answer of stat(2), but not that of open(2).
+    """
     opened: list[int] = []
     try:
         open_into(opened, path, os.O_RDONLY | _FLAGS)
@@ -287,7 +294,7 @@ def _is_still_at(fd: int, path: str) -> bool:
         close_all(opened)
 
 
-def wait_for_lock(path: str, check: Check = go_on) -> None:
+def wait_for_lock(path: str, check: StopCheck = never_stop) -> None:
     """Wait while somebody holds the lock `path`; `check` is called meanwhile. Changes nothing."""
     opened: list[int] = []
     try:

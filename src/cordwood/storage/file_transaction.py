@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from cordwood.errors import NotACheckpointError, StorageError
-from cordwood.io.uninterruptible import Check, go_on
+from cordwood.io.uninterruptible import StopCheck, never_stop
 from cordwood.storage import syscalls
-from cordwood.storage.directories import open_folder
+from cordwood.storage.directories import open_directory_fd
 from cordwood.storage.file_locks import remove_unlocked, wait_and_lock
 from cordwood.storage.permissions import creation_mode, limit_file, rights_of
 from cordwood.storage.syscalls import open_into, write_all
@@ -29,7 +29,7 @@ _NAME_MAX = 255  # bytes in a file name on Linux file systems
 _RANDOM_BYTES = 8
 
 
-class Temporary:
+class WritableFile:
     """A file being written. `doing` says what, for the message of an error.
 
     It is made before its file is, so that an interrupt while that is made finds what to remove.
@@ -48,7 +48,7 @@ class Temporary:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         open_into(self.opened, self.path, flags, mode=mode)
 
-    def lock(self, check: Check = go_on) -> bool:
+    def lock(self, check: StopCheck = never_stop) -> bool:
         """Lock it; return False if it is gone: another save took it for a killed one's before.
 
         `check` is called while somebody else holds its lock.
@@ -66,7 +66,7 @@ class Temporary:
 
 
 @contextmanager
-def atomic_file(path: str | os.PathLike[str]) -> Iterator[Temporary]:
+def atomic_file(path: str | os.PathLike[str]) -> Iterator[WritableFile]:
     """Write a temporary inside the block; on leaving it, it durably becomes `path`.
 
     The block returns normally only when all bytes are written. On any exception the temporary
@@ -82,17 +82,17 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[Temporary]:
     target = _resolve(asked)
     folder, name = os.path.split(target)
     made: list[str] = []
-    temporary: Temporary | None = None
+    temporary: WritableFile | None = None
     in_place = False
     doing = "creating its directory"
     calls = syscalls.current()
     try:
         make_ancestors(folder, made)
         doing = "removing what a killed save left"
-        remove_stale(folder, name)
+        remove_stale_temporaries(folder, name)
         old = rights_of(target)
         while True:
-            temporary = Temporary(temporary_path(folder, name))
+            temporary = WritableFile(temporary_path(folder, name))
             temporary.open(creation_mode(old, folder))
             if temporary.lock():
                 break
@@ -189,7 +189,7 @@ def sync_directory(folder: str) -> None:
             calls.close(opened[0])
 
 
-def temporary_stem(name: str) -> str:
+def temporary_prefix(name: str) -> str:
     """What the names of all temporaries of `name` begin with."""
     stem = f".{name}.cordwood-"
     if len(os.fsencode(stem)) + 2 * _RANDOM_BYTES + len(".tmp") <= _NAME_MAX:
@@ -200,24 +200,24 @@ def temporary_stem(name: str) -> str:
 
 def temporary_pattern(name: str) -> re.Pattern[str]:
     """The names of all temporaries of `name`."""
-    return re.compile(re.escape(temporary_stem(name)) + f"[0-9a-f]{{{2 * _RANDOM_BYTES}}}\\.tmp")
+    return re.compile(re.escape(temporary_prefix(name)) + f"[0-9a-f]{{{2 * _RANDOM_BYTES}}}\\.tmp")
 
 
 def temporary_path(folder: str, name: str) -> str:
     """Where a new temporary of `name` may go."""
-    return os.path.join(folder, f"{temporary_stem(name)}{secrets.token_hex(_RANDOM_BYTES)}.tmp")
+    return os.path.join(folder, f"{temporary_prefix(name)}{secrets.token_hex(_RANDOM_BYTES)}.tmp")
 
 
-def remove_stale(folder: str, name: str) -> None:
+def remove_stale_temporaries(folder: str, name: str) -> None:
     """Remove the temporaries of `name` that no living save holds. Raises OSError."""
     pattern = temporary_pattern(name)
-    with open_folder(folder) as fd:
+    with open_directory_fd(folder) as fd:
         for entry in os.listdir(fd):
             if pattern.fullmatch(entry):
                 remove_unlocked(entry, folder=fd)
 
 
-def _abandon(temporary: Temporary | None, made: list[str], *, in_place: bool) -> None:
+def _abandon(temporary: WritableFile | None, made: list[str], *, in_place: bool) -> None:
     if in_place:
         return
     if temporary is not None:

@@ -9,17 +9,17 @@ from collections.abc import Callable
 
 from cordwood.errors import NotACheckpointError
 from cordwood.storage import syscalls
-from cordwood.storage.directories import entries_of, open_folder
+from cordwood.storage.directories import list_entries, open_directory_fd
 from cordwood.storage.permissions import limit_folder, rights_of
-from cordwood.storage.staging_directory import Stage
+from cordwood.storage.staging_directory import StagingDirectory
 
 _NO_LINKS = (errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)
 _COPY_BYTES = 4 << 20
 
 
-def carry(
+def link_unchanged(
     source: str,
-    stage: Stage,
+    stage: StagingDirectory,
     replaced: Callable[[str, set[str]], set[str]],
     *,
     late: bool = False,
@@ -38,7 +38,7 @@ def carry(
     stack = [""]
     while stack:
         path = stack.pop()
-        found = entries_of(f"{source}/{path}" if path else source)
+        found = list_entries(f"{source}/{path}" if path else source)
         names = set(found)
         kept = names - replaced(path, names)
         if path and not names:
@@ -53,17 +53,17 @@ def carry(
             _link(f"{source}/{inner}", stage, inner, late=late)
 
 
-def _make_folder(source: str, stage: Stage, path: str) -> None:
+def _make_folder(source: str, stage: StagingDirectory, path: str) -> None:
     """Make a directory and those above it as they are in the old one."""
     steps = path.split("/")
     for i in range(1, len(steps) + 1):
         inner = "/".join(steps[:i])
         if stage.make_folder(inner):
-            with open_folder(f"{stage.path}/{inner}") as fd:
+            with open_directory_fd(f"{stage.path}/{inner}") as fd:
                 limit_folder(fd, rights_of(f"{source}/{inner}"))
 
 
-def _link(source: str, stage: Stage, path: str, *, late: bool) -> None:
+def _link(source: str, stage: StagingDirectory, path: str, *, late: bool) -> None:
     target = f"{stage.path}/{path}"
     if late and os.path.lexists(target):
         return
@@ -87,7 +87,7 @@ def _link(source: str, stage: Stage, path: str, *, late: bool) -> None:
     stage.touch(path)
 
 
-def _copy(source: str, stage: Stage, path: str) -> None:
+def _copy(source: str, stage: StagingDirectory, path: str) -> None:
     """For file systems without hard links."""
     if os.path.islink(source) or not os.path.isfile(source):
         raise NotACheckpointError(

@@ -7,16 +7,16 @@ import os
 import time
 from contextlib import suppress
 
-from cordwood.io.uninterruptible import Check
+from cordwood.io.uninterruptible import StopCheck
 from cordwood.storage import syscalls
-from cordwood.storage.file_locks import is_at, lock
+from cordwood.storage.file_locks import is_open_file_at, lock
 from cordwood.storage.syscalls import open_into
 
 _WAIT_SECONDS = 1.0
 _POLL_SECONDS = 0.02
 
 
-def link_shared(opened: list[int], source: str, target: str, check: Check) -> bool:
+def link_under_shared_lock(opened: list[int], source: str, target: str, check: StopCheck) -> bool:
     """Give a file another name, under a shared lock that whoever removes files asks for.
 
     Args:
@@ -40,4 +40,4 @@ def link_shared(opened: list[int], source: str, target: str, check: Check) -> bo
             time.sleep(_POLL_SECONDS)
     with suppress(FileExistsError):  # of a save of this directory that died, or goes on
         syscalls.current().link(source, target)
-    return is_at(opened[0], target)
+    return is_open_file_at(opened[0], target)

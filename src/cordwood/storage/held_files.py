@@ -9,10 +9,10 @@ from cordwood.index import Source
 from cordwood.storage.directory_reader import DirectoryFile, LocalDirectory
 from cordwood.storage.open_files import ReadableFile, close_file, map_file, read_views
 
-PINNED_FILES = 64  # of a checkpoint with more, files are opened as they are read
+MAX_OPEN_FILES = 64  # of a checkpoint with more, files are opened as they are read
 
 
-class PinnedFile(DirectoryFile):
+class OpenDirectoryFile(DirectoryFile):
     """A file of a directory, opened once. Its size is what the index says, checked here.
 
     Raises CorruptionError and TruncatedError as reading from a DirectoryFile does.
@@ -45,12 +45,14 @@ class PinnedFile(DirectoryFile):
             self.close()
 
 
-def pinned(directory: LocalDirectory, sources: Sequence[Source]) -> list[ReadableFile]:
-    """The files of a directory, opened. Raises as PinnedFile does."""
+def open_directory_files(
+    directory: LocalDirectory, sources: Sequence[Source]
+) -> list[ReadableFile]:
+    """The files of a directory, opened. Raises as OpenDirectoryFile does."""
     files: list[ReadableFile] = []
     try:
         for source in sources:
-            files.append(PinnedFile(directory, source.name, source.size_bytes))
+            files.append(OpenDirectoryFile(directory, source.name, source.size_bytes))
     except BaseException:
         for file in files:
             file.close()

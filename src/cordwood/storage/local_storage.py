@@ -20,32 +20,32 @@ from typing import TypeVar
 
 from cordwood.encoding.digests import digest_of
 from cordwood.errors import CordwoodError, StorageError
-from cordwood.index import Sealed, Source
-from cordwood.io.uninterruptible import Check, go_on, run_apart
+from cordwood.index import HeaderDigest, Source
+from cordwood.io.uninterruptible import StopCheck, never_stop, run_uninterruptible
 from cordwood.io.write_file import fill_file
 from cordwood.plan.write_assignment import FileSizes
 from cordwood.storage import syscalls
-from cordwood.storage.directories import open_folder
+from cordwood.storage.directories import open_directory_fd
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.file_locks import is_locked, locked, remove_unlocked, unlock, wait_for_lock
 from cordwood.storage.file_transaction import (
-    Temporary,
+    WritableFile,
     make_ancestors,
-    remove_stale,
+    remove_stale_temporaries,
     storage_error,
     sync_directory,
     temporary_path,
     temporary_pattern,
-    temporary_stem,
+    temporary_prefix,
 )
-from cordwood.storage.hard_links import link_shared
-from cordwood.storage.held_files import PINNED_FILES, pinned
+from cordwood.storage.hard_links import link_under_shared_lock
+from cordwood.storage.held_files import MAX_OPEN_FILES, open_directory_files
 from cordwood.storage.open_files import ReadableFile
 from cordwood.storage.permissions import creation_mode, limit_file, rights_of
-from cordwood.storage.small_files import read_small
+from cordwood.storage.small_files import read_small_file
 from cordwood.storage.staging_directory import collect_stages
-from cordwood.storage.storage_protocol import Change, NewFile, Rules
-from cordwood.storage.visibility import comes_in_sight
+from cordwood.storage.storage_protocol import IndexChange, NamingRules, NewDataFile
+from cordwood.storage.visibility import wait_until_visible
 
 T = TypeVar("T")
 
@@ -53,13 +53,13 @@ _ABANDON_SECONDS = 10.0  # how long a save that failed waits for the lock, to ti
 _ATTEMPTS = 100  # to create a file in a directory that others keep removing
 
 
-class LocalStore:
+class LocalStorage:
     """A directory, which need not exist yet, and the rules of the format it holds."""
 
     has_links = True
     file_sizes = FileSizes(pack_bytes=1 << 30, max_packs=16, part_bytes=None)
 
-    def __init__(self, path: str | os.PathLike[str], rules: Rules) -> None:
+    def __init__(self, path: str | os.PathLike[str], rules: NamingRules) -> None:
         self.name = os.fspath(path)
         self._path = os.path.realpath(path)
         self._rules = rules
@@ -68,14 +68,14 @@ class LocalStore:
         return _read_index(self.name, self._rules)
 
     def read_beside(self, name: str) -> bytes | None:
-        return read_small(self.name, name, limit_bytes=self._rules.max_index_bytes)
+        return read_small_file(self.name, name, limit_bytes=self._rules.max_index_bytes)
 
     def open(self, sources: Sequence[Source]) -> list[ReadableFile]:
         directory = LocalDirectory(self.name)
-        if len(sources) > PINNED_FILES:
+        if len(sources) > MAX_OPEN_FILES:
             return [directory.file(source.name, source.size_bytes) for source in sources]
         with directory:
-            return pinned(directory, sources)
+            return open_directory_files(directory, sources)
 
     def names(self) -> list[str]:
         with suppress(FileNotFoundError):
@@ -85,8 +85,8 @@ class LocalStore:
     @contextmanager
     def saving(
         self, *, others_commit: bool, timeout_seconds: float | None = None
-    ) -> Iterator[LocalSave]:
-        save = LocalSave(self._path, self._rules, others_commit, timeout_seconds)
+    ) -> Iterator[LocalTransaction]:
+        save = LocalTransaction(self._path, self._rules, others_commit, timeout_seconds)
         if not others_commit and not os.path.lexists(f"{self._path}/{self._rules.index_name}"):
             with suppress(OSError):  # of a first save in the zarr layout that was killed
                 collect_stages(self._path, dry_run=False)
@@ -124,7 +124,7 @@ class LocalStore:
 
     def _collect(self, *, dry_run: bool) -> list[str]:
         # One descriptor for all of it: a link put in place of the directory is not followed.
-        with open_folder(self._path) as folder:
+        with open_directory_fd(self._path) as folder:
             return self._collect_in(folder, dry_run=dry_run)
 
     def _collect_in(self, folder: int, *, dry_run: bool) -> list[str]:
@@ -143,11 +143,11 @@ class LocalStore:
         return found
 
 
-class LocalSave:
+class LocalTransaction:
     """A save under way. `doing` says what, for the message of an error."""
 
     def __init__(
-        self, path: str, rules: Rules, others_commit: bool, timeout_seconds: float | None
+        self, path: str, rules: NamingRules, others_commit: bool, timeout_seconds: float | None
     ) -> None:
         self._timeout_seconds = timeout_seconds
         self.doing = "creating its directory"
@@ -157,11 +157,11 @@ class LocalSave:
         self._others_commit = others_commit
         self._perhaps_committed = False
         self._made: list[str] = []
-        self._files: list[Temporary] = []
-        self._small: list[Temporary] = []
-        self._links: list[Temporary] = []  # what is open of each is the file itself
+        self._files: list[WritableFile] = []
+        self._small: list[WritableFile] = []
+        self._links: list[WritableFile] = []  # what is open of each is the file itself
         self._new_links: set[str] = set()  # the paths of those that were not there before
-        self._marks: list[Temporary] = []
+        self._marks: list[WritableFile] = []
         # Closes what is open by the time that it is consumed, and so unlocks it.
         opened = chain.from_iterable(
             map(attrgetter("opened"), chain(self._files, self._small, self._marks, self._links))
@@ -177,9 +177,13 @@ class LocalSave:
 
     def sees(self, mark: str, *, timeout_seconds: float) -> bool:
         path = f"{self._path}/{mark}"
-        return comes_in_sight(lambda: os.path.lexists(path), path, timeout_seconds=timeout_seconds)
+        return wait_until_visible(
+            lambda: os.path.lexists(path), path, timeout_seconds=timeout_seconds
+        )
 
-    def write(self, files: Iterable[NewFile], check: Check = go_on) -> list[Sealed]:
+    def write(
+        self, files: Iterable[NewDataFile], check: StopCheck = never_stop
+    ) -> list[HeaderDigest]:
         calls = syscalls.current()
         sealed = []
         for name, plan, fetch in files:
@@ -192,20 +196,20 @@ class LocalSave:
             except OSError:
                 self.doing = f"{file.doing} ({name})"
                 raise
-            sealed.append(Sealed(len(header), digest_of(header)))
+            sealed.append(HeaderDigest(len(header), digest_of(header)))
         if sealed or self._links:
             self.doing = "flushing its directory to the disk"
             sync_directory(self._path)
         self._perhaps_committed = self._others_commit  # as soon as the caller has reported it
         return sealed
 
-    def _create(self, name: str, check: Check = go_on) -> Temporary:
+    def _create(self, name: str, check: StopCheck = never_stop) -> WritableFile:
         """A new file of that name, locked."""
         for _ in range(_ATTEMPTS):
             self.doing = "creating its directory"
             make_ancestors(self._path, self._made)
             self.doing = f"creating {name}"
-            file = Temporary(f"{self._path}/{name}")
+            file = WritableFile(f"{self._path}/{name}")
             self._files.append(file)
             try:
                 file.open()
@@ -218,8 +222,8 @@ class LocalSave:
             self._files.pop()
         raise StorageError(errno.EBUSY, f"other processes keep removing {name}", self._path)
 
-    def link(self, folder: str, name: str, check: Check = go_on) -> bool:
-        file = Temporary(f"{self._path}/{name}")
+    def link(self, folder: str, name: str, check: StopCheck = never_stop) -> bool:
+        file = WritableFile(f"{self._path}/{name}")
         self._links.append(file)
         linked = False
         for _ in range(_ATTEMPTS):
@@ -228,7 +232,7 @@ class LocalSave:
             self.doing = f"linking {name}"
             is_new = not os.path.lexists(file.path)
             try:
-                linked = link_shared(file.opened, f"{folder}/{name}", file.path, check)
+                linked = link_under_shared_lock(file.opened, f"{folder}/{name}", file.path, check)
             except FileNotFoundError:  # it has just been deleted; or this directory, still empty
                 if not os.path.isdir(self._path):
                     unlock(file.opened)
@@ -247,13 +251,13 @@ class LocalSave:
             if os.path.basename(file.path) == name:
                 unlock(file.opened)
 
-    def commit(self, update: Callable[[bytes | None], Change]) -> None:
+    def commit(self, update: Callable[[bytes | None], IndexChange]) -> None:
         self.doing = "creating its directory"
         make_ancestors(self._path, self._made)
         self.doing = "waiting for the lock of its directory"
         _alone(self._path, self._rules, lambda: self._commit(update), self._timeout_seconds)
 
-    def _commit(self, update: Callable[[bytes | None], Change]) -> None:
+    def _commit(self, update: Callable[[bytes | None], IndexChange]) -> None:
         self.doing = "reading the index"
         change = update(_read_index(self._path, self._rules))
         self.doing = "looking for what was written"
@@ -280,17 +284,17 @@ class LocalSave:
                     self._path,
                 )
 
-    def _replace(self, change: Change) -> None:
+    def _replace(self, change: IndexChange) -> None:
         """Put the index in place, then the small files beside it."""
         calls = syscalls.current()
         for name in _small_names(self._rules):
             self.doing = "removing what a killed save left"
-            remove_stale(self._path, name)
+            remove_stale_temporaries(self._path, name)
         beside = {name: data for name, data in change.beside.items() if data is not None}
         index = self._rules.index_name
         for name, data in {index: change.new_index, **beside}.items():
             self.doing = f"writing {name}"
-            small = Temporary(temporary_path(self._path, name))
+            small = WritableFile(temporary_path(self._path, name))
             self._small.append(small)
             old = rights_of(f"{self._path}/{name}")
             small.open(creation_mode(old, self._path))  # the directory's lock is its lock, too
@@ -307,14 +311,14 @@ class LocalSave:
         for name, kept in change.beside.items():
             if kept is None and os.path.lexists(f"{self._path}/{name}"):
                 self.doing = f"removing {name}"
-                with open_folder(self._path) as folder:  # not through a link put in its place
+                with open_directory_fd(self._path) as folder:  # not through a link put in its place
                     calls.unlink(name, folder)
         self.doing = "flushing its directory to the disk"
         sync_directory(self._path)
 
-    def _clean(self, change: Change) -> None:
+    def _clean(self, change: IndexChange) -> None:
         """Remove data files that the index does not refer to, so far as that can be done."""
-        with open_folder(self._path) as folder:
+        with open_directory_fd(self._path) as folder:
             names = os.listdir(folder)
             if _read_index(self._path, self._rules, folder) != change.new_index:
                 return  # the file system has no locks, and another save has come first
@@ -347,8 +351,8 @@ class LocalSave:
             with suppress(OSError):  # not empty: someone else uses it
                 syscalls.current().rmdir(folder)
 
-    def _remove_unreferenced(self, written: Sequence[Temporary]) -> None:
-        with open_folder(self._path) as folder:
+    def _remove_unreferenced(self, written: Sequence[WritableFile]) -> None:
+        with open_directory_fd(self._path) as folder:
             data = _read_index(self._path, self._rules, folder)
             kept = frozenset() if data is None else self._rules.referenced(data)
             for file in written:
@@ -369,12 +373,12 @@ class LocalSave:
             mark.remove()
 
 
-def _lock_of(path: str, rules: Rules) -> str:
-    return f"{path}/{temporary_stem(rules.index_name)}lock"
+def _lock_of(path: str, rules: NamingRules) -> str:
+    return f"{path}/{temporary_prefix(rules.index_name)}lock"
 
 
 def _alone(
-    path: str, rules: Rules, work: Callable[[], T], timeout_seconds: float | None = None
+    path: str, rules: NamingRules, work: Callable[[], T], timeout_seconds: float | None = None
 ) -> T:
     """Return what `work` returns, called while nobody else commits to a directory.
 
@@ -382,17 +386,17 @@ def _alone(
     and wait for the one that it interrupts.
     """
 
-    def run(check: Check) -> T:
+    def run(check: StopCheck) -> T:
         with locked(_lock_of(path, rules), check, timeout_seconds=timeout_seconds):
             return work()
 
-    return run_apart(run)
+    return run_uninterruptible(run)
 
 
-def _small_names(rules: Rules) -> tuple[str, ...]:
+def _small_names(rules: NamingRules) -> tuple[str, ...]:
     return (rules.index_name, *rules.beside)
 
 
-def _read_index(path: str, rules: Rules, folder: int | None = None) -> bytes | None:
+def _read_index(path: str, rules: NamingRules, folder: int | None = None) -> bytes | None:
     limit_bytes = rules.max_index_bytes
-    return read_small(path, rules.index_name, limit_bytes=limit_bytes, folder=folder)
+    return read_small_file(path, rules.index_name, limit_bytes=limit_bytes, folder=folder)

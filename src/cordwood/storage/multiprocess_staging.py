@@ -21,32 +21,32 @@ from typing import Any
 from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
 from cordwood.errors import CorruptionError, LimitError, ProcessError, StorageError
 from cordwood.io.encode_chunk import Encoder
-from cordwood.io.write_chunk_files import Written, write_new_files
+from cordwood.io.write_chunk_files import WrittenFile, write_new_files
 from cordwood.plan.chunk_files import NewFile
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directories import remove_tree
 from cordwood.storage.directory_reader import LocalDirectory
-from cordwood.storage.staging_directory import Stage
-from cordwood.storage.visibility import comes_in_sight
+from cordwood.storage.staging_directory import StagingDirectory
+from cordwood.storage.visibility import wait_until_visible
 
 _REPORT = "report.{}"  # no array lies there: a dot in its name is a step down
 _SIZE = struct.Struct("<Q")
 
 
-class SharedStage:
+class MultiprocessStaging:
     """One process's view of it; a rendezvous of one has a stage like any other.
 
-        shared = SharedStage(path, rendezvous)
+        shared = MultiprocessStaging(path, rendezvous)
         with shared.saving():
             save_together(rendezvous, shared, ...)  # which calls `fill`, then `gather`
 
-    In a thread where no interrupts come (`run_apart`). Raises as `Stage` does.
+    In a thread where no interrupts come (`run_uninterruptible`). Raises as `StagingDirectory` does.
     """
 
     def __init__(self, path: str | os.PathLike[str], rendezvous: Rendezvous) -> None:
-        self.stage = Stage(path, timeout_seconds=rendezvous.timeout_seconds)
+        self.stage = StagingDirectory(path, timeout_seconds=rendezvous.timeout_seconds)
         self._rendezvous = rendezvous
-        self._own: list[Written] = []
+        self._own: list[WrittenFile] = []
         self._reported = False
 
     def mark(self) -> str:
@@ -55,7 +55,9 @@ class SharedStage:
 
     def sees(self, mark: str, *, timeout_seconds: float) -> bool:
         path = self.stage.beside(mark)
-        if not comes_in_sight(lambda: os.path.lexists(path), path, timeout_seconds=timeout_seconds):
+        if not wait_until_visible(
+            lambda: os.path.lexists(path), path, timeout_seconds=timeout_seconds
+        ):
             return False
         self.stage.join(mark)
         return True
@@ -102,7 +104,7 @@ class SharedStage:
 
     def gather(
         self, reports: Sequence[bytes], files: Sequence[Sequence[NewFile]]
-    ) -> list[list[Written]]:
+    ) -> list[list[WrittenFile]]:
         """On process 0: what became of the files of each process.
 
         Raises StorageError where one of them is not there as its process left it.
@@ -160,17 +162,17 @@ class SharedStage:
         return isinstance(error, ProcessError) or self._rendezvous.has_failed()
 
 
-def _pack(written: Sequence[Written]) -> bytes:
+def _pack(written: Sequence[WrittenFile]) -> bytes:
     sizes = [_SIZE.pack(found.size_bytes) for found in written]
     return b"".join([*sizes, *[found.digests for found in written]])
 
 
-def _unpack(data: bytes, count: int) -> list[Written]:
+def _unpack(data: bytes, count: int) -> list[WrittenFile]:
     at = count * _SIZE.size
     found = []
     for (size,) in _SIZE.iter_unpack(data[:at]):
         stop = at + block_count(size, BLOCK_BYTES) * DIGEST_BYTES
-        found.append(Written(size, data[at:stop]))
+        found.append(WrittenFile(size, data[at:stop]))
         at = stop
     return found
 

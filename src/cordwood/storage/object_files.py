@@ -11,19 +11,19 @@ import numpy as np
 
 from cordwood.encoding.digests import digest_of, digests_of
 from cordwood.errors import CorruptionError, TruncatedError
-from cordwood.index import Sealed
-from cordwood.io.file_contents import LeafStore
+from cordwood.index import HeaderDigest
+from cordwood.io.file_contents import FileContents
 from cordwood.plan.file_plan import FilePlan, seal, segment_ends
-from cordwood.storage.object_store_client import ObjectStore, is_there, storage_error
-from cordwood.storage.open_files import Closing
-from cordwood.storage.storage_protocol import NewFile
+from cordwood.storage.object_store_client import ObjectStore, has_object, storage_error
+from cordwood.storage.open_files import Closable
+from cordwood.storage.storage_protocol import NewDataFile
 
 _PART_BYTES = 4 << 20  # of one request
 _READS_IN_FLIGHT = 8  # of one call
 IN_FLIGHT_BYTES = 256 << 20  # of one call that writes
 
 
-class ObjectFile(Closing):
+class ObjectFile(Closable):
     """An object of known size, as a file.
 
     The size comes from the index; that the object has it is checked before it is read first.
@@ -104,7 +104,7 @@ class ObjectFile(Closing):
             result = future.result()
         except ValueError as e:
             raise storage_error(e, self.name, f"reading it at byte {offset}") from e
-        if not is_there(result, self.name):
+        if not has_object(result, self.name):
             raise self._missing()
         value: bytes = result.value
         return value
@@ -129,7 +129,7 @@ class _Scatter:
                 self._views.popleft()
 
 
-def write_objects(store: ObjectStore, files: Iterable[NewFile]) -> list[Sealed]:
+def write_objects(store: ObjectStore, files: Iterable[NewDataFile]) -> list[HeaderDigest]:
     """Write objects, several on their way at any time; all are there when this returns.
 
     On their way are at most IN_FLIGHT_BYTES, or one object; while one is handed over, it is in
@@ -139,7 +139,7 @@ def write_objects(store: ObjectStore, files: Iterable[NewFile]) -> list[Sealed]:
     Returns what their headers are known by.
     """
     started: deque[tuple[str, int, Any]] = deque()
-    sealed: list[Sealed] = []
+    sealed: list[HeaderDigest] = []
     failure: BaseException | None = None
     on_their_way = 0
 
@@ -156,9 +156,9 @@ def write_objects(store: ObjectStore, files: Iterable[NewFile]) -> list[Sealed]:
         for name, plan, fetch in files:
             while started and on_their_way + plan.size_bytes > IN_FLIGHT_BYTES:
                 finish_oldest()
-            data = object_bytes(plan, fetch)
+            data = build_object(plan, fetch)
             header = memoryview(data)[: plan.header_bytes]
-            sealed.append(Sealed(plan.header_bytes, digest_of(header)))
+            sealed.append(HeaderDigest(plan.header_bytes, digest_of(header)))
             started.append((name, len(data), store.start_write(name, data)))
             on_their_way += len(data)
             del data, header
@@ -174,7 +174,7 @@ def write_objects(store: ObjectStore, files: Iterable[NewFile]) -> list[Sealed]:
     return sealed
 
 
-def object_bytes(plan: FilePlan, fetch: Callable[[int], np.ndarray]) -> bytes:
+def build_object(plan: FilePlan, fetch: Callable[[int], np.ndarray]) -> bytes:
     """What an object holds, filled, hashed and sealed.
 
     Raises ValueError for a plan whose sizes disagree with each other or with the leaves.
@@ -186,7 +186,7 @@ def object_bytes(plan: FilePlan, fetch: Callable[[int], np.ndarray]) -> bytes:
         whole.write(b"\0")
     with whole.getbuffer() as view:
         if len(view) > plan.header_bytes:
-            LeafStore(plan.segments, ends, fetch).fill(view[plan.header_bytes :], 0, 0)
+            FileContents(plan.segments, ends, fetch).fill(view[plan.header_bytes :], 0, 0)
         if plan.seal is not None:
             digests = digests_of([view[plan.header_bytes :]], start=plan.header_bytes)
             view[: plan.header_bytes] = seal(plan, digests)

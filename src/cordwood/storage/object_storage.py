@@ -19,17 +19,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 
 from cordwood.errors import CordwoodError, StorageError
-from cordwood.index import Sealed, Source
-from cordwood.io.uninterruptible import Check, go_on
+from cordwood.index import HeaderDigest, Source
+from cordwood.io.uninterruptible import StopCheck, never_stop
 from cordwood.plan.write_assignment import FileSizes
 from cordwood.storage.conditional_writes import require_conditions
 from cordwood.storage.object_files import ObjectFile, write_objects
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.open_files import ReadableFile
-from cordwood.storage.save_ids import began_seconds, new_save_id
-from cordwood.storage.storage_protocol import Change, NewFile, Rules
+from cordwood.storage.save_ids import new_save_id, start_seconds_of
+from cordwood.storage.storage_protocol import IndexChange, NamingRules, NewDataFile
 from cordwood.storage.urls import Url
-from cordwood.storage.visibility import comes_in_sight
+from cordwood.storage.visibility import wait_until_visible
 
 _log = logging.getLogger("cordwood")
 
@@ -37,14 +37,14 @@ GRACE_SECONDS = 24 * 3600  # a save that has not ended by then has died
 _MAX_LIST_BYTES = 1 << 30
 
 
-class ObjectDirectory:
+class ObjectStorage:
     """All objects below a URL, and the rules of the format they hold."""
 
     has_links = False
     # An object is written whole, from memory.
     file_sizes = FileSizes(pack_bytes=64 << 20, max_packs=512, part_bytes=256 << 20)
 
-    def __init__(self, url: Url, rules: Rules) -> None:
+    def __init__(self, url: Url, rules: NamingRules) -> None:
         self.name = str(url)
         self._store = ObjectStore(url)
         self._rules = rules
@@ -67,10 +67,10 @@ class ObjectDirectory:
         *,
         others_commit: bool,
         timeout_seconds: float | None = None,  # noqa: ARG002  (there are no locks to wait for)
-    ) -> Iterator[ObjectSave]:
+    ) -> Iterator[ObjectTransaction]:
         if not others_commit:
             require_conditions(self._store, self._rules.index_name)
-        save = ObjectSave(self._store, self._rules, others_commit=others_commit)
+        save = ObjectTransaction(self._store, self._rules, others_commit=others_commit)
         try:
             yield save
         except BaseException:
@@ -103,7 +103,7 @@ class ObjectDirectory:
         """Return True for data and marks of saves that began longer than GRACE_SECONDS ago."""
         if not self._rules.is_data(name) and not _is_beside(self._rules, _MARK, name):
             return False
-        began = began_seconds(name)
+        began = start_seconds_of(name)
         return began is not None and time.time() - began > GRACE_SECONDS
 
     def _unreferenced(self, names: Sequence[str]) -> list[str]:
@@ -129,10 +129,10 @@ class ObjectDirectory:
         return gone
 
 
-class ObjectSave:
+class ObjectTransaction:
     """A save under way."""
 
-    def __init__(self, store: ObjectStore, rules: Rules, *, others_commit: bool) -> None:
+    def __init__(self, store: ObjectStore, rules: NamingRules, *, others_commit: bool) -> None:
         self._store = store
         self._rules = rules
         self._others_commit = others_commit
@@ -150,29 +150,31 @@ class ObjectSave:
         def is_there() -> bool:
             return self._store.read(mark, limit_bytes=1).data is not None
 
-        return comes_in_sight(is_there, mark, timeout_seconds=timeout_seconds)
+        return wait_until_visible(is_there, mark, timeout_seconds=timeout_seconds)
 
-    def write(self, files: Iterable[NewFile], check: Check = go_on) -> list[Sealed]:
+    def write(
+        self, files: Iterable[NewDataFile], check: StopCheck = never_stop
+    ) -> list[HeaderDigest]:
         sealed = write_objects(self._store, self._noted(files, check))
         self._perhaps_committed = self._others_commit  # as soon as the caller has reported it
         return sealed
 
-    def _noted(self, files: Iterable[NewFile], check: Check) -> Iterator[NewFile]:
+    def _noted(self, files: Iterable[NewDataFile], check: StopCheck) -> Iterator[NewDataFile]:
         for file in files:
             check()
             self._written.append(file.name)
             yield file
 
-    def link(self, folder: str, name: str, check: Check = go_on) -> bool:  # noqa: ARG002
+    def link(self, folder: str, name: str, check: StopCheck = never_stop) -> bool:  # noqa: ARG002
         return False
 
     def forgo(self, name: str) -> None:
         """There are none."""
 
-    def commit(self, update: Callable[[bytes | None], Change]) -> None:
+    def commit(self, update: Callable[[bytes | None], IndexChange]) -> None:
         rules, store = self._rules, self._store
         old: bytes | None = None
-        change: Change | None = None
+        change: IndexChange | None = None
         dropped: set[str] = set()
 
         def replaced(data: bytes | None) -> bytes:
@@ -215,7 +217,7 @@ class ObjectSave:
         if missing:
             raise self._error(missing, "what was there before is untouched")
 
-    def _confirm(self, change: Change, old: bytes | None) -> None:
+    def _confirm(self, change: IndexChange, old: bytes | None) -> None:
         """Look again, now that the index refers to what was written.
 
         A `collect` that read the index before that has said before what it removes.
@@ -306,11 +308,11 @@ class ObjectSave:
 _MARK, _CONDEMNED = "tmp", "gc"  # what an object beside the index is, by the end of its name
 
 
-def _name_beside(rules: Rules, kind: str) -> str:
+def _name_beside(rules: NamingRules, kind: str) -> str:
     return f".{rules.index_name}.cordwood-{new_save_id()}.{kind}"
 
 
-def _is_beside(rules: Rules, kind: str, name: str) -> bool:
+def _is_beside(rules: NamingRules, kind: str, name: str) -> bool:
     pattern = rf"\.{re.escape(rules.index_name)}\.cordwood-[0-9a-f]{{16}}\.{kind}"
     return re.fullmatch(pattern, name) is not None
 
@@ -321,10 +323,10 @@ def _listed(store: ObjectStore, name: str) -> list[str] | None:
     return None if data is None else data.decode("utf-8", "replace").split("\n")
 
 
-def _is_map_of_old_data(text: bytes, rules: Rules) -> bool:
+def _is_map_of_old_data(text: bytes, rules: NamingRules) -> bool:
     """Return True if a file beside the index names old data, and nothing else."""
     names = [each.decode() for each in re.findall(rb'"([!-~]+\.safetensors)"', text)]
-    began = [began_seconds(name) if rules.is_data(name) else None for name in names]
+    began = [start_seconds_of(name) if rules.is_data(name) else None for name in names]
     return bool(began) and all(
         each is not None and time.time() - each > GRACE_SECONDS for each in began
     )

@@ -25,7 +25,7 @@ _CODE = re.compile(r"([A-Z_]+): ")
 _MESSAGE_LENGTH = 300  # TensorStore ends its messages in a spec of any length
 
 
-class Found(NamedTuple):
+class StoredObject(NamedTuple):
     """An object's bytes (None: there is none) and the generation that a replacement must name."""
 
     data: bytes | None
@@ -48,7 +48,7 @@ class ObjectStore:
         """The whole URL of an object, for messages."""
         return f"{self.url}/{name}"
 
-    def read(self, name: str, *, limit_bytes: int) -> Found:
+    def read(self, name: str, *, limit_bytes: int) -> StoredObject:
         """Return a whole object, of at most `limit_bytes`.
 
         Raises LimitError for a larger one, StorageError where the store refuses.
@@ -60,8 +60,8 @@ class ObjectStore:
             result = self._request(name, lambda store: store.read(name)).result()
         except ValueError as e:
             raise storage_error(e, where, "reading it") from e
-        data = result.value if is_there(result, where) else None
-        return Found(data, _known(result.stamp.generation, where))
+        data = result.value if has_object(result, where) else None
+        return StoredObject(data, _known(result.stamp.generation, where))
 
     def start_read(self, name: str, start: int, stop: int) -> Request:
         """Begin to read bytes [start, stop) of an object."""
@@ -79,7 +79,7 @@ class ObjectStore:
             if _code(e) == "OUT_OF_RANGE":
                 return False
             raise storage_error(e, where, "looking for it") from e
-        return True if is_there(result, where) else None
+        return True if has_object(result, where) else None
 
     def start_write(self, name: str, data: bytes) -> Any:
         """Begin to write a whole new object."""
@@ -145,7 +145,7 @@ class ObjectStore:
             errno.EBUSY, f"other writers replaced it {_ATTEMPTS} times meanwhile; save again", where
         )
 
-    def _read_back(self, name: str, limit_bytes: int) -> Found | None:
+    def _read_back(self, name: str, limit_bytes: int) -> StoredObject | None:
         try:
             return self.read(name, limit_bytes=limit_bytes)
         except (OSError, LimitError):
@@ -209,7 +209,7 @@ class ObjectStore:
         return f"<{self.url}>"
 
 
-def is_there(result: Any, where: str) -> bool:
+def has_object(result: Any, where: str) -> bool:
     """Return True for a read that brought bytes, False where there is no object.
 
     Raises StorageError for any other answer, such as 304 to a request without a condition.

@@ -60,7 +60,7 @@ class ReadableFile(Protocol):
     ) -> None: ...
 
 
-class Closing:
+class Closable:
     """What every file shares."""
 
     waits = False
@@ -80,7 +80,7 @@ class Closing:
         self.close()
 
 
-class OpenFile(Closing):
+class OpenFile(Closable):
     """A regular file that is open, read through its descriptor: the first of `opened`.
 
     Whoever opens it puts the descriptor there; `close` takes it out.
@@ -102,7 +102,7 @@ class OpenFile(Closing):
         try:
             data = os.pread(self._open_fd(), length, offset)
         except OSError as e:
-            raise named(e, self.name) from e
+            raise with_file_name(e, self.name) from e
         if len(data) == length:
             return data
         whole = bytearray(length)
@@ -129,7 +129,7 @@ class OpenFile(Closing):
             # In one call: an interrupt between two steps of Python would cost the descriptor.
             deque(map(os.close, map(list.pop, repeat(self.opened, len(self.opened)))), maxlen=0)
         except OSError as e:
-            raise named(e, self.name) from e
+            raise with_file_name(e, self.name) from e
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if self.opened and not ending():  # the names of this module may be gone then
@@ -158,7 +158,7 @@ class LocalFile(OpenFile):
         self.size_bytes = found.st_size
 
 
-class MemoryFile(Closing):
+class MemoryFile(Closable):
     """A buffer read as a file; nothing is copied until it is read.
 
     Args:
@@ -223,7 +223,7 @@ def read_whole(file: ReadableFile, *, limit_bytes: int) -> bytes:
     return file.read(0, file.size_bytes)
 
 
-def named(error: OSError, name: str) -> OSError:
+def with_file_name(error: OSError, name: str) -> OSError:
     """Return an error of the system with the name of the file that it is about."""
     if error.errno is None or isinstance(error.filename, str | bytes):
         return error
@@ -235,7 +235,7 @@ def close_file(fd: int, name: str) -> None:
     try:
         os.close(fd)
     except OSError as e:
-        raise named(e, name) from e
+        raise with_file_name(e, name) from e
 
 
 def map_file(fd: int, size_bytes: int, *, name: str) -> memoryview:
@@ -251,7 +251,7 @@ def map_file(fd: int, size_bytes: int, *, name: str) -> memoryview:
             return memoryview(mmap.mmap(fd, size_bytes, flags=flags, prot=mmap.PROT_READ))
         except OSError as e:
             if e.errno not in _NO_MAPS:
-                raise named(e, name) from e
+                raise with_file_name(e, name) from e
     data = memoryview(bytearray(size_bytes))
     read_views(fd, 0, [data], name=name)
     return data.toreadonly()
@@ -269,7 +269,7 @@ def read_views(fd: int, offset: int, views: Sequence[memoryview], *, name: str) 
         try:
             count = os.preadv(fd, batch, offset + done)
         except OSError as e:
-            raise named(e, name) from e
+            raise with_file_name(e, name) from e
         if count == 0:
             raise _truncated(name, offset, total, done)
         done += count
@@ -283,7 +283,7 @@ def read_views(fd: int, offset: int, views: Sequence[memoryview], *, name: str) 
             first = 0
 
 
-def zeros(size_bytes: int) -> memoryview:
+def zero_bytes(size_bytes: int) -> memoryview:
     """So many zero bytes, which take no memory of their own while they are read."""
     if size_bytes == 0:  # mmap refuses that
         return memoryview(b"")

@@ -17,7 +17,7 @@ _WHY = {
 }
 
 
-def what_is_at(
+def kind_at(
     path: str | os.PathLike[str],
 ) -> Literal["nothing", "a file", "a folder", "something else"]:
     """Symbolic links are followed.
@@ -38,7 +38,7 @@ def what_is_at(
     return "a file" if stat.S_ISREG(mode) else "something else"
 
 
-def file_above(path: str | os.PathLike[str]) -> str | None:
+def blocking_parent(path: str | os.PathLike[str]) -> str | None:
     """What stands where a directory above a path has to be, and is none; None where nothing does,
     as far as can be told.
     """
@@ -53,17 +53,17 @@ def is_folder(path: str | os.PathLike[str]) -> bool:
     return os.path.isdir(path)
 
 
-def is_same_place(path: str, other: str) -> bool:
+def is_same_path(path: str, other: str) -> bool:
     """Whether two paths, or URLs, lead to one place; symbolic links are followed."""
     return os.path.realpath(path) == os.path.realpath(other)
 
 
-def name_of(path: str | os.PathLike[str]) -> str:
+def last_name(path: str | os.PathLike[str]) -> str:
     """Return the last name of a path, or of a URL; symbolic links are followed."""
     return os.path.basename(os.path.realpath(path))
 
 
-def rooted(path: str | os.PathLike[str]) -> str:
+def absolute_path(path: str | os.PathLike[str]) -> str:
     """A path that means the same place wherever the process goes; `..` stays, for links."""
     return os.path.join(os.getcwd(), path) if not os.path.isabs(path) else os.fspath(path)
 
@@ -82,7 +82,7 @@ def is_link(path: str | os.PathLike[str]) -> bool:
     return os.path.islink(path)
 
 
-def is_there(path: str | os.PathLike[str]) -> bool:
+def path_exists(path: str | os.PathLike[str]) -> bool:
     """Whether there is anything of that name, a broken symbolic link included.
 
     Raises PermissionError where that cannot be seen.

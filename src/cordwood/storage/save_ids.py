@@ -20,10 +20,10 @@ def new_save_id() -> str:
     return f"{seconds:0{_TIME_DIGITS}x}{secrets.token_hex(_RANDOM_BYTES)}"
 
 
-def began_seconds(name: str) -> int | None:
+def start_seconds_of(name: str) -> int | None:
     """When the save began whose id is in a name, in seconds since 1970; None where there is none.
 
-    >>> began_seconds("data-65f0000000001234-0-0.safetensors")
+    >>> start_seconds_of("data-65f0000000001234-0-0.safetensors")
     1710227456
     """
     found = re.search(r"(?<![0-9a-f])[0-9a-f]{16}(?![0-9a-f])", name)

@@ -7,14 +7,14 @@ import os
 
 from cordwood.errors import CorruptionError, LimitError
 from cordwood.storage import syscalls
-from cordwood.storage.directory_reader import regular_size
-from cordwood.storage.open_files import named
+from cordwood.storage.directory_reader import regular_file_size
+from cordwood.storage.open_files import with_file_name
 from cordwood.storage.syscalls import open_into
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
-def read_small(
+def read_small_file(
     path: str, name: str, *, limit_bytes: int, folder: int | None = None
 ) -> bytes | None:
     """Return all bytes of a file in the directory of a checkpoint; None where there is none.
@@ -34,7 +34,7 @@ def read_small(
     try:
         source = where if folder is None else name
         open_into(opened, source, _FLAGS, folder=folder)
-        size = regular_size(opened[0], where)
+        size = regular_file_size(opened[0], where)
         if size > limit_bytes:
             raise LimitError(f"{where}: {size} bytes; expected at most {limit_bytes}")
         data = b""
@@ -45,7 +45,7 @@ def read_small(
         return None
     except OSError as e:
         if e.errno != errno.ELOOP:
-            raise named(e, where) from e
+            raise with_file_name(e, where) from e
         raise CorruptionError(
             f"{where} is, or lies behind, a symbolic link: expected a regular file of the "
             "checkpoint's own; copy the checkpoint with links followed (cp -rL)"

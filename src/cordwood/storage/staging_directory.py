@@ -6,7 +6,7 @@ the two are exchanged, and the parent is flushed. Until the exchange the old dir
 and untouched; after that flush the new one outlives a power cut. There is no moment without one.
 
 Where a file system cannot exchange, the old directory is renamed away first, to a name that
-readers know (`standing`), and whoever saves next puts it back if it stands alone.
+readers know (`locate_directory`), and whoever saves next puts it back if it stands alone.
 
 A save that was killed leaves its stage, unlocked: the next save of the same name removes it. So
 it does with an old directory that somebody still reads, who has a shared lock of it.
@@ -25,15 +25,15 @@ from contextlib import contextmanager, suppress
 from weakref import finalize
 
 from cordwood.errors import NotACheckpointError, StorageError
-from cordwood.io.uninterruptible import Check, go_on
+from cordwood.io.uninterruptible import StopCheck, never_stop
 from cordwood.storage import syscalls
-from cordwood.storage.directories import may_sweep, remove_tree
-from cordwood.storage.file_locks import is_at, lock, locked, unlock, wait_and_lock
+from cordwood.storage.directories import may_remove, remove_tree
+from cordwood.storage.file_locks import is_open_file_at, lock, locked, unlock, wait_and_lock
 from cordwood.storage.file_transaction import (
     make_ancestors,
     storage_error,
     sync_directory,
-    temporary_stem,
+    temporary_prefix,
 )
 from cordwood.storage.permissions import Rights, limit_folder, make_private, rights_of
 from cordwood.storage.syscalls import close_all, open_into, write_all
@@ -43,7 +43,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY)
 
 
-class Stage:
+class StagingDirectory:
     """A directory in the making. `doing` says what, for the message of an error.
 
         stage = Stage(path)
@@ -52,7 +52,7 @@ class Stage:
             ...
             stage.commit(prepare)
 
-    In a thread where no interrupts come (`run_apart`): they could cost a lock.
+    In a thread where no interrupts come (`run_uninterruptible`): they could cost a lock.
 
     Args:
         path: the directory that it is to become.
@@ -70,7 +70,7 @@ class Stage:
     ) -> None:
         self._timeout_seconds = timeout_seconds
         self._lock: list[int] = []
-        self._forgotten: finalize[..., Stage] | None = None
+        self._forgotten: finalize[..., StagingDirectory] | None = None
         self.asked = os.fspath(path)
         self.target = _resolve(self.asked)
         self.path = ""
@@ -81,7 +81,7 @@ class Stage:
         self._rights: Rights | None = None  # of the directory that it is to replace
         self._unsynced: dict[str, None] = {}
 
-    def begin(self, check: Check = go_on) -> None:
+    def begin(self, check: StopCheck = never_stop) -> None:
         """Make it, and lock it; `check` ends the wait if somebody else has."""
         make_ancestors(self._parent, self._made)
         self.doing = "removing what a killed save left"
@@ -95,11 +95,11 @@ class Stage:
         self._unsynced[self.path] = None
         self.doing = "writing"
 
-    def _create(self, check: Check) -> bool:
+    def _create(self, check: StopCheck) -> bool:
         """Make and lock it; return False where another save took it for a killed one's before."""
         calls = syscalls.current()
         random = secrets.token_hex(_RANDOM_BYTES)
-        self.path = f"{self._parent}/{temporary_stem(self._name)}{random}.stage"
+        self.path = f"{self._parent}/{temporary_prefix(self._name)}{random}.stage"
         self._rights = rights_of(self.target)
         calls.mkdir(self.path, 0o777 if self._rights is None else self._rights.mode & 0o777 | 0o700)
         try:
@@ -111,7 +111,7 @@ class Stage:
         make_private(self._lock[0], self._rights)
         return os.path.isdir(self.path)  # nobody else makes one of that name
 
-    def _wait_and_lock(self, fd: int, path: str, operation: int, check: Check) -> None:
+    def _wait_and_lock(self, fd: int, path: str, operation: int, check: StopCheck) -> None:
         wait_and_lock(fd, path, operation, check=check, timeout_seconds=self._timeout_seconds)
 
     def beside(self, name: str) -> str:
@@ -190,7 +190,7 @@ class Stage:
             self._unsynced.popitem()
 
     def commit(
-        self, prepare: Callable[[str | None], Callable[[str], None]], check: Check = go_on
+        self, prepare: Callable[[str | None], Callable[[str], None]], check: StopCheck = never_stop
     ) -> None:
         """Put it in place of the target.
 
@@ -207,7 +207,7 @@ class Stage:
         self.sync_folders()
         self.doing = "waiting for the lock of its parent directory"
         held: list[int] = []  # the old one: nobody removes it before the exchange is on the disk
-        path = f"{self._parent}/{temporary_stem(self._name)}lock"
+        path = f"{self._parent}/{temporary_prefix(self._name)}lock"
         try:
             with locked(path, check, timeout_seconds=self._timeout_seconds):
                 out = self._replace(prepare, held, check)
@@ -218,7 +218,10 @@ class Stage:
             _remove_unused(out, replaced=True)
 
     def _replace(
-        self, prepare: Callable[[str | None], Callable[[str], None]], held: list[int], check: Check
+        self,
+        prepare: Callable[[str | None], Callable[[str], None]],
+        held: list[int],
+        check: StopCheck,
     ) -> str | None:
         """Do what `commit` does under the lock; return where the old directory is now, locked."""
         old = f"{self._parent}/{_old_name(self._name)}"
@@ -262,7 +265,9 @@ class Stage:
         try:
             calls.replace(self.path, self.target)
         except BaseException:
-            with suppress(OSError):  # `standing` finds it there, and the next save puts it back
+            with suppress(
+                OSError
+            ):  # `locate_directory` finds it there, and the next save puts it back
                 calls.replace(old, self.target)
             raise
         self.in_place = True
@@ -309,7 +314,7 @@ class Stage:
             ) from e
 
 
-def standing(path: str | os.PathLike[str]) -> str:
+def locate_directory(path: str | os.PathLike[str]) -> str:
     """Return where the directory of a path is: a save without exchange may have moved it."""
     text = os.fspath(path)
     if not os.path.lexists(text):
@@ -355,11 +360,11 @@ def _resolve(path: str) -> str:
 
 
 def _old_name(name: str) -> str:
-    return f"{temporary_stem(name)}old"
+    return f"{temporary_prefix(name)}old"
 
 
 def _pattern(name: str) -> Callable[[str], object]:
-    stem = re.escape(temporary_stem(name))
+    stem = re.escape(temporary_prefix(name))
     return re.compile(f"{stem}[0-9a-f]{{{2 * _RANDOM_BYTES}}}\\.stage").fullmatch
 
 
@@ -371,13 +376,13 @@ def _remove_unused(path: str, *, replaced: bool = False, dry_run: bool = False) 
     """
     opened: list[int] = []
     try:
-        if not replaced and not may_sweep(path):
+        if not replaced and not may_remove(path):
             return False
         open_into(opened, path, _FOLDER | os.O_NOFOLLOW)
         take = lock if replaced else syscalls.current().flock
         take(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
         # It may have been exchanged since: then another directory lies there.
-        if not is_at(opened[0], path):
+        if not is_open_file_at(opened[0], path):
             return False
         if dry_run:
             return True

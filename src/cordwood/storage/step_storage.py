@@ -18,24 +18,24 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import NamedTuple, Protocol
 
 from cordwood.errors import UnsupportedFormatError
-from cordwood.io.uninterruptible import Check, run_apart
+from cordwood.io.uninterruptible import StopCheck, run_uninterruptible
 from cordwood.storage import syscalls
-from cordwood.storage.directories import list_folder, may_sweep, remove_tree
-from cordwood.storage.file_locks import NO_LOCKS, is_locked, locked, unlock
+from cordwood.storage.directories import may_remove, remove_tree, scan_directory
+from cordwood.storage.file_locks import NO_LOCK_ERRORS, is_locked, locked, unlock
 from cordwood.storage.file_transaction import (
-    Temporary,
+    WritableFile,
     sync_directory,
     temporary_path,
-    temporary_stem,
+    temporary_prefix,
 )
 from cordwood.storage.urls import expand_home, parse_url
 
 _RANDOM_BYTES = 8
 _AWAY = re.compile(rf"\.(.+)\.cordwood-[0-9a-f]{{{2 * _RANDOM_BYTES}}}\.(deleted|damaged)")
-_LOCK_NAME = f"{temporary_stem('steps')}lock"
+_LOCK_NAME = f"{temporary_prefix('steps')}lock"
 
 
-class Entry(NamedTuple):
+class StepEntry(NamedTuple):
     """A directory or a file that lies there."""
 
     stamp: Hashable | None  # of a directory: None, or, with an index, what changes with that
@@ -43,10 +43,10 @@ class Entry(NamedTuple):
     is_link: bool = False  # a symbolic link to either
 
 
-UNASKED = "unasked"  # the stamp of a directory with an index, where nobody has looked at that
+UNREAD_STAMP = "unasked"  # the stamp of a directory with an index, where nobody has looked at that
 
 
-class StepPlace(Protocol):
+class StepStorage(Protocol):
     """A directory of directories, each of which holds a checkpoint or will."""
 
     @property
@@ -56,12 +56,14 @@ class StepPlace(Protocol):
         """The path or URL of an entry."""
         ...
 
-    def entries(self, wanted: Callable[[str], bool], *, stamps: bool = True) -> Mapping[str, Entry]:
+    def entries(
+        self, wanted: Callable[[str], bool], *, stamps: bool = True
+    ) -> Mapping[str, StepEntry]:
         """Return what lies there, of the names that are wanted; no other is looked at.
 
         Args:
             wanted: tells by its name what is looked at.
-            stamps: False: the stamp of what has an index may be UNASKED; a store is then asked
+            stamps: False: the stamp of what has an index may be UNREAD_STAMP; a store is then asked
                 for a listing and nothing else.
         """
         ...
@@ -110,9 +112,9 @@ class StepPlace(Protocol):
         ...
 
 
-def steps_at(
+def open_step_storage(
     root: str | os.PathLike[str], index_name: str, *, timeout_seconds: float | None = None
-) -> StepPlace:
+) -> StepStorage:
     """Return the steps below a path or URL.
 
     Args:
@@ -125,13 +127,13 @@ def steps_at(
     root = expand_home(root)
     url = parse_url(root)
     if url is None:
-        return LocalSteps(os.fspath(root), index_name, timeout_seconds=timeout_seconds)
+        return LocalStepStorage(os.fspath(root), index_name, timeout_seconds=timeout_seconds)
     if url.scheme == "file":
-        return LocalSteps(url.key, index_name, timeout_seconds=timeout_seconds)
-    return ObjectSteps(str(url), index_name)
+        return LocalStepStorage(url.key, index_name, timeout_seconds=timeout_seconds)
+    return ObjectStepStorage(str(url), index_name)
 
 
-class LocalSteps:
+class LocalStepStorage:
     """A directory, which need not exist yet."""
 
     def __init__(self, root: str, index_name: str, *, timeout_seconds: float | None = None) -> None:
@@ -139,7 +141,7 @@ class LocalSteps:
         self._index_name = index_name
         self._timeout_seconds = timeout_seconds
 
-    def _locked(self, check: Check) -> AbstractContextManager[None]:
+    def _locked(self, check: StopCheck) -> AbstractContextManager[None]:
         """Hold the lock of the root, for renames and pins."""
         return locked(f"{self.name}/{_LOCK_NAME}", check, timeout_seconds=self._timeout_seconds)
 
@@ -151,16 +153,16 @@ class LocalSteps:
         wanted: Callable[[str], bool],
         *,
         stamps: bool = True,  # noqa: ARG002  (they cost nothing here)
-    ) -> Mapping[str, Entry]:
+    ) -> Mapping[str, StepEntry]:
         found = {}
-        for each in list_folder(self.name):
+        for each in scan_directory(self.name):
             if each.name.startswith(".") or not wanted(each.name):
                 continue
             if each.is_dir():
                 stamp = _stamp(f"{each.path}/{self._index_name}")
-                found[each.name] = Entry(stamp, is_link=each.is_symlink())
+                found[each.name] = StepEntry(stamp, is_link=each.is_symlink())
             elif each.is_file():
-                found[each.name] = Entry(None, is_file=True, is_link=each.is_symlink())
+                found[each.name] = StepEntry(None, is_file=True, is_link=each.is_symlink())
         return found
 
     def stamp(self, entry: str) -> Hashable | None:
@@ -171,21 +173,21 @@ class LocalSteps:
         if not wanted:
             return []
 
-        def remove(check: Check) -> list[str]:
+        def remove(check: StopCheck) -> list[str]:
             with self._locked(check):
                 renamed = self._rename_away(wanted, "deleted")
             for path in renamed.values():
                 _discard(path, check)
             return list(renamed)
 
-        return run_apart(remove)
+        return run_uninterruptible(remove)
 
     def set_aside(self, entry: str) -> None:
-        def rename(check: Check) -> None:
+        def rename(check: StopCheck) -> None:
             with self._locked(check):
                 self._rename_away([entry], "damaged")
 
-        run_apart(rename)
+        run_uninterruptible(rename)
 
     def _rename_away(self, entries: list[str], why: str) -> dict[str, str]:
         renamed = {}
@@ -194,7 +196,7 @@ class LocalSteps:
                 if self.in_use(entry):
                     continue
                 random = secrets.token_hex(_RANDOM_BYTES)
-                away = f"{self.name}/{temporary_stem(entry)}{random}.{why}"
+                away = f"{self.name}/{temporary_prefix(entry)}{random}.{why}"
                 with suppress(FileNotFoundError):  # another manager was quicker
                     syscalls.current().replace(self.path_of(entry), away)
                     renamed[entry] = away
@@ -208,18 +210,18 @@ class LocalSteps:
         # shares that of a file that it has linked: with all finished steps that have it, too.
         folder = self.path_of(entry)
         unfinished = _stamp(f"{folder}/{self._index_name}") is None
-        return any(is_locked(each.path, even_shared=unfinished) for each in list_folder(folder))
+        return any(is_locked(each.path, even_shared=unfinished) for each in scan_directory(folder))
 
     def has_temporaries(self, entry: str) -> bool:
-        names = [each.name for each in list_folder(self.path_of(entry))]
+        names = [each.name for each in scan_directory(self.path_of(entry))]
         return any(name.startswith(".") and ".cordwood-" in name for name in names)
 
     @contextmanager
     def pin(self, entry: str) -> Iterator[None]:
         # Like a temporary of the index that a living save holds: what becomes of one is known.
-        held = Temporary(temporary_path(self.path_of(entry), self._index_name))
+        held = WritableFile(temporary_path(self.path_of(entry), self._index_name))
 
-        def take(check: Check) -> None:
+        def take(check: StopCheck) -> None:
             with self._locked(check):
                 held.open()
                 try:
@@ -227,7 +229,7 @@ class LocalSteps:
                 except BlockingIOError:  # somebody looks whether it is a living save's
                     held.lock(check)
                 except OSError as e:
-                    if e.errno not in NO_LOCKS:
+                    if e.errno not in NO_LOCK_ERRORS:
                         raise
                     raise UnsupportedFormatError(
                         f"{self.path_of(entry)}: the file system has no locks to pin a step by "
@@ -235,7 +237,7 @@ class LocalSteps:
                     ) from e
 
         try:
-            run_apart(take)
+            run_uninterruptible(take)
             yield
         finally:
             if held.opened:
@@ -243,16 +245,16 @@ class LocalSteps:
                 unlock(held.opened)
 
     def sweep(self) -> None:
-        paths = [each.path for each in list_folder(self.name) if self._is_left(each.name)]
+        paths = [each.path for each in scan_directory(self.name) if self._is_left(each.name)]
 
-        def discard(check: Check) -> None:
+        def discard(check: StopCheck) -> None:
             for path in paths:
                 with suppress(OSError):  # it has gone meanwhile
-                    if may_sweep(path):
+                    if may_remove(path):
                         _discard(path, check)
 
         if paths:
-            run_apart(discard)
+            run_uninterruptible(discard)
 
     def _is_left(self, name: str) -> bool:
         """Return whether a name is that of an entry that was removed, or replaced since."""
@@ -268,7 +270,7 @@ class LocalSteps:
             syscalls.current().rmdir(self.path_of(entry))
 
 
-class ObjectSteps:
+class ObjectStepStorage:
     """What lies below a URL of an object store."""
 
     def __init__(self, url: str, index_name: str) -> None:
@@ -283,18 +285,23 @@ class ObjectSteps:
     def path_of(self, entry: str) -> str:
         return f"{self.name}/{entry}"
 
-    def entries(self, wanted: Callable[[str], bool], *, stamps: bool = True) -> Mapping[str, Entry]:
+    def entries(
+        self, wanted: Callable[[str], bool], *, stamps: bool = True
+    ) -> Mapping[str, StepEntry]:
         found = {}
         indexes = []
         for name in self._store.names():
             entry, slash, inner = name.partition("/")
             if wanted(entry):
-                found[entry] = Entry(None, is_file=not slash)
+                found[entry] = StepEntry(None, is_file=not slash)
                 indexes += [name] if inner == self._index_name else []
         if not stamps:
-            return {**found, **{name.partition("/")[0]: Entry(UNASKED) for name in indexes}}
+            return {
+                **found,
+                **{name.partition("/")[0]: StepEntry(UNREAD_STAMP) for name in indexes},
+            }
         for name, generation in self._store.generations(indexes).items():
-            found[name.partition("/")[0]] = Entry(generation)
+            found[name.partition("/")[0]] = StepEntry(generation)
         return found
 
     def stamp(self, entry: str) -> Hashable | None:
@@ -331,7 +338,7 @@ class ObjectSteps:
         """There are no directories."""
 
 
-def _discard(path: str, check: Check) -> None:
+def _discard(path: str, check: StopCheck) -> None:
     """Remove a directory, a file or a link, as far as that can be done."""
     with suppress(OSError):  # the next save tries again
         if stat.S_ISDIR(os.lstat(path).st_mode):

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from cordwood.index import Sealed, Source
-from cordwood.io.uninterruptible import Check, go_on
+from cordwood.index import HeaderDigest, Source
+from cordwood.io.uninterruptible import StopCheck, never_stop
 from cordwood.plan.file_plan import FilePlan
 from cordwood.plan.write_assignment import FileSizes
 from cordwood.storage.open_files import ReadableFile
 
 
-class Rules(NamedTuple):
+class NamingRules(NamedTuple):
     """What a format says of the names in its directories."""
 
     index_name: str
@@ -30,7 +30,7 @@ class Rules(NamedTuple):
     referenced: Callable[[bytes], frozenset[str]]  # the data files that an index refers to
 
 
-class NewFile(NamedTuple):
+class NewDataFile(NamedTuple):
     """A data file to write."""
 
     name: str
@@ -38,7 +38,7 @@ class NewFile(NamedTuple):
     fetch: Callable[[int], np.ndarray[Any, Any]]  # as `cordwood.io.write_file.write_file` has it
 
 
-class Change(NamedTuple):
+class IndexChange(NamedTuple):
     """A new index, and what goes with it."""
 
     new_index: bytes
@@ -48,7 +48,7 @@ class Change(NamedTuple):
     dropped: frozenset[str]  # those that the old one referred to and it does not
 
 
-class StoreSave(Protocol):
+class Transaction(Protocol):
     """A save under way."""
 
     def mark(self) -> str:
@@ -62,7 +62,9 @@ class StoreSave(Protocol):
         """Whether the mark of another process's save comes in sight in that time."""
         ...
 
-    def write(self, files: Iterable[NewFile], check: Check = go_on) -> list[Sealed]:
+    def write(
+        self, files: Iterable[NewDataFile], check: StopCheck = never_stop
+    ) -> list[HeaderDigest]:
         """Write data files. When this returns, a power cut cannot lose them.
 
         Calls `check` now and then: what that raises ends it.
@@ -71,7 +73,7 @@ class StoreSave(Protocol):
         """
         ...
 
-    def link(self, folder: str, name: str, check: Check = go_on) -> bool:
+    def link(self, folder: str, name: str, check: StopCheck = never_stop) -> bool:
         """Take over a data file of another directory as it is, under its name, by a hard link.
 
         Until the save ends nobody removes it here; it stays whatever becomes of the other one.
@@ -84,7 +86,7 @@ class StoreSave(Protocol):
         """Do without a link after all: what the index does not refer to goes with the commit."""
         ...
 
-    def commit(self, update: Callable[[bytes | None], Change]) -> None:
+    def commit(self, update: Callable[[bytes | None], IndexChange]) -> None:
         """Replace the index, and remove the data files that it no longer refers to.
 
         Args:
@@ -96,7 +98,7 @@ class StoreSave(Protocol):
         ...
 
 
-class DirectoryStore(Protocol):
+class Storage(Protocol):
     """A directory of data files and one index."""
 
     @property
@@ -135,7 +137,7 @@ class DirectoryStore(Protocol):
 
     def saving(
         self, *, others_commit: bool, timeout_seconds: float | None = None
-    ) -> AbstractContextManager[StoreSave]:
+    ) -> AbstractContextManager[Transaction]:
         """Save in the block. Leaving it by an exception removes what was written, unless an
         index refers to it by then.
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 
-class System:
+class SystemCalls:
     """The real calls, one a method."""
 
     open = staticmethod(os.open)  # these two themselves: see `open_into`
@@ -143,16 +143,16 @@ def _c_function(name: str, *argument_types: Any) -> Callable[..., int] | None:
     return result
 
 
-_current = System()
+_current = SystemCalls()
 
 
-def current() -> System:
+def current() -> SystemCalls:
     """The calls in use."""
     return _current
 
 
 @contextmanager
-def replaced(system: System) -> Iterator[None]:
+def override(system: SystemCalls) -> Iterator[None]:
     """Use `system` in this whole process until the block ends."""
     global _current
     before = _current

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from cordwood.errors import StorageError
-from cordwood.io.direct_io import Target
+from cordwood.io.direct_io import DirectFile
 from cordwood.storage import syscalls
-from cordwood.storage.file_transaction import remove_stale, temporary_path
+from cordwood.storage.file_transaction import remove_stale_temporaries, temporary_path
 from cordwood.storage.open_files import OpenFile
 from cordwood.storage.syscalls import open_into, write_all
 
@@ -25,7 +25,7 @@ _NO_UNNAMED = (errno.EOPNOTSUPP, errno.EINVAL, errno.EISDIR, errno.ENOENT)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class UnnamedFile(OpenFile):
+class UnnamedTemporaryFile(OpenFile):
     """Bytes that are appended, and read at any offset. Whoever makes it closes it.
 
     Where the file system has no files without a name, it has one for a moment; if the process is
@@ -61,7 +61,7 @@ class UnnamedFile(OpenFile):
 
     def _open_and_unlink(self) -> None:
         name = os.path.basename(self.name)
-        remove_stale(os.path.realpath(self._folder), name)
+        remove_stale_temporaries(os.path.realpath(self._folder), name)
         path = temporary_path(self._folder, name)
         try:
             open_into(self.opened, path, _FLAGS | os.O_CREAT)
@@ -73,7 +73,7 @@ class UnnamedFile(OpenFile):
         """Claim room for so many bytes more: a full disk is found before they are made."""
         self._told_bytes = self.size_bytes + size_bytes
         with self._explaining("filling"):
-            Target(self.name, self.opened[0]).reserve(self._told_bytes)
+            DirectFile(self.name, self.opened[0]).reserve(self._told_bytes)
 
     def append(self, data: bytes) -> None:
         """Add bytes at the end."""
@@ -105,7 +105,7 @@ class UnnamedFile(OpenFile):
             raise StorageError(code, message, self.name) from e
 
 
-def folder_beside(path: str | os.PathLike[str]) -> str:
+def scratch_directory(path: str | os.PathLike[str]) -> str:
     """The directory where what is saved at a local path comes into being: on the same disk."""
     target = os.path.realpath(path)
     if os.path.isdir(target):  # beside it may be another disk, or nobody may write

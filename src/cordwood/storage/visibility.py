@@ -10,7 +10,7 @@ from cordwood.processes.wait_log import WaitLogger
 _LOOK_SECONDS = 0.05
 
 
-def comes_in_sight(is_there: Callable[[], bool], mark: str, *, timeout_seconds: float) -> bool:
+def wait_until_visible(is_there: Callable[[], bool], mark: str, *, timeout_seconds: float) -> bool:
     """Return whether `mark`, which another process has made, is there or comes there in that time.
 
     A network file system may remember for a while that it was not there.

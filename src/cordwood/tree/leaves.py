@@ -32,7 +32,7 @@ _PYTHON_KINDS: dict[type, LeafKind] = {
 _jax_types: set[type] = set()  # those met so far: asking jax takes six times as long
 
 
-class Promised:
+class AbstractArray:
     """Stands for an array in a tree whose save is planned before its elements are at hand."""
 
     __slots__ = ("number", "spec")
@@ -93,7 +93,7 @@ def describe(
     if type(leaf) is np.ndarray or type(leaf) is np.memmap:
         name = _dtype_name(path, leaf.dtype)
         return _new(LeafSpec, (path, "numpy", leaf.shape, name, False, None, None))
-    if type(leaf) is Promised:
+    if type(leaf) is AbstractArray:
         return leaf.spec._replace(key_path=path)
     if isinstance(leaf, np.generic):
         return LeafSpec(path, "numpy_scalar", (), _dtype_name(path, leaf.dtype))

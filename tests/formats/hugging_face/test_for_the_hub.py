@@ -189,7 +189,7 @@ def test_nothing_is_replaced(tmp_path: Path, source: Path) -> None:
     assert files(tmp_path) == ["hub", "source"]
 
 
-class Failing(syscalls.System):
+class Failing(syscalls.SystemCalls):
     """A disk that fails at a write."""
 
     def __init__(self, at: int) -> None:
@@ -207,7 +207,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path, source: Path) -> None:
     for at in range(100):
         path = tmp_path / f"hub-{at}"
         try:
-            with syscalls.replaced(Failing(at)):
+            with syscalls.override(Failing(at)):
                 cordwood.convert(source, path, layout="hugging_face", max_shard_bytes=2000)
         except OSError as e:
             failures += 1

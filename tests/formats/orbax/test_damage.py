@@ -31,7 +31,7 @@ from cordwood.formats.orbax.tree_metadata import STORES_ZEROS
 from cordwood.formats.orbax.zero_chunks import MAX_FILL_BYTES, Fill
 from cordwood.index import Inline
 from cordwood.io.decode_chunk import decode_chunk
-from cordwood.io.scratch_buffer import Scratch
+from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.plan.copy_plan import Chunk, Codec, Spread
 from cordwood.testing import assert_trees_equal
 from tests.formats.orbax.orbax_trees import EVERY, change, copied, index_at
@@ -532,7 +532,9 @@ def test_zeros_are_encoded_without_going_through_them(compressor: str | None) ->
         place = fill.place(compressor, size)
         codec = Codec(compressor, "C", False)
         chunk = Chunk(0, 0, place.length, codec, "uint8", Spread((size,), 1, ()))
-        assert decode_chunk(chunk, memoryview(fill.memory[0]), Scratch().of, name="") == bytes(size)
+        assert decode_chunk(
+            chunk, memoryview(fill.memory[0]), ScratchBuffer().of, name=""
+        ) == bytes(size)
 
 
 def test_a_number_in_a_very_large_chunk(tmp_path: Path) -> None:

@@ -13,18 +13,18 @@ from cordwood.formats.packs.index_file import encode_index
 from cordwood.formats.packs.index_item import Item
 from cordwood.formats.packs.plan_save import WrittenPack, encode_item, lay_out, own_packs
 from cordwood.formats.packs.read_index import parse_items, read_index
-from cordwood.index import Index, Inline, Leaf, LeafSpec, Sealed, Span
-from cordwood.io.file_contents import LeafStore
+from cordwood.index import HeaderDigest, Index, Inline, Leaf, LeafSpec, Span
+from cordwood.io.file_contents import FileContents
 from cordwood.plan.file_assignment import packs_of_process
 from cordwood.plan.file_plan import FilePlan, LeafBytes
 from cordwood.sharding.box import shape_of, slices
 from cordwood.sharding.shard_map import ShardMap, single
-from cordwood.storage.local_storage import LocalStore
+from cordwood.storage.local_storage import LocalStorage
 from cordwood.tree.flatten import build, flatten
 from cordwood.tree.leaves import describe, host_array
 
 SAVE_ID = "00112233445566ff"
-SIZES = LocalStore.file_sizes
+SIZES = LocalStorage.file_sizes
 
 
 class Directory(NamedTuple):
@@ -77,7 +77,9 @@ def item_of(
             raw = file_of(pack.plan, parts)
             files[pack.name] = raw
             header = raw[: pack.plan.header_bytes]
-            done.append(WrittenPack(pack.name, len(raw), Sealed(len(header), digest_of(header))))
+            done.append(
+                WrittenPack(pack.name, len(raw), HeaderDigest(len(header), digest_of(header)))
+            )
         written.append(done)
     return encode_item(layout, written, save_id=save_id, metadata=metadata or {}), files
 
@@ -97,7 +99,7 @@ def file_of(plan: FilePlan, arrays: Sequence[np.ndarray[Any, Any]]) -> bytes:
         ends.append(ends[-1] + segment.stop - segment.start)
     data = bytearray(plan.size_bytes - plan.header_bytes)
     if data:
-        store = LeafStore(plan.segments, ends, lambda i: arrays[i])
+        store = FileContents(plan.segments, ends, lambda i: arrays[i])
         store.fill(memoryview(data), 0, 0)
     assert plan.seal is not None
     return plan.seal(digests_of([data], start=plan.header_bytes)) + bytes(data)

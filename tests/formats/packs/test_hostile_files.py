@@ -98,7 +98,7 @@ def test_files_that_are_not_what_was_saved(
     pinned_files: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cordwood.storage.local_storage.PINNED_FILES", pinned_files)
+    monkeypatch.setattr("cordwood.storage.local_storage.MAX_OPEN_FILES", pinned_files)
     pack, other = packs(path)
     damage(pack, other)
     with pytest.raises(cordwood.CordwoodError, match=DAMAGE[damage]) as raised:

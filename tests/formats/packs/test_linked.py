@@ -21,7 +21,7 @@ from cordwood.formats.packs.plan_save import (
 )
 from cordwood.formats.packs.previous_step import base_files
 from cordwood.formats.packs.read_index import cells_of_file, parse_items, read_index
-from cordwood.index import Sealed
+from cordwood.index import HeaderDigest
 from cordwood.plan.deduplicate import NOBODY, StoredCell, linked_parts
 from cordwood.plan.file_assignment import Gap, Part
 from cordwood.sharding.shard_map import ShardMap, single
@@ -105,7 +105,7 @@ def test_other_readers_are_not_told_of_it() -> None:
 
 
 def test_reports_there_and_back() -> None:
-    seal = Sealed(4096, bytes(range(16)))
+    seal = HeaderDigest(4096, bytes(range(16)))
     packs = [
         WrittenPack("one", 5000, seal, (Part((3, 4, 9), 7), Gap(12), Part((5,), 0))),
         WrittenPack("two", 4096, seal, None),

@@ -20,7 +20,7 @@ from cordwood.formats.packs.plan_save import encode_item, lay_out, own_packs
 from cordwood.formats.packs.read_index import read_index
 from cordwood.formats.safetensors.read_index import read_index as read_file_index
 from cordwood.formats.safetensors.stored_digests import sealed_digests
-from cordwood.index import Box, Inline, LeafSpec, Piece, Pieces, Sealed, Span
+from cordwood.index import Box, HeaderDigest, Inline, LeafSpec, Piece, Pieces, Span
 from cordwood.plan.file_assignment import packs_of_process
 from cordwood.sharding.box import cells, intersect
 from cordwood.sharding.shard_map import ShardMap
@@ -311,4 +311,4 @@ def test_headers_that_were_changed() -> None:
         (b"\x14" + b"\0" * 7 + b'{"__metadata__":{[}}', "no JSON at character 16"),
     ):
         with pytest.raises(FormatError, match=f"^x: .*{expected}"):
-            sealed_digests(MemoryFile(header, "x"), Sealed(len(header), digest_of(header)))
+            sealed_digests(MemoryFile(header, "x"), HeaderDigest(len(header), digest_of(header)))

@@ -369,7 +369,7 @@ def test_a_load_that_a_save_overtakes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pinned_files: int
 ) -> None:
     """Whatever the moment, it gives a whole tree: the older or the newer."""
-    monkeypatch.setattr("cordwood.storage.local_storage.PINNED_FILES", pinned_files)
+    monkeypatch.setattr("cordwood.storage.local_storage.MAX_OPEN_FILES", pinned_files)
     saved = [0]
     saves_to_come = [0]
 

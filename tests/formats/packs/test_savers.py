@@ -19,7 +19,7 @@ import pytest
 
 import cordwood
 from cordwood.storage import syscalls
-from cordwood.storage.local_storage import LocalStore
+from cordwood.storage.local_storage import LocalStorage
 from cordwood.testing.faults.systems import CountingSystem, FailingSystem
 from tests.alarms import interruptions
 from tests.children import SRC
@@ -84,14 +84,14 @@ def test_one_path_in_threads_beside_readers(tmp_path: Path) -> None:
 def test_a_save_ends_while_another_looks_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = LocalStore.names
+    names = LocalStorage.names
 
-    def names_after_a_save(store: LocalStore) -> list[str]:
+    def names_after_a_save(store: LocalStorage) -> list[str]:
         monkeypatch.undo()
         cordwood.save(tmp_path, tree_of(1), prefix="first")
         return names(store)
 
-    monkeypatch.setattr(LocalStore, "names", names_after_a_save)
+    monkeypatch.setattr(LocalStorage, "names", names_after_a_save)
     cordwood.save(tmp_path, tree_of(2), prefix="second")
     assert value_of(cordwood.load(tmp_path, prefix="first")) == 1
     assert value_of(cordwood.load(tmp_path, prefix="second")) == 2
@@ -101,7 +101,7 @@ def test_a_handler_saves_what_is_being_saved(tmp_path: Path) -> None:
     """A signal comes in the middle of a commit, and its handler commits to the same directory."""
     interrupted: list[str] = []
 
-    class Signalling(syscalls.System):
+    class Signalling(syscalls.SystemCalls):
         def replace(self, source: str, target: str) -> None:
             if not interrupted:
                 interrupted.append(target)
@@ -114,7 +114,7 @@ def test_a_handler_saves_what_is_being_saved(tmp_path: Path) -> None:
 
     before = signal.signal(signal.SIGUSR1, handle)
     try:
-        with syscalls.replaced(Signalling()):
+        with syscalls.override(Signalling()):
             cordwood.save(tmp_path / "ckpt", tree_of(1), prefix="main")
     finally:
         signal.signal(signal.SIGUSR1, before)
@@ -220,13 +220,13 @@ def test_interrupts(tmp_path: Path) -> None:
 def test_a_first_save_that_fails_leaves_nothing(tmp_path: Path, code: int) -> None:
     path = tmp_path / "a" / "b"
     counting = CountingSystem()
-    with syscalls.replaced(counting):
+    with syscalls.override(counting):
         cordwood.save(tmp_path / "other" / "b", tree_of(1))
     loaded = 0
     codes = set()
     for number in range(1, len(counting.made) + 1):
         try:
-            with syscalls.replaced(FailingSystem(number, code)):
+            with syscalls.override(FailingSystem(number, code)):
                 cordwood.save(path, tree_of(1))
         except OSError as e:
             codes.add(e.errno)
@@ -249,7 +249,7 @@ def test_a_first_save_that_fails_leaves_nothing(tmp_path: Path, code: int) -> No
 def test_a_disk_that_fails_is_no_reason_to_remove_a_checkpoint(tmp_path: Path) -> None:
     cordwood.save(tmp_path, tree_of(1))
     with (
-        syscalls.replaced(FailingSystem(1, errno.EIO)),
+        syscalls.override(FailingSystem(1, errno.EIO)),
         pytest.raises(cordwood.StorageError, match=r"while reading cordwood.json") as raised,
     ):
         cordwood.save(tmp_path, tree_of(2))
@@ -263,7 +263,7 @@ def test_a_living_save_is_not_cleaned_away(tmp_path: Path) -> None:
     cordwood.save(tmp_path, tree_of(0))
     begun, go_on = threading.Event(), threading.Event()
 
-    class Slow(syscalls.System):
+    class Slow(syscalls.SystemCalls):
         def fsync(self, fd: int) -> None:
             if threading.current_thread().name == "slow":
                 begun.set()
@@ -273,7 +273,7 @@ def test_a_living_save_is_not_cleaned_away(tmp_path: Path) -> None:
     def save() -> None:
         cordwood.save(tmp_path, tree_of(7), prefix="slow")
 
-    with syscalls.replaced(Slow()):
+    with syscalls.override(Slow()):
         slow = threading.Thread(target=save, name="slow")
         slow.start()
         assert begun.wait(60)
@@ -291,7 +291,7 @@ def test_many_small_leaves(tmp_path: Path) -> None:
     """They take no files of their own, and no calls."""
     tree = {f"layer{i}": {"w": np.full(3, i, np.float32)} for i in range(1000)}
     counting = CountingSystem()
-    with syscalls.replaced(counting):
+    with syscalls.override(counting):
         cordwood.save(tmp_path, tree)
     assert len(os.listdir(tmp_path)) == 3
     assert counting.made.count("fsync") == 5

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.storage.syscalls import System
+from cordwood.storage.syscalls import SystemCalls
 from cordwood.testing.faults import (
     Scenario,
     cut_power,
@@ -48,11 +48,11 @@ cordwood.save(path, tree, layout="zarr"OPTIONS)
 LOAD = """
 from pathlib import Path
 import cordwood
-from cordwood.storage.staging_directory import standing
+from cordwood.storage.staging_directory import locate_directory
 
 found = cordwood.load(path, prefix="")
 assert cordwood.load(path, prefix="other")["other"].tolist() == [1, 1, 1]
-assert Path(standing(path), "note").read_text() == "mine"
+assert Path(locate_directory(path), "note").read_text() == "mine"
 """
 LEFTOVERS = """
 import os
@@ -61,12 +61,12 @@ leftovers = sorted(set(os.listdir(path)) - known)
 """
 NO_EXCHANGE = """
 import errno
-from cordwood.storage.syscalls import System
+from cordwood.storage.syscalls import SystemCalls
 
 def exchange(self, one, other):
     raise OSError(errno.EINVAL, "no exchange here")
 
-System.exchange = exchange
+SystemCalls.exchange = exchange
 """
 
 
@@ -85,7 +85,7 @@ SCENARIOS = {
 
 @pytest.fixture(autouse=True)
 def _exchange_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(System, "exchange", System.exchange)  # a scenario may replace it
+    monkeypatch.setattr(SystemCalls, "exchange", SystemCalls.exchange)  # a scenario may replace it
 
 
 @pytest.mark.parametrize(

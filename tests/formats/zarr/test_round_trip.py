@@ -25,7 +25,7 @@ from cordwood.errors import (
     NotACheckpointError,
     PrefixError,
 )
-from cordwood.storage.staging_directory import Stage
+from cordwood.storage.staging_directory import StagingDirectory
 from cordwood.testing import assert_trees_equal
 from cordwood.testing import strategies as some
 from tests.formats.zarr.zarr_trees import stored_index
@@ -162,7 +162,7 @@ def test_gc_removes_what_dead_saves_left_beside(tmp_path: Path) -> None:
     path = tmp_path / "c"
     with pytest.raises(FileNotFoundError, match="no directory that a save could have left files"):
         cordwood.gc(path)
-    dead, living = Stage(path), Stage(path)
+    dead, living = StagingDirectory(path), StagingDirectory(path)
     for stage in (dead, living):
         stage.begin()
     dead.close()

@@ -16,7 +16,7 @@ from cordwood.formats.zarr.save import save_draft
 from cordwood.index import Box, Encoded, Index, Inline, Leaf
 from cordwood.io.check_blocks import check_file
 from cordwood.io.decode_chunk import decode_chunk
-from cordwood.io.scratch_buffer import Scratch
+from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.plan.copy_plan import Chunk, Codec, Spread
 from cordwood.processes.coordination import SINGLE_PROCESS
 from cordwood.processes.rendezvous import Rendezvous
@@ -84,7 +84,7 @@ def _value(directory: LocalDirectory, index: Index, leaf: Leaf) -> Any:
             codec = Codec(**json.loads(storage.codec))
             spread = Spread(shape, dtype.itemsize, ())
             chunk = Chunk(0, offset, length, codec, leaf.dtype, spread)
-            data = decode_chunk(chunk, data, Scratch().of, name=name)
+            data = decode_chunk(chunk, data, ScratchBuffer().of, name=name)
         held = np.frombuffer(data, dtype).reshape(shape)
         array[slices(where)] = held[tuple(slice(size) for size in shape_of(where))]
     return array[()] if leaf.kind == "numpy_scalar" else array

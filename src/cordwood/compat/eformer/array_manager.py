@@ -22,13 +22,13 @@ from cordwood.formats.zarr.plan_save import ArrayPlan, finish_item
 from cordwood.formats.zarr.plan_tree import Draft
 from cordwood.formats.zarr.save import write_together
 from cordwood.index import Encoded, Index, Leaf, Pieces
-from cordwood.io.uninterruptible import Check, run_apart
-from cordwood.io.write_chunk_files import Written, adopt_files
+from cordwood.io.uninterruptible import StopCheck, run_uninterruptible
+from cordwood.io.write_chunk_files import WrittenFile, adopt_files
 from cordwood.loading.leaf_target import Target
 from cordwood.loading.restore import check_x64, restore
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directory_reader import LocalDirectory
-from cordwood.storage.staging_directory import Stage
+from cordwood.storage.staging_directory import StagingDirectory
 from cordwood.tree.leaves import is_jax_array
 
 
@@ -78,9 +78,9 @@ def save_managed(
     managed = set(theirs)
     owners = [k for k, array in enumerate(arrays) for _ in range(1 + len(array.chunks))]
     ours = [number for number, k in enumerate(owners) if k not in managed]
-    written: dict[int, list[Written]] = {}
+    written: dict[int, list[WrittenFile]] = {}
 
-    def begin(stage: Stage, found: list[Written]) -> None:
+    def begin(stage: StagingDirectory, found: list[WrittenFile]) -> None:
         stage.make_folders(item.paths)
         for number, each in zip(ours, found, strict=True):
             written.setdefault(owners[number], []).append(each)
@@ -88,7 +88,7 @@ def save_managed(
     fetch = item.snapshot.leaves.__getitem__
     stage = write_together(path, item, ours, fetch, rendezvous, begin)
 
-    def end(check: Check) -> None:
+    def end(check: StopCheck) -> None:
         with stage.reporting():
             stage.doing = "flushing what the manager has written"
             for k in theirs:
@@ -98,7 +98,7 @@ def save_managed(
 
     def on_commit() -> None:
         if rendezvous.index == 0:
-            run_apart(end)
+            run_uninterruptible(end)
             commit_callback()
 
     try:
@@ -122,7 +122,9 @@ def _can_manage(item: Draft, array: ArrayPlan, process_count: int) -> bool:
     return dtypes.name_of(leaf.dtype) == array.dtype
 
 
-def _adopt(stage: Stage, array: ArrayPlan, path: str, marked: bool, check: Check) -> list[Written]:
+def _adopt(
+    stage: StagingDirectory, array: ArrayPlan, path: str, marked: bool, check: StopCheck
+) -> list[WrittenFile]:
     """Take over the files of an array: its .zarray is marked, all are hashed and flushed."""
     name = f"{path}/{METADATA_NAME}"
     with LocalDirectory(stage.path) as directory:
@@ -144,7 +146,7 @@ def _adopt(stage: Stage, array: ArrayPlan, path: str, marked: bool, check: Check
     return adopt_files(stage.path, [name, *[f"{path}/{chunk}" for chunk in names]], check=check)
 
 
-def _finish(item: Draft, written: Sequence[Sequence[Written]]) -> dict[str, Any] | None:
+def _finish(item: Draft, written: Sequence[Sequence[WrittenFile]]) -> dict[str, Any] | None:
     if not item.covered:
         return None
     sizes = [found.size_bytes for files in written for found in files[1:]]

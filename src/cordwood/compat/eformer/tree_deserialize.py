@@ -11,8 +11,8 @@ from cordwood.compat.eformer.leaf_shardings import as_asked, with_shardings
 from cordwood.compat.eformer.path_types import local_path
 from cordwood.formats.zarr.open import OpenItem, open_item
 from cordwood.index import ARRAY_KINDS
-from cordwood.io.background_save import wait_for
-from cordwood.io.gc_pause import collector_paused
+from cordwood.io.background_save import wait_for_saves
+from cordwood.io.gc_pause import gc_paused
 from cordwood.loading.leaf_target import Target
 from cordwood.loading.match import fit
 from cordwood.loading.restore import restore, targets_as_saved
@@ -63,9 +63,9 @@ def tree_deserialize_leaves(
         FormatError: the directory is not what its index says.
     """
     path = local_path(checkpoint_dir)
-    wait_for(path)
+    wait_for_saves(path)
     item = open_item(path, prefix)
-    with item.directory, collector_paused():
+    with item.directory, gc_paused():
         return _load(
             item,
             prefix or "",

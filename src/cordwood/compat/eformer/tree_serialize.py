@@ -11,8 +11,8 @@ from cordwood.compat.eformer.path_types import local_path
 from cordwood.formats.directory_formats import ZARR
 from cordwood.formats.zarr.plan_tree import draft
 from cordwood.formats.zarr.save import save_draft
-from cordwood.io.background_save import raise_unreported, wait_for
-from cordwood.io.gc_pause import collector_paused
+from cordwood.io.background_save import raise_unreported, wait_for_saves
+from cordwood.io.gc_pause import gc_paused
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 
 
@@ -70,8 +70,8 @@ def tree_serialize_leaves(
     ) as rendezvous:
         if rendezvous.count == 1:
             raise_unreported()
-        wait_for(path)
-        with collector_paused():
+        wait_for_saves(path)
+        with gc_paused():
             item = draft(
                 pytree,
                 prefix=prefix or "",

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError
 from cordwood.formats.compressed import zstd_frames
 from cordwood.formats.compressed.zstd_frames import ZstdFrame
-from cordwood.io.growable_buffer import GrowingMemory
+from cordwood.io.growable_buffer import GrowableBuffer
 from cordwood.storage.open_files import MemoryFile, ReadableFile
 
 MAX_RATIO = 1100  # of deflate, at most 1032
@@ -81,7 +81,7 @@ def decompress(
 
     Raises as `decompress_into` does.
     """
-    out = GrowingMemory()
+    out = GrowableBuffer()
     checked = decompress_into(out, file, kind, max_bytes=max_bytes, outline=outline)
     done_with = out.give_back if read_once else None
     return MemoryFile(out.view(), file.name, checked_bytes=checked, done_with=done_with)

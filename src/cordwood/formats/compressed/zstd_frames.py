@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cordwood.io.zstd_blocks import HEAD_BYTES, block_of
+from cordwood.io.zstd_blocks import BLOCK_HEADER_BYTES, parse_block_header
 from cordwood.storage.open_files import ReadableFile
 
 MAGIC = b"\x28\xb5\x2f\xfd"
@@ -52,7 +52,9 @@ def end_of(file: ReadableFile, pos: int, frame: ZstdFrame) -> int:
     """
     at, is_last = pos + frame.header_bytes, False
     while not is_last and at < file.size_bytes:
-        size, is_last = block_of(file.read(at, min(HEAD_BYTES, file.size_bytes - at)))
+        size, is_last = parse_block_header(
+            file.read(at, min(BLOCK_HEADER_BYTES, file.size_bytes - at))
+        )
         at += size
     return at + (4 if frame.has_checksum else 0)
 
@@ -69,7 +71,7 @@ def pieces(file: ReadableFile, pos: int, frame: ZstdFrame) -> Iterator[bytes]:
         for _ in range(_BLOCKS):
             if at >= min(end, pos + _PIECE_BYTES):
                 break
-            size, is_last = block_of(file.read(at, min(HEAD_BYTES, end - at)))
+            size, is_last = parse_block_header(file.read(at, min(BLOCK_HEADER_BYTES, end - at)))
             at += size
             if is_last:
                 at += 4 if frame.has_checksum else 0

@@ -28,7 +28,7 @@ from cordwood.keypath import DictKey, Key, KeyPath
 from cordwood.plan.file_plan import FilePlan, LeafBytes, Literal, Segment
 from cordwood.state_dict.current_path import state_key_path
 from cordwood.state_dict.state_errors import said
-from cordwood.tree.leaves import Promised, is_jax_array
+from cordwood.tree.leaves import AbstractArray, is_jax_array
 from cordwood.tree.long_double import without_padding
 
 _new = tuple.__new__
@@ -163,7 +163,7 @@ class _Planner:
                 self.array(value, chunkable=chunkable)
         elif isinstance(value, np.generic):
             self.scalar(value)
-        elif kind is Promised:
+        elif kind is AbstractArray:
             self.array(value, chunkable=chunkable)
         elif not self.atom(value, kind):
             if _is_readable_jax_array(value):

@@ -26,7 +26,7 @@ from cordwood.formats.hugging_face.read_index import (
 from cordwood.formats.opened import Checked, Contents
 from cordwood.formats.safetensors.read_index import read_index as read_safetensors_index
 from cordwood.io.source_digests import SourceDigests
-from cordwood.storage.directories import names_in
+from cordwood.storage.directories import list_names
 from cordwood.storage.open_files import LocalFile, ReadableFile, read_whole
 
 _PATTERN = "*.safetensors.index.json"
@@ -67,7 +67,7 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
 
 def _index_name(path: str) -> str | None:
     """Return the name of the index; None where there is none, but a single file."""
-    names = fnmatch.filter(names_in(path), _PATTERN)
+    names = fnmatch.filter(list_names(path), _PATTERN)
     if not names:
         return None
     if INDEX_NAME in names or len(names) == 1:

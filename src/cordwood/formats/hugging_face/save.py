@@ -20,16 +20,16 @@ from cordwood.formats.safetensors.dtype_codes import stored_as
 from cordwood.formats.safetensors.plan_save import plan_save
 from cordwood.formats.save_plan import Fetch, Job, elements_of
 from cordwood.index import ARRAY_KINDS, LeafSpec
-from cordwood.io.uninterruptible import Check, run_apart
+from cordwood.io.uninterruptible import StopCheck, run_uninterruptible
 from cordwood.io.write_file import fill_file
 from cordwood.keypath import format_path
 from cordwood.plan.file_assignment import shards_by_size
 from cordwood.plan.file_plan import FilePlan
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.storage.directories import names_in
+from cordwood.storage.directories import list_names
 from cordwood.storage.file_transaction import atomic_file
-from cordwood.storage.path_kind import what_is_at
-from cordwood.storage.staging_directory import Stage
+from cordwood.storage.path_kind import kind_at
+from cordwood.storage.staging_directory import StagingDirectory
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe
 from cordwood.tree.structure import LEAF, Node
@@ -78,8 +78,8 @@ def plan_job(
     index = encode_weight_map(weight_map, total_bytes=sum(sizes)) if len(shards) > 1 else None
 
     def write(fetch: Fetch) -> None:
-        def run(check: Check) -> None:
-            stage = Stage(path, timeout_seconds=rendezvous.timeout_seconds)
+        def run(check: StopCheck) -> None:
+            stage = StagingDirectory(path, timeout_seconds=rendezvous.timeout_seconds)
             with stage.reporting():
                 stage.begin()
                 for file, plan, shard in zip(files, plans, shards, strict=True):
@@ -91,7 +91,7 @@ def plan_job(
                     stage.write(INDEX_NAME, [index])
                 stage.commit(_require_empty, check)
 
-        run_apart(run)
+        run_uninterruptible(run)
 
     return Job(flat.leaves, write)
 
@@ -118,8 +118,8 @@ def _plan(specs: Sequence[LeafSpec], metadata: Mapping[str, str]) -> FilePlan:
 
 def refuse_foreign(path: str | os.PathLike[str]) -> None:
     """Raise NotACheckpointError unless there is nothing at `path`, or an empty directory."""
-    what = what_is_at(path)
-    if what != "nothing" and (what != "a folder" or names_in(os.fspath(path))):
+    what = kind_at(path)
+    if what != "nothing" and (what != "a folder" or list_names(os.fspath(path))):
         raise NotACheckpointError(
             f"{os.fspath(path)} exists: a directory for the hub is not replaced or added to; "
             "remove it, or write to another path"

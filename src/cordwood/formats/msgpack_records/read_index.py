@@ -13,7 +13,7 @@ from cordwood.formats.flax_msgpack.read_index import MAX_NODES, MAX_PATH_KEYS
 from cordwood.formats.flax_msgpack.read_index import read_index as read_value_index
 from cordwood.formats.flax_msgpack.tokens import decode_text, read_token
 from cordwood.index import Index, Leaf, Pieces, Source
-from cordwood.io.gc_pause import collector_paused
+from cordwood.io.gc_pause import gc_paused
 from cordwood.storage.open_files import MemoryFile, ReadableFile
 from cordwood.tree.structure import Node
 
@@ -31,7 +31,7 @@ def read_index(file: ReadableFile) -> Index:
         LimitError: a record has more than MAX_KEYS keys, or all together hold more than a Flax
             file may.
     """
-    with collector_paused():
+    with gc_paused():
         data, name = file.map(), file.name
         tree: dict[str, Any] = {}
         at = node_count = key_count = 0

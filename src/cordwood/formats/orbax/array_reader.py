@@ -33,7 +33,7 @@ from cordwood.formats.zarr.metadata_v3 import (
 )
 from cordwood.index import Box, Encoded, Piece, Pieces
 from cordwood.io.decode_chunk import decode_chunk
-from cordwood.io.scratch_buffer import Scratch
+from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.plan.copy_plan import Chunk, Codec, Spread
 from cordwood.sharding.box import shape_of
 
@@ -110,7 +110,7 @@ class ArrayReader:
         spread = Spread((), dtypes.itemsize(array.dtype), ())
         chunk = Chunk(source, offset, length, codec, array.dtype, spread)
         name = self._values.sources[source].name
-        raw = decode_chunk(chunk, memoryview(data), Scratch().of, name=name)
+        raw = decode_chunk(chunk, memoryview(data), ScratchBuffer().of, name=name)
         return np.frombuffer(raw, dtypes.to_numpy(array.dtype))[0]
 
     def _metadata(self, name: str) -> Array3:

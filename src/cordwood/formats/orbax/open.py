@@ -19,9 +19,9 @@ from cordwood.formats.orbax.locate_trees import (
 from cordwood.formats.orbax.read_index import FORMAT, OrbaxIndex, read_index
 from cordwood.keypath import format_path
 from cordwood.message_text import printable
-from cordwood.storage.directory_reader import LocalDirectory, OwnedFile
+from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory
 from cordwood.storage.open_files import MemoryFile, ReadableFile
-from cordwood.storage.path_kind import what_is_at
+from cordwood.storage.path_kind import kind_at
 
 
 def is_at(path: str | os.PathLike[str]) -> bool:
@@ -50,7 +50,7 @@ def _found_at(path: str | os.PathLike[str]) -> Found:
 
 def _is_unfinished(path: str | os.PathLike[str]) -> bool:
     text = os.fspath(path)
-    return is_unfinished(text.rstrip("/")) and what_is_at(text) == "a folder"
+    return is_unfinished(text.rstrip("/")) and kind_at(text) == "a folder"
 
 
 def refuse_unfinished(path: str | os.PathLike[str]) -> None:
@@ -143,7 +143,7 @@ def _files(directory: LocalDirectory, scanned: OrbaxIndex) -> list[ReadableFile]
         if number in scanned.memory:
             files.append(MemoryFile(scanned.memory[number], f"{directory.name}: {source.name}"))
         else:
-            files.append(OwnedFile(directory, source.name, source.size_bytes))
+            files.append(FileOwningDirectory(directory, source.name, source.size_bytes))
     if len(files) == len(scanned.memory):
         directory.close()  # nothing more will be read, and no file closes it
     return files

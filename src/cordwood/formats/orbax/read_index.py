@@ -20,7 +20,7 @@ from cordwood.formats.orbax.tree_metadata import (
 )
 from cordwood.formats.orbax.zero_chunks import Fill
 from cordwood.index import Index, Inline, Leaf
-from cordwood.io.gc_pause import collector_paused
+from cordwood.io.gc_pause import gc_paused
 from cordwood.keypath import KeyPath
 from cordwood.storage.directory_reader import ReadableDirectory
 
@@ -57,7 +57,7 @@ def read_index(directory: ReadableDirectory) -> OrbaxIndex:
         CorruptionError: a file or chunk is missing, or does not match its checksum.
         UnsupportedFormatError: a newer version, or a codec that is not read.
     """
-    with collector_paused():
+    with gc_paused():
         data = directory.read(TREE_NAME, limit_bytes=MAX_TREE_FILE_BYTES)
         try:
             tree = parse_tree(data)

@@ -14,7 +14,7 @@ from typing import Any
 from cordwood.errors import LimitError, UnsupportedFormatError
 from cordwood.formats.orbax.key_values import Place
 from cordwood.index import Source
-from cordwood.storage.open_files import zeros
+from cordwood.storage.open_files import zero_bytes
 
 MAX_FILL_BYTES = 1 << 33  # of one chunk
 _BLOCK_BYTES = 1 << 20
@@ -62,7 +62,7 @@ class Fill:
 def _encoded(compressor: str | None, size_bytes: int) -> Any:
     """Zeros, encoded without going through them."""
     if compressor is None:
-        return zeros(size_bytes)
+        return zero_bytes(size_bytes)
     if compressor == "zstd":
         return _zstd(size_bytes)
     if compressor in ("gzip", "zlib"):

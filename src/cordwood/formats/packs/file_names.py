@@ -9,7 +9,7 @@ from cordwood.errors import FormatError
 from cordwood.formats.packs.hub_index import HUGGING_FACE_NAME
 from cordwood.formats.packs.index_file import INDEX_NAME, MAX_INDEX_BYTES, decode_index
 from cordwood.formats.packs.index_item import PACK_NAME
-from cordwood.storage.storage_protocol import Rules
+from cordwood.storage.storage_protocol import NamingRules
 
 
 def is_pack_name(name: str) -> bool:
@@ -35,4 +35,4 @@ def _referenced(data: bytes) -> frozenset[str]:
     return names_in(decode_index(data))
 
 
-RULES = Rules(INDEX_NAME, MAX_INDEX_BYTES, (HUGGING_FACE_NAME,), is_pack_name, _referenced)
+RULES = NamingRules(INDEX_NAME, MAX_INDEX_BYTES, (HUGGING_FACE_NAME,), is_pack_name, _referenced)

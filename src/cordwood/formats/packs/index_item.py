@@ -14,7 +14,7 @@ from cordwood.errors import FormatError, LimitError
 from cordwood.formats.packs.leaf_grid import cell_counter
 from cordwood.formats.packs.leaf_types import PackedType, ParsedType, parse_type
 from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
-from cordwood.index import Sealed, Source
+from cordwood.index import HeaderDigest, Source
 from cordwood.tree.structure import LEAF, Structure, structure_from_json
 
 MEMBERS = ("save_id", "metadata", "nodes", "types", "leaves", "values", "columns", "files")
@@ -144,7 +144,7 @@ def _pack(row: Any, *, where: str) -> PackParts:
         raise FormatError(f"{where}: expected a digest of the header, found {digest!r:.80}")
     if type(parts) is not list or len(parts) % 2 or not set(map(type, parts)) <= {int}:
         raise FormatError(f"{where}: expected pairs of column and cell")
-    sealed = Sealed(header_bytes, bytes.fromhex(digest))
+    sealed = HeaderDigest(header_bytes, bytes.fromhex(digest))
     pairs = tuple(zip(parts[::2], parts[1::2], strict=True))
     _check_gaps(pairs, where=where)
     return PackParts(Source(name, size, None, sealed), pairs)

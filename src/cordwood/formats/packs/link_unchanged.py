@@ -22,10 +22,10 @@ from cordwood.formats.tree_shards import PartViews
 from cordwood.io.compare_bytes import (
     Difference,
     changed_cells,
-    check_differences,
-    seen_difference,
+    check_smallest_difference,
+    find_difference,
 )
-from cordwood.io.uninterruptible import Check
+from cordwood.io.uninterruptible import StopCheck
 from cordwood.plan.deduplicate import (
     cells_of_process,
     is_worth_a_file,
@@ -34,7 +34,7 @@ from cordwood.plan.deduplicate import (
     peek_order,
 )
 from cordwood.storage.open_files import ReadableFile
-from cordwood.storage.storage_protocol import DirectoryStore, StoreSave
+from cordwood.storage.storage_protocol import Storage, Transaction
 
 _log = logging.getLogger("cordwood")
 
@@ -52,7 +52,7 @@ NOTHING = Links([], frozenset(), frozenset(), 0)
 
 
 def link_packs(
-    save: StoreSave,
+    save: Transaction,
     path: str,
     base: str,
     layout: Layout,
@@ -61,7 +61,7 @@ def link_packs(
     process: int,
     look: Fetch,
     take: Fetch,
-    check: Check,
+    check: StopCheck,
 ) -> Links:
     """Link those files of a checkpoint whose cells are, mostly, the tree's to the last byte.
 
@@ -133,7 +133,7 @@ def link_packs(
     return Links(packs, frozenset(cells), apart, size_bytes)
 
 
-def _item(store: DirectoryStore, prefix: str) -> Item | None:
+def _item(store: Storage, prefix: str) -> Item | None:
     """An item of a checkpoint that may just be deleted."""
     with suppress(CordwoodError, OSError):
         data = store.read_index()
@@ -150,7 +150,7 @@ def _value(layout: Layout, file: BaseFile, views: PartViews, position: int) -> A
 
 
 def _peek(
-    file: ReadableFile, there: BaseFile, value_of: Callable[[int], Any], check: Check
+    file: ReadableFile, there: BaseFile, value_of: Callable[[int], Any], check: StopCheck
 ) -> frozenset[int]:
     """The positions of cells that have not changed, as far as a few of their bytes tell.
 
@@ -163,7 +163,7 @@ def _peek(
     def look(positions: list[int]) -> None:
         for i in positions:
             check()
-            found = seen_difference(file, cells[i], value_of(i))
+            found = find_difference(file, cells[i], value_of(i))
             if found is not None:
                 gone[i] = found
 
@@ -174,11 +174,11 @@ def _peek(
         same = frozenset([i for i, cell in enumerate(cells) if cell.leaf >= 0 and i not in gone])
     if not is_worth_a_link(cells, same):  # otherwise all of it is read
         assert source.sealed is not None
-        check_differences(file, partial(sealed_digests, file, source.sealed), gone.values())
+        check_smallest_difference(file, partial(sealed_digests, file, source.sealed), gone.values())
     return same
 
 
-def _tell(store: DirectoryStore, prefix: str, error: Exception) -> None:
+def _tell(store: Storage, prefix: str, error: Exception) -> None:
     """Say that a file is damaged, unless the whole checkpoint has been deleted meanwhile."""
     if _item(store, prefix) is not None:
         _log.warning("%s; what it held is written anew", error)

@@ -17,7 +17,7 @@ from cordwood.formats.packs.read_index import FORMAT, parse_items, read_index
 from cordwood.formats.safetensors.stored_digests import sealed_digests
 from cordwood.formats.step_directories import LOOKED_AT, listed, sorted_steps
 from cordwood.index import Box, Digests, Leaf
-from cordwood.storage.storage_protocol import DirectoryStore
+from cordwood.storage.storage_protocol import Storage
 
 _LISTED_CELLS = 200_000  # of an item with more, only those are listed that are wanted
 _ATTEMPTS = 20  # each lost to a save that came in between
@@ -63,7 +63,7 @@ def prefixes_at(path: str | os.PathLike[str]) -> list[str]:
         raise type(e)(f"{store.name}/{RULES.index_name}: {e}") from e
 
 
-def read_index_bytes(store: DirectoryStore) -> bytes:
+def read_index_bytes(store: Storage) -> bytes:
     """The index of a checkpoint that must be there. Raises as `open_contents` does."""
     data = store.read_index()
     if data is not None:
@@ -88,7 +88,7 @@ def read_index_bytes(store: DirectoryStore) -> bytes:
     )
 
 
-def _open(store: DirectoryStore, data: bytes, prefix: str | None) -> Contents:
+def _open(store: Storage, data: bytes, prefix: str | None) -> Contents:
     items = parse_items(data, name=f"{store.name}/{RULES.index_name}")
     item = select_item(items, prefix, name=store.name)
     listed = item.cell_count <= _LISTED_CELLS

@@ -13,7 +13,7 @@ from cordwood.formats.packs.index_item import GAP
 from cordwood.formats.packs.leaf_grid import Grid
 from cordwood.formats.packs.leaf_types import PackedType, Tensor, tensor_of, to_json, type_of
 from cordwood.formats.safetensors.plan_save import plan_save
-from cordwood.index import Box, LeafSpec, Sealed
+from cordwood.index import Box, HeaderDigest, LeafSpec
 from cordwood.keypath import KeyPath
 from cordwood.plan.file_assignment import Gap, Pack, Part, packs_of_all
 from cordwood.plan.file_plan import FilePlan
@@ -46,7 +46,7 @@ class WrittenPack(NamedTuple):
 
     name: str
     size_bytes: int
-    sealed: Sealed
+    sealed: HeaderDigest
     parts: tuple[Part | Gap, ...] | None = None  # None: as `packs_of_all` has it
 
 
@@ -179,7 +179,7 @@ def _rows(parts: Sequence[Part | Gap] | None) -> list[Any] | None:
 def decode_report(data: bytes) -> list[WrittenPack]:
     """What `encode_report` was given."""
     return [
-        WrittenPack(name, size, Sealed(header_bytes, bytes.fromhex(digest)), _parts(rows))
+        WrittenPack(name, size, HeaderDigest(header_bytes, bytes.fromhex(digest)), _parts(rows))
         for name, size, header_bytes, digest, rows in json.loads(data)
     ]
 

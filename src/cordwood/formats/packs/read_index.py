@@ -14,7 +14,7 @@ from cordwood.formats.packs.index_item import FREE_LEAVES, GAP, Item, cell_sizes
 from cordwood.formats.packs.leaf_grid import Grid, cells_meeting
 from cordwood.formats.packs.leaf_types import dtype_of
 from cordwood.index import Box, Index, Inline, Leaf, Piece, Pieces, Span
-from cordwood.io.gc_pause import collector_paused
+from cordwood.io.gc_pause import gc_paused
 from cordwood.plan.deduplicate import StoredCell
 from cordwood.tree.structure import leaf_paths
 
@@ -38,7 +38,7 @@ def parse_items(data: bytes, *, name: str) -> dict[str, Item]:
         UnsupportedFormatError: it is of a newer version.
     """
     try:
-        with collector_paused():
+        with gc_paused():
             items: dict[str, Item] = {}
             most = FREE_LEAVES + len(data)
             for prefix, item in decode_index(data).items():
@@ -67,7 +67,7 @@ def read_index(item: Item, *, wanted: Wanted | None = None) -> Index:
         wanted: which boxes of each leaf are needed; the index then has no more pieces than
             meet them. A leaf may have millions. None: all of every leaf.
     """
-    with collector_paused():
+    with gc_paused():
         flags = None if wanted is None else _flags(item, wanted)
         found = _pieces(item, flags)
         return Index(

@@ -30,7 +30,7 @@ from cordwood.formats.safetensors.plan_save import check_metadata
 from cordwood.formats.save_plan import Fetch, Job, Linking
 from cordwood.formats.tree_shards import LeafParts, Snapshot, take_apart
 from cordwood.index import LeafSpec
-from cordwood.io.uninterruptible import Check
+from cordwood.io.uninterruptible import StopCheck
 from cordwood.plan.deduplicate import only, without
 from cordwood.plan.file_assignment import Pack, packs_of_process, packs_of_shares
 from cordwood.plan.write_assignment import FileSizes, bytes_of_leaves
@@ -39,7 +39,7 @@ from cordwood.processes.rendezvous import Rendezvous
 from cordwood.processes.tree_fingerprint import joined_fingerprints
 from cordwood.storage.file_transaction import storage_error
 from cordwood.storage.save_ids import new_save_id
-from cordwood.storage.storage_protocol import Change, NewFile, StoreSave
+from cordwood.storage.storage_protocol import IndexChange, NewDataFile, Transaction
 
 _MAX_SHOWN = 3
 _MAX_PACKS = 99_999  # of a process, where the caller says how large they are to be
@@ -241,11 +241,11 @@ def _save_id_of(save_id: str, number: int) -> str:
 
 
 def _write_packs(
-    save: StoreSave,
+    save: Transaction,
     todo: Sequence[tuple[Plan, Links, Fetch]],
     *,
     save_id: str,
-    check: Check,
+    check: StopCheck,
 ) -> list[list[WrittenPack]]:
     """Write the files of this process; return what process 0 has to know of them, by tree.
 
@@ -256,7 +256,7 @@ def _write_packs(
         save_id: 16 hexadecimal digits, the same on every process, of this save alone.
         check: called now and then; what it raises ends the save.
     """
-    files: list[Iterator[NewFile]] = []
+    files: list[Iterator[NewDataFile]] = []
     packs_of: list[tuple[Sequence[Pack], list[PackPlan]]] = []
     for number, (planned, links, fetch) in enumerate(todo):
         contents = _left(planned, links)
@@ -297,9 +297,9 @@ def _left(planned: Plan, links: Links) -> Sequence[Pack]:
     ]
 
 
-def _new_files(packs: list[PackPlan], parts: LeafParts) -> Iterator[NewFile]:
+def _new_files(packs: list[PackPlan], parts: LeafParts) -> Iterator[NewDataFile]:
     for pack in packs:
-        yield NewFile(pack.name, pack.plan, partial(_part_of, pack, parts))
+        yield NewDataFile(pack.name, pack.plan, partial(_part_of, pack, parts))
 
 
 def _part_of(pack: PackPlan, parts: LeafParts, number: int) -> Any:
@@ -313,7 +313,7 @@ def _change(
     *,
     name: str,
     alone: bool,
-) -> Change:
+) -> IndexChange:
     """Return the index with this save in it, in place of the items of its prefixes.
 
     Args:
@@ -345,7 +345,7 @@ def _change(
     parsed = parse_items(data, name=f"{name}/{RULES.index_name}")
     kept = names_in(items)
     beside = {HUGGING_FACE_NAME: hugging_face_index(parsed)}
-    return Change(data, added, beside, kept=kept, dropped=before - kept)
+    return IndexChange(data, added, beside, kept=kept, dropped=before - kept)
 
 
 def refuse_foreign(path: str | os.PathLike[str]) -> None:

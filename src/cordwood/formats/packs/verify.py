@@ -16,12 +16,12 @@ from cordwood.formats.packs.open import read_index_bytes
 from cordwood.formats.packs.read_index import cells_of_file, parse_items
 from cordwood.formats.safetensors.stored_digests import sealed_digests
 from cordwood.io.check_blocks import check_file
-from cordwood.io.gc_pause import collector_paused
+from cordwood.io.gc_pause import gc_paused
 from cordwood.keypath import format_path
 from cordwood.manager.foreign_steps import number_in
 from cordwood.manager.step_record import KEY, decode_record, wrong_step
 from cordwood.storage.open_files import DISK_ERRORS
-from cordwood.storage.storage_protocol import DirectoryStore
+from cordwood.storage.storage_protocol import Storage
 from cordwood.tree.structure import leaf_paths
 
 _ATTEMPTS = 20  # each lost to a save that came in between
@@ -51,7 +51,7 @@ def verify_all(path: str | os.PathLike[str]) -> Checked:
     return _check(store, data)
 
 
-def _of_another_step(store: DirectoryStore, items: Mapping[str, Item]) -> list[str]:
+def _of_another_step(store: Storage, items: Mapping[str, Item]) -> list[str]:
     """Return a line if the directory is named as one step, and a manager's record names another."""
     name = store.name.rstrip("/").rpartition("/")[2]
     text = items[""].metadata.get(KEY) if "" in items else None
@@ -65,7 +65,7 @@ def _of_another_step(store: DirectoryStore, items: Mapping[str, Item]) -> list[s
     return [] if record.step == step else [f"  {wrong_step(record, name)}"]
 
 
-def _check(store: DirectoryStore, data: bytes) -> Checked:
+def _check(store: Storage, data: bytes) -> Checked:
     items = parse_items(data, name=f"{store.name}/{RULES.index_name}")
     lines = [line for item in items.values() for line in _damage(store, item)]
     lines += _surplus(store, items)
@@ -85,7 +85,7 @@ def _check(store: DirectoryStore, data: bytes) -> Checked:
     return Checked(sum(len(item.leaf_types) for item in items.values()), size)
 
 
-def _fits_other_readers(store: DirectoryStore, items: Mapping[str, Item]) -> bool:
+def _fits_other_readers(store: Storage, items: Mapping[str, Item]) -> bool:
     """Whether the index for other readers, if there is one, is that of these items."""
     fitting = (None, hugging_face_index(items))
     if store.read_beside(HUGGING_FACE_NAME) in fitting:
@@ -94,7 +94,7 @@ def _fits_other_readers(store: DirectoryStore, items: Mapping[str, Item]) -> boo
     return store.read_beside(HUGGING_FACE_NAME) in fitting
 
 
-def _damage(store: DirectoryStore, item: Item) -> Iterator[str]:
+def _damage(store: Storage, item: Item) -> Iterator[str]:
     """Return what is wrong with the files of an item."""
     for number, pack in enumerate(item.packs):
         source = pack.source
@@ -116,7 +116,7 @@ def _damage(store: DirectoryStore, item: Item) -> Iterator[str]:
 
 
 def _leaves_within(item: Item, number: int, start: int, stop: int) -> str:
-    with collector_paused():
+    with gc_paused():
         paths = leaf_paths(item.structure)
         leaves = dict.fromkeys(
             leaf
@@ -128,7 +128,7 @@ def _leaves_within(item: Item, number: int, start: int, stop: int) -> str:
     return (", ".join(names[:_MAX_NAMES]) or "none") + more
 
 
-def _surplus(store: DirectoryStore, items: Mapping[str, Item]) -> Iterator[str]:
+def _surplus(store: Storage, items: Mapping[str, Item]) -> Iterator[str]:
     """Data files of the saves that the items are of, which these do not refer to.
 
     Those of other saves are none of its business: they may be under way, or dead.

@@ -30,7 +30,7 @@ from cordwood.formats.safetensors.dtype_codes import stored_as
 from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
 from cordwood.formats.safetensors.tensor_table import MAX_DIMS
 from cordwood.index import Digests, LeafSpec
-from cordwood.io.gc_pause import collector_paused
+from cordwood.io.gc_pause import gc_paused
 from cordwood.keypath import format_path
 from cordwood.plan.data_order import data_order
 from cordwood.plan.file_plan import FilePlan, LeafBytes
@@ -78,7 +78,7 @@ def plan_save(
         ValueError, TypeError: `metadata` holds what cannot be stored.
     """
     check_metadata(metadata)
-    with collector_paused():
+    with gc_paused():
         return _plan(structure, specs, metadata)
 
 

@@ -38,7 +38,7 @@ from cordwood.index import (
     Source,
     Span,
 )
-from cordwood.io.gc_pause import collector_paused
+from cordwood.io.gc_pause import gc_paused
 from cordwood.keypath import KeyPath
 from cordwood.storage.open_files import ReadableFile
 from cordwood.tree.structure import LEAF, Node, leaf_paths
@@ -77,7 +77,7 @@ def read_index(file: ReadableFile) -> Index:
         UnsupportedFormatError: a newer cordwood wrote it.
     """
     try:
-        with collector_paused():
+        with gc_paused():
             return _read_index(file)
     except (FormatError, CorruptionError, UnsupportedFormatError) as e:
         raise type(e)(f"{file.name}: {e}") from e

@@ -7,13 +7,13 @@ from cordwood.encoding.sealed_header import DATA_DIGESTS, decode_digests
 from cordwood.encoding.strict_json import parse_value
 from cordwood.encoding.tensor_names import METADATA_KEY
 from cordwood.errors import CorruptionError, FormatError
-from cordwood.index import Digests, Sealed
+from cordwood.index import Digests, HeaderDigest
 from cordwood.storage.open_files import ReadableFile
 
 _START = f'{{"{METADATA_KEY}":'
 
 
-def sealed_digests(file: ReadableFile, sealed: Sealed) -> Digests:
+def sealed_digests(file: ReadableFile, sealed: HeaderDigest) -> Digests:
     """The digests of the data of a file of cordwood's, from its header.
 
     Raises:

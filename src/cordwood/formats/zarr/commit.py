@@ -24,10 +24,10 @@ from cordwood.formats.zarr.metadata_v2 import METADATA_NAME
 from cordwood.formats.zarr.plan_save import entries
 from cordwood.formats.zarr.plan_tree import Draft
 from cordwood.formats.zarr.read_index import is_chunk_name, read_index_file
-from cordwood.storage.directories import count_files, list_folder
+from cordwood.storage.directories import count_files, scan_directory
 from cordwood.storage.directory_reader import LocalDirectory
-from cordwood.storage.hard_link_unchanged import carry
-from cordwood.storage.staging_directory import Stage
+from cordwood.storage.hard_link_unchanged import link_unchanged
+from cordwood.storage.staging_directory import StagingDirectory
 
 MAX_FOREIGN_FILES = 10_000  # that a directory without an index may hold
 _OTHER_INDEX = "cordwood.json"  # of the layout of packs
@@ -40,7 +40,7 @@ class _GoneError(Exception):
 
 
 def place(
-    stage: Stage, there: str | None, item: Draft, own: Mapping[str, Any] | None
+    stage: StagingDirectory, there: str | None, item: Draft, own: Mapping[str, Any] | None
 ) -> Callable[[str], None]:
     """Complete a stage that holds the arrays of an item, under the lock of its parent.
 
@@ -66,14 +66,14 @@ def place(
             stage.move(staged, path)
     replaced = _replaced({*dropped}, {*paths}, index_too=own is not None or index is not None)
     if there is not None:
-        carry(there, stage, replaced)
+        link_unchanged(there, stage, replaced)
     if own is not None:
         index = put_item(index, prefix, entries(item.plan, paths), own)
     elif index is not None:
         index = drop_item(index, prefix)
     if index is not None:
         stage.write(INDEX_NAME, [encode_index(index)])
-    return lambda old: carry(old, stage, replaced, late=True)
+    return lambda old: link_unchanged(old, stage, replaced, late=True)
 
 
 def _replaced(
@@ -107,7 +107,7 @@ def refuse_to_fill(path: str | os.PathLike[str]) -> None:
     if _index_of(there, there) is not None:
         return
     refuse_read_only(there, asked=there)
-    names = sorted([entry.name for entry in list_folder(there)])
+    names = sorted([entry.name for entry in scan_directory(there)])
     if names and _index_of(there, there) is None:  # no other save has put it there meanwhile
         more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
         raise NotACheckpointError(

@@ -13,9 +13,9 @@ from cordwood.formats.zarr.index_file import INDEX_NAME, item_names
 from cordwood.formats.zarr.read_index import FORMAT, read_index, read_index_file
 from cordwood.index import Index
 from cordwood.io.source_digests import SourceDigests
-from cordwood.storage.directory_reader import LocalDirectory, OwnedFile
+from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory
 from cordwood.storage.open_files import ReadableFile
-from cordwood.storage.staging_directory import standing
+from cordwood.storage.staging_directory import locate_directory
 
 _ATTEMPTS = 100  # with a saver that replaces it each time
 
@@ -66,7 +66,7 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
         raise
 
     def is_current() -> bool:
-        return directory.is_still_at(standing(text))
+        return directory.is_still_at(locate_directory(text))
 
     return Contents(FORMAT, item.stored, item.files, None, None, is_current)
 
@@ -82,7 +82,9 @@ def prefixes_at(path: str | os.PathLike[str]) -> list[str]:
 
 def _item(directory: LocalDirectory, prefix: str | None) -> OpenItem:
     stored = read_index(directory, prefix)
-    files = [OwnedFile(directory, source.name, source.size_bytes) for source in stored.sources]
+    files = [
+        FileOwningDirectory(directory, source.name, source.size_bytes) for source in stored.sources
+    ]
     return OpenItem(directory, stored, files, SourceDigests(stored.sources))
 
 
@@ -92,7 +94,7 @@ def open_directory(path: str) -> LocalDirectory:
     Raises FileNotFoundError; IncompleteCheckpointError where it has no index.
     """
     for _ in range(_ATTEMPTS):
-        place = standing(path)
+        place = locate_directory(path)
         try:
             directory = LocalDirectory(place)
         except FileNotFoundError as e:

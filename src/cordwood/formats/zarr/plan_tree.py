@@ -11,7 +11,7 @@ from cordwood.formats.zarr.array_paths import array_paths
 from cordwood.formats.zarr.metadata_v2 import COMPRESSORS
 from cordwood.formats.zarr.plan_save import ItemPlan, finish_item, new_files, plan_save
 from cordwood.index import ARRAY_KINDS
-from cordwood.io.write_chunk_files import Written
+from cordwood.io.write_chunk_files import WrittenFile
 from cordwood.keypath import KeyPath
 from cordwood.plan.chunk_assignment import joined, writers
 from cordwood.plan.chunk_files import ChunkFile, NewFile
@@ -73,7 +73,7 @@ def draft(
     return Draft(plan, key_paths, snapshot, prefix, metadata, covered, paths, files, shared)
 
 
-def finish(item: Draft, written: Sequence[Written]) -> dict[str, Any] | None:
+def finish(item: Draft, written: Sequence[WrittenFile]) -> dict[str, Any] | None:
     """cordwood's part of the index, if there is to be one."""
     if not item.covered:
         return None

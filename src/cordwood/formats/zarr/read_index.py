@@ -48,7 +48,7 @@ from cordwood.index import (
     Pieces,
     Source,
 )
-from cordwood.io.gc_pause import collector_paused
+from cordwood.io.gc_pause import gc_paused
 from cordwood.keypath import KeyPath
 from cordwood.storage.directory_reader import ReadableDirectory
 from cordwood.tree.structure import leaf_paths
@@ -96,7 +96,7 @@ def read_index(directory: ReadableDirectory, prefix: str | None = None) -> Index
         UnsupportedFormatError: a newer cordwood wrote it.
         PrefixError: there is no item of that prefix.
     """
-    with collector_paused():
+    with gc_paused():
         index = read_index_file(directory)
         try:
             name = select_item(index, prefix)

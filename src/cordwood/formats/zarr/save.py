@@ -10,16 +10,16 @@ from cordwood.formats.replicated_leaves import LocalLeaves
 from cordwood.formats.save_plan import Job
 from cordwood.formats.zarr.commit import place, refuse_foreign
 from cordwood.formats.zarr.plan_tree import Draft, draft, finish
-from cordwood.io.encode_chunk import encoder
-from cordwood.io.uninterruptible import Check, run_apart
-from cordwood.io.write_chunk_files import Written
+from cordwood.io.encode_chunk import chunk_encoder
+from cordwood.io.uninterruptible import StopCheck, run_uninterruptible
+from cordwood.io.write_chunk_files import WrittenFile
 from cordwood.plan.chunk_assignment import bytes_of_leaves
 from cordwood.plan.chunk_files import NewFile
 from cordwood.processes.collective_save import save_together
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.storage.multiprocess_staging import SharedStage
+from cordwood.storage.multiprocess_staging import MultiprocessStaging
 from cordwood.storage.save_ids import new_save_id
-from cordwood.storage.staging_directory import Stage
+from cordwood.storage.staging_directory import StagingDirectory
 
 
 def plan_job(
@@ -66,7 +66,7 @@ def save_draft(
     Raises as `cordwood.save`.
     """
 
-    def commit(stage: Stage, written: list[Written]) -> None:
+    def commit(stage: StagingDirectory, written: list[WrittenFile]) -> None:
         own = finish(item, written)
         stage.commit(lambda there: place(stage, there, item, own), rendezvous.poll)
 
@@ -79,8 +79,8 @@ def write_together(
     chosen: Sequence[int],
     fetch: Callable[[int], Any],
     rendezvous: Rendezvous,
-    then: Callable[[Stage, list[Written]], None],
-) -> Stage:
+    then: Callable[[StagingDirectory, list[WrittenFile]], None],
+) -> StagingDirectory:
     """Write files of an item into a stage, each process of a rendezvous its own.
 
     Args:
@@ -94,9 +94,9 @@ def write_together(
     """
     if rendezvous.index == 0:
         refuse_foreign(path)
-    shared = SharedStage(path, rendezvous)
+    shared = MultiprocessStaging(path, rendezvous)
     leaves = LocalLeaves(item.snapshot, rendezvous, fetch)
-    encode = None if item.plan.compression is None else encoder(item.plan.compression)
+    encode = None if item.plan.compression is None else chunk_encoder(item.plan.compression)
     own: list[list[NewFile]] = [[] for _ in range(rendezvous.count)]
     for number in chosen:
         own[item.writers[number]].append(item.files[number])
@@ -105,7 +105,7 @@ def write_together(
         found = list(map(iter, shared.gather(reports, own)))
         then(shared.stage, [next(found[item.writers[number]]) for number in chosen])
 
-    def run(check: Check) -> None:
+    def run(check: StopCheck) -> None:
         rendezvous.set_stop_check(check)
         with shared.saving():
             save_together(
@@ -121,7 +121,7 @@ def write_together(
             )
 
     try:
-        run_apart(run)
+        run_uninterruptible(run)
     except BaseException:
         if rendezvous.index == 0:
             shared.stage.abandon()  # an interrupt may have come after all had gone well

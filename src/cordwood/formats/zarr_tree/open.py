@@ -6,7 +6,7 @@ import os
 
 from cordwood.formats.opened import Checked, Contents
 from cordwood.formats.zarr_tree.read_index import FORMAT, read_index
-from cordwood.storage.directory_reader import LocalDirectory, OwnedFile
+from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory
 
 
 def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
@@ -22,7 +22,9 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
     except BaseException:
         directory.close()
         raise
-    files = [OwnedFile(directory, source.name, source.size_bytes) for source in index.sources]
+    files = [
+        FileOwningDirectory(directory, source.name, source.size_bytes) for source in index.sources
+    ]
     return Contents(FORMAT, index, files)
 
 

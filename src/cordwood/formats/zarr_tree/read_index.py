@@ -12,7 +12,7 @@ from cordwood.formats.zarr.index_file import Entry
 from cordwood.formats.zarr.metadata_v2 import METADATA_NAME
 from cordwood.formats.zarr.read_index import read_arrays
 from cordwood.index import Index
-from cordwood.io.gc_pause import collector_paused
+from cordwood.io.gc_pause import gc_paused
 from cordwood.storage.directory_reader import FOLDER, OTHER, ReadableDirectory
 
 FORMAT = "zarr-tree"
@@ -41,7 +41,7 @@ def read_index(directory: ReadableDirectory) -> Index:
             array, whose index is gone.
         UnsupportedFormatError: there are arrays of zarr version 3, or in a database.
     """
-    with collector_paused():
+    with gc_paused():
         paths = _array_paths(directory)
         if not paths:
             raise FormatError(f"{directory.name}: there is no {METADATA_NAME} in it")

@@ -24,7 +24,7 @@ def calls_of_save(scenario: Scenario, folder: str) -> list[str]:
     path = os.path.join(_fresh(folder, "count"), scenario.name)
     run_save(scenario, names, path, "old")
     counting = CountingSystem()
-    with syscalls.replaced(counting):
+    with syscalls.override(counting):
         run_save(scenario, names, path, "new")
     return counting.made
 
@@ -38,7 +38,7 @@ def fail_calls(
     for number, call in enumerate(calls_of_save(scenario, folder), start=1):
         place = with_old(scenario, folder, f"fail-{code}-{number}", template)
         error: BaseException | None = None
-        with syscalls.replaced(FailingSystem(number, code, lasting=lasting)):
+        with syscalls.override(FailingSystem(number, code, lasting=lasting)):
             try:
                 run_save(scenario, names, os.path.join(place, scenario.name), "new")
             except Exception as e:  # noqa: BLE001  (reported in the outcome)
@@ -78,7 +78,7 @@ def fork_kills(scenario: Scenario, places: list[str], *, torn: bool) -> list[int
         pid = os.fork()
         if pid == 0:
             try:
-                with syscalls.replaced(ExitingSystem(number, torn=torn)):
+                with syscalls.override(ExitingSystem(number, torn=torn)):
                     run_save(scenario, names, os.path.join(place, scenario.name), "new")
                 os._exit(0)
             finally:

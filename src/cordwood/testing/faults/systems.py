@@ -8,13 +8,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from cordwood.storage.syscalls import System
+from cordwood.storage.syscalls import SystemCalls
 
-CALLS = tuple(name for name in vars(System) if not name.startswith("_"))
+CALLS = tuple(name for name in vars(SystemCalls) if not name.startswith("_"))
 FAULT_STATUS = 77  # the exit status of a process that an ExitingSystem ended
 
 
-class CountingSystem(System):
+class CountingSystem(SystemCalls):
     """The real calls, counted: `made` lists their names."""
 
     def __init__(self) -> None:
