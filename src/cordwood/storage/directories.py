@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain
+from itertools import chain, repeat
 
 from cordwood.io.uninterruptible import StopCheck, never_stop
 from cordwood.storage import syscalls
@@ -38,8 +39,15 @@ def open_directory_fd(path: str) -> Iterator[int]:
         opened.extend(map(os.open, (path,), (flags,)))  # in one call: see `open_into`
         yield opened[0]
     finally:
-        while opened:
-            os.close(opened.pop())
+        try:
+            _close_all(opened)
+        finally:  # where a Ctrl-C came before the descriptor was closed
+            _close_all(opened)
+
+
+def _close_all(opened: list[int]) -> None:
+    """Close descriptors and remove them from the list, with no bytecode in between."""
+    deque(map(os.close, map(list.pop, repeat(opened, len(opened)))), maxlen=0)
 
 
 def _empty(root: int, check: StopCheck) -> None:
