@@ -24,9 +24,9 @@ from cordwood.formats.packs.plan_save import (
 from cordwood.formats.packs.read_index import parse_items, read_index
 from cordwood.index import Box, HeaderDigest, LeafSpec, Pieces
 from cordwood.plan.file_assignment import packs_of_all, packs_of_process
-from cordwood.plan.load_boxes import Want, plan_boxes
-from cordwood.sharding.box import element_count
-from cordwood.sharding.shard_map import device_boxes, shard_map
+from cordwood.plan.load_boxes import BoxRequest, plan_boxes
+from cordwood.sharding.boxes import element_count
+from cordwood.sharding.shard_grid import device_boxes, shard_grid
 from cordwood.storage.local_storage import LocalStorage
 from cordwood.tree.flatten import flatten
 
@@ -93,7 +93,7 @@ def plan_save(processes: int) -> tuple[Save, bytes]:
     for leaf in leaves:
         key = (leaf.sharding, leaf.shape)
         if key not in known:
-            known[key] = shard_map(*key)
+            known[key] = shard_grid(*key)
         shards.append(known[key])
     shards_seconds = clock.lap()
     layout = lay_out(
@@ -109,7 +109,7 @@ def plan_save(processes: int) -> tuple[Save, bytes]:
     item = encode_item(layout, written, save_id=SAVE_ID, metadata={})
     index = encode_index({"": item})
     merge_seconds = clock.lap()
-    sizes = layout.shares.bytes_of_process
+    sizes = layout.shares.bytes_by_process
     found = Save(
         processes=processes,
         leaves=len(leaves),
@@ -147,7 +147,7 @@ def plan_load(data: bytes, *, saved: int, loading: int, tensor: int) -> Load:
     index = read_index(item, wanted=wanted)
     pieces_seconds = clock.lap()
     plan = plan_boxes(
-        [Want(leaf, boxes) for leaf, boxes in zip(index.leaves, wanted, strict=True)],
+        [BoxRequest(leaf, boxes) for leaf, boxes in zip(index.leaves, wanted, strict=True)],
         block_bytes=[BLOCK_BYTES] * len(index.sources),
         codecs={},
     )

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from cordwood.dtypes import DTYPES
-from cordwood.encoding import sealed_header
+from cordwood.encoding import header_digests
 from cordwood.encoding.tensor_names import MAX_NAME_BYTES
 from cordwood.formats.numpy_files import npy_header, read_eqx
 from cordwood.formats.numpy_files.read_npz import MAX_RATIO
@@ -49,14 +49,14 @@ def test_limits_and_constants() -> None:
     assert f"longer than {MAX_NAME_BYTES} bytes" in TEXT
     assert f"begins at a multiple of {plan_save.DATA_ALIGNMENT}" in TEXT
     assert f"more than {plan_save.INLINE_BYTES} bytes" in TEXT
-    assert f"`{sealed_header.HEADER_START}`" in TEXT
+    assert f"`{header_digests.HEADER_START}`" in TEXT
     assert (
-        f"bytes {8 + len(sealed_header.HEADER_START)} to {40 + len(sealed_header.HEADER_START)}"
+        f"bytes {8 + len(header_digests.HEADER_START)} to {40 + len(header_digests.HEADER_START)}"
         in TEXT
     )
     assert f"At most {structure.MAX_DEPTH} levels" in TEXT
     assert f"at most {structure.MAX_KEY_DEPTH} deep" in TEXT
-    assert f"| `{sealed_header.VERSION_KEY}` | `{sealed_header.VERSION}` |" in TEXT
+    assert f"| `{header_digests.VERSION_KEY}` | `{header_digests.VERSION}` |" in TEXT
 
 
 def test_limits_and_constants_of_the_zarr_layout() -> None:

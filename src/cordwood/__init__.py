@@ -91,7 +91,7 @@ _PUBLIC = {
     ),
     "cordwood.sharding.partition_rules": ("match_partition_rules",),
     "cordwood.compat.eformer.leaf_key_paths": ("is_array_like", "join_key", "leaf_key_paths"),
-    "cordwood.state_dict.current_path": ("current_path",),
+    "cordwood.state_dict.restore_path": ("current_path",),
     "cordwood.state_dict.state_dicts": ("from_state_dict", "to_state_dict"),
     "cordwood.state_dict.type_handlers": ("is_serializable", "register_serialization_state"),
 }
@@ -188,7 +188,7 @@ if TYPE_CHECKING:
     from cordwood.msgpack import to_compressed_bytes as to_compressed_bytes
     from cordwood.msgpack import validate_serializable as validate_serializable
     from cordwood.sharding.partition_rules import match_partition_rules as match_partition_rules
-    from cordwood.state_dict.current_path import current_path as current_path
+    from cordwood.state_dict.restore_path import current_path as current_path
     from cordwood.state_dict.state_dicts import from_state_dict as from_state_dict
     from cordwood.state_dict.state_dicts import to_state_dict as to_state_dict
     from cordwood.state_dict.type_handlers import is_serializable as is_serializable

@@ -12,7 +12,7 @@ _MANY = 1000  # names to compare with one
 _SHOWN = 3  # leaves of a container, or of a checkpoint, that a message names
 
 
-def nearest(name: str, names: Iterable[str]) -> str | None:
+def nearest_name(name: str, names: Iterable[str]) -> str | None:
     """Return the one of `names` that is most like `name`, as difflib counts; None: none is."""
     import difflib  # which is seldom needed, and takes a while to import
 
@@ -39,7 +39,7 @@ def nearest_path(name: str, names: Sequence[str]) -> str | None:
         )
         groups.setdefault(shared, {})["/".join(others[shared:])] = each
     for shared in sorted(groups, reverse=True):
-        close = nearest("/".join(keys[shared:]), groups[shared])
+        close = nearest_name("/".join(keys[shared:]), groups[shared])
         if close is not None:
             return groups[shared][close]
     return None
@@ -79,7 +79,7 @@ def _first(names: Collection[str]) -> str:
     return ", ".join([*shown, *["..."] * (len(names) > _SHOWN)])
 
 
-class Place(NamedTuple):
+class Nesting(NamedTuple):
     """Where a tree lies in another one."""
 
     container: KeyPath
@@ -92,9 +92,9 @@ class Place(NamedTuple):
         return path[len(self.container) :]
 
 
-def place_of(
+def find_nesting(
     wanted: Sequence[KeyPath], stored: Sequence[KeyPath], name_of: Callable[[KeyPath], Hashable]
-) -> Place | None:
+) -> Nesting | None:
     """Return the container that all of the wanted leaves lie in on one side alone.
 
     Args:
@@ -115,5 +115,5 @@ def place_of(
                     containers.setdefault(name, container)
         for name, count in counts.items():
             if count == len(wanted):
-                return Place(containers[name], is_deeper)
+                return Nesting(containers[name], is_deeper)
     return None

@@ -6,6 +6,25 @@ from collections.abc import Sequence
 
 from cordwood.message_text import printable
 
+__all__ = [
+    "CordwoodError",
+    "CorruptionError",
+    "FormatError",
+    "IncompleteCheckpointError",
+    "LimitError",
+    "LossError",
+    "MismatchError",
+    "NotACheckpointError",
+    "PendingSaveError",
+    "PrefixError",
+    "ProcessError",
+    "StepError",
+    "StorageError",
+    "TruncatedError",
+    "UnsupportedFormatError",
+    "UnsupportedLeafError",
+]
+
 
 class CordwoodError(Exception):
     """The base of every error that cordwood raises on its own account."""
@@ -80,7 +99,7 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
-def no_prefix(prefixes: Sequence[str]) -> str:
+def no_prefix_message(prefixes: Sequence[str]) -> str:
     """Return what to say where a tree has to be named, and was not."""
     hint = ""
     if prefixes:

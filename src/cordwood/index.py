@@ -58,7 +58,7 @@ class HeaderDigest(NamedTuple):
     """The digests of a source lie in its own header, which has a digest here."""
 
     header_bytes: int
-    header_digest: bytes  # xxh3-128 of the first `header_bytes` of the source
+    digest: bytes  # xxh3-128 of the first `header_bytes` of the source
 
 
 class Checksum(NamedTuple):
@@ -78,7 +78,7 @@ class Source(NamedTuple):
     name: str
     size_bytes: int
     digests: Digests | None = None
-    sealed: HeaderDigest | None = None  # where the digests are not here
+    header_digest: HeaderDigest | None = None  # where the digests are not here
     checksums: tuple[Checksum, ...] = ()  # of parts of it, where there are no digests
 
 

@@ -26,6 +26,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from cordwood.field_docs import document_fields
 
+__all__ = ["DictKey", "format_path", "parse_path"]
+
 
 @document_fields
 class DictKey(NamedTuple):

@@ -22,9 +22,9 @@ from cordwood.formats.flax_msgpack.restore_values import restore as restore_stat
 from cordwood.formats.flax_msgpack.value_size import Outline
 from cordwood.io.gc_pause import gc_paused
 from cordwood.io.lazy_array import LazyArray
-from cordwood.plan.file_plan import FilePlan, Literal
+from cordwood.plan.file_plan import FilePlan, LiteralBytes
 from cordwood.state_dict.state_dicts import from_state_dict, state_and_problems, to_state_dict
-from cordwood.state_dict.tree_summary import totals
+from cordwood.state_dict.tree_summary import summarize_tree
 from cordwood.storage.urls import expand_home
 from cordwood.tree.leaves import host_array
 from cordwood.tree.long_double import without_padding
@@ -70,7 +70,7 @@ def plan_buffers(plan: FilePlan, fetch: Callable[[int], Any]) -> Iterator[memory
     """The bytes of a plan, piece by piece; each leaf is fetched once, and let go after its last."""
     current, leaf, elements = -1, None, memoryview(b"")
     for segment in plan.segments:
-        if isinstance(segment, Literal):
+        if isinstance(segment, LiteralBytes):
             yield memoryview(segment.data)
             continue
         if segment.leaf != current:
@@ -244,13 +244,13 @@ def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:
     """
     from cordwood.loading.restore import restore, target_as_saved
     from cordwood.storage.open_files import LocalFile
-    from cordwood.tree.flatten import build
+    from cordwood.tree.flatten import build_tree
 
     with LocalFile(expand_home(filepath)) as file:
         index = read_index(file)
         targets = [target_as_saved(leaf, None) for leaf in index.leaves]
         values = restore(index, [file], targets, mmap=False, verify=False, alias=False)
-    return from_state_dict(target, build(index.structure, values))
+    return from_state_dict(target, build_tree(index.structure, values))
 
 
 def compress_bytes(data: Encoded) -> bytes:
@@ -336,4 +336,4 @@ def get_serialization_info(pytree: Any) -> dict[str, Any]:
         >>> info["num_leaves"], info["total_elements"], info["memory_bytes"], info["dtypes"]
         (2, 7, 56, ['float64'])
     """
-    return {**totals(pytree), "is_serializable": validate_serializable(pytree)[0]}
+    return {**summarize_tree(pytree), "is_serializable": validate_serializable(pytree)[0]}

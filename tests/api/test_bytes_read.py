@@ -15,8 +15,8 @@ import cordwood
 from cordwood.index import Box, Piece, Pieces, Span
 from cordwood.loading.read_boxes import read_boxes
 from cordwood.loading.read_context import Reading
-from cordwood.plan.load_boxes import Want
-from cordwood.sharding.box import intersect, shape_of
+from cordwood.plan.load_boxes import BoxRequest
+from cordwood.sharding.boxes import intersect, shape_of
 from cordwood.storage.directory_reader import DirectoryFile
 from cordwood.storage.open_files import LocalFile
 from tests.shardings import sharding
@@ -52,7 +52,7 @@ def count(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def rounded_out(checkpoint: cordwood.Checkpoint, wants: Sequence[Want]) -> int:
+def rounded_out(checkpoint: cordwood.Checkpoint, wants: Sequence[BoxRequest]) -> int:
     """The bytes of the boxes, as whole blocks where there are digests of blocks: by hand."""
     blocks: set[tuple[int, int]] = set()
     plain = 0
@@ -109,7 +109,7 @@ def test_what_each_of_some_processes_reads(
                     rows = leaf.shape[0] // processes
                     start = (process * rows, *[0] * (len(leaf.shape) - 1))
                     stop = ((process + 1) * rows, *leaf.shape[1:])
-                    wants.append(Want(leaf, (Box(start, stop),)))
+                    wants.append(BoxRequest(leaf, (Box(start, stop),)))
                 count.clear()
                 found = read_boxes(reading, wants)
                 assert sum(count) <= 1.05 * rounded_out(checkpoint, wants)

@@ -23,7 +23,7 @@ import cordwood
 from cordwood.errors import CorruptionError, LossError, MismatchError, NotACheckpointError
 from cordwood.index import Box
 from cordwood.io.lazy_array import LazyArray
-from cordwood.sharding.box import slices
+from cordwood.sharding.boxes import slices
 from cordwood.testing import assert_trees_equal
 from cordwood.testing import strategies as some
 from tests.children import run_python

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cordwood.index import Digests
-from cordwood.plan.file_plan import FilePlan, LeafBytes, Literal, Segment
+from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes, Segment
 from cordwood.plan.load_plan import LoadPlan, Move
 
 
@@ -43,7 +43,7 @@ def lay_out(arrays: Sequence[np.ndarray], *, gap: bytes = b"", header: bytes = b
     end = len(header)
     for i, array in enumerate(arrays):
         if gap:
-            segments.append(Literal(gap))
+            segments.append(LiteralBytes(gap))
             end += len(gap)
         segments.append(LeafBytes(i, 0, array.nbytes))
         offsets.append(end)

@@ -19,7 +19,7 @@ from cordwood.io.compare_bytes import (
     find_difference,
 )
 from cordwood.io.uninterruptible import never_stop
-from cordwood.plan.deduplicate import NOBODY, StoredCell
+from cordwood.plan.deduplicate import UNUSED, StoredCell
 from cordwood.storage.open_files import MemoryFile
 
 Array = np.ndarray[Any, Any]
@@ -38,7 +38,7 @@ def file_of(arrays: list[Array]) -> tuple[bytearray, Digests, list[StoredCell]]:
     raw = bytearray(HEADER)
     cells = []
     for i, array in enumerate(arrays):
-        cells.append(StoredCell(NOBODY if i % 2 else i, 0, len(raw), array.nbytes))
+        cells.append(StoredCell(UNUSED if i % 2 else i, 0, len(raw), array.nbytes))
         raw += array.tobytes()
     return raw, digests_of([raw[HEADER:]], start=HEADER, block_bytes=BLOCK), cells
 
@@ -49,7 +49,7 @@ def compared(
     cells: list[StoredCell],
     value_of: Callable[[int], Array],
 ) -> set[int]:
-    same = frozenset(i for i, cell in enumerate(cells) if cell.leaf != NOBODY)
+    same = frozenset(i for i, cell in enumerate(cells) if cell.leaf != UNUSED)
     return changed_cells(MemoryFile(raw, "old"), digests, cells, same, value_of, check=never_stop)
 
 

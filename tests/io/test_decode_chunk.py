@@ -28,9 +28,9 @@ from cordwood.index import Box, Digests, Encoded, Leaf, Piece
 from cordwood.io.decode_chunk import decode_chunk
 from cordwood.io.execute_load import execute_load
 from cordwood.io.scratch_buffer import ScratchBuffer
-from cordwood.plan.copy_plan import Chunk, Codec, Spread
-from cordwood.plan.load_boxes import Want, plan_boxes
-from cordwood.sharding.box import cells, shape_of, slices, whole
+from cordwood.plan.load_boxes import BoxRequest, plan_boxes
+from cordwood.plan.scatter import Codec, EncodedChunk, Scatter
+from cordwood.sharding.boxes import grid_cells, shape_of, slices, whole_box
 from cordwood.storage.open_files import MemoryFile
 
 
@@ -67,8 +67,8 @@ ENCODERS: dict[str, tuple[str | None, Callable[[bytes], bytes]]] = {
 }
 
 
-def chunk_of(size: int, codec: Codec) -> Chunk:
-    return Chunk(0, 0, 0, codec, "uint8", Spread((size,), 1, ()))
+def chunk_of(size: int, codec: Codec) -> EncodedChunk:
+    return EncodedChunk(0, 0, 0, codec, "uint8", Scatter((size,), 1, ()))
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -159,7 +159,7 @@ def encoded(
     ]
     data = bytearray(b"head")
     pieces = []
-    for box in cells(array.shape, tuple(cuts)):
+    for box in grid_cells(array.shape, tuple(cuts)):
         full = np.full(tuple(chunk_shape), 0, array.dtype)
         full[slices(Box((0,) * array.ndim, shape_of(box)))] = array[slices(box)]
         stored = full.byteswap() if codec.swapped else full
@@ -175,7 +175,7 @@ def load(
     leaf: Leaf, data: bytes, codec: Codec, boxes: Sequence[Box], digests: Digests | None
 ) -> list[np.ndarray]:
     plan = plan_boxes(
-        [Want(leaf, tuple(boxes))], block_bytes=[1 << 20], codecs={"the codec": codec}
+        [BoxRequest(leaf, tuple(boxes))], block_bytes=[1 << 20], codecs={"the codec": codec}
     )
     buffers = execute_load(plan, [MemoryFile(data, "f")], digests=[digests], verify=True)
     dtype = dtypes.to_numpy(leaf.dtype)
@@ -206,7 +206,7 @@ def test_any_box_of_any_chunks(
     leaf, stored = encoded(array, chunk_shape, codec, encode)
     digests = None if block is None else digests_of([stored[2:]], start=2, block_bytes=block)
     cuts = tuple(tuple(sorted({0, data.draw(st.integers(0, n - 1))})) for n in shape)
-    boxes = [*cells(shape, cuts), whole(shape)]
+    boxes = [*grid_cells(shape, cuts), whole_box(shape)]
     for box, found in zip(boxes, load(leaf, stored, codec, boxes, digests), strict=True):
         np.testing.assert_array_equal(found, array[slices(box)])
 
@@ -220,7 +220,7 @@ def test_damage_in_a_chunk_is_found_before_it_is_decoded() -> None:
     at = leaf.storage.pieces[2].offset + 700  # type: ignore[union-attr]
     damaged[at] ^= 1
     with pytest.raises(CorruptionError, match=r"f: bytes \d+ to \d+ do not match"):
-        load(leaf, bytes(damaged), codec, [whole((100, 100))], digests)
+        load(leaf, bytes(damaged), codec, [whole_box((100, 100))], digests)
     (found,) = load(leaf, bytes(damaged), codec, [Box((0, 0), (100, 20))], digests)
     np.testing.assert_array_equal(found, array[:, :20])
 
@@ -228,7 +228,7 @@ def test_damage_in_a_chunk_is_found_before_it_is_decoded() -> None:
 def test_a_chunk_past_the_end_of_its_file() -> None:
     leaf, stored = encoded(np.zeros((4, 4)), (4, 4), Codec(None), bytes)
     with pytest.raises(TruncatedError, match="f: expected a chunk of 128 bytes at offset 4"):
-        load(leaf, stored[:40], Codec(None), [whole((4, 4))], None)
+        load(leaf, stored[:40], Codec(None), [whole_box((4, 4))], None)
 
 
 def test_chunks_that_lie() -> None:
@@ -236,10 +236,10 @@ def test_chunks_that_lie() -> None:
     assert isinstance(leaf.storage, Encoded)
     huge = leaf._replace(storage=leaf.storage._replace(chunk_shape=(1 << 20, 1 << 20)))
     with pytest.raises(LimitError, match="w: a chunk of 64 bytes cannot hold 8796093022208"):
-        load(huge, stored, Codec(None), [whole((4, 4))], None)
+        load(huge, stored, Codec(None), [whole_box((4, 4))], None)
     small = leaf._replace(storage=leaf.storage._replace(chunk_shape=(1, 4)))
     with pytest.raises(FormatError, match=r"w: Box.* is no chunk of shape \[1, 4\]"):
-        load(small, stored, Codec(None), [whole((4, 4))], None)
+        load(small, stored, Codec(None), [whole_box((4, 4))], None)
     missing = leaf._replace(storage=leaf.storage._replace(pieces=leaf.storage.pieces[:1]))
     with pytest.raises(FormatError, match="found 8 of 16 elements"):
-        load(missing, stored, Codec(None), [whole((4, 4))], None)
+        load(missing, stored, Codec(None), [whole_box((4, 4))], None)

@@ -21,8 +21,8 @@ from cordwood.io import write_chunk_files
 from cordwood.io.encode_chunk import chunk_encoder
 from cordwood.io.uninterruptible import StoppedError
 from cordwood.io.write_chunk_files import write_new_files
-from cordwood.plan.chunk_files import ChunkFile, NewFile, SmallFile
-from cordwood.sharding.box import slices, whole
+from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
+from cordwood.sharding.boxes import slices, whole_box
 from cordwood.storage import syscalls
 from cordwood.testing.faults.systems import CountingSystem, FailingSystem
 
@@ -39,7 +39,7 @@ def held(array: np.ndarray, boxes: Sequence[Box]) -> Any:
 
 
 def write(
-    folder: Path, array: np.ndarray, files: Sequence[NewFile], boxes: Sequence[Box] = ()
+    folder: Path, array: np.ndarray, files: Sequence[PlannedFile], boxes: Sequence[Box] = ()
 ) -> list[bytes]:
     written = write_new_files(str(folder), files, lambda _: held(array, boxes), None, check=go_on)
     found = [(folder / file.path).read_bytes() for file in files]
@@ -91,7 +91,7 @@ def test_what_a_chunk_file_holds(
 def test_scalars_and_small_files(tmp_path: Path) -> None:
     array = np.array(7.5, np.float64)
     (tmp_path / "a").mkdir()
-    files: list[NewFile] = [SmallFile("a/.zarray", b"{}"), chunk("a/0", Box((), ()), (), array)]
+    files: list[PlannedFile] = [SmallFile("a/.zarray", b"{}"), chunk("a/0", Box((), ()), (), array)]
     assert write(tmp_path, array, files) == [b"{}", array.tobytes()]
     assert write_new_files(str(tmp_path), [], lambda _: None, None, check=go_on) == []
 
@@ -176,7 +176,7 @@ def test_leaves_are_fetched_once_and_let_go(tmp_path: Path) -> None:
         fetched.append(leaf)
         array = np.full(20, leaf, np.uint8)
         alive.append(weakref.ref(watched := array.view(Watched)))
-        return ArraySnapshot((20,), array.dtype, [whole((20,))], [watched])
+        return ArraySnapshot((20,), array.dtype, [whole_box((20,))], [watched])
 
     files = [
         ChunkFile(f"{leaf}-{i}", leaf, Box((5 * i,), (5 * i + 5,)), (5,), 1)
@@ -193,11 +193,11 @@ def test_leaves_are_fetched_once_and_let_go(tmp_path: Path) -> None:
 def test_errors_name_the_file(tmp_path: Path) -> None:
     array = np.zeros(4)
     with pytest.raises(FileNotFoundError) as missing:
-        write(tmp_path, array, [chunk("none/0", whole((4,)), (4,), array)])
+        write(tmp_path, array, [chunk("none/0", whole_box((4,)), (4,), array)])
     assert missing.value.filename == f"{tmp_path}/none/0"
     (tmp_path / "0").touch()
     with pytest.raises(FileExistsError):
-        write(tmp_path, array, [chunk("0", whole((4,)), (4,), array)])
+        write(tmp_path, array, [chunk("0", whole_box((4,)), (4,), array)])
 
 
 def test_every_failing_call_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from cordwood.encoding.digests import BLOCK_BYTES, digests_of
 from cordwood.io import write_file as writing
 from cordwood.io.file_contents import copy_bytes
 from cordwood.io.write_file import write_file, write_stream
-from cordwood.plan.file_plan import FilePlan, LeafBytes, Literal
+from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes
 from cordwood.storage import syscalls
 from cordwood.storage.syscalls import SystemCalls
 from cordwood.testing.faults.systems import CountingSystem
@@ -210,7 +210,7 @@ def test_a_leaf_in_several_segments_is_fetched_once(tmp_path: Path) -> None:
         fetched.append(leaf)
         return array
 
-    segments = (LeafBytes(0, 50, 100), Literal(b"|"), LeafBytes(0, 0, 50), LeafBytes(0, 7, 7))
+    segments = (LeafBytes(0, 50, 100), LiteralBytes(b"|"), LeafBytes(0, 0, 50), LeafBytes(0, 7, 7))
     write_file(tmp_path / "f", FilePlan(101, segments), fetch)
     assert (tmp_path / "f").read_bytes() == array[50:].tobytes() + b"|" + array[:50].tobytes()
     assert fetched == [0]
@@ -219,10 +219,13 @@ def test_a_leaf_in_several_segments_is_fetched_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
-        (FilePlan(5, (Literal(b"abc"),)), "a plan of 5 bytes.*segments end at 3"),
-        (FilePlan(3, (Literal(b"abc"),), 0, lambda _: b""), "sealed"),
-        (FilePlan(5, (Literal(b"abc"),), 2, None), "no seal"),
-        (FilePlan(5, (Literal(b"abc"),), 2, lambda _: b"h"), "returned 1 bytes for a header of 2"),
+        (FilePlan(5, (LiteralBytes(b"abc"),)), "a plan of 5 bytes.*segments end at 3"),
+        (FilePlan(3, (LiteralBytes(b"abc"),), 0, lambda _: b""), "with make_header"),
+        (FilePlan(5, (LiteralBytes(b"abc"),), 2, None), "no make_header"),
+        (
+            FilePlan(5, (LiteralBytes(b"abc"),), 2, lambda _: b"h"),
+            "returned 1 bytes for a header of 2",
+        ),
         (FilePlan(9, (LeafBytes(0, 0, 9),)), "leaf 0: expected bytes 0 to 9, found 4 in all"),
     ],
 )

@@ -23,7 +23,7 @@ from cordwood.index import Box
 from cordwood.loading.read_boxes import read_boxes
 from cordwood.loading.read_context import Reading
 from cordwood.loading.restore import restore, targets_as_saved
-from cordwood.plan.load_boxes import Want
+from cordwood.plan.load_boxes import BoxRequest
 from cordwood.storage.open_files import LocalFile
 from tests.shardings import SHARDINGS, mesh_of, sharding
 
@@ -218,8 +218,10 @@ def test_a_part_of_the_leading_axis(big: Path, monkeypatch: pytest.MonkeyPatch) 
             checkpoint.index.sources, checkpoint.files, checkpoint.digests, mmap=False, verify=True
         )
         wants = [
-            Want(leaves["a"], (Box((32, 0, 0), (48, 1024, 32)), Box((48, 0, 0), (64, 1024, 32)))),
-            Want(leaves["b"], (Box((8, 0), (16, 32 << 10)),)),
+            BoxRequest(
+                leaves["a"], (Box((32, 0, 0), (48, 1024, 32)), Box((48, 0, 0), (64, 1024, 32)))
+            ),
+            BoxRequest(leaves["b"], (Box((8, 0), (16, 32 << 10)),)),
         ]
         ((first, second), (rows,)) = read_boxes(reading, wants)
     assert first.shape == second.shape == (16, 1024, 32)

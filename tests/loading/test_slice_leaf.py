@@ -18,7 +18,7 @@ from cordwood.formats.opened import Contents
 from cordwood.index import Box, Encoded, Index, Leaf, Piece, Pieces, Source
 from cordwood.loading import slice_leaf
 from cordwood.loading.slice_leaf import select
-from cordwood.sharding.box import cells, shape_of, slices
+from cordwood.sharding.boxes import grid_cells, shape_of, slices
 from cordwood.storage.open_files import MemoryFile
 from cordwood.tree.structure import LEAF
 
@@ -31,7 +31,7 @@ def in_memory(array: np.ndarray[Any, Any], how: str) -> Checkpoint:
     data = bytearray()
     pieces = []
     chunk_shape = tuple([max(1, size - size // 2) for size in array.shape])
-    for box in cells(array.shape, cuts) if array.size else []:
+    for box in grid_cells(array.shape, cuts) if array.size else []:
         part = array[slices(box)]
         if how == "encoded":
             chunk = np.zeros(chunk_shape, array.dtype)

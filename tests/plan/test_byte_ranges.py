@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 
 from cordwood.errors import LimitError
 from cordwood.index import Box
-from cordwood.plan.byte_ranges import byte_ranges, flat_boxes, pitches, runs, tiles
-from cordwood.sharding.box import cells, shape_of, slices, whole
+from cordwood.plan.byte_ranges import (
+    byte_ranges,
+    byte_strides,
+    contiguous_runs,
+    flat_boxes,
+    is_tiling,
+)
+from cordwood.sharding.boxes import grid_cells, shape_of, slices, whole_box
 
 SHAPES = st.lists(st.integers(1, 6), max_size=4).map(tuple)
 
@@ -69,11 +75,11 @@ def test_flat_boxes(data: st.DataObject, shape: tuple[int, ...]) -> None:
 def test_runs(data: st.DataObject, shape: tuple[int, ...], item: int, least: int) -> None:
     box = data.draw(boxes_of(shape).filter(lambda box: 0 not in shape_of(box)))
     extent = shape_of(box)
-    steps, other = pitches(shape, item), pitches(extent, item)
-    found = runs(extent, steps, other, item_bytes=item, least_bytes=least)
+    steps, other = byte_strides(shape, item), byte_strides(extent, item)
+    found = contiguous_runs(extent, steps, other, item_bytes=item, least_bytes=least)
     moved = {}
     if found is None:
-        found = runs(extent, steps, other, item_bytes=item, least_bytes=0)
+        found = contiguous_runs(extent, steps, other, item_bytes=item, least_bytes=0)
         assert found is not None
         assert found.length < least
         assert len(found.starts) > 1
@@ -90,18 +96,18 @@ def test_runs(data: st.DataObject, shape: tuple[int, ...], item: int, least: int
 @given(st.data(), SHAPES)
 def test_cells_tile_and_others_do_not(data: st.DataObject, shape: tuple[int, ...]) -> None:
     cuts = tuple(tuple(sorted({0, data.draw(st.integers(0, n - 1))})) for n in shape)
-    grid = cells(shape, cuts)
-    assert tiles(grid, whole(shape))
+    grid = grid_cells(shape, cuts)
+    assert is_tiling(grid, whole_box(shape))
     boxes = data.draw(st.lists(boxes_of(shape), max_size=5))
     count = np.zeros(shape, int)
     for box in boxes:
         count[slices(box)] += 1
-    assert tiles(boxes, whole(shape)) == bool((count == 1).all())
+    assert is_tiling(boxes, whole_box(shape)) == bool((count == 1).all())
 
 
 def test_overlaps_that_add_up_are_no_tiling() -> None:
-    assert not tiles([Box((0,), (2,)), Box((1,), (3,))], Box((0,), (4,)))
-    assert not tiles([Box((0, 0), (1, 2))] * 2, Box((0, 0), (2, 2)))
+    assert not is_tiling([Box((0,), (2,)), Box((1,), (3,))], Box((0,), (4,)))
+    assert not is_tiling([Box((0, 0), (1, 2))] * 2, Box((0, 0), (2, 2)))
 
 
 def test_parts_need_not_be_a_grid() -> None:
@@ -109,13 +115,13 @@ def test_parts_need_not_be_a_grid() -> None:
         Box((0, 0), (1, 2)), Box((0, 2), (2, 3)), Box((1, 0), (3, 1)), Box((2, 1), (3, 3)),
         Box((1, 1), (2, 2)),
     ]  # fmt: skip
-    assert tiles(pinwheel, whole((3, 3)))
-    assert not tiles([*pinwheel[:-1], Box((0, 0), (1, 1))], whole((3, 3)))
+    assert is_tiling(pinwheel, whole_box((3, 3)))
+    assert not is_tiling([*pinwheel[:-1], Box((0, 0), (1, 1))], whole_box((3, 3)))
 
 
 def test_many_parts_take_no_time_or_are_refused() -> None:
-    grid = cells((2,) * 13, ((0, 1),) * 13)
-    assert tiles(grid, whole((2,) * 13))
+    grid = grid_cells((2,) * 13, ((0, 1),) * 13)
+    assert is_tiling(grid, whole_box((2,) * 13))
     parts = [Box((0,) * 13, (1,) * 13)] * 2**13
     with pytest.raises(LimitError, match="8192 parts that are no grid, along 13 axes"):
-        tiles(parts, whole((2,) * 13))
+        is_tiling(parts, whole_box((2,) * 13))

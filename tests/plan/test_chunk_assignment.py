@@ -11,27 +11,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordwood.formats.zarr.chunk_grid import chunk_shape, chunks
-from cordwood.plan.chunk_assignment import SMALL_BYTES, bytes_of_leaves, joined, writers
-from cordwood.plan.chunk_files import ChunkFile, NewFile, SmallFile
-from cordwood.sharding.box import cells, element_count, intersect
-from cordwood.sharding.shard_map import ShardMap
+from cordwood.plan.chunk_assignment import (
+    SMALL_BYTES,
+    assign_chunk_files,
+    chunk_bytes_of_leaves,
+    merge_small_shards,
+)
+from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
+from cordwood.sharding.boxes import element_count, grid_cells, intersect
+from cordwood.sharding.shard_grid import ShardGrid
 
 MIB = 1 << 20
 
 
-def spread(shape: tuple[int, ...], parts: tuple[int, ...], copies: int = 1) -> ShardMap:
+def spread(shape: tuple[int, ...], parts: tuple[int, ...], copies: int = 1) -> ShardGrid:
     """An array cut into equal parts, each held by that many processes in a row."""
     cuts = tuple([tuple(range(0, size, size // n)) for size, n in zip(shape, parts, strict=True)])
-    cells = math.prod(parts)
-    holders = [tuple(range(i * copies, (i + 1) * copies)) for i in range(cells)]
-    return ShardMap(shape, cuts, tuple(holders))
+    grid_cells = math.prod(parts)
+    holders = [tuple(range(i * copies, (i + 1) * copies)) for i in range(grid_cells)]
+    return ShardGrid(shape, cuts, tuple(holders))
 
 
 def files_of(
-    shards: Sequence[ShardMap], *, itemsize: int = 4, max_bytes: int = 256 * MIB
-) -> list[NewFile]:
+    shards: Sequence[ShardGrid], *, itemsize: int = 4, max_bytes: int = 256 * MIB
+) -> list[PlannedFile]:
     """Those of an item, as the layout makes them."""
-    files: list[NewFile] = []
+    files: list[PlannedFile] = []
     for leaf, (shape, cuts, _) in enumerate(shards):
         extents = chunk_shape(shape, cuts, itemsize=itemsize, max_bytes=max_bytes)
         files.append(SmallFile(f"{leaf}/.zarray", b"{}"))
@@ -42,7 +47,7 @@ def files_of(
     return files
 
 
-def loads(files: Sequence[NewFile], written_by: Sequence[int], count: int) -> list[int]:
+def loads(files: Sequence[PlannedFile], written_by: Sequence[int], count: int) -> list[int]:
     found = [0] * count
     for file, process in zip(files, written_by, strict=True):
         if isinstance(file, ChunkFile):
@@ -50,10 +55,10 @@ def loads(files: Sequence[NewFile], written_by: Sequence[int], count: int) -> li
     return found
 
 
-def holders_of(file: ChunkFile, shards: ShardMap) -> tuple[int, ...]:
+def holders_of(file: ChunkFile, shards: ShardGrid) -> tuple[int, ...]:
     (found,) = [
         holders
-        for holders, cell in zip(shards.holders, cells(shards.shape, shards.cuts), strict=True)
+        for holders, cell in zip(shards.holders, grid_cells(shards.shape, shards.cuts), strict=True)
         if intersect(file.box, cell) == file.box
     ]
     return found
@@ -61,16 +66,16 @@ def holders_of(file: ChunkFile, shards: ShardMap) -> tuple[int, ...]:
 
 def test_small_arrays_are_not_cut() -> None:
     small = spread((8, 16), (4, 2), copies=1)
-    assert joined(small, 4) is small, "no process has all of it"
-    alone = ShardMap(small.shape, small.cuts, ((0,),) * 8)
-    assert joined(alone, 4) == ShardMap((8, 16), ((0,), (0,)), ((0,),))
-    assert joined(alone, SMALL_BYTES) is alone
-    shared = ShardMap((8,), ((0, 4),), ((0, 1, 3), (1, 2, 3)))
-    assert joined(shared, 4).holders == ((1, 3),)
+    assert merge_small_shards(small, 4) is small, "no process has all of it"
+    alone = ShardGrid(small.shape, small.cuts, ((0,),) * 8)
+    assert merge_small_shards(alone, 4) == ShardGrid((8, 16), ((0,), (0,)), ((0,),))
+    assert merge_small_shards(alone, SMALL_BYTES) is alone
+    shared = ShardGrid((8,), ((0, 4),), ((0, 1, 3), (1, 2, 3)))
+    assert merge_small_shards(shared, 4).holders == ((1, 3),)
 
 
 @st.composite
-def maps(draw: st.DrawFn, processes: int) -> ShardMap:
+def maps(draw: st.DrawFn, processes: int) -> ShardGrid:
     parts = tuple(draw(st.lists(st.sampled_from((1, 2, 3, 4)), max_size=3)))
     shape = tuple([n * draw(st.integers(1, 6)) for n in parts])
     padded = draw(st.booleans())
@@ -84,11 +89,11 @@ def maps(draw: st.DrawFn, processes: int) -> ShardMap:
     )
     each = st.sets(st.integers(0, processes - 1), min_size=1).map(lambda own: tuple(sorted(own)))
     holders = tuple([draw(each) for _ in product(*cuts)])
-    return ShardMap(shape, cuts, holders)
+    return ShardGrid(shape, cuts, holders)
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[list[ShardMap], int]:
+def cases(draw: st.DrawFn) -> tuple[list[ShardGrid], int]:
     processes = draw(st.integers(1, 6))
     return draw(st.lists(maps(processes), max_size=8)), processes
 
@@ -96,13 +101,13 @@ def cases(draw: st.DrawFn) -> tuple[list[ShardMap], int]:
 @given(cases(), st.sampled_from((16, 1 << 20)))
 @settings(max_examples=300)
 def test_every_chunk_is_written_once_by_a_holder(
-    case: tuple[list[ShardMap], int], max_bytes: int
+    case: tuple[list[ShardGrid], int], max_bytes: int
 ) -> None:
     shards, count = case
     files = files_of(shards, max_bytes=max_bytes)
-    found = writers(files, shards, process_count=count)
+    found = assign_chunk_files(files, shards, process_count=count)
     assert len(found) == len(files)
-    assert writers(files, list(shards), process_count=count) == found
+    assert assign_chunk_files(files, list(shards), process_count=count) == found
     largest = 0
     for file, process in zip(files, found, strict=True):
         if isinstance(file, SmallFile):
@@ -110,7 +115,9 @@ def test_every_chunk_is_written_once_by_a_holder(
         else:
             assert process in holders_of(file, shards[file.leaf])
             largest = max(largest, math.prod(file.shape) * file.itemsize)
-    by_leaf = [bytes_of_leaves(files, found, process, len(shards)) for process in range(count)]
+    by_leaf = [
+        chunk_bytes_of_leaves(files, found, process, len(shards)) for process in range(count)
+    ]
     elements = [element_count(file.box) for file in files if isinstance(file, ChunkFile)]
     assert sum(map(sum, by_leaf)) == 4 * sum(elements)
     everywhere = all(
@@ -123,7 +130,7 @@ def test_every_chunk_is_written_once_by_a_holder(
 
 def test_one_process_writes_all() -> None:
     files = files_of([spread((8, 4), (1, 1))])
-    assert writers(files, [spread((8, 4), (1, 1))], process_count=1) == [0] * len(files)
+    assert assign_chunk_files(files, [spread((8, 4), (1, 1))], process_count=1) == [0] * len(files)
 
 
 def test_replicas_share_the_work() -> None:
@@ -131,22 +138,22 @@ def test_replicas_share_the_work() -> None:
     shards = [spread((4096, 1024), (4, 1), 4) for _ in range(24)]
     shards += [spread((512, 1024), (1, 1), 16) for _ in range(64)]
     files = files_of(shards)
-    own = loads(files, writers(files, shards, process_count=16), 16)
+    own = loads(files, assign_chunk_files(files, shards, process_count=16), 16)
     assert max(own) <= 1.05 * min(own)
 
 
 def test_what_others_could_write_comes_last_and_the_largest_of_it_first() -> None:
     shards = [
-        ShardMap((512,), ((0,),), ((0, 1),)),
-        ShardMap((2048,), ((0,),), ((0, 1),)),
-        ShardMap((1024,), ((0,),), ((0,),)),
+        ShardGrid((512,), ((0,),), ((0, 1),)),
+        ShardGrid((2048,), ((0,),), ((0, 1),)),
+        ShardGrid((1024,), ((0,),), ((0,),)),
     ]
     files = files_of(shards)
-    assert writers(files, shards, process_count=2) == [0, 0, 0, 1, 0, 0]
-    assert bytes_of_leaves(files, [0, 0, 0, 1, 0, 0], 0, 3) == [2048, 0, 4096]
+    assert assign_chunk_files(files, shards, process_count=2) == [0, 0, 0, 1, 0, 0]
+    assert chunk_bytes_of_leaves(files, [0, 0, 0, 1, 0, 0], 0, 3) == [2048, 0, 4096]
 
 
 def test_a_holder_that_does_not_take_part() -> None:
     shards = [spread((8,), (4,))]
     with pytest.raises(ValueError, match="process 3 holds a shard of 3"):
-        writers(files_of(shards), shards, process_count=3)
+        assign_chunk_files(files_of(shards), shards, process_count=3)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.index import Box, Encoded, Inline, Leaf, Piece, Pieces, Span
-from cordwood.plan.contiguous_leaves import extents_of, moves_within
-from cordwood.sharding.box import cells, slices, whole
+from cordwood.plan.contiguous_leaves import contiguous_extents, plan_extent_moves
+from cordwood.sharding.boxes import grid_cells, slices, whole_box
 
 
 def leaf_of(shape: tuple[int, ...], storage: Pieces | Encoded | Inline) -> Leaf:
@@ -28,7 +28,7 @@ def stored(draw: st.DrawFn) -> tuple[np.ndarray, list[bytes], Pieces]:
     files = [bytearray(), bytearray()]
     pieces = []
     empty = Box((0,) * len(shape), (0, *shape[1:]))
-    boxes = [*cells(shape, cuts), *[empty] * draw(st.integers(0, 2))]
+    boxes = [*grid_cells(shape, cuts), *[empty] * draw(st.integers(0, 2))]
     for box in draw(st.permutations(boxes)):
         source = draw(st.integers(0, 1))
         files[source] += bytes(draw(st.integers(0, 3)))
@@ -46,13 +46,13 @@ def test_any_range_of_any_leaf(
     numbers: Any = np.arange(array.size).reshape(array.shape)
     parts = [numbers[slices(box)] for box, *_ in pieces.pieces if isinstance(box, Box)]
     unbroken = all(part.size == 0 or np.ptp(part) == part.size - 1 for part in parts)
-    extents = extents_of(leaf_of(array.shape, pieces))
+    extents = contiguous_extents(leaf_of(array.shape, pieces))
     assert (extents is not None) == unbroken
     if extents is None:
         return
     stop = data.draw(st.integers(0, array.nbytes))
     start = data.draw(st.integers(0, stop))
-    moves = moves_within(extents, start, stop)
+    moves = plan_extent_moves(extents, start, stop)
     assert moves == sorted(moves)
     target = bytearray(stop - start)
     for source, offset, length, buffer, position in moves:
@@ -66,12 +66,12 @@ def test_any_range_of_any_leaf(
 def test_spans() -> None:
     empty = Piece(Span(3, 3), 0, 7, 0)
     pieces = Pieces((Piece(Span(0, 3), 1, 50, 6), empty, Piece(Span(3, 4), 0, 9, 2)))
-    extents = extents_of(leaf_of((2, 2), pieces))
+    extents = contiguous_extents(leaf_of((2, 2), pieces))
     assert extents == [(0, 6, 1, 50), (6, 8, 0, 9)]
-    assert moves_within(extents, 5, 7) == [(0, 9, 1, 0, 1), (1, 55, 1, 0, 0)]
+    assert plan_extent_moves(extents, 5, 7) == [(0, 9, 1, 0, 1), (1, 55, 1, 0, 0)]
 
 
-WHOLE = whole((2, 2))
+WHOLE = whole_box((2, 2))
 
 
 @pytest.mark.parametrize(
@@ -102,4 +102,4 @@ WHOLE = whole((2, 2))
     ],
 )
 def test_what_is_no_such_leaf(storage: Pieces | Encoded | Inline) -> None:
-    assert extents_of(leaf_of((2, 2), storage)) is None
+    assert contiguous_extents(leaf_of((2, 2), storage)) is None

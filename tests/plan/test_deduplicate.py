@@ -9,22 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cordwood.plan.cell_assignment import FileSizes, ShardedLeaf, assign_cells
 from cordwood.plan.deduplicate import (
-    LIVE_PART,
-    MIN_SETTLED_BYTES,
-    NOBODY,
+    MAX_BYTES_PER_LIVE_BYTE,
+    MIN_UNCHANGED_BYTES,
+    UNUSED,
     StoredCell,
     cells_of_process,
-    is_worth_a_file,
-    is_worth_a_link,
+    comparison_order,
+    exclude_cells,
+    include_cells,
     linked_parts,
-    only,
-    peek_order,
-    without,
+    should_link,
+    should_separate_unchanged,
 )
-from cordwood.plan.file_assignment import Gap, Part, packs_of_shares
-from cordwood.plan.write_assignment import FileSizes, Stored, share_out
-from cordwood.sharding.shard_map import ShardMap, single
+from cordwood.plan.file_assignment import Gap, PackPart, packs_of_ranges
+from cordwood.sharding.shard_grid import ShardGrid, single_process_grid
 
 SIZES = FileSizes(pack_bytes=1 << 30, max_packs=16, part_bytes=None)
 
@@ -52,26 +52,38 @@ def laid_out(cells: list[tuple[int, int, int]], start: int = 100) -> list[Stored
 def test_half_of_a_linked_file_is_of_the_tree(
     lengths: list[int], same: list[int], worth: bool
 ) -> None:
-    assert LIVE_PART == 2
+    assert MAX_BYTES_PER_LIVE_BYTE == 2
     cells = laid_out([(i, 0, length) for i, length in enumerate(lengths)])
-    assert is_worth_a_link(cells, same) is worth
+    assert should_link(cells, same) is worth
 
 
 def test_few_bytes_are_not_worth_a_file() -> None:
-    assert not is_worth_a_file([MIN_SETTLED_BYTES - 1])
-    assert is_worth_a_file([MIN_SETTLED_BYTES - 1, 1])
+    assert not should_separate_unchanged([MIN_UNCHANGED_BYTES - 1])
+    assert should_separate_unchanged([MIN_UNCHANGED_BYTES - 1, 1])
 
 
 def test_the_parts_of_a_linked_file() -> None:
     cells = laid_out(
-        [(2, 0, 8), (5, 0, 8), (4, 0, 8), (7, 1, 4), (9, 1, 4), (NOBODY, 0, 6), (10, 1, 2)]
+        [(2, 0, 8), (5, 0, 8), (4, 0, 8), (7, 1, 4), (9, 1, 4), (UNUSED, 0, 6), (10, 1, 2)]
     )
     whole = linked_parts(cells, [0, 1, 2, 3, 4, 6])
-    assert whole == (Part((2, 5), 0), Part((4,), 0), Part((7, 9), 1), Gap(6), Part((10,), 1))
-    assert linked_parts(cells, [1, 4]) == (Gap(8), Part((5,), 0), Gap(12), Part((9,), 1), Gap(8))
+    assert whole == (
+        PackPart((2, 5), 0),
+        PackPart((4,), 0),
+        PackPart((7, 9), 1),
+        Gap(6),
+        PackPart((10,), 1),
+    )
+    assert linked_parts(cells, [1, 4]) == (
+        Gap(8),
+        PackPart((5,), 0),
+        Gap(12),
+        PackPart((9,), 1),
+        Gap(8),
+    )
     empty = laid_out([(0, 0, 8), (1, 0, 0), (2, 0, 8)])
-    assert linked_parts(empty, [0, 2]) == (Part((0, 2), 0),)
-    assert linked_parts(empty, [1]) == (Gap(8), Part((1,), 0), Gap(8))
+    assert linked_parts(empty, [0, 2]) == (PackPart((0, 2), 0),)
+    assert linked_parts(empty, [1]) == (Gap(8), PackPart((1,), 0), Gap(8))
 
 
 @given(
@@ -106,8 +118,8 @@ def test_parts_say_all_and_no_more(cells: list[tuple[int, int, int]], rng: rando
 @given(st.lists(st.tuples(st.integers(-1, 300), st.integers(0, 1 << 20)), max_size=300))
 def test_every_cell_but_the_smallest_is_looked_at_once(leaves: list[tuple[int, int]]) -> None:
     cells = laid_out([(leaf, 0, length) for leaf, length in leaves])
-    sample, rest = peek_order(cells)
-    ours = {i for i, cell in enumerate(cells) if cell.leaf != NOBODY and cell.length}
+    sample, rest = comparison_order(cells)
+    ours = {i for i, cell in enumerate(cells) if cell.leaf != UNUSED and cell.length}
     seen = {*sample, *rest}
     assert len(sample) + len(rest) == len(seen)
     assert seen <= ours
@@ -121,32 +133,32 @@ def test_every_cell_but_the_smallest_is_looked_at_once(leaves: list[tuple[int, i
 
 def test_a_sample_is_of_all_sizes() -> None:
     cells = laid_out([(i, 0, 1000 - i) for i in range(640)])
-    sample, rest = peek_order(cells)
+    sample, rest = comparison_order(cells)
     assert sample[:3] == [0, 10, 20]
     assert rest[:3] == [1, 2, 3]
 
 
 @given(st.data())
 def test_what_is_left_to_write(data: st.DataObject) -> None:
-    halves = ShardMap((8,), ((0, 4),), ((0, 1), (1,)))
-    maps = [single((3,)), single(()), halves]
+    halves = ShardGrid((8,), ((0, 4),), ((0, 1), (1,)))
+    maps = [single_process_grid((3,)), single_process_grid(()), halves]
     picks = data.draw(st.lists(st.sampled_from(maps), min_size=1, max_size=12))
-    stored = [Stored(3 * i, 4, each) for i, each in enumerate(picks)]
-    shares = share_out(stored, process_count=2, sizes=SIZES)
+    stored = [ShardedLeaf(3 * i, 4, each) for i, each in enumerate(picks)]
+    shares = assign_cells(stored, process_count=2, sizes=SIZES)
     for process in (0, 1):
         own = cells_of_process(shares, process)
         linked = data.draw(st.sets(st.sampled_from(sorted(own)))) if own else set()
-        mine = shares.of_process[process]
+        mine = shares.by_process[process]
         for taken, expected in (
-            (without(shares, mine, linked), own - linked),
-            (only(shares, mine, linked), linked),
+            (exclude_cells(shares, mine, linked), own - linked),
+            (include_cells(shares, mine, linked), linked),
         ):
             found = [
                 (leaf, part.cell)
-                for pack in packs_of_shares(shares, taken)
+                for pack in packs_of_ranges(shares, taken)
                 for part in pack.parts
                 for leaf in part.leaves
             ]
             assert sorted(found) == sorted(expected)
-        assert without(shares, mine, ()) == mine
-        assert only(shares, mine, ()) == ()
+        assert exclude_cells(shares, mine, ()) == mine
+        assert include_cells(shares, mine, ()) == ()

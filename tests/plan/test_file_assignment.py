@@ -9,42 +9,44 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.plan import write_assignment as shares_module
+from cordwood.plan import cell_assignment as shares_module
+from cordwood.plan.cell_assignment import MIN_PART_BYTES, CellAssignment, FileSizes, ShardedLeaf
 from cordwood.plan.data_order import data_order
 from cordwood.plan.file_assignment import Pack, packs_of_all, packs_of_process
-from cordwood.plan.write_assignment import MIN_SHARE_BYTES, FileSizes, Shares, Stored
-from cordwood.sharding.box import cells, element_count
-from cordwood.sharding.shard_map import ShardMap, single
+from cordwood.sharding.boxes import element_count, grid_cells
+from cordwood.sharding.shard_grid import ShardGrid, single_process_grid
 
 MIB = 1 << 20
 SIZES = FileSizes(pack_bytes=1 << 30, max_packs=16, part_bytes=None)
 
 
-def share_out(stored: list[Stored], *, process_count: int, sizes: FileSizes = SIZES) -> Shares:
-    return shares_module.share_out(stored, process_count=process_count, sizes=sizes)
+def share_out(
+    stored: list[ShardedLeaf], *, process_count: int, sizes: FileSizes = SIZES
+) -> CellAssignment:
+    return shares_module.assign_cells(stored, process_count=process_count, sizes=sizes)
 
 
-def spread(shape: tuple[int, ...], counts: tuple[int, ...], copies: int = 1) -> ShardMap:
+def spread(shape: tuple[int, ...], counts: tuple[int, ...], copies: int = 1) -> ShardGrid:
     """An array cut evenly, each cell held by as many processes as `copies`, next to each other."""
     cuts = tuple(
         tuple(i * size // count for i in range(count))
         for size, count in zip(shape, counts, strict=True)
     )
     holders = tuple(tuple(range(i * copies, (i + 1) * copies)) for i in range(prod(counts)))
-    return ShardMap(shape, cuts, holders)
+    return ShardGrid(shape, cuts, holders)
 
 
-def written(shares: Shares) -> Counter[tuple[int, int]]:
+def written(shares: CellAssignment) -> Counter[tuple[int, int]]:
     """How often each (leaf, cell) is written."""
     return Counter(
         (leaf, share.cell)
-        for own in shares.of_process
+        for own in shares.by_process
         for share in own
         for leaf in shares.groups[share.group].leaves[share.start : share.stop]
     )
 
 
-def all_cells(shares: Shares) -> Counter[tuple[int, int]]:
+def all_cells(shares: CellAssignment) -> Counter[tuple[int, int]]:
     return Counter(
         (leaf, cell)
         for group in shares.groups
@@ -54,17 +56,17 @@ def all_cells(shares: Shares) -> Counter[tuple[int, int]]:
 
 
 def test_one_process_writes_all_of_it_whole() -> None:
-    stored = [Stored(i, 4, single((1000, i))) for i in range(5)]
+    stored = [ShardedLeaf(i, 4, single_process_grid((1000, i))) for i in range(5)]
     shares = share_out(stored, process_count=1)
     assert [group.cuts for group in shares.groups] == [((0,), (0,))] * 5
-    assert shares.bytes_of_process == (40_000,)
+    assert shares.bytes_by_process == (40_000,)
     (pack,) = packs_of_process(shares, 0)
     # 0 bytes and multiples of 64 first: only the tree's order is left to decide.
     assert [(part.leaves, part.cell) for part in pack.parts] == [((0, 2, 4), 0), ((1, 3), 0)]
 
 
 def test_shards_of_one_process_stay_as_they_are() -> None:
-    stored = [Stored(0, 4, ShardMap((8, 4), ((0, 4), (0, 2)), ((0,),) * 4))]
+    stored = [ShardedLeaf(0, 4, ShardGrid((8, 4), ((0, 4), (0, 2)), ((0,),) * 4))]
     shares = share_out(stored, process_count=1)
     (group,) = shares.groups
     assert group.cuts == ((0, 4), (0, 2))
@@ -73,79 +75,83 @@ def test_shards_of_one_process_stay_as_they_are() -> None:
 
 
 def test_a_large_replicated_leaf_is_cut_among_its_holders() -> None:
-    shares = share_out([Stored(0, 4, spread((4096, 1024), (1, 1), 4))], process_count=4)
+    shares = share_out([ShardedLeaf(0, 4, spread((4096, 1024), (1, 1), 4))], process_count=4)
     (group,) = shares.groups
     assert group.cuts == ((0, 1024, 2048, 3072), (0,))
-    assert [[share.cell for share in own] for own in shares.of_process] == [[0], [1], [2], [3]]
-    assert shares.bytes_of_process == (4 * MIB,) * 4
+    assert [[share.cell for share in own] for own in shares.by_process] == [[0], [1], [2], [3]]
+    assert shares.bytes_by_process == (4 * MIB,) * 4
 
 
 def test_cuts_need_not_be_even() -> None:
-    (group,) = share_out([Stored(0, 2, spread((16032, 8), (1, 1), 128))], process_count=128).groups
+    (group,) = share_out(
+        [ShardedLeaf(0, 2, spread((16032, 8), (1, 1), 128))], process_count=128
+    ).groups
     assert group.cuts == ((0,), (0,))  # 2 KB a process: not worth it
     (group,) = share_out(
-        [Stored(0, 2, spread((16033, 8192), (1, 1), 128))], process_count=128
+        [ShardedLeaf(0, 2, spread((16033, 8192), (1, 1), 128))], process_count=128
     ).groups
     widths = {b - a for a, b in zip(group.cuts[0], (*group.cuts[0][1:], 16033), strict=True)}
     assert widths == {125, 126}
 
 
 def test_a_later_axis_is_cut_where_the_first_is_too_short() -> None:
-    (group,) = share_out([Stored(0, 4, spread((3, 4 * MIB), (1, 1), 4))], process_count=4).groups
+    (group,) = share_out(
+        [ShardedLeaf(0, 4, spread((3, 4 * MIB), (1, 1), 4))], process_count=4
+    ).groups
     assert group.cuts == ((0,), (0, MIB, 2 * MIB, 3 * MIB))
 
 
 def test_shards_are_cut_within_the_grid() -> None:
-    shares = share_out([Stored(0, 4, spread((2, 2048, 1024), (1, 1, 2), 2))], process_count=4)
+    shares = share_out([ShardedLeaf(0, 4, spread((2, 2048, 1024), (1, 1, 2), 2))], process_count=4)
     (group,) = shares.groups
     assert group.cuts == ((0, 1), (0,), (0, 512))
     # Cell (0, 0, 0) is the first half of the shard of processes 0 and 1.
-    assert [[share.cell for share in own] for own in shares.of_process] == [[0], [2], [1], [3]]
+    assert [[share.cell for share in own] for own in shares.by_process] == [[0], [2], [1], [3]]
 
 
 def test_small_replicated_leaves_are_dealt_out_whole() -> None:
-    stored = [Stored(i, 4, spread((1000,), (1,), 4)) for i in range(10)]
+    stored = [ShardedLeaf(i, 4, spread((1000,), (1,), 4)) for i in range(10)]
     shares = share_out(stored, process_count=4)
-    assert sorted(shares.bytes_of_process) == [8000, 8000, 12000, 12000]
+    assert sorted(shares.bytes_by_process) == [8000, 8000, 12000, 12000]
     assert written(shares) == all_cells(shares)
-    assert all(share.free for own in shares.of_process for share in own)
+    assert all(share.replicated for own in shares.by_process for share in own)
 
 
 def test_whoever_has_the_least_gets_the_rest() -> None:
-    own = Stored(0, 1, single((900,)))
-    small = [Stored(1 + i, 1, spread((100,), (1,), 2)) for i in range(11)]
+    own = ShardedLeaf(0, 1, single_process_grid((900,)))
+    small = [ShardedLeaf(1 + i, 1, spread((100,), (1,), 2)) for i in range(11)]
     shares = share_out([own, *small], process_count=2)
-    assert shares.bytes_of_process == (1000, 1000)
+    assert shares.bytes_by_process == (1000, 1000)
 
 
 def test_small_leaves_that_all_hold_lie_in_few_files() -> None:
-    own = [Stored(0, 4, spread((64, 4 * MIB), (64, 1)))]
-    small = [Stored(1 + i, 4, spread((1000,), (1,), 64)) for i in range(60)]
+    own = [ShardedLeaf(0, 4, spread((64, 4 * MIB), (64, 1)))]
+    small = [ShardedLeaf(1 + i, 4, spread((1000,), (1,), 64)) for i in range(60)]
     shares = share_out([*own, *small], process_count=64)
-    assert [len(shares) for shares in shares.of_process] == [2] + [1] * 63
-    assert shares.bytes_of_process[0] < 1.02 * shares.bytes_of_process[1]
+    assert [len(shares) for shares in shares.by_process] == [2] + [1] * 63
+    assert shares.bytes_by_process[0] < 1.02 * shares.bytes_by_process[1]
 
 
 def test_small_leaves_are_dealt_on_once_a_share_is_full() -> None:
-    small = [Stored(i, 4, spread((1000,), (1,), 8)) for i in range(802)]
+    small = [ShardedLeaf(i, 4, spread((1000,), (1,), 8)) for i in range(802)]
     shares = share_out(small, process_count=8)
-    assert shares.bytes_of_process == (102 * 4000,) * 7 + (88 * 4000,)
+    assert shares.bytes_by_process == (102 * 4000,) * 7 + (88 * 4000,)
 
 
 def test_a_holder_beyond_the_processes_is_an_error() -> None:
     with pytest.raises(ValueError, match="process 3 holds a shard"):
-        share_out([Stored(0, 4, single((4,), 3))], process_count=2)
+        share_out([ShardedLeaf(0, 4, single_process_grid((4,), 3))], process_count=2)
 
 
 def test_packs_are_of_about_one_gib() -> None:
-    stored = [Stored(i, 4, single((100 * MIB,))) for i in range(7)]
+    stored = [ShardedLeaf(i, 4, single_process_grid((100 * MIB,))) for i in range(7)]
     packs = packs_of_process(share_out(stored, process_count=1), 0)
     assert [pack.data_bytes // MIB for pack in packs] == [800, 800, 800, 400]
     assert [part.leaves for pack in packs for part in pack.parts] == [(0, 1), (2, 3), (4, 5), (6,)]
 
 
 def test_at_most_sixteen_packs() -> None:
-    stored = [Stored(i, 4, single((150 * MIB,))) for i in range(40)]
+    stored = [ShardedLeaf(i, 4, single_process_grid((150 * MIB,))) for i in range(40)]
     packs = packs_of_process(share_out(stored, process_count=1), 0)
     assert len(packs) == 14
     assert [pack.data_bytes // MIB for pack in packs] == [1800] * 13 + [600]
@@ -154,7 +160,10 @@ def test_at_most_sixteen_packs() -> None:
 
 def test_large_cells_are_cut_where_files_are_to_be_small() -> None:
     small = FileSizes(pack_bytes=64 * MIB, max_packs=512, part_bytes=256 * MIB)
-    stored = [Stored(0, 4, single((1000, MIB))), Stored(1, 4, single((64, MIB)))]
+    stored = [
+        ShardedLeaf(0, 4, single_process_grid((1000, MIB))),
+        ShardedLeaf(1, 4, single_process_grid((64, MIB))),
+    ]
     shares = share_out(stored, process_count=1, sizes=small)
     large, whole = shares.groups
     assert len(large.cell_bytes) == 16
@@ -168,9 +177,9 @@ def test_large_cells_are_cut_where_files_are_to_be_small() -> None:
 def test_large_cells_of_several_holders_are_cut_and_shared() -> None:
     small = FileSizes(pack_bytes=MIB, max_packs=512, part_bytes=2 * MIB)
     shares = share_out(
-        [Stored(0, 4, spread((4096, 1024), (1, 1), 2))], process_count=2, sizes=small
+        [ShardedLeaf(0, 4, spread((4096, 1024), (1, 1), 2))], process_count=2, sizes=small
     )
-    assert [[share.cell for share in own] for own in shares.of_process] == [
+    assert [[share.cell for share in own] for own in shares.by_process] == [
         [*range(4)],
         [4, 5, 6, 7],
     ]
@@ -179,9 +188,13 @@ def test_large_cells_of_several_holders_are_cut_and_shared() -> None:
 
 def test_a_cell_is_cut_no_further_than_its_longest_axis() -> None:
     small = FileSizes(pack_bytes=8, max_packs=512, part_bytes=8)
-    (group,) = share_out([Stored(0, 8, single((3, 5)))], process_count=1, sizes=small).groups
+    (group,) = share_out(
+        [ShardedLeaf(0, 8, single_process_grid((3, 5)))], process_count=1, sizes=small
+    ).groups
     assert group.cuts == ((0,), (0, 1, 2, 3, 4))
-    (group,) = share_out([Stored(0, 8, single(()))], process_count=1, sizes=small).groups
+    (group,) = share_out(
+        [ShardedLeaf(0, 8, single_process_grid(()))], process_count=1, sizes=small
+    ).groups
     assert group.cell_bytes == (8,)
 
 
@@ -193,21 +206,21 @@ _AXES = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 3)), max_size=3)
 
 
 @st.composite
-def shard_maps(draw: st.DrawFn, processes: int) -> ShardMap:
+def shard_maps(draw: st.DrawFn, processes: int) -> ShardGrid:
     axes = draw(_AXES)
     shape = tuple(size for size, _ in axes)
     cuts = tuple(tuple(sorted({i * size // count for i in range(count)})) for size, count in axes)
     holders = st.sets(st.integers(0, processes - 1), min_size=1)
-    grid = cells(shape, cuts)
-    return ShardMap(shape, cuts, tuple(tuple(sorted(draw(holders))) for _ in grid))
+    grid = grid_cells(shape, cuts)
+    return ShardGrid(shape, cuts, tuple(tuple(sorted(draw(holders))) for _ in grid))
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[list[Stored], int]:
+def cases(draw: st.DrawFn) -> tuple[list[ShardedLeaf], int]:
     processes = draw(st.integers(1, 5))
     maps = draw(st.lists(shard_maps(processes), min_size=1, max_size=3))
     picks = draw(st.lists(st.tuples(st.sampled_from((1, 2, 8)), st.sampled_from(maps)), max_size=8))
-    return [Stored(10 + 3 * i, *pick) for i, pick in enumerate(picks)], processes
+    return [ShardedLeaf(10 + 3 * i, *pick) for i, pick in enumerate(picks)], processes
 
 
 @given(
@@ -218,12 +231,12 @@ def cases(draw: st.DrawFn) -> tuple[list[Stored], int]:
 )
 @settings(max_examples=300)
 def test_every_cell_is_written_once_by_a_holder(
-    case: tuple[list[Stored], int], min_share: int, pack_bytes: int, part_bytes: int | None
+    case: tuple[list[ShardedLeaf], int], min_share: int, pack_bytes: int, part_bytes: int | None
 ) -> None:
     stored, processes = case
     sizes = FileSizes(pack_bytes, 16, part_bytes)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cordwood.plan.write_assignment.MIN_SHARE_BYTES", min_share)
+        patch.setattr("cordwood.plan.cell_assignment.MIN_PART_BYTES", min_share)
         shares = share_out(stored, process_count=processes, sizes=sizes)
         assert share_out(stored, process_count=processes, sizes=sizes) == shares
         packs = packs_of_all(shares)
@@ -234,7 +247,7 @@ def test_every_cell_is_written_once_by_a_holder(
     assert sorted(maps) == sorted(leaf for group in shares.groups for leaf in group.leaves)
     for process, own in enumerate(packs):
         assert len(own) <= 16
-        assert sum(pack.data_bytes for pack in own) == shares.bytes_of_process[process]
+        assert sum(pack.data_bytes for pack in own) == shares.bytes_by_process[process]
         for pack in own:
             check_pack(pack, shares, maps, process)
     entries = Counter(
@@ -247,7 +260,9 @@ def test_every_cell_is_written_once_by_a_holder(
     assert entries == all_cells(shares)
 
 
-def check_pack(pack: Pack, shares: Shares, maps: dict[int, Stored], process: int) -> None:
+def check_pack(
+    pack: Pack, shares: CellAssignment, maps: dict[int, ShardedLeaf], process: int
+) -> None:
     group_of = {leaf: group for group in shares.groups for leaf in group.leaves}
     order = []
     total = 0
@@ -255,12 +270,12 @@ def check_pack(pack: Pack, shares: Shares, maps: dict[int, Stored], process: int
         assert list(part.leaves) == sorted(set(part.leaves))
         for leaf in part.leaves:
             group, (_, itemsize, shards) = group_of[leaf], maps[leaf]
-            box = cells(group.shape, group.cuts)[part.cell]
+            box = grid_cells(group.shape, group.cuts)[part.cell]
             assert group.cell_bytes[part.cell] == element_count(box) * itemsize
             (holders,) = [
                 holders
                 for holders, shard in zip(
-                    shards.holders, cells(shards.shape, shards.cuts), strict=True
+                    shards.holders, grid_cells(shards.shape, shards.cuts), strict=True
                 )
                 if all(a <= b for a, b in zip(shard.start, box.start, strict=True))
                 and all(a >= b for a, b in zip(shard.stop, box.stop, strict=True))
@@ -274,7 +289,7 @@ def check_pack(pack: Pack, shares: Shares, maps: dict[int, Stored], process: int
 
 def test_many_processes() -> None:
     """256 processes, 30 layers, as a model with tensor and data parallelism would have them."""
-    stored: list[Stored] = []
+    stored: list[ShardedLeaf] = []
     shards = [
         spread((8192, 8192), (64, 4)),
         spread((8192, 1024), (8, 4), 8),
@@ -283,12 +298,14 @@ def test_many_processes() -> None:
     ]
     for itemsize in (2, 4, 4):
         for _ in range(30):
-            stored += [Stored(len(stored) + i, itemsize, item) for i, item in enumerate(shards)]
-        stored.append(Stored(len(stored), itemsize, spread((128256, 8192), (1, 4), 64)))
+            stored += [
+                ShardedLeaf(len(stored) + i, itemsize, item) for i, item in enumerate(shards)
+            ]
+        stored.append(ShardedLeaf(len(stored), itemsize, spread((128256, 8192), (1, 4), 64)))
     sizes = SIZES._replace(pack_bytes=256 * MIB)
     shares = share_out(stored, process_count=256, sizes=sizes)
     assert written(shares) == all_cells(shares)
-    loads = shares.bytes_of_process
+    loads = shares.bytes_by_process
     assert max(loads) <= 1.05 * sum(loads) / len(loads)
     assert min(loads) >= 0.95 * sum(loads) / len(loads)
     packs = packs_of_all(shares)
@@ -296,4 +313,4 @@ def test_many_processes() -> None:
     columns = {part.leaves for own in packs for pack in own for part in pack.parts}
     assert sum(map(len, columns)) < 6000  # of 256 processes that write 300 cells each
     smallest = min(size for group in shares.groups for size in group.cell_bytes if size > 8192 * 4)
-    assert smallest >= MIN_SHARE_BYTES // 8
+    assert smallest >= MIN_PART_BYTES // 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cordwood import MismatchError
-from cordwood.plan.path_patterns import matching, path_name
+from cordwood.plan.path_patterns import match_patterns, path_name
 
 NAMES = [
     "params/dense/kernel",
@@ -22,7 +22,7 @@ NAMES = [
 
 
 def taken(select: str | list[str]) -> list[str]:
-    found = matching(NAMES, select, naming="exact", where="ckpt")
+    found = match_patterns(NAMES, select, naming="exact", where="ckpt")
     return [name for name, take in zip(NAMES, found, strict=True) if take]
 
 
@@ -90,4 +90,4 @@ def test_no_pattern_at_all() -> None:
 def test_positions_where_every_key_is_a_string(pattern: str) -> None:
     names = [path_name(("layers", "0", "w"), "strings"), path_name(("layers", "00"), "strings")]
     assert names[0] == "layers/0/w"
-    assert matching(names, pattern, naming="strings", where="ckpt") == [True, False]
+    assert match_patterns(names, pattern, naming="strings", where="ckpt") == [True, False]

@@ -11,9 +11,9 @@ from hypothesis import given
 from cordwood import MismatchError
 from cordwood.index import Index, Inline, Leaf, Naming
 from cordwood.keypath import format_path
-from cordwood.plan.select_leaves import partial
+from cordwood.plan.select_leaves import select_leaves
 from cordwood.testing.strategies import trees
-from cordwood.tree.flatten import build, flatten
+from cordwood.tree.flatten import build_tree, flatten
 
 
 class Moments(NamedTuple):
@@ -39,13 +39,13 @@ def part(
 ) -> Any:
     """What is selected, as a tree."""
     index = index_of(tree, naming)
-    found = partial(index, select=select, rename=rename, where="ckpt")
+    found = select_leaves(index, select=select, rename=rename, where="ckpt")
     values = []
     for leaf, number in zip(found.stored.leaves, found.numbers, strict=True):
         assert leaf.storage is index.leaves[number].storage
         assert isinstance(leaf.storage, Inline)
         values.append(leaf.storage.value)
-    return build(found.stored.structure, values)
+    return build_tree(found.stored.structure, values)
 
 
 TREE: dict[str, Any] = {
@@ -106,9 +106,9 @@ def test_names_with_dots_become_paths() -> None:
 def test_names_with_slashes_are_paths() -> None:
     tree = {"params/dense/w": 1, "params/b": 2, "step": 3}
     index = index_of(tree)._replace(naming="slashed")
-    found = partial(index, select="params/**", rename={"params/dense": "d"}, where="ckpt")
+    found = select_leaves(index, select="params/**", rename={"params/dense": "d"}, where="ckpt")
     assert [leaf.key_path for leaf in found.stored.leaves] == [("d", "w"), ("params/b",)]
-    assert build(found.stored.structure, [1, 2]) == {"d": {"w": 1}, "params/b": 2}
+    assert build_tree(found.stored.structure, [1, 2]) == {"d": {"w": 1}, "params/b": 2}
 
 
 def test_positions_that_are_strings_stay_strings() -> None:
@@ -125,7 +125,7 @@ def test_select_goes_by_the_names_before() -> None:
 
 
 def test_what_is_left_out_is_told_under_its_new_name() -> None:
-    found = partial(index_of(TREE), select="step", rename={"params/dense": "d"}, where="ckpt")
+    found = select_leaves(index_of(TREE), select="step", rename={"params/dense": "d"}, where="ckpt")
     assert {"d/kernel", "d/bias", "params/layers/0/w", "opt/0/mu"} <= set(
         map(format_path, found.left_out)
     )
@@ -164,7 +164,7 @@ def test_everything_selected_is_the_same_index(tree: Any) -> None:
     index = index_of(tree)
     if not index.structure[0].size and not index.leaves:
         return
-    found = partial(index, select="**", rename=None, where="ckpt")
+    found = select_leaves(index, select="**", rename=None, where="ckpt")
     assert found.stored == index
     assert found.numbers == tuple(range(len(index.leaves)))
     assert not found.left_out

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.index import Digests
-from cordwood.plan.equal_digests import same_bytes
-from cordwood.plan.split_arrays import cut, element_range
-from cordwood.sharding.box import element_count, shape_of, slices
+from cordwood.plan.equal_digests import have_equal_digests
+from cordwood.plan.split_arrays import element_range, split_array
+from cordwood.sharding.boxes import element_count, shape_of, slices
 
 
 @given(
@@ -24,7 +24,7 @@ from cordwood.sharding.box import element_count, shape_of, slices
 def test_parts_follow_one_another(shape: list[int], item: int, limit: int, rows: int) -> None:
     array = np.arange(math.prod(shape)).reshape(shape)
     at = 0
-    for box in cut(shape, item_bytes=item, limit_bytes=limit, rows=rows):
+    for box in split_array(shape, item_bytes=item, limit_bytes=limit, rows=rows):
         start, stop = element_range(box, shape)
         assert start == at
         at = stop
@@ -60,12 +60,12 @@ def digests(data: bytes, start: int = 0, block: int = 4) -> Digests:
 def test_what_digests_tell(
     one: bytes, at: int, other: bytes, other_at: int, length: int, expected: bool
 ) -> None:
-    assert same_bytes(digests(one), at, digests(other), other_at, length) is expected
+    assert have_equal_digests(digests(one), at, digests(other), other_at, length) is expected
 
 
 def test_where_digests_begin_behind_a_header() -> None:
     one, other = digests(b"HHabcdefgh", 2), digests(b"HHHabcdefgh", 3)
-    assert same_bytes(one, 6, other, 7, 4)
-    assert not same_bytes(one, 0, other, 1, 2)
-    assert not same_bytes(None, 6, other, 7, 4)
-    assert not same_bytes(digests(b"abcdefgh", 0, 8), 0, digests(b"abcdefgh"), 0, 8)
+    assert have_equal_digests(one, 6, other, 7, 4)
+    assert not have_equal_digests(one, 0, other, 1, 2)
+    assert not have_equal_digests(None, 6, other, 7, 4)
+    assert not have_equal_digests(digests(b"abcdefgh", 0, 8), 0, digests(b"abcdefgh"), 0, 8)

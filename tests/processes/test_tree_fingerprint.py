@@ -12,20 +12,20 @@ from cordwood.errors import ProcessError
 from cordwood.processes.coordination import SINGLE_PROCESS, Processes
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.processes.tree_fingerprint import fingerprints, require_agreement
-from cordwood.sharding.shard_map import ShardMap, single
+from cordwood.sharding.shard_grid import ShardGrid, single_process_grid
 from cordwood.tree.flatten import flatten
-from cordwood.tree.leaves import describe
+from cordwood.tree.leaves import describe_leaf
 from tests.processes.fake_processes import run_processes
 
-SPREAD = ShardMap((8,), ((0, 4),), ((0, 1), (2, 3)))
-OTHERWISE = ShardMap((8,), ((0, 4),), ((0, 2), (1, 3)))
+SPREAD = ShardGrid((8,), ((0, 4),), ((0, 1), (2, 3)))
+OTHERWISE = ShardGrid((8,), ((0, 4),), ((0, 2), (1, 3)))
 
 
-def agree(processes: Processes, tree: Any, spread: dict[int, ShardMap] | None = None) -> None:
+def agree(processes: Processes, tree: Any, spread: dict[int, ShardGrid] | None = None) -> None:
     flat = flatten(tree)
-    specs = [describe(path, leaf) for path, leaf in zip(flat.paths, flat.leaves, strict=True)]
+    specs = [describe_leaf(path, leaf) for path, leaf in zip(flat.paths, flat.leaves, strict=True)]
     spread = spread or {}
-    shards = [spread.get(i, single(spec.shape)) for i, spec in enumerate(specs)]
+    shards = [spread.get(i, single_process_grid(spec.shape)) for i, spec in enumerate(specs)]
     local = {
         i: leaf
         for i, leaf in enumerate(flat.leaves)
@@ -48,7 +48,7 @@ def tree(**changed: Any) -> dict[str, Any]:
     }
 
 
-def errors(trees: list[Any], spread: list[dict[int, ShardMap]] | None = None) -> list[str]:
+def errors(trees: list[Any], spread: list[dict[int, ShardGrid]] | None = None) -> list[str]:
     maps = spread or [{}] * len(trees)
     outcomes = run_processes(
         len(trees),

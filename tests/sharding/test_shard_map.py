@@ -9,8 +9,15 @@ from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from cordwood.index import Box
-from cordwood.sharding.box import cell_box, cells, element_count, intersect, slices, whole
-from cordwood.sharding.shard_map import device_boxes, shard_map, single
+from cordwood.sharding.boxes import (
+    cell_box,
+    element_count,
+    grid_cells,
+    intersect,
+    slices,
+    whole_box,
+)
+from cordwood.sharding.shard_grid import device_boxes, shard_grid, single_process_grid
 
 
 @pytest.mark.parametrize(
@@ -18,13 +25,13 @@ from cordwood.sharding.shard_map import device_boxes, shard_map, single
     [((), ()), ((0,), ((0,),)), ((7,), ((0, 3, 6),)), ((4, 6, 2), ((0, 2), (0, 1, 5), (0,)))],
 )
 def test_cells_tile_the_array(shape: tuple[int, ...], cuts: tuple[tuple[int, ...], ...]) -> None:
-    boxes = cells(shape, cuts)
+    boxes = grid_cells(shape, cuts)
     count = np.zeros(shape, int)
     for number, box in enumerate(boxes):
         count[slices(box)] += 1
         assert cell_box(shape, cuts, number) == box
     assert (count == 1).all()
-    assert sum(map(element_count, boxes)) == element_count(whole(shape))
+    assert sum(map(element_count, boxes)) == element_count(whole_box(shape))
 
 
 def test_intersections() -> None:
@@ -37,8 +44,8 @@ def test_intersections() -> None:
 def test_shardings_of_jax(spec: P) -> None:
     mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     array = jax.device_put(np.arange(128.0).reshape(16, 8), NamedSharding(mesh, spec))
-    found = shard_map(array.sharding, array.shape)
-    assert set(cells(found.shape, found.cuts)) == set(
+    found = shard_grid(array.sharding, array.shape)
+    assert set(grid_cells(found.shape, found.cuts)) == set(
         device_boxes(array.sharding, array.shape).values()
     )
     for shard in array.addressable_shards:
@@ -49,5 +56,5 @@ def test_shardings_of_jax(spec: P) -> None:
 
 def test_one_device() -> None:
     one = SingleDeviceSharding(jax.devices()[3])
-    assert shard_map(one, (3, 0)) == single((3, 0)) == ((3, 0), ((0,), (0,)), ((0,),))
-    assert shard_map(one, ()) == single(())
+    assert shard_grid(one, (3, 0)) == single_process_grid((3, 0)) == ((3, 0), ((0,), (0,)), ((0,),))
+    assert shard_grid(one, ()) == single_process_grid(())

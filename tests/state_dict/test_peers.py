@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import cordwood as cordwood_serialization
 from cordwood.errors import MismatchError
-from cordwood.state_dict.current_path import current_path
+from cordwood.state_dict.restore_path import current_path
 from cordwood.state_dict.state_dicts import from_state_dict, to_state_dict
 from cordwood.state_dict.type_handlers import is_serializable
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cordwood.errors import CordwoodError, LimitError, MismatchError
-from cordwood.state_dict.current_path import current_path
+from cordwood.state_dict.restore_path import current_path
 from cordwood.state_dict.state_dicts import from_state_dict, to_state_dict
 from cordwood.tree.structure import MAX_DEPTH
 
@@ -290,7 +290,7 @@ def test_without_jax() -> None:
     """State dicts of plain containers import no jax."""
     code = """
 import sys, collections, numpy as np
-from cordwood.state_dict.state_dicts import to_state_dict, from_state_dict, is_serializable
+from cordwood.state_dict import to_state_dict, from_state_dict, is_serializable
 tree = {"a": [np.zeros(2), collections.OrderedDict(x=(1,))], "o": object()}
 state = to_state_dict(tree)
 assert from_state_dict(tree, state)["a"][1] == collections.OrderedDict(x=(1,))

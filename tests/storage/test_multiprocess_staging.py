@@ -17,7 +17,7 @@ from cordwood.errors import ProcessError, StorageError
 from cordwood.index import Box
 from cordwood.io.uninterruptible import StoppedError
 from cordwood.io.write_chunk_files import WrittenFile
-from cordwood.plan.chunk_files import ChunkFile, NewFile, SmallFile
+from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
 from cordwood.processes import collective_save
 from cordwood.processes.collective_save import save_together
 from cordwood.processes.coordination import SINGLE_PROCESS, Processes
@@ -32,7 +32,7 @@ ROWS = 300_000  # of each process: three blocks of digests
 Fetch = Callable[[int], Any]
 
 
-def files_of(process: int) -> list[NewFile]:
+def files_of(process: int) -> list[PlannedFile]:
     box = Box((process * ROWS,), ((process + 1) * ROWS,))
     chunk = ChunkFile(f"a/w/{process}", 0, box, (ROWS,), 8)
     return [SmallFile(f"b{process}/.zarray", b"{}"), chunk, SmallFile(f"a/{process}", b"x" * 99)]

@@ -16,7 +16,7 @@ from cordwood.keypath import DictKey, KeyPath, format_path, is_dict_key
 from cordwood.testing import strategies as some
 from cordwood.testing.random_arrays import elements
 from cordwood.tree.flatten import flatten
-from cordwood.tree.leaves import describe
+from cordwood.tree.leaves import describe_leaf
 
 
 @pytest.mark.parametrize("name", some.DTYPE_NAMES)
@@ -82,7 +82,7 @@ def test_every_kind_of_leaf_and_container_occurs() -> None:
         seen.update(node.kind for node in flat.structure)
         seen.update(node.type_name for node in flat.structure)
         for path, leaf in zip(flat.paths, flat.leaves, strict=True):
-            seen.update([describe(path, leaf).kind])
+            seen.update([describe_leaf(path, leaf).kind])
 
     look()
     kinds = {"dict", "list", "tuple", "none", "namedtuple", "OrderedDict", "defaultdict"}

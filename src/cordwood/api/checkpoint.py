@@ -31,9 +31,9 @@ from cordwood.loading.reshard import device_boxes
 from cordwood.loading.restore import check_x64, restore
 from cordwood.loading.target_shardings import Placing, place
 from cordwood.message_text import printable, size_text
-from cordwood.plan.leaf_text import described
+from cordwood.plan.leaf_text import leaf_text
 from cordwood.plan.path_patterns import Select
-from cordwood.plan.select_leaves import Partial, partial
+from cordwood.plan.select_leaves import SelectedLeaves, select_leaves
 from cordwood.plan.transpose_leaves import Transpose
 from cordwood.sharding.partition_rules import Rules
 from cordwood.storage.open_files import LocalFile
@@ -249,18 +249,18 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         select: Select | None,
         rename: Mapping[str, str] | None,
         transpose: Transpose | None,
-    ) -> Partial:
+    ) -> SelectedLeaves:
         if select is None and not rename and transpose is None:
-            return Partial(self.index, ())
+            return SelectedLeaves(self.index, ())
         if self.index.naming == "positions":
             raise MismatchError(
                 f"{self.path} holds arrays without names, which select, rename and transpose need"
             )
-        return partial(
+        return select_leaves(
             self.index, select=select, rename=rename, transpose=transpose, where=self.path
         )
 
-    def _own(self, part: Partial, targets: Sequence[Target]) -> list[Target]:
+    def _own(self, part: SelectedLeaves, targets: Sequence[Target]) -> list[Target]:
         """Return targets for leaves of a part with the leaves of this checkpoint itself."""
         leaves = self.index.leaves
         position = {id(leaf): i for i, leaf in enumerate(part.stored.leaves)}
@@ -327,7 +327,7 @@ class Checkpoint(Mapping[str, StoredLeaf]):
     def __repr__(self) -> str:
         sizes = [StoredLeaf(leaf, self).nbytes for leaf in self.index.leaves]
         rows = (
-            (name, described(leaf), size_text(size))
+            (name, leaf_text(leaf), size_text(size))
             for (name, leaf), size in zip(self._by_name.items(), sizes, strict=True)
         )
         count = counted(len(sizes), "leaf", "leaves")

@@ -20,9 +20,9 @@ from cordwood.keypath import format_path
 from cordwood.loading.leaf_conversion import convert, transpose_copy
 from cordwood.loading.leaf_target import Target
 from cordwood.loading.read_parts import read_parts
-from cordwood.plan.contiguous_leaves import extents_of, moves_within
-from cordwood.plan.transpose_leaves import Axes, permuted, stored_box
-from cordwood.sharding.box import whole
+from cordwood.plan.contiguous_leaves import contiguous_extents, plan_extent_moves
+from cordwood.plan.transpose_leaves import Axes, permute_shape, stored_box
+from cordwood.sharding.boxes import whole_box
 from cordwood.tree.leaves import AbstractArray
 from cordwood.tree.long_double import has_padding, without_padding
 
@@ -116,7 +116,7 @@ class StoredLeaves:
         dtype = dtypes.to_numpy(self._wanted[number])
         straight = self._straight(number, dtype)
         return LazyArray(
-            leaf.shape if axes is None else permuted(leaf.shape, axes),
+            leaf.shape if axes is None else permute_shape(leaf.shape, axes),
             dtype,
             read,
             rows=rows,
@@ -131,7 +131,7 @@ class StoredLeaves:
         if number in self._axes:
             return None
         leaf, checkpoint = self._located[number], self._checkpoint
-        extents = extents_of(leaf)
+        extents = contiguous_extents(leaf)
         if extents is None or dtypes.to_numpy(leaf.dtype) != dtype or has_padding(dtype):
             return None
         for source in {extent.source for extent in extents}:
@@ -143,7 +143,7 @@ class StoredLeaves:
             if not hasattr(self._threads, "scratch"):
                 self._threads.scratch = ScratchBuffer()
             scratch = self._threads.scratch
-            moves = moves_within(extents, start, start + len(target))
+            moves = plan_extent_moves(extents, start, start + len(target))
             digests = checkpoint.digests
             read_moves(moves, target, checkpoint.files, digests=digests, scratch=scratch)
             self._tell(leaf, len(target))
@@ -174,7 +174,9 @@ class StoredLeaves:
             if batch and size > _BATCH_BYTES:
                 break
             batch.append(number)
-        parts = [(self._located[number], whole(self._located[number].shape)) for number in batch]
+        parts = [
+            (self._located[number], whole_box(self._located[number].shape)) for number in batch
+        ]
         for number, array in zip(batch, read_parts(self._checkpoint, parts), strict=True):
             self._tell(self._located[number], array.nbytes)
             array = self._cast(number, array)

@@ -33,16 +33,16 @@ from cordwood.io.progress import ProgressMeter, Report
 from cordwood.loading.cast import Cast, cast_dtypes
 from cordwood.message_text import printable, size_text
 from cordwood.plan.path_patterns import Select
-from cordwood.plan.select_leaves import partial
+from cordwood.plan.select_leaves import select_leaves
 from cordwood.plan.transpose_leaves import Axes, Transpose
 from cordwood.processes import rendezvous as rendezvous_module
 from cordwood.processes.coordination import SINGLE_PROCESS
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
-from cordwood.sharding.box import element_count, whole
+from cordwood.sharding.boxes import element_count, whole_box
 from cordwood.storage.path_kind import is_same_path
 from cordwood.storage.temporary_file import scratch_directory
 from cordwood.storage.urls import local_or_url, parse_url
-from cordwood.tree.flatten import Flat, build
+from cordwood.tree.flatten import FlatTree, build_tree
 from cordwood.tree.structure import leaf_paths
 
 _log = logging.getLogger("cordwood")
@@ -300,7 +300,7 @@ def _part(
     """Return what of an open tree is to be written, its strings and losses left out."""
     name = checkpoint.path
     refuse_positions(name, checkpoint.index)
-    selected = partial(
+    selected = select_leaves(
         checkpoint.index, select=select, rename=rename, transpose=transpose, where=name
     )
     index = selected.stored
@@ -335,7 +335,7 @@ def _opened(
 def _size(index: Index, wanted: Sequence[str]) -> int:
     """Return the bytes of the elements of all arrays, of the dtypes that they are to have."""
     return sum(
-        element_count(whole(leaf.shape)) * dtypes.itemsize(dtype)
+        element_count(whole_box(leaf.shape)) * dtypes.itemsize(dtype)
         for leaf, dtype in zip(index.leaves, wanted, strict=True)
         if dtype
     )
@@ -353,9 +353,9 @@ def _write(
     structure, stand_ins = part.stored.structure, leaves.stand_ins
     tree: Any
     if is_state_dict(row):
-        tree = build(structure, stand_ins)
+        tree = build_tree(structure, stand_ins)
     else:
-        tree = Flat(structure, tuple(leaf_paths(structure)), tuple(stand_ins), ())
+        tree = FlatTree(structure, tuple(leaf_paths(structure)), tuple(stand_ins), ())
     rendezvous = Rendezvous(
         SINGLE_PROCESS,
         f"convert to {os.fspath(path)}",

@@ -17,12 +17,12 @@ from cordwood.errors import MismatchError
 from cordwood.index import ARRAY_KINDS, Box, Encoded, Index, Leaf, Piece, Pieces, Span
 from cordwood.io.gc_pause import gc_paused
 from cordwood.loading.match_containers import Container, containers, label_of
-from cordwood.plan.equal_digests import same_bytes
-from cordwood.plan.leaf_text import described
-from cordwood.plan.pair_leaves import pair
-from cordwood.plan.path_patterns import Select, matching, path_name
-from cordwood.plan.split_arrays import cut, element_range
-from cordwood.sharding.box import element_count, shape_of, whole
+from cordwood.plan.equal_digests import have_equal_digests
+from cordwood.plan.leaf_text import leaf_text
+from cordwood.plan.pair_leaves import pair_leaves
+from cordwood.plan.path_patterns import Select, match_patterns, path_name
+from cordwood.plan.split_arrays import element_range, split_array
+from cordwood.sharding.boxes import element_count, shape_of, whole_box
 
 _PART_BYTES = 4 << 20  # of an array, compared at a time
 _GROUP_BYTES = 32 << 20  # of parts, read at a time
@@ -112,7 +112,7 @@ class _Comparison:
         first, second = self.one.index, self.other.index
         paths = [leaf.key_path for leaf in first.leaves]
         others = [leaf.key_path for leaf in second.leaves]
-        pairs = pair(paths, first.naming, others, second.naming)
+        pairs = pair_leaves(paths, first.naming, others, second.naming)
         taken = self._taken(select, [path_name(path, first.naming) for path in paths])
         others_taken = self._taken(select, [path_name(path, second.naming) for path in others])
         both = [(i, j) for i, j in pairs.both if taken[i] or others_taken[j]]
@@ -152,7 +152,7 @@ class _Comparison:
         known = [path_name(leaf.key_path, side.naming) for side in sides for leaf in side.leaves]
         every = [*names, *known]  # a pattern may take leaves of the other side alone
         where = f"{self.one.name} and {self.other.name}"
-        return matching(every, select, naming="strings", where=where)[: len(names)]
+        return match_patterns(every, select, naming="strings", where=where)[: len(names)]
 
     def _described(self, i: int, j: int) -> LeafDiff | None:
         """How two leaves differ before an element is seen."""
@@ -162,17 +162,17 @@ class _Comparison:
         keys = "prng_key" in (a.kind, b.kind)
         other_kind = a.kind != b.kind and (keys or self.strict or not all(arrays))
         if other_kind or a.prng_impl != b.prng_impl:
-            same = described(a) == described(b)
+            same = leaf_text(a) == leaf_text(b)
             shown = [
-                f"{leaf.kind} {described(leaf)}" if same else described(leaf) for leaf in (a, b)
+                f"{leaf.kind} {leaf_text(leaf)}" if same else leaf_text(leaf) for leaf in (a, b)
             ]
             return LeafDiff(name, "kind", shown[0], shown[1])
         if a.shape != b.shape and all(arrays):
-            return LeafDiff(name, "shape", described(a), described(b))
+            return LeafDiff(name, "shape", leaf_text(a), leaf_text(b))
         if all(arrays) and a.dtype != b.dtype:
-            return LeafDiff(name, "dtype", described(a), described(b))
+            return LeafDiff(name, "dtype", leaf_text(a), leaf_text(b))
         if self.strict and a.weak_type != b.weak_type:
-            shown = [("weak " if leaf.weak_type else "") + described(leaf) for leaf in (a, b)]
+            shown = [("weak " if leaf.weak_type else "") + leaf_text(leaf) for leaf in (a, b)]
             return LeafDiff(name, "weak_type", shown[0], shown[1])
         return None
 
@@ -180,7 +180,7 @@ class _Comparison:
         leaf = self.one.index.leaves[i]
         name = label_of(leaf.key_path)
         if leaf.kind in ARRAY_KINDS:
-            what = described(leaf)
+            what = leaf_text(leaf)
             return _with_values(LeafDiff(name, "value", what, what), compared, leaf)
         values = self.one.value(i), self.other.value(j)
         return LeafDiff(name, "value", repr(values[0])[:80], repr(values[1])[:80])
@@ -220,23 +220,27 @@ class _Comparison:
         item = dtypes.itemsize(leaf.dtype)
         if a is None or b is None or not _cut_alike(a, b):
             rows = _rows(a) or _rows(b)
-            yield from cut(leaf.shape, item_bytes=item, limit_bytes=_PART_BYTES, rows=rows or 1)
+            yield from split_array(
+                leaf.shape, item_bytes=item, limit_bytes=_PART_BYTES, rows=rows or 1
+            )
             return
         assert isinstance(a.storage, Pieces | Encoded)
         assert isinstance(b.storage, Pieces | Encoded)
         raw = isinstance(a.storage, Pieces) and a.storage.encoding in ("raw", "swapped")
         for mine, theirs in zip(a.storage.pieces, b.storage.pieces, strict=True):
-            around = mine.where if isinstance(mine.where, Box) else whole(leaf.shape)
+            around = mine.where if isinstance(mine.where, Box) else whole_box(leaf.shape)
             if self._same(mine, theirs, 0, mine.length):
                 continue
             shape = shape_of(around)
-            for part in cut(shape, item_bytes=item, limit_bytes=_PART_BYTES, rows=_rows(a) or 1):
+            for part in split_array(
+                shape, item_bytes=item, limit_bytes=_PART_BYTES, rows=_rows(a) or 1
+            ):
                 start, stop = (item * n for n in element_range(part, shape))
                 if not raw or not self._same(mine, theirs, start, stop - start):
                     yield _moved(part, around)
 
     def _same(self, mine: Piece, theirs: Piece, start: int, length: int) -> bool:
-        return same_bytes(
+        return have_equal_digests(
             self.one.digests(mine.source),
             mine.offset + start,
             self.other.digests(theirs.source),
@@ -321,12 +325,12 @@ def _shown(container: Container) -> str:
 def _only(leaf: Leaf, side: str) -> LeafDiff:
     name = label_of(leaf.key_path)
     if side == "a":
-        return LeafDiff(name, "only_a", a=described(leaf))
-    return LeafDiff(name, "only_b", b=described(leaf))
+        return LeafDiff(name, "only_a", a=leaf_text(leaf))
+    return LeafDiff(name, "only_b", b=leaf_text(leaf))
 
 
 def _with_values(found: LeafDiff, compared: Compared, leaf: Leaf) -> LeafDiff:
-    size = element_count(whole(leaf.shape))
+    size = element_count(whole_box(leaf.shape))
     differing, bits, max_abs, max_rel = compared
     if not differing:
         return found._replace(size=size, bits=bits)

@@ -11,10 +11,10 @@ from cordwood.api.checkpoint import Checkpoint
 from cordwood.api.stored_leaf import StoredLeaf
 from cordwood.index import Box, Digests, Index, Inline, Leaf
 from cordwood.loading.read_parts import read_parts
-from cordwood.plan.select_leaves import partial
-from cordwood.sharding.box import slices
+from cordwood.plan.select_leaves import select_leaves
+from cordwood.sharding.boxes import slices
 from cordwood.tree.flatten import flatten
-from cordwood.tree.leaves import describe, whole_array
+from cordwood.tree.leaves import describe_leaf, whole_array
 
 Array: TypeAlias = np.ndarray[Any, Any]
 _APART = "diff compares in one process; save it to a directory and compare that with the other one"
@@ -82,7 +82,9 @@ class TreeSide:
         flat = flatten(tree)
         leaves = []
         for path, leaf in zip(flat.paths, flat.leaves, strict=True):
-            _, kind, shape, dtype, weak_type, impl, _ = describe(path, leaf, apart=_APART)
+            _, kind, shape, dtype, weak_type, impl, _ = describe_leaf(
+                path, leaf, remote_advice=_APART
+            )
             leaves.append(Leaf(path, kind, shape, dtype, Inline(leaf), weak_type, impl))
         index = Index("tree", flat.structure, tuple(leaves), ())
         self.name = "the tree"
@@ -121,5 +123,5 @@ def _renamed(
 ) -> tuple[Index, Sequence[int]]:
     if not rename:
         return index, range(len(index.leaves))
-    part = partial(index, select=None, rename=rename, where=name)
+    part = select_leaves(index, select=None, rename=rename, where=name)
     return part.stored, part.numbers

@@ -12,7 +12,7 @@ from cordwood import dtypes
 from cordwood.api.checkpoint import Checkpoint
 from cordwood.index import ARRAY_KINDS, Encoded, Inline, Leaf
 from cordwood.loading.read_parts import read_parts
-from cordwood.plan.split_arrays import cut
+from cordwood.plan.split_arrays import split_array
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -123,7 +123,7 @@ def _parts(checkpoint: Checkpoint, leaf: Leaf) -> Any:
     if isinstance(leaf.storage, Encoded) and leaf.storage.chunk_shape:
         rows = leaf.storage.chunk_shape[0]
     item = dtypes.itemsize(leaf.dtype)
-    for box in cut(leaf.shape, item_bytes=item, limit_bytes=_PART_BYTES, rows=rows):
+    for box in split_array(leaf.shape, item_bytes=item, limit_bytes=_PART_BYTES, rows=rows):
         yield read_parts(checkpoint, [(leaf, box)])[0]
 
 

@@ -13,8 +13,8 @@ from cordwood.formats.read_index_only import quick_look
 from cordwood.index import ARRAY_KINDS, Box, Inline, Leaf, LeafRuns, LeafSpec, Piece
 from cordwood.io.gc_pause import gc_paused
 from cordwood.keypath import KeyPath, format_paths
-from cordwood.plan.leaf_text import described
-from cordwood.plan.path_patterns import Select, matching, pattern_name
+from cordwood.plan.leaf_text import leaf_text
+from cordwood.plan.path_patterns import Select, match_patterns, pattern_name
 from cordwood.storage.urls import local_or_url
 
 _new = tuple.__new__
@@ -125,7 +125,7 @@ def _dtype_and_size(leaf: Leaf | LeafSpec) -> tuple[str, int]:
     size = 0
     if leaf.dtype and (leaf.kind in ARRAY_KINDS or leaf.shape):
         size = math.prod(leaf.shape) * dtypes.itemsize(leaf.dtype)
-    return described(leaf), size
+    return leaf_text(leaf), size
 
 
 def _cuts(pieces: Sequence[Piece]) -> tuple[int, ...]:
@@ -145,7 +145,7 @@ def selected(rows: Sequence[Row], select: Select, *, where: str) -> list[Row]:
     """
     patterns = [select] if isinstance(select, str) else list(select)
     names = [pattern_name(row.key_path, "strings") for row in rows]
-    taken = matching(names, patterns, naming="strings", where=where)
+    taken = match_patterns(names, patterns, naming="strings", where=where)
     return [row for row, take in zip(rows, taken, strict=True) if take]
 
 

@@ -15,8 +15,8 @@ from cordwood.loading.read_context import Reading
 from cordwood.loading.restore import target_as_saved
 from cordwood.loading.slice_leaf import select
 from cordwood.message_text import printable
-from cordwood.plan.leaf_text import described
-from cordwood.plan.load_boxes import Want
+from cordwood.plan.leaf_text import leaf_text
+from cordwood.plan.load_boxes import BoxRequest
 
 if TYPE_CHECKING:
     from cordwood.api.checkpoint import Checkpoint
@@ -90,7 +90,7 @@ class StoredLeaf:
             checkpoint.index.sources, checkpoint.files, checkpoint.digests, mmap=False, verify=True
         )
         (leaf,) = checkpoint.located([leaf], [boxes])
-        (arrays,) = read_boxes(reading, [Want(leaf, boxes)])
+        (arrays,) = read_boxes(reading, [BoxRequest(leaf, boxes)])
         array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis)
         part = array[rest]
         if not isinstance(part, np.ndarray) or (
@@ -155,4 +155,4 @@ class StoredLeaf:
 
     def __repr__(self) -> str:
         name = printable(format_path(self._leaf.key_path), keep="")
-        return f"<{name or 'root'}: {described(self._leaf)}>"
+        return f"<{name or 'root'}: {leaf_text(self._leaf)}>"

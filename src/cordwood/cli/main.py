@@ -65,9 +65,9 @@ class _Commands(click.Group):
                 click.echo(ctx.get_help())
                 ctx.exit()
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from cordwood.did_you_mean import nearest
+            from cordwood.did_you_mean import nearest_name
 
-            close = nearest(args[0], COMMANDS)
+            close = nearest_name(args[0], COMMANDS)
             hint = f" Did you mean {close!r}?" if close else ""
             ctx.fail(f"There is no command {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)

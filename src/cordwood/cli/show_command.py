@@ -41,11 +41,11 @@ def command(path: str, key: str, prefix: str | None, as_json: bool) -> None:
     """
     from cordwood.api.checkpoint import open as open_checkpoint
     from cordwood.api.leaf_statistics import statistics
-    from cordwood.plan.leaf_text import described
+    from cordwood.plan.leaf_text import leaf_text
 
     with open_checkpoint(path, prefix=prefix) as checkpoint:
         stored = checkpoint[key]
-        what = described(checkpoint.leaf(key))
+        what = leaf_text(checkpoint.leaf(key))
         if not stored.dtype or stored.dtype.startswith(("datetime", "timedelta")):
             value = stored.load(to="numpy")
             if as_json:

@@ -16,9 +16,9 @@ import numpy as np
 
 from cordwood.devices.jax_private import local_arrays
 from cordwood.index import Box
-from cordwood.sharding.box import intersect, shape_of, whole
-from cordwood.sharding.shard_map import device_boxes
-from cordwood.tree.leaves import is_jax_array, is_viewed, pinned_host, shard_array
+from cordwood.sharding.boxes import intersect, shape_of, whole_box
+from cordwood.sharding.shard_grid import device_boxes
+from cordwood.tree.leaves import has_numpy_view, is_jax_array, pinned_host, single_device_array
 
 
 class ArraySnapshot:
@@ -63,7 +63,7 @@ class ArraySnapshot:
         return result
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        array = self.part(whole(self.shape))
+        array = self.part(whole_box(self.shape))
         return array if dtype is None and not copy else np.array(array, dtype, copy=copy)
 
 
@@ -79,7 +79,9 @@ class LocalShardReader:
         Raises ValueError for a box that no shard of this process has whole.
         """
         if len(leaf.sharding.device_set) == 1:
-            alone: np.ndarray[Any, Any] = shard_array(leaf)[_within(box, whole(leaf.shape))]
+            alone: np.ndarray[Any, Any] = single_device_array(leaf)[
+                _within(box, whole_box(leaf.shape))
+            ]
             return alone
         key = (leaf.sharding, leaf.shape)
         places = self._known.get(key)
@@ -87,7 +89,7 @@ class LocalShardReader:
             places = self._known[key] = _distinct(leaf)
         for number, around in zip(places.numbers, places.boxes, strict=True):
             if around == box or intersect(around, box) == box:
-                shard = shard_array(local_arrays(leaf)[number])
+                shard = single_device_array(local_arrays(leaf)[number])
                 part: np.ndarray[Any, Any] = shard[_within(box, around)]
                 return part
         raise ValueError(f"{box} of an array of shape {leaf.shape} is on no shard of this process")
@@ -156,14 +158,14 @@ def _hold_jax(leaf: Any, known: dict[Any, _Places], moving: list[_Moving]) -> Ar
         places = known[key] = _distinct(leaf)
     numbers, boxes, viewed, pinned = places
     shards = local_arrays(leaf)
-    if viewed and is_viewed(dtype):
+    if viewed and has_numpy_view(dtype):
         return ArraySnapshot(
             shape, dtype, boxes, [np.asarray(shards[number]) for number in numbers]
         )
     parts: list[Any] = []
     for number, target in zip(numbers, pinned, strict=True):
         if target is None:
-            parts.append(shard_array(shards[number]))
+            parts.append(single_device_array(shards[number]))
         else:
             moving.append(_Moving(shards[number], target, parts, len(parts)))
             parts.append(None)

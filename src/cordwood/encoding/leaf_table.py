@@ -59,14 +59,14 @@ def encode_table(
     table = {
         "nodes": structure_to_json(structure),
         "types": [type_to_json(kind) for kind in types],
-        "leaves": runs_of(leaf_types),
+        "leaves": encode_runs(leaf_types),
         "names": [part for pair in names for part in pair],
         "values": list(values),
     }
     return json.dumps(table, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def runs_of(numbers: Iterable[int]) -> list[int]:
+def encode_runs(numbers: Iterable[int]) -> list[int]:
     """[number, count, number, count, ...]"""
     runs: list[int] = []
     last = -1

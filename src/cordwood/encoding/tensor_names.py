@@ -43,18 +43,18 @@ def _key_text(key: Key) -> str:
     return key_literal(key.value if isinstance(key, DictKey) else key)
 
 
-class Names(NamedTuple):
+class TensorNames(NamedTuple):
     """Unique names of some paths, and which of them are not the dotted ones."""
 
     names: list[str]
     changed: list[int]  # positions
 
 
-def tensor_names(paths: Sequence[KeyPath]) -> Names:
+def tensor_names(paths: Sequence[KeyPath]) -> TensorNames:
     """A unique name for each path: its dotted name wherever that will do."""
     names = list(dotted_names(paths))
     if _all_usable(names):
-        return Names(names, [])
+        return TensorNames(names, [])
     taken: set[str] = set()
     # First come, first served: the first of two that collide keeps its name.
     changed = []
@@ -73,7 +73,7 @@ def tensor_names(paths: Sequence[KeyPath]) -> Names:
             name = f"{stem}~{counts[stem]}"
         taken.add(folded)
         names[i] = name
-    return Names(names, changed)
+    return TensorNames(names, changed)
 
 
 def _all_usable(names: list[str]) -> bool:

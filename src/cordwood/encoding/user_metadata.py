@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-def check_strings(metadata: Mapping[str, str]) -> None:
+def check_metadata_strings(metadata: Mapping[str, str]) -> None:
     """Raise TypeError or ValueError for what is no mapping of strings, or cannot be stored."""
     for key, value in metadata.items():
         if type(key) is not str or type(value) is not str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cordwood.did_you_mean import nearest
+from cordwood.did_you_mean import nearest_name
 from cordwood.errors import (
     IncompleteCheckpointError,
     NotACheckpointError,
@@ -241,7 +241,9 @@ def absence(path: str) -> OSError:
         return FileNotFoundError(errno.ENOENT, what, path)
     name = Path(path).name
     beside = [entry.name for entry in scan_directory(os.fspath(parent))[:_MAX_BESIDE]]
-    close = nearest(name, [each for each in beside if each != name])  # it may have come just now
+    close = nearest_name(
+        name, [each for each in beside if each != name]
+    )  # it may have come just now
     if close is not None:
         hint = printable(f" (did you mean {os.fspath(parent / close)}?)")
     else:

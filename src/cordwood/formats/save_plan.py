@@ -12,7 +12,7 @@ from cordwood.io.lazy_array import LazyArray
 from cordwood.io.write_file import write_file, write_stream
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.tree.flatten import flatten
-from cordwood.tree.leaves import describe, whole_array
+from cordwood.tree.leaves import describe_leaf, whole_array
 
 Fetch: TypeAlias = Callable[[int], Any]
 
@@ -96,7 +96,7 @@ def plan_job(
         from cordwood.formats.safetensors.plan_save import plan_save
 
         flat = flatten(tree)
-        specs = [describe(p, leaf) for p, leaf in zip(flat.paths, flat.leaves, strict=True)]
+        specs = [describe_leaf(p, leaf) for p, leaf in zip(flat.paths, flat.leaves, strict=True)]
         plan = plan_save(flat.structure, specs, metadata=metadata)
         return Job(
             flat.leaves, lambda fetch: write_file(path, plan, lambda i: elements_of(fetch(i)))

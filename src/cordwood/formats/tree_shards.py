@@ -16,10 +16,10 @@ from cordwood.errors import UnsupportedLeafError
 from cordwood.index import ARRAY_KINDS, Box, LeafSpec
 from cordwood.io.lazy_array import LazyArray
 from cordwood.keypath import format_path
-from cordwood.sharding.box import slices
-from cordwood.sharding.shard_map import ShardMap, shard_map, single
+from cordwood.sharding.boxes import slices
+from cordwood.sharding.shard_grid import ShardGrid, shard_grid, single_process_grid
 from cordwood.tree.flatten import flatten
-from cordwood.tree.leaves import describe, is_jax_array, whole_array
+from cordwood.tree.leaves import describe_leaf, is_jax_array, whole_array
 from cordwood.tree.long_double import without_padding
 from cordwood.tree.structure import Structure
 
@@ -31,7 +31,7 @@ class Snapshot(NamedTuple):
 
     structure: Structure
     specs: tuple[LeafSpec, ...]
-    shards: tuple[ShardMap, ...]  # of each leaf: its cells, and which processes hold them
+    shards: tuple[ShardGrid, ...]  # of each leaf: its cells, and which processes hold them
     leaves: tuple[Any, ...]  # the caller's
     local: tuple[int, ...]  # the arrays that every process holds for itself
 
@@ -47,11 +47,11 @@ def take_apart(tree: Any, *, process: int, process_count: int) -> Snapshot:
     flat = flatten(tree)
     specs = tuple(
         [
-            describe(path, leaf, spread=process_count > 1)
+            describe_leaf(path, leaf, allow_remote=process_count > 1)
             for path, leaf in zip(flat.paths, flat.leaves, strict=True)
         ]
     )
-    known: dict[tuple[Any, tuple[int, ...]], ShardMap] = {}
+    known: dict[tuple[Any, tuple[int, ...]], ShardGrid] = {}
     shards = [
         _shards(spec, leaf, process, process_count, known)
         for spec, leaf in zip(specs, flat.leaves, strict=True)
@@ -70,8 +70,8 @@ def _shards(
     leaf: Any,
     process: int,
     process_count: int,
-    known: dict[tuple[Any, tuple[int, ...]], ShardMap],
-) -> ShardMap:
+    known: dict[tuple[Any, tuple[int, ...]], ShardGrid],
+) -> ShardGrid:
     sharding = leaf.sharding if is_jax_array(leaf) else None
     if sharding is not None and len(sharding.device_set) == 1 and sharding.is_fully_addressable:
         sharding = None
@@ -82,12 +82,12 @@ def _shards(
     return found
 
 
-def _map(sharding: Any, spec: LeafSpec, leaf: Any, process: int, process_count: int) -> ShardMap:
+def _map(sharding: Any, spec: LeafSpec, leaf: Any, process: int, process_count: int) -> ShardGrid:
     shape = spec.shape
     if sharding is None:
-        return single(shape)
+        return single_process_grid(shape)
     # Of a PRNG key array the shape is that of its data, which has axes more, all whole.
-    grid = shard_map(sharding, leaf.shape)
+    grid = shard_grid(sharding, leaf.shape)
     holders = grid.holders
     processes = {holder for each in holders for holder in each}
     if process_count == 1 or processes == {process}:
@@ -99,7 +99,7 @@ def _map(sharding: Any, spec: LeafSpec, leaf: Any, process: int, process_count: 
             "processes, or keep it out of the tree"
         )
     more = ((0,),) * (len(shape) - len(leaf.shape))
-    return ShardMap(shape, (*grid.cuts, *more), holders)
+    return ShardGrid(shape, (*grid.cuts, *more), holders)
 
 
 class LeafParts:

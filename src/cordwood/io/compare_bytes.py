@@ -14,8 +14,8 @@ from cordwood.io.file_contents import FileContents, copy_bytes
 from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.io.threads import reading_threads, run_tasks
 from cordwood.io.uninterruptible import StopCheck
-from cordwood.plan.deduplicate import StoredCell, is_worth_a_link
-from cordwood.plan.file_plan import LeafBytes, Literal, Segment
+from cordwood.plan.deduplicate import StoredCell, should_link
+from cordwood.plan.file_plan import LeafBytes, LiteralBytes, Segment
 from cordwood.storage.open_files import ReadableFile
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -23,7 +23,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 _PEEK_BYTES = 4 << 10
 _UNIT_BYTES = 4 << 20
 _DAMAGED_PART = 1 / 4  # where more differs, it is hardly damage: a bad sector is 1/8 of a look
-_NOBODYS = Literal(b"")
+_NOBODYS = LiteralBytes(b"")
 
 
 class Difference(NamedTuple):
@@ -128,7 +128,7 @@ def changed_cells(
                     here = slice(max(a, ends[i]) - start, min(b, ends[i + 1]) - start)
                     if not _equal(found[here], expected[here]):
                         changed.add(i)
-                given_up = not is_worth_a_link(cells, same - changed)
+                given_up = not should_link(cells, same - changed)
 
         return work
 

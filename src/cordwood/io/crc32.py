@@ -12,8 +12,8 @@ from cordwood.errors import CorruptionError
 from cordwood.index import Checksum, Source
 from cordwood.io.check_blocks import UnreadableRange, unreadable_range
 from cordwood.io.threads import default_threads, run_tasks
-from cordwood.plan.copy_plan import Chunk
 from cordwood.plan.load_plan import LoadPlan, Move
+from cordwood.plan.scatter import EncodedChunk
 from cordwood.storage.open_files import ReadableFile
 
 _UNIT_BYTES = 1 << 20
@@ -52,7 +52,7 @@ def check_loaded(
             raise _damaged(source.name, *damage)
 
 
-def _covers(decoded: Sequence[Chunk], checksum: Checksum) -> bool:
+def _covers(decoded: Sequence[EncodedChunk], checksum: Checksum) -> bool:
     """Whether all of a range behind its head is in chunks, of which none overlap."""
     start, stop = checksum.start + checksum.head_bytes, checksum.stop
     within = [c.length for c in decoded if start <= c.offset and c.offset + c.length <= stop]

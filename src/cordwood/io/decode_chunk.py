@@ -12,13 +12,13 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.errors import CorruptionError, UnsupportedFormatError
 from cordwood.io.zstd_blocks import BLOCK_HEADER_BYTES, parse_block_header
-from cordwood.plan.copy_plan import Chunk
+from cordwood.plan.scatter import EncodedChunk
 
 _BLOSC_HEADER_BYTES = 16
 
 
 def decode_chunk(
-    chunk: Chunk, data: memoryview, scratch: Callable[[int], memoryview], *, name: str
+    chunk: EncodedChunk, data: memoryview, scratch: Callable[[int], memoryview], *, name: str
 ) -> memoryview:
     """The elements of a chunk, little-endian in C order, from its bytes as they are stored.
 
@@ -35,7 +35,7 @@ def decode_chunk(
         CorruptionError: it cannot be decoded, or to another size than its shape gives.
         UnsupportedFormatError: its compressor is unknown.
     """
-    spread, codec = chunk.spread, chunk.codec
+    spread, codec = chunk.scatter, chunk.codec
     size = spread.item_bytes
     for extent in spread.shape:
         size *= extent

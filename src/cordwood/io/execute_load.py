@@ -25,8 +25,8 @@ from cordwood.io.read_chunk import read_chunk
 from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.io.strided_copy import strided_copy
 from cordwood.io.threads import reading_threads, run_tasks
-from cordwood.plan.copy_plan import Spread
 from cordwood.plan.load_plan import ALIGNMENT, LoadPlan, Move
+from cordwood.plan.scatter import Scatter
 from cordwood.storage.open_files import ReadableFile
 
 _UNIT_BYTES = 4 << 20
@@ -93,7 +93,7 @@ def execute_load(
         def work(task: int) -> None:
             if task < len(units):
                 unit = units[task]
-                _read_unit(unit, files, views, scratch, plan.spreads, fresh)
+                _read_unit(unit, files, views, scratch, plan.scatters, fresh)
                 if meter is not None:
                     meter.advance(unit.stop - unit.start)
             else:
@@ -272,7 +272,7 @@ def _read_unit(
     files: Sequence[ReadableFile],
     buffers: list[memoryview],
     scratch: ScratchBuffer,
-    spreads: Sequence[Spread],
+    spreads: Sequence[Scatter],
     fresh: _FreshPages | None,
 ) -> None:
     layer, start, stop, first, last, digests = unit
@@ -296,7 +296,7 @@ def _read_unit(
 
 
 def _copy_out(
-    whole: memoryview, unit: _Unit, buffers: list[memoryview], spreads: Sequence[Spread]
+    whole: memoryview, unit: _Unit, buffers: list[memoryview], spreads: Sequence[Scatter]
 ) -> None:
     """Copy the bytes of a unit to where they belong. Plain and flat: it may run 20,000 times."""
     layer, start, stop, first, last, _ = unit

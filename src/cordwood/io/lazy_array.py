@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cordwood.index import Box
-from cordwood.plan.split_arrays import cut, element_range
-from cordwood.sharding.box import element_count, is_unbroken, shape_of, whole
+from cordwood.plan.split_arrays import element_range, split_array
+from cordwood.sharding.boxes import element_count, is_contiguous, shape_of, whole_box
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -67,10 +67,10 @@ class LazyArray:
 
     def within(self, box: Box) -> LazyArray:
         """A part of it, no more read than it."""
-        if box == whole(self.shape):
+        if box == whole_box(self.shape):
             return self
         read_into = None
-        if self._read_into is not None and is_unbroken(shape_of(box), self.shape):
+        if self._read_into is not None and is_contiguous(shape_of(box), self.shape):
             first = element_range(box, self.shape)[0] * self.dtype.itemsize
             read_into = partial(_shifted, self._read_into, first)
 
@@ -122,7 +122,7 @@ class LazyArray:
             yield self._window(number)[max(0, start - first) : stop - first].data
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        array = self._read(whole(self.shape))
+        array = self._read(whole_box(self.shape))
         return array if dtype is None and not copy else np.array(array, dtype, copy=copy)
 
     def _numbers(self, start: int, stop: int) -> range:
@@ -139,7 +139,9 @@ class LazyArray:
         rows = self._rows
         if rows > 1 and rows * math.prod(self.shape[1:]) * widest > _MAX_ROWS_BYTES:
             rows = 1
-        windows = list(cut(self.shape, item_bytes=widest, limit_bytes=WINDOW_BYTES, rows=rows))
+        windows = list(
+            split_array(self.shape, item_bytes=widest, limit_bytes=WINDOW_BYTES, rows=rows)
+        )
         self._starts = [element_range(box, self.shape)[0] * item for box in windows]
         largest = max((element_count(box) for box in windows), default=0) * widest
         self._most = _KEPT if largest <= WINDOW_BYTES else _KEPT_OF_LARGE

@@ -10,12 +10,12 @@ from cordwood.index import Digests
 from cordwood.io.check_blocks import check_blocks
 from cordwood.io.decode_chunk import decode_chunk
 from cordwood.io.strided_copy import strided_copy
-from cordwood.plan.copy_plan import Chunk
+from cordwood.plan.scatter import EncodedChunk
 from cordwood.storage.open_files import ReadableFile
 
 
 def read_chunk(
-    chunk: Chunk,
+    chunk: EncodedChunk,
     file: ReadableFile,
     digests: Digests | None,
     buffers: Sequence[memoryview],
@@ -50,4 +50,4 @@ def read_chunk(
         begin = max(low, digests.start)
         check_blocks(file.name, begin, [whole[begin - low :]], digests)
     data = whole[start - low : stop - low]
-    strided_copy(chunk.spread, decode_chunk(chunk, data, decoded, name=file.name), 0, buffers)
+    strided_copy(chunk.scatter, decode_chunk(chunk, data, decoded, name=file.name), 0, buffers)

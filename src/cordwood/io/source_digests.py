@@ -32,7 +32,7 @@ class SourceDigests(Sequence[Digests | None]):
         if isinstance(number, slice):
             return [self[i] for i in range(len(self))[number]]
         source = self._sources[number]
-        if source.digests is not None or source.sealed is None:
+        if source.digests is not None or source.header_digest is None:
             return source.digests
         if number not in self._fetched:
             if self._fetch is None:
@@ -51,7 +51,7 @@ def block_bytes(sources: Sequence[Source], *, verify: bool) -> list[int]:
         size = 0
         if verify and source.digests is not None:
             size = min(max(0, source.digests.block_bytes), MAX_BLOCK_BYTES)
-        elif verify and source.sealed is not None:
+        elif verify and source.header_digest is not None:
             size = BLOCK_BYTES
         sizes.append(size)
     return sizes

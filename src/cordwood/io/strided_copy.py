@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cordwood.plan.copy_plan import Spread, copies
+from cordwood.plan.scatter import Scatter, strided_copies
 
 # One type of each size, so that numpy moves whole elements, several at a time.
 _CARRIERS: dict[int, np.dtype] = {
@@ -20,13 +20,13 @@ _CARRIERS: dict[int, np.dtype] = {
 
 
 def strided_copy(
-    spread: Spread, data: memoryview, start: int, buffers: Sequence[memoryview]
+    spread: Scatter, data: memoryview, start: int, buffers: Sequence[memoryview]
 ) -> None:
     """Copy `data`, the stored array's bytes from `start` on, to where its parts go.
 
     Lets other threads run while it copies much.
     """
-    for item, shape, position, steps, buffer, target, target_steps in copies(
+    for item, shape, position, steps, buffer, target, target_steps in strided_copies(
         spread, start, start + len(data)
     ):
         carrier = _CARRIERS[item]

@@ -26,8 +26,8 @@ from cordwood.io.lazy_array import LazyArray
 from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.io.threads import run_tasks
 from cordwood.io.uninterruptible import StopCheck
-from cordwood.plan.chunk_files import ChunkFile, NewFile, SmallFile
-from cordwood.sharding.box import is_unbroken, shape_of, slices
+from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
+from cordwood.sharding.boxes import is_contiguous, shape_of, slices
 from cordwood.storage import syscalls
 from cordwood.storage.open_files import read_views, with_file_name
 from cordwood.storage.syscalls import close_all, open_into
@@ -50,7 +50,7 @@ class WrittenFile(NamedTuple):
 
 def write_new_files(
     folder: str,
-    files: Sequence[NewFile],
+    files: Sequence[PlannedFile],
     fetch: Callable[[int], Any],
     encode: Encoder | None,
     *,
@@ -152,7 +152,7 @@ def _hash(fd: int, scratch: ScratchBuffer, *, name: str) -> WrittenFile:
     return WrittenFile(size, b"".join(digests))
 
 
-def _bulk(file: NewFile) -> int:
+def _bulk(file: PlannedFile) -> int:
     """Its size, as far as it matters; small ones keep their order."""
     size = math.prod(file.shape) * file.itemsize if isinstance(file, ChunkFile) else 0
     return size if size >= _UNIT_BYTES else 0
@@ -173,7 +173,7 @@ def _flush(files: deque[tuple[str, list[int]]]) -> None:
 def _write(
     path: str,
     fd: int,
-    file: NewFile,
+    file: PlannedFile,
     leaves: _Leaves,
     encode: Encoder | None,
     scratch: ScratchBuffer,
@@ -245,7 +245,7 @@ def _write_units(
 
 def _leads(file: ChunkFile) -> bool:
     """Whether the elements of the box come first in the chunk, all padding after them."""
-    return is_unbroken(shape_of(file.box), file.shape)
+    return is_contiguous(shape_of(file.box), file.shape)
 
 
 def _padded(part: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -261,7 +261,7 @@ def _padded(part: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[An
 class _Leaves:
     """The leaves that chunk files take their elements from, each held from first to last use."""
 
-    def __init__(self, files: Sequence[NewFile], fetch: Callable[[int], Any]) -> None:
+    def __init__(self, files: Sequence[PlannedFile], fetch: Callable[[int], Any]) -> None:
         self._fetch = fetch
         self._lock = threading.Lock()
         self._left = Counter(file.leaf for file in files if isinstance(file, ChunkFile))

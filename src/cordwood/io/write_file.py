@@ -22,7 +22,7 @@ from cordwood.io.file_contents import FileContents
 from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.io.threads import InterruptSafeSemaphore, run_tasks
 from cordwood.io.uninterruptible import StopCheck, never_stop
-from cordwood.plan.file_plan import FilePlan, seal, segment_ends
+from cordwood.plan.file_plan import FilePlan, build_header, segment_offsets
 from cordwood.storage import syscalls
 from cordwood.storage.file_transaction import WritableFile, atomic_file
 
@@ -51,7 +51,7 @@ def write_file(
     Raises what `file_transaction.atomic_file` raises, and ValueError for a plan whose sizes
     disagree with each other or with the leaves.
     """
-    ends = segment_ends(plan)
+    ends = segment_offsets(plan)
     with atomic_file(path) as temporary:
         _fill(temporary, plan, ends, fetch, never_stop)
 
@@ -64,7 +64,7 @@ def fill_file(
     Raises OSError as the system does, ValueError as `write_file` does, and whatever `check` does,
     which is called every few MiB. Nothing is flushed.
     """
-    return _fill(file, plan, segment_ends(plan), fetch, check)
+    return _fill(file, plan, segment_offsets(plan), fetch, check)
 
 
 def _fill(
@@ -75,7 +75,7 @@ def _fill(
     check: StopCheck,
 ) -> bytes:
     digests = _write_data(file, plan, ends, FileContents(plan.segments, ends, fetch), check)
-    header = seal(plan, digests)
+    header = build_header(plan, digests)
     file.doing = "writing the header"
     file.write(memoryview(header), 0)
     found = os.fstat(file.fd).st_size
@@ -129,7 +129,7 @@ def _write_data(
             unit = scratch.of(stop - start)
             segment = bisect_right(ends, start) - 1
             leaves.fill(unit, segment, start - ends[segment])
-            if plan.seal is not None:
+            if plan.make_header is not None:
                 at = task * (_UNIT_BYTES // BLOCK_BYTES) * DIGEST_BYTES
                 for a in range(0, len(unit), BLOCK_BYTES):
                     values[at : at + DIGEST_BYTES] = digest_of(unit[a : a + BLOCK_BYTES])

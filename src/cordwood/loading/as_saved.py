@@ -11,7 +11,7 @@ from cordwood.keypath import KeyPath, format_path
 from cordwood.loading.match import Fit
 from cordwood.loading.nest_names import SEPARATORS, nest_names
 from cordwood.loading.restore import targets_as_saved
-from cordwood.tree.flatten import build
+from cordwood.tree.flatten import build_tree
 
 
 def fit_as_saved(index: Index, *, name: str, to: str | None, nest: bool) -> Fit:
@@ -37,13 +37,13 @@ def fit_as_saved(index: Index, *, name: str, to: str | None, nest: bool) -> Fit:
     if nest and separator is None:
         separator = _separator_of(paths, name)
     if not nest or separator is None:
-        return Fit(targets, paths, lambda values: build(index.structure, values))
+        return Fit(targets, paths, lambda values: build_tree(index.structure, values))
     if any(len(path) > 1 for path in paths):
         raise ValueError("nest=True is for names as they are; rename has made paths of some")
     paths = [tuple(separator.join(map(str, path)).split(separator)) for path in paths]
 
     def rebuild(values: Sequence[Any]) -> Any:
-        return nest_names(build(index.structure, values), separator, name)
+        return nest_names(build_tree(index.structure, values), separator, name)
 
     return Fit(targets, paths, rebuild)
 

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from cordwood import dtypes
 from cordwood.index import Inline, Leaf
-from cordwood.plan.load_boxes import Want
-from cordwood.sharding.box import element_count
+from cordwood.plan.load_boxes import BoxRequest
+from cordwood.sharding.boxes import element_count
 
 BUDGET_BYTES = 1 << 30  # of a group
 
 
-def groups_of(wants: Sequence[Want], budget_bytes: int) -> list[list[int]]:
+def groups_of(wants: Sequence[BoxRequest], budget_bytes: int) -> list[list[int]]:
     """Positions of wants in groups of at most so many bytes (or of one), by where they lie."""
     groups: list[list[int]] = []
     left = 0
@@ -30,7 +30,7 @@ def groups_of(wants: Sequence[Want], budget_bytes: int) -> list[list[int]]:
     return groups
 
 
-def wanted_bytes(want: Want) -> int:
+def wanted_bytes(want: BoxRequest) -> int:
     leaf, boxes = want
     return sum(map(element_count, boxes)) * dtypes.itemsize(leaf.dtype) if leaf.dtype else 0
 

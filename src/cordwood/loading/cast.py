@@ -10,7 +10,7 @@ from cordwood.errors import MismatchError
 from cordwood.index import Leaf, Naming
 from cordwood.keypath import KeyPath
 from cordwood.loading.leaf_target import Target
-from cordwood.plan.path_patterns import matching, path_name, pattern_name
+from cordwood.plan.path_patterns import match_patterns, path_name, pattern_name
 
 # A dtype for all floating arrays, or dtypes for those that patterns take.
 Cast: TypeAlias = str | type | Any | Mapping[str, Any]
@@ -70,7 +70,7 @@ def _by_pattern(
     problems = []
     for pattern, dtype in reversed(list(cast.items())):
         parsed = dtypes.parse(dtype)
-        matched = matching(names, pattern, naming=naming, where=where, option="cast")
+        matched = match_patterns(names, pattern, naming=naming, where=where, option="cast")
         arrays = [
             i for i, leaf in enumerate(leaves) if matched[i] and leaf.kind in _ARRAYS and leaf.dtype
         ]

@@ -14,7 +14,7 @@ from cordwood.io.allocate import allocate_bytes
 from cordwood.keypath import format_path
 from cordwood.loading.leaf_target import Target
 from cordwood.plan.load_plan import ALIGNMENT
-from cordwood.plan.transpose_leaves import permuted
+from cordwood.plan.transpose_leaves import permute_shape
 
 
 def inline_value(value: Any, target: Target) -> Any:
@@ -137,7 +137,9 @@ def _limits(array: np.ndarray[Any, Any]) -> tuple[float, float] | None:
 def transpose_copy(array: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """Return the array with its axes in that order, in C order in memory of its own."""
     memory = allocate_bytes(array.nbytes, alignment=ALIGNMENT)
-    result: np.ndarray[Any, Any] = memory.view(array.dtype).reshape(permuted(array.shape, axes))
+    result: np.ndarray[Any, Any] = memory.view(array.dtype).reshape(
+        permute_shape(array.shape, axes)
+    )
     if axes != (1, 0):
         result[...] = array.transpose(axes)
         return result

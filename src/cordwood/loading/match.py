@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from cordwood.did_you_mean import Place, nearest_path, place_of
+from cordwood.did_you_mean import Nesting, find_nesting, nearest_path
 from cordwood.errors import MismatchError, counted
 from cordwood.index import ARRAY_KINDS, Index, Leaf, LeafSpec, Naming
 from cordwood.keypath import KeyPath, format_path
@@ -34,9 +34,9 @@ from cordwood.loading.match_hints import (
     variable,
 )
 from cordwood.loading.nest_names import SEPARATORS
-from cordwood.plan.leaf_text import described
-from cordwood.tree.flatten import Flat, flatten, unflatten
-from cordwood.tree.leaves import describe, is_static
+from cordwood.plan.leaf_text import leaf_text
+from cordwood.tree.flatten import FlatTree, flatten, unflatten
+from cordwood.tree.leaves import describe_leaf, is_static_leaf
 
 Missing: TypeAlias = Literal["error", "keep"]
 Extra: TypeAlias = Literal["error", "ignore"]
@@ -102,18 +102,18 @@ def fit(
     for i, (path, leaf_like) in enumerate(zip(flat.paths, flat.leaves, strict=True)):
         key = name_of(path, index.naming)
         leaf = stored.get(key)
-        if is_static(leaf_like):
+        if is_static_leaf(leaf_like):
             kept.add(key)
             if leaf is not None:
                 seen.add(key)
-                text = f"expected nothing for {leaf_like!r:.60} in `like`, found {described(leaf)}"
+                text = f"expected nothing for {leaf_like!r:.60} in `like`, found {leaf_text(leaf)}"
                 problems.append(Problem(key, f"{label_of(path)}: {text}"))
             continue
         if leaf is None and missing == "keep" and not is_abstract(leaf_like):
             kept.add(key)
             has_arrays = has_arrays or hasattr(leaf_like, "dtype")
             continue
-        spec = describe(path, leaf_like, abstract=True)
+        spec = describe_leaf(path, leaf_like, abstract=True)
         has_arrays = has_arrays or spec.kind in ARRAY_KINDS
         if key in seen:
             text = f"{label_of(path)}: another leaf of `like` has the name {key!r} too"
@@ -143,7 +143,7 @@ def fit(
     place = None
     if absent and len(absent) + len(kept) == len(flat.leaves) and index.naming not in SEPARATORS:
         paths = [path for _, path, _ in absent]
-        place = place_of(paths, list(left.values()), lambda path: name_of(path, index.naming))
+        place = find_nesting(paths, list(left.values()), lambda path: name_of(path, index.naming))
     passes_over = extra == "ignore" or not strict
     has_none = has_arrays and 0 < len(left) == len(stored)
     if has_none and passes_over and not problems:  # all of `like` would be kept
@@ -151,7 +151,7 @@ def fit(
     _tell_absent(problems, absent, left.values(), missing, place)
     if not passes_over:
         for key, path in left.items():
-            found = f"in the checkpoint ({described(stored[key])}), not in `like`"
+            found = f"in the checkpoint ({leaf_text(stored[key])}), not in `like`"
             problems.append(Problem(key, f"{label_of(path)}: {found}{_PASSES_OVER}"))
     if strict and index.naming not in SEPARATORS and index.structure != flat.structure:
         here = containers(index.structure, index.naming)
@@ -193,7 +193,7 @@ def _tell_absent(
     absent: Sequence[tuple[int, KeyPath, bool]],
     left: Collection[KeyPath],
     missing: Missing,
-    place: Place | None,
+    place: Nesting | None,
 ) -> None:
     """Fill in the texts of what is not stored, now that it is known what nothing has asked for."""
     names = [format_path(path) for path in left]
@@ -233,7 +233,7 @@ def _no_leaf(
     """Return the error of a load that would take nothing, and keep all of `like`."""
     place = None
     if naming not in SEPARATORS:
-        place = place_of(wanted, stored, lambda path: name_of(path, naming))
+        place = find_nesting(wanted, stored, lambda path: name_of(path, naming))
     hint = f"the names differ: {RENAME}" if place is None else elsewhere(place)
     selected = " as it is selected" if is_part else ""
     return MismatchError(
@@ -243,7 +243,7 @@ def _no_leaf(
 
 
 def _leaves_for_containers(
-    flat: Flat,
+    flat: FlatTree,
     naming: Naming,
     stored: Mapping[Any, Leaf],
     here: Mapping[Any, Container],
@@ -254,11 +254,11 @@ def _leaves_for_containers(
     """Return a problem for each place where one side has a leaf and the other a container."""
     names = [name_of(path, naming) for path in flat.paths]
     wanted = {
-        name: described(describe(path, leaf, abstract=True))
+        name: leaf_text(describe_leaf(path, leaf, abstract=True))
         for name, path, leaf in zip(names, flat.paths, flat.leaves, strict=True)
-        if name in here and not is_static(leaf)
+        if name in here and not is_static_leaf(leaf)
     }
-    found = {key: described(leaf) for key, leaf in stored.items() if key in there}
+    found = {key: leaf_text(leaf) for key, leaf in stored.items() if key in there}
     problems = leaves_for_containers(here, there, found, wanted, missing=keeps)
     return [
         problem._replace(text=problem.text + variable(problem.name, stored, set(names)))
@@ -296,7 +296,7 @@ def _absence(close: str | None, missing: Missing, unwanted: bool) -> str:
     return what if missing == "keep" else f"{what}{_KEEPS}"
 
 
-def _take_apart(like: Any, naming: Naming) -> tuple[Flat, Callable[[Sequence[Any]], Any]]:
+def _take_apart(like: Any, naming: Naming) -> tuple[FlatTree, Callable[[Sequence[Any]], Any]]:
     if naming == "strings":
         from cordwood.state_dict.state_dicts import from_state_dict, to_state_dict
 
@@ -312,7 +312,7 @@ def difference(leaf: Leaf, spec: LeafSpec, *, strict: bool, cast: bool) -> str |
     keys = "prng_key" in (leaf.kind, spec.kind)
     if arrays == (True, True) and not keys and leaf[2:4] == spec[2:4]:  # shape and dtype
         return None  # most leaves: no text is made for them
-    expected = f"expected {described(spec)}, found {described(leaf)}"
+    expected = f"expected {leaf_text(spec)}, found {leaf_text(leaf)}"
     if keys and (leaf.kind != spec.kind or leaf.prng_impl != spec.prng_impl):
         return expected + about_keys(leaf, spec)
     if arrays == (True, True):

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from cordwood.did_you_mean import Place
+from cordwood.did_you_mean import Nesting
 from cordwood.index import Leaf, LeafSpec, Naming
 from cordwood.keypath import KeyPath, format_path
 from cordwood.plan.path_patterns import path_name
-from cordwood.plan.transpose_leaves import transposition
+from cordwood.plan.transpose_leaves import find_transposition
 
 RENAME = "use rename= (docs/hugging-face.md)"
 APART = f"no leaf has the same name: {RENAME}"
@@ -38,7 +38,7 @@ def transpositions(
     """
     turned = {}
     for number, (leaf, spec) in misshapen.items():
-        axes = transposition(leaf.shape, spec.shape)
+        axes = find_transposition(leaf.shape, spec.shape)
         if axes is not None and not {leaf.kind, spec.kind} - {"jax", "numpy"}:
             turned[number] = leaf, axes
     if not turned:
@@ -136,7 +136,7 @@ def variable(name: Any, stored: Collection[Any], wanted: Collection[Any]) -> str
     return ""
 
 
-def elsewhere(place: Place) -> str:
+def elsewhere(place: Nesting) -> str:
     """Return how to load a tree that is a part of the other one."""
     name = format_path(place.container)
     if place.is_deeper:

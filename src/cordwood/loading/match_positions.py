@@ -12,10 +12,10 @@ from cordwood.errors import counted
 from cordwood.index import Index, Leaf, LeafKind, LeafSpec
 from cordwood.loading.match import Fit, difference, mismatch, target_of
 from cordwood.loading.match_containers import label_of
-from cordwood.plan.leaf_text import described
+from cordwood.plan.leaf_text import leaf_text
 from cordwood.tree.flatten import flatten, unflatten
 from cordwood.tree.jax_order import jax_order
-from cordwood.tree.leaves import describe
+from cordwood.tree.leaves import describe_leaf
 
 # What a Python number is stored as.
 _STORED_AS: Mapping[LeafKind, tuple[str, ...]] = {
@@ -44,7 +44,7 @@ def fit_positions(
     targets = []
     for i, leaf in zip(order, index.leaves, strict=False):
         path = flat.paths[i]
-        spec = describe(path, flat.leaves[i], abstract=True)
+        spec = describe_leaf(path, flat.leaves[i], abstract=True)
         leaf = _as_key(leaf._replace(key_path=path), spec)
         problem = _difference(leaf, spec, strict=strict, cast=cast)
         if problem:
@@ -93,4 +93,4 @@ def _count(index: Index, names: Sequence[str]) -> str:
     text = f"expected {counted(len(names), 'array')} and numbers, found {found} in the file: "
     if first < len(names):
         return f"{text}{names[first]} is the first that is not there"
-    return f"{text}array {first}, {described(index.leaves[first])}, is the first one too many"
+    return f"{text}array {first}, {leaf_text(index.leaves[first])}, is the first one too many"

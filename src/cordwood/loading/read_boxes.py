@@ -14,15 +14,15 @@ from cordwood.index import Box, Encoded, Leaf, Pieces, Span
 from cordwood.io.source_digests import block_bytes
 from cordwood.loading.bit_packing import decode
 from cordwood.loading.read_context import Reading
-from cordwood.plan.copy_plan import Codec
-from cordwood.plan.load_boxes import Want, plan_boxes
-from cordwood.sharding.box import shape_of, slices, whole
+from cordwood.plan.load_boxes import BoxRequest, plan_boxes
+from cordwood.plan.scatter import Codec
+from cordwood.sharding.boxes import shape_of, slices, whole_box
 from cordwood.storage.open_files import ReadableFile
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-def read_boxes(reading: Reading, wants: Sequence[Want]) -> list[list[Array]]:
+def read_boxes(reading: Reading, wants: Sequence[BoxRequest]) -> list[list[Array]]:
     """The arrays of boxes of leaves; of each want, one for each box.
 
     Eager arrays own their memory, or share an allocation with others, and are writable. Mapped
@@ -78,7 +78,7 @@ def _is_one_raw_range(leaf: Leaf) -> bool:
     if not isinstance(storage, Pieces) or storage.encoding != "raw" or len(storage.pieces) != 1:
         return False
     where = storage.pieces[0].where
-    return isinstance(where, Span) or where == whole(leaf.shape)
+    return isinstance(where, Span) or where == whole_box(leaf.shape)
 
 
 def _mapped(leaf: Leaf, boxes: Sequence[Box], files: Sequence[ReadableFile]) -> list[Array]:
@@ -96,7 +96,7 @@ def _part(array: Array, box: Box) -> Array:
     return part
 
 
-def _as_bytes(want: Want) -> Want:
+def _as_bytes(want: BoxRequest) -> BoxRequest:
     """Of elements that are packed into fewer bytes, all bytes are wanted."""
     leaf = want.leaf
     if not isinstance(leaf.storage, Pieces) or leaf.storage.encoding in ("raw", "swapped"):
@@ -108,14 +108,14 @@ def _as_bytes(want: Want) -> Want:
         pieces.append(piece._replace(where=Span(end, end + piece.length)))
         end += piece.length
     packed = leaf._replace(shape=(size,), dtype="uint8", storage=Pieces(tuple(pieces)))
-    return Want(packed, (whole((size,)),))
+    return BoxRequest(packed, (whole_box((size,)),))
 
 
-def _unpacked(raw: Array, want: Want) -> list[Array]:
+def _unpacked(raw: Array, want: BoxRequest) -> list[Array]:
     leaf = want.leaf
     assert isinstance(leaf.storage, Pieces)
     array = decode(raw, leaf.storage.encoding, leaf.shape, leaf.dtype)
-    if list(want.boxes) == [whole(leaf.shape)]:
+    if list(want.boxes) == [whole_box(leaf.shape)]:
         return [array]
     return [_part(array, box).copy() for box in want.boxes]
 

@@ -12,7 +12,7 @@ from cordwood.api.checkpoint import Checkpoint
 from cordwood.index import Box, Leaf
 from cordwood.loading.read_boxes import read_boxes
 from cordwood.loading.read_context import Reading
-from cordwood.plan.load_boxes import Want
+from cordwood.plan.load_boxes import BoxRequest
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -30,5 +30,5 @@ def read_parts(checkpoint: Checkpoint, parts: Sequence[tuple[Leaf, Box]]) -> lis
     wants = []
     for _, group in groupby(parts, key=lambda part: id(part[0])):
         some = list(group)
-        wants.append(Want(some[0][0], tuple([box for _, box in some])))
+        wants.append(BoxRequest(some[0][0], tuple([box for _, box in some])))
     return [array for arrays in read_boxes(reading, wants) for array in arrays]

@@ -17,10 +17,10 @@ from cordwood.loading.leaf_conversion import as_kind, convert, inline_value, tra
 from cordwood.loading.leaf_target import Target
 from cordwood.loading.read_boxes import read_boxes
 from cordwood.loading.read_context import Reading
-from cordwood.plan.load_boxes import Want
-from cordwood.plan.transpose_leaves import permuted, stored_box
-from cordwood.sharding.box import whole
-from cordwood.sharding.sharding_errors import unfit
+from cordwood.plan.load_boxes import BoxRequest
+from cordwood.plan.transpose_leaves import permute_shape, stored_box
+from cordwood.sharding.boxes import whole_box
+from cordwood.sharding.sharding_errors import explain_sharding_error
 
 Array: TypeAlias = np.ndarray[Any, Any]
 DeviceBoxes: TypeAlias = Mapping[int, Mapping[Any, Box]]  # by position; by device
@@ -55,7 +55,7 @@ def device_boxes(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:
     for i in placed:
         leaf, kind, _, _, given, axes = targets[i]
         impl = leaf.prng_impl if kind == "prng_key" else None
-        shape = leaf.shape if axes is None else permuted(leaf.shape, axes)
+        shape = leaf.shape if axes is None else permute_shape(leaf.shape, axes)
         key = given, shape, impl, axes
         if key not in known:
             sharding = sharding_of(given)
@@ -68,7 +68,7 @@ def device_boxes(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:
                 else:
                     known[key] = None
             except (ValueError, IndexError) as e:
-                what = unfit(shape, sharding, None, e)
+                what = explain_sharding_error(shape, sharding, None, e)
                 problems.append(f"  {format_path(leaf.key_path) or 'the root'}: {what}")
                 continue
         boxes = known[key]
@@ -123,16 +123,16 @@ def restore_boxes(
     return values
 
 
-def _want(leaf: Leaf, boxes: Mapping[Any, Box] | None) -> Want:
+def _want(leaf: Leaf, boxes: Mapping[Any, Box] | None) -> BoxRequest:
     if boxes is None:
-        return Want(leaf, (whole(leaf.shape),))
-    return Want(leaf, tuple(dict.fromkeys(boxes.values())))
+        return BoxRequest(leaf, (whole_box(leaf.shape),))
+    return BoxRequest(leaf, tuple(dict.fromkeys(boxes.values())))
 
 
 def _restore(
     reading: Reading,
     targets: Sequence[Target],
-    wants: Sequence[Want],
+    wants: Sequence[BoxRequest],
     boxes: DeviceBoxes,
     *,
     alias: bool,
@@ -164,7 +164,7 @@ def _put(
     values: list[Any],
     puts: Sequence[int],
     targets: Sequence[Target],
-    wants: Sequence[Want],
+    wants: Sequence[BoxRequest],
     boxes: DeviceBoxes,
     *,
     alias: bool,
@@ -184,7 +184,7 @@ def _put(
         if i in boxes:
             arrays = _by_device(wants[i].boxes, values[i], boxes[i])
             sharding = sharding_of(given)
-            shape = leaf.shape if axes is None else permuted(leaf.shape, axes)
+            shape = leaf.shape if axes is None else permute_shape(leaf.shape, axes)
             shards = Shards(shape, arrays, sharding, dtypes.to_numpy(dtype), weak_type, impl)
             values[i] = put_shards(shards, alias=alias)
             if given is not sharding:  # a layout of its own

@@ -10,7 +10,7 @@ import numpy as np
 
 from cordwood.encoding.digests import BLOCK_BYTES
 from cordwood.index import Box
-from cordwood.plan.byte_ranges import pitches
+from cordwood.plan.byte_ranges import byte_strides
 from cordwood.plan.load_boxes import RANGE_PRICE_BYTES
 
 _SKIP_BYTES = BLOCK_BYTES + RANGE_PRICE_BYTES  # a step over less is read
@@ -45,7 +45,7 @@ def select(shape: Sequence[int], key: Any, *, item_bytes: int) -> Selection:
     keys = key if isinstance(key, tuple) else (key,)
     lengths = [_axes_of(each) for each in keys]
     missing = len(shape) - sum(lengths)
-    steps = pitches(shape, item_bytes)
+    steps = byte_strides(shape, item_bytes)
     axes: list[_Axis] = []
     rest: list[Any] = []
     for each, length in zip(keys, lengths, strict=True):

@@ -12,7 +12,7 @@ from cordwood.index import LeafKind
 from cordwood.keypath import DictKey, KeyPath, format_path
 from cordwood.loading.leaf_target import Target
 from cordwood.sharding.partition_rules import Rules, spec_for
-from cordwood.sharding.sharding_errors import unfit
+from cordwood.sharding.sharding_errors import explain_sharding_error
 from cordwood.tree.flatten import flatten
 
 _PLACED = frozenset({"jax", "numpy", "prng_key"})  # scalars stay as they are
@@ -156,7 +156,7 @@ def _sharding(given: Any, mesh: Any, shape: tuple[int, ...], name: str) -> Any:
             given = plain = jax.sharding.NamedSharding(mesh, given)
         plain.shard_shape(shape)
     except ValueError as e:
-        raise _Unfit(unfit(shape, given, mesh, e)) from e
+        raise _Unfit(explain_sharding_error(shape, given, mesh, e)) from e
     return given
 
 

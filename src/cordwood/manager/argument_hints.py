@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from cordwood.did_you_mean import nearest
+from cordwood.did_you_mean import nearest_name
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -77,7 +77,7 @@ def refuse_arguments(call: str, unknown: Iterable[str], known: Iterable[str]) ->
     """
     names = list(known)
     for name in unknown:
-        close = nearest(name, names)
+        close = nearest_name(name, names)
         if name in ARGUMENTS:
             hint = f"use {ARGUMENTS[name]}"
         elif close is not None:

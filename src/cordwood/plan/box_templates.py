@@ -14,10 +14,16 @@ from typing import NamedTuple
 from cordwood import dtypes
 from cordwood.errors import FormatError, LimitError
 from cordwood.index import Box, Encoded, Inline, Leaf, Piece, Pieces, Span
-from cordwood.plan.byte_ranges import Runs, byte_ranges, pitches, runs, tiles
-from cordwood.plan.copy_plan import Chunk, Codec, Part, Spread
+from cordwood.plan.byte_ranges import (
+    ContiguousRuns,
+    byte_ranges,
+    byte_strides,
+    contiguous_runs,
+    is_tiling,
+)
 from cordwood.plan.load_plan import Move
-from cordwood.sharding.box import element_count, intersect, shape_of
+from cordwood.plan.scatter import BoxDestination, Codec, EncodedChunk, Scatter
+from cordwood.sharding.boxes import element_count, intersect, shape_of
 
 RUN_BYTES = 64 << 10  # a shorter run is read with its neighbours, and copied
 MAX_CHUNK_RATIO = 1 << 16  # more than any codec's: how much larger a chunk may be decoded
@@ -28,8 +34,8 @@ class Template(NamedTuple):
     offsets and positions count from where those begin."""
 
     moves: tuple[Move, ...]
-    spreads: tuple[Spread, ...]
-    chunks: tuple[Chunk, ...]
+    scatters: tuple[Scatter, ...]
+    chunks: tuple[EncodedChunk, ...]
 
 
 class _Stored(NamedTuple):
@@ -66,7 +72,7 @@ def make_template(
     assert not isinstance(storage, Inline)
     item = dtypes.itemsize(leaf.dtype)
     parts = [
-        Part(box, number, 0, pitches(shape_of(box), item))
+        BoxDestination(box, number, 0, byte_strides(shape_of(box), item))
         for number, box in enumerate(boxes)
         if element_count(box)
     ]
@@ -83,13 +89,13 @@ def make_template(
         if not within:
             continue
         if isinstance(storage, Encoded):
-            spread = Spread(storage.chunk_shape, item, tuple(within))
+            spread = Scatter(storage.chunk_shape, item, tuple(within))
             codec = codecs[storage.codec]
-            work.chunks.append(Chunk(number, 0, piece.length, codec, leaf.dtype, spread))
+            work.chunks.append(EncodedChunk(number, 0, piece.length, codec, leaf.dtype, spread))
         else:
             work.read([_Stored(number, shape_of(piece.where), 0, piece.length)], within)
     for part, found in zip(parts, covered, strict=True):
-        if not tiles(found, part.box):
+        if not is_tiling(found, part.box):
             raise FormatError(
                 f"{name}: expected pieces that make up "
                 f"{list(zip(part.box.start, part.box.stop, strict=True))}, found "
@@ -110,13 +116,13 @@ class _Work:
         self.price_bytes = price_bytes
         self.apart = apart  # bytes that two boxes want are read once and copied
         self.moves: list[Move] = []
-        self.spreads: list[Spread] = []
-        self.chunks: list[Chunk] = []
+        self.scatters: list[Scatter] = []
+        self.chunks: list[EncodedChunk] = []
 
     def template(self) -> Template:
-        return Template(tuple(self.moves), tuple(self.spreads), tuple(self.chunks))
+        return Template(tuple(self.moves), tuple(self.scatters), tuple(self.chunks))
 
-    def read(self, stored: Sequence[_Stored], parts: Sequence[Part]) -> None:
+    def read(self, stored: Sequence[_Stored], parts: Sequence[BoxDestination]) -> None:
         """Read parts of an array of which `stored` are ranges."""
         item, shape = self.item, stored[0].shape
         found = [_runs(part, shape, item) for part in parts] if self.apart else [None]
@@ -126,8 +132,8 @@ class _Work:
                 for piece in stored:
                     self.moves += _moves(piece, part, each, item)
             return
-        spread = ~len(self.spreads)
-        self.spreads.append(Spread(shape, item, tuple(parts)))
+        spread = ~len(self.scatters)
+        self.scatters.append(Scatter(shape, item, tuple(parts)))
         boxes = [part.box for part in parts]
         ranges: dict[int, list[tuple[int, int]]] = {}
         for piece in stored:
@@ -158,15 +164,17 @@ def _spans(leaf: Leaf, pieces: Sequence[Piece], item: int, *, name: str) -> list
     return stored
 
 
-def _runs(part: Part, shape: tuple[int, ...], item: int) -> Runs | None:
-    steps = pitches(shape, item)
+def _runs(part: BoxDestination, shape: tuple[int, ...], item: int) -> ContiguousRuns | None:
+    steps = byte_strides(shape, item)
     extent = shape_of(part.box)
-    return runs(extent, steps, part.steps, item_bytes=item, least_bytes=RUN_BYTES)
+    return contiguous_runs(extent, steps, part.steps, item_bytes=item, least_bytes=RUN_BYTES)
 
 
-def _moves(piece: _Stored, part: Part, found: Runs, item: int) -> Iterator[Move]:
+def _moves(
+    piece: _Stored, part: BoxDestination, found: ContiguousRuns, item: int
+) -> Iterator[Move]:
     """The runs of a part as moves, so far as the piece holds them."""
-    first = sum(map(int.__mul__, part.box.start, pitches(piece.shape, item)))
+    first = sum(map(int.__mul__, part.box.start, byte_strides(piece.shape, item)))
     for start, position in found.starts:
         start += first
         a, b = max(start, piece.start), min(start + found.length, piece.stop)
@@ -227,7 +235,9 @@ def _check_chunk(
         )
 
 
-def _common(where: Box, parts: Sequence[Part], covered: Sequence[list[Box]]) -> Iterator[Part]:
+def _common(
+    where: Box, parts: Sequence[BoxDestination], covered: Sequence[list[Box]]
+) -> Iterator[BoxDestination]:
     """What a stored box holds of each part, by its own indices; noted in `covered`."""
     for part, found in zip(parts, covered, strict=True):
         common = intersect(where, part.box)
@@ -241,10 +251,10 @@ def _common(where: Box, parts: Sequence[Part], covered: Sequence[list[Box]]) -> 
             tuple(map(int.__sub__, common.start, where.start)),
             tuple(map(int.__sub__, common.stop, where.start)),
         )
-        yield Part(here, part.buffer, position, part.steps)
+        yield BoxDestination(here, part.buffer, position, part.steps)
 
 
-def _are_apart(parts: Sequence[Part]) -> bool:
+def _are_apart(parts: Sequence[BoxDestination]) -> bool:
     """Whether no two parts share an element: bytes that two want are read once and copied."""
     return not any(
         intersect(part.box, other.box) for i, part in enumerate(parts) for other in parts[:i]

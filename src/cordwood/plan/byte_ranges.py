@@ -10,14 +10,14 @@ from typing import NamedTuple, TypeAlias
 
 from cordwood.errors import LimitError
 from cordwood.index import Box
-from cordwood.sharding.box import element_count, shape_of
+from cordwood.sharding.boxes import element_count, shape_of
 
 Range: TypeAlias = tuple[int, int]  # start and stop, in bytes, from the start of the array
 
 _MAX_CORNERS = 1 << 20
 
 
-def pitches(shape: Sequence[int], item_bytes: int) -> tuple[int, ...]:
+def byte_strides(shape: Sequence[int], item_bytes: int) -> tuple[int, ...]:
     """How many bytes lie from one index to the next along each axis, in C order.
 
     >>> pitches((4, 3), 2)
@@ -31,21 +31,21 @@ def pitches(shape: Sequence[int], item_bytes: int) -> tuple[int, ...]:
     return tuple(reversed(found))
 
 
-class Runs(NamedTuple):
+class ContiguousRuns(NamedTuple):
     """A box that lies in two arrays, as runs of bytes that are unbroken in both."""
 
     length: int  # of each, in bytes
     starts: tuple[tuple[int, int], ...]  # of each, from where the box begins in the two
 
 
-def runs(
+def contiguous_runs(
     extent: Sequence[int],
     steps: Sequence[int],
     other_steps: Sequence[int],
     *,
     item_bytes: int,
     least_bytes: int,
-) -> Runs | None:
+) -> ContiguousRuns | None:
     """The runs of a box in two arrays, if it is a single one or they are long.
 
     Args:
@@ -73,7 +73,7 @@ def runs(
         (sum(map(int.__mul__, index, steps)), sum(map(int.__mul__, index, other_steps)))
         for index in product(*map(range, outer))
     ]
-    return Runs(length, tuple(starts))
+    return ContiguousRuns(length, tuple(starts))
 
 
 def byte_ranges(
@@ -90,7 +90,7 @@ def byte_ranges(
     >>> byte_ranges((4, 10), [Box((0, 2), (4, 5))], item_bytes=1, gap_bytes=8)
     [(2, 35)]
     """
-    steps = pitches(shape, item_bytes)
+    steps = byte_strides(shape, item_bytes)
 
     def within(axis: int, some: Sequence[Box]) -> list[Range]:
         """The ranges of one index along each axis before `axis`."""
@@ -133,7 +133,7 @@ def flat_boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
     [Box(start=(0, 2), stop=(1, 4)), Box(start=(1, 0), stop=(3, 4))]
     """
     axes = len(shape)
-    steps = pitches(shape, 1)
+    steps = byte_strides(shape, 1)
     while start < stop:
         # The outermost axis whose next whole index is met; inside it all lies one after another.
         axis = 0
@@ -155,7 +155,7 @@ def flat_boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
         start += count * steps[axis]
 
 
-def tiles(parts: Sequence[Box], box: Box) -> bool:
+def is_tiling(parts: Sequence[Box], box: Box) -> bool:
     """Whether the parts, boxes within `box`, cover it, and none of it twice.
 
     Raises LimitError for many parts that are no grid, along many axes.

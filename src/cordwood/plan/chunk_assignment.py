@@ -9,14 +9,14 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from math import prod
 
-from cordwood.plan.chunk_files import ChunkFile, NewFile
-from cordwood.sharding.box import element_count
-from cordwood.sharding.shard_map import ShardMap
+from cordwood.plan.chunk_files import ChunkFile, PlannedFile
+from cordwood.sharding.boxes import element_count
+from cordwood.sharding.shard_grid import ShardGrid
 
 SMALL_BYTES = 1 << 20  # of an array that is not worth a file for each shard
 
 
-def joined(shards: ShardMap, itemsize: int) -> ShardMap:
+def merge_small_shards(shards: ShardGrid, itemsize: int) -> ShardGrid:
     """How the chunks of an array are cut: as its shards are.
 
     Or not at all, where it is small and some process has all of it: half the files of a large
@@ -27,11 +27,11 @@ def joined(shards: ShardMap, itemsize: int) -> ShardMap:
     common = set.intersection(*map(set, shards.holders))
     if not common:
         return shards
-    return ShardMap(shards.shape, ((0,),) * len(shards.shape), (tuple(sorted(common)),))
+    return ShardGrid(shards.shape, ((0,),) * len(shards.shape), (tuple(sorted(common)),))
 
 
-def writers(
-    files: Sequence[NewFile], shards: Sequence[ShardMap], *, process_count: int
+def assign_chunk_files(
+    files: Sequence[PlannedFile], shards: Sequence[ShardGrid], *, process_count: int
 ) -> list[int]:
     """The process that writes each file.
 
@@ -66,15 +66,15 @@ def writers(
     return found
 
 
-def _holders(file: ChunkFile, shards: ShardMap) -> tuple[int, ...]:
+def _holders(file: ChunkFile, shards: ShardGrid) -> tuple[int, ...]:
     cell = 0
     for start, starts in zip(file.box.start, shards.cuts, strict=True):
         cell = cell * len(starts) + bisect_right(starts, start) - 1
     return shards.holders[cell]
 
 
-def bytes_of_leaves(
-    files: Sequence[NewFile], written_by: Sequence[int], process: int, leaf_count: int
+def chunk_bytes_of_leaves(
+    files: Sequence[PlannedFile], written_by: Sequence[int], process: int, leaf_count: int
 ) -> list[int]:
     """How many bytes of each leaf a process writes."""
     sizes = [0] * leaf_count

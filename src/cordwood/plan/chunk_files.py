@@ -27,4 +27,4 @@ class ChunkFile(NamedTuple):
     itemsize: int
 
 
-NewFile: TypeAlias = SmallFile | ChunkFile
+PlannedFile: TypeAlias = SmallFile | ChunkFile

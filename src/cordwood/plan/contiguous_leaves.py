@@ -11,7 +11,7 @@ from cordwood import dtypes
 from cordwood.index import Leaf, Piece, Pieces, Span
 from cordwood.plan.load_plan import Move
 from cordwood.plan.split_arrays import element_range
-from cordwood.sharding.box import is_unbroken, shape_of
+from cordwood.sharding.boxes import is_contiguous, shape_of
 
 
 class Extent(NamedTuple):
@@ -23,7 +23,7 @@ class Extent(NamedTuple):
     offset: int  # in bytes, from the start of the source
 
 
-def extents_of(leaf: Leaf) -> list[Extent] | None:
+def contiguous_extents(leaf: Leaf) -> list[Extent] | None:
     """Where the bytes of an array leaf lie, in their order.
 
     None where they have to be decoded, or where a piece holds elements that are apart in the
@@ -53,7 +53,7 @@ def extents_of(leaf: Leaf) -> list[Extent] | None:
     return found if end == math.prod(leaf.shape) * item else None
 
 
-def moves_within(extents: Sequence[Extent], start: int, stop: int) -> list[Move]:
+def plan_extent_moves(extents: Sequence[Extent], start: int, stop: int) -> list[Move]:
     """What fills one buffer with bytes start to stop of a leaf, in the order of the sources."""
     moves = []
     first = bisect_right(extents, start, key=lambda extent: extent.stop)
@@ -70,7 +70,7 @@ def _elements(piece: Piece, shape: tuple[int, ...]) -> tuple[int, int] | None:
     where = piece.where
     if isinstance(where, Span):
         return where
-    if len(where.start) != len(shape) or not is_unbroken(shape_of(where), shape):
+    if len(where.start) != len(shape) or not is_contiguous(shape_of(where), shape):
         return None
     ends = zip(where.start, where.stop, shape, strict=True)
     return element_range(where, shape) if all(0 <= a <= b <= n for a, b, n in ends) else None

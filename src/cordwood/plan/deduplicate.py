@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from cordwood.plan.file_assignment import Gap, Part
-from cordwood.plan.write_assignment import Share, Shares
+from cordwood.plan.cell_assignment import CellAssignment, CellRange
+from cordwood.plan.file_assignment import Gap, PackPart
 
-LIVE_PART = 2  # at least one byte in that many of a linked file is of the tree
-MIN_SETTLED_BYTES = 1 << 20  # fewer that do not change are not worth a file without the others
-NOBODY = -1  # the leaf of a cell that the tree does not have
+MAX_BYTES_PER_LIVE_BYTE = 2  # at least one byte in that many of a linked file is of the tree
+MIN_UNCHANGED_BYTES = 1 << 20  # fewer that do not change are not worth a file without the others
+UNUSED = -1  # the leaf of a cell that the tree does not have
 _SAMPLE = 64  # cells: where all of them have changed, no other is looked at
 _UNSEEN_PART = (
     64  # of a file: so little of it, in its smallest cells, is not worth looks of its own
@@ -30,33 +30,33 @@ class StoredCell(NamedTuple):
     length: int
 
 
-def cells_of_process(shares: Shares, process: int) -> set[tuple[int, int]]:
+def cells_of_process(shares: CellAssignment, process: int) -> set[tuple[int, int]]:
     """The cells that a process writes: leaf, and number of the cell."""
     return {
         (leaf, cell)
-        for number, cell, start, stop, _ in shares.of_process[process]
+        for number, cell, start, stop, _ in shares.by_process[process]
         for leaf in shares.groups[number].leaves[start:stop]
     }
 
 
-def is_worth_a_link(cells: Sequence[StoredCell], same: Collection[int]) -> bool:
+def should_link(cells: Sequence[StoredCell], same: Collection[int]) -> bool:
     """Whether a file is to be linked of whose cells those at the positions `same` are unchanged."""
     live = sum([cells[i].length for i in same])
-    return live > 0 and live * LIVE_PART >= sum([cell.length for cell in cells])
+    return live > 0 and live * MAX_BYTES_PER_LIVE_BYTE >= sum([cell.length for cell in cells])
 
 
-def is_worth_a_file(sizes: Iterable[int]) -> bool:
+def should_separate_unchanged(sizes: Iterable[int]) -> bool:
     """Whether cells that have not changed, but are written anew, get files of their own."""
-    return sum(sizes) >= MIN_SETTLED_BYTES
+    return sum(sizes) >= MIN_UNCHANGED_BYTES
 
 
-def peek_order(cells: Sequence[StoredCell]) -> tuple[list[int], list[int]]:
+def comparison_order(cells: Sequence[StoredCell]) -> tuple[list[int], list[int]]:
     """In which order to look whether cells have changed: positions.
 
     The first ones are a sample: if all of these have changed, there is no need to go on. The
     smallest cells, which hold next to nothing together, are in neither list.
     """
-    order = [i for i, cell in enumerate(cells) if cell.leaf != NOBODY and cell.length]
+    order = [i for i, cell in enumerate(cells) if cell.leaf != UNUSED and cell.length]
     order.sort(key=lambda i: (-cells[i].length, i))
     unseen = sum([cell.length for cell in cells]) // _UNSEEN_PART
     while len(order) > _SAMPLE and cells[order[-1]].length <= unseen:
@@ -65,21 +65,21 @@ def peek_order(cells: Sequence[StoredCell]) -> tuple[list[int], list[int]]:
     return order[::step], [i for n, i in enumerate(order) if n % step]
 
 
-def linked_parts(cells: Sequence[StoredCell], same: Collection[int]) -> tuple[Part | Gap, ...]:
+def linked_parts(cells: Sequence[StoredCell], same: Collection[int]) -> tuple[PackPart | Gap, ...]:
     """What the index says of a linked file: the cells at the positions `same`, and gaps.
 
     Args:
         cells: what lies in the file from the end of its header on, without gaps between them.
         same: positions of cells that the tree has.
     """
-    parts: list[Part | Gap] = []
+    parts: list[PackPart | Gap] = []
     leaves: list[int] = []
     number = gap = 0
 
     def finish() -> None:
         nonlocal gap
         if leaves:
-            parts.append(Part(tuple(leaves), number))
+            parts.append(PackPart(tuple(leaves), number))
             leaves.clear()
         if gap:
             parts.append(Gap(gap))
@@ -100,24 +100,28 @@ def linked_parts(cells: Sequence[StoredCell], same: Collection[int]) -> tuple[Pa
     return tuple(parts)
 
 
-def without(
-    shares: Shares, own: Sequence[Share], cells: Collection[tuple[int, int]]
-) -> tuple[Share, ...]:
+def exclude_cells(
+    shares: CellAssignment, own: Sequence[CellRange], cells: Collection[tuple[int, int]]
+) -> tuple[CellRange, ...]:
     """Shares of a process less some cells, each a leaf and a number."""
     return _filtered(shares, own, frozenset(cells), kept=False)
 
 
-def only(
-    shares: Shares, own: Sequence[Share], cells: Collection[tuple[int, int]]
-) -> tuple[Share, ...]:
+def include_cells(
+    shares: CellAssignment, own: Sequence[CellRange], cells: Collection[tuple[int, int]]
+) -> tuple[CellRange, ...]:
     """Of the shares of a process those cells alone."""
     return _filtered(shares, own, frozenset(cells), kept=True)
 
 
 def _filtered(
-    shares: Shares, own: Sequence[Share], cells: frozenset[tuple[int, int]], *, kept: bool
-) -> tuple[Share, ...]:
-    found: list[Share] = []
+    shares: CellAssignment,
+    own: Sequence[CellRange],
+    cells: frozenset[tuple[int, int]],
+    *,
+    kept: bool,
+) -> tuple[CellRange, ...]:
+    found: list[CellRange] = []
     for share in own:
         begun: int | None = None
         leaves = shares.groups[share.group].leaves

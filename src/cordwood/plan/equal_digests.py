@@ -7,7 +7,7 @@ from cordwood.index import Digests
 _DIGEST_BYTES = 16
 
 
-def same_bytes(
+def have_equal_digests(
     one: Digests | None, at: int, other: Digests | None, other_at: int, length: int
 ) -> bool:
     """Whether two ranges are known to be equal.

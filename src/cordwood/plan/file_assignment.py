@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from heapq import merge
 from typing import NamedTuple, TypeAlias
 
+from cordwood.plan.cell_assignment import CellAssignment, CellRange, LeafGroup
 from cordwood.plan.data_order import data_order
-from cordwood.plan.write_assignment import Group, Share, Shares
 
 
 def shards_by_size(sizes: Sequence[int], most_bytes: int | None) -> list[list[int]]:
@@ -31,7 +31,7 @@ def shards_by_size(sizes: Sequence[int], most_bytes: int | None) -> list[list[in
     return shards
 
 
-class Part(NamedTuple):
+class PackPart(NamedTuple):
     """One cell of some leaves; in a file they follow one another in this order."""
 
     leaves: tuple[int, ...]  # ascending
@@ -47,7 +47,7 @@ class Gap(NamedTuple):
 class Pack(NamedTuple):
     """The contents of one file, in the order of its data."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[PackPart, ...]
     data_bytes: int
 
 
@@ -70,7 +70,7 @@ _Outline: TypeAlias = tuple[tuple[_Item, ...], ...]  # the items of each run
 _Known: TypeAlias = dict[tuple[_Outline, int], list[_Bin]]
 
 
-def packs_of_process(shares: Shares, process: int) -> tuple[Pack, ...]:
+def packs_of_process(shares: CellAssignment, process: int) -> tuple[Pack, ...]:
     """The files that one process writes: as large as `shares.sizes` says.
 
     What others could have written as well comes last. Within a file, arrays are in
@@ -78,21 +78,21 @@ def packs_of_process(shares: Shares, process: int) -> tuple[Pack, ...]:
     that differ in little but the numbers of their cells, and the index can say of all at once
     what they hold.
     """
-    return _packs(shares, shares.of_process[process], {})
+    return _packs(shares, shares.by_process[process], {})
 
 
-def packs_of_shares(shares: Shares, own: Sequence[Share]) -> tuple[Pack, ...]:
+def packs_of_ranges(shares: CellAssignment, own: Sequence[CellRange]) -> tuple[Pack, ...]:
     """As `packs_of_process`, of a part of what a process writes."""
     return _packs(shares, own, {})
 
 
-def packs_of_all(shares: Shares) -> list[tuple[Pack, ...]]:
+def packs_of_all(shares: CellAssignment) -> list[tuple[Pack, ...]]:
     """`packs_of_process` of each process, which share what is equal."""
     known: _Known = {}
-    return [_packs(shares, own, known) for own in shares.of_process]
+    return [_packs(shares, own, known) for own in shares.by_process]
 
 
-def _packs(shares: Shares, own: Sequence[Share], known: _Known) -> tuple[Pack, ...]:
+def _packs(shares: CellAssignment, own: Sequence[CellRange], known: _Known) -> tuple[Pack, ...]:
     groups, sizes = shares.groups, shares.sizes
     items: dict[tuple[bool, tuple[bool, int], int], list[_Item]] = {}
     for number, cell, start, stop, free in own:
@@ -111,7 +111,7 @@ def _packs(shares: Shares, own: Sequence[Share], known: _Known) -> tuple[Pack, .
             Pack(
                 tuple(
                     [
-                        Part(leaves, keys[run][2])
+                        PackPart(leaves, keys[run][2])
                         for leaves, run in sorted(runs, key=lambda run: keys[run.run][1])
                     ]
                 ),
@@ -123,7 +123,7 @@ def _packs(shares: Shares, own: Sequence[Share], known: _Known) -> tuple[Pack, .
 
 
 def _bins(
-    groups: Sequence[Group], outline: _Outline, forced: int, limit: int, known: _Known
+    groups: Sequence[LeafGroup], outline: _Outline, forced: int, limit: int, known: _Known
 ) -> list[_Bin]:
     """The first `forced` runs, which many processes have alike, and the rest after them."""
     common = known.get((outline[:forced], limit))
@@ -136,7 +136,7 @@ def _bins(
 
 
 def _split(
-    groups: Sequence[Group],
+    groups: Sequence[LeafGroup],
     outline: Sequence[tuple[int, Sequence[_Item]]],
     limit: int,
     begun: Sequence[_Bin],
@@ -157,6 +157,6 @@ def _split(
     return [*bins, _Bin(runs, total)] if runs else bins
 
 
-def _entries(groups: Sequence[Group], item: _Item) -> list[tuple[int, int]]:
+def _entries(groups: Sequence[LeafGroup], item: _Item) -> list[tuple[int, int]]:
     number, start, stop, size = item
     return [(leaf, size) for leaf in groups[number].leaves[start:stop]]

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from cordwood.index import Digests
 
 
-class Literal(NamedTuple):
+class LiteralBytes(NamedTuple):
     """Bytes that the format knows."""
 
     data: bytes
@@ -23,23 +23,23 @@ class LeafBytes(NamedTuple):
     stop: int
 
 
-Segment: TypeAlias = Literal | LeafBytes
+Segment: TypeAlias = LiteralBytes | LeafBytes
 
 
 class FilePlan(NamedTuple):
     """One file: `header_bytes` reserved in front, then the segments one after another.
 
-    Where `seal` is given, it is called with the digests of all bytes after the header and
+    Where `make_header` is given, it is called with the digests of all bytes after the header and
     returns the header, exactly `header_bytes` long; it is written last.
     """
 
     size_bytes: int
     segments: tuple[Segment, ...]
     header_bytes: int = 0
-    seal: Callable[[Digests], bytes] | None = None
+    make_header: Callable[[Digests], bytes] | None = None
 
 
-def segment_ends(plan: FilePlan) -> list[int]:
+def segment_offsets(plan: FilePlan) -> list[int]:
     """Where each segment begins, and where the last one ends, in bytes.
 
     Raises ValueError for a plan whose sizes disagree with each other.
@@ -49,17 +49,18 @@ def segment_ends(plan: FilePlan) -> list[int]:
         for segment in plan.segments
     ]
     ends = list(accumulate(lengths, initial=plan.header_bytes))
-    if ends[-1] != plan.size_bytes or (plan.seal is None) != (plan.header_bytes == 0):
+    if ends[-1] != plan.size_bytes or (plan.make_header is None) != (plan.header_bytes == 0):
         raise ValueError(
             f"a plan of {plan.size_bytes} bytes, but a header of {plan.header_bytes} "
-            f"({'no seal' if plan.seal is None else 'sealed'}) and its segments end at {ends[-1]}"
+            f"({'no' if plan.make_header is None else 'with'} make_header) and its segments end "
+            f"at {ends[-1]}"
         )
     return ends
 
 
-def seal(plan: FilePlan, digests: Digests) -> bytes:
+def build_header(plan: FilePlan, digests: Digests) -> bytes:
     """The header of a file, b"" where it has none; ValueError where it does not fill its place."""
-    header = b"" if plan.seal is None else plan.seal(digests)
+    header = b"" if plan.make_header is None else plan.make_header(digests)
     if len(header) != plan.header_bytes:
         raise ValueError(
             f"the seal returned {len(header)} bytes for a header of {plan.header_bytes}"

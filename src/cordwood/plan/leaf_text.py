@@ -5,7 +5,7 @@ from __future__ import annotations
 from cordwood.index import ARRAY_KINDS, Leaf, LeafSpec
 
 
-def described(value: Leaf | LeafSpec) -> str:
+def leaf_text(value: Leaf | LeafSpec) -> str:
     """Dtype and shape of an array, the kind of anything else.
 
     >>> described(LeafSpec(("w",), "numpy", (4, 8), "float32"))

@@ -19,22 +19,22 @@ from cordwood import dtypes
 from cordwood.index import Box, Encoded, Inline, Leaf, Piece, Pieces, Span
 from cordwood.keypath import format_path
 from cordwood.plan.box_templates import Template, check_pieces, make_template
-from cordwood.plan.copy_plan import Chunk, Codec, Part, Spread
 from cordwood.plan.load_plan import (
     ALIGNMENT,
-    OWN_BYTES,
+    OWN_BUFFER_BYTES,
     SLAB_BYTES,
     LoadPlan,
     Move,
     Placement,
     plan_pieces,
 )
-from cordwood.sharding.box import element_count, whole
+from cordwood.plan.scatter import BoxDestination, Codec, EncodedChunk, Scatter
+from cordwood.sharding.boxes import element_count, whole_box
 
 RANGE_PRICE_BYTES = 256 << 10  # what could be read in the time that another range takes
 
 
-class Want(NamedTuple):
+class BoxRequest(NamedTuple):
     """The boxes of a leaf that are wanted, each as an array of its own."""
 
     leaf: Leaf
@@ -42,7 +42,7 @@ class Want(NamedTuple):
 
 
 def plan_boxes(
-    wants: Sequence[Want], *, block_bytes: Sequence[int], codecs: Mapping[str, Codec]
+    wants: Sequence[BoxRequest], *, block_bytes: Sequence[int], codecs: Mapping[str, Codec]
 ) -> LoadPlan:
     """Plan the reading of boxes of leaves, in however many parts those are stored.
 
@@ -85,7 +85,9 @@ def plan_boxes(
     )
 
 
-def _as_stored(want: Want, counts: dict[tuple[Box, ...], list[int]]) -> Sequence[Piece] | None:
+def _as_stored(
+    want: BoxRequest, counts: dict[tuple[Box, ...], list[int]]
+) -> Sequence[Piece] | None:
     """The pieces of a leaf, where they are just the boxes that are wanted, in their order.
 
     `counts` is how many elements boxes have: most leaves are cut as others are.
@@ -95,7 +97,7 @@ def _as_stored(want: Want, counts: dict[tuple[Box, ...], list[int]]) -> Sequence
     if not isinstance(storage, Pieces) or not boxes or len(storage.pieces) != len(boxes):
         return None
     places, _, _, lengths = zip(*storage.pieces, strict=True)
-    if places != boxes and not (isinstance(places[0], Span) and boxes == (whole(leaf.shape),)):
+    if places != boxes and not (isinstance(places[0], Span) and boxes == (whole_box(leaf.shape),)):
         return None
     count = counts.get(boxes)
     if count is None:
@@ -104,7 +106,7 @@ def _as_stored(want: Want, counts: dict[tuple[Box, ...], list[int]]) -> Sequence
     return storage.pieces if lengths == tuple([n * item for n in count]) else None
 
 
-def _order(want: Want) -> tuple[int, int]:
+def _order(want: BoxRequest) -> tuple[int, int]:
     storage = want.leaf.storage
     if isinstance(storage, Inline) or not storage.pieces:
         return 0, 0
@@ -129,8 +131,8 @@ class _Planner:
         self.codecs = codecs
         self.buffers = list(base.buffers)
         self.moves = list(base.moves)
-        self.spreads: list[Spread] = []
-        self.chunks: list[Chunk] = []
+        self.scatters: list[Scatter] = []
+        self.chunks: list[EncodedChunk] = []
         self.slab = -1  # the buffer that small boxes share now
         self.templates: dict[Hashable, tuple[Template, tuple[_Origin, ...]]] = {}
 
@@ -140,12 +142,12 @@ class _Planner:
             tuple(self.buffers),
             tuple(self.moves),
             tuple(placements),
-            tuple(self.spreads),
+            tuple(self.scatters),
             tuple(self.chunks),
         )
 
     def place(self, length: int) -> Placement:
-        if length >= OWN_BYTES:
+        if length >= OWN_BUFFER_BYTES:
             self.buffers.append(length)
             return len(self.buffers) - 1, 0, length
         position = -1
@@ -157,7 +159,7 @@ class _Planner:
         self.buffers[self.slab] = position + length
         return self.slab, position, length
 
-    def add(self, wants: Sequence[Want]) -> list[list[Placement]]:
+    def add(self, wants: Sequence[BoxRequest]) -> list[list[Placement]]:
         """Plan the reading of more boxes; of each want, where its boxes will lie.
 
         They lie in the order of their bytes in the files: neighbours there, which may be shards
@@ -179,7 +181,7 @@ class _Planner:
             self.follow(template, _pieces(want.leaf), its_places)
         return places
 
-    def template_of(self, want: Want) -> tuple[Template, tuple[_Origin, ...]]:
+    def template_of(self, want: BoxRequest) -> tuple[Template, tuple[_Origin, ...]]:
         """How the pieces of a leaf make up its boxes, and where the bytes of those begin."""
         leaf, boxes = want
         storage = leaf.storage
@@ -206,7 +208,7 @@ class _Planner:
         self, template: Template, pieces: Sequence[Piece], places: Sequence[Placement]
     ) -> None:
         """Plan what a template says for the pieces and boxes that it numbers."""
-        first = len(self.spreads)
+        first = len(self.scatters)
         add = self.moves.append
         for number, offset, length, buffer, position in template.moves:
             _, source, origin, _ = pieces[number]
@@ -216,12 +218,14 @@ class _Planner:
                 buffer, begin, _ = places[buffer]
                 position += begin
             add(Move(source, origin + offset, length, buffer, position))
-        for spread in template.spreads:
-            self.spreads.append(_moved(spread, places))
+        for spread in template.scatters:
+            self.scatters.append(_moved(spread, places))
         for chunk in template.chunks:
             _, source, origin, length = pieces[chunk.source]
-            spread = _moved(chunk.spread, places)
-            self.chunks.append(Chunk(source, origin, length, chunk.codec, chunk.dtype, spread))
+            spread = _moved(chunk.scatter, places)
+            self.chunks.append(
+                EncodedChunk(source, origin, length, chunk.codec, chunk.dtype, spread)
+            )
 
 
 def _origins(template: Template, leaf: Leaf, boxes: Sequence[Box]) -> tuple[_Origin, ...]:
@@ -251,12 +255,12 @@ def _how(leaf: Leaf, storage: Pieces | Encoded) -> tuple[Hashable, ...]:
     return leaf.shape, leaf.dtype, places, storage.encoding
 
 
-def _moved(spread: Spread, places: Sequence[Placement]) -> Spread:
+def _moved(spread: Scatter, places: Sequence[Placement]) -> Scatter:
     parts = []
     for box, number, position, steps in spread.parts:
         buffer, begin, _ = places[number]
-        parts.append(Part(box, buffer, begin + position, steps))
-    return Spread(spread.shape, spread.item_bytes, tuple(parts))
+        parts.append(BoxDestination(box, buffer, begin + position, steps))
+    return Scatter(spread.shape, spread.item_bytes, tuple(parts))
 
 
 def _name(leaf: Leaf) -> str:

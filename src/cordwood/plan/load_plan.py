@@ -7,10 +7,10 @@ from operator import itemgetter, le
 from typing import NamedTuple, TypeAlias
 
 from cordwood.index import Leaf, Piece, Pieces
-from cordwood.plan.copy_plan import Chunk, Spread
+from cordwood.plan.scatter import EncodedChunk, Scatter
 
 ALIGNMENT = 64  # what jax.device_put asks of memory that it is to alias
-OWN_BYTES = 4 << 20  # a leaf of this size has an allocation of its own: dropping it frees it
+OWN_BUFFER_BYTES = 4 << 20  # a leaf of this size has an allocation of its own: dropping it frees it
 SLAB_BYTES = 16 << 20  # smaller ones share allocations of at most this
 GAP_BYTES = 4096  # a gap between two leaves that is cheaper to read than to skip
 
@@ -39,8 +39,8 @@ class LoadPlan(NamedTuple):
     buffers: tuple[int, ...]  # sizes in bytes
     moves: tuple[Move, ...]
     placements: tuple[Placement, ...]  # one for each wanted leaf or box, in the order asked
-    spreads: tuple[Spread, ...] = ()  # what moves to no buffer stand for
-    chunks: tuple[Chunk, ...] = ()
+    scatters: tuple[Scatter, ...] = ()  # what moves to no buffer stand for
+    chunks: tuple[EncodedChunk, ...] = ()
 
 
 def plan_load(leaves: Sequence[Leaf]) -> LoadPlan:
@@ -71,7 +71,7 @@ def plan_pieces(pieces: Sequence[Sequence[Piece]]) -> LoadPlan:
                 its_source == source
                 and 0 <= offset - stop <= GAP_BYTES
                 and not position % ALIGNMENT
-                and length < OWN_BYTES
+                and length < OWN_BUFFER_BYTES
                 and position + length <= SLAB_BYTES
             ):
                 stop = offset + length
@@ -80,7 +80,7 @@ def plan_pieces(pieces: Sequence[Sequence[Piece]]) -> LoadPlan:
                 continue
         else:
             length = sum([part.length for part in parts])
-        if length >= OWN_BYTES:
+        if length >= OWN_BUFFER_BYTES:
             buffers.append(length)
             moves += _moves(parts, len(buffers) - 1, 0)
             placements[i] = (len(buffers) - 1, 0, length)

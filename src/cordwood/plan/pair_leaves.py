@@ -19,7 +19,7 @@ class Pairs(NamedTuple):
     second_only: tuple[int, ...]
 
 
-def name_among(path: KeyPath, naming: Naming, other: Naming) -> Hashable:
+def comparison_name(path: KeyPath, naming: Naming, other: Naming) -> Hashable:
     """What a leaf is called where it is compared with those of a tree of other naming.
 
     Keys are strings where one side has made strings of them, and joined where one side has
@@ -34,15 +34,15 @@ def name_among(path: KeyPath, naming: Naming, other: Naming) -> Hashable:
     return name.replace("/", ".") if "dotted" in (naming, other) else name
 
 
-def pair(
+def pair_leaves(
     paths: Sequence[KeyPath], naming: Naming, others: Sequence[KeyPath], other_naming: Naming
 ) -> Pairs:
     """The leaves of two trees by their names; of several with one name the last counts."""
-    there = {name_among(path, other_naming, naming): i for i, path in enumerate(others)}
+    there = {comparison_name(path, other_naming, naming): i for i, path in enumerate(others)}
     both = []
     only = []
     for i, path in enumerate(paths):
-        found = there.pop(name_among(path, naming, other_naming), None)
+        found = there.pop(comparison_name(path, naming, other_naming), None)
         if found is None:
             only.append(i)
         else:

@@ -33,10 +33,10 @@ def path_name(path: KeyPath, naming: Naming) -> str:
     Where the format has made strings of all keys, '0' is written 0, as the path was before; where
     it has joined them by '/', they are keys again.
     """
-    return pattern_name(format_path(keys_of(path, naming)), naming)
+    return pattern_name(format_path(split_keys(path, naming)), naming)
 
 
-def keys_of(path: KeyPath, naming: Naming) -> KeyPath:
+def split_keys(path: KeyPath, naming: Naming) -> KeyPath:
     """The keys of a path, with those taken apart that the format has joined by '/'."""
     if naming != "slashed":
         return path
@@ -51,7 +51,7 @@ def pattern_name(pattern: str, naming: Naming) -> str:
     return pattern if naming == "exact" else _QUOTED_POSITION.sub(r"\1", pattern)
 
 
-def keys_as_regex(pattern: str, *, capture: bool) -> str:
+def pattern_regex(pattern: str, *, capture: bool) -> str:
     """A regular expression for the paths that a pattern matches; with `capture`, a group for
     each `*` and `**`."""
     if pattern in ("", "**"):
@@ -102,12 +102,12 @@ def _escaped_first(members: str) -> str:
 
 def _compiled(pattern: str, option: str) -> re.Pattern[str]:
     try:
-        return re.compile(f"{keys_as_regex(pattern, capture=False)}(?:/.*)?", re.DOTALL)
+        return re.compile(f"{pattern_regex(pattern, capture=False)}(?:/.*)?", re.DOTALL)
     except re.error as e:
         raise ValueError(f"{option}: {pattern!r} is not a pattern: {e}") from e
 
 
-def matching(
+def match_patterns(
     names: Sequence[str], select: Select, *, naming: Naming, where: str, option: str = "select"
 ) -> list[bool]:
     """Of each name whether the patterns take it.
@@ -138,7 +138,7 @@ def matching(
         hits = [i for i, name in enumerate(names) if match(name)]
         if not hits:
             sign = "" if keep else "!"
-            problems.append(f"  {pattern!r}{unmatched(plain, names, sign=sign)}")
+            problems.append(f"  {pattern!r}{explain_unmatched(plain, names, sign=sign)}")
         for i in hits:
             taken[i] = keep
     if not patterns:
@@ -148,7 +148,7 @@ def matching(
     return taken
 
 
-def unmatched(pattern: str, names: Sequence[str], *, sign: str = "") -> str:
+def explain_unmatched(pattern: str, names: Sequence[str], *, sign: str = "") -> str:
     """Return the end of a message on a pattern that matches no name: what is there instead."""
     dotted = pattern.replace("**", "*").replace("/", ".")
     for separator, other in ((".", dotted), ("/", pattern.replace(".", "/"))):

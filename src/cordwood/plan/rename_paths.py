@@ -15,7 +15,13 @@ from typing import NamedTuple
 from cordwood.errors import MismatchError
 from cordwood.index import Naming
 from cordwood.keypath import KeyPath, parse_path
-from cordwood.plan.path_patterns import keys_as_regex, keys_of, path_name, pattern_name, unmatched
+from cordwood.plan.path_patterns import (
+    explain_unmatched,
+    path_name,
+    pattern_name,
+    pattern_regex,
+    split_keys,
+)
 
 _WILDCARDS = re.compile(r"(?<![^/])\*\*(?![^/])|\*+")
 _UNUSABLE = re.compile(r"[?\[]")
@@ -27,7 +33,7 @@ class _Rule(NamedTuple):
     target: str
 
 
-def renamed(
+def rename_key_paths(
     paths: Sequence[KeyPath], rename: Mapping[str, str], *, naming: Naming, where: str
 ) -> list[KeyPath]:
     """The paths under their new names; the first rule that matches one counts.
@@ -49,7 +55,7 @@ def renamed(
             match = rule.match(name)
             if match is not None:
                 used.add(rule.pattern)
-                found.append(_new_path(rule, match, keys_of(path, naming), naming))
+                found.append(_new_path(rule, match, split_keys(path, naming), naming))
                 break
         else:
             found.append(path)
@@ -75,7 +81,7 @@ def _rule(pattern: str, target: str, naming: Naming) -> _Rule:
             f"rename: {pattern!r} has the wildcards {_listed(pattern)}, and {target!r} "
             f"{_listed(target)}: each must stand in both, in the same order"
         )
-    regex = keys_as_regex(pattern_name(pattern, naming), capture=True)
+    regex = pattern_regex(pattern_name(pattern, naming), capture=True)
     rest = "(?P<rest>/.*)?" if pattern else "(?P<rest>.*)"
     return _Rule(pattern, re.compile(regex + rest, re.DOTALL).fullmatch, target)
 
@@ -103,4 +109,4 @@ def _new_path(rule: _Rule, match: re.Match[str], path: KeyPath, naming: Naming) 
 def _unused(rule: _Rule, names: Sequence[str], naming: Naming) -> str:
     if any(map(rule.match, names)):
         return ": a rule before it takes what it matches"
-    return unmatched(pattern_name(rule.pattern, naming), names)
+    return explain_unmatched(pattern_name(rule.pattern, naming), names)

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 from cordwood.errors import MismatchError
 from cordwood.index import Index
 from cordwood.keypath import DictKey, Key, KeyPath, format_path
-from cordwood.plan.path_patterns import Select, matching, path_name
-from cordwood.plan.rename_paths import renamed
-from cordwood.plan.transpose_leaves import Axes, Transpose, transposed
+from cordwood.plan.path_patterns import Select, match_patterns, path_name
+from cordwood.plan.rename_paths import rename_key_paths
+from cordwood.plan.transpose_leaves import Axes, Transpose, transpose_index
 from cordwood.tree.structure import Node, Structure
 
 
-class Partial(NamedTuple):
+class SelectedLeaves(NamedTuple):
     """Some leaves of an index, as an index of their own."""
 
     stored: Index
@@ -32,14 +32,14 @@ class _Item(NamedTuple):
     number: int  # of the leaf; -1
 
 
-def partial(
+def select_leaves(
     index: Index,
     *,
     select: Select | None,
     rename: Mapping[str, str] | None,
     transpose: Transpose | None = None,
     where: str,
-) -> Partial:
+) -> SelectedLeaves:
     """Return the leaves that are wanted, under the names and with the shapes they are wanted by.
 
     A list or tuple that loses an element becomes a dict of those left by position, whose type
@@ -56,28 +56,28 @@ def partial(
         MismatchError: a pattern or a rule matches nothing, or two leaves get one name, or
             something cannot be transposed so.
     """
-    part = Partial(index, tuple(range(len(index.leaves))))
+    part = SelectedLeaves(index, tuple(range(len(index.leaves))))
     if select is not None or rename:
         part = _renamed_part(index, select=select, rename=rename, where=where)
     if transpose is None:
         return part
-    stored, axes = transposed(part.stored, transpose, where=where)
+    stored, axes = transpose_index(part.stored, transpose, where=where)
     return part._replace(stored=stored, axes=axes)
 
 
 def _renamed_part(
     index: Index, *, select: Select | None, rename: Mapping[str, str] | None, where: str
-) -> Partial:
+) -> SelectedLeaves:
     items = _items(index)
     paths = [item.path for item in items]
     named = paths
     if rename:
-        named = renamed(paths, rename, naming=index.naming, where=where)
+        named = rename_key_paths(paths, rename, naming=index.naming, where=where)
         _check_names(named, paths)
     taken = [True] * len(items)
     if select is not None:
         names = [path_name(path, index.naming) for path in paths]
-        taken = matching(names, select, naming=index.naming, where=where)
+        taken = match_patterns(names, select, naming=index.naming, where=where)
     kept = [i for i, take in enumerate(taken) if take]
     structure, order = _structure([items[i] for i in kept], [named[i] for i in kept])
     leaves = []
@@ -87,7 +87,7 @@ def _renamed_part(
         numbers.append(item.number)
         leaves.append(index.leaves[item.number]._replace(key_path=named[kept[n]]))
     left_out = frozenset(named[i] for i, take in enumerate(taken) if not take)
-    return Partial(
+    return SelectedLeaves(
         index._replace(structure=structure, leaves=tuple(leaves)), tuple(numbers), left_out
     )
 

@@ -6,10 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 
 from cordwood.index import Box
-from cordwood.sharding.box import shape_of, whole
+from cordwood.sharding.boxes import shape_of, whole_box
 
 
-def cut(shape: Sequence[int], *, item_bytes: int, limit_bytes: int, rows: int = 1) -> Iterator[Box]:
+def split_array(
+    shape: Sequence[int], *, item_bytes: int, limit_bytes: int, rows: int = 1
+) -> Iterator[Box]:
     """Boxes that make up an array, in C order, each an unbroken range of it.
 
     Args:
@@ -23,7 +25,7 @@ def cut(shape: Sequence[int], *, item_bytes: int, limit_bytes: int, rows: int = 
     """
     if 0 in shape:
         return
-    stack = [whole(shape)]
+    stack = [whole_box(shape)]
     while stack:
         box = stack.pop()
         sizes = shape_of(box)

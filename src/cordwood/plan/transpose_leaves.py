@@ -12,7 +12,7 @@ from typing import TypeAlias
 from cordwood.errors import MismatchError
 from cordwood.index import Box, Index, Leaf, Naming
 from cordwood.keypath import KeyPath, format_path
-from cordwood.plan.path_patterns import Select, matching, path_name
+from cordwood.plan.path_patterns import Select, match_patterns, path_name
 
 Axes: TypeAlias = tuple[int, ...]
 Transpose: TypeAlias = Select | Mapping[str, Sequence[int]]
@@ -22,7 +22,9 @@ _MATRIX: Axes = (1, 0)
 _SHOWN = 20
 
 
-def transposed(index: Index, transpose: Transpose, *, where: str) -> tuple[Index, dict[int, Axes]]:
+def transpose_index(
+    index: Index, transpose: Transpose, *, where: str
+) -> tuple[Index, dict[int, Axes]]:
     """Return the index with the shapes that leaves have once transposed, and the axes of those.
 
     Arrays of no or one axis stay as they are, as do PRNG keys and Python values.
@@ -49,7 +51,7 @@ def transposed(index: Index, transpose: Transpose, *, where: str) -> tuple[Index
             problems.append(f"  {format_path(leaf.key_path)}: {_unfit(leaf, order, transpose)}")
             continue
         axes[i] = order
-        leaves[i] = leaf._replace(shape=permuted(leaf.shape, order))
+        leaves[i] = leaf._replace(shape=permute_shape(leaf.shape, order))
     if problems:
         more = [f"  ... and {len(problems) - _SHOWN} more"] * (len(problems) > _SHOWN)
         raise MismatchError(
@@ -63,7 +65,7 @@ def transposed(index: Index, transpose: Transpose, *, where: str) -> tuple[Index
     return index._replace(leaves=tuple(leaves)), axes
 
 
-def permuted(shape: Sequence[int], axes: Axes) -> tuple[int, ...]:
+def permute_shape(shape: Sequence[int], axes: Axes) -> tuple[int, ...]:
     """Return the shape that an array has once its axes are in that order."""
     return tuple([shape[axis] for axis in axes])
 
@@ -78,7 +80,7 @@ def stored_box(box: Box, axes: Axes | None) -> Box:
     return Box(tuple(start), tuple(stop))
 
 
-def transposition(stored: Sequence[int], wanted: Sequence[int]) -> Axes | None:
+def find_transposition(stored: Sequence[int], wanted: Sequence[int]) -> Axes | None:
     """Return the axes that make one shape of the other, as PyTorch's weights need them.
 
     None where neither the reversed order nor that of a convolution (out, in, ...) to (..., in,
@@ -86,7 +88,7 @@ def transposition(stored: Sequence[int], wanted: Sequence[int]) -> Axes | None:
     """
     count = len(stored)
     for axes in (tuple(range(count))[::-1], (*range(2, count), 1, 0)):
-        if 2 <= count == len(wanted) and permuted(stored, axes) == tuple(wanted):
+        if 2 <= count == len(wanted) and permute_shape(stored, axes) == tuple(wanted):
             return axes
     return None
 
@@ -97,14 +99,14 @@ def _orders(
     """Return the axes that are asked for each leaf, whatever it is."""
     names = [path_name(path, naming) for path in paths]
     if not isinstance(transpose, Mapping):
-        taken = matching(names, transpose, naming=naming, where=where, option="transpose")
+        taken = match_patterns(names, transpose, naming=naming, where=where, option="transpose")
         return [_MATRIX if take else None for take in taken]
     if not transpose:
         raise ValueError("transpose: there is no pattern; None transposes nothing")
     orders: list[Axes | None] = [None] * len(names)
     for pattern, axes in reversed(list(transpose.items())):
         order = _checked(pattern, axes)
-        taken = matching(names, pattern, naming=naming, where=where, option="transpose")
+        taken = match_patterns(names, pattern, naming=naming, where=where, option="transpose")
         orders = [order if take else old for take, old in zip(taken, orders, strict=True)]
     return orders
 

@@ -18,7 +18,7 @@ from cordwood.index import LeafSpec
 from cordwood.keypath import format_path
 from cordwood.processes.join_messages import named
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.sharding.shard_map import ShardMap
+from cordwood.sharding.shard_grid import ShardGrid
 from cordwood.tree.structure import Structure
 
 _HALF = 8  # bytes of a digest: what a leaf is, and then what it holds
@@ -30,7 +30,7 @@ _MAX_LINES = 20
 def fingerprints(
     structure: Structure,
     specs: Sequence[LeafSpec],
-    shards: Sequence[ShardMap],
+    shards: Sequence[ShardGrid],
     local: Mapping[int, np.ndarray],
 ) -> list[bytes]:
     """What a process holds, short enough to be sent: the structure, then each leaf.

@@ -45,11 +45,11 @@ def match_partition_rules(
         if strict:
             specs.append(spec_for(rules, name, _shape(leaf), min_size=least))
         else:
-            specs.append(first_match(rules, name))
+            specs.append(match_rule(rules, name))
     return jax.tree_util.tree_unflatten(treedef, specs)
 
 
-def first_match(rules: Rules, name: str) -> Any:
+def match_rule(rules: Rules, name: str) -> Any:
     """The spec of the first rule that is found in a name.
 
     Raises ValueError where none is.
@@ -67,7 +67,7 @@ def spec_for(rules: Rules, name: str, shape: Sequence[int], *, min_size: int = 0
     """
     import jax
 
-    spec = first_match(rules, name) if shape else None
+    spec = match_rule(rules, name) if shape else None
     if spec is None or math.prod(shape) < min_size:
         return jax.sharding.PartitionSpec()  # type: ignore[no-untyped-call]
     if len(spec) <= len(shape):

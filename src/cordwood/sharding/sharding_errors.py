@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from cordwood.did_you_mean import nearest
+from cordwood.did_you_mean import nearest_name
 
 
-def unfit(shape: tuple[int, ...], given: Any, mesh: Any, error: Exception) -> str:
+def explain_sharding_error(shape: tuple[int, ...], given: Any, mesh: Any, error: Exception) -> str:
     """What to say where a PartitionSpec of `mesh`, or a Sharding, cannot cut a shape.
 
     `error` is what jax says, which is repeated where nothing better is known.
@@ -33,7 +33,7 @@ def _why(shape: tuple[int, ...], spec: tuple[Any, ...], sizes: dict[str, int]) -
             continue
         for axis in axes:
             if axis not in sizes:
-                close = nearest(str(axis), sizes)
+                close = nearest_name(str(axis), sizes)
                 hint = f"; did you mean {close!r}?" if close is not None else ""
                 return f"the mesh has no axis {axis!r}, but ({mesh}){hint}"
         parts = math.prod(sizes[axis] for axis in axes)

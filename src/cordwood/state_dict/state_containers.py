@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from cordwood.errors import MismatchError
 from cordwood.keypath import DictKey, Key, is_dict_key
-from cordwood.state_dict.current_path import current_path
+from cordwood.state_dict.restore_path import current_path
 from cordwood.state_dict.state_errors import (
     KeyCollisionError,
     MissingEntryError,
@@ -21,8 +21,8 @@ from cordwood.state_dict.state_errors import (
 )
 from cordwood.state_dict.type_handlers import (
     Handler,
-    find_own_handler,
     find_peer_handler,
+    find_registered_handler,
     handler_counts,
     partial_type,
 )
@@ -49,7 +49,7 @@ class _Leaves:
     counts: ClassVar[tuple[int, ...]] = ()
 
 
-def known_leaves() -> set[type]:
+def cached_leaf_types() -> set[type]:
     """Types that need no asking; to be called before a walk, for there may be new handlers."""
     counts = handler_counts()
     if counts != _Leaves.counts:
@@ -58,12 +58,12 @@ def known_leaves() -> set[type]:
     return _Leaves.types
 
 
-def container_of(target: Any) -> Container | Handler | None:
+def find_container(target: Any) -> Container | Handler | None:
     """How a value is stored: as a container, by a handler, or as a leaf (None)."""
     kind = type(target)
     if kind in _Leaves.types:
         return None
-    own = find_own_handler(kind)
+    own = find_registered_handler(kind)
     if own is not None:
         return own
     builtin = _BUILTIN.get(kind)
@@ -91,7 +91,7 @@ def is_state_dict(state: Any) -> bool:
     )
 
 
-def modern_state(target: Any, state: Any) -> Any:
+def upgrade_state(target: Any, state: Any) -> Any:
     """The state as it would be written today.
 
     Until 2022 Flax stored a named tuple as {'name', 'fields', 'values'}. A named tuple whose
@@ -234,7 +234,7 @@ def _open_namedtuple(target: Any) -> Opened:
 
 def _select_namedtuple(target: Any, names: Sequence[str], state: Any) -> list[Any]:
     _require_state_dict(f"the named tuple {type(target).__name__}", names, state)
-    state = modern_state(target, state)
+    state = upgrade_state(target, state)
     found, expected = set(state.keys()), set(names)
     if found != expected:
         raise MismatchError(

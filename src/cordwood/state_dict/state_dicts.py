@@ -11,9 +11,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.keypath import format_path
-from cordwood.state_dict.current_path import path_stack, state_key_path
-from cordwood.state_dict.state_containers import PLAIN_DICT, Container, container_of, known_leaves
-from cordwood.state_dict.state_errors import NonStringKeyError, said
+from cordwood.state_dict.restore_path import path_stack, state_key_path
+from cordwood.state_dict.state_containers import (
+    PLAIN_DICT,
+    Container,
+    cached_leaf_types,
+    find_container,
+)
+from cordwood.state_dict.state_errors import NonStringKeyError, error_text
 from cordwood.state_dict.strict_restore import check_state
 from cordwood.state_dict.type_handlers import (
     Handler,
@@ -64,7 +69,7 @@ def state_and_problems(target: Any) -> tuple[Any, list[UnsupportedLeafError | Li
 
 
 def _state_of(target: Any, problems: list[UnsupportedLeafError | LimitError] | None) -> Any:
-    leaves = known_leaves()
+    leaves = cached_leaf_types()
     root: dict[str, Any] = {"": target}
     stack: list[_Unfilled] = []
     _note_containers(root, None, leaves, stack, problems)
@@ -113,7 +118,7 @@ def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = 
         >>> from_state_dict({"layers": [0.0, (0.0,)]}, {"layers": {"0": 1.0, "1": {"0": 2.0}}})
         {'layers': [1.0, (2.0,)]}
     """
-    leaves = known_leaves()
+    leaves = cached_leaf_types()
     if strict:
         check_state(target, state)
     path = path_stack()
@@ -136,7 +141,7 @@ def _note_containers(
         if type(child) in leaves:
             continue
         try:
-            container = container_of(child)
+            container = find_container(child)
         except Exception as e:
             entry = (state, name, PLAIN_DICT, depth, above)
             if not _kept(problems, entry, e):
@@ -163,7 +168,7 @@ def _kept(
     if problems is None:
         error.add_note(f"It happened at {_path_of(entry)}.")
         return False
-    problems.append(UnsupportedLeafError(f"{_path_of(entry)}: {said(error)}"))
+    problems.append(UnsupportedLeafError(f"{_path_of(entry)}: {error_text(error)}"))
     entry[0][entry[1]] = None
     return True
 
@@ -183,7 +188,7 @@ def _restore(target: Any, state: Any, name: str, path: list[str], leaves: set[ty
         frame = frames[-1]
         values = frame.values
         for child_name, child, child_state in frame.pending:
-            container = None if type(child) in leaves else container_of(child)
+            container = None if type(child) in leaves else find_container(child)
             if container is None:
                 values.append(child_state)
                 continue

@@ -31,7 +31,7 @@ class MissingEntryError(MismatchError, KeyError):
     __str__ = Exception.__str__  # KeyError's shows the repr of the message
 
 
-def said(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """The class and the message of an error, whoever made it."""
     try:
         return f"{type(error).__name__}: {error}"

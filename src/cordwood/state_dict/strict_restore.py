@@ -13,9 +13,9 @@ from cordwood.keypath import DictKey, Key, KeyPath, format_path, is_dict_key
 from cordwood.state_dict.state_containers import (
     PLAIN_DICT,
     Container,
-    container_of,
+    find_container,
     is_state_dict,
-    modern_state,
+    upgrade_state,
 )
 from cordwood.state_dict.state_errors import describe_state
 from cordwood.state_dict.type_handlers import Handler
@@ -81,7 +81,7 @@ def _open_pair(
         raise LimitError(
             f"the tree nests deeper than {MAX_DEPTH} containers; it may contain itself"
         )
-    state = modern_state(expected, pair.found)
+    state = upgrade_state(expected, pair.found)
     known = set(names)
     extras = [key for key in state.keys() if key not in known]  # noqa: SIM118  (duck-typed)
     keys = container.keys(expected)
@@ -95,7 +95,7 @@ def _container(expected: Any, is_state: bool) -> tuple[Container | None, Any, bo
     """How to open `expected`; what a handler gives is a state: dicts, and all else leaves."""
     if is_state:
         return (PLAIN_DICT if type(expected) is dict else None), expected, True
-    container = container_of(expected)
+    container = find_container(expected)
     if isinstance(container, Handler):
         return _container(container.to_state(expected), True)
     return container, expected, False

@@ -18,7 +18,7 @@ from cordwood.tree.flatten import flatten
 _T = TypeVar("_T")
 
 
-def totals(tree: Any) -> dict[str, Any]:
+def summarize_tree(tree: Any) -> dict[str, Any]:
     """The leaves of a tree, counted; `cordwood.get_serialization_info` says what each total is."""
     leaves, structure = _take_apart(tree)
     dtypes = {_asked(_dtype_name, leaf, "") for leaf in leaves}

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
-from cordwood.state_dict.current_path import path_stack
+from cordwood.state_dict.restore_path import path_stack
 
 ToState: TypeAlias = Callable[[Any], Any]
 FromState: TypeAlias = Callable[[Any, Any], Any]
@@ -69,7 +69,7 @@ def is_serializable(target: Any) -> bool:
     return _is_builtin(ty) or ty in _handlers or find_peer_handler(ty) is not None
 
 
-def find_own_handler(ty: type) -> Handler | None:
+def find_registered_handler(ty: type) -> Handler | None:
     """The handler that cordwood was given for exactly `ty`, or None."""
     return _handlers.get(ty)
 

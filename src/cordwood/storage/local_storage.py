@@ -23,7 +23,7 @@ from cordwood.errors import CordwoodError, StorageError
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.uninterruptible import StopCheck, never_stop, run_uninterruptible
 from cordwood.io.write_file import fill_file
-from cordwood.plan.write_assignment import FileSizes
+from cordwood.plan.cell_assignment import FileSizes
 from cordwood.storage import syscalls
 from cordwood.storage.directories import open_directory_fd
 from cordwood.storage.directory_reader import LocalDirectory

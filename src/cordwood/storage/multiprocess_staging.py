@@ -22,7 +22,7 @@ from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, block_count, di
 from cordwood.errors import CorruptionError, LimitError, ProcessError, StorageError
 from cordwood.io.encode_chunk import Encoder
 from cordwood.io.write_chunk_files import WrittenFile, write_new_files
-from cordwood.plan.chunk_files import NewFile
+from cordwood.plan.chunk_files import PlannedFile
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directories import remove_tree
 from cordwood.storage.directory_reader import LocalDirectory
@@ -63,7 +63,7 @@ class MultiprocessStaging:
         return True
 
     def fill(
-        self, files: Sequence[NewFile], fetch: Callable[[int], Any], encode: Encoder | None
+        self, files: Sequence[PlannedFile], fetch: Callable[[int], Any], encode: Encoder | None
     ) -> bytes:
         """Write the files of this process. When this returns, they are on the disk.
 
@@ -86,7 +86,7 @@ class MultiprocessStaging:
         return report
 
     def _fill(
-        self, files: Sequence[NewFile], fetch: Callable[[int], Any], encode: Encoder | None
+        self, files: Sequence[PlannedFile], fetch: Callable[[int], Any], encode: Encoder | None
     ) -> bytes:
         stage = self.stage
         stage.make_folders(dict.fromkeys([os.path.dirname(file.path) for file in files]))
@@ -103,7 +103,7 @@ class MultiprocessStaging:
         return _SIZE.pack(len(report)) + digest_of(report)
 
     def gather(
-        self, reports: Sequence[bytes], files: Sequence[Sequence[NewFile]]
+        self, reports: Sequence[bytes], files: Sequence[Sequence[PlannedFile]]
     ) -> list[list[WrittenFile]]:
         """On process 0: what became of the files of each process.
 

@@ -13,7 +13,7 @@ from cordwood.encoding.digests import digest_of, digests_of
 from cordwood.errors import CorruptionError, TruncatedError
 from cordwood.index import HeaderDigest
 from cordwood.io.file_contents import FileContents
-from cordwood.plan.file_plan import FilePlan, seal, segment_ends
+from cordwood.plan.file_plan import FilePlan, build_header, segment_offsets
 from cordwood.storage.object_store_client import ObjectStore, has_object, storage_error
 from cordwood.storage.open_files import Closable
 from cordwood.storage.storage_protocol import NewDataFile
@@ -179,7 +179,7 @@ def build_object(plan: FilePlan, fetch: Callable[[int], np.ndarray]) -> bytes:
 
     Raises ValueError for a plan whose sizes disagree with each other or with the leaves.
     """
-    ends = segment_ends(plan)
+    ends = segment_offsets(plan)
     whole = io.BytesIO()  # gives its memory away as bytes, without a copy
     if plan.size_bytes:
         whole.seek(plan.size_bytes - 1)
@@ -187,7 +187,7 @@ def build_object(plan: FilePlan, fetch: Callable[[int], np.ndarray]) -> bytes:
     with whole.getbuffer() as view:
         if len(view) > plan.header_bytes:
             FileContents(plan.segments, ends, fetch).fill(view[plan.header_bytes :], 0, 0)
-        if plan.seal is not None:
+        if plan.make_header is not None:
             digests = digests_of([view[plan.header_bytes :]], start=plan.header_bytes)
-            view[: plan.header_bytes] = seal(plan, digests)
+            view[: plan.header_bytes] = build_header(plan, digests)
     return whole.getvalue()

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from cordwood.errors import CordwoodError, StorageError
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.uninterruptible import StopCheck, never_stop
-from cordwood.plan.write_assignment import FileSizes
+from cordwood.plan.cell_assignment import FileSizes
 from cordwood.storage.conditional_writes import require_conditions
 from cordwood.storage.object_files import ObjectFile, write_objects
 from cordwood.storage.object_store_client import ObjectStore

@@ -15,8 +15,8 @@ import numpy as np
 
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.uninterruptible import StopCheck, never_stop
+from cordwood.plan.cell_assignment import FileSizes
 from cordwood.plan.file_plan import FilePlan
-from cordwood.plan.write_assignment import FileSizes
 from cordwood.storage.open_files import ReadableFile
 
 

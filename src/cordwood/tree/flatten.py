@@ -20,7 +20,7 @@ from cordwood.tree.structure import LEAF, MAX_DEPTH, Node, Structure
 Builder: TypeAlias = Callable[[list[Any]], Any]
 
 
-class Flat(NamedTuple):
+class FlatTree(NamedTuple):
     """A tree taken apart."""
 
     structure: Structure
@@ -36,7 +36,7 @@ class _Parts(NamedTuple):
     builder: Builder
 
 
-def flatten(tree: Any) -> Flat:
+def flatten(tree: Any) -> FlatTree:
     """Take a tree apart into structure, key paths and leaves; one that is apart stays as it is.
 
     Dicts keep their insertion order. Nothing is said here about what a leaf may be.
@@ -45,7 +45,7 @@ def flatten(tree: Any) -> Flat:
         UnsupportedLeafError: a dict has a key that could not come back as it was.
         LimitError: the tree nests deeper than MAX_DEPTH.
     """
-    if type(tree) is Flat:
+    if type(tree) is FlatTree:
         return tree
     nodes: list[Node] = []
     builders: list[Builder | None] = []
@@ -76,15 +76,15 @@ def flatten(tree: Any) -> Flat:
                 for key, child in zip(reversed(parts.keys), reversed(parts.children), strict=True)
             ]
         )
-    return Flat(tuple(nodes), tuple(paths), tuple(leaves), tuple(builders))
+    return FlatTree(tuple(nodes), tuple(paths), tuple(leaves), tuple(builders))
 
 
-def unflatten(flat: Flat, leaves: Sequence[Any]) -> Any:
+def unflatten(flat: FlatTree, leaves: Sequence[Any]) -> Any:
     """The tree that `flat` came from, of the same types, with other leaves."""
     return _assemble(flat.structure, flat.builders, leaves)
 
 
-def build(structure: Structure, leaves: Sequence[Any]) -> Any:
+def build_tree(structure: Structure, leaves: Sequence[Any]) -> Any:
     """A tree of plain dicts, lists, tuples and None from a stored structure.
 
     Named tuples and other nodes become dicts of their fields.

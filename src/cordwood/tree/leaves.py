@@ -65,13 +65,13 @@ def is_jax_array(leaf: object) -> bool:
 _ONE_FILE = "save to a directory, which all processes write together; a file is written by one"
 
 
-def describe(
+def describe_leaf(
     path: KeyPath,
     leaf: Any,
     *,
     abstract: bool = False,
-    spread: bool = False,
-    apart: str = _ONE_FILE,
+    allow_remote: bool = False,
+    remote_advice: str = _ONE_FILE,
 ) -> LeafSpec:
     """Return what a leaf is.
 
@@ -80,8 +80,8 @@ def describe(
         leaf: an array, scalar, str, bytes or PRNG key array.
         abstract: whether a jax.ShapeDtypeStruct will do (for a `like`), which counts as a
             jax array, and whether the data may be out of reach.
-        spread: whether parts of it may live on other processes.
-        apart: what to do where they must not, for the error.
+        allow_remote: whether parts of it may live on other processes.
+        remote_advice: what to do where they must not, for the error.
 
     Raises:
         UnsupportedLeafError: it cannot be stored; the message names its key path and what
@@ -100,7 +100,7 @@ def describe(
     jax = sys.modules.get("jax")
     if jax is not None:
         if isinstance(leaf, jax.Array):
-            return _describe_jax(path, leaf, jax, abstract, None if spread else apart)
+            return _describe_jax(path, leaf, jax, abstract, None if allow_remote else remote_advice)
         if abstract and isinstance(leaf, jax.ShapeDtypeStruct):
             return _describe_jax_type(path, leaf, jax)
     if abstract:
@@ -112,7 +112,7 @@ def describe(
     raise UnsupportedLeafError(f"{_name(path)}: {_why_not(leaf)}")
 
 
-def is_static(leaf: Any) -> bool:
+def is_static_leaf(leaf: Any) -> bool:
     """True for what belongs to a program and not to its state: functions, classes, modules,
     dtypes, enums, and structures of trees. No checkpoint holds them; a `like` may."""
     if callable(leaf) or isinstance(leaf, (ModuleType, np.dtype, enum.Enum)):
@@ -283,10 +283,10 @@ def host_array(leaf: Any) -> np.ndarray[Any, Any]:
     if leaf.is_fully_replicated:
         shards = leaf.addressable_shards[:1]
     if len(shards) == 1:
-        return shard_array(shards[0].data)
+        return single_device_array(shards[0].data)
     whole = np.empty(leaf.shape, leaf.dtype)
     for shard in shards:
-        whole[shard.index] = shard_array(shard.data)
+        whole[shard.index] = single_device_array(shard.data)
     return whole
 
 
@@ -299,14 +299,14 @@ def whole_array(leaf: Any) -> np.ndarray[Any, Any]:
     return without_padding(host_array(leaf))
 
 
-def shard_array(data: Any) -> np.ndarray[Any, Any]:
+def single_device_array(data: Any) -> np.ndarray[Any, Any]:
     """As `host_array`, of a jax.Array on one device."""
     return _on_device(data, *data.devices())
 
 
 def _on_device(data: Any, device: Any) -> np.ndarray[Any, Any]:
     aside: Any = pinned_host(device)
-    if aside is None and device.platform == "cpu" and is_viewed(data.dtype):
+    if aside is None and device.platform == "cpu" and has_numpy_view(data.dtype):
         return np.asarray(data)
     # numpy's form of any other array is a copy, which jax would keep on the array: it is made of
     # a copy instead. A computed one would do, but jax 0.10.2 cannot compute with 1-bit types.
@@ -315,7 +315,7 @@ def _on_device(data: Any, device: Any) -> np.ndarray[Any, Any]:
     return np.asarray(jax.device_put(data, aside or device, may_alias=False))
 
 
-def is_viewed(dtype: np.dtype[Any]) -> bool:
+def has_numpy_view(dtype: np.dtype[Any]) -> bool:
     """Whether numpy's form of a jax.Array on CPU is a view of its memory: of all but the types
     under eight bits, which XLA packs."""
     return dtype.kind != "V" or dtype.itemsize > 1 or dtype.name.startswith("float8")

@@ -32,7 +32,7 @@ from cordwood.formats.orbax.zero_chunks import MAX_FILL_BYTES, Fill
 from cordwood.index import Inline
 from cordwood.io.decode_chunk import decode_chunk
 from cordwood.io.scratch_buffer import ScratchBuffer
-from cordwood.plan.copy_plan import Chunk, Codec, Spread
+from cordwood.plan.scatter import Codec, EncodedChunk, Scatter
 from cordwood.testing import assert_trees_equal
 from tests.formats.orbax.orbax_trees import EVERY, change, copied, index_at
 from tests.memory import traced_memory
@@ -531,7 +531,7 @@ def test_zeros_are_encoded_without_going_through_them(compressor: str | None) ->
         fill = Fill([], is_told=True)
         place = fill.place(compressor, size)
         codec = Codec(compressor, "C", False)
-        chunk = Chunk(0, 0, place.length, codec, "uint8", Spread((size,), 1, ()))
+        chunk = EncodedChunk(0, 0, place.length, codec, "uint8", Scatter((size,), 1, ()))
         assert decode_chunk(
             chunk, memoryview(fill.memory[0]), ScratchBuffer().of, name=""
         ) == bytes(size)

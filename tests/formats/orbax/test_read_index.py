@@ -17,7 +17,7 @@ from cordwood.index import Box, Encoded, Inline, Leaf, Pieces
 from cordwood.keypath import format_path
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.openat import open_beneath
-from cordwood.tree.flatten import build
+from cordwood.tree.flatten import build_tree
 from cordwood.tree.structure import LEAF, MAX_DEPTH, Node
 from tests.formats.orbax.orbax_trees import EVERY, index_at, tree_folder
 from tests.golden.orbax_checkpoints import GOLDEN
@@ -48,7 +48,7 @@ def test_what_is_in_a_checkpoint(layout: str) -> None:
     assert (index.format, index.naming) == ("orbax", "keys")
     assert found["keys"].prng_impl == "rbg"
     assert found["large"].storage == Inline(2**60)
-    assert build(index.structure, [0] * len(index.leaves))["empty"] == {
+    assert build_tree(index.structure, [0] * len(index.leaves))["empty"] == {
         "dict": {},
         "list": [],
         "tuple": (),

@@ -17,11 +17,11 @@ from cordwood.index import HeaderDigest, Index, Inline, Leaf, LeafSpec, Span
 from cordwood.io.file_contents import FileContents
 from cordwood.plan.file_assignment import packs_of_process
 from cordwood.plan.file_plan import FilePlan, LeafBytes
-from cordwood.sharding.box import shape_of, slices
-from cordwood.sharding.shard_map import ShardMap, single
+from cordwood.sharding.boxes import shape_of, slices
+from cordwood.sharding.shard_grid import ShardGrid, single_process_grid
 from cordwood.storage.local_storage import LocalStorage
-from cordwood.tree.flatten import build, flatten
-from cordwood.tree.leaves import describe, host_array
+from cordwood.tree.flatten import build_tree, flatten
+from cordwood.tree.leaves import describe_leaf, host_array
 
 SAVE_ID = "00112233445566ff"
 SIZES = LocalStorage.file_sizes
@@ -41,7 +41,7 @@ class Directory(NamedTuple):
 def directory_of(
     tree: Any,
     *,
-    shards: Mapping[int, ShardMap] | None = None,
+    shards: Mapping[int, ShardGrid] | None = None,
     process_count: int = 1,
     prefix: str = "",
     metadata: Mapping[str, str] | None = None,
@@ -57,15 +57,18 @@ def directory_of(
 def item_of(
     tree: Any,
     *,
-    shards: Mapping[int, ShardMap] | None = None,
+    shards: Mapping[int, ShardGrid] | None = None,
     process_count: int = 1,
     metadata: Mapping[str, str] | None = None,
     save_id: str = SAVE_ID,
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
     flat = flatten(tree)
-    specs = [describe(path, leaf) for path, leaf in zip(flat.paths, flat.leaves, strict=True)]
+    specs = [describe_leaf(path, leaf) for path, leaf in zip(flat.paths, flat.leaves, strict=True)]
     arrays = [elements(leaf) for leaf in flat.leaves]
-    maps = [(shards or {}).get(i, single(np.shape(leaf))) for i, leaf in enumerate(flat.leaves)]
+    maps = [
+        (shards or {}).get(i, single_process_grid(np.shape(leaf)))
+        for i, leaf in enumerate(flat.leaves)
+    ]
     layout = lay_out(flat.structure, specs, maps, process_count=process_count, sizes=SIZES)
     files: dict[str, bytes] = {}
     written: list[list[WrittenPack]] = []
@@ -101,15 +104,15 @@ def file_of(plan: FilePlan, arrays: Sequence[np.ndarray[Any, Any]]) -> bytes:
     if data:
         store = FileContents(plan.segments, ends, lambda i: arrays[i])
         store.fill(memoryview(data), 0, 0)
-    assert plan.seal is not None
-    return plan.seal(digests_of([data], start=plan.header_bytes)) + bytes(data)
+    assert plan.make_header is not None
+    return plan.make_header(digests_of([data], start=plan.header_bytes)) + bytes(data)
 
 
 def tree_in(directory: Directory, prefix: str = "") -> tuple[Any, Index]:
     """The tree, as plain containers and numpy values, from the pieces of its leaves."""
     index = read_index(directory.items[prefix])
     values = [value_of(leaf, index, directory.files) for leaf in index.leaves]
-    return build(index.structure, values), index
+    return build_tree(index.structure, values), index
 
 
 def value_of(leaf: Leaf, index: Index, files: Mapping[str, bytes]) -> Any:

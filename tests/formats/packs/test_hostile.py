@@ -14,12 +14,12 @@ from cordwood.errors import CorruptionError, FormatError, LimitError, Unsupporte
 from cordwood.formats.packs import read_index as read_index_module
 from cordwood.formats.packs.index_file import decode_index, encode_index
 from cordwood.formats.packs.read_index import parse_items, read_index
-from cordwood.sharding.shard_map import ShardMap
+from cordwood.sharding.shard_grid import ShardGrid
 from tests.formats.packs.packed import SAVE_ID, directory_of
 from tests.formats.sealed_json import sealed
 from tests.memory import traced_memory
 
-HALVES = ShardMap((4,), ((0, 2),), ((0,), (1,)))
+HALVES = ShardGrid((4,), ((0, 2),), ((0,), (1,)))
 TREE = {"a": np.arange(4.0), "b": {"c": np.arange(6.0), "n": 5}, "t": "x" * 5000}
 NAME = f"data-{SAVE_ID}-0-0.safetensors"
 

@@ -22,21 +22,24 @@ from cordwood.formats.packs.plan_save import (
 from cordwood.formats.packs.previous_step import base_files
 from cordwood.formats.packs.read_index import cells_of_file, parse_items, read_index
 from cordwood.index import HeaderDigest
-from cordwood.plan.deduplicate import NOBODY, StoredCell, linked_parts
-from cordwood.plan.file_assignment import Gap, Part
-from cordwood.sharding.shard_map import ShardMap, single
+from cordwood.plan.deduplicate import UNUSED, StoredCell, linked_parts
+from cordwood.plan.file_assignment import Gap, PackPart
+from cordwood.sharding.shard_grid import ShardGrid, single_process_grid
 from cordwood.tree.flatten import flatten
-from cordwood.tree.leaves import describe
+from cordwood.tree.leaves import describe_leaf
 from tests.formats.packs.packed import SIZES, Directory, directory_of, tree_in
 
 OLD, NEW = "aa" * 8, "bb" * 8
-HALVES = ShardMap((8,), ((0, 4),), ((0,), (1,)))
+HALVES = ShardGrid((8,), ((0, 4),), ((0,), (1,)))
 
 
-def layout_of(tree: Any, shards: dict[int, ShardMap] | None = None, count: int = 1) -> Layout:
+def layout_of(tree: Any, shards: dict[int, ShardGrid] | None = None, count: int = 1) -> Layout:
     flat = flatten(tree)
-    specs = [describe(path, leaf) for path, leaf in zip(flat.paths, flat.leaves, strict=True)]
-    maps = [(shards or {}).get(i, single(np.shape(leaf))) for i, leaf in enumerate(flat.leaves)]
+    specs = [describe_leaf(path, leaf) for path, leaf in zip(flat.paths, flat.leaves, strict=True)]
+    maps = [
+        (shards or {}).get(i, single_process_grid(np.shape(leaf)))
+        for i, leaf in enumerate(flat.leaves)
+    ]
     return lay_out(flat.structure, specs, maps, process_count=count, sizes=SIZES)
 
 
@@ -57,12 +60,14 @@ def joined() -> tuple[Directory, bytes]:
     same = [i for i, cell in enumerate(base.cells) if cell.leaf != 1]
     more = directory_of({"b": tree_of(2)["b"]}, save_id=NEW)
     (added,) = more.items[""].packs
-    assert base.source.sealed is not None
-    assert added.source.sealed is not None
+    assert base.source.header_digest is not None
+    assert added.source.header_digest is not None
     report = encode_report(
         [
-            WrittenPack(*base.source[:2], base.source.sealed, linked_parts(base.cells, same)),
-            WrittenPack(*added.source[:2], added.source.sealed, (Part((1,), 0),)),
+            WrittenPack(
+                *base.source[:2], base.source.header_digest, linked_parts(base.cells, same)
+            ),
+            WrittenPack(*added.source[:2], added.source.header_digest, (PackPart((1,), 0),)),
         ]
     )
     item = encode_item(layout, [decode_report(report)], save_id=NEW, metadata={})
@@ -92,7 +97,7 @@ def test_a_file_with_a_gap() -> None:
 def test_it_can_be_the_base_of_the_next() -> None:
     directory, _ = joined()
     files = base_files(directory.items[""], layout_of(tree_of(3)), 0)
-    assert [[cell.leaf for cell in file.cells] for file in files] == [[0, NOBODY, 2], [1]]
+    assert [[cell.leaf for cell in file.cells] for file in files] == [[0, UNUSED, 2], [1]]
     assert sum(cell.length for file in files for cell in file.cells) == sum(
         len(raw) - 4096 for raw in directory.files.values()
     )
@@ -107,7 +112,7 @@ def test_other_readers_are_not_told_of_it() -> None:
 def test_reports_there_and_back() -> None:
     seal = HeaderDigest(4096, bytes(range(16)))
     packs = [
-        WrittenPack("one", 5000, seal, (Part((3, 4, 9), 7), Gap(12), Part((5,), 0))),
+        WrittenPack("one", 5000, seal, (PackPart((3, 4, 9), 7), Gap(12), PackPart((5,), 0))),
         WrittenPack("two", 4096, seal, None),
     ]
     assert decode_report(encode_report(packs)) == packs
@@ -137,7 +142,7 @@ def test_a_process_may_link_what_it_has_written_and_is_to_write() -> None:
         assert {cell.cell for cell in file.cells if cell.leaf == 0} == {process}
     alone = layout_of(tree)
     (file,) = base_files(item, alone, 0)  # of which it holds `t` as it was
-    assert [cell.leaf for cell in file.cells if cell.leaf != NOBODY] == [1]
+    assert [cell.leaf for cell in file.cells if cell.leaf != UNUSED] == [1]
     swapped = layout_of(tree, {0: HALVES._replace(holders=((1,), (0,)))}, 2)
     for process in (0, 1):
         for file in base_files(item, swapped, process):
@@ -164,6 +169,6 @@ def test_which_leaves_are_the_same(change: Any, same: list[str]) -> None:
         layout.specs[cell.leaf].key_path[0]
         for file in base_files(item, layout, 0)
         for cell in file.cells
-        if cell.leaf != NOBODY
+        if cell.leaf != UNUSED
     ]
     assert found == same

@@ -22,8 +22,8 @@ from cordwood.formats.safetensors.read_index import read_index as read_file_inde
 from cordwood.formats.safetensors.stored_digests import sealed_digests
 from cordwood.index import Box, HeaderDigest, Inline, LeafSpec, Piece, Pieces, Span
 from cordwood.plan.file_assignment import packs_of_process
-from cordwood.sharding.box import cells, intersect
-from cordwood.sharding.shard_map import ShardMap
+from cordwood.sharding.boxes import grid_cells, intersect
+from cordwood.sharding.shard_grid import ShardGrid
 from cordwood.storage.open_files import MemoryFile
 from cordwood.testing import assert_trees_equal
 from cordwood.testing import strategies as some
@@ -38,7 +38,7 @@ TREE = {
     "step": 7,
     "note": "x" * 5000,
 }
-SPREAD = ShardMap((4, 8), ((0, 2), (0, 4)), ((0,), (1,), (0,), (1,)))
+SPREAD = ShardGrid((4, 8), ((0, 2), (0, 4)), ((0,), (1,), (0,), (1,)))
 
 
 def test_the_json_of_a_small_tree() -> None:
@@ -98,7 +98,7 @@ def test_a_leaf_that_is_spread() -> None:
     assert_trees_equal(tree, TREE)
     (first,) = {leaf for leaf in index.leaves if leaf.key_path == ("layers", 0, "w")}
     assert isinstance(first.storage, Pieces)
-    header = [source.sealed.header_bytes for source in index.sources if source.sealed]
+    header = [source.header_digest.header_bytes for source in index.sources if source.header_digest]
     assert first.storage.pieces == (
         Piece(Box((0, 0), (2, 4)), 0, header[0], 32),
         Piece(Box((0, 4), (2, 8)), 1, header[1], 32),
@@ -128,8 +128,8 @@ def test_a_leaf_that_is_spread() -> None:
 
 
 def test_cuts_that_are_not_even() -> None:
-    uneven = ShardMap((7, 2), ((0, 1, 6), (0,)), ((0,),) * 3)
-    even = ShardMap((7,), ((0, 2, 4),), ((0,),) * 3)
+    uneven = ShardGrid((7, 2), ((0, 1, 6), (0,)), ((0,),) * 3)
+    even = ShardGrid((7,), ((0, 2, 4),), ((0,),) * 3)
     tree = [np.arange(14.0).reshape(7, 2), np.arange(7)]
     directory = directory_of(tree, shards={0: uneven, 1: even})
     types = json.loads(directory.data)["items"][""]["types"]
@@ -138,7 +138,7 @@ def test_cuts_that_are_not_even() -> None:
 
 
 def test_cuts_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = directory_of([np.arange(7)], shards={0: ShardMap((7,), ((0, 2, 4),), ((0,),) * 3)})
+    directory = directory_of([np.arange(7)], shards={0: ShardGrid((7,), ((0, 2, 4),), ((0,),) * 3)})
     monkeypatch.setattr(item_module, "MAX_CUTS", 2)
     with pytest.raises(LimitError, match=r"types: 3 cuts; expected at most 2 \(MAX_CUTS\)"):
         _ = directory.items
@@ -146,7 +146,7 @@ def test_cuts_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_tensors_that_would_have_one_name() -> None:
     tree = {"w": np.arange(4), "w[0:2]": np.arange(2), "W[2:4]": np.arange(3)}
-    halves = ShardMap((4,), ((0, 2),), ((0,), (0,)))
+    halves = ShardGrid((4,), ((0, 2),), ((0,), (0,)))
     directory = directory_of(tree, shards={0: halves})
     (raw,) = directory.files.values()
     assert read_file_index(MemoryFile(raw)).structure[0].keys == (
@@ -165,14 +165,14 @@ def test_an_empty_tree_has_no_files() -> None:
 
 
 @st.composite
-def spread_trees(draw: st.DrawFn) -> tuple[Any, dict[int, ShardMap], int]:
+def spread_trees(draw: st.DrawFn) -> tuple[Any, dict[int, ShardGrid], int]:
     """Trees of host values, some leaves cut anyhow and held by anyone."""
     kinds = [kind for kind in some.LEAF_KINDS if kind not in ("jax", "prng_key")]
     tree = draw(
         some.trees(leaf=some.leaves(kinds=kinds), containers=("dict", "list", "tuple", "none"))
     )
     processes = draw(st.integers(1, 3))
-    shards: dict[int, ShardMap] = {}
+    shards: dict[int, ShardGrid] = {}
     for i, leaf in enumerate(flatten(tree).leaves):
         if isinstance(leaf, np.ndarray) and draw(st.booleans()):
             cuts = tuple(
@@ -182,19 +182,19 @@ def spread_trees(draw: st.DrawFn) -> tuple[Any, dict[int, ShardMap], int]:
             holders = st.sets(st.integers(0, processes - 1), min_size=1).map(
                 lambda h: tuple(sorted(h))
             )
-            grid = cells(leaf.shape, cuts)
-            shards[i] = ShardMap(leaf.shape, cuts, tuple(draw(holders) for _ in grid))
+            grid = grid_cells(leaf.shape, cuts)
+            shards[i] = ShardGrid(leaf.shape, cuts, tuple(draw(holders) for _ in grid))
     return tree, shards, processes
 
 
 @given(spread_trees(), st.sampled_from((8, 1 << 20)))
 @settings(max_examples=200)
 def test_any_tree_however_spread(
-    case: tuple[Any, dict[int, ShardMap], int], min_share: int
+    case: tuple[Any, dict[int, ShardGrid], int], min_share: int
 ) -> None:
     tree, shards, processes = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cordwood.plan.write_assignment.MIN_SHARE_BYTES", min_share)
+        patch.setattr("cordwood.plan.cell_assignment.MIN_PART_BYTES", min_share)
         directory = directory_of(tree, shards=shards, process_count=processes)
     assert_trees_equal(tree_in(directory)[0], tree)
     check_files(directory)
@@ -219,8 +219,8 @@ def check_files(directory: Directory) -> None:
         ]
         assert sorted(begins) == sorted(offsets[source.name])
         assert source.size_bytes == file.size_bytes
-        assert source.sealed is not None
-        assert sealed_digests(file, source.sealed) == alone.sources[0].digests
+        assert source.header_digest is not None
+        assert sealed_digests(file, source.header_digest) == alone.sources[0].digests
 
 
 _BOXES = st.tuples(*[st.tuples(st.integers(0, 7), st.integers(0, 7))] * 2).map(
@@ -231,7 +231,7 @@ _BOXES = st.tuples(*[st.tuples(st.integers(0, 7), st.integers(0, 7))] * 2).map(
 @given(_BOXES, st.sets(st.integers(1, 6)), st.sets(st.integers(1, 6)))
 def test_cells_that_meet_a_box(box: Box, rows: set[int], columns: set[int]) -> None:
     grid = Grid((7, 7), ((0, *sorted(rows)), (0, *sorted(columns))))
-    expected = [n for n, cell in enumerate(cells(*grid)) if intersect(cell, box) is not None]
+    expected = [n for n, cell in enumerate(grid_cells(*grid)) if intersect(cell, box) is not None]
     assert list(cells_meeting(grid, box)) == expected
 
 
@@ -267,7 +267,7 @@ def test_the_hugging_face_index_of_two_items() -> None:
     assert set(json.loads(written)["weight_map"]) == {"a", "b"}
     clash = Directory(encode_index({"p": one, "q": one}), {})
     assert hugging_face_index(clash.items) is None
-    cut, _ = item_of([np.ones(4)], shards={0: ShardMap((4,), ((0, 2),), ((0,), (0,)))})
+    cut, _ = item_of([np.ones(4)], shards={0: ShardGrid((4,), ((0, 2),), ((0,), (0,)))})
     parts = Directory(encode_index({"": cut}), {})
     assert hugging_face_index(parts.items) is None
 
@@ -275,18 +275,18 @@ def test_the_hugging_face_index_of_two_items() -> None:
 def test_refused_leaves() -> None:
     structure = flatten(0).structure
     deep = LeafSpec((), "numpy", (1,) * 64, "float32")
-    shards = ShardMap((1,) * 64, ((0,),) * 64, ((0,),))
+    shards = ShardGrid((1,) * 64, ((0,),) * 64, ((0,),))
     with pytest.raises(UnsupportedLeafError, match="64 dimensions; packs take fewer than 64"):
         lay_out(structure, [deep], [shards], process_count=1, sizes=SIZES)
     opaque = LeafSpec((), "opaque", (), "")
-    shards = ShardMap((), (), ((0,),))
+    shards = ShardGrid((), (), ((0,),))
     with pytest.raises(UnsupportedLeafError, match="only its own format understands"):
         lay_out(structure, [opaque], [shards], process_count=1, sizes=SIZES)
 
 
 def test_what_was_written_must_be_what_was_laid_out() -> None:
     spec = LeafSpec((), "numpy", (3,), "float32")
-    shards = ShardMap((3,), ((0,),), ((0,),))
+    shards = ShardGrid((3,), ((0,),), ((0,),))
     layout = lay_out(flatten(0).structure, [spec], [shards], process_count=1, sizes=SIZES)
     packs = packs_of_process(layout.shares, 0)
     (pack,) = own_packs(layout, packs, 0, save_id=SAVE_ID, format_tag="pt")
@@ -299,10 +299,10 @@ def test_headers_that_were_changed() -> None:
     directory = directory_of(TREE)
     (raw,) = directory.files.values()
     (source,) = read_index(directory.items[""]).sources
-    assert source.sealed is not None
+    assert source.header_digest is not None
     changed = raw.replace(b"layers.0.b", b"layers.0.c")
     with pytest.raises(CorruptionError, match=r"x: bytes 0 to 4096 \(the header\) do not match"):
-        sealed_digests(MemoryFile(changed, "x"), source.sealed)
+        sealed_digests(MemoryFile(changed, "x"), source.header_digest)
     for header, expected in (
         (b"\0" * 8, "expected a header of 8 bytes, found one of 8"),
         (b"\x02" + b"\0" * 7 + b"{}", "expected a header of 10 bytes"),

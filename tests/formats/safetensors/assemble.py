@@ -17,22 +17,22 @@ from cordwood.index import Index, Inline, Leaf
 from cordwood.io.check_blocks import check_file
 from cordwood.plan.file_plan import LeafBytes
 from cordwood.storage.open_files import MemoryFile
-from cordwood.tree.flatten import build, flatten
-from cordwood.tree.leaves import describe, host_array
+from cordwood.tree.flatten import build_tree, flatten
+from cordwood.tree.leaves import describe_leaf, host_array
 
 
 def file_bytes(tree: Any, metadata: Mapping[str, str] | None = None) -> bytes:
     """What `save` would write."""
     flat = flatten(tree)
-    specs = [describe(path, leaf) for path, leaf in zip(flat.paths, flat.leaves, strict=True)]
+    specs = [describe_leaf(path, leaf) for path, leaf in zip(flat.paths, flat.leaves, strict=True)]
     plan = plan_save(flat.structure, specs, metadata=metadata or {})
     chunks = []
     for segment in plan.segments:
         assert isinstance(segment, LeafBytes)
         data = element_bytes(flat.leaves[segment.leaf])
         chunks.append(data[segment.start : segment.stop])
-    assert plan.seal is not None
-    header = plan.seal(digests_of(chunks, start=plan.header_bytes))
+    assert plan.make_header is not None
+    header = plan.make_header(digests_of(chunks, start=plan.header_bytes))
     assert len(header) == plan.header_bytes
     raw = header + b"".join(chunks)
     assert len(raw) == plan.size_bytes
@@ -74,7 +74,7 @@ def read_bytes(raw: bytes) -> tuple[Any, Index]:
             bad = check_file(file, source.digests)
             if bad:
                 raise ValueError(f"damaged blocks: {bad}")
-    return build(index.structure, [leaf_value(leaf, raw) for leaf in index.leaves]), index
+    return build_tree(index.structure, [leaf_value(leaf, raw) for leaf in index.leaves]), index
 
 
 def leaf_value(leaf: Leaf, raw: bytes) -> Any:

@@ -9,7 +9,7 @@ from hypothesis import given
 
 from cordwood.formats.zarr.chunk_grid import chunk_count, chunk_shape, chunks, leading_bytes
 from cordwood.index import Box
-from cordwood.sharding.box import Cuts, element_count, slices
+from cordwood.sharding.boxes import Cuts, element_count, slices
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from cordwood.dtypes import to_numpy
 from cordwood.errors import CordwoodError, CorruptionError, FormatError, TruncatedError
 from cordwood.formats.zarr.read_index import read_index
 from cordwood.index import Box, Encoded, Index, Leaf, Pieces
-from cordwood.sharding.box import slices
+from cordwood.sharding.boxes import slices
 from cordwood.storage.directory_reader import LocalDirectory
-from cordwood.tree.flatten import build
+from cordwood.tree.flatten import build_tree
 
 pytestmark = pytest.mark.usefixtures("cut_small_arrays")
 
@@ -32,7 +32,7 @@ def index_at(path: Path, prefix: str | None = None) -> Index:
 
 
 def tree_of(index: Index) -> Any:
-    return build(index.structure, [(leaf.dtype, leaf.shape) for leaf in index.leaves])
+    return build_tree(index.structure, [(leaf.dtype, leaf.shape) for leaf in index.leaves])
 
 
 def elements(path: Path, index: Index, leaf: Leaf) -> np.ndarray:

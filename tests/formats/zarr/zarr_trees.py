@@ -17,12 +17,12 @@ from cordwood.index import Box, Encoded, Index, Inline, Leaf
 from cordwood.io.check_blocks import check_file
 from cordwood.io.decode_chunk import decode_chunk
 from cordwood.io.scratch_buffer import ScratchBuffer
-from cordwood.plan.copy_plan import Chunk, Codec, Spread
+from cordwood.plan.scatter import Codec, EncodedChunk, Scatter
 from cordwood.processes.coordination import SINGLE_PROCESS
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.sharding.box import shape_of, slices
+from cordwood.sharding.boxes import shape_of, slices
 from cordwood.storage.directory_reader import LocalDirectory
-from cordwood.tree.flatten import build
+from cordwood.tree.flatten import build_tree
 
 __all__ = ["index_at", "read_tree", "save_tree", "stored_index"]
 
@@ -65,7 +65,9 @@ def read_tree(path: str | os.PathLike[str], prefix: str | None = None) -> Any:
             assert source.digests is not None
             with directory.file(source.name, source.size_bytes) as file:
                 assert check_file(file, source.digests) == []
-        return build(index.structure, [_value(directory, index, leaf) for leaf in index.leaves])
+        return build_tree(
+            index.structure, [_value(directory, index, leaf) for leaf in index.leaves]
+        )
 
 
 def _value(directory: LocalDirectory, index: Index, leaf: Leaf) -> Any:
@@ -82,8 +84,8 @@ def _value(directory: LocalDirectory, index: Index, leaf: Leaf) -> Any:
         if isinstance(storage, Encoded):
             shape = storage.chunk_shape
             codec = Codec(**json.loads(storage.codec))
-            spread = Spread(shape, dtype.itemsize, ())
-            chunk = Chunk(0, offset, length, codec, leaf.dtype, spread)
+            spread = Scatter(shape, dtype.itemsize, ())
+            chunk = EncodedChunk(0, offset, length, codec, leaf.dtype, spread)
             data = decode_chunk(chunk, data, ScratchBuffer().of, name=name)
         held = np.frombuffer(data, dtype).reshape(shape)
         array[slices(where)] = held[tuple(slice(size) for size in shape_of(where))]

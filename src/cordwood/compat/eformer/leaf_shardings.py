@@ -8,8 +8,8 @@ from typing import Any
 from cordwood.compat.eformer.leaf_names import Steps
 from cordwood.errors import MismatchError
 from cordwood.loading.leaf_target import Target
-from cordwood.sharding.partition_rules import Rules, first_match
-from cordwood.sharding.sharding_errors import unfit
+from cordwood.sharding.partition_rules import Rules, match_rule
+from cordwood.sharding.sharding_errors import explain_sharding_error
 from cordwood.tree.flatten import flatten
 
 _PLACED = frozenset({"jax", "prng_key"})
@@ -48,7 +48,7 @@ def with_shardings(
             continue
         name = ".".join(steps)
         shape = _shape(target)
-        given = first_match(rules, "/".join(steps)) if rules is not None else entries.get(name)
+        given = match_rule(rules, "/".join(steps)) if rules is not None else entries.get(name)
         if given is None:
             given = target.sharding
         if given is None and mesh is not None:
@@ -133,7 +133,7 @@ def _sharding(
     try:
         given.shard_shape(shape)
     except ValueError as e:
-        raise _Unfit(unfit(shape, given, mesh, e)) from e
+        raise _Unfit(explain_sharding_error(shape, given, mesh, e)) from e
     return given, layout
 
 

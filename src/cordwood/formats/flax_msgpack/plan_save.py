@@ -25,9 +25,9 @@ from cordwood.formats.flax_msgpack.unsupported import (
     refusal,
 )
 from cordwood.keypath import DictKey, Key, KeyPath
-from cordwood.plan.file_plan import FilePlan, LeafBytes, Literal, Segment
-from cordwood.state_dict.current_path import state_key_path
-from cordwood.state_dict.state_errors import said
+from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes, Segment
+from cordwood.state_dict.restore_path import state_key_path
+from cordwood.state_dict.state_errors import error_text
 from cordwood.tree.leaves import AbstractArray, is_jax_array
 from cordwood.tree.long_double import without_padding
 
@@ -91,7 +91,7 @@ class _Planner:
 
     def flush(self) -> None:
         if self.out:
-            self.segments.append(_new(Literal, (bytes(self.out),)))
+            self.segments.append(_new(LiteralBytes, (bytes(self.out),)))
             self.size_bytes += len(self.out)
             self.out.clear()
 
@@ -145,7 +145,7 @@ class _Planner:
             if self.problems is None:
                 raise
             path = name_of_path(self.key_path())
-            self.problems.append(UnsupportedLeafError(f"{path}: {said(e)}"))
+            self.problems.append(UnsupportedLeafError(f"{path}: {error_text(e)}"))
 
     def write(self, value: Any, *, chunkable: bool) -> None:
         kind = type(value)

@@ -9,7 +9,7 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.index import Encoding, Index, Inline, Pieces
 from cordwood.io.threads import default_threads, run_tasks
-from cordwood.tree.flatten import build
+from cordwood.tree.flatten import build_tree
 
 _COPY_BYTES = 16 << 20
 
@@ -44,7 +44,7 @@ def restore(index: Index, data: memoryview) -> Any:
             values.append(array[()] if leaf.kind == "numpy_scalar" else array)
         else:
             values.append(_joined(leaf.shape, dtype, storage, root))
-    return build(index.structure, values)
+    return build_tree(index.structure, values)
 
 
 def _joined(

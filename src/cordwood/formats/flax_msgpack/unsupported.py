@@ -14,7 +14,7 @@ import numpy as np
 
 from cordwood.errors import UnsupportedLeafError
 from cordwood.keypath import KeyPath, format_path
-from cordwood.tree.leaves import describe
+from cordwood.tree.leaves import describe_leaf
 
 
 class UnsupportedArrayError(UnsupportedLeafError, ValueError, RuntimeError):
@@ -72,7 +72,7 @@ def refusal(path: KeyPath, value: Any) -> UnsupportedLeafError:
             f"to_bytes, or to_state_dict first{other}"
         )
     try:
-        describe(path, value)
+        describe_leaf(path, value)
     except UnsupportedLeafError as e:
         return UnsupportedArrayError(str(e)) if is_array else e
     return UnsupportedLeafError(

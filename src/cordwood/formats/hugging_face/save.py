@@ -31,7 +31,7 @@ from cordwood.storage.file_transaction import atomic_file
 from cordwood.storage.path_kind import kind_at
 from cordwood.storage.staging_directory import StagingDirectory
 from cordwood.tree.flatten import flatten
-from cordwood.tree.leaves import describe
+from cordwood.tree.leaves import describe_leaf
 from cordwood.tree.structure import LEAF, Node
 
 HUGGING_FACE = Layout(
@@ -65,7 +65,7 @@ def plan_job(
     """
     assert prefix is None
     flat = flatten(tree)
-    specs = [describe(p, leaf) for p, leaf in zip(flat.paths, flat.leaves, strict=True)]
+    specs = [describe_leaf(p, leaf) for p, leaf in zip(flat.paths, flat.leaves, strict=True)]
     arrays = [i for i, spec in enumerate(specs) if spec.kind in ARRAY_KINDS]
     names = tensor_names([specs[i].key_path for i in arrays]).names
     named = [_named(specs[i], name) for i, name in zip(arrays, names, strict=True)]

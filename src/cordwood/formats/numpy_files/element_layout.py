@@ -6,7 +6,7 @@ import json
 
 from cordwood.formats.numpy_files.npy_header import ArrayHeader
 from cordwood.index import Box, Encoded, Piece, Pieces, Span
-from cordwood.sharding.box import element_count, whole
+from cordwood.sharding.boxes import element_count, whole_box
 
 _CHUNK_BYTES = 4 << 20  # of an array in Fortran order, which is put in order a part at a time
 _MAX_CHUNKS = 4096
@@ -22,7 +22,7 @@ def storage_of(header: ArrayHeader, offset: int) -> Pieces | Encoded:
     if not length:
         return Pieces(())
     if not header.fortran:
-        span = Span(0, element_count(whole(shape)))
+        span = Span(0, element_count(whole_box(shape)))
         return Pieces((Piece(span, 0, offset, length),), "swapped" if header.swapped else "raw")
     rows = shape[-1]
     count = _chunk_count(rows, length)
@@ -47,7 +47,7 @@ def inflated(header: ArrayHeader, offset: int, length: int, *, crc32: int) -> Pi
     """The elements of an array that lies with its header in a deflate stream of source 0."""
     if header.stop == header.start:
         return Pieces(())
-    piece = Piece(whole(header.shape), 0, offset, length)
+    piece = Piece(whole_box(header.shape), 0, offset, length)
     codec = _codec(header, "deflate", skip_bytes=header.start, crc32=crc32)
     return Encoded((piece,), header.shape, codec)
 

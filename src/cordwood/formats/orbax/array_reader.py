@@ -34,8 +34,8 @@ from cordwood.formats.zarr.metadata_v3 import (
 from cordwood.index import Box, Encoded, Piece, Pieces
 from cordwood.io.decode_chunk import decode_chunk
 from cordwood.io.scratch_buffer import ScratchBuffer
-from cordwood.plan.copy_plan import Chunk, Codec, Spread
-from cordwood.sharding.box import shape_of
+from cordwood.plan.scatter import Codec, EncodedChunk, Scatter
+from cordwood.sharding.boxes import shape_of
 
 MAX_UNSTORED_CHUNKS = 1 << 20  # of an array, where chunks of zeros are left out
 MAX_SHARD_INDEX_BYTES = 1 << 24
@@ -107,8 +107,8 @@ class ArrayReader:
         if isinstance(array.storage, Encoded):
             members = json.loads(array.storage.codec)
             codec = Codec(members["compressor"], members["order"], members["swapped"])
-        spread = Spread((), dtypes.itemsize(array.dtype), ())
-        chunk = Chunk(source, offset, length, codec, array.dtype, spread)
+        spread = Scatter((), dtypes.itemsize(array.dtype), ())
+        chunk = EncodedChunk(source, offset, length, codec, array.dtype, spread)
         name = self._values.sources[source].name
         raw = decode_chunk(chunk, memoryview(data), ScratchBuffer().of, name=name)
         return np.frombuffer(raw, dtypes.to_numpy(array.dtype))[0]

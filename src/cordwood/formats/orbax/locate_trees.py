@@ -16,7 +16,7 @@ from cordwood.errors import (
     FormatError,
     IncompleteCheckpointError,
     PrefixError,
-    no_prefix,
+    no_prefix_message,
 )
 from cordwood.formats.orbax.tree_metadata import TREE_NAME
 from cordwood.storage.directory_reader import FOLDER, OTHER, ReadableDirectory
@@ -180,7 +180,7 @@ def pick(found: Found, prefix: str | None, *, name: str, kind: str = "no tree") 
     if prefix is None:
         if len(trees) == 1:
             return trees[0]
-        raise PrefixError(f"{name}: {no_prefix(trees)}")
+        raise PrefixError(f"{name}: {no_prefix_message(trees)}")
     if trees == [""]:
         if prefix:
             raise PrefixError(

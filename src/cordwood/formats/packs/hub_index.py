@@ -27,8 +27,8 @@ def hugging_face_index(items: Mapping[str, Item]) -> bytes | None:
             return None
         files = {}
         for pack in item.packs:
-            assert pack.source.sealed is not None
-            total += pack.source.size_bytes - pack.source.sealed.header_bytes
+            assert pack.source.header_digest is not None
+            total += pack.source.size_bytes - pack.source.header_digest.header_bytes
             for column, _ in pack.parts:
                 files.update(dict.fromkeys(item.columns[column].tolist(), pack.source.name))
         paths = leaf_paths(item.structure)

@@ -21,7 +21,7 @@ from cordwood.errors import (
     LimitError,
     PrefixError,
     UnsupportedFormatError,
-    no_prefix,
+    no_prefix_message,
 )
 
 INDEX_NAME = "cordwood.json"
@@ -108,7 +108,7 @@ def select_item(items: Mapping[str, _T], prefix: str | None, *, name: str) -> _T
     if prefix is None and ("" in items or len(items) == 1):
         return items["" if "" in items else available[0]]
     if prefix is None:
-        raise PrefixError(f"{name}: {no_prefix(available)}")
+        raise PrefixError(f"{name}: {no_prefix_message(available)}")
     if prefix not in items:
         raise PrefixError(f"{name}: Prefix {prefix!r} not found. Available: {available}")
     return items[prefix]

@@ -224,7 +224,7 @@ def _check_coverage(item: Item, counts: Leaves, *, where: str) -> None:
     ]
     bytes_of = [cell_sizes(packed) for packed in item.types]
     for n, pack in enumerate(item.packs):
-        end = pack.source.sealed.header_bytes if pack.source.sealed is not None else 0
+        end = pack.source.header_digest.header_bytes if pack.source.header_digest is not None else 0
         for number, cell in pack.parts:
             if number == GAP:
                 end += cell

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from cordwood.errors import FormatError
 from cordwood.index import Box
-from cordwood.sharding.box import Cuts, cell_box
+from cordwood.sharding.boxes import Cuts, cell_box
 
 
 class Grid(NamedTuple):

@@ -28,10 +28,10 @@ from cordwood.io.compare_bytes import (
 from cordwood.io.uninterruptible import StopCheck
 from cordwood.plan.deduplicate import (
     cells_of_process,
-    is_worth_a_file,
-    is_worth_a_link,
+    comparison_order,
     linked_parts,
-    peek_order,
+    should_link,
+    should_separate_unchanged,
 )
 from cordwood.storage.open_files import ReadableFile
 from cordwood.storage.storage_protocol import Storage, Transaction
@@ -102,34 +102,34 @@ def link_packs(
             continue
         held = {i: (stored[i].leaf, stored[i].cell) for i in same}
         sizes = {held[i]: stored[i].length for i in same}
-        if not is_worth_a_link(stored, same):
+        if not should_link(stored, same):
             settled.update(sizes)
             continue
         if not save.link(folder, source.name, check):
             return NOTHING if not packs else Links(packs, frozenset(cells), frozenset(), size_bytes)
         try:
-            assert source.sealed is not None
+            assert source.header_digest is not None
             (file,) = store_at(path).open([source])  # what was linked, whatever lies there now
             with file:
-                digests = sealed_digests(file, source.sealed)
+                digests = sealed_digests(file, source.header_digest)
                 same -= changed_cells(file, digests, stored, same, value_of, check=check)
         except (CorruptionError, FormatError, OSError) as e:
             save.forgo(source.name)
             settled.update(sizes)
             _tell(store, prefix, e)
             continue
-        if not is_worth_a_link(stored, same):
+        if not should_link(stored, same):
             save.forgo(source.name)
             settled.update({held[i]: stored[i].length for i in same})
             continue
         parts = linked_parts(stored, same)
-        packs.append(WrittenPack(source.name, source.size_bytes, source.sealed, parts))
+        packs.append(WrittenPack(source.name, source.size_bytes, source.header_digest, parts))
         size_bytes += sum([stored[i].length for i in same])
         cells.update([held[i] for i in same])
         left.subtract([held[i][0] for i in same])
         for leaf in {held[i][0] for i in same if not left[held[i][0]]}:
             take(leaf)
-    apart = frozenset(settled) if is_worth_a_file(settled.values()) else frozenset()
+    apart = frozenset(settled) if should_separate_unchanged(settled.values()) else frozenset()
     return Links(packs, frozenset(cells), apart, size_bytes)
 
 
@@ -157,7 +157,7 @@ def _peek(
     Raises CorruptionError where the file is not to be linked because it is damaged.
     """
     source, cells = there
-    sample, rest = peek_order(cells)
+    sample, rest = comparison_order(cells)
     gone: dict[int, Difference] = {}
 
     def look(positions: list[int]) -> None:
@@ -172,9 +172,11 @@ def _peek(
     if len(gone) < len(sample):
         look(rest)
         same = frozenset([i for i, cell in enumerate(cells) if cell.leaf >= 0 and i not in gone])
-    if not is_worth_a_link(cells, same):  # otherwise all of it is read
-        assert source.sealed is not None
-        check_smallest_difference(file, partial(sealed_digests, file, source.sealed), gone.values())
+    if not should_link(cells, same):  # otherwise all of it is read
+        assert source.header_digest is not None
+        check_smallest_difference(
+            file, partial(sealed_digests, file, source.header_digest), gone.values()
+        )
     return same
 
 

@@ -96,7 +96,7 @@ def _open(store: Storage, data: bytes, prefix: str | None) -> Contents:
     files = store.open(index.sources)
 
     def fetch(number: int) -> Digests:
-        sealed = index.sources[number].sealed
+        sealed = index.sources[number].header_digest
         assert sealed is not None
         return sealed_digests(files[number], sealed)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cordwood.encoding.json_values import encode_value
-from cordwood.encoding.leaf_table import BYTE_KINDS, runs_of
+from cordwood.encoding.leaf_table import BYTE_KINDS, encode_runs
 from cordwood.encoding.tensor_names import tensor_names
 from cordwood.formats.packs.index_item import GAP
 from cordwood.formats.packs.leaf_grid import Grid
@@ -15,11 +15,11 @@ from cordwood.formats.packs.leaf_types import PackedType, Tensor, tensor_of, to_
 from cordwood.formats.safetensors.plan_save import plan_save
 from cordwood.index import Box, HeaderDigest, LeafSpec
 from cordwood.keypath import KeyPath
-from cordwood.plan.file_assignment import Gap, Pack, Part, packs_of_all
+from cordwood.plan.cell_assignment import CellAssignment, FileSizes, ShardedLeaf, assign_cells
+from cordwood.plan.file_assignment import Gap, Pack, PackPart, packs_of_all
 from cordwood.plan.file_plan import FilePlan
-from cordwood.plan.write_assignment import FileSizes, Shares, Stored, share_out
-from cordwood.sharding.box import shape_of
-from cordwood.sharding.shard_map import ShardMap, single
+from cordwood.sharding.boxes import shape_of
+from cordwood.sharding.shard_grid import ShardGrid, single_process_grid
 from cordwood.tree.structure import LEAF, Node, Structure, structure_to_json
 
 
@@ -30,7 +30,7 @@ class Layout(NamedTuple):
     specs: tuple[LeafSpec, ...]
     tensors: tuple[Tensor | None, ...]  # of each leaf; None: the index holds it
     grids: tuple[Grid | None, ...]
-    shares: Shares
+    shares: CellAssignment
 
 
 class PackPlan(NamedTuple):
@@ -46,14 +46,14 @@ class WrittenPack(NamedTuple):
 
     name: str
     size_bytes: int
-    sealed: HeaderDigest
-    parts: tuple[Part | Gap, ...] | None = None  # None: as `packs_of_all` has it
+    header_digest: HeaderDigest
+    parts: tuple[PackPart | Gap, ...] | None = None  # None: as `packs_of_all` has it
 
 
 def lay_out(
     structure: Structure,
     specs: Sequence[LeafSpec],
-    shards: Sequence[ShardMap],
+    shards: Sequence[ShardGrid],
     *,
     process_count: int,
     sizes: FileSizes,
@@ -75,9 +75,9 @@ def lay_out(
     stored = []
     for leaf, (spec, tensor) in enumerate(zip(specs, tensors, strict=True)):
         if tensor is not None:
-            spread = single(tensor.shape) if spec.kind in BYTE_KINDS else shards[leaf]
-            stored.append(Stored(leaf, tensor.itemsize, spread))
-    shares = share_out(stored, process_count=process_count, sizes=sizes)
+            spread = single_process_grid(tensor.shape) if spec.kind in BYTE_KINDS else shards[leaf]
+            stored.append(ShardedLeaf(leaf, tensor.itemsize, spread))
+    shares = assign_cells(stored, process_count=process_count, sizes=sizes)
     grids: list[Grid | None] = [None] * len(specs)
     for group in shares.groups:
         grid = Grid(group.shape, group.cuts)
@@ -160,13 +160,13 @@ def _suffix(box: Box) -> str:
 def encode_report(written: Sequence[WrittenPack]) -> bytes:
     """The files of a process, for process 0."""
     rows = [
-        [name, size, sealed.header_bytes, sealed.header_digest.hex(), _rows(parts)]
+        [name, size, sealed.header_bytes, sealed.digest.hex(), _rows(parts)]
         for name, size, sealed, parts in written
     ]
     return json.dumps(rows).encode()
 
 
-def _rows(parts: Sequence[Part | Gap] | None) -> list[Any] | None:
+def _rows(parts: Sequence[PackPart | Gap] | None) -> list[Any] | None:
     """A part as its cell and its column, a gap as a number."""
     if parts is None:
         return None
@@ -184,11 +184,11 @@ def decode_report(data: bytes) -> list[WrittenPack]:
     ]
 
 
-def _parts(rows: list[Any] | None) -> tuple[Part | Gap, ...] | None:
+def _parts(rows: list[Any] | None) -> tuple[PackPart | Gap, ...] | None:
     if rows is None:
         return None
     return tuple(
-        [Gap(row) if isinstance(row, int) else Part(_leaves(row[1:]), row[0]) for row in rows]
+        [Gap(row) if isinstance(row, int) else PackPart(_leaves(row[1:]), row[0]) for row in rows]
     )
 
 
@@ -246,14 +246,14 @@ def encode_item(
                     parts += (GAP, part.size_bytes)
                 else:
                     parts += (columns.setdefault(part.leaves, len(columns)), part.cell)
-            row = [name, size_bytes, sealed.header_bytes, sealed.header_digest.hex(), parts]
+            row = [name, size_bytes, sealed.header_bytes, sealed.digest.hex(), parts]
             files.append(row)
     return {
         "save_id": save_id,
         "metadata": dict(metadata),
         "nodes": structure_to_json(layout.structure),
         "types": [to_json(packed) for packed in numbers],
-        "leaves": runs_of(leaf_types),
+        "leaves": encode_runs(leaf_types),
         "values": values,
         "columns": [_spans(column) for column in columns],
         "files": files,

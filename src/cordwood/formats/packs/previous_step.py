@@ -11,7 +11,7 @@ from cordwood.formats.packs.leaf_types import type_of
 from cordwood.formats.packs.plan_save import Layout
 from cordwood.formats.packs.read_index import cells_of_file
 from cordwood.index import Source
-from cordwood.plan.deduplicate import NOBODY, StoredCell, cells_of_process
+from cordwood.plan.deduplicate import UNUSED, StoredCell, cells_of_process
 from cordwood.tree.structure import leaf_paths
 
 
@@ -41,7 +41,7 @@ def base_files(item: Item, layout: Layout, process: int) -> list[BaseFile]:
         if name is None or int(name["process"]) != process:
             continue
         cells = tuple(_cells(item, number, leaves, own))
-        if any(cell.leaf != NOBODY for cell in cells):
+        if any(cell.leaf != UNUSED for cell in cells):
             found.append(BaseFile(pack.source, cells))
     return found
 
@@ -53,7 +53,7 @@ def _same_leaves(item: Item, layout: Layout) -> list[int]:
     stored = [i for i, kind in enumerate(kinds) if item.types[kind].grid is not None]
     names = tensor_names([paths[i] for i in stored]).names
     known = {paths[i]: (name, i) for name, i in zip(names, stored, strict=True)}
-    leaves = [NOBODY] * len(kinds)
+    leaves = [UNUSED] * len(kinds)
     ours = [leaf for leaf, tensor in enumerate(layout.tensors) if tensor is not None]
     names = tensor_names([layout.specs[leaf].key_path for leaf in ours]).names
     for name, leaf in zip(names, ours, strict=True):
@@ -70,13 +70,13 @@ def _cells(
 ) -> Iterator[StoredCell]:
     """All of the data of a file, gaps included."""
     source = item.packs[number].source
-    assert source.sealed is not None
-    end = source.sealed.header_bytes
+    assert source.header_digest is not None
+    end = source.header_digest.header_bytes
     for leaf, cell, offset, length in cells_of_file(item, number):
         if offset > end:
-            yield StoredCell(NOBODY, 0, end, offset - end)
+            yield StoredCell(UNUSED, 0, end, offset - end)
         mine = (leaves[leaf], cell) in own
-        yield StoredCell(leaves[leaf] if mine else NOBODY, cell, offset, length)
+        yield StoredCell(leaves[leaf] if mine else UNUSED, cell, offset, length)
         end = offset + length
     if end < source.size_bytes:
-        yield StoredCell(NOBODY, 0, end, source.size_bytes - end)
+        yield StoredCell(UNUSED, 0, end, source.size_bytes - end)

@@ -109,7 +109,7 @@ def _pieces(item: Item, flags: np.ndarray[Any, np.dtype[np.bool_]] | None) -> _F
     starts_of = [item.cell_starts[column] for column in item.columns]
     sizes = np.zeros(len(item.types), np.int64)
     for number, pack in enumerate(item.packs):
-        end = pack.source.sealed.header_bytes if pack.source.sealed is not None else 0
+        end = pack.source.header_digest.header_bytes if pack.source.header_digest is not None else 0
         for part, cell in pack.parts:
             if part == GAP:
                 end += cell
@@ -146,7 +146,7 @@ def cells_of_file(item: Item, number: int) -> Iterator[StoredCell]:
     """What lies in a file of an item, in order, without what lies in gaps."""
     pack = item.packs[number]
     bytes_of = [cell_sizes(packed) for packed in item.types]
-    end = pack.source.sealed.header_bytes if pack.source.sealed is not None else 0
+    end = pack.source.header_digest.header_bytes if pack.source.header_digest is not None else 0
     for part, cell in pack.parts:
         if part == GAP:
             end += cell

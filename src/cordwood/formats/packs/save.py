@@ -31,9 +31,9 @@ from cordwood.formats.save_plan import Fetch, Job, Linking
 from cordwood.formats.tree_shards import LeafParts, Snapshot, take_apart
 from cordwood.index import LeafSpec
 from cordwood.io.uninterruptible import StopCheck
-from cordwood.plan.deduplicate import only, without
-from cordwood.plan.file_assignment import Pack, packs_of_process, packs_of_shares
-from cordwood.plan.write_assignment import FileSizes, bytes_of_leaves
+from cordwood.plan.cell_assignment import FileSizes, cell_bytes_of_leaves
+from cordwood.plan.deduplicate import exclude_cells, include_cells
+from cordwood.plan.file_assignment import Pack, packs_of_process, packs_of_ranges
 from cordwood.processes.collective_save import save_together
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.processes.tree_fingerprint import joined_fingerprints
@@ -158,7 +158,7 @@ def plan_job(
         starts.append(len(leaves))
         leaves += planned.snapshot.leaves
         shares, count = planned.layout.shares, len(planned.snapshot.leaves)
-        sizes += bytes_of_leaves(shares, rendezvous.index, count)
+        sizes += cell_bytes_of_leaves(shares, rendezvous.index, count)
     # They are asked for when they are written: until then nothing here keeps them.
     plans = [each._replace(snapshot=each.snapshot._replace(leaves=())) for each in plans]
 
@@ -290,10 +290,10 @@ def _left(planned: Plan, links: Links) -> Sequence[Pack]:
     shares = planned.layout.shares
     if not links.packs and not links.settled:
         return packs_of_process(shares, planned.process)
-    own = without(shares, shares.of_process[planned.process], links.cells)
+    own = exclude_cells(shares, shares.by_process[planned.process], links.cells)
     return [
-        *packs_of_shares(shares, only(shares, own, links.settled)),
-        *packs_of_shares(shares, without(shares, own, links.settled)),
+        *packs_of_ranges(shares, include_cells(shares, own, links.settled)),
+        *packs_of_ranges(shares, exclude_cells(shares, own, links.settled)),
     ]
 
 

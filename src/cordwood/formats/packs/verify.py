@@ -98,11 +98,11 @@ def _damage(store: Storage, item: Item) -> Iterator[str]:
     """Return what is wrong with the files of an item."""
     for number, pack in enumerate(item.packs):
         source = pack.source
-        assert source.sealed is not None
+        assert source.header_digest is not None
         try:
             (file,) = store.open([source])
             with file:
-                digests = sealed_digests(file, source.sealed)
+                digests = sealed_digests(file, source.header_digest)
                 bad = check_file(file, digests)
         except (CordwoodError, OSError) as e:
             if not isinstance(e, CordwoodError) and e.errno not in DISK_ERRORS:

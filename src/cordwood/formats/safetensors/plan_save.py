@@ -10,21 +10,21 @@ from operator import le
 from typing import Any, NamedTuple
 
 from cordwood.encoding.digests import BLOCK_BYTES
-from cordwood.encoding.json_values import VALUE_KINDS, encode_value
-from cordwood.encoding.leaf_table import BYTE_KINDS, LeafType, encode_table
-from cordwood.encoding.sealed_header import (
+from cordwood.encoding.header_digests import (
+    CORDWOOD_PREFIX,
     DATA_DIGESTS,
     HEADER_START,
-    OWN_PREFIX,
     STRUCTURE,
     VERSION,
     VERSION_KEY,
     digest_width,
     encode_digests,
-    seal_header,
+    finish_header,
 )
+from cordwood.encoding.json_values import VALUE_KINDS, encode_value
+from cordwood.encoding.leaf_table import BYTE_KINDS, LeafType, encode_table
 from cordwood.encoding.tensor_names import tensor_names
-from cordwood.encoding.user_metadata import check_strings
+from cordwood.encoding.user_metadata import check_metadata_strings
 from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.formats.safetensors.dtype_codes import stored_as
 from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
@@ -148,7 +148,7 @@ def _finish(
                 f"byte {header_bytes} on, found {len(digests.values)} bytes of digests of "
                 f"{digests.block_bytes}-byte blocks from byte {digests.start} on"
             )
-        return seal_header(f"{head}{text}{tail}", header_bytes)
+        return finish_header(f"{head}{text}{tail}", header_bytes)
 
     return FilePlan(header_bytes + data_bytes, segments, header_bytes, seal)
 
@@ -222,10 +222,10 @@ def _refusal(spec: LeafSpec) -> str:
 
 def check_metadata(metadata: Mapping[str, str]) -> None:
     """Raise TypeError or ValueError for strings of the user's that cannot be stored."""
-    check_strings(metadata)
+    check_metadata_strings(metadata)
     for key in metadata:
-        if key.startswith(OWN_PREFIX):
+        if key.startswith(CORDWOOD_PREFIX):
             raise ValueError(
-                f"metadata: {key!r:.80}: keys that begin with {OWN_PREFIX!r} are cordwood's own; "
-                "choose another"
+                f"metadata: {key!r:.80}: keys that begin with {CORDWOOD_PREFIX!r} are "
+                "cordwood's own; choose another"
             )

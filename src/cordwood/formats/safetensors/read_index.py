@@ -9,18 +9,18 @@ from operator import eq
 from typing import NamedTuple, TypeVar
 
 from cordwood.encoding.digests import check_coverage
-from cordwood.encoding.leaf_table import (
-    BYTE_KINDS,
-    LeafTable,
-    LeafType,
-    parse_table,
-)
-from cordwood.encoding.sealed_header import (
+from cordwood.encoding.header_digests import (
     DATA_DIGESTS,
     STRUCTURE,
     check_header,
     decode_digests,
     split_metadata,
+)
+from cordwood.encoding.leaf_table import (
+    BYTE_KINDS,
+    LeafTable,
+    LeafType,
+    parse_table,
 )
 from cordwood.encoding.tensor_names import dotted_name, dotted_names
 from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cordwood.encoding.digests import check_coverage, digest_of
-from cordwood.encoding.sealed_header import DATA_DIGESTS, decode_digests
+from cordwood.encoding.header_digests import DATA_DIGESTS, decode_digests
 from cordwood.encoding.strict_json import parse_value
 from cordwood.encoding.tensor_names import METADATA_KEY
 from cordwood.errors import CorruptionError, FormatError
@@ -21,7 +21,7 @@ def sealed_digests(file: ReadableFile, sealed: HeaderDigest) -> Digests:
         FormatError: it has no digests for the data of this file.
     """
     header = file.read(0, sealed.header_bytes)
-    if digest_of(header) != sealed.header_digest:
+    if digest_of(header) != sealed.digest:
         raise CorruptionError(
             f"{file.name}: bytes 0 to {sealed.header_bytes} (the header) do not match the digest "
             "in the index: the file is damaged, or another one was put in its place; restore a copy"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from cordwood.index import Box
-from cordwood.sharding.box import Cuts, element_count, is_unbroken, shape_of
+from cordwood.sharding.boxes import Cuts, element_count, is_contiguous, shape_of
 
 _FINER = 4  # how many times more chunks than needed, to have them end where shards do
 
@@ -97,4 +97,4 @@ def leading_bytes(box: Box, extents: Sequence[int], itemsize: int) -> int | None
     None where padding lies between them: where it is padded along any axis but the first that
     it holds more than one index of.
     """
-    return element_count(box) * itemsize if is_unbroken(shape_of(box), extents) else None
+    return element_count(box) * itemsize if is_contiguous(shape_of(box), extents) else None

@@ -24,7 +24,7 @@ from cordwood.errors import (
     FormatError,
     PrefixError,
     UnsupportedFormatError,
-    no_prefix,
+    no_prefix_message,
 )
 
 INDEX_NAME = "tensorstore_index.json"
@@ -137,7 +137,7 @@ def select_item(index: IndexFile, prefix: str | None) -> str:
             raise PrefixError(f"Prefix {prefix!r} not found. Available: {list(prefixes)}")
         return prefix
     if "arrays" not in index.members:
-        raise PrefixError(no_prefix(list(prefixes)))
+        raise PrefixError(no_prefix_message(list(prefixes)))
     return ""
 
 

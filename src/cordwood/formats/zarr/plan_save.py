@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from cordwood import dtypes
 from cordwood.encoding.json_values import VALUE_KINDS, encode_value
 from cordwood.encoding.leaf_table import LeafType, encode_table
-from cordwood.encoding.user_metadata import check_strings
+from cordwood.encoding.user_metadata import check_metadata_strings
 from cordwood.errors import UnsupportedLeafError
 from cordwood.formats.zarr.chunk_grid import chunk_shape, chunks
 from cordwood.formats.zarr.dtype_names import stored_as
@@ -17,8 +17,8 @@ from cordwood.formats.zarr.item_metadata import encode_item
 from cordwood.formats.zarr.metadata_v2 import MAX_DIMS, METADATA_NAME, encode_metadata
 from cordwood.index import Box, LeafSpec
 from cordwood.keypath import format_path
-from cordwood.plan.chunk_files import ChunkFile, NewFile, SmallFile
-from cordwood.sharding.box import Cuts
+from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
+from cordwood.sharding.boxes import Cuts
 from cordwood.tree.jax_order import jax_order
 from cordwood.tree.structure import Structure
 
@@ -72,7 +72,7 @@ def plan_save(
         UnsupportedLeafError: a leaf cannot be stored in this layout.
         ValueError, TypeError: `metadata` holds what cannot be stored.
     """
-    check_strings(metadata)
+    check_metadata_strings(metadata)
     arrays: dict[int, ArrayPlan] = {}
     values: list[Any] = []
     types: dict[LeafType, int] = {}
@@ -124,9 +124,9 @@ def _checked(spec: LeafSpec) -> LeafSpec:
     return spec
 
 
-def new_files(plan: ItemPlan, paths: Sequence[str]) -> list[NewFile]:
+def new_files(plan: ItemPlan, paths: Sequence[str]) -> list[PlannedFile]:
     """The files of an item whose arrays lie at `paths`: of each its .zarray, then its chunks."""
-    files: list[NewFile] = []
+    files: list[PlannedFile] = []
     for array, path in zip(plan.arrays, paths, strict=True):
         files.append(SmallFile(f"{path}/{METADATA_NAME}", array.metadata))
         files += [

@@ -13,8 +13,8 @@ from cordwood.formats.zarr.plan_save import ItemPlan, finish_item, new_files, pl
 from cordwood.index import ARRAY_KINDS
 from cordwood.io.write_chunk_files import WrittenFile
 from cordwood.keypath import KeyPath
-from cordwood.plan.chunk_assignment import joined, writers
-from cordwood.plan.chunk_files import ChunkFile, NewFile
+from cordwood.plan.chunk_assignment import assign_chunk_files, merge_small_shards
+from cordwood.plan.chunk_files import ChunkFile, PlannedFile
 from cordwood.processes.rendezvous import Rendezvous
 
 
@@ -28,7 +28,7 @@ class Draft(NamedTuple):
     metadata: Mapping[str, str]
     covered: bool  # the index is to say what its files must be
     paths: list[str]  # of its arrays, if no other item is in the way
-    files: Sequence[NewFile]
+    files: Sequence[PlannedFile]
     writers: Sequence[int]  # of each file, the process that writes it
 
 
@@ -59,7 +59,7 @@ def draft(
     snapshot = take_apart(tree, process=rendezvous.index, process_count=rendezvous.count)
     specs = snapshot.specs
     shards = [
-        joined(each, dtypes.itemsize(spec.dtype)) if spec.kind in ARRAY_KINDS else each
+        merge_small_shards(each, dtypes.itemsize(spec.dtype)) if spec.kind in ARRAY_KINDS else each
         for spec, each in zip(specs, snapshot.shards, strict=True)
     ]
     cuts = {i: shards[i].cuts for i, spec in enumerate(specs) if spec.kind in ARRAY_KINDS}
@@ -69,7 +69,7 @@ def draft(
     key_paths = [specs[array.leaf].key_path for array in plan.arrays]
     paths = array_paths(key_paths, prefix)
     files = new_files(plan, paths)
-    shared = writers(files, shards, process_count=rendezvous.count)
+    shared = assign_chunk_files(files, shards, process_count=rendezvous.count)
     return Draft(plan, key_paths, snapshot, prefix, metadata, covered, paths, files, shared)
 
 

@@ -13,8 +13,8 @@ from cordwood.formats.zarr.plan_tree import Draft, draft, finish
 from cordwood.io.encode_chunk import chunk_encoder
 from cordwood.io.uninterruptible import StopCheck, run_uninterruptible
 from cordwood.io.write_chunk_files import WrittenFile
-from cordwood.plan.chunk_assignment import bytes_of_leaves
-from cordwood.plan.chunk_files import NewFile
+from cordwood.plan.chunk_assignment import chunk_bytes_of_leaves
+from cordwood.plan.chunk_files import PlannedFile
 from cordwood.processes.collective_save import save_together
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.multiprocess_staging import MultiprocessStaging
@@ -41,7 +41,7 @@ def plan_job(
         rendezvous=rendezvous,
     )
     leaves = item.snapshot.leaves
-    sizes = bytes_of_leaves(item.files, item.writers, rendezvous.index, len(leaves))
+    sizes = chunk_bytes_of_leaves(item.files, item.writers, rendezvous.index, len(leaves))
     # They are asked for when they are written: until then nothing here keeps them.
     item = item._replace(snapshot=item.snapshot._replace(leaves=()))
     return Job(leaves, lambda fetch: save_draft(path, item, fetch, rendezvous), sizes)
@@ -97,7 +97,7 @@ def write_together(
     shared = MultiprocessStaging(path, rendezvous)
     leaves = LocalLeaves(item.snapshot, rendezvous, fetch)
     encode = None if item.plan.compression is None else chunk_encoder(item.plan.compression)
-    own: list[list[NewFile]] = [[] for _ in range(rendezvous.count)]
+    own: list[list[PlannedFile]] = [[] for _ in range(rendezvous.count)]
     for number in chosen:
         own[item.writers[number]].append(item.files[number])
 

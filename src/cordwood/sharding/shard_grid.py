@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cordwood.index import Box
-from cordwood.sharding.box import Cuts, cells
+from cordwood.sharding.boxes import Cuts, grid_cells
 
 
-class ShardMap(NamedTuple):
+class ShardGrid(NamedTuple):
     """An array as a grid of cells, and the processes that hold each, ascending."""
 
     shape: tuple[int, ...]
@@ -17,12 +17,12 @@ class ShardMap(NamedTuple):
     holders: tuple[tuple[int, ...], ...]  # of each cell, in C order
 
 
-def single(shape: Sequence[int], process: int = 0) -> ShardMap:
+def single_process_grid(shape: Sequence[int], process: int = 0) -> ShardGrid:
     """An array that one process holds whole."""
-    return ShardMap(tuple(shape), ((0,),) * len(shape), ((process,),))
+    return ShardGrid(tuple(shape), ((0,),) * len(shape), ((process,),))
 
 
-def shard_map(sharding: Any, shape: Sequence[int]) -> ShardMap:
+def shard_grid(sharding: Any, shape: Sequence[int]) -> ShardGrid:
     """The grid that a jax.sharding.Sharding makes of an array of that shape.
 
     Raises ValueError for a sharding whose parts are no grid (jax has none such).
@@ -33,10 +33,10 @@ def shard_map(sharding: Any, shape: Sequence[int]) -> ShardMap:
     cuts = tuple(
         [tuple(sorted({box.start[axis] for box in holders})) for axis in range(len(shape))]
     )
-    grid = cells(shape, cuts)
+    grid = grid_cells(shape, cuts)
     if set(grid) != set(holders):
         raise ValueError(f"{sharding} cuts an array of shape {tuple(shape)} into parts of no grid")
-    return ShardMap(tuple(shape), cuts, tuple([tuple(sorted(holders[box])) for box in grid]))
+    return ShardGrid(tuple(shape), cuts, tuple([tuple(sorted(holders[box])) for box in grid]))
 
 
 def device_boxes(sharding: Any, shape: Sequence[int]) -> dict[Any, Box]:

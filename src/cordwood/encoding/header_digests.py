@@ -18,7 +18,7 @@ from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, block_count
 from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
 from cordwood.index import Digests
 
-OWN_PREFIX = "cordwood."
+CORDWOOD_PREFIX = "cordwood."
 HEADER_DIGEST = "cordwood.header_digest"
 VERSION_KEY = "cordwood.version"
 DATA_DIGESTS = "cordwood.digests"
@@ -32,14 +32,14 @@ _DIGEST_STOP = _DIGEST_START + 2 * DIGEST_BYTES
 _DIGESTS_SCHEME = f"xxh3-128:{BLOCK_BYTES}:"
 
 
-class Metadata(NamedTuple):
+class SplitMetadata(NamedTuple):
     """`__metadata__`, sorted out."""
 
     user: dict[str, str]
     own: dict[str, str] | None  # None: not a file of cordwood's
 
 
-def split_metadata(metadata: Mapping[str, str]) -> Metadata:
+def split_metadata(metadata: Mapping[str, str]) -> SplitMetadata:
     """The user's metadata and cordwood's.
 
     One of cordwood's keys is enough for it to be cordwood's file, which must then have all of
@@ -49,9 +49,9 @@ def split_metadata(metadata: Mapping[str, str]) -> Metadata:
         UnsupportedFormatError: the file is of a newer version of the format.
         CorruptionError: some keys are missing, or not of this version.
     """
-    own = {key: value for key, value in metadata.items() if key.startswith(OWN_PREFIX)}
+    own = {key: value for key, value in metadata.items() if key.startswith(CORDWOOD_PREFIX)}
     if not own:
-        return Metadata(dict(metadata), None)
+        return SplitMetadata(dict(metadata), None)
     version = own.get(VERSION_KEY, "")
     if version.isascii() and version.isdigit() and version[0] != "0" and version != str(VERSION):
         raise UnsupportedFormatError(
@@ -68,7 +68,7 @@ def split_metadata(metadata: Mapping[str, str]) -> Metadata:
             + (f": {VERSION_KEY} is {version!r:.20}" if not missing and not unknown else "")
             + "; the header is damaged or another tool changed it"
         )
-    return Metadata({k: v for k, v in metadata.items() if k not in own}, own)
+    return SplitMetadata({k: v for k, v in metadata.items() if k not in own}, own)
 
 
 def check_header(header: bytes) -> None:
@@ -82,11 +82,11 @@ def check_header(header: bytes) -> None:
             f"the header (bytes 0 to {len(header)}) does not match its own digest: it is damaged, "
             "or another tool changed the file after cordwood wrote it; restore a copy, or, if the "
             "change was meant, have that tool write the file without the metadata keys that "
-            f"begin with {OWN_PREFIX!r}"
+            f"begin with {CORDWOOD_PREFIX!r}"
         )
 
 
-def seal_header(header: str, header_bytes: int) -> bytes:
+def finish_header(header: str, header_bytes: int) -> bytes:
     """The finished header of `header_bytes`: length, JSON text padded with spaces, digest."""
     raw = struct.pack("<Q", header_bytes - 8) + header.encode()
     raw += b" " * (header_bytes - len(raw))

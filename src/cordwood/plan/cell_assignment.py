@@ -11,10 +11,10 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from cordwood.sharding.box import Cuts
-from cordwood.sharding.shard_map import ShardMap
+from cordwood.sharding.boxes import Cuts
+from cordwood.sharding.shard_grid import ShardGrid
 
-MIN_SHARE_BYTES = 1 << 20  # a smaller part of a cell is not worth a tensor of its own
+MIN_PART_BYTES = 1 << 20  # a smaller part of a cell is not worth a tensor of its own
 _SLACK = 50  # one part in that many more than its even share is what a process may write
 _EVEN = 20  # rows a part: that one part has a row more than another is then within 5 %
 
@@ -27,15 +27,15 @@ class FileSizes(NamedTuple):
     part_bytes: int | None  # a cell of more is cut, where an axis allows it; None: never
 
 
-class Stored(NamedTuple):
+class ShardedLeaf(NamedTuple):
     """A leaf whose elements go into packs."""
 
     leaf: int  # its position in the tree
     itemsize: int
-    shards: ShardMap
+    shards: ShardGrid
 
 
-class Group(NamedTuple):
+class LeafGroup(NamedTuple):
     """Leaves that are cut alike and held alike."""
 
     leaves: tuple[int, ...]  # ascending
@@ -45,26 +45,28 @@ class Group(NamedTuple):
     cell_bytes: tuple[int, ...]  # of each cell, in C order
 
 
-class Share(NamedTuple):
+class CellRange(NamedTuple):
     """One cell of the leaves [start, stop) of a group: what one process writes."""
 
     group: int
     cell: int
     start: int
     stop: int
-    free: bool  # other processes hold it too, and any of them could have written it
+    replicated: bool  # other processes hold it too, and any of them could have written it
 
 
-class Shares(NamedTuple):
+class CellAssignment(NamedTuple):
     """What every process writes."""
 
-    groups: tuple[Group, ...]
-    of_process: tuple[tuple[Share, ...], ...]
-    bytes_of_process: tuple[int, ...]
+    groups: tuple[LeafGroup, ...]
+    by_process: tuple[tuple[CellRange, ...], ...]
+    bytes_by_process: tuple[int, ...]
     sizes: FileSizes
 
 
-def share_out(stored: Sequence[Stored], *, process_count: int, sizes: FileSizes) -> Shares:
+def assign_cells(
+    stored: Sequence[ShardedLeaf], *, process_count: int, sizes: FileSizes
+) -> CellAssignment:
     """Share the cells of all leaves out among the processes that hold them.
 
     A cell that several processes hold is cut among them where each part has MIN_SHARE_BYTES;
@@ -74,21 +76,21 @@ def share_out(stored: Sequence[Stored], *, process_count: int, sizes: FileSizes)
 
     Raises ValueError for a holder that is not below `process_count`.
     """
-    groups: list[Group] = []
+    groups: list[LeafGroup] = []
     choices: list[tuple[int, int, int, tuple[int, ...]]] = []  # bytes, group, cell, holders
-    shares: list[list[Share]] = [[] for _ in range(process_count)]
+    shares: list[list[CellRange]] = [[] for _ in range(process_count)]
     loads = [0] * process_count
     for leaves, itemsize, shards in _grouped(stored):
         cuts, parts, axis, owners = _cut(shards, itemsize, sizes.part_bytes)
         cell_bytes = _cell_sizes(shards.shape, cuts, itemsize)
         number, count = len(groups), len(leaves)
-        groups.append(Group(leaves, shards.shape, itemsize, cuts, tuple(cell_bytes)))
+        groups.append(LeafGroup(leaves, shards.shape, itemsize, cuts, tuple(cell_bytes)))
         for cell, (holders, part) in enumerate(_holders(shards, parts, axis)):
             if max(holders) >= process_count:
                 raise ValueError(f"process {max(holders)} holds a shard of {process_count}")
             if len(holders) == owners:
                 process = holders[part * owners // parts]
-                shares[process].append(Share(number, cell, 0, count, False))
+                shares[process].append(CellRange(number, cell, 0, count, False))
                 loads[process] += cell_bytes[cell] * count
             else:
                 choices.append((-cell_bytes[cell], number, cell, holders))
@@ -99,31 +101,31 @@ def share_out(stored: Sequence[Stored], *, process_count: int, sizes: FileSizes)
         start = 0
         for process, count in zip(holders, counts, strict=True):
             if count:
-                shares[process].append(Share(number, cell, start, start + count, True))
+                shares[process].append(CellRange(number, cell, start, start + count, True))
                 loads[process] -= size * count
                 start += count
-    return Shares(tuple(groups), tuple(map(tuple, shares)), tuple(loads), sizes)
+    return CellAssignment(tuple(groups), tuple(map(tuple, shares)), tuple(loads), sizes)
 
 
-def _grouped(stored: Iterable[Stored]) -> Iterator[tuple[tuple[int, ...], int, ShardMap]]:
+def _grouped(stored: Iterable[ShardedLeaf]) -> Iterator[tuple[tuple[int, ...], int, ShardGrid]]:
     """Leaves of equal item size and shards; a map is hashed once, however many leaves share it."""
-    by_identity: dict[tuple[int, int], tuple[list[int], ShardMap]] = {}
+    by_identity: dict[tuple[int, int], tuple[list[int], ShardGrid]] = {}
     for leaf, itemsize, shards in stored:
         by_identity.setdefault((itemsize, id(shards)), ([], shards))[0].append(leaf)
-    groups: dict[tuple[int, ShardMap], list[int]] = {}
+    groups: dict[tuple[int, ShardGrid], list[int]] = {}
     for (itemsize, _), (leaves, shards) in by_identity.items():
         groups.setdefault((itemsize, shards), []).extend(leaves)
     for (itemsize, shards), leaves in groups.items():
         yield tuple(sorted(leaves)), itemsize, shards
 
 
-def _cut(shards: ShardMap, itemsize: int, part_bytes: int | None) -> tuple[Cuts, int, int, int]:
+def _cut(shards: ShardGrid, itemsize: int, part_bytes: int | None) -> tuple[Cuts, int, int, int]:
     """How a group is cut: the cuts, into how many parts each cell is cut more, along which axis,
     and among how many holders these are shared."""
     cuts = shards.cuts
     widths = [_widths(starts, size) for starts, size in zip(cuts, shards.shape, strict=True)]
     room = [min(axis) for axis in widths]
-    owners = max(1, min(min(map(len, shards.holders)), prod(room) * itemsize // MIN_SHARE_BYTES))
+    owners = max(1, min(min(map(len, shards.holders)), prod(room) * itemsize // MIN_PART_BYTES))
     wanted = owners
     if part_bytes is not None:
         largest = prod([max(axis) for axis in widths]) * itemsize
@@ -159,7 +161,7 @@ def _cell_sizes(shape: Sequence[int], cuts: Cuts, itemsize: int) -> list[int]:
     return [prod(cell) * itemsize for cell in product(*widths)]
 
 
-def _holders(shards: ShardMap, parts: int, axis: int) -> Iterator[tuple[tuple[int, ...], int]]:
+def _holders(shards: ShardGrid, parts: int, axis: int) -> Iterator[tuple[tuple[int, ...], int]]:
     """For each cell of the finer grid: who holds it, and which part of its shard it is."""
     counts = [len(starts) for starts in shards.cuts]
     inner = prod(counts[axis + 1 :])  # shards that follow one another along the later axes
@@ -203,10 +205,10 @@ def _fill(loads: Sequence[int], size: int, count: int) -> list[int]:
     return given
 
 
-def bytes_of_leaves(shares: Shares, process: int, leaf_count: int) -> list[int]:
+def cell_bytes_of_leaves(shares: CellAssignment, process: int, leaf_count: int) -> list[int]:
     """How many bytes of each leaf a process writes."""
     sizes = [0] * leaf_count
-    for number, cell, start, stop, _ in shares.of_process[process]:
+    for number, cell, start, stop, _ in shares.by_process[process]:
         group = shares.groups[number]
         for leaf in group.leaves[start:stop]:
             sizes[leaf] += group.cell_bytes[cell]

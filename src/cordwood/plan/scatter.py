@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from cordwood.index import Box
-from cordwood.plan.byte_ranges import flat_boxes, pitches
-from cordwood.sharding.box import intersect, shape_of
+from cordwood.plan.byte_ranges import byte_strides, flat_boxes
+from cordwood.sharding.boxes import intersect, shape_of
 
 
-class Part(NamedTuple):
+class BoxDestination(NamedTuple):
     """A box of a stored array, and where it goes."""
 
     box: Box
@@ -19,12 +19,12 @@ class Part(NamedTuple):
     steps: tuple[int, ...]  # in bytes, from one index to the next along each axis
 
 
-class Spread(NamedTuple):
+class Scatter(NamedTuple):
     """A stored array, in C order, of which several boxes are wanted."""
 
     shape: tuple[int, ...]
     item_bytes: int
-    parts: tuple[Part, ...]
+    parts: tuple[BoxDestination, ...]
 
 
 class Codec(NamedTuple):
@@ -37,7 +37,7 @@ class Codec(NamedTuple):
     crc32: int | None = None  # of all that it decompresses to
 
 
-class Chunk(NamedTuple):
+class EncodedChunk(NamedTuple):
     """A range of a source that has to be decoded: it becomes the whole array of a spread."""
 
     source: int
@@ -45,10 +45,10 @@ class Chunk(NamedTuple):
     length: int
     codec: Codec
     dtype: str
-    spread: Spread
+    scatter: Scatter
 
 
-class Copy(NamedTuple):
+class StridedCopy(NamedTuple):
     """One strided copy, of items of some bytes."""
 
     item_bytes: int
@@ -60,14 +60,14 @@ class Copy(NamedTuple):
     target_steps: tuple[int, ...]
 
 
-def copies(spread: Spread, start: int, stop: int) -> Iterator[Copy]:
+def strided_copies(spread: Scatter, start: int, stop: int) -> Iterator[StridedCopy]:
     """What to do with bytes start to stop of a stored array, which may cut elements in two.
 
     No copy has more axes than the array (numpy has at most 64): one for the bytes of an element
     is added where others, of a single index, are left out.
     """
     item = spread.item_bytes
-    steps = (*pitches(spread.shape, item), 1)
+    steps = (*byte_strides(spread.shape, item), 1)
     for cell in flat_boxes((*spread.shape, item), start, stop):
         whole_items = cell.start[-1] == 0 and cell.stop[-1] == item
         elements = Box(cell.start[:-1], cell.stop[:-1])
@@ -90,4 +90,6 @@ def copies(spread: Spread, start: int, stop: int) -> Iterator[Copy]:
                 source_steps = tuple([steps[axis] for axis in kept])
                 target_steps = tuple([(*part.steps, 1)[axis] for axis in kept])
             size = item if whole_items else 1
-            yield Copy(size, shape, position, source_steps, part.buffer, target, target_steps)
+            yield StridedCopy(
+                size, shape, position, source_steps, part.buffer, target, target_steps
+            )

@@ -12,7 +12,7 @@ from cordwood.index import Box
 Cuts: TypeAlias = tuple[tuple[int, ...], ...]  # along each axis, where the parts begin: 0 first
 
 
-def whole(shape: Sequence[int]) -> Box:
+def whole_box(shape: Sequence[int]) -> Box:
     """All of an array of that shape."""
     return Box((0,) * len(shape), tuple(shape))
 
@@ -30,7 +30,7 @@ def slices(box: Box) -> tuple[slice, ...]:
     return tuple([slice(a, b) for a, b in zip(box.start, box.stop, strict=True)])
 
 
-def is_unbroken(sizes: Sequence[int], shape: Sequence[int]) -> bool:
+def is_contiguous(sizes: Sequence[int], shape: Sequence[int]) -> bool:
     """Whether a box of those sizes, wherever it lies in an array of that shape, holds elements that
     follow one another in C order.
 
@@ -56,7 +56,7 @@ def intersect(a: Box, b: Box) -> Box | None:
     return Box(start, stop) if all(map(int.__lt__, start, stop)) else None
 
 
-def cells(shape: Sequence[int], cuts: Cuts) -> list[Box]:
+def grid_cells(shape: Sequence[int], cuts: Cuts) -> list[Box]:
     """The boxes that the cuts make of an array, in C order.
 
     >>> cells((4, 2), ((0, 3), (0,)))
@@ -70,7 +70,7 @@ def cells(shape: Sequence[int], cuts: Cuts) -> list[Box]:
 
 
 def cell_box(shape: Sequence[int], cuts: Cuts, cell: int) -> Box:
-    """One of the boxes of `cells`, by its number."""
+    """One of the boxes of `grid_cells`, by its number."""
     start: list[int] = []
     stop: list[int] = []
     for starts, size in zip(reversed(cuts), reversed(tuple(shape)), strict=True):
