@@ -455,8 +455,10 @@ def test_a_record_that_was_cut_off(tmp_path: Path) -> None:
     digests = Digests(0, 1 << 20, b"0" * 16)
     for count in (1, 2, 3):
         chosen = VerifySample(1, None, str(record))
-        assert [chosen.is_known("x", size, digests) for size in (1, 2, 3)].count(True) == count - 1
-        chosen.note("x", count, digests)
+        assert [chosen.was_verified("x", size, digests) for size in (1, 2, 3)].count(
+            True
+        ) == count - 1
+        chosen.record_verified("x", count, digests)
         _, *lines = record.read_text().splitlines()
         assert list(map(len, lines)) == [32] * count
         with record.open("a") as file:

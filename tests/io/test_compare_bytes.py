@@ -94,7 +94,9 @@ def test_damage_anywhere_is_found(at: int) -> None:
 
 
 def test_what_is_not_worth_a_link_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare_bytes, "reading_threads", lambda waits: 1 if not waits else 16)
+    monkeypatch.setattr(
+        compare_bytes, "reading_threads", lambda latency_bound: 16 if latency_bound else 1
+    )
     arrays = arrays_of([50 * BLOCK, 0, 30 * BLOCK])
     raw, digests, cells = file_of(arrays)
     raw[-1] ^= 1  # which is not noticed any more

@@ -29,7 +29,7 @@ def spend(units: int, cost: Callable[[int, bool], int]) -> tuple[int, int]:
     for unit in range(units):
         small = choice.is_small
         nanoseconds = cost(unit, small)
-        choice.note(UNIT, nanoseconds, small=small)
+        choice.record_read(UNIT, nanoseconds, small=small)
         total += nanoseconds
         small_units += small
     return total, small_units
@@ -70,7 +70,7 @@ def test_huge_pages_come_back_once_they_are_warm() -> None:
 
 def test_a_short_read_says_nothing() -> None:
     choice = PageSize()
-    choice.note(MIB - 1, COLD, small=False)
+    choice.record_read(MIB - 1, COLD, small=False)
     assert not choice.is_small
 
 
@@ -87,7 +87,7 @@ def test_once_a_read_is_slow_the_next_ones_go_to_small_pages(
     clock = iter([0, COLD, *([0] * 100)])  # the first read is slow, all others take no time
     monkeypatch.setattr(time, "thread_time_ns", lambda: next(clock))
     monkeypatch.setattr(execution, "advise_small", note_advice)
-    monkeypatch.setattr(execution, "reading_threads", lambda *, waits: 1)
+    monkeypatch.setattr(execution, "reading_threads", lambda *, latency_bound: 1)
     first, second = 10 * MIB, 14 * MIB
     moves = (Move(0, 0, first, 0, 0), Move(0, first, second, 1, 0))
     with LocalFile(tmp_path / "data") as file:

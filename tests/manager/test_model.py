@@ -148,7 +148,7 @@ class Managers(RuleBasedStateMachine):
             self.untold.discard(who)  # it is told now, and nothing is begun
             pending = self.managers[who].save(step, tree_of(step, salt), metrics={"loss": 1.0})
             if pending is not None:
-                pending._settle()
+                pending._wait_quietly()
             self.finish(who)
             if pending is not None and pending.failed:
                 self.untold.add(who)

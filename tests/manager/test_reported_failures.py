@@ -209,7 +209,7 @@ def test_what_nobody_asked_for_is_told_at_the_end(
     monkeypatch.setattr("cordwood.io.background_save._unreported", [])  # nothing of other tests
     with failing():
         pending = ended(CheckpointManager(tmp_path).save(1, TREE))
-    assert pending._untold
+    assert pending._has_unreported_failure
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         from cordwood.io.background_save import _warn_at_exit
@@ -217,7 +217,7 @@ def test_what_nobody_asked_for_is_told_at_the_end(
         with pytest.raises(RuntimeWarning, match="1 in the background failed"):
             _warn_at_exit()
     assert pending.exception is not None
-    assert not pending._untold
+    assert not pending._has_unreported_failure
 
 
 @pytest.mark.parametrize("kind", [EverySeconds, KeepWithin])

@@ -26,11 +26,11 @@ class Disk:
         self.written: dict[int, str] = {}
         self.committed: list[tuple[str, list[bytes]]] = []
 
-    def mark(self) -> str:
+    def create_probe(self) -> str:
         self.marks.add("a mark")
         return "a mark"
 
-    def sees(self, mark: str, *, timeout_seconds: float) -> bool:
+    def sees_probe(self, mark: str, *, timeout_seconds: float) -> bool:
         return mark in self.marks
 
 

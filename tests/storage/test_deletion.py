@@ -84,7 +84,7 @@ def swept_damage(root: Path) -> tuple[Path, Callable[[], object]]:
     fill(left)
     (root / "1").mkdir()
     (root / "1/index").touch()
-    return left / "sub", LocalStepStorage(str(root), "index").sweep
+    return left / "sub", LocalStepStorage(str(root), "index").remove_leftovers
 
 
 def retained_steps(root: Path) -> tuple[Path, Callable[[], object]]:
@@ -108,9 +108,9 @@ def stage_found_by_gc(root: Path) -> tuple[Path, Callable[[], object]]:
 def stage_of_a_save_that_fails(root: Path) -> tuple[Path, Callable[[], object]]:
     def fail() -> None:
         stage = StagingDirectory(root / "1")
-        with stage.reporting():
+        with stage.abandon_on_error():
             stage.begin()
-            stage.make_folders(["sub"])
+            stage.make_directories(["sub"])
             for name in ("0", "sub/0"):
                 stage.write(name, [b"1"])
             raise ZeroDivisionError
@@ -299,6 +299,6 @@ def test_leftovers_of_the_owner_of_the_root_go(shared_root: Path, ending: str) -
 @needs_root
 def test_the_superuser_sweeps_the_leftovers_of_all(shared_root: Path) -> None:
     left = [leave(shared_root, ending, NOBODY) for ending in ("stage", "deleted")]
-    LocalStepStorage(str(shared_root), "cordwood.json").sweep()
+    LocalStepStorage(str(shared_root), "cordwood.json").remove_leftovers()
     assert cordwood.gc(shared_root / "1") == [str(left[0])]
     assert files_in(shared_root) == []

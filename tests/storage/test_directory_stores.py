@@ -113,7 +113,7 @@ def put(
 
 
 def save(place: Place, key: str, *names: str, beside: bytes | None = None) -> None:
-    with place.store().saving(others_commit=False) as saving:
+    with place.store().transaction(others_commit=False) as saving:
         saving.write([new_file(name) for name in names])
         saving.commit(put(key, *names, beside=beside))
 
@@ -133,8 +133,8 @@ def test_a_save_and_the_next(place: Place) -> None:
     assert store.names() == []
     save(place, "x", f"{NOW}-1", f"{NOW}-2", beside=b"map")
     assert place.found() == store.names() == ["beside", f"{NOW}-1", f"{NOW}-2", "index"]
-    assert place.content("beside") == store.read_beside("beside") == b"map"
-    assert store.read_beside("elsewhere") is None
+    assert place.content("beside") == store.read_sidecar("beside") == b"map"
+    assert store.read_sidecar("elsewhere") is None
     assert place.content(f"{NOW}-1") == HEADER + b"\7" * 100
     save(place, "y", f"{NOW}-3")
     assert place.found() == [f"{NOW}-1", f"{NOW}-2", f"{NOW}-3", "index"]
@@ -145,7 +145,7 @@ def test_a_save_and_the_next(place: Place) -> None:
 
 
 def test_what_a_file_is_known_by(place: Place) -> None:
-    with place.store().saving(others_commit=False) as saving:
+    with place.store().transaction(others_commit=False) as saving:
         sealed = saving.write([new_file(f"{NOW}-1"), new_file(f"{NOW}-2", 0)])
     assert sealed == [HeaderDigest(4096, digest_of(HEADER))] * 2
 
@@ -176,7 +176,7 @@ def test_reading_what_is_and_is_not_as_the_index_says(place: Place, count: int) 
 def save_and(
     place: Place, *names: str, then: Callable[[Transaction], None], others_commit: bool = False
 ) -> None:
-    with place.store().saving(others_commit=others_commit) as saving:
+    with place.store().transaction(others_commit=others_commit) as saving:
         saving.write([new_file(name) for name in names])
         then(saving)
 
@@ -207,7 +207,7 @@ def test_another_process_commits(place: Place) -> None:
     """
 
     def fail_late(saving: Transaction) -> None:
-        with place.store().saving(others_commit=False) as first:
+        with place.store().transaction(others_commit=False) as first:
             first.write([new_file(f"{NOW}-1")])
             first.commit(put("x", f"{NOW}-1", f"{NOW}-2"))
         raise ZeroDivisionError
@@ -272,7 +272,7 @@ def test_collecting(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_living_save_is_left_alone(place: Place) -> None:
     save(place, "x", f"{NOW}-1")
-    with place.store().saving(others_commit=False) as living:
+    with place.store().transaction(others_commit=False) as living:
         living.write([new_file(f"{NOW}-2")])
         save(place, "y", f"{NOW}-3")
         assert place.store().collect(dry_run=False) == []
@@ -282,11 +282,11 @@ def test_a_living_save_is_left_alone(place: Place) -> None:
 
 def test_a_mark_is_seen_where_the_place_is_the_same(place: Place, tmp_path: Path) -> None:
     elsewhere = Place(place.kind, tmp_path / "elsewhere")
-    with place.store().saving(others_commit=False) as saving:
-        mark = saving.mark()
+    with place.store().transaction(others_commit=False) as saving:
+        mark = saving.create_probe()
         for there, expected in ((place, True), (elsewhere, False)):
-            with there.store().saving(others_commit=True) as other:
-                assert other.sees(mark, timeout_seconds=0.1) == expected
+            with there.store().transaction(others_commit=True) as other:
+                assert other.sees_probe(mark, timeout_seconds=0.1) == expected
         save(place, "x", f"{NOW}-1")
         place.store().collect(dry_run=False)
         assert mark in place.found()
@@ -296,8 +296,8 @@ def test_a_mark_is_seen_where_the_place_is_the_same(place: Place, tmp_path: Path
 def test_a_dead_saves_mark_goes_after_a_day(
     objects: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with objects.store().saving(others_commit=False) as saving:
-        mark = saving.mark()
+    with objects.store().transaction(others_commit=False) as saving:
+        mark = saving.create_probe()
         objects.put("copy", b"")
         objects.put(mark.replace("index", "other"), b"")
         monkeypatch.setattr(time, "time", lambda: seconds_of(mark) + 90_000)

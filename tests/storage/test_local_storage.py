@@ -61,7 +61,7 @@ def put(
 
 
 def save(path: Path, key: str, *names: str, beside: bytes | None = None) -> None:
-    with LocalStorage(path, RULES).saving(others_commit=False) as saving:
+    with LocalStorage(path, RULES).transaction(others_commit=False) as saving:
         saving.write([new_file(name) for name in names])
         saving.commit(put(key, *names, beside=beside))
 
@@ -87,7 +87,7 @@ def test_a_save_and_the_next(tmp_path: Path) -> None:
 
 
 def test_what_a_file_is_known_by(tmp_path: Path) -> None:
-    with LocalStorage(tmp_path, RULES).saving(others_commit=False) as saving:
+    with LocalStorage(tmp_path, RULES).transaction(others_commit=False) as saving:
         sealed = saving.write([new_file("data-1"), new_file("data-2", 0)])
     assert sealed == [HeaderDigest(4096, digest_of(HEADER))] * 2
 
@@ -164,7 +164,7 @@ def save_and(
     path: Path, *names: str, then: Callable[[Transaction], None], others_commit: bool = False
 ) -> None:
     """Write files, and do something else with the save than to commit it."""
-    with LocalStorage(path, RULES).saving(others_commit=others_commit) as saving:
+    with LocalStorage(path, RULES).transaction(others_commit=others_commit) as saving:
         saving.write([new_file(name) for name in names])
         then(saving)
 
@@ -194,7 +194,7 @@ def test_what_a_dead_save_left_is_removed_and_a_living_one_kept(tmp_path: Path) 
     (tmp_path / f".index.cordwood-{'0' * 16}.tmp").write_bytes(b"")
     (tmp_path / f".beside.cordwood-{'0' * 16}.tmp").write_bytes(b"")
     store = LocalStorage(tmp_path, RULES)
-    with store.saving(others_commit=False) as living:
+    with store.transaction(others_commit=False) as living:
         living.write([new_file("data-2")])
         assert store.collect(dry_run=True) == [
             f".beside.cordwood-{'0' * 16}.tmp",
@@ -225,7 +225,7 @@ def test_another_process_commits(tmp_path: Path) -> None:
     """What others wrote stays when they fail after the commit, and goes when there is none."""
 
     def fail_late(saving: Transaction) -> None:
-        with LocalStorage(tmp_path, RULES).saving(others_commit=False) as first:
+        with LocalStorage(tmp_path, RULES).transaction(others_commit=False) as first:
             first.write([new_file("data-1")])
             first.commit(put("x", "data-1", "data-2"))
         raise ZeroDivisionError
@@ -410,11 +410,11 @@ def test_the_lock_follows_the_path(tmp_path: Path) -> None:
 
 def test_a_mark_is_seen_where_the_directory_is_the_same(tmp_path: Path) -> None:
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
-    with LocalStorage(here, RULES).saving(others_commit=False) as saving:
-        mark = saving.mark()
+    with LocalStorage(here, RULES).transaction(others_commit=False) as saving:
+        mark = saving.create_probe()
         for path, expected in ((here, True), (elsewhere, False)):
-            with LocalStorage(path, RULES).saving(others_commit=True) as other:
-                assert other.sees(mark, timeout_seconds=0.1) == expected
+            with LocalStorage(path, RULES).transaction(others_commit=True) as other:
+                assert other.sees_probe(mark, timeout_seconds=0.1) == expected
         save(here, "x", "data-1")  # another save takes it for nobody's leavings
         LocalStorage(here, RULES).collect(dry_run=False)
         assert mark in found(here)
@@ -424,8 +424,8 @@ def test_a_mark_is_seen_where_the_directory_is_the_same(tmp_path: Path) -> None:
 
 def test_a_mark_goes_with_a_failed_save_and_with_what_it_made(tmp_path: Path) -> None:
     def fail() -> None:
-        with LocalStorage(tmp_path / "a/b", RULES).saving(others_commit=False) as saving:
-            saving.mark()
+        with LocalStorage(tmp_path / "a/b", RULES).transaction(others_commit=False) as saving:
+            saving.create_probe()
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -446,9 +446,9 @@ def test_a_mark_may_come_in_sight_late(tmp_path: Path) -> None:
         time.sleep(0.1)
         (tmp_path / "a" / "mark").touch()
 
-    with LocalStorage(tmp_path / "a", RULES).saving(others_commit=True) as other:
+    with LocalStorage(tmp_path / "a", RULES).transaction(others_commit=True) as other:
         threading.Timer(0.2, come).start()
-        assert other.sees("mark", timeout_seconds=60)
+        assert other.sees_probe("mark", timeout_seconds=60)
 
 
 @pytest.fixture
@@ -467,10 +467,10 @@ def test_a_link_that_another_save_has_committed_stays(
     store = LocalStorage(new, RULES)
 
     def fail() -> None:
-        with store.saving(others_commit=False) as failing:
+        with store.transaction(others_commit=False) as failing:
             if first:
                 assert failing.link(str(old), "data-1")
-            with store.saving(others_commit=False) as other:
+            with store.transaction(others_commit=False) as other:
                 assert other.link(str(old), "data-1")
                 other.write([new_file("data-2")])
                 if not first:
@@ -498,7 +498,7 @@ def test_a_directory_that_is_removed_before_its_first_link(two_steps: tuple[Path
     old, new = two_steps
     with (
         syscalls.override(Removing()),
-        LocalStorage(new, RULES).saving(others_commit=False) as save,
+        LocalStorage(new, RULES).transaction(others_commit=False) as save,
     ):
         assert save.link(str(old), "data-1")
         assert not save.link(str(old), "data-9")
@@ -513,7 +513,7 @@ def test_a_save_that_fails_takes_nothing_of_what_was_there(
 ) -> None:
     """A damaged step is saved again: until the commit its files are those of the old index."""
     old, new = two_steps
-    with LocalStorage(new, RULES).saving(others_commit=False) as saving:
+    with LocalStorage(new, RULES).transaction(others_commit=False) as saving:
         assert saving.link(str(old), "data-1")
         saving.write([new_file("data-2")])
         saving.commit(put("x", "data-1", "data-2"))
@@ -523,9 +523,9 @@ def test_a_save_that_fails_takes_nothing_of_what_was_there(
         (new / "data-1").write_bytes(raw)
 
     def fail() -> None:
-        with LocalStorage(new, RULES).saving(others_commit=False) as failing:
+        with LocalStorage(new, RULES).transaction(others_commit=False) as failing:
             assert failing.link(str(old), "data-1") is linked
-            failing.forgo("data-1")
+            failing.unlink_later("data-1")
             assert found(new) == ["data-1", "data-2", "index"]
             raise RuntimeError
 
@@ -546,15 +546,15 @@ def test_a_link_that_is_not_needed_goes(
 ) -> None:
     old, new = two_steps
     with syscalls.override(calls):
-        with LocalStorage(new, RULES).saving(others_commit=False) as saving:
+        with LocalStorage(new, RULES).transaction(others_commit=False) as saving:
             assert saving.link(str(old), "data-1")
-            saving.forgo("data-1")
+            saving.unlink_later("data-1")
             saving.write([new_file("data-2")])
             saving.commit(put("x", "data-2"))
         assert found(new) == ["data-2", "index"]
 
         def fail() -> None:
-            with LocalStorage(f"{new}0", RULES).saving(others_commit=False) as failing:
+            with LocalStorage(f"{new}0", RULES).transaction(others_commit=False) as failing:
                 assert failing.link(str(old), "data-1")
                 raise RuntimeError
 

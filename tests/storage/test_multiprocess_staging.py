@@ -59,14 +59,14 @@ def save(
 
     def commit(_: str, reports: list[bytes]) -> None:
         before_commit(shared.stage.path)
-        written = shared.gather(reports, own)
+        written = shared.collect_written(reports, own)
         assert [[found.size_bytes for found in each] for each in written] == [
             [2, 8 * ROWS, 99] for _ in own
         ]
         shared.stage.write("digests", [digests(written)])
         shared.stage.commit(lambda _: lambda _: None)
 
-    with shared.saving():
+    with shared.transaction():
         save_together(
             rendezvous,
             shared,
@@ -75,7 +75,7 @@ def save(
             tell=str,
             prints=lambda: [b"same"],
             specs=[],
-            write=lambda *_: shared.fill(
+            write=lambda *_: shared.write_files(
                 own[processes.index], fetch or (lambda _: whole(step)), None
             ),
             commit=commit,
@@ -246,7 +246,7 @@ def test_who_still_writes_and_is_interrupted_leaves_nothing(tmp_path: Path) -> N
 
     def work(processes: FakeProcesses) -> None:
         if processes.index == 0:
-            mark = MultiprocessStaging.mark
+            mark = MultiprocessStaging.create_probe
 
             def noted(shared: MultiprocessStaging) -> str:
                 name = mark(shared)

@@ -46,8 +46,8 @@ def test_a_limit_is_a_limit(store: ObjectStore) -> None:
 @pytest.mark.parametrize("size", [0, 1, 5])
 def test_sizes(store: ObjectStore, size: int) -> None:
     put(store, "a", bytes(size))
-    assert [store.reaches("a", n) for n in range(8)] == [n < size for n in range(8)]
-    assert store.reaches("not there", 0) is None
+    assert [store.has_byte_at("a", n) for n in range(8)] == [n < size for n in range(8)]
+    assert store.has_byte_at("not there", 0) is None
 
 
 def test_neighbours_do_not_see_each_other(tmp_path: Path) -> None:

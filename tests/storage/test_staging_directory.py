@@ -48,15 +48,15 @@ def save(
     def prepare(there: str | None) -> Callable[[str], None]:
         if there is not None:
             link_unchanged(there, stage, keep)
-        return lambda old: link_unchanged(old, stage, keep, late=True)
+        return lambda old: link_unchanged(old, stage, keep, missing_only=True)
 
     def run(check: StopCheck) -> None:
-        with stage.reporting():
+        with stage.abandon_on_error():
             stage.begin()
             for name, data in files.items():
                 check()
                 if "/" in name:
-                    stage.make_folders([os.path.dirname(name)])
+                    stage.make_directories([os.path.dirname(name)])
                 stage.write(name, [data])
             stage.commit(prepare)
 
@@ -365,7 +365,7 @@ def test_an_exception_while_preparing_changes_nothing(tmp_path: Path) -> None:
         raise ZeroDivisionError
 
     def run() -> None:
-        with stage.reporting():
+        with stage.abandon_on_error():
             stage.begin()
             assert len(os.listdir(path.parent)) == 1
             stage.commit(prepare)

@@ -70,7 +70,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
 def test_nothing_is_there(root: Root) -> None:
     place = root.place()
     assert look(place) == {}
-    place.sweep()
+    place.remove_leftovers()
     assert place.remove([]) == []
 
 
@@ -113,7 +113,7 @@ def test_files_go_too(tmp_path: Path) -> None:
     assert sorted(os.listdir(root.folder)) == ["10", "20"]
     left = f".checkpoint_6.cordwood-{'0' * 16}.deleted"
     root.put(left)
-    root.place().sweep()
+    root.place().remove_leftovers()
     assert sorted(os.listdir(root.folder)) == ["10", "20"]
 
 
@@ -122,11 +122,11 @@ def test_what_is_set_aside_lies_there_until_its_step_is_saved(root: Root) -> Non
     root.put("10/data")
     place = root.place()
     place.set_aside("10")
-    place.sweep()
+    place.remove_leftovers()
     assert look(place).get("10", StepEntry(None)).stamp is None
     assert any(name.endswith("/data") for name in root.files())
     root.put("10/index")
-    place.sweep()
+    place.remove_leftovers()
     if root.kind == "local":
         assert root.files() == ["10/index"]
 
@@ -217,7 +217,7 @@ def test_a_removal_that_fails_anywhere_leaves_whole_steps(tmp_path: Path) -> Non
         assert entries["20"].stamp is not None
         if "10" in entries:
             assert {"10/data-1", "10/data-2", "10/index"} <= set(root.files()), call
-        root.place().sweep()
+        root.place().remove_leftovers()
         root.place().remove(["10"])
         assert root.files() == ["20/data-1", "20/data-2", "20/index"], call
         assert sorted(os.listdir(root.folder)) == ["20"], call

@@ -136,7 +136,7 @@ class StoredLeaves:
             return None
         for source in {extent.source for extent in extents}:
             # An object store wants many requests at a time; a checksum is of a range as a whole.
-            if checkpoint.files[source].waits or checkpoint.index.sources[source].checksums:
+            if checkpoint.files[source].latency_bound or checkpoint.index.sources[source].checksums:
                 return None
 
         def read_into(start: int, target: memoryview) -> None:

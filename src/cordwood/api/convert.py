@@ -27,7 +27,7 @@ from cordwood.formats.hugging_face.save import HUGGING_FACE
 from cordwood.formats.hugging_face.save import refuse_foreign as refuse_to_replace
 from cordwood.formats.save_plan import plan_job, require_strings
 from cordwood.index import Index
-from cordwood.io.background_save import raise_unreported, wait_for_saves
+from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
 from cordwood.io.gc_pause import gc_paused
 from cordwood.io.progress import ProgressMeter, Report
 from cordwood.loading.cast import Cast, cast_dtypes
@@ -195,7 +195,7 @@ def convert(
         refuse_unknown_suffix(path)
     name = source.path if isinstance(source, Checkpoint) else os.fspath(local_or_url(source))
     _refuse_itself(name, os.fspath(path))
-    raise_unreported()
+    raise_unreported_failures()
     wait_for_saves(path)
     is_one = select is not None or bool(rename) or isinstance(cast, Mapping)
     is_one = is_one or transpose is not None

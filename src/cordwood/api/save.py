@@ -12,7 +12,7 @@ from cordwood.errors import CordwoodError, NotACheckpointError
 from cordwood.formats.directory_formats import Layout, destination_for, module_of
 from cordwood.formats.file_formats import Format, read_file_index
 from cordwood.formats.save_plan import plan_job
-from cordwood.io.background_save import raise_unreported, wait_for_saves
+from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
 from cordwood.io.gc_pause import gc_paused
 from cordwood.io.progress import ProgressMeter, Report
 from cordwood.io.reusable_memory import release_memory
@@ -97,7 +97,7 @@ def save(
         how="" if max_shard_bytes is None else f" in files of {max_shard_bytes} bytes",
     ) as rendezvous:
         if rendezvous.count == 1:
-            raise_unreported()
+            raise_unreported_failures()
         wait_for_saves(path)
         if rendezvous.index == 0:
             refuse_foreign(path, row)
@@ -125,7 +125,7 @@ def save(
                 job.write(fetch)
                 meter.finish()
     if rendezvous.count > 1:
-        raise_unreported(begun=True)
+        raise_unreported_failures(save_started=True)
 
 
 def refuse_foreign(path: str | os.PathLike[str], row: Format | Layout) -> None:

@@ -12,7 +12,7 @@ from cordwood.devices.host_snapshot import snapshot_leaves
 from cordwood.formats.directory_formats import Layout, destination_for
 from cordwood.formats.file_formats import Format
 from cordwood.formats.save_plan import Linking, plan_job
-from cordwood.io.background_save import PendingSave, raise_unreported, save_in_background
+from cordwood.io.background_save import PendingSave, raise_unreported_failures, save_in_background
 from cordwood.io.gc_pause import gc_paused
 from cordwood.io.reusable_memory import release_memory
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
@@ -73,7 +73,7 @@ def save_async(
         background=True,
     ) as rendezvous:
         if rendezvous.count == 1:
-            raise_unreported()
+            raise_unreported_failures()
         pending = begin_save(
             path,
             tree,
@@ -87,7 +87,7 @@ def save_async(
             then=lambda *_: None,
         )
     if rendezvous.count > 1:
-        raise_unreported(begun=True)
+        raise_unreported_failures(save_started=True)
     return pending
 
 

@@ -57,7 +57,7 @@ class PendingSave:
         return self.done and self._error is not None
 
     @property
-    def _untold(self) -> bool:
+    def _has_unreported_failure(self) -> bool:
         """True if the save failed and nobody has asked why."""
         with _lock:
             return self in _unreported
@@ -67,7 +67,7 @@ class PendingSave:
         """The exception of a save that failed; None while it runs and once it has succeeded."""
         if not self.done:
             return None
-        _told(self)
+        _mark_reported(self)
         return self._error
 
     @property
@@ -100,11 +100,11 @@ class PendingSave:
                 f"{self.path}: still being saved after {timeout_seconds:g} s "
                 f"({self._done_bytes} of {self._total_bytes} bytes); it goes on"
             )
-        _told(self)
+        _mark_reported(self)
         if self._error is not None:
             raise self._error
 
-    def _settle(self) -> None:
+    def _wait_quietly(self) -> None:
         """Wait until the save has ended; raise nothing, and do not mark a failure as reported."""
         self._ended.wait()
 
@@ -157,7 +157,7 @@ def save_in_background(
         # time. Where an interrupt has kept it from saying so, this goes on all the same.
         caller_goes.wait(_HEAD_START_SECONDS)
         if earlier is not None:
-            earlier._settle()
+            earlier._wait_quietly()
         del earlier
         error: BaseException | None = None
         try:
@@ -201,14 +201,14 @@ def wait_for_saves(path: str | os.PathLike[str]) -> None:
     with _lock:
         same = [pending for pending in _running if pending._target == target]
     for pending in same:
-        pending._settle()
+        pending._wait_quietly()
 
 
-def raise_unreported(*, begun: bool = False) -> None:
+def raise_unreported_failures(*, save_started: bool = False) -> None:
     """Raise PendingSaveError if a save failed in the background and nobody has asked; once.
 
     Args:
-        begun: the save that raises this was begun all the same.
+        save_started: the save that raises this was begun all the same.
     """
     with _lock:
         failed = [pending for pending in _unreported if not pending._has_owner]
@@ -216,11 +216,11 @@ def raise_unreported(*, begun: bool = False) -> None:
     if failed:
         raise PendingSaveError(
             f"{_failures(failed)}; that is told now because nobody called wait(). "
-            + (SAVE_STARTED_ANYWAY if begun else NOTHING_STARTED)
+            + (SAVE_STARTED_ANYWAY if save_started else NOTHING_STARTED)
         ) from failed[0]._error
 
 
-def _told(pending: PendingSave) -> None:
+def _mark_reported(pending: PendingSave) -> None:
     with _lock:
         if pending in _unreported:
             _unreported.remove(pending)

@@ -59,12 +59,12 @@ def check_files(files: Sequence[tuple[ReadableFile, Digests]]) -> list[list[tupl
         check_coverage(file.name, file.size_bytes, digests)
         ranges = _unit_ranges([(digests.start, file.size_bytes)], digests.block_bytes)
         if chosen is not None:
-            if chosen.is_known(file.name, file.size_bytes, digests):
+            if chosen.was_verified(file.name, file.size_bytes, digests):
                 continue
-            ranges = chosen.chosen(ranges)
+            ranges = chosen.choose(ranges)
             chosen.checked_bytes += sum([stop - start for start, stop in ranges])
             if not ranges:
-                chosen.note(file.name, file.size_bytes, digests)
+                chosen.record_verified(file.name, file.size_bytes, digests)
         left[number] = len(ranges)
         tasks += [(number, start, stop) for start, stop in ranges]
     lock = threading.Lock()
@@ -75,17 +75,17 @@ def check_files(files: Sequence[tuple[ReadableFile, Digests]]) -> list[list[tupl
         def work(task: int) -> None:
             number, start, stop = tasks[task]
             file, digests = files[number]
-            bad[number].extend(_read_and_check(file, digests, start, scratch.of(stop - start)))
+            bad[number].extend(_read_and_check(file, digests, start, scratch.view(stop - start)))
             if meter is not None:
                 meter.advance(stop - start, file.name)
             with lock:
                 left[number] -= 1
                 if chosen is not None and not left[number] and not bad[number]:
-                    chosen.note(file.name, file.size_bytes, digests)
+                    chosen.record_verified(file.name, file.size_bytes, digests)
 
         return work
 
-    threads = reading_threads(waits=any(file.waits for file, _ in files))
+    threads = reading_threads(latency_bound=any(file.latency_bound for file, _ in files))
     run_tasks(len(tasks), threads=threads, make_worker=make_worker)
     return [sorted(ranges) for ranges in bad]
 

@@ -116,7 +116,7 @@ def changed_cells(
             check()
             start = digests.start + task * step
             stop = min(start + step, file.size_bytes)
-            found, expected = found_bytes.of(stop - start), expected_bytes.of(stop - start)
+            found, expected = found_bytes.view(stop - start), expected_bytes.view(stop - start)
             file.read_into(start, [found])
             check_blocks(file.name, start, [found], digests)
             for first, last in _runs(segments, ends, start, stop):
@@ -133,7 +133,9 @@ def changed_cells(
         return work
 
     tasks = -(-(file.size_bytes - digests.start) // step)
-    run_tasks(tasks, threads=reading_threads(waits=file.waits), make_worker=make_worker)
+    run_tasks(
+        tasks, threads=reading_threads(latency_bound=file.latency_bound), make_worker=make_worker
+    )
     return changed
 
 

@@ -99,16 +99,16 @@ def execute_load(
             else:
                 chunk = plan.chunks[task - len(units)]
                 file, known = files[chunk.source], checked[chunk.source]
-                read_chunk(chunk, file, known, views, scratch.of, decoded.of)
+                read_chunk(chunk, file, known, views, scratch.view, decoded.view)
                 if meter is not None:
                     meter.advance(chunk.length)
 
         return work
 
-    waits = any(files[layer.source].waits for layer in layers)
-    waits = waits or any(files[chunk.source].waits for chunk in plan.chunks)
-    threads = min(reading_threads(waits=waits), 1 + total // _BYTES_PER_THREAD)
-    if not waits and sum(len(layer.starts) for layer in layers) * _SMALL_MOVE_BYTES > total:
+    latency_bound = any(files[layer.source].latency_bound for layer in layers)
+    latency_bound = latency_bound or any(files[chunk.source].latency_bound for chunk in plan.chunks)
+    threads = min(reading_threads(latency_bound=latency_bound), 1 + total // _BYTES_PER_THREAD)
+    if not latency_bound and sum(len(layer.starts) for layer in layers) * _SMALL_MOVE_BYTES > total:
         threads = 1  # the interpreter's work, which threads only get in the way of
     run_tasks(len(units) + len(plan.chunks), threads=threads, make_worker=make_worker)
     return [buffer.array for buffer in buffers]
@@ -128,7 +128,7 @@ class _FreshPages:
             self._advise_small(unit)
         begin = time.thread_time_ns()  # not the time of other threads, nor of a disk
         file.read_into(unit.start, parts)
-        self._choice.note(unit.stop - unit.start, time.thread_time_ns() - begin, small=small)
+        self._choice.record_read(unit.stop - unit.start, time.thread_time_ns() - begin, small=small)
 
     def _advise_small(self, unit: _Unit) -> None:
         layer = unit.layer
@@ -281,13 +281,13 @@ def _read_unit(
     parts: list[memoryview]
     spread = bool(spreads) and min(layer.buffers[first:last], default=0) < 0
     if spread or size < (last - first) * _SMALL_MOVE_BYTES:
-        whole = scratch.of(size)
+        whole = scratch.view(size)
         file.read_into(start, [whole])
         _copy_out(whole, unit, buffers, spreads)
         parts = [whole]
     else:
         parts = _scattered(unit, buffers, scratch)
-        if fresh is None or file.waits:
+        if fresh is None or file.latency_bound:
             file.read_into(start, parts)
         else:
             fresh.read(file, unit, parts)
@@ -321,14 +321,14 @@ def _scattered(unit: _Unit, buffers: list[memoryview], scratch: ScratchBuffer) -
     """Where the unit's bytes go, in the order of the file; gaps go to scratch."""
     layer, start, stop, first, last, _ = unit
     parts: list[memoryview] = []
-    spare = scratch.of(0)
+    spare = scratch.view(0)
     if (
         first == last
         or layer.starts[first] > start
         or layer.stops[last - 1] < stop
         or (last - first > 1)
     ):
-        spare = scratch.of(stop - start)
+        spare = scratch.view(stop - start)
     here = start
     for i in range(first, last):
         a, b = layer.starts[i], min(layer.stops[i], stop)

@@ -32,7 +32,7 @@ class GrowableBuffer:
         """What was added; it keeps the memory alive."""
         return memoryview(self._pages)[: self.size_bytes].toreadonly()
 
-    def give_back(self, start: int, stop: int) -> None:
+    def release_pages(self, start: int, stop: int) -> None:
         """Let go of the pages that lie in [start, stop): they are zeros from now on."""
         start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
         stop = stop // mmap.PAGESIZE * mmap.PAGESIZE

@@ -34,7 +34,7 @@ class PageSize:
         """True while small pages are the better choice."""
         return self._left > 0
 
-    def note(self, size_bytes: int, nanoseconds: int, *, small: bool) -> None:
+    def record_read(self, size_bytes: int, nanoseconds: int, *, small: bool) -> None:
         """Take the processor time of one read into account.
 
         Args:

@@ -31,7 +31,7 @@ class PostCommitQueue:
             self._threads.discard(thread)
             done.set()
 
-    def keep_up(self) -> None:
+    def limit_backlog(self) -> None:
         """Wait for all such work but the last: what is slower than saving does not add up."""
         self._wait(self._before, None)
 

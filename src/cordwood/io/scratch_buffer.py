@@ -12,7 +12,7 @@ class ScratchBuffer:
     def __init__(self) -> None:
         self._view = memoryview(b"")
 
-    def of(self, size_bytes: int) -> memoryview:
+    def view(self, size_bytes: int) -> memoryview:
         """That many bytes from the start of a page on, of no particular value.
 
         The same ones as before where they suffice.

@@ -15,9 +15,9 @@ def default_threads() -> int:
     return min(4, len(os.sched_getaffinity(0)))
 
 
-def reading_threads(*, waits: bool) -> int:
+def reading_threads(*, latency_bound: bool) -> int:
     """How many are to read files that wait for answers, or that do not."""
-    return _WAITING_THREADS if waits else default_threads()
+    return _WAITING_THREADS if latency_bound else default_threads()
 
 
 class InterruptSafeSemaphore:

@@ -32,23 +32,23 @@ class VerifySample:
         self._record = record
         self._known = _lines(record)
         self.checked_bytes = 0
-        self.known_bytes = 0  # of sources that an earlier call has found whole
+        self.previously_verified_bytes = 0  # of sources that an earlier call has found whole
 
-    def chosen(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    def choose(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Those of the ranges of a source that are to be read."""
         if self._share >= 1:
             return list(ranges)
         count = min(len(ranges), max(1, round(len(ranges) * self._share)))
         return [ranges[i] for i in sorted(self._random.sample(range(len(ranges)), count))]
 
-    def is_known(self, name: str, size_bytes: int, digests: Digests) -> bool:
+    def was_verified(self, name: str, size_bytes: int, digests: Digests) -> bool:
         """Whether an earlier call has found a source whole."""
         if _mark(name, size_bytes, digests) not in self._known:
             return False
-        self.known_bytes += size_bytes
+        self.previously_verified_bytes += size_bytes
         return True
 
-    def note(self, name: str, size_bytes: int, digests: Digests) -> None:
+    def record_verified(self, name: str, size_bytes: int, digests: Digests) -> None:
         """A source is whole."""
         if self._record is None or self._share < 1:
             return
@@ -60,7 +60,7 @@ class VerifySample:
         finally:
             os.close(fd)
 
-    def forget(self) -> None:
+    def delete_record(self) -> None:
         """All was checked: the next call begins anew."""
         if self._record is not None and os.path.exists(self._record):
             os.unlink(self._record)

@@ -146,7 +146,7 @@ def _hash(fd: int, scratch: ScratchBuffer, *, name: str) -> WrittenFile:
     size = os.fstat(fd).st_size
     digests = []
     for start in range(0, size, _UNIT_BYTES):
-        unit = scratch.of(min(_UNIT_BYTES, size - start))
+        unit = scratch.view(min(_UNIT_BYTES, size - start))
         read_views(fd, start, [unit], name=name)
         digests += [digest_of(unit[a : a + BLOCK_BYTES]) for a in range(0, len(unit), BLOCK_BYTES)]
     return WrittenFile(size, b"".join(digests))
@@ -219,7 +219,7 @@ def _write_raw(
         return _write_units(target, size, lambda a, b: source[a:b])
 
     def fill(start: int, stop: int) -> memoryview:
-        unit = scratch.of(stop - start)
+        unit = scratch.view(stop - start)
         held = max(0, min(stop, part.nbytes) - start)
         if held:
             copy_bytes(part, start, unit[:held])

@@ -126,7 +126,7 @@ def _write_data(
             check()
             start = base + task * _UNIT_BYTES
             stop = min(start + _UNIT_BYTES, size)
-            unit = scratch.of(stop - start)
+            unit = scratch.view(stop - start)
             segment = bisect_right(ends, start) - 1
             leaves.fill(unit, segment, start - ends[segment])
             if plan.make_header is not None:

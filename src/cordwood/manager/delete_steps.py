@@ -125,7 +125,7 @@ class Cleaner:
             self._tidy([each for each in steps if each.entry not in gone])
 
     def _remove_unfinished(self) -> None:
-        self._place.sweep()
+        self._place.remove_leftovers()
         for each in self._listing.unfinished():
             if not each.is_link:
                 _collect(each)

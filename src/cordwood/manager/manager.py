@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, SupportsFloat, SupportsIndex
 
 from cordwood.errors import PendingSaveError, StepError
-from cordwood.io.background_save import SAVE_STARTED_ANYWAY, PendingSave, raise_unreported
+from cordwood.io.background_save import SAVE_STARTED_ANYWAY, PendingSave, raise_unreported_failures
 from cordwood.manager.argument_hints import with_hints
 from cordwood.manager.delete_steps import best_of, delete_steps, plan_for
 from cordwood.manager.keep_policies import KeepWhat, keep_policy
@@ -186,7 +186,7 @@ class CheckpointManager(StepReader):
         if failure is not None:
             raise failure
         if self._group.count > 1 and pending is not None and not told:
-            raise_unreported(begun=True)
+            raise_unreported_failures(save_started=True)
         return pending
 
     def should_save(self, step: SupportsIndex) -> bool:
@@ -318,9 +318,9 @@ class CheckpointManager(StepReader):
             saved_items, trees = states_tree(answer, own)
             record = record._replace(items=saved_items)
         if not told:
-            self._saver.keep_up()
+            self._saver.limit_backlog()
             if attempt.save.count == 1:
-                raise_unreported()
+                raise_unreported_failures()
         pending = self._saver.begin(
             record, tree, trees, attempt.save, why=why, called=called, prefix=self._prefix
         )

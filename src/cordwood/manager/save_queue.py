@@ -86,7 +86,7 @@ class Saver:
     @property
     def failed(self) -> bool:
         """True if the save that was begun last failed, and nobody has been told."""
-        return self._pending is not None and self._pending._untold
+        return self._pending is not None and self._pending._has_unreported_failure
 
     @contextmanager
     def attempt(self, number: int) -> Iterator[Attempt]:
@@ -209,7 +209,7 @@ class Saver:
             if pending is not None:
                 pending.wait(timeout_seconds)
         except BaseException:
-            if pending is not None and pending.failed and not pending._untold:
+            if pending is not None and pending.failed and not pending._has_unreported_failure:
                 self.forget()
                 is_done()  # of the saves before
             raise
@@ -228,10 +228,10 @@ class Saver:
         step, pending = self.step, self._pending
         if pending is None:
             return
-        pending._settle()
+        pending._wait_quietly()
         if not pending.failed:
             return
-        untold, e = pending._untold, pending.exception
+        untold, e = pending._has_unreported_failure, pending.exception
         self.forget()
         if untold:
             raise PendingSaveError(
@@ -240,15 +240,15 @@ class Saver:
                 + (SAVE_STARTED_ANYWAY if go_on else NOTHING_STARTED)
             ) from e
 
-    def keep_up(self) -> None:
+    def limit_backlog(self) -> None:
         """Wait until what follows the saves is not more than one save behind."""
-        self._afterwards.keep_up()
+        self._afterwards.limit_backlog()
 
     def settle(self) -> None:
         """Wait for the one that goes on; it may turn out to be damaged. Raises nothing."""
         pending = self._pending
         if pending is not None:
-            pending._settle()
+            pending._wait_quietly()
             if not pending.failed:
                 self.forget()
 

@@ -237,7 +237,9 @@ class Listing:
         def look(number: int) -> None:
             found[unread[number]] = self._look(unread[number], lying[unread[number]])
 
-        run_tasks(len(unread), threads=reading_threads(waits=True), make_worker=lambda: look)
+        run_tasks(
+            len(unread), threads=reading_threads(latency_bound=True), make_worker=lambda: look
+        )
         return found
 
     def _read_all(

@@ -22,9 +22,9 @@ MARK_SECONDS = 40.0  # how long a network file system may not know what another 
 class Place(Protocol):
     """Where a save goes; see `cordwood.storage.storage_protocol.Transaction`."""
 
-    def mark(self) -> str: ...
+    def create_probe(self) -> str: ...
 
-    def sees(self, mark: str, *, timeout_seconds: float) -> bool: ...
+    def sees_probe(self, mark: str, *, timeout_seconds: float) -> bool: ...
 
 
 def save_together(
@@ -58,12 +58,12 @@ def save_together(
     """
 
     def begin(_: list[bytes]) -> bytes:
-        mark = place.mark() if rendezvous.count > 1 else ""
+        mark = place.create_probe() if rendezvous.count > 1 else ""
         return f"{save_id} {socket.gethostname()} {tell()} {mark}".encode()
 
     common_id, host, told, mark = rendezvous.exchange(b"", begin).decode().split(" ", 3)
     if rendezvous.count > 1:
-        if rendezvous.index > 0 and not place.sees(mark, timeout_seconds=MARK_SECONDS):
+        if rendezvous.index > 0 and not place.sees_probe(mark, timeout_seconds=MARK_SECONDS):
             raise ProcessError(
                 f"{where} is not one directory for all processes: process {rendezvous.index} (on "
                 f"{socket.gethostname()}) does not see {mark}, which process 0 (on {host}) has "

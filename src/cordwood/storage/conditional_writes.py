@@ -21,7 +21,7 @@ def require_conditions(store: ObjectStore, index_name: str) -> None:
     Four small writes tell, once for each bucket and process; none where the store is this
     process's memory, or a local disk.
     """
-    if store.url.scheme not in ("gs", "s3") or store.place in _obeying:
+    if store.url.scheme not in ("gs", "s3") or store.location in _obeying:
         return
     name = f".{index_name}.cordwood-{new_save_id()}.tmp"
     try:
@@ -35,12 +35,12 @@ def require_conditions(store: ObjectStore, index_name: str) -> None:
             store.delete([name])
     if problem:
         raise UnsupportedFormatError(
-            f"{store.url}: this store ({store.place}) {problem}: saves need conditional writes "
+            f"{store.url}: this store ({store.location}) {problem}: saves need conditional writes "
             "(PUT with If-Match and If-None-Match), or savers of one path would lose each other's "
             "trees in silence. Save to a store that has them; or save to a local directory and "
             "copy that to this store as it is: loads work from any"
         )
-    _obeying.add(store.place)
+    _obeying.add(store.location)
 
 
 def _problem(store: ObjectStore, name: str) -> str:

@@ -20,18 +20,18 @@ _COPY_BYTES = 4 << 20
 def link_unchanged(
     source: str,
     stage: StagingDirectory,
-    replaced: Callable[[str, set[str]], set[str]],
+    exclude: Callable[[str, set[str]], set[str]],
     *,
-    late: bool = False,
+    missing_only: bool = False,
 ) -> None:
     """Bring all of a directory into the stage, its files by hard links; copied without those.
 
     Args:
         source: the old directory.
         stage: the new one.
-        replaced: which of the names in a directory are not to come: given the directory's path
+        exclude: which of the names in a directory are not to come: given the directory's path
             ('' for the outermost) and its names.
-        late: the stage is in place already: only what it has not comes.
+        missing_only: the stage is in place already: only what it has not comes.
 
     Raises NotACheckpointError where a file of the old one would have to give way.
     """
@@ -40,7 +40,7 @@ def link_unchanged(
         path = stack.pop()
         found = list_entries(f"{source}/{path}" if path else source)
         names = set(found)
-        kept = names - replaced(path, names)
+        kept = names - exclude(path, names)
         if path and not names:
             _make_folder(source, stage, path)
         for name in sorted(kept):
@@ -50,7 +50,7 @@ def link_unchanged(
                 continue
             if path:
                 _make_folder(source, stage, path)
-            _link(f"{source}/{inner}", stage, inner, late=late)
+            _link(f"{source}/{inner}", stage, inner, missing_only=missing_only)
 
 
 def _make_folder(source: str, stage: StagingDirectory, path: str) -> None:
@@ -58,14 +58,14 @@ def _make_folder(source: str, stage: StagingDirectory, path: str) -> None:
     steps = path.split("/")
     for i in range(1, len(steps) + 1):
         inner = "/".join(steps[:i])
-        if stage.make_folder(inner):
+        if stage.make_directory(inner):
             with open_directory_fd(f"{stage.path}/{inner}") as fd:
                 limit_folder(fd, rights_of(f"{source}/{inner}"))
 
 
-def _link(source: str, stage: StagingDirectory, path: str, *, late: bool) -> None:
+def _link(source: str, stage: StagingDirectory, path: str, *, missing_only: bool) -> None:
     target = f"{stage.path}/{path}"
-    if late and os.path.lexists(target):
+    if missing_only and os.path.lexists(target):
         return
     try:
         syscalls.current().link(source, target)
@@ -84,7 +84,7 @@ def _link(source: str, stage: StagingDirectory, path: str, *, late: bool) -> Non
         if e.errno not in _NO_LINKS:
             raise
         _copy(source, stage, path)
-    stage.touch(path)
+    stage.mark_unsynced(path)
 
 
 def _copy(source: str, stage: StagingDirectory, path: str) -> None:

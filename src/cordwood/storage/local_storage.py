@@ -67,7 +67,7 @@ class LocalStorage:
     def read_index(self) -> bytes | None:
         return _read_index(self.name, self._rules)
 
-    def read_beside(self, name: str) -> bytes | None:
+    def read_sidecar(self, name: str) -> bytes | None:
         return read_small_file(self.name, name, limit_bytes=self._rules.max_index_bytes)
 
     def open(self, sources: Sequence[Source]) -> list[ReadableFile]:
@@ -83,7 +83,7 @@ class LocalStorage:
         return []
 
     @contextmanager
-    def saving(
+    def transaction(
         self, *, others_commit: bool, timeout_seconds: float | None = None
     ) -> Iterator[LocalTransaction]:
         save = LocalTransaction(self._path, self._rules, others_commit, timeout_seconds)
@@ -111,7 +111,7 @@ class LocalStorage:
             except OSError:  # closed all the same
                 deque(save.closing, maxlen=0)
 
-    def settle(self) -> None:
+    def wait_for_commit(self) -> None:
         wait_for_lock(_lock_of(self._path, self._rules))
 
     def collect(self, *, dry_run: bool) -> list[str]:
@@ -130,13 +130,13 @@ class LocalStorage:
     def _collect_in(self, folder: int, *, dry_run: bool) -> list[str]:
         names = sorted(os.listdir(folder))
         data = _read_index(self._path, self._rules, folder)  # after the names: it knows them all
-        kept = frozenset() if data is None else self._rules.referenced(data)
+        kept = frozenset() if data is None else self._rules.referenced_files(data)
         found = []
         patterns = [temporary_pattern(name) for name in _small_names(self._rules)]
         if dry_run and is_locked(_lock_of(self._path, self._rules), even_shared=True):
             patterns = []  # of a commit that goes on: those are not locked
         for name in names:
-            stray = self._rules.is_data(name) and name not in kept
+            stray = self._rules.is_data_file(name) and name not in kept
             stray = stray or any(pattern.fullmatch(name) for pattern in patterns)
             if stray and remove_unlocked(name, folder=folder, dry_run=dry_run):
                 found.append(name)
@@ -168,14 +168,14 @@ class LocalTransaction:
         )
         self.closing = map(syscalls.current().close, opened)
 
-    def mark(self) -> str:
+    def create_probe(self) -> str:
         # Named like a temporary of the index: what becomes of one is known.
         name = os.path.basename(temporary_path(self._path, self._rules.index_name))
         self._create(name)
         self._marks.append(self._files.pop())
         return name
 
-    def sees(self, mark: str, *, timeout_seconds: float) -> bool:
+    def sees_probe(self, mark: str, *, timeout_seconds: float) -> bool:
         path = f"{self._path}/{mark}"
         return wait_until_visible(
             lambda: os.path.lexists(path), path, timeout_seconds=timeout_seconds
@@ -243,10 +243,10 @@ class LocalTransaction:
                 self._new_links.add(file.path)
             break
         if not linked:
-            self.forgo(name)
+            self.unlink_later(name)
         return linked
 
-    def forgo(self, name: str) -> None:
+    def unlink_later(self, name: str) -> None:
         for file in self._links:
             if os.path.basename(file.path) == name:
                 unlock(file.opened)
@@ -290,7 +290,7 @@ class LocalTransaction:
         for name in _small_names(self._rules):
             self.doing = "removing what a killed save left"
             remove_stale_temporaries(self._path, name)
-        beside = {name: data for name, data in change.beside.items() if data is not None}
+        beside = {name: data for name, data in change.sidecars.items() if data is not None}
         index = self._rules.index_name
         for name, data in {index: change.new_index, **beside}.items():
             self.doing = f"writing {name}"
@@ -308,7 +308,7 @@ class LocalTransaction:
         for small, name in zip(self._small[1:], beside, strict=True):
             self.doing = f"renaming {name} into place"
             calls.replace(small.path, f"{self._path}/{name}")
-        for name, kept in change.beside.items():
+        for name, kept in change.sidecars.items():
             if kept is None and os.path.lexists(f"{self._path}/{name}"):
                 self.doing = f"removing {name}"
                 with open_directory_fd(self._path) as folder:  # not through a link put in its place
@@ -323,7 +323,7 @@ class LocalTransaction:
             if _read_index(self._path, self._rules, folder) != change.new_index:
                 return  # the file system has no locks, and another save has come first
             for name in names:
-                if not self._rules.is_data(name) or name in change.kept:
+                if not self._rules.is_data_file(name) or name in change.kept:
                     continue
                 if name in change.dropped:  # its save has ended, so there is no lock to look at
                     with suppress(OSError):
@@ -354,7 +354,7 @@ class LocalTransaction:
     def _remove_unreferenced(self, written: Sequence[WritableFile]) -> None:
         with open_directory_fd(self._path) as folder:
             data = _read_index(self._path, self._rules, folder)
-            kept = frozenset() if data is None else self._rules.referenced(data)
+            kept = frozenset() if data is None else self._rules.referenced_files(data)
             for file in written:
                 name = os.path.basename(file.path)
                 if name not in kept:
@@ -394,7 +394,7 @@ def _alone(
 
 
 def _small_names(rules: NamingRules) -> tuple[str, ...]:
-    return (rules.index_name, *rules.beside)
+    return (rules.index_name, *rules.sidecars)
 
 
 def _read_index(path: str, rules: NamingRules, folder: int | None = None) -> bytes | None:

@@ -49,12 +49,12 @@ class MultiprocessStaging:
         self._own: list[WrittenFile] = []
         self._reported = False
 
-    def mark(self) -> str:
+    def create_probe(self) -> str:
         self.stage.begin(self._rendezvous.poll)
         return os.path.basename(self.stage.path)
 
-    def sees(self, mark: str, *, timeout_seconds: float) -> bool:
-        path = self.stage.beside(mark)
+    def sees_probe(self, mark: str, *, timeout_seconds: float) -> bool:
+        path = self.stage.path_beside(mark)
         if not wait_until_visible(
             lambda: os.path.lexists(path), path, timeout_seconds=timeout_seconds
         ):
@@ -62,7 +62,7 @@ class MultiprocessStaging:
         self.stage.join(mark)
         return True
 
-    def fill(
+    def write_files(
         self, files: Sequence[PlannedFile], fetch: Callable[[int], Any], encode: Encoder | None
     ) -> bytes:
         """Write the files of this process. When this returns, they are on the disk.
@@ -89,20 +89,20 @@ class MultiprocessStaging:
         self, files: Sequence[PlannedFile], fetch: Callable[[int], Any], encode: Encoder | None
     ) -> bytes:
         stage = self.stage
-        stage.make_folders(dict.fromkeys([os.path.dirname(file.path) for file in files]))
+        stage.make_directories(dict.fromkeys([os.path.dirname(file.path) for file in files]))
         self._own = write_new_files(stage.path, files, fetch, encode, check=self._rendezvous.poll)
         if self._rendezvous.count > 1:
             for file in files:
-                stage.touch(file.path)  # another process may have made its directory
+                stage.mark_unsynced(file.path)  # another process may have made its directory
         if self._rendezvous.index == 0:
             return b""
         report = _pack(self._own)
         stage.write(_REPORT.format(self._rendezvous.index), [report])
         stage.doing = "flushing its directories to the disk"
-        stage.sync_folders()
+        stage.sync_directories()
         return _SIZE.pack(len(report)) + digest_of(report)
 
-    def gather(
+    def collect_written(
         self, reports: Sequence[bytes], files: Sequence[Sequence[PlannedFile]]
     ) -> list[list[WrittenFile]]:
         """On process 0: what became of the files of each process.
@@ -142,10 +142,10 @@ class MultiprocessStaging:
         )
 
     @contextmanager
-    def saving(self) -> Iterator[None]:
+    def transaction(self) -> Iterator[None]:
         """Meet in the block; an exception that leaves it is announced, then the stage goes."""
         try:
-            with self._rendezvous, self.stage.explaining():
+            with self._rendezvous, self.stage.explain_errors():
                 yield
         except BaseException as e:
             if self._rendezvous.index == 0:

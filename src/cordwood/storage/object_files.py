@@ -33,11 +33,11 @@ class ObjectFile(Closable):
 
     name: str
     size_bytes: int
-    waits = True
+    latency_bound = True
     _checked = False
 
     def __init__(self, store: ObjectStore, name: str, size_bytes: int) -> None:
-        self.name = store.name_of(name)
+        self.name = store.url_of(name)
         self.size_bytes = size_bytes
         self._store = store
         self._key = name
@@ -83,10 +83,12 @@ class ObjectFile(Closable):
             self._checked = True
 
     def _check_size(self) -> None:
-        longer = self._store.reaches(self._key, self.size_bytes)
+        longer = self._store.has_byte_at(self._key, self.size_bytes)
         if longer is None:
             raise self._missing()
-        if longer or (self.size_bytes and not self._store.reaches(self._key, self.size_bytes - 1)):
+        if longer or (
+            self.size_bytes and not self._store.has_byte_at(self._key, self.size_bytes - 1)
+        ):
             kind = CorruptionError if longer else TruncatedError
             raise kind(
                 f"{self.name}: expected {self.size_bytes} bytes, found "
@@ -150,7 +152,7 @@ def write_objects(store: ObjectStore, files: Iterable[NewDataFile]) -> list[Head
         try:
             future.result()
         except ValueError as e:
-            raise storage_error(e, store.name_of(name), "writing it") from e
+            raise storage_error(e, store.url_of(name), "writing it") from e
 
     try:
         for name, plan, fetch in files:

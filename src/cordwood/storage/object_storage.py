@@ -50,9 +50,9 @@ class ObjectStorage:
         self._rules = rules
 
     def read_index(self) -> bytes | None:
-        return self.read_beside(self._rules.index_name)
+        return self.read_sidecar(self._rules.index_name)
 
-    def read_beside(self, name: str) -> bytes | None:
+    def read_sidecar(self, name: str) -> bytes | None:
         return self._store.read(name, limit_bytes=self._rules.max_index_bytes).data
 
     def open(self, sources: Sequence[Source]) -> list[ReadableFile]:
@@ -62,7 +62,7 @@ class ObjectStorage:
         return sorted({name.split("/")[0] for name in self._store.names()} - {""})
 
     @contextmanager
-    def saving(
+    def transaction(
         self,
         *,
         others_commit: bool,
@@ -79,7 +79,7 @@ class ObjectStorage:
         finally:
             save.release()
 
-    def settle(self) -> None:
+    def wait_for_commit(self) -> None:
         """There are no locks by which to tell."""
 
     def collect(self, *, dry_run: bool) -> list[str]:
@@ -101,14 +101,14 @@ class ObjectStorage:
 
     def _is_old(self, name: str) -> bool:
         """Return True for data and marks of saves that began longer than GRACE_SECONDS ago."""
-        if not self._rules.is_data(name) and not _is_beside(self._rules, _MARK, name):
+        if not self._rules.is_data_file(name) and not _is_beside(self._rules, _MARK, name):
             return False
         began = start_seconds_of(name)
         return began is not None and time.time() - began > GRACE_SECONDS
 
     def _unreferenced(self, names: Sequence[str]) -> list[str]:
         data = self.read_index()
-        kept = frozenset() if data is None else self._rules.referenced(data)
+        kept = frozenset() if data is None else self._rules.referenced_files(data)
         return [name for name in names if name not in kept]
 
     def _collect_remains(self, names: Sequence[str], *, dry_run: bool) -> list[str]:
@@ -117,7 +117,7 @@ class ObjectStorage:
         lists = [name for name in names if _is_beside(rules, _CONDEMNED, name)]
         gone = [name for name in lists if not set(_listed(store, name) or [""]) & set(names)]
         remains = [name for name in names if name not in gone]
-        if set(remains) <= set(rules.beside):
+        if set(remains) <= set(rules.sidecars):
             for name in remains:
                 found = store.read(name, limit_bytes=rules.max_index_bytes)
                 if not _is_map_of_old_data(found.data or b"", rules):
@@ -140,13 +140,13 @@ class ObjectTransaction:
         self._written: list[str] = []
         self._marks: list[str] = []
 
-    def mark(self) -> str:
+    def create_probe(self) -> str:
         name = _name_beside(self._rules, _MARK)
         self._marks.append(name)
         self._store.write(name, b"")
         return name
 
-    def sees(self, mark: str, *, timeout_seconds: float) -> bool:
+    def sees_probe(self, mark: str, *, timeout_seconds: float) -> bool:
         def is_there() -> bool:
             return self._store.read(mark, limit_bytes=1).data is not None
 
@@ -168,7 +168,7 @@ class ObjectTransaction:
     def link(self, folder: str, name: str, check: StopCheck = never_stop) -> bool:  # noqa: ARG002
         return False
 
-    def forgo(self, name: str) -> None:
+    def unlink_later(self, name: str) -> None:
         """There are none."""
 
     def commit(self, update: Callable[[bytes | None], IndexChange]) -> None:
@@ -188,9 +188,9 @@ class ObjectTransaction:
         generation = store.replace(rules.index_name, replaced, limit_bytes=rules.max_index_bytes)
         assert change is not None
         self._confirm(change, old)
-        for name, data in change.beside.items():
+        for name, data in change.sidecars.items():
             try:
-                self._write_beside(name, data, generation)
+                self._write_sidecar(name, data, generation)
             except Exception as e:  # noqa: BLE001  (the tree is there)
                 _log.warning(
                     "%s is saved, but %s was not brought in line with it, and tools that read that "
@@ -272,7 +272,7 @@ class ObjectTransaction:
             str(self._store.url),
         )
 
-    def _write_beside(self, name: str, data: bytes | None, generation: bytes) -> None:
+    def _write_sidecar(self, name: str, data: bytes | None, generation: bytes) -> None:
         """Bring a small object in line with the index, unless a later save has the say by now.
 
         The look at the index comes between the look at the object and its conditional
@@ -326,7 +326,7 @@ def _listed(store: ObjectStore, name: str) -> list[str] | None:
 def _is_map_of_old_data(text: bytes, rules: NamingRules) -> bool:
     """Return True if a file beside the index names old data, and nothing else."""
     names = [each.decode() for each in re.findall(rb'"([!-~]+\.safetensors)"', text)]
-    began = [start_seconds_of(name) if rules.is_data(name) else None for name in names]
+    began = [start_seconds_of(name) if rules.is_data_file(name) else None for name in names]
     return bool(began) and all(
         each is not None and time.time() - each > GRACE_SECONDS for each in began
     )

@@ -40,11 +40,11 @@ class ObjectStore:
         self._store = open_store(url)
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The bucket and the endpoint: what all names in one store share."""
         return self._store.where
 
-    def name_of(self, name: str) -> str:
+    def url_of(self, name: str) -> str:
         """The whole URL of an object, for messages."""
         return f"{self.url}/{name}"
 
@@ -53,8 +53,8 @@ class ObjectStore:
 
         Raises LimitError for a larger one, StorageError where the store refuses.
         """
-        where = self.name_of(name)
-        if self.reaches(name, limit_bytes):
+        where = self.url_of(name)
+        if self.has_byte_at(name, limit_bytes):
             raise LimitError(f"{where}: it is larger than {limit_bytes} bytes, the limit")
         try:
             result = self._request(name, lambda store: store.read(name)).result()
@@ -67,12 +67,12 @@ class ObjectStore:
         """Begin to read bytes [start, stop) of an object."""
         return self._request(name, lambda store: store.read(name, byte_range=slice(start, stop)))
 
-    def reaches(self, name: str, offset: int) -> bool | None:
+    def has_byte_at(self, name: str, offset: int) -> bool | None:
         """Return True if an object has a byte at `offset`, None where there is no object.
 
         TensorStore tells no sizes, so this reads that byte.
         """
-        where = self.name_of(name)
+        where = self.url_of(name)
         try:
             result = self.start_read(name, offset, offset + 1).result()
         except ValueError as e:
@@ -90,17 +90,17 @@ class ObjectStore:
         try:
             self.start_write(name, data).result()
         except ValueError as e:
-            raise storage_error(e, self.name_of(name), "writing it") from e
+            raise storage_error(e, self.url_of(name), "writing it") from e
 
     def _write(self, name: str, data: bytes | None, **condition: bytes) -> Request:
         """Begin to write an object, or with None to remove it."""
         return Request(
-            self._store, self.name_of(name), lambda store: store.write(name, data, **condition)
+            self._store, self.url_of(name), lambda store: store.write(name, data, **condition)
         )
 
     def _request(self, name: str, start: Callable[[Any], Any]) -> Request:
         """Begin a request that only reads, and so may be begun again."""
-        return Request(self._store, self.name_of(name), start, repeatable=True)
+        return Request(self._store, self.url_of(name), start, repeatable=True)
 
     def replace(
         self, name: str, update: Callable[[bytes | None], bytes | None], *, limit_bytes: int
@@ -118,7 +118,7 @@ class ObjectStore:
         Raises StorageError where the store refuses, or after very many attempts; and what
         `update` raises.
         """
-        where = self.name_of(name)
+        where = self.url_of(name)
         written: bytes | None = None
         for attempt in range(_ATTEMPTS):
             if attempt:
@@ -156,7 +156,7 @@ class ObjectStore:
 
         Returns the new generation; None where the object has another one. Raises OSError.
         """
-        where = self.name_of(name)
+        where = self.url_of(name)
         try:
             stamp = self._write(name, data, if_equal=generation).result()
         except ValueError as e:
@@ -174,9 +174,9 @@ class ObjectStore:
         found = {}
         for name, request in requests.items():
             try:
-                found[name] = _known(request.result().stamp.generation, self.name_of(name))
+                found[name] = _known(request.result().stamp.generation, self.url_of(name))
             except ValueError as e:
-                raise storage_error(e, self.name_of(name), "looking for it") from e
+                raise storage_error(e, self.url_of(name), "looking for it") from e
         return found
 
     def names(self) -> list[str]:
@@ -203,7 +203,7 @@ class ObjectStore:
                 try:
                     request.result()
                 except ValueError as e:
-                    raise storage_error(e, self.name_of(name), "deleting it") from e
+                    raise storage_error(e, self.url_of(name), "deleting it") from e
 
     def __repr__(self) -> str:
         return f"<{self.url}>"

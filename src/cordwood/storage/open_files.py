@@ -32,7 +32,7 @@ class ReadableFile(Protocol):
     def size_bytes(self) -> int: ...
 
     @property
-    def waits(self) -> bool:
+    def latency_bound(self) -> bool:
         """Whether a read is mostly waiting for an answer, so that many at once are faster."""
         ...
 
@@ -63,7 +63,7 @@ class ReadableFile(Protocol):
 class Closable:
     """What every file shares."""
 
-    waits = False
+    latency_bound = False
 
     def close(self) -> None:
         """Nothing to do, unless a file says otherwise."""
@@ -179,13 +179,13 @@ class MemoryFile(Closable):
         name: str = "<bytes>",
         *,
         checked_bytes: int = 0,
-        done_with: Callable[[int, int], None] | None = None,
+        discard: Callable[[int, int], None] | None = None,
     ) -> None:
         self.name = name
         self._view = memoryview(buffer).cast("B").toreadonly()
         self.size_bytes = len(self._view)
         self.checked_bytes = checked_bytes
-        self._done_with = done_with
+        self._discard = discard
 
     def read(self, offset: int, length: int) -> bytes:
         self._require(offset, length)
@@ -203,8 +203,8 @@ class MemoryFile(Closable):
 
                 np.copyto(np.frombuffer(view, np.uint8), np.frombuffer(part, np.uint8))
             offset += len(view)
-        if self._done_with is not None:
-            self._done_with(start, offset)
+        if self._discard is not None:
+            self._discard(start, offset)
 
     def map(self) -> memoryview:
         return self._view

@@ -114,23 +114,23 @@ class StagingDirectory:
     def _wait_and_lock(self, fd: int, path: str, operation: int, check: StopCheck) -> None:
         wait_and_lock(fd, path, operation, check=check, timeout_seconds=self._timeout_seconds)
 
-    def beside(self, name: str) -> str:
+    def path_beside(self, name: str) -> str:
         """Where a stage of that name lies, which another process has begun."""
         return f"{self._parent}/{name}"
 
     def join(self, name: str) -> None:
         """Fill the one of that name. Whoever began it puts it in place, or abandons it."""
-        self.path = self.beside(name)
+        self.path = self.path_beside(name)
         self.doing = "writing"
 
-    def make_folders(self, paths: Iterable[str]) -> None:
+    def make_directories(self, paths: Iterable[str]) -> None:
         """Make directories in it, and those that they lie in; none of them is flushed yet."""
         for path in paths:
             steps = path.split("/")
             for i in range(1, len(steps) + 1):
-                self.make_folder("/".join(steps[:i]))
+                self.make_directory("/".join(steps[:i]))
 
-    def make_folder(self, path: str) -> bool:
+    def make_directory(self, path: str) -> bool:
         """Make one directory in it; False where it is there already."""
         folder = f"{self.path}/{path}"
         if folder in self._unsynced:
@@ -142,10 +142,10 @@ class StagingDirectory:
                 raise
             return False
         self._unsynced[folder] = None
-        self.touch(path)
+        self.mark_unsynced(path)
         return True
 
-    def touch(self, path: str) -> None:
+    def mark_unsynced(self, path: str) -> None:
         """Note that a name has come or gone: the directory that it lies in is to be flushed."""
         self._unsynced[os.path.dirname(f"{self.path}/{path}")] = None
 
@@ -164,26 +164,26 @@ class StagingDirectory:
         finally:
             if opened:
                 calls.close(opened[0])
-        self.touch(path)
+        self.mark_unsynced(path)
 
     def remove(self, name: str) -> None:
         """Remove a file that lies directly in it; for the process that began it."""
         syscalls.current().unlink(name, self._lock[0])
-        self.touch(name)
+        self.mark_unsynced(name)
 
     def move(self, source: str, target: str) -> None:
         """Rename a directory within it."""
         if "/" in target:
-            self.make_folders([os.path.dirname(target)])
+            self.make_directories([os.path.dirname(target)])
         syscalls.current().replace(f"{self.path}/{source}", f"{self.path}/{target}")
         for folder in [f for f in self._unsynced if f"{f}/".startswith(f"{self.path}/{source}/")]:
             del self._unsynced[folder]
             inner = folder[len(self.path) + 1 + len(source) :]
             self._unsynced[f"{self.path}/{target}{inner}"] = None
-        self.touch(source)
-        self.touch(target)
+        self.mark_unsynced(source)
+        self.mark_unsynced(target)
 
-    def sync_folders(self) -> None:
+    def sync_directories(self) -> None:
         """Flush every directory that has changed since the last time."""
         while self._unsynced:
             sync_directory(next(reversed(self._unsynced)))
@@ -204,7 +204,7 @@ class StagingDirectory:
         Where `prepare` raises, nothing is replaced.
         """
         self.doing = "flushing its directories to the disk"
-        self.sync_folders()
+        self.sync_directories()
         self.doing = "waiting for the lock of its parent directory"
         held: list[int] = []  # the old one: nobody removes it before the exchange is on the disk
         path = f"{self._parent}/{temporary_prefix(self._name)}lock"
@@ -227,29 +227,29 @@ class StagingDirectory:
         old = f"{self._parent}/{_old_name(self._name)}"
         self.doing = "bringing in what it does not replace"
         _recover(self.target, old)
-        there = os.path.isdir(self.target)
-        if there:
+        target_exists = os.path.isdir(self.target)
+        if target_exists:
             open_into(held, self.target, _FOLDER)
             self._wait_and_lock(held[0], self.target, fcntl.LOCK_SH, check)
-        keep_up = prepare(self.target if there else None)
+        link_late_arrivals = prepare(self.target if target_exists else None)
         self.doing = "flushing its directories to the disk"
-        self.sync_folders()
+        self.sync_directories()
         self.doing = "putting it in place"
         limit_folder(self._lock[0], rights_of(self.target) or self._rights)  # may forbid writing
-        out = self._put(old, there=there)
+        out = self._put(old, target_exists=target_exists)
         self.path = self.target
         self.doing = "flushing its parent directory to the disk"
         sync_directory(self._parent)
         if out is not None:
             self.doing = "bringing in what came to the old directory meanwhile"
-            keep_up(out)
-            self.sync_folders()
+            link_late_arrivals(out)
+            self.sync_directories()
         return out
 
-    def _put(self, old: str, *, there: bool) -> str | None:
+    def _put(self, old: str, *, target_exists: bool) -> str | None:
         """Exchange it with the target, if there is one; return where the old one is now."""
         calls = syscalls.current()
-        if not there:
+        if not target_exists:
             calls.replace(self.path, self.target)
             self.in_place = True
             return None
@@ -292,17 +292,17 @@ class StagingDirectory:
             self.close()
 
     @contextmanager
-    def reporting(self) -> Iterator[None]:
+    def abandon_on_error(self) -> Iterator[None]:
         """On an exception abandon it; OSErrors are raised anew, saying what was going on."""
         try:
-            with self.explaining():
+            with self.explain_errors():
                 yield
         except BaseException:
             self.abandon()
             raise
 
     @contextmanager
-    def explaining(self) -> Iterator[None]:
+    def explain_errors(self) -> Iterator[None]:
         """Raise OSErrors anew, saying what was going on."""
         try:
             yield

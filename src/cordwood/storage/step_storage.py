@@ -103,7 +103,7 @@ class StepStorage(Protocol):
         """
         ...
 
-    def sweep(self) -> None:
+    def remove_leftovers(self) -> None:
         """Remove what removals that were interrupted have left, if it is this user's to remove."""
         ...
 
@@ -244,7 +244,7 @@ class LocalStepStorage:
                 held.remove()
                 unlock(held.opened)
 
-    def sweep(self) -> None:
+    def remove_leftovers(self) -> None:
         paths = [each.path for each in scan_directory(self.name) if self._is_left(each.name)]
 
         def discard(check: StopCheck) -> None:
@@ -331,7 +331,7 @@ class ObjectStepStorage:
         )
         yield
 
-    def sweep(self) -> None:
+    def remove_leftovers(self) -> None:
         """What lost its index is found among the unfinished entries."""
 
     def remove_empty(self, entry: str) -> None:

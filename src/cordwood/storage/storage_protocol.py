@@ -25,9 +25,9 @@ class NamingRules(NamedTuple):
 
     index_name: str
     max_index_bytes: int
-    beside: tuple[str, ...]  # other small files that are replaced with the index
-    is_data: Callable[[str], bool]  # whether a name is one of its data files
-    referenced: Callable[[bytes], frozenset[str]]  # the data files that an index refers to
+    sidecars: tuple[str, ...]  # other small files that are replaced with the index
+    is_data_file: Callable[[str], bool]  # whether a name is one of its data files
+    referenced_files: Callable[[bytes], frozenset[str]]  # the data files that an index refers to
 
 
 class NewDataFile(NamedTuple):
@@ -43,7 +43,7 @@ class IndexChange(NamedTuple):
 
     new_index: bytes
     added: Mapping[str, int]  # data files that must be there, and their sizes in bytes
-    beside: Mapping[str, bytes | None]  # small files to write after it; None: to remove
+    sidecars: Mapping[str, bytes | None]  # small files to write after it; None: to remove
     kept: frozenset[str]  # the data files that it refers to
     dropped: frozenset[str]  # those that the old one referred to and it does not
 
@@ -51,14 +51,14 @@ class IndexChange(NamedTuple):
 class Transaction(Protocol):
     """A save under way."""
 
-    def mark(self) -> str:
+    def create_probe(self) -> str:
         """Leave something that only processes which see this place can find; its random name.
 
         It goes when the save ends. Raises OSError.
         """
         ...
 
-    def sees(self, mark: str, *, timeout_seconds: float) -> bool:
+    def sees_probe(self, mark: str, *, timeout_seconds: float) -> bool:
         """Whether the mark of another process's save comes in sight in that time."""
         ...
 
@@ -82,7 +82,7 @@ class Transaction(Protocol):
         """
         ...
 
-    def forgo(self, name: str) -> None:
+    def unlink_later(self, name: str) -> None:
         """Do without a link after all: what the index does not refer to goes with the commit."""
         ...
 
@@ -121,7 +121,7 @@ class Storage(Protocol):
         """
         ...
 
-    def read_beside(self, name: str) -> bytes | None:
+    def read_sidecar(self, name: str) -> bytes | None:
         """One of the small files beside the index, as `read_index` reads that."""
         ...
 
@@ -135,7 +135,7 @@ class Storage(Protocol):
         """What lies there, sorted; [] where there is no directory."""
         ...
 
-    def saving(
+    def transaction(
         self, *, others_commit: bool, timeout_seconds: float | None = None
     ) -> AbstractContextManager[Transaction]:
         """Save in the block. Leaving it by an exception removes what was written, unless an
@@ -147,7 +147,7 @@ class Storage(Protocol):
         """
         ...
 
-    def settle(self) -> None:
+    def wait_for_commit(self) -> None:
         """Wait while a save is in the middle of its commit, where that can be told."""
         ...
 

@@ -533,7 +533,7 @@ def test_zeros_are_encoded_without_going_through_them(compressor: str | None) ->
         codec = Codec(compressor, "C", False)
         chunk = EncodedChunk(0, 0, place.length, codec, "uint8", Scatter((size,), 1, ()))
         assert decode_chunk(
-            chunk, memoryview(fill.memory[0]), ScratchBuffer().of, name=""
+            chunk, memoryview(fill.memory[0]), ScratchBuffer().view, name=""
         ) == bytes(size)
 
 

@@ -86,7 +86,7 @@ def _value(directory: LocalDirectory, index: Index, leaf: Leaf) -> Any:
             codec = Codec(**json.loads(storage.codec))
             spread = Scatter(shape, dtype.itemsize, ())
             chunk = EncodedChunk(0, offset, length, codec, leaf.dtype, spread)
-            data = decode_chunk(chunk, data, ScratchBuffer().of, name=name)
+            data = decode_chunk(chunk, data, ScratchBuffer().view, name=name)
         held = np.frombuffer(data, dtype).reshape(shape)
         array[slices(where)] = held[tuple(slice(size) for size in shape_of(where))]
     return array[()] if leaf.kind == "numpy_scalar" else array

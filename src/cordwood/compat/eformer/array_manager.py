@@ -81,7 +81,7 @@ def save_managed(
     written: dict[int, list[WrittenFile]] = {}
 
     def begin(stage: StagingDirectory, found: list[WrittenFile]) -> None:
-        stage.make_folders(item.paths)
+        stage.make_directories(item.paths)
         for number, each in zip(ours, found, strict=True):
             written.setdefault(owners[number], []).append(each)
 
@@ -89,7 +89,7 @@ def save_managed(
     stage = write_together(path, item, ours, fetch, rendezvous, begin)
 
     def end(check: StopCheck) -> None:
-        with stage.reporting():
+        with stage.abandon_on_error():
             stage.doing = "flushing what the manager has written"
             for k in theirs:
                 written[k] = _adopt(stage, arrays[k], item.paths[k], item.covered, check)
@@ -142,7 +142,7 @@ def _adopt(
     for chunk in names:
         steps = chunk.split("/")
         for count in range(len(steps)):
-            stage.touch("/".join([path, *steps[: count + 1]]))
+            stage.mark_unsynced("/".join([path, *steps[: count + 1]]))
     return adopt_files(stage.path, [name, *[f"{path}/{chunk}" for chunk in names]], check=check)
 
 

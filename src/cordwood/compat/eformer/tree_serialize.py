@@ -11,7 +11,7 @@ from cordwood.compat.eformer.path_types import local_path
 from cordwood.formats.directory_formats import ZARR
 from cordwood.formats.zarr.plan_tree import draft
 from cordwood.formats.zarr.save import save_draft
-from cordwood.io.background_save import raise_unreported, wait_for_saves
+from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
 from cordwood.io.gc_pause import gc_paused
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 
@@ -69,7 +69,7 @@ def tree_serialize_leaves(
         how=how if write_index else f"{how} without an index",
     ) as rendezvous:
         if rendezvous.count == 1:
-            raise_unreported()
+            raise_unreported_failures()
         wait_for_saves(path)
         with gc_paused():
             item = draft(
@@ -87,7 +87,7 @@ def tree_serialize_leaves(
     if rendezvous.index == 0:
         callback()
     if rendezvous.count > 1:
-        raise_unreported(begun=True)
+        raise_unreported_failures(save_started=True)
 
 
 def _nothing() -> None:

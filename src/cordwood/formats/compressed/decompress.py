@@ -83,8 +83,8 @@ def decompress(
     """
     out = GrowableBuffer()
     checked = decompress_into(out, file, kind, max_bytes=max_bytes, outline=outline)
-    done_with = out.give_back if read_once else None
-    return MemoryFile(out.view(), file.name, checked_bytes=checked, done_with=done_with)
+    done_with = out.release_pages if read_once else None
+    return MemoryFile(out.view(), file.name, checked_bytes=checked, discard=done_with)
 
 
 def decompress_into(

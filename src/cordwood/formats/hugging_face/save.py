@@ -80,13 +80,13 @@ def plan_job(
     def write(fetch: Fetch) -> None:
         def run(check: StopCheck) -> None:
             stage = StagingDirectory(path, timeout_seconds=rendezvous.timeout_seconds)
-            with stage.reporting():
+            with stage.abandon_on_error():
                 stage.begin()
                 for file, plan, shard in zip(files, plans, shards, strict=True):
                     leaves = [arrays[i] for i in shard]
                     with atomic_file(f"{stage.path}/{file}") as temporary:
                         fill_file(temporary, plan, partial(_elements, fetch, leaves), check)
-                    stage.touch(file)
+                    stage.mark_unsynced(file)
                 if index is not None:
                     stage.write(INDEX_NAME, [index])
                 stage.commit(_require_empty, check)

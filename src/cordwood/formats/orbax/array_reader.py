@@ -110,7 +110,7 @@ class ArrayReader:
         spread = Scatter((), dtypes.itemsize(array.dtype), ())
         chunk = EncodedChunk(source, offset, length, codec, array.dtype, spread)
         name = self._values.sources[source].name
-        raw = decode_chunk(chunk, memoryview(data), ScratchBuffer().of, name=name)
+        raw = decode_chunk(chunk, memoryview(data), ScratchBuffer().view, name=name)
         return np.frombuffer(raw, dtypes.to_numpy(array.dtype))[0]
 
     def _metadata(self, name: str) -> Array3:

@@ -114,12 +114,12 @@ def link_packs(
                 digests = sealed_digests(file, source.header_digest)
                 same -= changed_cells(file, digests, stored, same, value_of, check=check)
         except (CorruptionError, FormatError, OSError) as e:
-            save.forgo(source.name)
+            save.unlink_later(source.name)
             settled.update(sizes)
             _tell(store, prefix, e)
             continue
         if not should_link(stored, same):
-            save.forgo(source.name)
+            save.unlink_later(source.name)
             settled.update({held[i]: stored[i].length for i in same})
             continue
         parts = linked_parts(stored, same)

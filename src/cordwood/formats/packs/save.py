@@ -197,7 +197,7 @@ def plan_job(
             alone = items is not None
             save.commit(lambda old: _change(saved, old, save_id, name=store.name, alone=alone))
 
-        saving = store.saving(
+        saving = store.transaction(
             others_commit=rendezvous.index > 0, timeout_seconds=rendezvous.timeout_seconds
         )
         with rendezvous, saving as save:

@@ -88,10 +88,10 @@ def _check(store: Storage, data: bytes) -> Checked:
 def _fits_other_readers(store: Storage, items: Mapping[str, Item]) -> bool:
     """Whether the index for other readers, if there is one, is that of these items."""
     fitting = (None, hugging_face_index(items))
-    if store.read_beside(HUGGING_FACE_NAME) in fitting:
+    if store.read_sidecar(HUGGING_FACE_NAME) in fitting:
         return True
-    store.settle()  # it is replaced right after the index
-    return store.read_beside(HUGGING_FACE_NAME) in fitting
+    store.wait_for_commit()  # it is replaced right after the index
+    return store.read_sidecar(HUGGING_FACE_NAME) in fitting
 
 
 def _damage(store: Storage, item: Item) -> Iterator[str]:

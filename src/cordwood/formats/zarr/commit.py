@@ -73,7 +73,7 @@ def place(
         index = drop_item(index, prefix)
     if index is not None:
         stage.write(INDEX_NAME, [encode_index(index)])
-    return lambda old: link_unchanged(old, stage, replaced, late=True)
+    return lambda old: link_unchanged(old, stage, replaced, missing_only=True)
 
 
 def _replaced(

@@ -102,12 +102,12 @@ def write_together(
         own[item.writers[number]].append(item.files[number])
 
     def commit(_: str, reports: list[bytes]) -> None:
-        found = list(map(iter, shared.gather(reports, own)))
+        found = list(map(iter, shared.collect_written(reports, own)))
         then(shared.stage, [next(found[item.writers[number]]) for number in chosen])
 
     def run(check: StopCheck) -> None:
         rendezvous.set_stop_check(check)
-        with shared.saving():
+        with shared.transaction():
             save_together(
                 rendezvous,
                 shared,
@@ -116,7 +116,7 @@ def write_together(
                 tell=str,
                 prints=leaves.prints,
                 specs=item.snapshot.specs,
-                write=lambda *_: shared.fill(own[rendezvous.index], leaves.fetch, encode),
+                write=lambda *_: shared.write_files(own[rendezvous.index], leaves.fetch, encode),
                 commit=commit,
             )
 
