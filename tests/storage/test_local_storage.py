@@ -400,9 +400,9 @@ def test_the_lock_follows_the_path(tmp_path: Path) -> None:
         waiting = threading.Thread(target=save, args=(path, "y", "data-2"))
         waiting.start()
         assert waits.wait(60)
-    path.rename(tmp_path / "old")
-    save(path, "z", "data-3")
-    (tmp_path / "old" / "data-2").rename(path / "data-2")
+    save(tmp_path / "new", "z", "data-3")
+    os.link(path / "data-2", tmp_path / "new" / "data-2")
+    syscalls.current().exchange(str(path), str(tmp_path / "new"))
     os.close(fd)
     waiting.join()
     assert json.loads((path / "index").read_bytes()) == {"z": ["data-3"], "y": ["data-2"]}
