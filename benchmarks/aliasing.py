@@ -1,4 +1,4 @@
-"""Counts how much of a mapped load lies in the file's own pages."""
+"""The share of a mapped load whose arrays are in the file's own pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["aliased_share"]
 
 
 def aliased_share(tree: Any, path: Path) -> float:
-    """The share of the arrays' bytes whose addresses lie in this process's mapping of `path`."""
+    """Return the share of the arrays' bytes that are in this process's mapping of `path`."""
     ranges = _mappings_of(path)
     total = aliased = 0
     for leaf in jax.tree.leaves(tree):
@@ -25,10 +25,10 @@ def aliased_share(tree: Any, path: Path) -> float:
 
 def _mappings_of(path: Path) -> list[tuple[int, int]]:
     name = str(path.resolve())
-    found = []
+    ranges = []
     for line in Path("/proc/self/maps").read_text().splitlines():
         fields = line.split(maxsplit=5)
         if len(fields) == 6 and fields[5] == name:
             start, stop = fields[0].split("-")
-            found.append((int(start, 16), int(stop, 16)))
-    return found
+            ranges.append((int(start, 16), int(stop, 16)))
+    return ranges

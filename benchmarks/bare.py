@@ -1,4 +1,4 @@
-"""What the machine allows: the same bytes moved with nothing around them."""
+"""Baselines of the machine: the same bytes moved without any other work."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def page_aligned_copy(path: Path, *, at_most: int | None = None) -> memoryview:
 
 
 def write_direct(path: Path, data: memoryview, size_bytes: int | None = None) -> None:
-    """fallocate(2), O_DIRECT from where the bytes lie, fsync: no copy, no digest, no rename.
+    """Write with fallocate(2), O_DIRECT and fsync, without a copy, a digest or a rename.
 
-    A size, in whole pages, beyond that of the data: it is written again and again.
+    If the size, in whole pages, is larger than the data, the data is written repeatedly.
     """
     total = data.nbytes if size_bytes is None else size_bytes
 
@@ -65,7 +65,7 @@ def write_direct(path: Path, data: memoryview, size_bytes: int | None = None) ->
 
 
 def copy_direct(source: Path, path: Path) -> None:
-    """A file read and written again by threads, 4 MiB at a time: page cache to O_DIRECT, fsync."""
+    """Copy a file in several threads, 4 MiB at a time: page cache to O_DIRECT, then fsync."""
     size_bytes = source.stat().st_size
     padded = -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
     buffers = threading.local()
@@ -90,7 +90,7 @@ def copy_direct(source: Path, path: Path) -> None:
 
 
 def preadv_into_empty(path: Path) -> np.ndarray[Any, Any]:
-    """One np.empty of the file's size, filled by threads."""
+    """Read a file into one np.empty, in several threads."""
     size_bytes = path.stat().st_size
     array = np.empty(size_bytes, np.uint8)
     view = array.data
@@ -103,9 +103,9 @@ def preadv_into_empty(path: Path) -> np.ndarray[Any, Any]:
 
 
 def read_through(paths: Sequence[Path], look: Callable[[memoryview], Any] | None = None) -> None:
-    """Files read by threads, one after another, 4 MiB at a time, into a buffer for each thread.
+    """Read files one after another in several threads, 4 MiB at a time, one buffer per thread.
 
-    `look` is given what was read.
+    `look` is called with each part that was read.
     """
     buffers = threading.local()
 
@@ -159,7 +159,7 @@ def _in_threads(size_bytes: int, work: Callable[[int, int], None]) -> None:
 
 
 def _for_each(items: Iterable[T], work: Callable[[T], None]) -> None:
-    left = iter(items)
+    remaining = iter(items)
     lock = threading.Lock()
     errors: list[BaseException] = []
 
@@ -167,7 +167,7 @@ def _for_each(items: Iterable[T], work: Callable[[T], None]) -> None:
         try:
             while not errors:
                 with lock:
-                    item = next(left, None)
+                    item = next(remaining, None)
                 if item is None:
                     return
                 work(item)

@@ -1,4 +1,4 @@
-"""What cordwood promises about its speed, as ratios of medians of the same run."""
+"""The promises about cordwood's speed, as ratios of medians of the same run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ CLAIMS = [
     Claim(LOAD, "safetensors.flax.load_file", 0.5, SMALL),
 ]
 
-# For the 1.49 GB tree alone.
+# For the 1.49 GB tree only.
 MAPPED_SECONDS_MAX = 0.020
 ALIASED_SHARE_MIN = 0.99
 

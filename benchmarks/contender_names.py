@@ -1,4 +1,4 @@
-"""What stores trees in directories, by the names that the tables have."""
+"""The contenders that store trees in directories, by their names in the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cordwood and its peers, each doing the same job by its own public calls."""
+"""The contenders, cordwood and its peers, which do the same job with their public calls."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TO_BUFFERS = "cordwood.to_buffers"
 
 
 class Job:
-    """One tree in the shapes that the contenders ask for; nothing is copied between them."""
+    """One tree in the forms that the contenders need, without copies between them."""
 
     def __init__(self, tree: Any, folder: Path) -> None:
         self.tree = tree
@@ -60,7 +60,7 @@ class Job:
 
 
 def prepare(job: Job) -> None:
-    """Write the files that are loaded, and read them through: the page cache is warm."""
+    """Write the files to be loaded, and read them once to warm the page cache."""
     cordwood.save(job.ours, job.tree)
     cordwood.save(job.ours_numpy, job.numpy_tree)
     _flax_save(job.flax_bytes, job.tree)
@@ -71,7 +71,7 @@ def prepare(job: Job) -> None:
 
 
 def warm_up(folder: Path) -> None:
-    """Every contender once on a tiny tree: imports, compilations and thread pools are not timed."""
+    """Run every contender once on a tiny tree, so that imports and compilations are not timed."""
     job = Job({"w": jax.device_put(np.ones((64, 64), np.float32))}, folder)
     prepare(job)
     data = page_aligned_copy(job.ours)
@@ -84,12 +84,12 @@ def warm_up(folder: Path) -> None:
 
 
 def suffix_of(name: str) -> str:
-    """The suffix of what a contender for saving writes."""
+    """Return the suffix of the file that a saving contender writes."""
     return ".safetensors" if "safetensors" in name else ".msgpack"
 
 
 def saves(job: Job, same_bytes: memoryview) -> dict[str, Callable[[Path], Any]]:
-    """What writes the tree; the name says what it writes and whether it is durable."""
+    """Return the calls that write the tree. The names say what they write, and if it is durable."""
     return {
         "cordwood.save .safetensors, durable": lambda path: cordwood.save(path, job.tree),
         "cordwood.save .safetensors of numpy, durable": lambda path: cordwood.save(
@@ -110,7 +110,7 @@ def saves(job: Job, same_bytes: memoryview) -> dict[str, Callable[[Path], Any]]:
 
 
 def loads(job: Job) -> dict[str, Callable[[], Any]]:
-    """What reads the tree back from a warm page cache."""
+    """Return the calls that read the tree from a warm page cache."""
     return {
         "cordwood.load .safetensors to jax, verified": lambda: cordwood.load(job.ours),
         "cordwood.load .msgpack to jax": lambda: cordwood.load(job.flax_bytes, like=job.specs),
@@ -126,7 +126,7 @@ def loads(job: Job) -> dict[str, Callable[[], Any]]:
 
 
 def bytes_contenders(job: Job) -> dict[str, Callable[[], Any]]:
-    """Flax's bytes in memory, there and back."""
+    """Return the calls that convert to Flax's bytes in memory, and back."""
     data = job.flax_bytes.read_bytes()
     return {
         "cordwood.to_bytes": lambda: cordwood.to_bytes(job.tree),
@@ -138,7 +138,7 @@ def bytes_contenders(job: Job) -> dict[str, Callable[[], Any]]:
 
 
 def views(job: Job) -> set[str]:
-    """The contenders that take next to no memory: what they give lies where the bytes do."""
+    """Return the contenders that need almost no memory, because they return views."""
     most = flax.serialization.MAX_CHUNK_SIZE  # bytes; a larger leaf is joined again, and no view
     chunked = any(leaf.nbytes > most for leaf in job.flat.values())
     return {MAPPED, TO_BUFFERS} if chunked else {MAPPED, TO_BUFFERS, FROM_BYTES}

@@ -3,11 +3,11 @@
     python benchmarks/convert.py                          GPT-2 with Adam; writes convert.md
     python benchmarks/convert.py --tree smoke --rounds 1  a tree of 2 MB; prints the page
 
-Every round runs every conversion of raw formats and the bare copy once, in an order of its own;
-those of compressed sources have a third as many rounds of their own after that. Each goes to a
-path that never was, once what others wrote is emptied and the disk is in sync, and its source is
-in the page cache. Memory is measured in a round of its own. Of compressed sources only that is
-held against a target: what decompressing takes has nothing to do with the copy.
+Every round runs every conversion of raw formats and the bare copy once, in a different order.
+Conversions of compressed sources follow in separate rounds, a third as many. Each conversion writes
+to a new path, after the files of the others are emptied and the disk is in sync. Its source is in
+the page cache. Memory is measured in a separate round. For compressed sources only memory has a
+target: the time of decompression has nothing to do with the copy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PACKAGES = ["cordwood", "orbax-checkpoint", "jax", "numpy"]
 BARE = "bare copy"
 SHARE_MIN = 0.6
 PEAK_MIB_MAX = 256
-# What is converted into what; Orbax's is zarr 3 in files, raw.
+# Source and target formats. The Orbax source is zarr 3 in files, raw.
 PAIRS = (
     ("safetensors", "packs"),
     ("packs", "safetensors"),
@@ -43,7 +43,7 @@ PAIRS = (
     ("msgpack.gz", "packs"),
 )
 _COMPRESSED = ("msgpack.zst", "msgpack.gz")
-_RAW_ROUNDS = 3  # of what is held against the bare copy, for each of the others
+_RAW_ROUNDS = 3  # rounds of raw formats for each round of the others
 _SUFFIX = {name: f".{name}" for name in ("safetensors", "msgpack", *_COMPRESSED)}
 _HOW = """\
 Written by `python benchmarks/convert.py`. Each figure is the median of interleaved rounds. The
@@ -53,7 +53,7 @@ neither checks nor makes digests. Trust the ratios, not the absolute numbers."""
 
 
 def prepare(tree: Any, folder: Path) -> dict[str, Path]:
-    """The tree in each format that is converted from."""
+    """Save the tree in each source format; return the paths."""
     import jax
     import orbax.checkpoint as ocp
 
@@ -78,19 +78,19 @@ def _sources() -> list[str]:
 
 
 def contenders(places: Mapping[str, Path]) -> dict[str, Callable[[Path], Any]]:
-    """What is timed, by its name; each is given the path that it writes to."""
+    """Return the timed calls by name. Each gets the path that it writes to."""
     import cordwood
     from benchmarks.bare import copy_direct
 
-    found: dict[str, Callable[[Path], Any]] = {BARE: partial(copy_direct, places["safetensors"])}
+    calls: dict[str, Callable[[Path], Any]] = {BARE: partial(copy_direct, places["safetensors"])}
     for source, target in PAIRS:
         options: dict[str, Any] = {"overwrite": True}
         if target == "zarr":
             options["layout"] = "zarr"
         if target == "msgpack":
             options["lossy"] = True
-        found[f"{source} to {target}"] = partial(cordwood.convert, places[source], **options)
-    return found
+        calls[f"{source} to {target}"] = partial(cordwood.convert, places[source], **options)
+    return calls
 
 
 def _is_compressed(name: str) -> bool:
@@ -98,7 +98,7 @@ def _is_compressed(name: str) -> bool:
 
 
 def suffix_of(name: str) -> str:
-    """Of the path that a contender writes to."""
+    """Return the suffix of the path that a contender writes to."""
     return _SUFFIX.get(name.rpartition(" ")[2], "")
 
 
@@ -109,7 +109,7 @@ def as_markdown(
     rounds: int,
     machine: str,
 ) -> str:
-    """The page: one row for each conversion."""
+    """Return the page, with one row for each conversion."""
     from benchmarks.report import page_head, versions_of
 
     title = "Converting: cordwood beside a bare copy of the bytes"
@@ -152,7 +152,7 @@ def measured_page(make_tree: MakeTree, folder: Path, rounds: int) -> str:
     size_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
     places = prepare(tree, folder)
     del tree
-    for place in places.values():  # they were saved past the page cache
+    for place in places.values():  # saving bypasses the page cache
         read_through(files_of(place))
     calls = contenders(places)
     raw = {name: call for name, call in calls.items() if not _is_compressed(name)}

@@ -28,12 +28,12 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 DEVICES = {"gpt2-8-devices": 8, "smoke": 8}  # others: 1
 TREES = ("gpt2", "gpt2-8-devices", "tiny", "small", "one-leaf")
-MORE_LOADS = 3  # a load is over in a fifth of a second, and what the machine does besides shows
+MORE_LOADS = 3  # a load takes a fifth of a second, so other work of the machine shows
 PACKAGES = ["cordwood", "orbax-checkpoint", "eformer", "tensorstore", "jax", "numpy", "xxhash"]
 
 
 def measure(name: str, folder: Path, rounds: int, leaf_gib: int) -> dict[str, Any]:
-    """Run every contender on one tree; the fields of a Report."""
+    """Run every contender on one tree; return the fields of a Report."""
     import jax
 
     from benchmarks.contender_names import BARE_READ, PACKS
@@ -72,7 +72,7 @@ def measure(name: str, folder: Path, rounds: int, leaf_gib: int) -> dict[str, An
     job.tree = None
 
     def read_through(contender: str) -> None:
-        """So that the page cache holds what comes next, also where it cannot hold all."""
+        """Warm the page cache for the next load, even if it cannot hold all files."""
         for file in files_of(job.path_of(PACKS if contender == BARE_READ else contender)):
             with file.open("rb", buffering=0) as stream:
                 buffer = bytearray(1 << 20)
@@ -150,7 +150,7 @@ def main() -> None:
         print(f"measuring {name} ...", file=sys.stderr, flush=True)
         reports.append(Report(**measure_in_child(name, options)))
         text = as_markdown(reports, versions, hardware(options.folder))
-        if options.tree == "all":  # after each, so that a run that is cut has told something
+        if options.tree == "all":  # after each, so that an interrupted run has printed something
             options.output.write_text(text)
     print(text)
     for line in unmet(reports):

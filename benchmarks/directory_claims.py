@@ -1,4 +1,4 @@
-"""What cordwood promises about directories, as ratios of medians of the same run."""
+"""The promises about directories, as ratios of medians of the same run."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ LOAD_CLAIMS = [
 ]
 ASYNC_CLAIMS = [Claim(ASYNC, ORBAX_ASYNC, 5.0, GPT2)]
 
-# Of memory beyond the tree, for cordwood's packs: at most this plus a share of the tree.
+# The limit of memory beyond the tree, for packs: this number plus a share of the tree.
 MEMORY_BYTES = 128 << 20
 MEMORY_SHARE = 0.02

@@ -1,4 +1,4 @@
-"""cordwood and its peers, each storing a tree in a directory by its own public calls."""
+"""The contenders, cordwood and its peers, which store a tree in a directory by public calls."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 class Job:
-    """One tree, what it is made of, and where each contender keeps its copy of it.
+    """One tree, its parts, and the place of each contender's copy of it.
 
     `without`: the contenders that do not take part.
     """
@@ -75,7 +75,7 @@ class Job:
         }
 
     def path_of(self, contender: str) -> Path:
-        """Where the copy lies that a contender loads."""
+        """Return the path of the copy that a contender loads."""
         return self.folder / "".join(c if c.isalnum() else "-" for c in contender)
 
     def close(self) -> None:
@@ -84,14 +84,14 @@ class Job:
 
 
 def prepare(job: Job) -> None:
-    """Write the copies that are loaded."""
+    """Write the copies to be loaded."""
     for name, save in saves(job, {}).items():
         save(job.path_of(name))
     os.sync()
 
 
 def warm_up(tree: Any, folder: Path) -> None:
-    """Every contender once on a small tree: imports, compilations and threads are not timed."""
+    """Run every contender once on a small tree, so that imports and compilations are not timed."""
     folder.mkdir()
     job = Job(tree, folder)
     prepare(job)
@@ -104,11 +104,11 @@ def warm_up(tree: Any, folder: Path) -> None:
 
 
 def saves(job: Job, bare: dict[str, tuple[int, memoryview]]) -> dict[str, Callable[[Path], Any]]:
-    """What writes the tree. cordwood's saves and the bare loop are durable when they return.
+    """Return the calls that write. cordwood's saves and the bare loop are durable on return.
 
     `bare` is what the bare loop writes; without it there is none.
     """
-    found: dict[str, Callable[[Path], Any]] = {
+    calls: dict[str, Callable[[Path], Any]] = {
         PACKS: lambda path: cordwood.save(path, job.tree),
         ZARR: lambda path: cordwood.save(path, job.tree, layout="zarr"),
         ORBAX: lambda path: _orbax_save(job, ORBAX, path)(),
@@ -119,13 +119,13 @@ def saves(job: Job, bare: dict[str, tuple[int, memoryview]]) -> dict[str, Callab
         ),
     }
     if bare:
-        found[BARE_WRITE] = lambda path: write_files(path, bare)
-    return _taking_part(job, found)
+        calls[BARE_WRITE] = lambda path: write_files(path, bare)
+    return _taking_part(job, calls)
 
 
 def loads(job: Job) -> dict[str, Callable[[], Any]]:
-    """What reads the tree back onto the devices it was on."""
-    found = {
+    """Return the calls that read the tree onto the devices that it was on."""
+    calls = {
         PACKS: lambda: cordwood.load(job.path_of(PACKS), like=job.specs),
         ZARR: lambda: cordwood.load(job.path_of(ZARR), like=job.specs),
         ORBAX: lambda: job.orbax[ORBAX].restore(job.path_of(ORBAX), job.specs),
@@ -136,16 +136,16 @@ def loads(job: Job) -> dict[str, Callable[[], Any]]:
         ),
         BARE_READ: lambda: [preadv_into_empty(path) for path in files_of(job.path_of(PACKS))],
     }
-    return _taking_part(job, found)
+    return _taking_part(job, calls)
 
 
 def async_saves(job: Job) -> dict[str, Callable[[Path], Callable[[], Any]]]:
-    """Saves that return early, with what waits for them."""
-    found = {
+    """Return the asynchronous saves. Each call returns a function that waits for the save."""
+    calls = {
         ASYNC: lambda path: cordwood.save_async(path, job.tree).wait,
         ORBAX_ASYNC: lambda path: _orbax_save(job, ORBAX, path),
     }
-    return _taking_part(job, found)
+    return _taking_part(job, calls)
 
 
 def _taking_part(job: Job, contenders: dict[str, T]) -> dict[str, T]:
@@ -157,7 +157,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def same_files(job: Job) -> dict[str, tuple[int, memoryview]]:
-    """The files that cordwood wrote: of each its size, and its bytes in memory.
+    """Return the size and the bytes in memory of each file that cordwood wrote.
 
     Where they are more than a peer's copies leave room for, only the first of each.
     """

@@ -1,4 +1,4 @@
-"""The tables that benchmarks/directory.md holds."""
+"""The tables of benchmarks/directory.md."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ that the process already has. Trust the ratios within a table, not the absolute 
 
 
 class Report(NamedTuple):
-    """What one case's run measured: medians in seconds, memory in bytes, by contender."""
+    """The measurements of one case: medians in seconds, memory in bytes, by contender."""
 
     tree: str
     what: str
@@ -44,8 +44,8 @@ class Report(NamedTuple):
     rounds: int
     saves: dict[str, float]
     loads: dict[str, float]
-    calls: dict[str, float]  # until an asynchronous save returns
-    wholes: dict[str, float]  # until it is done
+    calls: dict[str, float]  # time until an asynchronous save returns
+    wholes: dict[str, float]  # time until it is done
     save_memory: dict[str, int]  # beyond what was held before
     load_memory: dict[str, int]  # beyond that and the loaded tree
     files: dict[str, int]
@@ -53,7 +53,7 @@ class Report(NamedTuple):
 
 
 def as_markdown(reports: Sequence[Report], versions: Mapping[str, str], machine: str) -> str:
-    """All reports as one page."""
+    """Return all reports as one page."""
     lines = page_head("Directories: cordwood beside its peers", _HOW, versions, machine)
     for report in reports:
         lines += [*_section(report), ""]
@@ -61,7 +61,7 @@ def as_markdown(reports: Sequence[Report], versions: Mapping[str, str], machine:
 
 
 def unmet(reports: Sequence[Report]) -> list[str]:
-    """The claims that a run did not bear out."""
+    """Return the claims that a run did not meet."""
     return [
         f"{report.tree}: {line}"
         for report in reports
@@ -102,10 +102,10 @@ def _claims(report: Report) -> list[str]:
         lines += [f"| {what}: {line[2:]}" for line in ratio_lines(claims, report.tree, medians)]
     most = MEMORY_BYTES + MEMORY_SHARE * report.size_bytes
     for what, memory in (("save", report.save_memory), ("load", report.load_memory)):
-        found = memory[PACKS]
-        met = "met" if found <= most else "**not met**"
+        used = memory[PACKS]
+        met = "met" if used <= most else "**not met**"
         lines.append(
-            f"| {what}: extra memory of {PACKS}, MiB (at most) | {_mib(found)} | {_mib(most)} "
+            f"| {what}: extra memory of {PACKS}, MiB (at most) | {_mib(used)} | {_mib(most)} "
             f"| {met} |"
         )
     return lines

@@ -1,4 +1,4 @@
-"""The trees that the benchmark of directories stores, and on how many devices."""
+"""The trees that the benchmark of directories stores, and their numbers of devices."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Case(NamedTuple):
 
     what: str
     devices: int
-    make: Callable[[int], Any]  # of the size of the one large leaf, in GiB
+    make: Callable[[int], Any]  # argument: the size of the one large leaf, in GiB
     without: frozenset[str] = frozenset()  # contenders that are not run
     why: str = ""
 
 
 def smoke() -> Any:
-    """A tree of 2 MB in 23 leaves, one of which no axis divides by eight."""
+    """Return a tree of 2 MB in 23 leaves, one of which no axis divides by eight."""
     rng = np.random.default_rng(0)
     layer = {"w": (256, 64), "b": (256,)}
     layers = [
@@ -38,12 +38,12 @@ def smoke() -> Any:
 
 
 def mesh() -> jax.sharding.Mesh:
-    """All devices on one axis."""
+    """Return a mesh of all devices on one axis."""
     return jax.sharding.Mesh(np.array(jax.devices()), ("shards",))
 
 
 def spread(tree: Any) -> Any:
-    """Each leaf cut along its first axis that divides, as fully sharded training has it."""
+    """Return the tree with each leaf cut along its first divisible axis, as in FSDP training."""
     devices = mesh()
 
     def place(leaf: jax.Array) -> jax.Array:

@@ -18,23 +18,23 @@ from benchmarks.manager_names import CORDWOOD, EFORMER, ORBAX
 
 __all__ = ["MANAGERS", "Manager", "quiet"]
 
-ITEM = "state"  # what eFormer is to call the tree
+ITEM = "state"  # eFormer's name for the tree
 
 
 class Manager(Protocol):
     """A manager of the steps below a root, as its own documentation uses it."""
 
     def save(self, step: int, state: Any) -> None:
-        """Save a step, in the background where the manager can."""
+        """Save a step, in the background if the manager can."""
 
     def wait(self) -> None:
-        """Return once what was begun is done; raise if it failed and the manager says so."""
+        """Return once the save is done. Raise if it failed and the manager reports that."""
 
     def latest(self) -> int | None:
-        """The newest step, by what the manager says."""
+        """Return the newest step according to the manager."""
 
     def restore(self, like: Any) -> tuple[int, Any]:
-        """The newest step and its tree, where `like` says."""
+        """Return the newest step and its tree, placed as `like`."""
 
     def close(self) -> None:
         """End its threads."""
@@ -54,16 +54,16 @@ class Cordwood:
         return self._manager.latest()
 
     def restore(self, like: Any) -> tuple[int, Any]:
-        found = self._manager.restore(like=like)
-        assert found is not None
-        return found.step, found.tree
+        restored = self._manager.restore(like=like)
+        assert restored is not None
+        return restored.step, restored.tree
 
     def close(self) -> None:
         self._manager.wait()
 
 
 class Orbax:
-    """Asynchronous, as it is by default."""
+    """Orbax's manager with its default, asynchronous saves."""
 
     def __init__(self, root: Path, keep: int) -> None:
         options = ocp.CheckpointManagerOptions(max_to_keep=keep)
@@ -88,9 +88,10 @@ class Orbax:
 
 
 class EFormer:
-    """`save_pytree`, which returns when all is written; `on_step(pytree)` raises a TypeError.
+    """eFormer's Checkpointer by `save_pytree`; its `on_step(pytree)` raises a TypeError.
 
-    Temporary steps are the ones that it deletes, when the next one is saved: it keeps one.
+    `save_pytree` returns when everything is written. Only temporary steps are deleted, when the
+    next one is saved: it keeps one.
     """
 
     def __init__(self, root: Path, keep: int) -> None:
@@ -117,8 +118,8 @@ class EFormer:
     def latest(self) -> int | None:
         from eformer.serialization.checkpointer import find_latest_checkpoint
 
-        found = find_latest_checkpoint(str(self._root))
-        return None if found is None else int(found.rsplit("-", 1)[1])
+        path = find_latest_checkpoint(str(self._root))
+        return None if path is None else int(path.rsplit("-", 1)[1])
 
     def restore(self, like: Any) -> tuple[int, Any]:
         tree, extras = self._manager.load_pytree(

@@ -26,7 +26,7 @@ sys.path.insert(0, str(HERE.parent))
 __all__ = ["QUESTIONS", "answers"]
 
 LIMIT_BYTES = 64 << 10
-SECONDS = 2.0  # in which a save that is bound to fail does so
+SECONDS = 2.0  # enough for a failing save to fail
 QUESTIONS = {
     "save_2": "`save(2)`",
     "latest_2": "latest step, two seconds later",
@@ -40,7 +40,7 @@ QUESTIONS = {
 
 def answers(name: str, folder: Path) -> dict[str, str]:
     """Return what a manager does, by question; each half runs in its own process."""
-    found: dict[str, str] = {}
+    outcomes: dict[str, str] = {}
     for half in ("fail", "resume"):
         done = subprocess.run(
             [sys.executable, __file__, name, str(folder / "run"), half],
@@ -50,8 +50,8 @@ def answers(name: str, folder: Path) -> dict[str, str]:
             text=True,
             env={**os.environ, "JAX_PLATFORMS": "cpu"},
         )
-        found.update(json.loads(done.stdout.splitlines()[-1]))
-    return {question: said.replace(str(folder), "...") for question, said in found.items()}
+        outcomes.update(json.loads(done.stdout.splitlines()[-1]))
+    return {question: said.replace(str(folder), "...") for question, said in outcomes.items()}
 
 
 def fail(name: str, root: Path) -> dict[str, str]:
@@ -63,29 +63,29 @@ def fail(name: str, root: Path) -> dict[str, str]:
     manager.wait()
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT_BYTES, hard))
-    found = {"save_2": _said(lambda: manager.save(2, state_of(2)))}
+    outcomes = {"save_2": _said(lambda: manager.save(2, state_of(2)))}
     time.sleep(SECONDS)
-    found["latest_2"] = _said(lambda: str(manager.latest()))
-    found["save_3"] = _said(lambda: manager.save(3, state_of(3)))
-    found["wait"] = _said(manager.wait)
-    found["latest_3"] = _said(lambda: str(manager.latest()))
-    return found
+    outcomes["latest_2"] = _said(lambda: str(manager.latest()))
+    outcomes["save_3"] = _said(lambda: manager.save(3, state_of(3)))
+    outcomes["wait"] = _said(manager.wait)
+    outcomes["latest_3"] = _said(lambda: str(manager.latest()))
+    return outcomes
 
 
 def resume(name: str, root: Path) -> dict[str, str]:
     """Resume in a new process, with free space on the disk."""
     from benchmarks.manager_contenders import MANAGERS
 
-    found = {"left": ", ".join(_entries(root)) or "nothing"}
+    outcomes = {"left": ", ".join(_entries(root)) or "nothing"}
 
     def restored() -> str:
         manager = MANAGERS[name](root, 1)
         step, tree = manager.restore(state_of(0))
         as_saved = bool((tree["w"] == state_of(step)["w"]).all())
-        return f"{step}, as it was saved" if as_saved else f"{step}, whose values are others"
+        return f"{step}, as it was saved" if as_saved else f"{step}, with other values"
 
-    found["resume"] = _said(restored)
-    return found
+    outcomes["resume"] = _said(restored)
+    return outcomes
 
 
 def state_of(step: int) -> Any:
@@ -103,13 +103,13 @@ def _entries(root: Path) -> Iterable[str]:
 def _said(work: Callable[[], Any]) -> str:
     """Return what a call returns or raises, as text."""
     try:
-        found = work()
-    except Exception as e:  # noqa: BLE001  (whatever it is, it is the answer)
+        value = work()
+    except Exception as e:  # noqa: BLE001  (any error is the outcome)
         return f"{type(e).__name__}: {' '.join(str(e).split())}"
-    return "returns" if found is None else str(found)
+    return "returns" if value is None else str(value)
 
 
 if __name__ == "__main__":
     halves = {"fail": fail, "resume": resume}
     print(json.dumps(halves[sys.argv[3]](sys.argv[1], Path(sys.argv[2]))), flush=True)
-    os._exit(0)  # a thread that still waits for a failed save keeps nobody
+    os._exit(0)  # do not wait for a thread that still waits for a failed save

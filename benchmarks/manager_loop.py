@@ -1,4 +1,4 @@
-"""A training loop that a manager saves steps of; and going on from them."""
+"""A training loop whose steps a manager saves, and the resume from them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Case(NamedTuple):
     products: int  # how many of them
     steps: int
     first: int  # the first step that is saved
-    every: int  # how many steps lie between two saves
+    every: int  # steps between two saves
     rounds: int
 
 
@@ -48,29 +48,31 @@ class Measured(NamedTuple):
 
     state_bytes: int
     loops: dict[str, list[float]]  # until the last step is done
-    wholes: dict[str, list[float]]  # until the last save is, too
-    calls: dict[str, list[float]]  # of each save: how long it keeps the loop
+    wholes: dict[str, list[float]]  # until the last save is done too
+    calls: dict[str, list[float]]  # time that each save blocks the loop
     resumes: dict[str, list[float]]
     kept_bytes: dict[str, int]
     frozen_bytes: dict[str, int]
 
 
 def measure(case: Case, folder: Path) -> Measured:
-    """Run the loop with every manager and without, round after round, in an order that turns."""
+    """Run the loop with every manager and without, in rounds whose order rotates."""
     state = gpt2_adam(case.width)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
     names = [WITHOUT, *NAMES]
     loops, wholes, calls = ({name: list[float]() for name in names} for _ in range(3))
-    found = Measured(size, loops, wholes, calls, {}, {}, {})
+    measured = Measured(size, loops, wholes, calls, {}, {}, {})
     step = _step_of(case)
     state = _warm_up(step, state, folder)
     for number in range(case.rounds):
         for name in [*names[number % len(names) :], *names[: number % len(names)]]:
             root = folder / str(names.index(name))
-            state = _loop(case, name, root, step, state, found)
+            state = _loop(case, name, root, step, state, measured)
             if number < case.rounds - 1:
                 _clear(root)
-    found.kept_bytes.update({name: _disk_bytes(folder / str(names.index(name))) for name in NAMES})
+    measured.kept_bytes.update(
+        {name: _disk_bytes(folder / str(names.index(name))) for name in NAMES}
+    )
     like = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), state
     )
@@ -80,15 +82,15 @@ def measure(case: Case, folder: Path) -> Measured:
             root = folder / str(names.index(name))
             seconds = _resume(name, root, like, case)
             if number:
-                found.resumes.setdefault(name, []).append(seconds)
+                measured.resumes.setdefault(name, []).append(seconds)
     for name in names:
         _clear(folder / str(names.index(name)))
-    found.frozen_bytes.update({name: _frozen(name, folder / "frozen", case) for name in NAMES})
-    return found
+    measured.frozen_bytes.update({name: _frozen(name, folder / "frozen", case) for name in NAMES})
+    return measured
 
 
 def _step_of(case: Case) -> Callable[[Any], Any]:
-    """Work on both cores, then another state that takes the place of the old one."""
+    """Return a step that works on both cores and then replaces the state."""
 
     def step(state: Any) -> Any:
         x = jnp.ones((case.size, case.size)) * state["params"]["norm"]["scale"][0]
@@ -101,7 +103,7 @@ def _step_of(case: Case) -> Callable[[Any], Any]:
 
 
 def _loop(
-    case: Case, name: str, root: Path, step: Callable[[Any], Any], state: Any, found: Measured
+    case: Case, name: str, root: Path, step: Callable[[Any], Any], state: Any, measured: Measured
 ) -> Any:
     manager = None if name == WITHOUT else MANAGERS[name](root, KEPT)
     gc.collect()
@@ -112,19 +114,19 @@ def _loop(
         if manager is not None and number % case.every == case.first:
             called = time.perf_counter()
             manager.save(number, state)
-            found.calls[name].append(time.perf_counter() - called)
-    found.loops[name].append(time.perf_counter() - begun)
+            measured.calls[name].append(time.perf_counter() - called)
+    measured.loops[name].append(time.perf_counter() - begun)
     if manager is not None:
         manager.wait()
-    found.wholes[name].append(time.perf_counter() - begun)
+    measured.wholes[name].append(time.perf_counter() - begun)
     if manager is not None:
         manager.close()
-    _tell(f"{name}: {found.loops[name][-1]:.2f} s, {found.wholes[name][-1]:.2f} s until saved")
+    _log(f"{name}: {measured.loops[name][-1]:.2f} s, {measured.wholes[name][-1]:.2f} s until saved")
     return state
 
 
 def _resume(name: str, root: Path, like: Any, case: Case) -> float:
-    """Seconds for a new manager to restore the newest step."""
+    """Return the seconds that a new manager needs to restore the newest step."""
     last = max(n for n in range(case.steps) if n % case.every == case.first)
     gc.collect()
     begun = time.perf_counter()
@@ -135,12 +137,12 @@ def _resume(name: str, root: Path, like: Any, case: Case) -> float:
     manager.close()
     if step != last:
         raise SystemExit(f"{name}: expected step {last}, restored {step}")
-    _tell(f"{name}: resumed in {seconds:.3f} s")
+    _log(f"{name}: resumed in {seconds:.3f} s")
     return seconds
 
 
 def _frozen(name: str, root: Path, case: Case) -> int:
-    """Bytes on disk of steps of which only one block's weights change; restored exactly."""
+    """Return the disk bytes of steps where only one block's weights change; check the restore."""
     state = gpt2_adam(case.width)
     manager = MANAGERS[name](root, KEPT)
     for number in range(KEPT):
@@ -158,7 +160,7 @@ def _frozen(name: str, root: Path, case: Case) -> int:
 
 
 def _warm_up(step: Callable[[Any], Any], state: Any, folder: Path) -> Any:
-    """Imports, compilations and threads are not timed."""
+    """Run everything once, so that imports, compilations and thread starts are not timed."""
     state = step(state)
     for name in NAMES:
         manager = MANAGERS[name](folder / "warm-up", KEPT)
@@ -169,7 +171,7 @@ def _warm_up(step: Callable[[Any], Any], state: Any, folder: Path) -> Any:
     return state
 
 
-def _tell(line: str) -> None:
+def _log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
@@ -179,6 +181,6 @@ def _clear(root: Path) -> None:
 
 
 def _disk_bytes(root: Path) -> int:
-    """What a directory takes; a file of several names counts once."""
+    """Return the disk usage of a directory; a file with several names counts once."""
     stats = [path.stat() for path in root.rglob("*")]
     return sum({each.st_ino: each.st_blocks * 512 for each in stats}.values())

@@ -1,4 +1,4 @@
-"""What the tables of managers call the contenders; apart, as peers need not be imported for it."""
+"""The names of the managers in the tables, in a module that does not import the peers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of tables that benchmarks/manager.md holds."""
+"""The page of tables benchmarks/manager.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.report import page_head
 
 __all__ = ["as_markdown"]
 
-OVERHEAD_MIN = 2.0  # Orbax's over ours
+OVERHEAD_MIN = 2.0  # Orbax's overhead / cordwood's
 RESUME_MIN = 3.0
 
 _HOW = f"""\
@@ -41,32 +41,32 @@ def as_markdown(
     versions: Mapping[str, str],
     machine: str,
 ) -> str:
-    """All that was measured, as one page."""
+    """Return all measurements as one page."""
     title = "Managers of a run's steps: cordwood beside its peers"
     lines = page_head(title, _HOW, versions, machine)
-    for name, found in measured.items():
-        lines += [*_section(CASES[name], found), ""]
+    for name, case in measured.items():
+        lines += [*_section(CASES[name], case), ""]
     lines += ["## When a save in the background fails", "", *_FAILURES.splitlines(), ""]
     lines += [f"| | {' | '.join(failures)} |", f"|---|{'---|' * len(failures)}"]
     for key, question in QUESTIONS.items():
         cells = [
-            textwrap.shorten(found[key], 120, placeholder=" ...") for found in failures.values()
+            textwrap.shorten(answers[key], 120, placeholder=" ...") for answers in failures.values()
         ]
         lines.append(f"| {question} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 
-def _section(case: Case, found: Measured) -> list[str]:
+def _section(case: Case, measured: Measured) -> list[str]:
     lines = [f"## {case.title}", ""]
     saves = len(range(case.first, case.steps, case.every))
-    lines += [f"{found.state_bytes / 1e9:.3f} GB, {case.steps} steps, {saves} saves, "]
+    lines += [f"{measured.state_bytes / 1e9:.3f} GB, {case.steps} steps, {saves} saves, "]
     lines[-1] += f"{case.rounds} rounds"
     lines += ["", "| | loop, s | overhead | until saved, s | overhead | a save blocks it, ms |"]
     lines += ["|---|---:|---:|---:|---:|---:|"]
     for name in (WITHOUT, *NAMES):
-        loop, whole = median(found.loops[name]), median(found.wholes[name])
-        call = f"{1e3 * median(found.calls[name]):,.1f}" if found.calls[name] else ""
-        extra = [f"{_overhead(times, name):+.1%}" for times in (found.loops, found.wholes)]
+        loop, whole = median(measured.loops[name]), median(measured.wholes[name])
+        call = f"{1e3 * median(measured.calls[name]):,.1f}" if measured.calls[name] else ""
+        extra = [f"{_overhead(times, name):+.1%}" for times in (measured.loops, measured.wholes)]
         lines.append(f"| {name} | {loop:.2f} | {extra[0]} | {whole:.2f} | {extra[1]} | {call} |")
     lines += [
         "",
@@ -74,18 +74,26 @@ def _section(case: Case, found: Measured) -> list[str]:
     ]
     lines += ["|---|---:|---:|---:|"]
     for name in NAMES:
-        sizes = [f"{sizes[name] / 1e6:,.1f}" for sizes in (found.kept_bytes, found.frozen_bytes)]
-        resume = f"{1e3 * median(found.resumes[name]):,.1f}"
+        sizes = [
+            f"{sizes[name] / 1e6:,.1f}" for sizes in (measured.kept_bytes, measured.frozen_bytes)
+        ]
+        resume = f"{1e3 * median(measured.resumes[name]):,.1f}"
         lines.append(f"| {name} | {resume} | {' | '.join(sizes)} |")
-    return [*lines, "", "| ratio | measured | at least | |", "|---|---:|---:|---|", *_claims(found)]
+    return [
+        *lines,
+        "",
+        "| ratio | measured | at least | |",
+        "|---|---:|---:|---|",
+        *_claims(measured),
+    ]
 
 
-def _claims(found: Measured) -> list[str]:
+def _claims(measured: Measured) -> list[str]:
     lines = []
-    for what, times in (("loop", found.loops), ("until saved", found.wholes)):
+    for what, times in (("loop", measured.loops), ("until saved", measured.wholes)):
         theirs, ours = (_overhead(times, name) for name in (ORBAX, CORDWOOD))
         lines.append(_claim(f"overhead, {what}", theirs / max(ours, 1e-6), OVERHEAD_MIN))
-    theirs, ours = (median(found.resumes[name]) for name in (ORBAX, CORDWOOD))
+    theirs, ours = (median(measured.resumes[name]) for name in (ORBAX, CORDWOOD))
     return [*lines, _claim("resume", theirs / ours, RESUME_MIN)]
 
 

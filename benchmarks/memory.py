@@ -1,4 +1,4 @@
-"""How much memory an operation takes beyond what the process held before."""
+"""The memory that an operation needs beyond what the process held before."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SMALL_PAGES_BYTES = 256 << 20
 
 
 def extra_bytes(operation: Callable[[], Any]) -> int:
-    """The peak of resident memory during the operation, less what was resident before.
+    """Return the peak of resident memory during the operation, minus what was resident before.
 
-    Memory that earlier operations freed is given back to the system first. Linux only: the
-    kernel's own peak is reset and read, so that no moment is missed.
+    Memory that earlier operations freed is returned to the system first. Linux only: the kernel's
+    own peak is reset and read, so no peak is missed.
     """
     before = reset_peak()
     value = operation()
@@ -29,25 +29,25 @@ def extra_bytes(operation: Callable[[], Any]) -> int:
 
 
 def reset_peak() -> int:
-    """Begin anew to look for the peak; what is resident now."""
+    """Reset the peak of resident memory; return what is resident now."""
     give_back()
     Path("/proc/self/clear_refs").write_text("5")
     return _status("VmRSS")
 
 
 def give_back() -> None:
-    """Give memory that earlier operations freed back to the system."""
+    """Return memory that earlier operations freed to the system."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
 
 
 def have_memory(size_bytes: int) -> None:
-    """Have the machine hold that much free memory, at most 4 GiB, as one of metal does.
+    """Make the machine hold that much free memory, at most 4 GiB, like a physical machine.
 
-    The host of a virtual machine takes away what has been free for two seconds; to touch 1.5 GB
-    of it takes a second then, and it depends on who came before which contender pays for that. So
-    it is with small pages, which every object of Python's lies in, and which are kept apart from
-    huge ones: after a load of Orbax's, cordwood's took 163 ms without those, 143 ms with them.
+    The host of a virtual machine takes back memory that has been free for two seconds. Touching
+    1.5 GB of it then takes a second, and the contender before decides which contender pays for it.
+    The same is true for small pages, which hold all Python objects and are managed separately from
+    huge ones: after a load by Orbax, cordwood's took 163 ms without small pages, 143 ms with them.
     """
     size = min(size_bytes, _MOST_BYTES)
     _touch(size, mmap.MADV_HUGEPAGE)
@@ -62,7 +62,7 @@ def _touch(size_bytes: int, advice: int) -> None:
 
 
 def peak_bytes() -> int:
-    """The peak of resident memory since it was last reset."""
+    """Return the peak of resident memory since the last reset."""
     return _status("VmHWM")
 
 

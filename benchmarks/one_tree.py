@@ -1,4 +1,4 @@
-"""What the benchmarks of one tree share: their options, the tree, and what becomes of the page."""
+"""The common part of the benchmarks of one tree: options, tree, and writing the page."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MakeTree: TypeAlias = Callable[[], Any]
 def write_page(
     measure: Callable[[MakeTree, Path, int], str], *, description: str, output: Path
 ) -> None:
-    """Measure as the command line says, and print the page; that of GPT-2 is written, too.
+    """Measure according to the command line, and print the page. Write it if the tree is GPT-2.
 
     Args:
-        measure: makes the page, given what makes the tree, an empty folder, and how many rounds.
-        description: of the benchmark; its first line is shown with the options.
-        output: where the page goes, unless the command line says otherwise.
+        measure: makes the page from a function for the tree, an empty folder, and the rounds.
+        description: the text about the benchmark; its first line is shown with the options.
+        output: the file for the page, unless the command line names another.
     """
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--tree", choices=["gpt2", "smoke"], default="gpt2")

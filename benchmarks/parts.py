@@ -1,11 +1,11 @@
-"""What reading a part of a leaf costs: how much is read for it, by how many ranges, how fast.
+"""The cost of reading a part of a leaf: the bytes that are read, the ranges, and the time.
 
     python benchmarks/parts.py              writes parts.md
     python benchmarks/parts.py --mib 64     a smaller leaf; prints its table
 
-One leaf, and of every row an eighth: what one of eight devices needs of a matrix that is cut along
-its other axis. The planner's choice beside the two that it has: a range for each row, and one for
-all. A warm page cache.
+It reads an eighth of every row of one leaf: the part that one of eight devices needs of a matrix
+that is cut along its other axis. It compares the planner's choice with the two alternatives: one
+range per row, and one range for all rows. The page cache is warm.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MIB = 1 << 20
 SHARE = 8
 ROUNDS = 5
 ROWS_KIB = (16, 64, 256, 1024, 4096, 16384)
-# What a range costs, and how long a run must be to be one of several, in bytes.
+# The price of a range, and the shortest run that may be one of several, in bytes.
 WAYS = {
     "a range per row": (1, 1),
     "one range": (1 << 50, 1 << 50),
@@ -47,7 +47,7 @@ WAYS = {
 
 
 class Counted(LocalFile):
-    """A file that counts what is read of it."""
+    """A file that counts the bytes that are read from it."""
 
     read_bytes = 0
 
@@ -57,7 +57,7 @@ class Counted(LocalFile):
 
 
 class Cost(NamedTuple):
-    """Of one way to read a part."""
+    """The cost of one way to read a part."""
 
     ranges: int
     read_bytes: int
@@ -67,9 +67,9 @@ class Cost(NamedTuple):
 def measure(
     file: Counted, row_bytes: int, digests: Digests | None, *, leading: bool = False
 ) -> dict[str, Cost]:
-    """Each way of reading an eighth of every row of a file, as one float32 matrix.
+    """Measure each way to read an eighth of every row of a file, as one float32 matrix.
 
-    `leading`: of reading all of the third eighth of the rows.
+    With `leading`, measure reading the third eighth of the rows completely instead.
     """
     shape = (file.size_bytes // row_bytes, row_bytes // 4)
     span = Span(0, shape[0] * shape[1])

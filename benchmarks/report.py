@@ -1,4 +1,4 @@
-"""The tables that benchmarks/single_file.md holds."""
+"""The tables of benchmarks/single_file.md."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ process to use it would wait for it. Trust the ratios within a table, not the ab
 
 
 class Report(NamedTuple):
-    """What one tree's run measured; medians in seconds, by contender."""
+    """The measurements of one tree: medians in seconds, by contender."""
 
     tree: str
     what: str
@@ -46,7 +46,7 @@ class Report(NamedTuple):
 
 
 def as_markdown(reports: Sequence[Report], versions: Mapping[str, str], machine: str) -> str:
-    """All reports as one page."""
+    """Return all reports as one page."""
     lines = page_head("One file: cordwood beside its peers", _HOW, versions, machine)
     for report in reports:
         lines += [*_section(report), ""]
@@ -54,18 +54,18 @@ def as_markdown(reports: Sequence[Report], versions: Mapping[str, str], machine:
 
 
 def page_head(title: str, how: str, versions: Mapping[str, str], machine: str) -> list[str]:
-    """The lines that a page of tables begins with; `how` says how they were measured."""
+    """Return the first lines of a page of tables. `how` describes the method."""
     pinned = ", ".join(f"{name} {version}" for name, version in versions.items())
     return [f"# {title}", "", *how.splitlines(), "", f"- {pinned}", f"- {machine}", ""]
 
 
 def versions_of(packages: Sequence[str]) -> dict[str, str]:
-    """Those that are installed."""
+    """Return the installed versions of packages."""
     return {package: importlib.metadata.version(package) for package in packages}
 
 
 def hardware(folder: Path) -> str:
-    """The class of machine, in words."""
+    """Return a description of the machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     system = f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}"
     python = f"Python {platform.python_version()}"
@@ -74,7 +74,7 @@ def hardware(folder: Path) -> str:
 
 
 def _file_system(folder: Path) -> str:
-    """The type of the file system that holds the folder."""
+    """Return the type of the file system of the folder."""
     best = ("", "an unknown file system")
     for line in Path("/proc/mounts").read_text().splitlines():
         _, mount, kind, *_ = line.split()
@@ -97,7 +97,7 @@ def _section(report: Report) -> list[str]:
 
 
 def table(title: str, medians: Mapping[str, float], size_bytes: int) -> list[str]:
-    """Medians in seconds as rows, the fastest first."""
+    """Return a table of medians in seconds, the fastest first."""
     lines = [f"| {title} | ms | GB/s | x the fastest |", "|---|---:|---:|---:|"]
     fastest = min(medians.values())
     for name, seconds in sorted(medians.items(), key=lambda item: item[1]):
@@ -107,14 +107,14 @@ def table(title: str, medians: Mapping[str, float], size_bytes: int) -> list[str
 
 
 def ratio_lines(claims: Sequence[Claim], tree: str, medians: Mapping[str, float]) -> list[str]:
-    """A row for each claim about a tree: what was found, what was promised."""
+    """Return a row for each claim about a tree: the measured ratio and the promised one."""
     lines = []
     for claim in claims:
         if tree in claim.trees and claim.other in medians:
-            found = ratio_of(claim, medians)
-            met = "met" if found >= claim.target else "**not met**"
+            ratio = ratio_of(claim, medians)
+            met = "met" if ratio >= claim.target else "**not met**"
             lines.append(
-                f"| {claim.other} / {claim.ours} | {found:.2f} | {claim.target:g} | {met} |"
+                f"| {claim.other} / {claim.ours} | {ratio:.2f} | {claim.target:g} | {met} |"
             )
     return lines
 

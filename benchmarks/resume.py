@@ -1,11 +1,11 @@
-"""Loads as users meet them: the first of a new process, and again and again in one process.
+"""The loads that users make: the first one of a new process, and repeated ones in one process.
 
     python benchmarks/resume.py                          writes resume.md
-    python benchmarks/resume.py --tree smoke --rounds 1  a tree of 2 MB: does all of it work?
+    python benchmarks/resume.py --tree smoke --rounds 1  a tree of 2 MB, to check that it works
 
-A training run that resumes makes one load, in a new process. What that costs depends on whether
-the machine has free memory at hand: the host of a virtual machine takes back what was free for a
-while. So each contender is run in processes of its own: after it has idled for three seconds
+A training run that resumes makes one load, in a new process. The time depends on the free memory of
+the machine: the host of a virtual machine takes back memory that was free for a while. So each
+contender runs in its own processes: after it has idled for three seconds
 ("cold"), after another process has touched and freed twice the memory that the tree takes
 ("warm"), and six times in a row, with nothing touched before ("repeated").
 """

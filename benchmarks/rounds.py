@@ -1,4 +1,4 @@
-"""Interleaved rounds: each contender once a round, in an order drawn anew; then medians."""
+"""Interleaved rounds: each contender once per round, in a random order; then medians."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def time_saves(
     *,
     suffix_of: Callable[[str], str],
 ) -> Times:
-    """Seconds of each save, onto a path that never was.
+    """Return the seconds of each save, to a new path.
 
-    What the last one wrote is emptied by then, and the disk in sync. `suffix_of` gives the suffix
-    of the path that a contender is to write.
+    Before each save the files of the previous one are emptied, and the disk is in sync. `suffix_of`
+    gives the suffix of the path that a contender writes.
     """
     times: Times = {name: [] for name in contenders}
     for number, name in _order(list(contenders), rounds):
@@ -53,7 +53,7 @@ def time_saves(
 def time_calls(
     contenders: Mapping[str, Callable[[Path], Callable[[], Any]]], folder: Path, rounds: int
 ) -> tuple[Times, Times]:
-    """Seconds until each asynchronous save returns, and until what it returned was waited for."""
+    """Return the seconds until each asynchronous save returns, and until it is done."""
     calls: Times = {name: [] for name in contenders}
     wholes: Times = {name: [] for name in contenders}
     for number, name in _order(list(contenders), rounds):
@@ -77,11 +77,12 @@ def time_values(
     memory_bytes: int = 0,
     without_memory: Collection[str] = (),
 ) -> Times:
-    """Seconds until each value is there, jax arrays ready; it is dropped before the next.
+    """Return the seconds until each value is ready. It is dropped before the next one.
 
-    `before` is called with the contender's name before its clock starts; then so much free memory
-    is touched, as `have_memory` does. `without_memory` are contenders that take next to none: for
-    them nothing is touched, as the kernel is busy with what was freed for longer than they take.
+    `before` is called with the contender's name before its clock starts. Then `memory_bytes` of
+    free memory are touched, by `have_memory`. `without_memory` are contenders that need almost no
+    memory: for them nothing is touched, because the kernel is busy with the freed memory for longer
+    than they run.
     """
     times: Times = {name: [] for name in contenders}
     for _, name in _order(list(contenders), rounds):
@@ -101,9 +102,9 @@ def time_values(
 def remove(path: Path) -> None:
     """Empty a file, or all files of a directory, and move it out of the way.
 
-    Whoever made the folder that it lies in removes it in the end. ext4 without a journal looks for
-    minutes at each inode that was freed before it makes a file: after the thousands of files of one
-    contender, another's took twice as long.
+    The owner of the parent folder removes it in the end. Before ext4 without a journal creates a
+    file, it examines for minutes each inode that was freed: after the thousands of files of one
+    contender, the next contender took twice as long.
     """
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     for file in files:
@@ -112,10 +113,10 @@ def remove(path: Path) -> None:
 
 
 def _settle() -> None:
-    """Drop garbage, and where it fills a third of the memory, what the process keeps of it.
+    """Collect garbage. If the process uses a third of the memory, return free memory too.
 
-    Some contenders leave several copies of a large tree in the allocator's hands. And jax frees
-    the host memory of dropped arrays only when it makes the next one: here, where no clock runs.
+    Some contenders leave several copies of a large tree in the allocator. And jax frees the host
+    memory of dropped arrays only when it makes the next array: here, where no clock runs.
     """
     gc.collect()
     jax.device_put(np.zeros(1)).block_until_ready()
@@ -125,10 +126,11 @@ def _settle() -> None:
 
 
 def _order(names: list[str], rounds: int) -> list[tuple[int, str]]:
-    """(a number for the contender, its name), round after round.
+    """Return (number of the contender, its name), round after round.
 
-    Each round has an order of its own, the same in every run: in one that only turns, a contender
-    always comes after the same other, whose memory and files the system may still be busy with.
+    Each round has a different order, the same in every run. In an order that only rotates, a
+    contender would always follow the same other one, whose memory and files may still keep the
+    system busy.
     """
     draw = random.Random(0)
     orders = [draw.sample(names, len(names)) for _ in range(rounds)]

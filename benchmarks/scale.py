@@ -1,4 +1,4 @@
-"""Scale on paper: what saving and loading a very large training state costs before a byte moves.
+"""Scale on paper: the cost of planning the save and the load of a very large training state.
 
     python benchmarks/scale.py              all sizes; writes scale.md
     python benchmarks/scale.py --most 16    up to 16 processes; prints its tables
@@ -31,7 +31,7 @@ SHRINK = 4  # a load goes to that many times fewer processes than had saved
 
 
 def measure(most: int) -> tuple[list[Save], list[Load]]:
-    """Plan the save from each number of processes, and loads of what it wrote."""
+    """Plan the save for each number of processes, and loads of the saved state."""
     saves: list[Save] = []
     loads: list[Load] = []
     for processes in [size for size in SIZES if size <= most]:

@@ -1,4 +1,4 @@
-"""The state of a 405-billion-parameter training run, on devices that are not there."""
+"""The state of a 405-billion-parameter training run, on simulated devices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StateLeaf(NamedTuple):
 
 
 class _Device:
-    """As much of a device as a mesh asks for."""
+    """The part of a device's interface that a mesh needs."""
 
     platform = "cpu"
     device_kind = "none"
@@ -41,18 +41,18 @@ class _Device:
 
 
 def mesh_of(processes: int, *, tensor: int) -> Mesh:
-    """All devices as fully sharded data parallel x tensor parallel, the latter innermost."""
+    """Return a mesh of all devices: fully sharded data parallel x tensor parallel."""
     client = jax.devices()[0].client
     devices = [_Device(number, client) for number in range(processes * DEVICES_PER_PROCESS)]
     return Mesh(np.array(devices, dtype=object).reshape(-1, tensor), ("data", "tensor"))
 
 
 def state(mesh: Mesh) -> list[StateLeaf]:
-    """Llama 3's 405B parameters in bfloat16, and Adam's two moments in float32.
+    """Return Llama 3's 405B parameters in bfloat16, and Adam's two moments in float32.
 
-    The parameters are stored once, as the model computes with them, which makes ten bytes of
-    each. Matrices are cut along both of their axes; the scales of the norms are whole
-    everywhere.
+    The parameters are stored once, in the dtype of the computation: ten bytes per parameter.
+    Matrices are cut along both of their axes. Every device holds the complete scales of the
+    norms.
     """
     leaves = []
     for item, dtype in (("params", "bfloat16"), ("mu", "float32"), ("nu", "float32")):
@@ -68,8 +68,8 @@ def parameter_count() -> int:
 
 def _parameters() -> list[tuple[tuple[str, ...], tuple[int, ...], tuple[str, ...]]]:
     into, out = ("data", "tensor"), ("tensor", "data")  # of matrices into and out of the cut width
-    found: list[tuple[tuple[str, ...], tuple[int, ...], tuple[str, ...]]] = []
-    found.append((("embedding",), (VOCABULARY, WIDTH), out))
+    parameters: list[tuple[tuple[str, ...], tuple[int, ...], tuple[str, ...]]] = []
+    parameters.append((("embedding",), (VOCABULARY, WIDTH), out))
     for layer in range(LAYERS):
         for name, shape, axes in (
             ("q", (WIDTH, WIDTH), into),
@@ -82,7 +82,7 @@ def _parameters() -> list[tuple[tuple[str, ...], tuple[int, ...], tuple[str, ...
             ("attention_norm", (WIDTH,), ()),
             ("mlp_norm", (WIDTH,), ()),
         ):
-            found.append((("layers", str(layer), name), shape, axes))
-    found.append((("norm",), (WIDTH,), ()))
-    found.append((("head",), (WIDTH, VOCABULARY), into))
-    return found
+            parameters.append((("layers", str(layer), name), shape, axes))
+    parameters.append((("norm",), (WIDTH,), ()))
+    parameters.append((("head",), (WIDTH, VOCABULARY), into))
+    return parameters

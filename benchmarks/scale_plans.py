@@ -1,4 +1,4 @@
-"""The plans of a save and of a resharded load, timed step by step as one process makes them."""
+"""The plans of a save and of a resharded load by one process, timed step by step."""
 
 from __future__ import annotations
 
@@ -36,43 +36,43 @@ SAVE_ID = "0" * 16
 
 
 class Save(NamedTuple):
-    """What the save of the state from some processes takes; seconds are of one of them."""
+    """The cost of planning the save of the state; the times are those of one process."""
 
     processes: int
     leaves: int
     cells: int  # parts of leaves, over all processes
     state_bytes: int
-    shards_seconds: float  # which process holds what, asked of jax
-    layout_seconds: float  # who writes what
-    own_seconds: float  # the files of one process, their headers laid out
-    fewest_bytes: int  # of any process
+    shards_seconds: float  # asking jax which process holds what
+    layout_seconds: float  # assigning the writes
+    own_seconds: float  # laying out the files of one process, with headers
+    fewest_bytes: int  # written by any process
     most_bytes: int
     most_files: int
     header_bytes: int  # of the files of process 0
-    merge_seconds: float  # process 0: the index, from what all have told
+    merge_seconds: float  # process 0: making the index from all reports
     index_bytes: int
 
     @property
     def plan_seconds(self) -> float:
-        """Of each process, before it writes."""
+        """The seconds of each process before it writes."""
         return self.shards_seconds + self.layout_seconds + self.own_seconds
 
     @property
     def imbalance(self) -> float:
-        """How much more than the mean the process with the most bytes writes."""
+        """The excess over the mean of the process that writes the most bytes."""
         return self.most_bytes * self.processes / self.state_bytes - 1
 
 
 class Load(NamedTuple):
-    """What one process does to load its part of the state."""
+    """The cost of planning the load of one process's part of the state."""
 
     saved: int  # processes that saved it
     loading: int
     tensor: int  # devices that a matrix is cut over along the other axis
-    parse_seconds: float  # the index checked
-    boxes_seconds: float  # what it wants, asked of jax
-    pieces_seconds: float  # where that lies
-    plan_seconds: float  # what to read and copy
+    parse_seconds: float  # checking the index
+    boxes_seconds: float  # asking jax for the boxes of this process
+    pieces_seconds: float  # finding the stored pieces
+    plan_seconds: float  # planning reads and copies
     wanted_bytes: int
     read_bytes: int
     reads: int  # ranges of files
@@ -80,37 +80,37 @@ class Load(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Before the first byte is read."""
+        """The seconds before the first byte is read."""
         return self.parse_seconds + self.boxes_seconds + self.pieces_seconds + self.plan_seconds
 
 
 def plan_save(processes: int) -> tuple[Save, bytes]:
-    """Plan the save of the state, and write its index."""
+    """Plan the save of the state; return its cost and its index."""
     leaves, specs, structure = _state(processes, tensor=8)
     clock = _Clock()
-    known: dict[tuple[NamedSharding, tuple[int, ...]], Any] = {}
+    grids: dict[tuple[NamedSharding, tuple[int, ...]], Any] = {}
     shards = []
     for leaf in leaves:
         key = (leaf.sharding, leaf.shape)
-        if key not in known:
-            known[key] = shard_grid(*key)
-        shards.append(known[key])
+        if key not in grids:
+            grids[key] = shard_grid(*key)
+        shards.append(grids[key])
     shards_seconds = clock.lap()
     layout = lay_out(
         structure, specs, shards, process_count=processes, sizes=LocalStorage.file_sizes
     )
     layout_seconds = clock.lap()
     packs = packs_of_process(layout.shares, 0)
-    own = own_packs(layout, packs, 0, save_id=SAVE_ID, format_tag="pt")
+    packs_of_0 = own_packs(layout, packs, 0, save_id=SAVE_ID, format_tag="pt")
     own_seconds = clock.lap()
-    header_bytes = [pack.plan.header_bytes for pack in own]
+    header_bytes = [pack.plan.header_bytes for pack in packs_of_0]
     written = _written(layout, header_bytes)
     clock.lap()
     item = encode_item(layout, written, save_id=SAVE_ID, metadata={})
     index = encode_index({"": item})
     merge_seconds = clock.lap()
     sizes = layout.shares.bytes_by_process
-    found = Save(
+    save = Save(
         processes=processes,
         leaves=len(leaves),
         cells=sum([grid.cell_count for grid in layout.grids if grid is not None]),
@@ -125,29 +125,29 @@ def plan_save(processes: int) -> tuple[Save, bytes]:
         merge_seconds=merge_seconds,
         index_bytes=len(index),
     )
-    return found, index
+    return save, index
 
 
 def plan_load(data: bytes, *, saved: int, loading: int, tensor: int) -> Load:
-    """Plan what the first of `loading` processes reads."""
+    """Plan the reads of the first of `loading` processes."""
     leaves, _, _ = _state(loading, tensor=tensor)
     clock = _Clock()
     item = parse_items(data, name="cordwood.json")[""]
     parse_seconds = clock.lap()
-    known: dict[tuple[NamedSharding, tuple[int, ...]], tuple[Box, ...]] = {}
-    wanted = []
+    boxes_of: dict[tuple[NamedSharding, tuple[int, ...]], tuple[Box, ...]] = {}
+    requested = []
     for leaf in leaves:
         key = (leaf.sharding, leaf.shape)
-        if key not in known:
+        if key not in boxes_of:
             boxes = device_boxes(*key).items()
-            own = [box for device, box in boxes if device.process_index == 0]
-            known[key] = tuple(dict.fromkeys(own))
-        wanted.append(known[key])
+            local_boxes = [box for device, box in boxes if device.process_index == 0]
+            boxes_of[key] = tuple(dict.fromkeys(local_boxes))
+        requested.append(boxes_of[key])
     boxes_seconds = clock.lap()
-    index = read_index(item, wanted=wanted)
+    index = read_index(item, wanted=requested)
     pieces_seconds = clock.lap()
     plan = plan_boxes(
-        [BoxRequest(leaf, boxes) for leaf, boxes in zip(index.leaves, wanted, strict=True)],
+        [BoxRequest(leaf, boxes) for leaf, boxes in zip(index.leaves, requested, strict=True)],
         block_bytes=[BLOCK_BYTES] * len(index.sources),
         codecs={},
     )
@@ -164,7 +164,7 @@ def plan_load(data: bytes, *, saved: int, loading: int, tensor: int) -> Load:
         plan_seconds=plan_seconds,
         wanted_bytes=sum(
             element_count(box) * dtypes.itemsize(leaf.dtype)
-            for leaf, boxes in zip(leaves, wanted, strict=True)
+            for leaf, boxes in zip(leaves, requested, strict=True)
             for box in boxes
         ),
         read_bytes=read_bytes,
@@ -178,13 +178,13 @@ class _Clock:
         self._last = time.perf_counter()
 
     def lap(self) -> float:
-        """Seconds since the last lap."""
+        """Return the seconds since the last lap."""
         last, self._last = self._last, time.perf_counter()
         return self._last - last
 
 
 def _state(processes: int, *, tensor: int) -> tuple[list[StateLeaf], list[LeafSpec], Any]:
-    """The leaves in the order of the tree, which is jax's; what they are; and the tree."""
+    """Return the leaves in jax's order, their specs, and the structure of the tree."""
     mesh = mesh_of(processes, tensor=min(tensor, processes * DEVICES_PER_PROCESS))
     by_path = {leaf.path: leaf for leaf in state(mesh)}
     tree: dict[str, Any] = {}
@@ -200,7 +200,7 @@ def _state(processes: int, *, tensor: int) -> tuple[list[StateLeaf], list[LeafSp
 
 
 def _written(layout: Layout, header_bytes: Sequence[int]) -> list[list[WrittenPack]]:
-    """What the processes would tell. Those that hold like shards have headers of like size."""
+    """Return the reports of all processes. Similar shards have headers of similar size."""
     written = []
     for process, packs in enumerate(packs_of_all(layout.shares)):
         done = []
@@ -214,7 +214,7 @@ def _written(layout: Layout, header_bytes: Sequence[int]) -> list[list[WrittenPa
 
 
 def _blocks(moves: Sequence[Any]) -> tuple[int, int]:
-    """How many ranges are read, and their bytes, rounded out to whole digest blocks."""
+    """Return the number of ranges that are read and their bytes, in whole digest blocks."""
     ranges = size = 0
     source = end = -1
     for move in moves:

@@ -1,4 +1,4 @@
-"""The tables that benchmarks/scale.md holds."""
+"""The tables of benchmarks/scale.md."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def as_markdown(saves: Sequence[Save], loads: Sequence[Load], machine: str) -> s
         ),
     ]
     for save in saves:
-        told = save.processes * save.most_files * 24  # a digest of 16 bytes, two sizes
+        sent_bytes = save.processes * save.most_files * 24  # a digest of 16 bytes, two sizes
         lines.append(
-            f"| {save.processes:,} | {told / 1e3:,.1f} | {save.merge_seconds:.2f} "
+            f"| {save.processes:,} | {sent_bytes / 1e3:,.1f} | {save.merge_seconds:.2f} "
             f"| {save.index_bytes / 1e3:,.0f} | {save.index_bytes / save.cells:.2f} |"
         )
     lines += [
@@ -144,7 +144,7 @@ def _claims(saves: Sequence[Save], loads: Sequence[Load]) -> list[str]:
         slowest = max(load.seconds for load in loads)
         rows.insert(1, ("planning a load, s", slowest, PLAN_SECONDS_MAX, ".2f"))
     return [
-        f"| {what} | {found:{form}} | {most:{'.0%' if '%' in form else 'g'}} "
-        f"| {'met' if found <= most else '**not met**'} |"
-        for what, found, most, form in rows
+        f"| {what} | {value:{form}} | {most:{'.0%' if '%' in form else 'g'}} "
+        f"| {'met' if value <= most else '**not met**'} |"
+        for what, value, most, form in rows
     ]

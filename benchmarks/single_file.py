@@ -102,7 +102,7 @@ def main() -> None:
         print(f"measuring {name} ...", file=sys.stderr, flush=True)
         reports.append(measure_in_child(name, options))
         text = as_markdown(reports, versions, hardware(options.folder))
-        if options.tree == "all":  # after each, so that a run that is cut has told something
+        if options.tree == "all":  # after each, so that an interrupted run has printed something
             options.output.write_text(text)
     print(text)
 

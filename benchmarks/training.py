@@ -1,10 +1,11 @@
-"""What asynchronous saves cost a training loop that donates its state: cordwood and Orbax.
+"""The cost of asynchronous saves for a training loop that donates its state.
 
     python benchmarks/training.py               all; writes training.md
-    python benchmarks/training.py --case smoke  a state of 6 MB: does all of it work?
+    python benchmarks/training.py --case smoke  a state of 6 MB, to check that it works
 
-Each row is a process of its own. Every round takes a step alone, saves asynchronously, takes the
-next step at once (the state that is being saved is donated to it), and waits for the save.
+Each row is measured in its own process. Every round takes a step without a save, saves
+asynchronously, takes the next step at once (which donates the state that is being saved), and waits
+for the save.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ CONTENDERS = ("cordwood", "orbax")
 
 
 class Case(NamedTuple):
-    """A state, on how many devices, and how often it is saved."""
+    """A state, its number of devices, and its number of saves."""
 
     title: str
     width: int  # of the GPT-2-shaped model
@@ -57,7 +58,7 @@ class Row(NamedTuple):
 
 
 def measure(contender: str, case: Case, folder: Path) -> Row:
-    """Train and save."""
+    """Train and save; return the medians."""
     import jax
 
     from benchmarks.directory_trees import spread
@@ -84,7 +85,7 @@ def measure(contender: str, case: Case, folder: Path) -> Row:
         nonlocal state
         state = jax.block_until_ready(step(state))
 
-    found: list[tuple[float, float, float, float]] = []
+    rounds: list[tuple[float, float, float, float]] = []
     before = 0
     for number in range(case.saves + 1):  # the first one warms up
         alone = timed(advance)
@@ -97,16 +98,16 @@ def measure(contender: str, case: Case, folder: Path) -> Row:
         call = time.perf_counter() - begun
         after = timed(advance)
         wait()
-        found.append((alone, call, after, time.perf_counter() - begun))
+        rounds.append((alone, call, after, time.perf_counter() - begun))
         del wait
         remove(path)
     memory = max(0, peak_bytes() - before)
-    alone, call, after, done = map(median, zip(*found[1:], strict=True))
+    alone, call, after, done = map(median, zip(*rounds[1:], strict=True))
     return Row(size, alone, call, after, done, memory)
 
 
 def _saver(contender: str) -> Callable[[Path, Any], Callable[[], Any]]:
-    """What begins a save, and returns what waits for its end."""
+    """Return a function that starts a save and returns a function that waits for it."""
     if contender == "cordwood":
         import cordwood
 
@@ -140,12 +141,12 @@ Memory is the peak of resident memory over all rounds minus the resident memory 
 the additional memory of a loop that saves. Each row is measured in its own process."""
 
 
-def as_markdown(found: dict[str, dict[str, Row]], versions: dict[str, str], machine: str) -> str:
-    """The page of tables."""
+def as_markdown(cases: dict[str, dict[str, Row]], versions: dict[str, str], machine: str) -> str:
+    """Return the page of tables."""
     from benchmarks.report import page_head
 
     lines = page_head("Asynchronous saves in a training loop", _HOW, versions, machine)
-    for name, rows in found.items():
+    for name, rows in cases.items():
         case = CASES[name]
         size = next(iter(rows.values())).state_bytes
         lines += [f"## {case.title}", "", f"{size / 1e9:.3f} GB, {case.saves} rounds", ""]
@@ -175,16 +176,16 @@ def main() -> None:
         print(json.dumps(row))
         return
     names = [name for name in CASES if name != "smoke"]
-    found: dict[str, dict[str, Row]] = {}
+    cases: dict[str, dict[str, Row]] = {}
     for name in names if options.case == "all" else [options.case]:
         print(f"measuring {name} ...", file=sys.stderr, flush=True)
-        found[name] = {
+        cases[name] = {
             contender: measure_in_child(contender, name, options.folder) for contender in CONTENDERS
         }
     from benchmarks.report import hardware, versions_of
 
     versions = versions_of(PACKAGES)
-    text = as_markdown(found, versions, hardware(options.folder))
+    text = as_markdown(cases, versions, hardware(options.folder))
     print(text)
     if options.case == "all":
         options.output.write_text(text)

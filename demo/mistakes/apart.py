@@ -1,4 +1,4 @@
-"""One attempt in a process of its own: python -m demo.mistakes.apart TITLE LIBRARY FOLDER."""
+"""One attempt in its own process: python -m demo.mistakes.apart TITLE LIBRARY FOLDER."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ if __name__ == "__main__":
     (mistake,) = [each for each in MISTAKES if each.title == title]
     sys.stdout.write("\n" + json.dumps(attempt(mistake, name, Path(folder))) + "\n")
     sys.stdout.flush()
-    os._exit(0)  # Orbax leaves threads behind that wait for a save which failed
+    os._exit(0)  # Orbax leaves threads that wait for a failed save

@@ -1,4 +1,4 @@
-"""Making a mistake with a library, and telling what came of it."""
+"""The code that makes a mistake with a library and returns the outcome."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOUNT = 'mount -t tmpfs -o size=1m none "$0" && exec "$@"'
 
 
 def outcome(mistake: Mistake, name: str, folder: Path) -> Outcome:
-    """Make a mistake with the library called `name`, in an empty folder."""
+    """Make a mistake with the library `name`, in an empty folder; return the outcome."""
     act = mistake.acts.get(name)
     if isinstance(act, str):
         return Outcome(NOT_ASKED, act)
@@ -44,7 +44,7 @@ def outcome(mistake: Mistake, name: str, folder: Path) -> Outcome:
 
 
 def attempt(mistake: Mistake, name: str, folder: Path) -> Outcome:
-    """The save or load that is judged; what it needs lies in the folder."""
+    """Run the save or load of a mistake, in a folder that is prepared; return the outcome."""
     library, path = LIBRARIES[name], _path(name, folder)
     act = mistake.acts.get(name)
     saved = (mistake.saved or state)()
@@ -52,21 +52,21 @@ def attempt(mistake: Mistake, name: str, folder: Path) -> Outcome:
     with _in(folder):
         try:
             if callable(act):
-                found = act(path)
+                tree = act(path)
             elif mistake.saves:
                 library.save(path, saved)
                 said = "saves it; loaded into the same tree: "
-                found = library.load(path, saved)
+                tree = library.load(path, saved)
             else:
-                found = library.load(path, saved if mistake.like is None else mistake.like())
+                tree = library.load(path, saved if mistake.like is None else mistake.like())
         except Exception as e:  # noqa: BLE001  (whatever is raised is the outcome)
             name, text = type(e).__name__, normalised(_message(e), folder)
             return Outcome("", f"{said}{name}: {text}") if said else Outcome(name, text)
-        return Outcome("", said + returned(found, saved))
+        return Outcome("", said + returned(tree, saved))
 
 
 def why_not(surroundings: Surroundings) -> str:
-    """Why this machine does not have them; "" where it does."""
+    """Return the reason why this machine cannot provide the surroundings, or ""."""
     if surroundings.unprivileged and os.geteuid() == 0 and not shutil.which("setpriv"):
         return "root is let in everywhere, and there is no setpriv"
     if surroundings.full_disk:
@@ -82,7 +82,7 @@ def _namespace() -> list[str]:
 
 
 def _apart(surroundings: Surroundings, title: str, name: str, folder: Path) -> Outcome:
-    """As `attempt`, in a process of its own."""
+    """Run `attempt` in its own process."""
     command = [sys.executable, "-m", "demo.mistakes.apart", title, name, str(folder)]
     if surroundings.full_disk:
         command = [*_namespace(), "sh", "-c", _MOUNT, str(folder), *command]
@@ -111,7 +111,7 @@ def _path(name: str, folder: Path) -> Path:
 
 @contextmanager
 def _in(folder: Path) -> Iterator[None]:
-    """There, so that a relative path means what lies there; warnings are no outcome."""
+    """Change to a folder, so that relative paths refer to it, and ignore warnings."""
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -133,7 +133,7 @@ def _message(error: BaseException) -> str:
 
 
 def normalised(text: str, folder: Path) -> str:
-    """Without what is another at every run: folders, addresses, unique names, orders of sets."""
+    """Return the text without parts that differ in every run, such as folders and addresses."""
     for place in (folder, _ROOT):
         text = text.replace(f"{place}/", "").replace(str(place), ".")
     text = re.sub(r"0x[0-9a-f]{6,}", "0x…", text)
@@ -143,5 +143,5 @@ def normalised(text: str, folder: Path) -> str:
     return re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE).strip()
 
 
-def _in_order(found: re.Match[str]) -> str:
-    return "{" + ", ".join(sorted(found[1].split(", "))) + "}"
+def _in_order(match: re.Match[str]) -> str:
+    return "{" + ", ".join(sorted(match[1].split(", "))) + "}"

@@ -1,4 +1,4 @@
-"""Calls and arguments that are not what they were taken for."""
+"""The mistakes of wrong calls and arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["CALLS"]
 
 
 def _only_cordwood(act: Act, why: str) -> Mapping[str, Act | str]:
-    """An attempt with cordwood alone, and why there is none with the others."""
+    """Return an attempt with cordwood only, and the reason why the others have none."""
     return {"cordwood": act, **{name: why for name in LIBRARIES if name != "cordwood"}}
 
 

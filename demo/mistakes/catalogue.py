@@ -1,4 +1,4 @@
-"""All mistakes, in the order in which docs/mistakes.md shows them."""
+"""The table of all mistakes, in the order of docs/mistakes.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints that are not whole."""
+"""The mistakes with damaged or incomplete checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints that do not fit what they are loaded into."""
+"""The mistakes with checkpoints that do not match the tree they are loaded into."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["FITS"]
 
 
 class Adam(NamedTuple):
-    """An optimizer's state, as it was when it was saved."""
+    """An optimizer's state at the time of the save."""
 
     mu: Any
     nu: Any
 
 
 class AdamW(NamedTuple):
-    """The same, after somebody has added a field."""
+    """The same state with an additional field."""
 
     mu: Any
     nu: Any

@@ -1,4 +1,4 @@
-"""Trees that cannot be saved as they are."""
+"""The mistakes with trees that cannot be saved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["LEAVES"]
 
 
 def activation(x: Any) -> Any:
-    """A leaf that is no value."""
+    """A leaf that is not a value."""
     return x
 
 

@@ -1,4 +1,4 @@
-"""The libraries, each by the calls that its documentation shows first."""
+"""The libraries, each with the calls that its documentation shows first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["LIBRARIES", "Library", "orbax_load", "orbax_save"]
 
 
 class Library(NamedTuple):
-    """One library: what it is called, and how it saves and loads."""
+    """One library: its name, and its calls that save and load."""
 
     title: str
     distribution: str
@@ -32,13 +32,13 @@ class Library(NamedTuple):
 
 
 def orbax_save(path: Path, tree: Any) -> None:
-    """As Orbax's guide does it."""
+    """Save with the calls of Orbax's guide."""
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(path, tree)
 
 
 def orbax_load(path: Path, like: Any) -> Any:
-    """Into a tree of arrays, or of shapes and dtypes."""
+    """Load into a tree of arrays, or of shapes and dtypes."""
     with ocp.StandardCheckpointer() as checkpointer:
         return checkpointer.restore(path, like)
 

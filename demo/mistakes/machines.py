@@ -1,4 +1,4 @@
-"""Disks, rights and devices that are not as they were thought to be."""
+"""The mistakes with disks, rights and devices."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _spec(axis: str) -> Any:
 
 
 def _put(name: str, axis: str) -> Act:
-    """What users of a library without shardings do."""
+    """Return the calls that users of a library without shardings make."""
 
     def act(path: Path) -> Any:
         tree = LIBRARIES[name].load(path, _seven_rows())

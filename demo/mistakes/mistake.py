@@ -1,4 +1,4 @@
-"""A mistake: what is saved, what happens to it, and how it is asked for."""
+"""A mistake: the saved tree, the change to the checkpoint, and the load."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ import jax.numpy as jnp
 
 __all__ = ["NOT_ASKED", "Act", "Mistake", "Outcome", "Surroundings", "state"]
 
-Tree = Callable[[], Any]  # made when it is needed: jax is slow to import
-Act = Callable[[Path], Any]  # given what the library was asked to save to
+Tree = Callable[[], Any]  # called when the tree is needed: jax is slow to import
+Act = Callable[[Path], Any]  # called with the path that the library saved to
 
-NOT_ASKED = "—"  # of a library that the mistake cannot be made with
+NOT_ASKED = "—"  # for a library in which the mistake is impossible
 
 
 class Surroundings(NamedTuple):
-    """A process of its own for the attempt."""
+    """The requirements of an attempt that needs its own process."""
 
     devices: int | None = None
-    full_disk: bool = False  # what lies in the folder is gone there; a disk of 1 MiB is in place
-    unprivileged: bool = False  # root would be let in
+    full_disk: bool = False  # the folder is empty, on a disk of 1 MiB
+    unprivileged: bool = False  # root could access everything
 
 
 class Mistake(NamedTuple):
-    """One mistake. The attempt that is judged is a load, or the save where `act` is that.
+    """One mistake. The attempt is a load, or the save if `saves` is true.
 
-    Without anything else, each library saves `saved` and loads it into `like`.
+    By default each library saves `saved` and loads it into `like`.
     """
 
     title: str
     how: str
     saved: Tree | None = None  # None: `state`, the same for all
-    like: Tree | None = None  # None: what was saved
-    saves: bool = False  # whether the save is the mistake
-    change: Mapping[str, Act] | Act | None = None  # done to what was saved, before the attempt
-    acts: Mapping[str, Act | str] = {}  # other attempts; a text says why there is none
+    like: Tree | None = None  # None: the saved tree
+    saves: bool = False  # True if the save is the mistake
+    change: Mapping[str, Act] | Act | None = None  # applied to the checkpoint before the attempt
+    acts: Mapping[str, Act | str] = {}  # other attempts, or the reason why there is none
     surroundings: Surroundings | None = None
 
 
 class Outcome(NamedTuple):
-    """What a library did: an error, or what it gave back, or why it was not asked."""
+    """The outcome: an error, the returned tree, or the reason why there was no attempt."""
 
-    error: str  # the name of its class; "": none
+    error: str  # the name of its class; "" without an error
     text: str
 
 
 def state() -> dict[str, Any]:
-    """What is saved where it does not matter: two arrays and a number."""
+    """Return the default tree to save: two arrays and a number."""
     kernel = jax.random.uniform(jax.random.key(0), (64, 128))
     return {"dense": {"kernel": kernel, "bias": jnp.zeros(128)}, "step": jnp.array(7)}

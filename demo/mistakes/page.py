@@ -1,4 +1,4 @@
-"""docs/mistakes.md, from the outcomes that were recorded."""
+"""The page docs/mistakes.md, made from the recorded outcomes."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ cordwood says, and with what the others say where they are of these versions.
 
 
 class Record(NamedTuple):
-    """What every library did, by the titles of the mistakes and the names of the libraries."""
+    """The outcomes of all libraries, by title of the mistake and name of the library."""
 
     versions: Mapping[str, str]
     outcomes: Mapping[str, Mapping[str, Outcome]]
 
 
 def read_record() -> Record:
-    """What was recorded last."""
-    found = json.loads(_RECORD.read_text())
+    """Return the last record."""
+    record = json.loads(_RECORD.read_text())
     outcomes = {
         title: {name: Outcome(*outcome) for name, outcome in row.items()}
-        for title, row in found["outcomes"].items()
+        for title, row in record["outcomes"].items()
     }
-    return Record(found["versions"], outcomes)
+    return Record(record["versions"], outcomes)
 
 
 def write_record(record: Record) -> None:
-    """Record it, and write the page."""
+    """Write the record and the page."""
     text = json.dumps(record._asdict(), indent=1, ensure_ascii=False)
     _RECORD.write_text(text + "\n")
     PAGE.write_text(as_markdown(record))
 
 
 def cut(outcome: Outcome) -> Outcome:
-    """As it is printed: of a long message the beginning."""
+    """Return an outcome as printed: a long message is cut off."""
     lines = outcome.text.split("\n")
     shown = [
         line if len(line) <= _MAX_COLUMNS else f"{line[:_MAX_COLUMNS]}…"
@@ -66,7 +66,7 @@ def cut(outcome: Outcome) -> Outcome:
 
 
 def as_markdown(record: Record) -> str:
-    """The whole page."""
+    """Return the whole page."""
     lines = _HEAD.splitlines()
     for name, library in LIBRARIES.items():
         lines.append(f"- {library.title} {record.versions[name]}: {library.calls}")
@@ -89,18 +89,18 @@ def _cell(outcome: Outcome) -> str:
 
 
 def _section(mistake: Mistake, row: Mapping[str, Outcome]) -> list[str]:
-    told = {name: row[name] for name in LIBRARIES if row[name].error != NOT_ASKED}
+    tried = {name: row[name] for name in LIBRARIES if row[name].error != NOT_ASKED}
     lines = [f"### {mistake.title}", "", f"{mistake.how[:1].upper()}{mistake.how[1:]}.", ""]
-    for name in [name for name in LIBRARIES if name not in told]:
+    for name in [name for name in LIBRARIES if name not in tried]:
         lines += [f"{LIBRARIES[name].title} {row[name].text}.", ""]
     lines.append("```text")
-    for i, (name, outcome) in enumerate(told.items()):
+    for i, (name, outcome) in enumerate(tried.items()):
         what = outcome.error or "no error"
         lines += [*[""][: min(i, 1)], f"{LIBRARIES[name].title}: {what}: {outcome.text}"]
     return [*lines, "```"]
 
 
 def _anchor(title: str) -> str:
-    """As GitHub makes it of a heading."""
+    """Return GitHub's anchor of a heading."""
     kept = "".join(c for c in title.lower() if c.isalnum() or c in " -")
     return kept.replace(" ", "-")

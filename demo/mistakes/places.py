@@ -1,4 +1,4 @@
-"""Paths at which there is something else than was thought."""
+"""The mistakes with paths that hold something else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trees in a few words."""
+"""Short descriptions of trees."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["returned"]
 _FEW = 4
 
 
-def returned(found: Any, saved: Any) -> str:
-    """What a library gave back, and whether that is what was saved.
+def returned(tree: Any, saved: Any) -> str:
+    """Describe the tree that a library returned, and say if its values differ from the saved ones.
 
     >>> returned({"a": np.ones(3, np.float32), "n": 1}, {"a": np.zeros(3, np.float32), "n": 1})
     "returns {'a': float32[3] 1 1 1, 'n': 1}, with other values than were saved"
     """
-    text = f"returns {_tree(found)}"
-    return text if _equal(found, saved) else f"{text}, with other values than were saved"
+    text = f"returns {_tree(tree)}"
+    return text if _equal(tree, saved) else f"{text}, with other values than were saved"
 
 
 def _tree(value: Any) -> str:
@@ -40,18 +40,18 @@ def _tree(value: Any) -> str:
 
 
 def _few(array: Any) -> list[Any]:
-    """The elements of an array of a few numbers."""
+    """Return the elements of an array of a few numbers, else an empty list."""
     if array.size > _FEW or array.dtype.kind not in "iuf":
         return []
     return list(np.asarray(array).ravel())
 
 
-def _equal(found: Any, saved: Any) -> bool:
-    """Of trees alike in structure; where they are not, that is seen."""
-    if isinstance(saved, dict) and isinstance(found, dict):
-        return all(_equal(found[key], saved[key]) for key in saved if key in found)
-    if isinstance(saved, (list, tuple)) and isinstance(found, (list, tuple)):
-        return all(map(_equal, found, saved))
-    if getattr(found, "shape", ()) != getattr(saved, "shape", ()):
+def _equal(tree: Any, saved: Any) -> bool:
+    """Compare the values of trees with the same structure; other differences are ignored."""
+    if isinstance(saved, dict) and isinstance(tree, dict):
+        return all(_equal(tree[key], saved[key]) for key in saved if key in tree)
+    if isinstance(saved, (list, tuple)) and isinstance(tree, (list, tuple)):
+        return all(map(_equal, tree, saved))
+    if getattr(tree, "shape", ()) != getattr(saved, "shape", ()):
         return True
-    return bool(np.all(np.asarray(found) == np.asarray(saved)))
+    return bool(np.all(np.asarray(tree) == np.asarray(saved)))
