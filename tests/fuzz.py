@@ -149,7 +149,7 @@ def folder_reader(name: str) -> Callable[[bytes], None]:
     """The same, of an input that is several files."""
     import cordwood
     from cordwood.errors import CordwoodError
-    from cordwood.formats.orbax.key_values import Database
+    from cordwood.formats.orbax.key_values import OcdbtValues
     from cordwood.storage.directory_reader import LocalDirectory
 
     def write(folder: str, data: bytes) -> None:
@@ -180,7 +180,7 @@ def folder_reader(name: str) -> Callable[[bytes], None]:
             (Path(folder) / "manifest.ocdbt").write_bytes(wrapped(MANIFEST, manifest))
             (Path(folder) / "n").write_bytes(wrapped(NODE, node))
             with LocalDirectory(folder) as directory:
-                Database(directory)
+                OcdbtValues(directory)
 
     from cordwood.dtypes import itemsize
 

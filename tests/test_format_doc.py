@@ -14,7 +14,7 @@ from cordwood.formats.numpy_files.read_npz import MAX_RATIO
 from cordwood.formats.orbax import array_reader, key_values, ocdbt
 from cordwood.formats.packs import index_file, index_item
 from cordwood.formats.safetensors import plan_save
-from cordwood.formats.safetensors.dtype_codes import CODES, stored_as
+from cordwood.formats.safetensors.dtype_codes import CODES, stored_dtype
 from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
 from cordwood.formats.zarr import array_paths, dtype_names
 from cordwood.formats.zarr import index_file as zarr_index
@@ -33,7 +33,7 @@ def test_the_dtype_table_is_the_one_in_the_code() -> None:
     rows = re.findall(r"^\| (\w+) \| (\d+) \| ([^|]+) \| (\w+) \|$", TEXT, re.MULTILINE)
     expected = []
     for row in DTYPES.values():
-        stored = stored_as(row.name)
+        stored = stored_dtype(row.name)
         code = f"{stored.code}, shape + {list(stored.extra)}" if stored.extra else stored.code
         expected.append((row.name, str(row.itemsize), code, row.name))
     assert rows == expected

@@ -18,8 +18,8 @@ import numpy as np
 from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.formats.flax_msgpack.plan_save import plan_save
 from cordwood.formats.flax_msgpack.read_index import read_index
-from cordwood.formats.flax_msgpack.restore_values import restore as restore_state
-from cordwood.formats.flax_msgpack.value_size import Outline
+from cordwood.formats.flax_msgpack.restore_values import restore_state
+from cordwood.formats.flax_msgpack.value_size import ValueSize
 from cordwood.io.gc_pause import gc_paused
 from cordwood.io.lazy_array import LazyArray
 from cordwood.plan.file_plan import FilePlan, LiteralBytes
@@ -280,7 +280,7 @@ def decompress_bytes(data: Encoded, *, max_bytes: int | None = None) -> bytes:
 
 
 def _decompressed(
-    data: Encoded, max_bytes: int | None, outline: Outline | None = None
+    data: Encoded, max_bytes: int | None, outline: ValueSize | None = None
 ) -> memoryview:
     from cordwood.formats.compressed.decompress import decompress
     from cordwood.storage.open_files import MemoryFile
@@ -299,7 +299,7 @@ def from_compressed_bytes(
     target: Any, compressed_data: Encoded, *, max_bytes: int | None = None
 ) -> Any:
     """Return what `from_bytes` gives for the bytes of a gzip stream; see `decompress_bytes`."""
-    return from_bytes(target, _decompressed(compressed_data, max_bytes, Outline()))
+    return from_bytes(target, _decompressed(compressed_data, max_bytes, ValueSize()))
 
 
 def validate_serializable(pytree: Any) -> tuple[bool, list[str]]:

@@ -165,7 +165,7 @@ def test_the_limit_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix
     source = tmp_path / f"a{suffix}"
     cordwood.save(source, {"w": np.zeros(4 << 20, np.uint8)})
     module = "cordwood.formats.compressed.decompress"
-    monkeypatch.setattr(f"{module}.LEAST_LIMIT_BYTES", 1 << 20)
+    monkeypatch.setattr(f"{module}.MIN_LIMIT_BYTES", 1 << 20)
     monkeypatch.setattr(f"{module}.MAX_RATIO", 1)
     counting = CountingSystem()
     with (

@@ -177,9 +177,9 @@ def open_source(
     if row.compression is None:
         return file
     from cordwood.formats.compressed.decompress import decompress, decompress_into
-    from cordwood.formats.flax_msgpack.value_size import Outline
+    from cordwood.formats.flax_msgpack.value_size import ValueSize
 
-    outline = Outline()
+    outline = ValueSize()
     with file:
         if scratch is None:
             return decompress(

@@ -18,7 +18,7 @@ SUFFIXES = [".msgpack.gz", ".msgpack.zst"]
 @pytest.fixture
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     module = "cordwood.formats.compressed.decompress"
-    monkeypatch.setattr(f"{module}.LEAST_LIMIT_BYTES", 1 << 20)
+    monkeypatch.setattr(f"{module}.MIN_LIMIT_BYTES", 1 << 20)
     monkeypatch.setattr(f"{module}.MAX_RATIO", 1)
 
 

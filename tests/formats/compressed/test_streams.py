@@ -21,7 +21,7 @@ from cordwood.formats.compressed.decompress import (
     decompress_into,
     default_limit,
 )
-from cordwood.formats.flax_msgpack.value_size import Outline
+from cordwood.formats.flax_msgpack.value_size import ValueSize
 from cordwood.storage.open_files import MemoryFile
 from cordwood.testing import strategies as some
 from tests.memory import traced_memory
@@ -222,7 +222,7 @@ def test_what_follows_the_value_is_bounded(kind: str, told: bool) -> None:
             MemoryFile(stream, "x"),
             kind,
             max_bytes=None,
-            outline=Outline(),
+            outline=ValueSize(),
             slack_bytes=2 * MIB,
         )
     assert steps.size_bytes <= 8 * MIB
@@ -240,7 +240,7 @@ def test_a_frame_that_tells_less_than_what_it_holds_is_refused_at_once() -> None
     assert len(stream) < 132_000
     steps = Steps()
     with pytest.raises(CompressedDataError, match="truncated or damaged"):
-        decompress_into(steps, MemoryFile(stream), "zst", max_bytes=None, outline=Outline())
+        decompress_into(steps, MemoryFile(stream), "zst", max_bytes=None, outline=ValueSize())
     assert steps.size_bytes <= 4 * MIB
 
 
@@ -252,17 +252,17 @@ def test_frames_that_do_not_tell_their_size_may_grow_less() -> None:
     stream = b"\x28\xb5\x2f\xfd\x00\x58" + first + blocks * 32_000 + b"\x01\0\0"
     steps = Steps()
     with pytest.raises(LimitError, match=f"more than {256 * MIB} bytes; pass max_bytes"):
-        decompress_into(steps, MemoryFile(stream), "zst", max_bytes=None, outline=Outline())
+        decompress_into(steps, MemoryFile(stream), "zst", max_bytes=None, outline=ValueSize())
     assert steps.size_bytes <= 256 * MIB
     with pytest.raises(LimitError, match=f"more than {5 * MIB} bytes; pass max_bytes"):
-        decompress_into(Steps(), MemoryFile(stream), "zst", max_bytes=5 * MIB, outline=Outline())
-    decompress_into(Steps(), MemoryFile(stream), "zst", max_bytes=5 << 30, outline=Outline())
+        decompress_into(Steps(), MemoryFile(stream), "zst", max_bytes=5 * MIB, outline=ValueSize())
+    decompress_into(Steps(), MemoryFile(stream), "zst", max_bytes=5 << 30, outline=ValueSize())
 
 
 @given(tree=some.trees("msgpack"), sizes=st.lists(st.integers(1, 40), min_size=1))
 def test_an_outline_tells_the_size(tree: object, sizes: list[int]) -> None:
     data = msgpack.to_bytes(tree)
-    outline = Outline()
+    outline = ValueSize()
     at = 0
     for size in [*sizes, len(data)]:
         outline.feed(data[at : at + size])
@@ -296,7 +296,7 @@ def test_many_short_streams_are_not_read_again_and_again(kind: str) -> None:
 
 def test_an_outline_ends_where_it_cannot_go_on() -> None:
     for data, most in ((b"\x92\xc1\xc1", 9), (b"\xdc\xff\xff" + bytes(20), 9)):
-        outline = Outline(max_headers=most)
+        outline = ValueSize(max_headers=most)
         outline.feed(data)
         assert not outline.is_known
         assert not outline.is_whole
@@ -336,7 +336,7 @@ def test_blocks_of_every_kind() -> None:
 def test_the_limit_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_limit(1) == 4 << 30
     assert default_limit(1 << 30) == 1100 << 30
-    monkeypatch.setattr("cordwood.formats.compressed.decompress.LEAST_LIMIT_BYTES", 1000)
+    monkeypatch.setattr("cordwood.formats.compressed.decompress.MIN_LIMIT_BYTES", 1000)
     assert default_limit(1) == 1100
     bomb = packed(bytes(8 << 20), "zst")
     with pytest.raises(LimitError, match=f"decompresses to more than {1100 * len(bomb)} bytes"):

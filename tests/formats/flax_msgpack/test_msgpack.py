@@ -19,7 +19,7 @@ from cordwood import msgpack
 from cordwood.errors import LimitError
 from cordwood.formats.flax_msgpack import wire
 from cordwood.formats.flax_msgpack.read_index import read_index
-from cordwood.formats.flax_msgpack.restore_values import restore
+from cordwood.formats.flax_msgpack.restore_values import restore_state
 from cordwood.index import Inline, Leaf, Piece, Pieces, Source, Span
 from cordwood.io.write_file import write_file
 from cordwood.keypath import DictKey
@@ -64,7 +64,7 @@ _EDGES = [2**bits + offset for bits in range(64) for offset in (-1, 0, 1)]
 
 @pytest.mark.parametrize("value", [*_EDGES, *[-edge for edge in _EDGES[:-1]], 2**64 - 1])
 def test_every_length_class_of_int(value: int) -> None:
-    assert wire.int_atom(value) == library.packb(value)
+    assert wire.encode_int(value) == library.packb(value)
 
 
 @pytest.mark.parametrize("length", [0, 1, 15, 16, 31, 32, 255, 256, 65535, 65536, 70000])
@@ -281,7 +281,7 @@ def test_plan_written_and_read_by_the_engine(
         write_file(path, plan, [*map(host_array, leaves)].__getitem__)
         assert path.read_bytes() == flax.serialization.to_bytes(tree)
         with LocalFile(path) as file:
-            restored = restore(read_index(file), file.map())
+            restored = restore_state(read_index(file), file.map())
         assert_same(restored, msgpack.from_bytes(None, flax.serialization.to_bytes(tree)))
         assert_same(
             msgpack.load_from_file(tree, path),

@@ -28,7 +28,7 @@ from cordwood.errors import (
 )
 from cordwood.formats.orbax.array_reader import MAX_UNSTORED_CHUNKS
 from cordwood.formats.orbax.tree_metadata import STORES_ZEROS
-from cordwood.formats.orbax.zero_chunks import MAX_FILL_BYTES, Fill
+from cordwood.formats.orbax.zero_chunks import MAX_FILL_BYTES, ZeroChunks
 from cordwood.index import Inline
 from cordwood.io.decode_chunk import decode_chunk
 from cordwood.io.scratch_buffer import ScratchBuffer
@@ -525,10 +525,10 @@ def test_a_chunk_of_zeros_that_is_too_large(tmp_path: Path) -> None:
 def test_zeros_are_encoded_without_going_through_them(compressor: str | None) -> None:
     """The most that is accepted takes a few MiB; smaller ones decode to what they should."""
     with traced_memory() as memory:
-        Fill([], is_told=True).place(compressor, MAX_FILL_BYTES)
+        ZeroChunks([], is_told=True).place(compressor, MAX_FILL_BYTES)
     assert memory.peak_bytes < 20 << 20
     for size in (1, 131071, 131072, 131073, 1 << 20, (3 << 20) + 5):
-        fill = Fill([], is_told=True)
+        fill = ZeroChunks([], is_told=True)
         place = fill.place(compressor, size)
         codec = Codec(compressor, "C", False)
         chunk = EncodedChunk(0, 0, place.length, codec, "uint8", Scatter((size,), 1, ()))

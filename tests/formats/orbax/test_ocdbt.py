@@ -20,12 +20,12 @@ from cordwood.errors import (
     LimitError,
     TruncatedError,
 )
-from cordwood.formats.orbax.crc32c import ends_in_crc32c
-from cordwood.formats.orbax.key_values import INLINE_NAME, Database
+from cordwood.formats.orbax.crc32c import has_valid_crc32c
+from cordwood.formats.orbax.key_values import INLINE_NAME, OcdbtValues
 from cordwood.formats.orbax.ocdbt import (
     MAX_NODE_BYTES,
-    Child,
     DataFile,
+    NodeReference,
     parse_manifest,
     parse_node,
 )
@@ -44,7 +44,7 @@ def written(path: Path, values: dict[str, bytes], **config: Any) -> None:
 
 def read(path: Path) -> dict[str, bytes]:
     with LocalDirectory(path) as directory:
-        database = Database(directory)
+        database = OcdbtValues(directory)
         found = {}
         for key in database.keys:
             place = database.find(key)
@@ -89,7 +89,7 @@ def test_many_keys_in_many_nodes(tmp_path: Path) -> None:
             store.with_transaction(transaction)[key] = value
     assert read(tmp_path) == values
     with LocalDirectory(tmp_path) as directory:
-        assert 2000 < Database(directory).checked_bytes < 200_000
+        assert 2000 < OcdbtValues(directory).checked_bytes < 200_000
 
 
 def test_databases_of_several_processes_merged(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_databases_of_several_processes_merged(tmp_path: Path) -> None:
             expected |= values
     assert read(tmp_path) == expected
     with LocalDirectory(tmp_path) as directory:
-        names = [source.name for source in Database(directory).sources]
+        names = [source.name for source in OcdbtValues(directory).sources]
     assert any(name.startswith("ocdbt.process_2/d/") for name in names)
 
 
@@ -131,11 +131,11 @@ def test_numbered_manifests_are_refused(tmp_path: Path) -> None:
 
 def test_crc32c() -> None:
     """The examples of RFC 3720, B.4."""
-    assert ends_in_crc32c(bytes(32) + bytes.fromhex("aa36918a"))
-    assert ends_in_crc32c(b"\xff" * 32 + bytes.fromhex("43aba862"))
-    assert ends_in_crc32c(bytes(range(32)) + bytes.fromhex("4e79dd46"))
-    assert not ends_in_crc32c(bytes(range(32)) + bytes.fromhex("4e79dd47"))
-    assert not ends_in_crc32c(b"abc")
+    assert has_valid_crc32c(bytes(32) + bytes.fromhex("aa36918a"))
+    assert has_valid_crc32c(b"\xff" * 32 + bytes.fromhex("43aba862"))
+    assert has_valid_crc32c(bytes(range(32)) + bytes.fromhex("4e79dd46"))
+    assert not has_valid_crc32c(bytes(range(32)) + bytes.fromhex("4e79dd47"))
+    assert not has_valid_crc32c(b"abc")
 
 
 def nodes(path: Path) -> list[Path]:
@@ -171,7 +171,7 @@ def test_every_cut_of_a_node_is_noticed(tmp_path: Path, layout: str) -> None:
 def test_missing_and_short_data(tmp_path: Path) -> None:
     path = copied("v1", tmp_path)
     with LocalDirectory(path) as directory:
-        sources = Database(directory).sources
+        sources = OcdbtValues(directory).sources
     assert sources[0].name == INLINE_NAME
     name = max((s.size_bytes, s.name) for s in sources[1:])[1]
     data = (path / name).read_bytes()
@@ -361,7 +361,7 @@ def test_keys_that_grow_without_end(tmp_path: Path) -> None:
 
 def test_keys_that_begin_alike_without_end() -> None:
     node = leaf_node(*[b"%03d" % i for i in range(1000)])
-    child = Child(DataFile(b"", b"n"), 0, len(node), 0, b"k" * 1_000_000)
+    child = NodeReference(DataFile(b"", b"n"), 0, len(node), 0, b"k" * 1_000_000)
     with pytest.raises(LimitError, match="keys and paths of 1000000000 bytes in one node; exp"):
         parse_node(node, child)
 
@@ -389,7 +389,7 @@ def growing(count: int, size: int) -> bytes:
 def test_a_small_node_takes_little_memory(body: bytes, message: str) -> None:
     node = zstd_node(body)
     assert len(node) < 30_000
-    child = Child(DataFile(b"", b"n"), 0, len(node), 0, b"")
+    child = NodeReference(DataFile(b"", b"n"), 0, len(node), 0, b"")
     with traced_memory() as memory, pytest.raises(LimitError, match=message):
         parse_node(node, child)
     assert memory.peak_bytes < 2000 * len(node) + (16 << 20)

@@ -11,8 +11,8 @@ import pytest
 
 from cordwood.errors import FormatError, IncompleteCheckpointError, LimitError, PrefixError
 from cordwood.formats.orbax.key_values import INLINE_NAME
-from cordwood.formats.orbax.locate_trees import Found, look, pick
-from cordwood.formats.orbax.tree_metadata import parse_tree
+from cordwood.formats.orbax.locate_trees import OrbaxDirectory, inspect_directory, select_tree
+from cordwood.formats.orbax.tree_metadata import parse_tree_metadata
 from cordwood.index import Box, Encoded, Inline, Leaf, Pieces
 from cordwood.keypath import format_path
 from cordwood.storage.directory_reader import LocalDirectory
@@ -87,25 +87,25 @@ def tree_file(*entries: dict[str, Any], **members: Any) -> bytes:
 
 
 def test_a_list_whose_first_elements_are_missing_is_a_dict() -> None:
-    found = parse_tree(tree_file(entry(("a", 2), ("1", 1))))
+    found = parse_tree_metadata(tree_file(entry(("a", 2), ("1", 1))))
     assert found.structure == (Node("dict", 1, ("a",)), Node("dict", 1, ("1",)), LEAF)
     assert found.leaves[0].key_path == ("a", "1")
 
 
 def test_the_order_of_positions_is_theirs() -> None:
-    found = parse_tree(tree_file(*[entry((str(i), 1)) for i in (10, *range(10))]))
+    found = parse_tree_metadata(tree_file(*[entry((str(i), 1)) for i in (10, *range(10))]))
     assert [leaf.key_path for leaf in found.leaves] == [(i,) for i in range(11)]
     assert [leaf.name for leaf in found.leaves][-1] == "10"
 
 
 def test_an_empty_tree_and_a_single_leaf() -> None:
-    assert parse_tree(tree_file()).structure == (Node("dict"),)
-    assert parse_tree(tree_file(entry())).structure == (LEAF,)
-    assert parse_tree(tree_file(entry(value_type="None"))).structure == (Node("none"),)
+    assert parse_tree_metadata(tree_file()).structure == (Node("dict"),)
+    assert parse_tree_metadata(tree_file(entry())).structure == (LEAF,)
+    assert parse_tree_metadata(tree_file(entry(value_type="None"))).structure == (Node("none"),)
 
 
 def test_what_is_not_said() -> None:
-    found = parse_tree(tree_file(custom_metadata={"loss": float("nan")}))
+    found = parse_tree_metadata(tree_file(custom_metadata={"loss": float("nan")}))
     assert (found.use_ocdbt, found.use_zarr3, found.stores_zeros) == (None, None, None)
 
 
@@ -124,7 +124,7 @@ def test_rich_types_tell_tuples_from_lists() -> None:
         entry(("b", 2), ("x", 2), ("0", 1)),
         value_metadata_tree=json.dumps(rich),
     )
-    assert parse_tree(data).structure == (
+    assert parse_tree_metadata(data).structure == (
         Node("dict", 2, ("a", "b")),
         Node("tuple", 1),
         LEAF,
@@ -174,12 +174,12 @@ BAD_TREES = {
 @pytest.mark.parametrize(("data", "message"), BAD_TREES.values(), ids=BAD_TREES.keys())
 def test_a_tree_that_is_none(data: bytes, message: str) -> None:
     with pytest.raises(FormatError, match=message):
-        parse_tree(data)
+        parse_tree_metadata(data)
 
 
 def test_a_tree_that_is_too_deep() -> None:
     with pytest.raises(LimitError, match="MAX_DEPTH"):
-        parse_tree(tree_file(entry(*[("a", 2)] * (MAX_DEPTH + 1))))
+        parse_tree_metadata(tree_file(entry(*[("a", 2)] * (MAX_DEPTH + 1))))
 
 
 class Listing:
@@ -208,87 +208,89 @@ class Listing:
         raise AssertionError
 
 
-PLACES: dict[str, tuple[tuple[str, ...], Found]] = {
-    "nothing": (("a", "1/b"), Found(others=("1",))),
-    "a tree": (("_METADATA", "d/x"), Found(("",), marked=True)),
+PLACES: dict[str, tuple[tuple[str, ...], OrbaxDirectory]] = {
+    "nothing": (("a", "1/b"), OrbaxDirectory(others=("1",))),
+    "a tree": (("_METADATA", "d/x"), OrbaxDirectory(("",), marked=True)),
     "version 1": (
         ("_CHECKPOINT_METADATA", "state/_METADATA", "metrics/metrics"),
-        Found(("state",), ("metrics",), marked=True),
+        OrbaxDirectory(("state",), ("metrics",), marked=True),
     ),
     "items whose names are numbers": (
         ("_CHECKPOINT_METADATA", "1/_METADATA", "2/_METADATA"),
-        Found(("1", "2"), marked=True),
+        OrbaxDirectory(("1", "2"), marked=True),
     ),
-    "items of an older Orbax": (("default/_METADATA",), Found(("default",))),
+    "items of an older Orbax": (("default/_METADATA",), OrbaxDirectory(("default",))),
     "steps": (
         ("9/_CHECKPOINT_METADATA", "10/_CHECKPOINT_METADATA", "logs/x", "11/notes"),
-        Found(others=("11", "logs"), steps=("9", "10")),
+        OrbaxDirectory(others=("11", "logs"), steps=("9", "10")),
     ),
     "steps of an older Orbax": (
         ("step_9/default/_METADATA", "step_10/_METADATA", "best/default/_METADATA"),
-        Found(others=("best",), steps=("step_9", "step_10")),
+        OrbaxDirectory(others=("best",), steps=("step_9", "step_10")),
     ),
     "items that end in a digit": (
         ("model1/_METADATA", "layer-2/_METADATA", "v1.5/_METADATA"),
-        Found(("layer-2", "model1", "v1.5")),
+        OrbaxDirectory(("layer-2", "model1", "v1.5")),
     ),
     "steps, one unfinished": (
         ("1/_CHECKPOINT_METADATA", "2.orbax-checkpoint-tmp/x", "3.orbax-checkpoint-tmp-17/x"),
-        Found(steps=("1",), unfinished=("2.orbax-checkpoint-tmp", "3.orbax-checkpoint-tmp-17")),
+        OrbaxDirectory(
+            steps=("1",), unfinished=("2.orbax-checkpoint-tmp", "3.orbax-checkpoint-tmp-17")
+        ),
     ),
     "an item that was not finished": (
         ("_CHECKPOINT_METADATA", "default.orbax-checkpoint-tmp/_METADATA"),
-        Found(unfinished=("default.orbax-checkpoint-tmp",), marked=True),
+        OrbaxDirectory(unfinished=("default.orbax-checkpoint-tmp",), marked=True),
     ),
 }
 
 
 @pytest.mark.parametrize(("paths", "expected"), PLACES.values(), ids=PLACES.keys())
-def test_what_lies_in_a_directory(paths: tuple[str, ...], expected: Found) -> None:
-    assert look(Listing(*paths)) == expected
-    assert expected.anything == (expected != Found(others=("1",)))
+def test_what_lies_in_a_directory(paths: tuple[str, ...], expected: OrbaxDirectory) -> None:
+    assert inspect_directory(Listing(*paths)) == expected
+    assert expected.anything == (expected != OrbaxDirectory(others=("1",)))
 
 
 def test_which_tree_is_meant() -> None:
-    one, two = Found(("state",), ("metrics",)), Found(("a", "b"), ("m",))
-    assert pick(Found(("",)), None, name="c") == ""
-    assert pick(Found(("",)), "", name="c") == ""
-    assert pick(one, None, name="c") == "state"
-    assert pick(two, "b", name="c") == "b"
+    one, two = OrbaxDirectory(("state",), ("metrics",)), OrbaxDirectory(("a", "b"), ("m",))
+    assert select_tree(OrbaxDirectory(("",)), None, name="c") == ""
+    assert select_tree(OrbaxDirectory(("",)), "", name="c") == ""
+    assert select_tree(one, None, name="c") == "state"
+    assert select_tree(two, "b", name="c") == "b"
     with pytest.raises(
         PrefixError, match=r"c: No prefix specified. Available prefixes: \['a', 'b'"
     ):
-        pick(two, None, name="c")
+        select_tree(two, None, name="c")
     with pytest.raises(PrefixError, match=r"c: Prefix 'x' not found. Available: \['a', 'b'\]"):
-        pick(two, "x", name="c")
+        select_tree(two, "x", name="c")
     with pytest.raises(
         PrefixError, match=r"the item 'm' is no tree, and no tree. Trees: \['a', 'b'\]"
     ):
-        pick(two, "m", name="c")
+        select_tree(two, "m", name="c")
     with pytest.raises(PrefixError, match="It is one tree, without items; leave the prefix out"):
-        pick(Found(("",)), "x", name="c")
+        select_tree(OrbaxDirectory(("",)), "x", name="c")
 
 
 def test_what_is_no_checkpoint() -> None:
-    steps = Found(steps=tuple(map(str, range(30))))
+    steps = OrbaxDirectory(steps=tuple(map(str, range(30))))
     with pytest.raises(
         IncompleteCheckpointError,
         match=r"run/ is no checkpoint, but holds the steps 10 more, 10, .* of a run: load .*run/29",
     ):
-        pick(steps, None, name="run/")
+        select_tree(steps, None, name="run/")
     for name in ("c.orbax-checkpoint-tmp", "c.orbax-checkpoint-tmp-12/"):
         with pytest.raises(IncompleteCheckpointError, match="did not finish this save; load an"):
-            pick(Found(("",)), None, name=name)
-    unfinished = Found(unfinished=("1.orbax-checkpoint-tmp",))
+            select_tree(OrbaxDirectory(("",)), None, name=name)
+    unfinished = OrbaxDirectory(unfinished=("1.orbax-checkpoint-tmp",))
     with pytest.raises(IncompleteCheckpointError, match=r"finished, but 1.orbax-checkpoint-tmp: l"):
-        pick(unfinished, None, name="c")
-    linked = Found(links=("state",), marked=True)
+        select_tree(unfinished, None, name="c")
+    linked = OrbaxDirectory(links=("state",), marked=True)
     with pytest.raises(
         FormatError, match=r"state: symbolic links are not followed; copy the check"
     ):
-        pick(linked, None, name="c")
+        select_tree(linked, None, name="c")
     with pytest.raises(FormatError, match=r"c: expected _METADATA, .* found metrics: it holds no"):
-        pick(Found(others=("metrics",), marked=True), None, name="c")
+        select_tree(OrbaxDirectory(others=("metrics",), marked=True), None, name="c")
 
 
 def test_directories_that_may_not_be_read_are_passed_over(
@@ -305,7 +307,9 @@ def test_directories_that_may_not_be_read_are_passed_over(
 
     monkeypatch.setattr("cordwood.storage.directory_reader.open_beneath", refused)
     with LocalDirectory(tmp_path) as directory:
-        assert look(directory) == Found(others=("7", "lost+found"), steps=("8",))
+        assert inspect_directory(directory) == OrbaxDirectory(
+            others=("7", "lost+found"), steps=("8",)
+        )
         with pytest.raises(PermissionError, match=f"'{tmp_path}/7/x'"):
             directory.has("7/x")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import FormatError
-from cordwood.formats.safetensors.fast_header import read_compact
+from cordwood.formats.safetensors.fast_header import read_fast_header
 from cordwood.formats.safetensors.read_index import read_index
 from cordwood.formats.safetensors.tensor_table import Tensors, tensor_table
 from cordwood.storage.open_files import MemoryFile
@@ -36,7 +36,7 @@ def careful(text: str) -> Tensors | None:
 
 def quick(text: str) -> Tensors | None:
     raw = with_header(text)
-    found = read_compact(text, len(raw), len(raw) + len(DATA))
+    found = read_fast_header(text, len(raw), len(raw) + len(DATA))
     return None if found is None else found.tensors
 
 

@@ -229,7 +229,7 @@ def test_a_directory_is_looked_at_for_orbax_once_for_each_question(
 
     def look(directory: Any) -> Any:
         looks.append(directory.name)
-        return locate_trees.look(directory)
+        return locate_trees.inspect_directory(directory)
 
     monkeypatch.setattr("cordwood.formats.orbax.open.look", look)
     cordwood.load(path)

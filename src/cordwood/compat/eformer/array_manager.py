@@ -51,7 +51,7 @@ class ArrayManager(Protocol):
     def wait_until_finished(self) -> None: ...
 
 
-def save_managed(
+def save_with_manager(
     path: str,
     item: Draft,
     manager: ArrayManager,
@@ -154,7 +154,9 @@ def _finish(item: Draft, written: Sequence[Sequence[WrittenFile]]) -> dict[str, 
     return finish_item(item.plan, sizes, digests, item.metadata)
 
 
-def load_managed(item: OpenItem, targets: Sequence[Target], manager: ArrayManager) -> list[Any]:
+def load_with_manager(
+    item: OpenItem, targets: Sequence[Target], manager: ArrayManager
+) -> list[Any]:
     """The values of the targets: jax arrays by a manager, after their files are checked."""
     check_x64(item.directory.name, targets)
     theirs = [i for i, target in enumerate(targets) if _can_load(target)]

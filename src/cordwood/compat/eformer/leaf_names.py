@@ -12,7 +12,7 @@ from cordwood.index import Index
 from cordwood.keypath import KeyPath, format_path
 from cordwood.tree.jax_order import jax_order
 
-Steps = tuple[str, ...]
+KeySteps = tuple[str, ...]
 
 
 def leaf_order(index: Index) -> list[int]:
@@ -20,15 +20,15 @@ def leaf_order(index: Index) -> list[int]:
     return jax_order(index.structure) if index.naming == "exact" else list(range(len(index.leaves)))
 
 
-def leaf_steps(index: Index, prefix: str) -> list[Steps]:
+def leaf_steps(index: Index, prefix: str) -> list[KeySteps]:
     """For each leaf the keys under which eFormer's loader would put it.
 
     Those of the directory's path below the prefix: dots and slashes divide keys. A leaf that
     does not lie there keeps its own keys.
     """
-    found: list[Steps] = [()] * len(index.leaves)
-    taken: set[Steps] = set()
-    above: set[Steps] = set()
+    found: list[KeySteps] = [()] * len(index.leaves)
+    taken: set[KeySteps] = set()
+    above: set[KeySteps] = set()
     for i in leaf_order(index):
         path = index.leaves[i].key_path
         steps = _ordinary(path, prefix)
@@ -40,7 +40,7 @@ def leaf_steps(index: Index, prefix: str) -> list[Steps]:
     return found
 
 
-def _ordinary(path: KeyPath, prefix: str) -> Steps:
+def _ordinary(path: KeyPath, prefix: str) -> KeySteps:
     if not path:  # the tree is one leaf: it lies in the directory of the prefix itself
         return tuple(prefix.replace("/", ".").split(".")) if prefix else ("", "")
     ordinary = ordinary_path(dotted_name(path))
@@ -49,7 +49,7 @@ def _ordinary(path: KeyPath, prefix: str) -> Steps:
     return tuple(ordinary.split("/"))
 
 
-def nest(steps: Sequence[Steps], values: Sequence[Any], *, name: str) -> dict[str, Any]:
+def nest_by_steps(steps: Sequence[KeySteps], values: Sequence[Any], *, name: str) -> dict[str, Any]:
     """Nested dicts with the values at these keys.
 
     Raises MismatchError where two leaves have one place, or one lies within another.
@@ -67,7 +67,7 @@ def nest(steps: Sequence[Steps], values: Sequence[Any], *, name: str) -> dict[st
     return tree
 
 
-def _clash(name: str, path: Steps) -> MismatchError:
+def _clash(name: str, path: KeySteps) -> MismatchError:
     return MismatchError(
         f"{name}: {'.'.join(path)!r:.200} is the place of two leaves in a dict of strings; pass "
         "like=, or use cordwood.load, which keeps all keys as they are"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cordwood.compat.eformer.leaf_names import Steps
+from cordwood.compat.eformer.leaf_names import KeySteps
 from cordwood.errors import MismatchError
 from cordwood.loading.leaf_target import Target
 from cordwood.sharding.partition_rules import Rules, match_rule
@@ -16,9 +16,9 @@ _PLACED = frozenset({"jax", "prng_key"})
 _MAX_LINES = 20
 
 
-def with_shardings(
+def apply_shardings(
     targets: Sequence[Target],
-    names: Sequence[Steps],
+    names: Sequence[KeySteps],
     *,
     mesh: Any,
     rules: Rules | None,
@@ -137,7 +137,7 @@ def _sharding(
     return given, layout
 
 
-def as_asked(value: Any, layout: Any) -> Any:
+def apply_layout(value: Any, layout: Any) -> Any:
     """An array in the layout in memory that a jax Format asks for."""
     import jax
 

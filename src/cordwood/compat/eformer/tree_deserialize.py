@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cordwood.compat.eformer.array_manager import ArrayManager, load_managed
-from cordwood.compat.eformer.leaf_names import leaf_order, leaf_steps, nest
-from cordwood.compat.eformer.leaf_shardings import as_asked, with_shardings
+from cordwood.compat.eformer.array_manager import ArrayManager, load_with_manager
+from cordwood.compat.eformer.leaf_names import leaf_order, leaf_steps, nest_by_steps
+from cordwood.compat.eformer.leaf_shardings import apply_layout, apply_shardings
 from cordwood.compat.eformer.path_types import local_path
 from cordwood.formats.zarr.open import OpenItem, open_item
 from cordwood.index import ARRAY_KINDS
@@ -118,7 +118,7 @@ def _load(
         rank = {i: n for n, i in enumerate(order)}
         order = sorted(range(len(found)), key=lambda n: rank[found[n]])
         targets, rebuild = fitted.targets, fitted.rebuild
-    placed, formats = with_shardings(
+    placed, formats = apply_shardings(
         targets, steps, mesh=mesh, rules=rules, shardings=shardings, like=like is not None
     )
     values: list[Any] = [None] * len(placed)
@@ -128,7 +128,7 @@ def _load(
         batch = arrays[start : start + size]
         loaded = _values(item, [placed[i] for i in batch], manager)
         for n, i in enumerate(batch):
-            value = as_asked(loaded[n], formats[i]) if i in formats else loaded[n]
+            value = apply_layout(loaded[n], formats[i]) if i in formats else loaded[n]
             loaded[n] = None  # the callback may let go of it
             values[i] = callback(value, ".".join(steps[i]))
             del value
@@ -137,12 +137,14 @@ def _load(
         values[i] = value
     if rebuild is not None:
         return rebuild(values)
-    return nest([steps[i] for i in order], [values[i] for i in order], name=item.directory.name)
+    return nest_by_steps(
+        [steps[i] for i in order], [values[i] for i in order], name=item.directory.name
+    )
 
 
 def _values(item: OpenItem, targets: Sequence[Target], manager: ArrayManager | None) -> list[Any]:
     if manager is not None:
-        return load_managed(item, targets, manager)
+        return load_with_manager(item, targets, manager)
     return restore(
         item.stored,
         item.files,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cordwood.api.participants import rendezvous_for
-from cordwood.compat.eformer.array_manager import ArrayManager, save_managed
+from cordwood.compat.eformer.array_manager import ArrayManager, save_with_manager
 from cordwood.compat.eformer.path_types import local_path
 from cordwood.formats.directory_formats import ZARR
 from cordwood.formats.zarr.plan_tree import draft
@@ -81,7 +81,7 @@ def tree_serialize_leaves(
                 rendezvous=rendezvous,
             )
             if manager is not None:
-                save_managed(path, item, manager, callback, rendezvous)
+                save_with_manager(path, item, manager, callback, rendezvous)
                 return
             save_draft(path, item, item.snapshot.leaves.__getitem__, rendezvous)
     if rendezvous.index == 0:

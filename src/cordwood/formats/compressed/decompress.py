@@ -14,8 +14,10 @@ from cordwood.io.growable_buffer import GrowableBuffer
 from cordwood.storage.open_files import MemoryFile, ReadableFile
 
 MAX_RATIO = 1100  # of deflate, at most 1032
-LEAST_LIMIT_BYTES = 4 << 30  # what any stream may grow to, however small it is
-UNTOLD_LIMIT_BYTES = 256 << 20  # the same, of zstd frames whose headers do not tell their size
+MIN_LIMIT_BYTES = 4 << 30  # what any stream may grow to, however small it is
+UNKNOWN_SIZE_LIMIT_BYTES = (
+    256 << 20
+)  # the same, of zstd frames whose headers do not tell their size
 SLACK_BYTES = 64 << 20  # up to which a stream may be other than what it holds tells
 
 _PIECE_BYTES = 256 << 10
@@ -29,7 +31,7 @@ class CompressedDataError(CorruptionError, FormatError, gzip.BadGzipFile):
 
 def default_limit(compressed_bytes: int) -> int:
     """How far a stream of that size may grow where the caller sets no limit."""
-    return max(LEAST_LIMIT_BYTES, MAX_RATIO * compressed_bytes)
+    return max(MIN_LIMIT_BYTES, MAX_RATIO * compressed_bytes)
 
 
 class Sink(Protocol):
@@ -44,7 +46,7 @@ class Sink(Protocol):
     def append(self, data: bytes) -> None: ...
 
 
-class Outline(Protocol):
+class SizeReader(Protocol):
     """The size of what a stream holds, as far as what has arrived of it tells."""
 
     @property
@@ -66,7 +68,7 @@ def decompress(
     kind: str,
     *,
     max_bytes: int | None,
-    outline: Outline | None = None,
+    outline: SizeReader | None = None,
     read_once: bool = False,
 ) -> MemoryFile:
     """Return what a compressed file holds, in memory, its checksums checked.
@@ -93,7 +95,7 @@ def decompress_into(
     kind: str,
     *,
     max_bytes: int | None,
-    outline: Outline | None = None,
+    outline: SizeReader | None = None,
     slack_bytes: int = SLACK_BYTES,
 ) -> int:
     """Append what a compressed file holds, a few MiB at a time, its checksums checked.
@@ -133,12 +135,12 @@ def decompress_into(
                 f"{name}: byte {pos}: expected a {codec.name} stream, found {head.hex()}"
             )
         size_before = out.size_bytes
-        frame = zstd_frames.frame_at(file, pos)
+        frame = zstd_frames.read_frame_header(file, pos)
         frame_limit, told = limit, None
         if frame is not None and frame.size_bytes is not None:
             _require_room(size_before + frame.size_bytes, limit, name)
             out.reserve(frame.size_bytes)
-            if outline is not None and zstd_frames.end_of(file, pos, frame) >= end:
+            if outline is not None and zstd_frames.frame_end(file, pos, frame) >= end:
                 told = size_before + frame.size_bytes
                 if told <= slack_bytes:
                     outline = None  # there is nothing to save
@@ -153,7 +155,7 @@ def decompress_into(
 
 def _untold_limit(compressed_bytes: int) -> int:
     """Return how far a stream of that size may grow whose frames do not tell their size."""
-    return max(min(UNTOLD_LIMIT_BYTES, LEAST_LIMIT_BYTES), MAX_RATIO * compressed_bytes)
+    return max(min(UNKNOWN_SIZE_LIMIT_BYTES, MIN_LIMIT_BYTES), MAX_RATIO * compressed_bytes)
 
 
 class _Room(NamedTuple):
@@ -162,7 +164,7 @@ class _Room(NamedTuple):
     out: Sink
     name: str  # of the file, for errors
     limit: int  # of all frames
-    outline: Outline | None
+    outline: SizeReader | None
     slack_bytes: int
     told: int | None  # the size of all frames together, where this is the last and tells its own
 
@@ -216,7 +218,7 @@ def _codec(kind: str) -> _Codec:
     if kind == "zst":
         import zstandard
 
-        return _Codec("zstd", zstd_frames.begins, _new_zstd, _feed_zstd, zstandard.ZstdError)
+        return _Codec("zstd", zstd_frames.is_zstd_magic, _new_zstd, _feed_zstd, zstandard.ZstdError)
     raise ValueError(f'expected "gz" or "zst", found {kind!r}')
 
 
@@ -249,7 +251,7 @@ def _expand_frame(
 ) -> int:
     """Append what a frame holds; return the offset after it."""
     pos, decoder = start, codec.decoder()
-    pieces = _pieces(file, start) if frame is None else zstd_frames.pieces(file, start, frame)
+    pieces = _pieces(file, start) if frame is None else zstd_frames.read_frame(file, start, frame)
     try:
         for piece in pieces:
             for data in codec.feed(decoder, piece):

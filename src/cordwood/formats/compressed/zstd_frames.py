@@ -24,12 +24,12 @@ class ZstdFrame(NamedTuple):
     header_bytes: int
 
 
-def begins(head: bytes) -> bool:
+def is_zstd_magic(head: bytes) -> bool:
     """Whether the first four bytes of a frame are one's; of those that hold nothing too."""
     return head == MAGIC or (0x50 <= head[0] <= 0x5F and head[1:] == _SKIPPABLE)
 
 
-def frame_at(file: ReadableFile, pos: int) -> ZstdFrame | None:
+def read_frame_header(file: ReadableFile, pos: int) -> ZstdFrame | None:
     """None where none begins that holds something, or it is damaged: its decoder will say so."""
     head = file.read(pos, min(_HEADER_BYTES, file.size_bytes - pos))
     if head[:4] != MAGIC:
@@ -45,7 +45,7 @@ def frame_at(file: ReadableFile, pos: int) -> ZstdFrame | None:
     return ZstdFrame(found.content_size if told else None, found.has_checksum, header_bytes)
 
 
-def end_of(file: ReadableFile, pos: int, frame: ZstdFrame) -> int:
+def frame_end(file: ReadableFile, pos: int, frame: ZstdFrame) -> int:
     """Return the offset after the frame that begins at `pos`, by the headers of its blocks.
 
     It may lie after the end of the file, where that is truncated.
@@ -59,7 +59,7 @@ def end_of(file: ReadableFile, pos: int, frame: ZstdFrame) -> int:
     return at + (4 if frame.has_checksum else 0)
 
 
-def pieces(file: ReadableFile, pos: int, frame: ZstdFrame) -> Iterator[bytes]:
+def read_frame(file: ReadableFile, pos: int, frame: ZstdFrame) -> Iterator[bytes]:
     """The bytes of a frame, a few blocks at a time, which decode to 4 MiB at most.
 
     A decoder gives all that its input decodes to, up to 128 KiB for every 4 bytes of it: so the

@@ -15,7 +15,7 @@ from cordwood.tree.structure import Node
 _KEYS = {CHUNKED_MARKER, "shape", "chunks"}
 
 
-def joined(
+def join_chunks(
     path: KeyPath, nodes: Sequence[Node], leaves: Sequence[Leaf], pos: int, name: str
 ) -> Leaf | None:
     """The array that the dict at `path` stands for; None if it is just a dict.

@@ -22,7 +22,7 @@ from cordwood.formats.flax_msgpack.unsupported import (
     UnsupportedIntegerError,
     UnsupportedTextError,
     name_of_path,
-    refusal,
+    unsupported_value_error,
 )
 from cordwood.keypath import DictKey, Key, KeyPath
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes, Segment
@@ -158,7 +158,7 @@ class _Planner:
             self.push(iter(enumerate(value)), of_dict=False, chunkable=False)
         elif isinstance(value, np.ndarray):
             if isinstance(value, np.ma.MaskedArray):
-                self.refuse(refusal(self.key_path(), value))
+                self.refuse(unsupported_value_error(self.key_path(), value))
             else:
                 self.array(value, chunkable=chunkable)
         elif isinstance(value, np.generic):
@@ -169,7 +169,7 @@ class _Planner:
             if _is_readable_jax_array(value):
                 self.array(value, chunkable=chunkable)
             else:
-                self.refuse(refusal(self.key_path(), value))
+                self.refuse(unsupported_value_error(self.key_path(), value))
 
     def mapping(self, value: dict[Any, Any], chunkable: bool) -> None:
         if wire.CHUNKED_MARKER in value:
@@ -208,7 +208,7 @@ class _Planner:
             self.text(value)
         elif kind is int:
             try:
-                self.out += wire.int_atom(value)
+                self.out += wire.encode_int(value)
             except OverflowError:
                 self.refuse(
                     UnsupportedIntegerError(
@@ -218,7 +218,7 @@ class _Planner:
                     )
                 )
         elif kind is float:
-            self.out += wire.float_atom(value)
+            self.out += wire.encode_float(value)
         elif kind is bool:
             self.out.append(0xC3 if value else 0xC2)
         elif value is None:
@@ -226,14 +226,14 @@ class _Planner:
         elif kind is bytes or kind is bytearray or kind is memoryview:
             self.binary(value)
         elif isinstance(value, complex):
-            self.out += wire.complex_ext(value)
+            self.out += wire.encode_complex(value)
         else:
             return self.extension(value, kind)
         return True
 
     def text(self, value: str) -> None:
         try:
-            self.out += wire.str_atom(value)
+            self.out += wire.encode_str(value)
         except UnicodeEncodeError as e:
             self.refuse(
                 UnsupportedTextError(
@@ -319,16 +319,16 @@ class _Planner:
         size = math.prod(shape)
         step = max(1, int(self.max_chunk_size / itemsize))
         out = self.out
-        out += wire.map_header(3) + wire.str_atom(wire.CHUNKED_MARKER) + b"\xc3"
-        out += wire.str_atom("shape") + wire.map_header(len(shape))
+        out += wire.map_header(3) + wire.encode_str(wire.CHUNKED_MARKER) + b"\xc3"
+        out += wire.encode_str("shape") + wire.map_header(len(shape))
         for axis, length in enumerate(shape):
-            out += wire.str_atom(f"{axis}") + wire.int_atom(length)
+            out += wire.encode_str(f"{axis}") + wire.encode_int(length)
         starts = range(0, size, step)
-        out += wire.str_atom("chunks") + wire.map_header(len(starts))
+        out += wire.encode_str("chunks") + wire.map_header(len(starts))
         stops = []
         for i, start in enumerate(starts):
             count = min(step, size - start)
-            out += wire.str_atom(f"{i}")
+            out += wire.encode_str(f"{i}")
             if not self.array_head((count,), name, count * itemsize):
                 return
             stops.append((start + count) * itemsize)
@@ -352,7 +352,7 @@ class _Planner:
                 pass
             else:
                 return name
-        self.refuse(refusal(self.key_path(), value))
+        self.refuse(unsupported_value_error(self.key_path(), value))
         return None
 
 

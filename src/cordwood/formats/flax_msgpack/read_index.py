@@ -13,8 +13,13 @@ from typing import Any
 from cordwood.errors import FormatError, LimitError, TruncatedError, counted
 from cordwood.formats.flax_msgpack import wire
 from cordwood.formats.flax_msgpack.array_header import read_array_header
-from cordwood.formats.flax_msgpack.chunked_arrays import joined
-from cordwood.formats.flax_msgpack.tokens import Token, decode_text, read_token, trailing
+from cordwood.formats.flax_msgpack.chunked_arrays import join_chunks
+from cordwood.formats.flax_msgpack.tokens import (
+    Token,
+    decode_text,
+    read_token,
+    trailing_bytes_error,
+)
 from cordwood.index import Encoding, Index, Inline, Leaf, LeafKind, Piece, Pieces, Source, Span
 from cordwood.keypath import DictKey, KeyPath
 from cordwood.storage.open_files import ReadableFile
@@ -126,7 +131,7 @@ class _Scan:
             else:
                 pos = self.elements(frame, pos)
         if pos != end:
-            raise trailing(self.data, pos, self.name)
+            raise trailing_bytes_error(self.data, pos, self.name)
         return self.nodes, self.leaves
 
     def elements(self, frame: _Frame, pos: int) -> int:
@@ -315,7 +320,7 @@ class _Scan:
         if frame.chunkable and frame.size == 3 and wire.CHUNKED_MARKER in frame.keys:
             nodes, leaves = self.nodes, self.leaves
             inner = nodes[frame.node :], leaves[frame.first_leaf :]
-            leaf = joined(frame.path, *inner, frame.pos, self.name)
+            leaf = join_chunks(frame.path, *inner, frame.pos, self.name)
             if leaf is not None:
                 nodes[frame.node :] = [LEAF]
                 leaves[frame.first_leaf :] = [leaf]

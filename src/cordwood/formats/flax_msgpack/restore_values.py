@@ -14,7 +14,7 @@ from cordwood.tree.flatten import build_tree
 _COPY_BYTES = 16 << 20
 
 
-def restore(index: Index, data: memoryview) -> Any:
+def restore_state(index: Index, data: memoryview) -> Any:
     """The state dict that lies in `data`.
 
     Arrays are read-only views into it and keep it alive; one that lies in several pieces is

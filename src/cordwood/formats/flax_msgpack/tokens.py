@@ -74,7 +74,7 @@ def read_token(data: memoryview, pos: int, name: str) -> Token:
     """
     end = len(data)
     if pos >= end:
-        raise truncated(name, pos, "a value", 1, 0)
+        raise truncated_error(name, pos, "a value", 1, 0)
     form = _FORMS[data[pos]]
     if form is None:
         raise FormatError(f"{name}: byte {pos}: expected a value, found 0xc1, which begins none")
@@ -84,22 +84,24 @@ def read_token(data: memoryview, pos: int, name: str) -> Token:
         if kind == "str":
             stop = start + value
             if stop > end:
-                raise truncated(name, start, "a str", value, end - start)
+                raise truncated_error(name, start, "a str", value, end - start)
             return Token(kind, None, start, stop)
         return Token(kind, value, start, start)
     if start > end:
-        raise truncated(name, pos + 1, f"the length or value of {_a(kind)}", width, end - pos - 1)
+        raise truncated_error(
+            name, pos + 1, f"the length or value of {_a(kind)}", width, end - pos - 1
+        )
     numbers = number(data, pos + 1)
     if kind == "ext":
         length = numbers[0] if value is None else value
         stop = start + length
         if stop > end:
-            raise truncated(name, start, "an ext", length, end - start)
+            raise truncated_error(name, start, "an ext", length, end - start)
         return Token(kind, numbers[-1], start, stop)
     if kind == "str" or kind == "bin":
         stop = start + numbers[0]
         if stop > end:
-            raise truncated(name, start, _a(kind), numbers[0], end - start)
+            raise truncated_error(name, start, _a(kind), numbers[0], end - start)
         return Token(kind, None, start, stop)
     return Token(kind, numbers[0], start, start)
 
@@ -130,14 +132,14 @@ def _a(kind: TokenKind) -> str:
     return f"an {kind}" if kind[0] in "aei" else f"a {kind}"
 
 
-def truncated(name: str, pos: int, what: str, expected: int, found: int) -> TruncatedError:
+def truncated_error(name: str, pos: int, what: str, expected: int, found: int) -> TruncatedError:
     return TruncatedError(
         f"{name}: byte {pos}: truncated: {what} needs "
         f"{counted(expected, 'more byte')}, found {found}"
     )
 
 
-def trailing(data: memoryview, pos: int, name: str) -> FormatError:
+def trailing_bytes_error(data: memoryview, pos: int, name: str) -> FormatError:
     """The error for what follows the value that a file is; streams of other kinds end so too."""
     magic = bytes(data[:4])
     advice = ""

@@ -33,7 +33,7 @@ def name_of_path(path: KeyPath) -> str:
     return format_path(path) or "the tree itself"
 
 
-def refusal(path: KeyPath, value: Any) -> UnsupportedLeafError:
+def unsupported_value_error(path: KeyPath, value: Any) -> UnsupportedLeafError:
     """The error for a value that cannot be stored."""
     at = name_of_path(path)
     kind = type(value)

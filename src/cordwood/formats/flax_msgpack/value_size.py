@@ -7,7 +7,7 @@ from cordwood.formats.flax_msgpack.tokens import read_header
 MAX_HEADERS = 1 << 20
 
 
-class Outline:
+class ValueSize:
     """The size of the one value that a stream holds, read chunk by chunk.
 
     What strings, bytes and extensions hold is passed over. Every value that a container still

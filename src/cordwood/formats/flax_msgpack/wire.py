@@ -51,7 +51,7 @@ def ext_header(code: int, length: int) -> bytes:
     return struct.pack(">BIb", 0xC9, length, code)
 
 
-def str_atom(text: str) -> bytes:
+def encode_str(text: str) -> bytes:
     """Raises UnicodeEncodeError for lone surrogates, which UTF-8 has no place for."""
     data = text.encode()
     length = len(data)
@@ -64,7 +64,7 @@ def str_atom(text: str) -> bytes:
     return struct.pack(">BI", 0xDB, length) + data
 
 
-def int_atom(value: int) -> bytes:
+def encode_int(value: int) -> bytes:
     """Raises OverflowError outside of [-2**63, 2**64)."""
     if value >= 0:
         if value < 1 << 7:
@@ -90,12 +90,12 @@ def int_atom(value: int) -> bytes:
     raise OverflowError("integers of msgpack have at most 64 bits")
 
 
-def float_atom(value: float) -> bytes:
+def encode_float(value: float) -> bytes:
     return struct.pack(">Bd", 0xCB, value)
 
 
-def complex_ext(value: complex) -> bytes:
-    payload = array_header(2) + float_atom(value.real) + float_atom(value.imag)
+def encode_complex(value: complex) -> bytes:
+    payload = array_header(2) + encode_float(value.real) + encode_float(value.imag)
     return ext_header(EXT_COMPLEX, len(payload)) + payload
 
 
@@ -105,8 +105,8 @@ def ndarray_header(code: int, shape: tuple[int, ...], dtype: str, size_bytes: in
         [
             array_header(3),
             array_header(len(shape)),
-            *[int_atom(size) for size in shape],
-            str_atom(dtype),
+            *[encode_int(size) for size in shape],
+            encode_str(dtype),
             bin_header(size_bytes) if size_bytes <= MAX_LENGTH else b"",
         ]
     )

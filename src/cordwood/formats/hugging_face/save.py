@@ -16,7 +16,7 @@ from cordwood.encoding.tensor_names import tensor_names
 from cordwood.errors import NotACheckpointError, UnsupportedLeafError
 from cordwood.formats.directory_formats import Layout
 from cordwood.formats.hugging_face.read_index import INDEX_NAME, encode_weight_map, shard_name
-from cordwood.formats.safetensors.dtype_codes import stored_as
+from cordwood.formats.safetensors.dtype_codes import stored_dtype
 from cordwood.formats.safetensors.plan_save import plan_save
 from cordwood.formats.save_plan import Fetch, Job, elements_of
 from cordwood.index import ARRAY_KINDS, LeafSpec
@@ -102,7 +102,7 @@ def _elements(fetch: Fetch, leaves: Sequence[int], number: int) -> Any:
 
 def _named(spec: LeafSpec, name: str) -> LeafSpec:
     """Return what is written of an array, under its name."""
-    if stored_as(spec.dtype).disguised:
+    if stored_dtype(spec.dtype).disguised:
         raise UnsupportedLeafError(
             f"{format_path(spec.key_path)}: safetensors has no {spec.dtype}: cast it, or select "
             "the other leaves"

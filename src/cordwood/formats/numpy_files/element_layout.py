@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from cordwood.formats.numpy_files.npy_header import ArrayHeader
+from cordwood.formats.numpy_files.npy_header import NpyHeader
 from cordwood.index import Box, Encoded, Piece, Pieces, Span
 from cordwood.sharding.boxes import element_count, whole_box
 
@@ -12,7 +12,7 @@ _CHUNK_BYTES = 4 << 20  # of an array in Fortran order, which is put in order a 
 _MAX_CHUNKS = 4096
 
 
-def storage_of(header: ArrayHeader, offset: int) -> Pieces | Encoded:
+def raw_storage(header: NpyHeader, offset: int) -> Pieces | Encoded:
     """The elements of an array that begin at `offset` of source 0, as they are.
 
     In C order they are one range of bytes. In Fortran order a range is some indices of the last
@@ -43,7 +43,9 @@ def _chunk_count(rows: int, length: int) -> int:
     return 1
 
 
-def inflated(header: ArrayHeader, offset: int, length: int, *, crc32: int) -> Pieces | Encoded:
+def deflated_storage(
+    header: NpyHeader, offset: int, length: int, *, crc32: int
+) -> Pieces | Encoded:
     """The elements of an array that lies with its header in a deflate stream of source 0."""
     if header.stop == header.start:
         return Pieces(())
@@ -52,7 +54,7 @@ def inflated(header: ArrayHeader, offset: int, length: int, *, crc32: int) -> Pi
     return Encoded((piece,), header.shape, codec)
 
 
-def _codec(header: ArrayHeader, compressor: str | None, **more: int) -> str:
+def _codec(header: NpyHeader, compressor: str | None, **more: int) -> str:
     order = "F" if header.fortran else "C"
     codec = {"compressor": compressor, "order": order, "swapped": header.swapped, **more}
     return json.dumps(codec, separators=(",", ":"))

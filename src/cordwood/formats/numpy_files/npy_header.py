@@ -33,7 +33,7 @@ _KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
 _TIMES = {"M": "datetime64", "m": "timedelta64"}
 
 
-class ArrayHeader(NamedTuple):
+class NpyHeader(NamedTuple):
     """An array as its header describes it."""
 
     shape: tuple[int, ...]
@@ -69,7 +69,7 @@ def header_bytes(first: bytes) -> int:
     return 8 + width + length
 
 
-def parse_header(raw: bytes) -> ArrayHeader:
+def parse_header(raw: bytes) -> NpyHeader:
     """What a whole header says, from its magic to its end.
 
     Raises, without naming the file:
@@ -96,7 +96,7 @@ def parse_header(raw: bytes) -> ArrayHeader:
         raise FormatError(f"the shape {list(shape)} takes more than {_MAX_ARRAY_BYTES} bytes")
     fortran = fortran and sum(size != 1 for size in shape) > 1  # else there is no difference
     stop = len(raw) + math.prod(shape) * itemsize
-    return ArrayHeader(shape, dtype, swapped, fortran, len(raw), stop)
+    return NpyHeader(shape, dtype, swapped, fortran, len(raw), stop)
 
 
 class _Tokens:

@@ -7,9 +7,9 @@ the order of `jax.tree.leaves`; other leaves (functions, strings) leave no trace
 from __future__ import annotations
 
 from cordwood.errors import FormatError, LimitError, UnsupportedFormatError, counted
-from cordwood.formats.numpy_files.element_layout import storage_of
+from cordwood.formats.numpy_files.element_layout import raw_storage
 from cordwood.formats.numpy_files.npy_header import MAGIC
-from cordwood.formats.numpy_files.read_npy import read_array
+from cordwood.formats.numpy_files.read_npy import read_array_header
 from cordwood.index import Index, Leaf, Source
 from cordwood.storage.open_files import ReadableFile
 from cordwood.tree.structure import LEAF, Node
@@ -41,10 +41,10 @@ def read_index(file: ReadableFile) -> Index:
                 "with a filter_spec of its own, which only equinox can be told of"
             )
         try:
-            header = read_array(file, at)
+            header = read_array_header(file, at)
         except UnsupportedFormatError as e:
             raise UnsupportedFormatError(f"{e} (it is array {len(leaves)}, counted from 0)") from e
-        storage = storage_of(header, at + header.start)
+        storage = raw_storage(header, at + header.start)
         leaves.append(Leaf((len(leaves),), "numpy", header.shape, header.dtype, storage))
         at += header.stop
     structure = (Node("list", len(leaves)), *[LEAF] * len(leaves))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from cordwood.errors import FormatError, TruncatedError, UnsupportedFormatError, counted
-from cordwood.formats.numpy_files.element_layout import storage_of
+from cordwood.formats.numpy_files.element_layout import raw_storage
 from cordwood.formats.numpy_files.npy_header import (
     FIRST_BYTES,
-    ArrayHeader,
+    NpyHeader,
     header_bytes,
     parse_header,
 )
@@ -30,19 +30,19 @@ def read_index(file: ReadableFile) -> Index:
         UnsupportedFormatError: its elements are Python objects, text, or of a type that the
             header does not tell.
     """
-    header = read_array(file, 0)
+    header = read_array_header(file, 0)
     if header.stop != file.size_bytes:
         raise FormatError(
             f"{file.name}: byte {header.stop}: expected the end, found "
             f"{counted(file.size_bytes - header.stop, 'more byte')}: if these are more arrays, "
             'they have no names: load it with like= and format="eqx"'
         )
-    storage = storage_of(header, header.start)
+    storage = raw_storage(header, header.start)
     leaf = Leaf((), "numpy", header.shape, header.dtype, storage)
     return Index(FORMAT, (LEAF,), (leaf,), (Source(file.name, file.size_bytes),))
 
 
-def read_array(file: ReadableFile, offset: int) -> ArrayHeader:
+def read_array_header(file: ReadableFile, offset: int) -> NpyHeader:
     """The header of the array that begins at `offset`, which the file holds all of.
 
     Raises as `read_index` does, naming the file and the byte.

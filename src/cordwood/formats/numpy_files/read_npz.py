@@ -13,7 +13,7 @@ from cordwood.errors import (
     TruncatedError,
     UnsupportedFormatError,
 )
-from cordwood.formats.numpy_files.element_layout import inflated, storage_of
+from cordwood.formats.numpy_files.element_layout import deflated_storage, raw_storage
 from cordwood.formats.numpy_files.npy_header import (
     FIRST_BYTES,
     MAGIC,
@@ -21,7 +21,12 @@ from cordwood.formats.numpy_files.npy_header import (
     header_bytes,
     parse_header,
 )
-from cordwood.formats.numpy_files.zip_members import DEFLATED, Member, locate, read_members
+from cordwood.formats.numpy_files.zip_members import (
+    DEFLATED,
+    Member,
+    find_member_data,
+    read_members,
+)
 from cordwood.index import (
     Box,
     Checksum,
@@ -112,7 +117,7 @@ def _read_member(file: ReadableFile, member: Member, name: str) -> _Found:
             f"a member of {member.stored_bytes} bytes cannot hold {member.size_bytes} "
             f"(MAX_RATIO is {MAX_RATIO})"
         )
-    offset, first = locate(file, member)
+    offset, first = find_member_data(file, member)
     stop = offset + member.stored_bytes
     if member.method == DEFLATED:
         head = _inflate_head(file.read(offset, min(member.stored_bytes, _DEFLATED_HEAD_BYTES)))
@@ -142,9 +147,9 @@ def _read_member(file: ReadableFile, member: Member, name: str) -> _Found:
         )
     storage: Pieces | Encoded
     if member.method == DEFLATED:
-        storage = inflated(header, offset, member.stored_bytes, crc32=member.crc32)
+        storage = deflated_storage(header, offset, member.stored_bytes, crc32=member.crc32)
     else:
-        storage = storage_of(header, offset + size)
+        storage = raw_storage(header, offset + size)
         checksum = checksum._replace(head_bytes=size, head_crc32=zlib.crc32(head))
     leaf = Leaf((name,), "numpy", header.shape, header.dtype, storage)
     return _Found(leaf, checksum, member.header)

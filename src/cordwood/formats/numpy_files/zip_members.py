@@ -174,7 +174,7 @@ def _decode_name(raw: bytes, flags: int, where: str) -> str:
         raise FormatError(f"{where} has a name that is not UTF-8: {raw!r:.200}") from e
 
 
-def locate(file: ReadableFile, member: Member) -> tuple[int, bytes]:
+def find_member_data(file: ReadableFile, member: Member) -> tuple[int, bytes]:
     """Where the bytes of a member begin, and the first of them (some, or all there are).
 
     Raises FormatError, without naming the file, where what stands before them does not agree with

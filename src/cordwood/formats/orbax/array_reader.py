@@ -13,10 +13,10 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError
-from cordwood.formats.orbax.crc32c import ends_in_crc32c
-from cordwood.formats.orbax.key_values import READ_ERRORS, Place, Values
+from cordwood.formats.orbax.crc32c import has_valid_crc32c
+from cordwood.formats.orbax.key_values import READ_ERRORS, KeyValues, ValueLocation
 from cordwood.formats.orbax.tree_metadata import STORES_ZEROS, TREE_NAME
-from cordwood.formats.orbax.zero_chunks import Fill
+from cordwood.formats.orbax.zero_chunks import ZeroChunks
 from cordwood.formats.zarr.chunk_grid import chunk_count, chunks
 from cordwood.formats.zarr.chunk_layout import chunk_storage
 from cordwood.formats.zarr.metadata_v2 import (
@@ -44,7 +44,7 @@ _ENTRY = struct.Struct("<QQ")
 _ABSENT = (1 << 64) - 1
 
 
-class Array(NamedTuple):
+class StoredArray(NamedTuple):
     """What a leaf is stored as."""
 
     shape: tuple[int, ...]
@@ -66,7 +66,7 @@ class ArrayReader:
         assumed: those that have none, and nothing tells that these were zeros.
     """
 
-    def __init__(self, values: Values, version: int | None, fill: Fill | None) -> None:
+    def __init__(self, values: KeyValues, version: int | None, fill: ZeroChunks | None) -> None:
         self._values = values
         self._version = version
         self._fill = fill
@@ -74,7 +74,7 @@ class ArrayReader:
         self.unstored: dict[str, int] = {}
         self.assumed: list[str] = []
 
-    def array(self, name: str) -> Array:
+    def array(self, name: str) -> StoredArray:
         """The array of a name.
 
         Raises CorruptionError, FormatError and UnsupportedFormatError, naming the key at fault.
@@ -89,9 +89,9 @@ class ArrayReader:
             count = sum([piece.source in self._fill.memory for piece in pieces])
             if count:
                 self.unstored[name] = count
-        return Array(metadata.shape, metadata.dtype, chunk_storage(metadata, pieces))
+        return StoredArray(metadata.shape, metadata.dtype, chunk_storage(metadata, pieces))
 
-    def element(self, array: Array) -> Any:
+    def element(self, array: StoredArray) -> Any:
         """The only element of an array of shape (), a numpy scalar."""
         ((_, source, offset, length),) = array.storage.pieces
         if length > MAX_ELEMENT_BYTES:
@@ -102,7 +102,7 @@ class ArrayReader:
         if self._fill is not None and source in self._fill.memory:
             data = bytes(self._fill.memory[source])
         else:
-            data = self._values.read(Place(source, offset, length), 0, length)
+            data = self._values.read(ValueLocation(source, offset, length), 0, length)
         codec = Codec(None)
         if isinstance(array.storage, Encoded):
             members = json.loads(array.storage.codec)
@@ -134,7 +134,7 @@ class ArrayReader:
             return self._known[data]
         raise _missing(" or ".join(places))
 
-    def _chunks(self, name: str, about: Array3) -> Iterator[tuple[Box, Place]]:
+    def _chunks(self, name: str, about: Array3) -> Iterator[tuple[Box, ValueLocation]]:
         metadata, shard = about.array, about.shard
         outer = metadata.chunks if shard is None else shard.shape
         chunk_bytes = dtypes.itemsize(metadata.dtype) * math.prod(metadata.chunks)
@@ -177,8 +177,8 @@ class ArrayReader:
             )
 
     def _parts(
-        self, place: Place | None, shard: Shard | None, box: Box, inner: tuple[int, ...]
-    ) -> Iterator[tuple[Box, Place | None]]:
+        self, place: ValueLocation | None, shard: Shard | None, box: Box, inner: tuple[int, ...]
+    ) -> Iterator[tuple[Box, ValueLocation | None]]:
         """The chunks that lie under one key, and what of the array each holds."""
         if shard is None:
             yield box, place
@@ -203,9 +203,9 @@ class ArrayReader:
                     f"{place.length}; copy it again"
                 )
             else:
-                yield part, Place(place.source, place.offset + offset, length)
+                yield part, ValueLocation(place.source, place.offset + offset, length)
 
-    def _index(self, place: Place, shard: Shard, inner: tuple[int, ...]) -> bytes:
+    def _index(self, place: ValueLocation, shard: Shard, inner: tuple[int, ...]) -> bytes:
         """Where the chunks of a shard are: 16 bytes for each."""
         size = _ENTRY.size * chunk_count(shard.shape, inner) + 4 * shard.index_checked
         if size > place.length:
@@ -219,7 +219,7 @@ class ArrayReader:
             )
         start = 0 if shard.index_first else place.length - size
         index = self._values.read(place, start, start + size)
-        if shard.index_checked and not ends_in_crc32c(index):
+        if shard.index_checked and not has_valid_crc32c(index):
             raise CorruptionError(
                 "the index of its chunks does not match its checksum: it is damaged; copy it again"
             )

@@ -22,7 +22,7 @@ def _table() -> list[int]:
 _TABLE = _table()
 
 
-def ends_in_crc32c(data: bytes) -> bool:
+def has_valid_crc32c(data: bytes) -> bool:
     """Whether the last four bytes are the checksum of those before them, little-endian."""
     if len(data) < 4:
         return False

@@ -20,9 +20,9 @@ from cordwood.errors import (
 from cordwood.formats.orbax.ocdbt import (
     MANIFEST_NAME,
     MAX_NODE_BYTES,
-    Child,
     DataFile,
-    Entry,
+    NodeReference,
+    OcdbtEntry,
     parse_manifest,
     parse_node,
 )
@@ -37,7 +37,7 @@ MAX_PATH_BYTES = 4000  # Linux takes 4096
 MAX_TREE_BYTES = 1 << 32  # of all nodes, decoded, and of all keys
 
 
-class Place(NamedTuple):
+class ValueLocation(NamedTuple):
     """The bytes of a value."""
 
     source: int
@@ -45,7 +45,7 @@ class Place(NamedTuple):
     length: int
 
 
-class Values(Protocol):
+class KeyValues(Protocol):
     """The values of one tree. Errors name the file; a key is for the caller to name."""
 
     @property
@@ -53,7 +53,7 @@ class Values(Protocol):
         """What places are in. It may grow with every value that is found."""
         ...
 
-    def find(self, key: str) -> Place | None:
+    def find(self, key: str) -> ValueLocation | None:
         """Where a value is; None where there is none."""
         ...
 
@@ -61,12 +61,12 @@ class Values(Protocol):
         """What the keys of an array that match go by, after its name and the slash."""
         ...
 
-    def read(self, place: Place, start: int, stop: int) -> bytes:
+    def read(self, place: ValueLocation, start: int, stop: int) -> bytes:
         """Bytes [start, stop) of a value."""
         ...
 
 
-class Files:
+class FileValues:
     """Every value a file."""
 
     def __init__(self, directory: ReadableDirectory) -> None:
@@ -74,7 +74,7 @@ class Files:
         self._directory = directory
         self._folders: dict[str, Mapping[str, int]] = {}
 
-    def find(self, key: str) -> Place | None:
+    def find(self, key: str) -> ValueLocation | None:
         _require_plain(key)
         folder, _, name = key.rpartition("/")
         size = self._sizes(folder).get(name)
@@ -85,7 +85,7 @@ class Files:
                 f"{key}: expected a regular file, found a symbolic link, directory or device"
             )
         self.sources.append(Source(key, size))
-        return Place(len(self.sources) - 1, 0, size)
+        return ValueLocation(len(self.sources) - 1, 0, size)
 
     def names(self, name: str, pattern: re.Pattern[str]) -> set[str]:
         found = set()
@@ -100,7 +100,7 @@ class Files:
                     todo.append(f"{whole}/")
         return found
 
-    def read(self, place: Place, start: int, stop: int) -> bytes:
+    def read(self, place: ValueLocation, start: int, stop: int) -> bytes:
         source = self.sources[place.source]
         file = self._directory.file(source.name, source.size_bytes)
         return file.read(place.offset + start, stop - start)
@@ -112,7 +112,7 @@ class Files:
         return self._folders[folder]
 
 
-class Database:
+class OcdbtValues:
     """The values of an OCDBT database.
 
     Attributes:
@@ -127,7 +127,7 @@ class Database:
         self._directory = directory
         self._numbers: dict[str, int] = {}
         self._sizes: dict[str, Mapping[str, int]] = {}
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, ValueLocation] = {}
         self.sources = [Source(INLINE_NAME, 0)]
         data = directory.read(MANIFEST_NAME, limit_bytes=MAX_NODE_BYTES)
         try:
@@ -143,7 +143,7 @@ class Database:
         self.sources[0] = Source(INLINE_NAME, len(inline))
         self.keys = list(self._places)  # which is how bytes of UTF-8 are sorted too
 
-    def find(self, key: str) -> Place | None:
+    def find(self, key: str) -> ValueLocation | None:
         return self._places.get(key)
 
     def names(self, name: str, pattern: re.Pattern[str]) -> set[str]:
@@ -156,14 +156,14 @@ class Database:
                 break
             yield self.keys[i][len(above) :]
 
-    def read(self, place: Place, start: int, stop: int) -> bytes:
+    def read(self, place: ValueLocation, start: int, stop: int) -> bytes:
         source = self.sources[place.source]
         if place.source == 0:
             return self.inline[place.offset + start : place.offset + stop]
         file = self._directory.file(source.name, source.size_bytes)
         return file.read(place.offset + start, stop - start)
 
-    def _walk(self, root: Child, inline: bytearray) -> None:
+    def _walk(self, root: NodeReference, inline: bytearray) -> None:
         """All nodes, each once: their heights fall from the root on."""
         seen = set()
         decoded = 0
@@ -198,18 +198,18 @@ class Database:
                 raise LimitError(f"{where}: more than {MAX_TREE_BYTES} bytes of nodes and keys")
             stack += reversed(node.children)
 
-    def _add(self, entry: Entry, data: bytes, inline: bytearray) -> None:
+    def _add(self, entry: OcdbtEntry, data: bytes, inline: bytearray) -> None:
         key = _text(entry.key)
         if self._last is not None and entry.key <= self._last:
             raise FormatError(f"the key {key!r:.200} does not come after {self._last!r:.200}")
         self._last = entry.key
         if entry.file is None:
-            self._places[key] = Place(0, len(inline), entry.length)
+            self._places[key] = ValueLocation(0, len(inline), entry.length)
             inline += data[entry.offset : entry.offset + entry.length]
         else:
             self._places[key] = self._file(entry.file, entry.offset, entry.length)
 
-    def _file(self, file: DataFile, offset: int, length: int) -> Place:
+    def _file(self, file: DataFile, offset: int, length: int) -> ValueLocation:
         """The place of bytes that must be in a file."""
         path = _text(file.path)
         number = self._numbers.get(path)
@@ -233,7 +233,7 @@ class Database:
                 f"{self._directory.name}/{path}: expected {length} bytes at offset {offset}, but "
                 f"the file ends at {size}; copy it again, or load another one"
             )
-        return Place(number, offset, length)
+        return ValueLocation(number, offset, length)
 
 
 def _text(data: bytes) -> str:

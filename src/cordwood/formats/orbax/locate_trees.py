@@ -37,7 +37,7 @@ STATES = "the state of an iterator"
 _UNKNOWN = "of no kind that cordwood reads"
 
 
-class Found(NamedTuple):
+class OrbaxDirectory(NamedTuple):
     """What a directory has of Orbax's."""
 
     trees: tuple[str, ...] = ()  # the items that are trees; '' for the directory itself
@@ -57,10 +57,10 @@ def is_unfinished(name: str) -> bool:
     return _UNFINISHED.search(name) is not None
 
 
-def look(directory: ReadableDirectory) -> Found:
+def inspect_directory(directory: ReadableDirectory) -> OrbaxDirectory:
     """Look at a directory and those in it. Reads no file."""
     if directory.has(TREE_NAME):  # beside a directory for every leaf, perhaps
-        return Found(trees=("",), marked=True)
+        return OrbaxDirectory(trees=("",), marked=True)
     there = directory.sizes(".")
     marked = not _MARKERS.isdisjoint(there)
     folders = [name for name, size in sorted(there.items()) if size == FOLDER]
@@ -79,7 +79,9 @@ def look(directory: ReadableDirectory) -> Found:
     steps.sort(key=_number)
     if steps:
         trees = []
-    return Found(tuple(trees), tuple(others), tuple(steps), tuple(unfinished), tuple(links), marked)
+    return OrbaxDirectory(
+        tuple(trees), tuple(others), tuple(steps), tuple(unfinished), tuple(links), marked
+    )
 
 
 def item_kind(directory: ReadableDirectory, item: str) -> str:
@@ -131,7 +133,7 @@ def _number(name: str) -> tuple[int, str]:
     return int(found[1]) if found else -1, name
 
 
-def trees_of(found: Found, *, name: str) -> list[str]:
+def tree_directories(found: OrbaxDirectory, *, name: str) -> list[str]:
     """The directories of the trees, relative to that of the checkpoint, which is called `name`.
 
     Raises:
@@ -164,7 +166,9 @@ def trees_of(found: Found, *, name: str) -> list[str]:
     return trees
 
 
-def pick(found: Found, prefix: str | None, *, name: str, kind: str = "no tree") -> str:
+def select_tree(
+    found: OrbaxDirectory, prefix: str | None, *, name: str, kind: str = "no tree"
+) -> str:
     """Return the directory of the tree that is meant, relative to that of the checkpoint.
 
     Args:
@@ -173,10 +177,10 @@ def pick(found: Found, prefix: str | None, *, name: str, kind: str = "no tree") 
         name: the checkpoint's, for errors.
         kind: what the item of that name is, if it is no tree.
 
-    Raises as `trees_of`; PrefixError where there is no such item, or none is asked for and there
-    are several.
+    Raises as `tree_directories`; PrefixError if there is no item of that name, or if no name was
+    passed and there are several.
     """
-    trees = trees_of(found, name=name)
+    trees = tree_directories(found, name=name)
     if prefix is None:
         if len(trees) == 1:
             return trees[0]
@@ -202,7 +206,7 @@ def pick(found: Found, prefix: str | None, *, name: str, kind: str = "no tree") 
     return prefix
 
 
-def _not_followed(found: Found) -> str:
+def _not_followed(found: OrbaxDirectory) -> str:
     if not found.links:
         return ""
     return (

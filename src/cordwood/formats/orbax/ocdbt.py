@@ -18,7 +18,7 @@ from cordwood.errors import (
     UnsupportedFormatError,
     counted,
 )
-from cordwood.formats.orbax.crc32c import ends_in_crc32c
+from cordwood.formats.orbax.crc32c import has_valid_crc32c
 
 MANIFEST_NAME = "manifest.ocdbt"
 MAX_NODE_BYTES = 1 << 28  # decoded; what Orbax writes stays below 1e8
@@ -40,7 +40,7 @@ class DataFile(NamedTuple):
     path: bytes  # whole
 
 
-class Child(NamedTuple):
+class NodeReference(NamedTuple):
     """A node that is referred to."""
 
     file: DataFile
@@ -50,7 +50,7 @@ class Child(NamedTuple):
     prefix: bytes  # of all keys in it
 
 
-class Entry(NamedTuple):
+class OcdbtEntry(NamedTuple):
     """A key and its value: within the node (no file), or at a place in a file."""
 
     key: bytes
@@ -59,15 +59,15 @@ class Entry(NamedTuple):
     length: int
 
 
-class Node(NamedTuple):
+class BTreeNode(NamedTuple):
     """A node: children of an inner one, entries of a leaf."""
 
-    children: Sequence[Child]
-    entries: Sequence[Entry]
+    children: Sequence[NodeReference]
+    entries: Sequence[OcdbtEntry]
     data: bytes  # decoded: the values within
 
 
-def parse_manifest(data: bytes) -> Child | None:
+def parse_manifest(data: bytes) -> NodeReference | None:
     """The root of the newest version; None where the database is empty.
 
     Raises:
@@ -102,10 +102,10 @@ def parse_manifest(data: bytes) -> Child | None:
     number, offset, length = [column[newest] for column in places]
     if not length:
         return None
-    return Child(_at(files, number), offset, length, heights[newest], b"")
+    return NodeReference(_at(files, number), offset, length, heights[newest], b"")
 
 
-def parse_node(data: bytes, child: Child) -> Node:
+def parse_node(data: bytes, child: NodeReference) -> BTreeNode:
     """Read and check the node that `child` refers to.
 
     Raises as `parse_manifest`; LimitError for one of more than MAX_NODE_BYTES, for keys of more
@@ -135,8 +135,8 @@ def parse_node(data: bytes, child: Child) -> Node:
             if common > len(key):
                 raise FormatError(f"a prefix of {common} bytes of the key {key!r:.80}")
             prefix = child.prefix + key[:common]
-            children.append(Child(_at(files, number), offset, size, height - 1, prefix))
-        return Node(children, (), whole)
+            children.append(NodeReference(_at(files, number), offset, size, height - 1, prefix))
+        return BTreeNode(children, (), whole)
     keys = [child.prefix + key for key in _joined(body, *lengths)]
     sizes, kinds = body.varints(count), body.varints(count)
     if not set(kinds) <= {0, 1}:
@@ -147,12 +147,12 @@ def parse_node(data: bytes, child: Child) -> Node:
     for key, size, kind in zip(keys, sizes, kinds, strict=True):
         if kind:
             number, offset = next(outside)
-            entries.append(Entry(key, _at(files, number), offset, size))
+            entries.append(OcdbtEntry(key, _at(files, number), offset, size))
         else:
-            entries.append(Entry(key, None, body.skip(size), size))
+            entries.append(OcdbtEntry(key, None, body.skip(size), size))
     body.end()
     _require_rising(keys)
-    return Node((), entries, whole)
+    return BTreeNode((), entries, whole)
 
 
 def _require_rising(keys: Sequence[bytes]) -> None:
@@ -176,7 +176,7 @@ def _unwrapped(data: bytes, magic: int) -> bytes:
     told = int.from_bytes(data[4:12], "little")
     if told != len(data):
         raise FormatError(f"expected the {told} bytes that it says it has, found {len(data)}")
-    if not ends_in_crc32c(data):
+    if not has_valid_crc32c(data):
         raise CorruptionError("it does not match its checksum: it is damaged; copy it again")
     header = _Body(data[:-4], len(data))
     header.skip(12)

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from cordwood.errors import IncompleteCheckpointError
 from cordwood.formats.opened import Checked, Contents
 from cordwood.formats.orbax.locate_trees import (
-    Found,
+    OrbaxDirectory,
+    inspect_directory,
     is_unfinished,
     item_kind,
-    look,
-    pick,
-    trees_of,
+    select_tree,
+    tree_directories,
 )
 from cordwood.formats.orbax.read_index import FORMAT, OrbaxIndex, read_index
 from cordwood.keypath import format_path
@@ -40,12 +40,12 @@ def steps_at(path: str | os.PathLike[str]) -> Sequence[str]:
     return _found_at(path).steps
 
 
-def _found_at(path: str | os.PathLike[str]) -> Found:
+def _found_at(path: str | os.PathLike[str]) -> OrbaxDirectory:
     try:
         with LocalDirectory(path) as directory:
-            return look(directory)
+            return inspect_directory(directory)
     except (FileNotFoundError, NotADirectoryError):
-        return Found()
+        return OrbaxDirectory()
 
 
 def _is_unfinished(path: str | os.PathLike[str]) -> bool:
@@ -85,9 +85,11 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
     text = os.fspath(path)
     place = LocalDirectory(text)
     try:
-        found = look(place)  # a prefix that is no item's is a path to anywhere, and not opened
+        found = inspect_directory(
+            place
+        )  # a prefix that is no item's is a path to anywhere, and not opened
         kind = item_kind(place, prefix) if prefix is not None and prefix in found.others else ""
-        item = pick(found, prefix, name=text, kind=kind)
+        item = select_tree(found, prefix, name=text, kind=kind)
         directory = _tree(place, item)
     except BaseException:
         place.close()
@@ -108,7 +110,7 @@ def prefixes_at(path: str | os.PathLike[str]) -> list[str]:
     """
     text = os.fspath(path)
     with LocalDirectory(text) as place:
-        return trees_of(look(place), name=text)
+        return tree_directories(inspect_directory(place), name=text)
 
 
 def other_items(path: str | os.PathLike[str]) -> Sequence[str]:
@@ -158,7 +160,7 @@ def verify_all(path: str | os.PathLike[str]) -> Checked:
     text = os.fspath(path)
     found = Checked(0, 0)
     with LocalDirectory(text) as place:
-        for item in trees_of(look(place), name=text):
+        for item in tree_directories(inspect_directory(place), name=text):
             if item:
                 with place.folder(item) as directory:
                     scanned = read_index(directory)

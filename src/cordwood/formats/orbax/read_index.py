@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CorruptionError, FormatError
 from cordwood.formats.orbax.array_reader import ArrayReader
-from cordwood.formats.orbax.key_values import READ_ERRORS, Database, Files
+from cordwood.formats.orbax.key_values import READ_ERRORS, FileValues, OcdbtValues
 from cordwood.formats.orbax.ocdbt import MANIFEST_NAME
 from cordwood.formats.orbax.sharding_file import SHARDINGS_NAME, parse_shardings
 from cordwood.formats.orbax.tree_metadata import (
     MAX_TREE_FILE_BYTES,
     TREE_NAME,
-    StoredLeaf,
-    TreeFile,
-    parse_tree,
+    LeafMetadata,
+    TreeMetadata,
+    parse_tree_metadata,
 )
-from cordwood.formats.orbax.zero_chunks import Fill
+from cordwood.formats.orbax.zero_chunks import ZeroChunks
 from cordwood.index import Index, Inline, Leaf
 from cordwood.io.gc_pause import gc_paused
 from cordwood.keypath import KeyPath
@@ -60,20 +60,22 @@ def read_index(directory: ReadableDirectory) -> OrbaxIndex:
     with gc_paused():
         data = directory.read(TREE_NAME, limit_bytes=MAX_TREE_FILE_BYTES)
         try:
-            tree = parse_tree(data)
+            tree = parse_tree_metadata(data)
         except FormatError as e:
             raise type(e)(f"{directory.name}: {e}") from e
         return _read_tree(directory, tree)
 
 
-def _read_tree(directory: ReadableDirectory, tree: TreeFile) -> OrbaxIndex:
+def _read_tree(directory: ReadableDirectory, tree: TreeMetadata) -> OrbaxIndex:
     use_ocdbt = tree.use_ocdbt
     if use_ocdbt is None or not _has_arrays(tree):  # without one Orbax makes no database
         use_ocdbt = directory.has(MANIFEST_NAME)
-    values: Database | Files = Database(directory) if use_ocdbt else Files(directory)
+    values: OcdbtValues | FileValues = (
+        OcdbtValues(directory) if use_ocdbt else FileValues(directory)
+    )
     fill = None
     if not tree.stores_zeros:
-        fill = Fill(values.sources, is_told=use_ocdbt or tree.stores_zeros is False)
+        fill = ZeroChunks(values.sources, is_told=use_ocdbt or tree.stores_zeros is False)
     version = None if tree.use_zarr3 is None else 3 if tree.use_zarr3 else 2
     reader = ArrayReader(values, version, fill)
     strings = _strings(directory) if _has_strings(tree) else {}
@@ -86,7 +88,7 @@ def _read_tree(directory: ReadableDirectory, tree: TreeFile) -> OrbaxIndex:
             raise _named(e, directory, leaf.name) from e
     memory = dict(fill.memory) if fill is not None else {}
     checked = 0
-    if isinstance(values, Database):
+    if isinstance(values, OcdbtValues):
         memory[0] = values.inline
         checked = values.checked_bytes
     told = _shardings(directory)
@@ -105,7 +107,7 @@ def _read_tree(directory: ReadableDirectory, tree: TreeFile) -> OrbaxIndex:
 
 
 def _leaf(
-    stored: StoredLeaf, reader: ArrayReader, strings: Mapping[str, str], key_impl: str | None
+    stored: LeafMetadata, reader: ArrayReader, strings: Mapping[str, str], key_impl: str | None
 ) -> Leaf:
     path, name, value_type = stored
     if value_type == "string":
@@ -130,11 +132,11 @@ def _leaf(
     return Leaf(path, "jax" if value_type == "jax.Array" else "numpy", shape, dtype, storage)
 
 
-def _has_arrays(tree: TreeFile) -> bool:
+def _has_arrays(tree: TreeMetadata) -> bool:
     return any(leaf.value_type != "string" for leaf in tree.leaves)
 
 
-def _has_strings(tree: TreeFile) -> bool:
+def _has_strings(tree: TreeMetadata) -> bool:
     return any(leaf.value_type == "string" for leaf in tree.leaves)
 
 

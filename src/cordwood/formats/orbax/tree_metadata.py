@@ -25,7 +25,7 @@ _EMPTY: Mapping[str, Node] = {
 _STORED = ("jax.Array", "np.ndarray", "scalar", "string")
 
 
-class StoredLeaf(NamedTuple):
+class LeafMetadata(NamedTuple):
     """A leaf that has a value somewhere."""
 
     key_path: KeyPath
@@ -33,11 +33,11 @@ class StoredLeaf(NamedTuple):
     value_type: str  # one of "jax.Array", "np.ndarray", "scalar", "string"
 
 
-class TreeFile(NamedTuple):
+class TreeMetadata(NamedTuple):
     """The file, checked."""
 
     structure: Structure
-    leaves: tuple[StoredLeaf, ...]  # in the order of the structure
+    leaves: tuple[LeafMetadata, ...]  # in the order of the structure
     use_ocdbt: bool | None  # None: not said
     use_zarr3: bool | None
     stores_zeros: bool | None  # chunks that equal the fill value are stored too
@@ -55,7 +55,7 @@ class _Branch:
         self.is_sequence = is_sequence
 
 
-def parse_tree(data: bytes) -> TreeFile:
+def parse_tree_metadata(data: bytes) -> TreeMetadata:
     """Read and check the file, without naming it in errors.
 
     Lists cannot be told from tuples, and keys of dicts that are no strings have become strings,
@@ -89,7 +89,7 @@ def parse_tree(data: bytes) -> TreeFile:
         structure, leaves = _flat(root, _rich_kinds(members.get("value_metadata_tree")))
     except FormatError as e:
         raise type(e)(f"{TREE_NAME}: {e}") from e
-    return TreeFile(
+    return TreeMetadata(
         structure,
         leaves,
         _flag(members, "use_ocdbt"),
@@ -149,9 +149,9 @@ def _put(root: _Branch, keys: list[tuple[str, bool]], value_type: str) -> None:
 
 def _flat(
     root: _Branch | str, kinds: Mapping[tuple[str, ...], tuple[NodeKind, str]]
-) -> tuple[Structure, tuple[StoredLeaf, ...]]:
+) -> tuple[Structure, tuple[LeafMetadata, ...]]:
     nodes: list[Node] = []
-    leaves: list[StoredLeaf] = []
+    leaves: list[LeafMetadata] = []
     names: set[str] = set()
     stack: list[tuple[KeyPath, _Branch | str]] = [((), root)]
     while stack:
@@ -167,7 +167,7 @@ def _flat(
                         "one of them is lost"
                     )
                 names.add(name)
-                leaves.append(StoredLeaf(path, name, value))
+                leaves.append(LeafMetadata(path, name, value))
             continue
         steps = tuple(map(str, path))
         node, keys = _container(value, *kinds.get(steps, ("list", "")))

@@ -12,7 +12,7 @@ import zlib
 from typing import Any
 
 from cordwood.errors import LimitError, UnsupportedFormatError
-from cordwood.formats.orbax.key_values import Place
+from cordwood.formats.orbax.key_values import ValueLocation
 from cordwood.index import Source
 from cordwood.storage.open_files import zero_bytes
 
@@ -24,7 +24,7 @@ _ZSTD_HEADER = b"\x28\xb5\x2f\xfd\xc0\x38"
 _RLE_BYTES = 1 << 17  # the most of a block
 
 
-class Fill:
+class ZeroChunks:
     """Makes each kind of chunk once, as a source of its own.
 
     Args:
@@ -40,9 +40,9 @@ class Fill:
         self.is_told = is_told
         self.memory: dict[int, Any] = {}
         self._sources = sources
-        self._places: dict[tuple[str | None, int], Place] = {}
+        self._places: dict[tuple[str | None, int], ValueLocation] = {}
 
-    def place(self, compressor: str | None, size_bytes: int) -> Place:
+    def place(self, compressor: str | None, size_bytes: int) -> ValueLocation:
         """A chunk of zeros that decodes to `size_bytes`.
 
         Raises LimitError for a very large one; UnsupportedFormatError for other compressors.
@@ -54,7 +54,7 @@ class Fill:
             data = _encoded(compressor, size_bytes)
             number = len(self._sources)
             self._sources.append(Source("zeros that were not stored", len(data)))
-            self._places[key] = Place(number, 0, len(data))
+            self._places[key] = ValueLocation(number, 0, len(data))
             self.memory[number] = data
         return self._places[key]
 

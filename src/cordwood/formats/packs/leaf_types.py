@@ -19,7 +19,7 @@ from cordwood.encoding.leaf_table import (
 )
 from cordwood.errors import FormatError, LimitError, UnsupportedLeafError
 from cordwood.formats.packs.leaf_grid import Axis, Grid, cuts_from_json, cuts_to_json, parse_axis
-from cordwood.formats.safetensors.dtype_codes import stored_as
+from cordwood.formats.safetensors.dtype_codes import stored_dtype
 from cordwood.formats.safetensors.plan_save import INLINE_BYTES
 from cordwood.formats.safetensors.tensor_table import MAX_DIMS, MAX_TENSOR_BYTES
 from cordwood.index import LeafSpec
@@ -80,7 +80,7 @@ def tensor_of(spec: LeafSpec) -> Tensor | None:
         return None
     if spec.kind == "opaque" or len(spec.shape) >= MAX_DIMS:
         raise UnsupportedLeafError(_refusal(spec))
-    return Tensor(spec.shape, spec.dtype, stored_as(spec.dtype).itemsize)
+    return Tensor(spec.shape, spec.dtype, stored_dtype(spec.dtype).itemsize)
 
 
 def _refusal(spec: LeafSpec) -> str:

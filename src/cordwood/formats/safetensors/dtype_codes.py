@@ -27,7 +27,7 @@ CODES["F6_E2M3"] = Code("float6_e2m3fn", 6, "packed6")
 CODES["F6_E3M2"] = Code("float6_e3m2fn", 6, "packed6")
 
 
-class Stored(NamedTuple):
+class StoredDtype(NamedTuple):
     """How cordwood writes a dtype."""
 
     code: str
@@ -36,10 +36,10 @@ class Stored(NamedTuple):
     extra: tuple[int, ...]  # axes that the disguise adds at the end of the shape
 
 
-def stored_as(dtype: str) -> Stored:
+def stored_dtype(dtype: str) -> StoredDtype:
     """How the dtype called `dtype` is written. Raises ValueError where it is not storable."""
     itemsize = dtypes.itemsize(dtype)
     row = dtypes.DTYPES.get(dtype)
     if row is not None and row.safetensors is not None:
-        return Stored(row.safetensors, itemsize, False, ())
-    return Stored("U8", itemsize, True, () if itemsize == 1 else (itemsize,))
+        return StoredDtype(row.safetensors, itemsize, False, ())
+    return StoredDtype("U8", itemsize, True, () if itemsize == 1 else (itemsize,))

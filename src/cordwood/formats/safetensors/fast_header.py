@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from cordwood.encoding.strict_json import parse_value
 from cordwood.encoding.tensor_names import METADATA_KEY
 from cordwood.errors import FormatError
-from cordwood.formats.safetensors.tensor_table import Extent, Tensors, extent_of
+from cordwood.formats.safetensors.tensor_table import Tensors, TensorType, tensor_type
 
 _ENTRY = re.compile(
     r',"([^"\\\x00-\x1f]*)":\{"dtype":"([A-Z0-9_]+","shape":\[[0-9,]*)\],'
@@ -25,14 +25,14 @@ _TYPE = re.compile(rf'([A-Z0-9_]{{1,16}})","shape":\[((?:{_NUMBER}(?:,{_NUMBER})
 _METADATA_FIRST = f'{{"{METADATA_KEY}":'
 
 
-class Compact(NamedTuple):
+class FastHeader(NamedTuple):
     """A header, its tensors checked."""
 
     metadata: Any  # unchecked
     tensors: Tensors
 
 
-def read_compact(text: str, start: int, size_bytes: int) -> Compact | None:
+def read_fast_header(text: str, start: int, size_bytes: int) -> FastHeader | None:
     """Read the JSON text of a header whose file of `size_bytes` has its data from `start` on.
 
     Returns None where the text is not compact JSON, or something in it is wrong.
@@ -49,7 +49,7 @@ def read_compact(text: str, start: int, size_bytes: int) -> Compact | None:
         tensors = _tensors(entries, stop, start, size_bytes - start)
     except FormatError:
         return None
-    return None if tensors is None else Compact(metadata, tensors)
+    return None if tensors is None else FastHeader(metadata, tensors)
 
 
 def _tensors(entries: str, stop: int, start: int, data_bytes: int) -> Tensors | None:
@@ -70,9 +70,9 @@ def _tensors(entries: str, stop: int, start: int, data_bytes: int) -> Tensors | 
     return Tensors(names, extents, [start + offset for offset in offsets])
 
 
-def _extent(text: str) -> Extent:
+def _extent(text: str) -> TensorType:
     found = _TYPE.fullmatch(text)
     if found is None:
         raise FormatError(f"no dtype and shape: {text!r:.80}")
     code, shape = found.groups()
-    return extent_of(code, tuple([int(number) for number in shape.split(",") if number]))
+    return tensor_type(code, tuple([int(number) for number in shape.split(",") if number]))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from cordwood.encoding.strict_json import parse_json
 from cordwood.encoding.tensor_names import METADATA_KEY
 from cordwood.errors import FormatError, LimitError, TruncatedError
-from cordwood.formats.safetensors.fast_header import read_compact
+from cordwood.formats.safetensors.fast_header import read_fast_header
 from cordwood.formats.safetensors.tensor_table import Tensors
 from cordwood.storage.open_files import ReadableFile
 
@@ -35,7 +35,7 @@ def read_header(file: ReadableFile) -> Header:
         text = str(memoryview(raw)[8:], "utf-8")
     except UnicodeDecodeError as e:
         raise FormatError(f"the header is not UTF-8 at byte {8 + e.start}") from e
-    compact = read_compact(text, len(raw), file.size_bytes)
+    compact = read_fast_header(text, len(raw), file.size_bytes)
     if compact is not None:
         return Header(raw, _checked_metadata(compact.metadata), {}, compact.tensors)
     entries = parse_json(text, "the header", start=8)

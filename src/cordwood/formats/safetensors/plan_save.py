@@ -26,7 +26,7 @@ from cordwood.encoding.leaf_table import BYTE_KINDS, LeafType, encode_table
 from cordwood.encoding.tensor_names import tensor_names
 from cordwood.encoding.user_metadata import check_metadata_strings
 from cordwood.errors import LimitError, UnsupportedLeafError
-from cordwood.formats.safetensors.dtype_codes import stored_as
+from cordwood.formats.safetensors.dtype_codes import stored_dtype
 from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
 from cordwood.formats.safetensors.tensor_table import MAX_DIMS
 from cordwood.index import Digests, LeafSpec
@@ -198,7 +198,7 @@ def _array_form(spec: LeafSpec, numbers: dict[LeafType, int]) -> _Form:
     _, kind, shape, dtype, weak_type, impl, _ = spec
     if len(shape) >= MAX_DIMS or kind == "opaque":
         raise UnsupportedLeafError(_refusal(spec))
-    code, itemsize, disguised, extra = stored_as(dtype)
+    code, itemsize, disguised, extra = stored_dtype(dtype)
     leaf_type = LeafType(kind, True, dtype if disguised else "", weak_type, impl)
     number = numbers.setdefault(leaf_type, len(numbers))
     return _form(number, code, shape + extra, itemsize, math.prod(shape) * itemsize)

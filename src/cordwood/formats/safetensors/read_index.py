@@ -24,9 +24,9 @@ from cordwood.encoding.leaf_table import (
 )
 from cordwood.encoding.tensor_names import dotted_name, dotted_names
 from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
-from cordwood.formats.safetensors.dtype_codes import stored_as
+from cordwood.formats.safetensors.dtype_codes import stored_dtype
 from cordwood.formats.safetensors.header import read_header
-from cordwood.formats.safetensors.tensor_table import Extent, Tensors, tensor_table
+from cordwood.formats.safetensors.tensor_table import Tensors, TensorType, tensor_table
 from cordwood.index import (
     Encoding,
     Index,
@@ -199,20 +199,20 @@ def _stored(paths: Iterable[KeyPath], forms: list[_Form], offsets: Iterable[int]
     return list(map(_new, repeat(Leaf), columns))
 
 
-def _form(leaf_type: LeafType, stored: Extent, name: str) -> _Form:
+def _form(leaf_type: LeafType, stored: TensorType, name: str) -> _Form:
     _, shape, dtype, encoding, span, length = _interpreted(leaf_type, stored, name)
     weak_type, impl = leaf_type.weak_type, leaf_type.prng_impl
     return _Form(leaf_type.kind, shape, dtype, weak_type, impl, encoding, span, length)
 
 
-def _interpreted(leaf_type: LeafType, stored: Extent, name: str) -> Extent:
+def _interpreted(leaf_type: LeafType, stored: TensorType, name: str) -> TensorType:
     """What a tensor is as a leaf. Raises FormatError where the leaf cannot be stored so."""
     fits = stored.encoding == "raw"  # cordwood writes no packed ones
     extent = stored
     if leaf_type.dtype:
-        extra = stored_as(leaf_type.dtype).extra
+        extra = stored_dtype(leaf_type.dtype).extra
         shape = stored.shape[: len(stored.shape) - len(extra)]
-        fits = stored_as(leaf_type.dtype).disguised and stored.code == "U8"
+        fits = stored_dtype(leaf_type.dtype).disguised and stored.code == "U8"
         fits = fits and shape + extra == stored.shape
         span = Span(0, math.prod(shape))
         extent = stored._replace(shape=shape, dtype=leaf_type.dtype, span=span)

@@ -16,7 +16,7 @@ MAX_TENSOR_BYTES = (1 << 63) - 1
 _MEMBERS = {"dtype", "shape", "data_offsets"}
 
 
-class Extent(NamedTuple):
+class TensorType(NamedTuple):
     """All of a tensor but its place: what its dtype and shape amount to."""
 
     code: str  # a key of CODES
@@ -31,11 +31,11 @@ class Tensors(NamedTuple):
     """The tensors of a file in the order of its header, column by column."""
 
     names: list[str]  # each once
-    extents: list[Extent]  # one object for many tensors where they are alike
+    extents: list[TensorType]  # one object for many tensors where they are alike
     offsets: list[int]  # in bytes from the start of the file
 
 
-def extent_of(code: str, shape: tuple[int, ...]) -> Extent:
+def tensor_type(code: str, shape: tuple[int, ...]) -> TensorType:
     """Raises FormatError where no tensor can have that dtype and shape."""
     row = CODES.get(code)
     if row is None:
@@ -51,7 +51,7 @@ def extent_of(code: str, shape: tuple[int, ...]) -> Extent:
         raise FormatError(
             f"{elements} elements of {code}, {row.bits} bits each, do not fill whole bytes"
         )
-    return Extent(code, shape, row.dtype, row.encoding, Span(0, elements), bits // 8)
+    return TensorType(code, shape, row.dtype, row.encoding, Span(0, elements), bits // 8)
 
 
 def tensor_table(entries: dict[str, Any], header: bytes, *, size_bytes: int) -> Tensors:
@@ -68,7 +68,7 @@ def tensor_table(entries: dict[str, Any], header: bytes, *, size_bytes: int) -> 
     for name, entry in entries.items():
         try:
             code, shape, begin, end = _checked_entry(entry)
-            extent = extent_of(code, shape)
+            extent = tensor_type(code, shape)
             if end - begin != extent.length:
                 raise FormatError(
                     f"{code}{list(shape)} takes {extent.length} bytes, found data_offsets "
