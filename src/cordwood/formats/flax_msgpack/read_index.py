@@ -55,11 +55,11 @@ _INLINE_KINDS: dict[str, LeafKind] = {
 
 # Of an array whose header was met before: length of its payload, shape, dtype, encoding, and
 # which elements those are.
-_Known = tuple[int, tuple[int, ...], str, Encoding, Span]
+_CachedHeader = tuple[int, tuple[int, ...], str, Encoding, Span]
 MAX_NODES = 1 << 22
 MAX_PATH_KEYS = 1 << 22  # in all key paths together, beside one for every four bytes of the file
 
-_MAX_KNOWN = 4096  # array headers that are remembered
+_MAX_HEADERS = 4096  # array headers that are remembered
 _ext16 = struct.Struct(">Hb").unpack_from
 _ext32 = struct.Struct(">Ib").unpack_from
 _new = tuple.__new__  # a named tuple's own constructor takes twice as long
@@ -114,7 +114,7 @@ class _Scan:
         self.leaves: list[Leaf] = []
         self.stack: list[_Frame] = []
         self.path_keys = 0
-        self.known: dict[bytes, _Known] = {}  # by what precedes the elements in an extension
+        self.headers: dict[bytes, _CachedHeader] = {}  # by what precedes the elements in an extension
         self.header_lengths: dict[int, int] = {}  # of that, in the last extension of such a length
 
     def run(self) -> tuple[list[Node], list[Leaf]]:
@@ -148,12 +148,8 @@ class _Scan:
         Short keys and arrays like those before, nearly all there is, take no call.
         """
         data, stack, name, end = self.data, self.stack, self.name, len(self.data)
-        nodes, leaves, known, header_lengths = (
-            self.nodes,
-            self.leaves,
-            self.known,
-            self.header_lengths,
-        )
+        nodes, leaves = self.nodes, self.leaves
+        headers, header_lengths = self.headers, self.header_lengths
         key: Any
         while True:
             path, keys, chunkable = frame.path, frame.keys, frame.chunkable
@@ -192,7 +188,7 @@ class _Scan:
                         length, code, start = -1, 0, 0
                     header_length = header_lengths.get(length)
                     if header_length is not None and code == 1 and start + length <= end:
-                        array = known.get(data[start : start + header_length].tobytes())
+                        array = headers.get(data[start : start + header_length].tobytes())
                         if array is not None and array[0] == length:
                             pos = start + length
                             piece = _new(
@@ -348,10 +344,10 @@ class _Scan:
         _, code, start, stop = token
         header = read_array_header(self.data, start, stop, self.name)
         span = Span(0, math.prod(header.shape))
-        if len(self.known) < _MAX_KNOWN:
+        if len(self.headers) < _MAX_HEADERS:
             prefix = bytes(self.data[start : header.start])
             self.header_lengths[stop - start] = len(prefix)
-            self.known[prefix] = stop - start, header.shape, header.dtype, header.encoding, span
+            self.headers[prefix] = stop - start, header.shape, header.dtype, header.encoding, span
         piece = Piece(span, 0, header.start, stop - header.start)
         kind: LeafKind = "numpy_scalar" if code == wire.EXT_SCALAR and not header.shape else "numpy"
         self.nodes.append(LEAF)
