@@ -114,7 +114,8 @@ class _Scan:
         self.leaves: list[Leaf] = []
         self.stack: list[_Frame] = []
         self.path_keys = 0
-        self.headers: dict[bytes, _CachedHeader] = {}  # by what precedes the elements in an extension
+        # By the bytes of an extension before its elements.
+        self.headers: dict[bytes, _CachedHeader] = {}
         self.header_lengths: dict[int, int] = {}  # of that, in the last extension of such a length
 
     def run(self) -> tuple[list[Node], list[Leaf]]:
