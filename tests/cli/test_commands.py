@@ -410,7 +410,7 @@ def test_verify_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path, record = tmp_path / "z", tmp_path / "record"
     arrays = {f"x{i}": np.full(1000, i) for i in range(8)}
     cordwood.save(path, arrays, layout="zarr")
-    from cordwood.io import check_blocks as engine
+    from cordwood.io import check_digests as engine
 
     calls: list[str] = []
     whole = engine.bad_blocks
@@ -658,7 +658,7 @@ def test_verify_takes_a_root(run: Run, tmp_path: Path) -> None:
 def test_verify_of_a_root_goes_on_where_it_was_interrupted(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cordwood.io import check_blocks as engine
+    from cordwood.io import check_digests as engine
 
     root, record = tmp_path / "run", tmp_path / "record"
     for step in (5, 20, 100):

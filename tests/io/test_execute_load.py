@@ -16,7 +16,7 @@ from cordwood.errors import CorruptionError, LimitError, TruncatedError
 from cordwood.index import Digests
 from cordwood.io import execute_load as execution
 from cordwood.io.allocate import allocate_bytes
-from cordwood.io.check_blocks import check_file
+from cordwood.io.check_digests import check_file
 from cordwood.io.execute_load import execute_load
 from cordwood.plan.load_plan import LoadPlan, Move
 from cordwood.storage.open_files import LocalFile, MemoryFile

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from cordwood.encoding.digests import digest_of
 from cordwood.errors import CorruptionError, StorageError, TruncatedError
 from cordwood.index import HeaderDigest, Source
 from cordwood.plan.file_plan import FilePlan, LeafBytes
+from cordwood.storage import object_storage
 from cordwood.storage.local_storage import LocalStorage
 from cordwood.storage.object_storage import GRACE_SECONDS, ObjectStorage
 from cordwood.storage.object_store_client import ObjectStore
@@ -307,13 +309,13 @@ def test_a_dead_saves_mark_goes_after_a_day(
 def test_an_answer_that_is_lost_on_the_way(objects: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The index was replaced, though the store said that it failed: the data must stay."""
     save(objects, "x", f"{NOW}-1")
-    replace = ObjectStore.replace
+    replace = object_storage.replace_object
 
-    def failing(self: ObjectStore, name: str, *args: object, **kwargs: object) -> bytes:
-        replace(self, name, *args, **kwargs)  # type: ignore[arg-type]
+    def failing(store: ObjectStore, name: str, *args: Any, **kwargs: Any) -> bytes:
+        replace(store, name, *args, **kwargs)
         raise StorageError(5, "the connection was lost", name)
 
-    monkeypatch.setattr(ObjectStore, "replace", failing)
+    monkeypatch.setattr(object_storage, "replace_object", failing)
     with pytest.raises(StorageError, match="connection was lost"):
         save(objects, "x", f"{NOW}-2")
     monkeypatch.undo()
@@ -325,17 +327,17 @@ def test_what_lies_beside_is_the_last_saves(
     objects: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A save that another overtakes after its index leaves what the other put beside."""
-    replace = ObjectStore.replace
+    replace = object_storage.replace_object
     calls = 0
 
-    def overtaken(self: ObjectStore, name: str, *args: object, **kwargs: object) -> bytes:
+    def overtaken(store: ObjectStore, name: str, *args: Any, **kwargs: Any) -> bytes:
         nonlocal calls
         calls += 1
         if calls == 2:  # the first save has replaced the index, and comes to what lies beside
             save(objects, "y", f"{NOW}-2", beside=b"second")
-        return replace(self, name, *args, **kwargs)  # type: ignore[arg-type]
+        return replace(store, name, *args, **kwargs)
 
-    monkeypatch.setattr(ObjectStore, "replace", overtaken)
+    monkeypatch.setattr(object_storage, "replace_object", overtaken)
     save(objects, "x", f"{NOW}-1", beside=b"first")
     assert objects.content("beside") == b"second"
     assert sorted(json.loads(objects.content("index") or b"")) == ["x", "y"]

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from cordwood.errors import LimitError, StorageError, TruncatedError
-from cordwood.storage import object_store_client
+from cordwood.storage import conditional_writes
+from cordwood.storage.conditional_writes import replace_object
 from cordwood.storage.object_store_client import ObjectStore, storage_error
 from tests.storage.stores import KINDS, new_store
 from tests.threads import in_threads
@@ -68,23 +69,23 @@ def test_replace_begins_with_nothing_and_goes_on(store: ObjectStore) -> None:
         seen.append(old)
         return (old or b"") + b"x"
 
-    store.replace("index", add, limit_bytes=LIMIT)
-    store.replace("index", add, limit_bytes=LIMIT)
+    replace_object(store, "index", add, limit_bytes=LIMIT)
+    replace_object(store, "index", add, limit_bytes=LIMIT)
     assert seen == [None, b"x"]
     assert store.read("index", limit_bytes=LIMIT).data == b"xx"
 
 
 def test_replace_can_remove(store: ObjectStore) -> None:
     put(store, "a", b"1")
-    store.replace("a", lambda old: None, limit_bytes=LIMIT)
-    store.replace("a", lambda old: None, limit_bytes=LIMIT)
+    replace_object(store, "a", lambda old: None, limit_bytes=LIMIT)
+    replace_object(store, "a", lambda old: None, limit_bytes=LIMIT)
     assert store.names() == []
 
 
 def test_a_generation_is_that_of_the_last_replacement(store: ObjectStore) -> None:
-    first = store.replace("a", lambda old: b"1", limit_bytes=LIMIT)
+    first = replace_object(store, "a", lambda old: b"1", limit_bytes=LIMIT)
     assert store.generation("a") == first
-    second = store.replace("a", lambda old: b"1", limit_bytes=LIMIT)
+    second = replace_object(store, "a", lambda old: b"1", limit_bytes=LIMIT)
     assert store.generation("a") == second != first
 
 
@@ -102,7 +103,7 @@ def test_replace_tries_again_where_another_came_first(
             put(store, "index", b"theirs %d" % len(seen))
         return b"ours after " + (old or b"")
 
-    store.replace("index", add, limit_bytes=LIMIT)
+    replace_object(store, "index", add, limit_bytes=LIMIT)
     assert seen == [first, b"theirs 1", b"theirs 2"]
     assert store.read("index", limit_bytes=LIMIT).data == b"ours after theirs 2"
 
@@ -114,12 +115,12 @@ def test_replace_passes_on_what_its_update_raises(store: ObjectStore) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        store.replace("index", refuse, limit_bytes=LIMIT)
+        replace_object(store, "index", refuse, limit_bytes=LIMIT)
     assert store.read("index", limit_bytes=LIMIT).data == b"old"
 
 
 def test_replace_gives_up_in_the_end(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store_client, "_ATTEMPTS", 4)
+    monkeypatch.setattr(conditional_writes, "_MAX_ATTEMPTS", 4)
     calls = 0
 
     def lose(old: bytes | None) -> bytes:
@@ -129,7 +130,7 @@ def test_replace_gives_up_in_the_end(store: ObjectStore, monkeypatch: pytest.Mon
         return b"ours"
 
     with pytest.raises(StorageError, match="other writers replaced it 4 times"):
-        store.replace("index", lose, limit_bytes=LIMIT)
+        replace_object(store, "index", lose, limit_bytes=LIMIT)
     assert calls == 4
 
 
@@ -146,7 +147,7 @@ def test_eight_threads_lose_nothing(store: ObjectStore) -> None:
     def save(number: int) -> None:
         own = ObjectStore(store.url)
         start.wait()
-        own.replace("index", add(number), limit_bytes=LIMIT)
+        replace_object(own, "index", add(number), limit_bytes=LIMIT)
 
     in_threads(save, together=start)
     found = store.read("index", limit_bytes=LIMIT).data
@@ -177,4 +178,4 @@ def test_a_store_that_refuses(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     store = new_store("file", tmp_path / "file")
     with pytest.raises(OSError, match="file:///"):
-        store.replace("index", lambda old: b"", limit_bytes=LIMIT)
+        replace_object(store, "index", lambda old: b"", limit_bytes=LIMIT)

@@ -313,7 +313,7 @@ def test_a_store_that_ignores_conditions_is_refused(
 ) -> None:
     url = f"{web.url}/run"
     cordwood.save(url, OLD)
-    monkeypatch.setattr(conditional_writes, "_obeying", set())
+    monkeypatch.setattr(conditional_writes, "_tested", set())
     web.obeys_conditions = False
     before = web.names("run")
     for prefix in (None, "a"):

@@ -140,7 +140,7 @@ def web_store(scheme: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebStore
         context = object_store_requests._new_context(retries)
         monkeypatch.setattr(object_store_requests, name, lambda context=context: context)
     monkeypatch.setattr(object_store_requests, "_answered", set())
-    monkeypatch.setattr(conditional_writes, "_obeying", set())
+    monkeypatch.setattr(conditional_writes, "_tested", set())
     yield store
     store.hook = lambda _: None
 

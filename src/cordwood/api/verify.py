@@ -14,7 +14,7 @@ from cordwood.field_docs import document_fields
 from cordwood.formats.directory_formats import Layout, module_of, origin_of
 from cordwood.formats.opened import Checked
 from cordwood.index import Digests, Index, Inline
-from cordwood.io.check_blocks import UnreadableRange, check_files
+from cordwood.io.check_digests import UnreadableRange, check_files
 from cordwood.io.crc32 import bad_checksums
 from cordwood.io.progress import Report, report_progress
 from cordwood.io.source_digests import SourceDigests

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from cordwood.index import Digests
-from cordwood.io.check_blocks import check_blocks
+from cordwood.io.check_digests import check_blocks
 from cordwood.io.file_contents import FileContents, copy_bytes
 from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.io.threads import reading_threads, run_tasks

@@ -10,7 +10,7 @@ import numpy as np
 
 from cordwood.errors import CorruptionError
 from cordwood.index import Checksum, Source
-from cordwood.io.check_blocks import UnreadableRange, unreadable_range
+from cordwood.io.check_digests import UnreadableRange, unreadable_range
 from cordwood.io.threads import default_threads, run_tasks
 from cordwood.plan.load_plan import LoadPlan, Move
 from cordwood.plan.scatter import EncodedChunk

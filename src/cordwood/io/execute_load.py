@@ -18,7 +18,7 @@ from cordwood.encoding.digests import check_coverage
 from cordwood.errors import TruncatedError
 from cordwood.index import Digests
 from cordwood.io.allocate import Buffer, allocate_buffers
-from cordwood.io.check_blocks import check_blocks
+from cordwood.io.check_digests import check_blocks
 from cordwood.io.page_size import PageSize, advise_small
 from cordwood.io.progress import current_meter
 from cordwood.io.read_chunk import read_chunk

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from cordwood.encoding.digests import check_coverage
 from cordwood.errors import TruncatedError
 from cordwood.index import Digests
-from cordwood.io.check_blocks import check_blocks
+from cordwood.io.check_digests import check_blocks
 from cordwood.io.decode_chunk import decode_chunk
 from cordwood.io.strided_copy import strided_copy
 from cordwood.plan.scatter import EncodedChunk

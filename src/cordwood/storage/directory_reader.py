@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from cordwood.errors import CorruptionError, LimitError, TruncatedError
+from cordwood.index import Source
 from cordwood.storage.open_files import (
     Closable,
     ReadableFile,
@@ -27,6 +28,7 @@ from cordwood.storage.open_files import (
 )
 from cordwood.storage.openat import open_beneath
 
+MAX_OPEN_FILES = 64  # the files of a checkpoint with more are opened for each read
 FOLDER, OTHER = -1, -2  # instead of a size: a directory; a symbolic link, pipe, socket or device
 
 _HOLD_SECONDS = 1.0
@@ -288,6 +290,56 @@ class FileOwningDirectory(DirectoryFile):
 
     def close(self) -> None:
         self._directory.close()
+
+
+class OpenDirectoryFile(DirectoryFile):
+    """A file of a directory that is opened once and stays open, also if a save removes it.
+
+    Its size is given by the index and checked here.
+
+    Raises CorruptionError and TruncatedError as reading from a DirectoryFile does.
+    """
+
+    def __init__(self, directory: LocalDirectory, path: str, size_bytes: int) -> None:
+        super().__init__(directory, path, size_bytes)
+        self._fd = -1
+        self._fd = self._open()
+
+    def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
+        self._require(offset, sum(map(len, views)))
+        read_views(self._descriptor(), offset, views, name=self.name)
+
+    def map(self) -> memoryview:
+        return map_file(self._descriptor(), self.size_bytes, name=self.name)
+
+    def _descriptor(self) -> int:
+        if self._fd < 0:
+            raise ValueError(f"{self.name} is closed; open it again")
+        return self._fd
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            close_file(fd, self.name)
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ending():  # the names of this module may be gone then; the system closes all
+            self.close()
+
+
+def open_directory_files(
+    directory: LocalDirectory, sources: Sequence[Source]
+) -> list[ReadableFile]:
+    """Open files of a directory. Raises as OpenDirectoryFile does."""
+    files: list[ReadableFile] = []
+    try:
+        for source in sources:
+            files.append(OpenDirectoryFile(directory, source.name, source.size_bytes))
+    except BaseException:
+        for file in files:
+            file.close()
+        raise
+    return files
 
 
 def regular_file_size(fd: int, name: str) -> int:

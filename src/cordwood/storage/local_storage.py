@@ -26,7 +26,11 @@ from cordwood.io.write_file import fill_file
 from cordwood.plan.cell_assignment import FileSizes
 from cordwood.storage import syscalls
 from cordwood.storage.directories import open_directory_fd
-from cordwood.storage.directory_reader import LocalDirectory
+from cordwood.storage.directory_reader import (
+    MAX_OPEN_FILES,
+    LocalDirectory,
+    open_directory_files,
+)
 from cordwood.storage.file_locks import is_locked, locked, remove_unlocked, unlock, wait_for_lock
 from cordwood.storage.file_transaction import (
     WritableFile,
@@ -39,7 +43,6 @@ from cordwood.storage.file_transaction import (
     temporary_prefix,
 )
 from cordwood.storage.hard_links import link_under_shared_lock
-from cordwood.storage.held_files import MAX_OPEN_FILES, open_directory_files
 from cordwood.storage.open_files import ReadableFile
 from cordwood.storage.permissions import creation_mode, limit_file, rights_of
 from cordwood.storage.small_files import read_small_file

@@ -22,7 +22,11 @@ from cordwood.errors import CordwoodError, StorageError
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.uninterruptible import StopCheck, never_stop
 from cordwood.plan.cell_assignment import FileSizes
-from cordwood.storage.conditional_writes import require_conditions
+from cordwood.storage.conditional_writes import (
+    replace_object,
+    require_conditional_writes,
+    write_if_unchanged,
+)
 from cordwood.storage.object_files import ObjectFile, write_objects
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.open_files import ReadableFile
@@ -69,7 +73,7 @@ class ObjectStorage:
         timeout_seconds: float | None = None,  # noqa: ARG002  (there are no locks to wait for)
     ) -> Iterator[ObjectTransaction]:
         if not others_commit:
-            require_conditions(self._store, self._rules.index_name)
+            require_conditional_writes(self._store, self._rules.index_name)
         save = ObjectTransaction(self._store, self._rules, others_commit=others_commit)
         try:
             yield save
@@ -122,7 +126,7 @@ class ObjectStorage:
                 found = store.read(name, limit_bytes=rules.max_index_bytes)
                 if not _is_map_of_old_data(found.data or b"", rules):
                     continue
-                if dry_run or store.replace_if(name, None, found.generation) is not None:
+                if dry_run or write_if_unchanged(store, name, None, found.generation) is not None:
                     gone.append(name)
         if not dry_run:
             store.delete([name for name in gone if name in lists])
@@ -185,7 +189,9 @@ class ObjectTransaction:
             self._perhaps_committed = True  # an answer may be lost on the way
             return change.new_index
 
-        generation = store.replace(rules.index_name, replaced, limit_bytes=rules.max_index_bytes)
+        generation = replace_object(
+            store, rules.index_name, replaced, limit_bytes=rules.max_index_bytes
+        )
         assert change is not None
         self._confirm(change, old)
         for name, data in change.sidecars.items():
@@ -250,7 +256,7 @@ class ObjectTransaction:
             return old
 
         limit = self._rules.max_index_bytes
-        self._store.replace(self._rules.index_name, update, limit_bytes=limit)
+        replace_object(self._store, self._rules.index_name, update, limit_bytes=limit)
 
     def _taken(self, added: Collection[str]) -> list[str]:
         """Return what of the data is gone, or is going to be."""
@@ -288,7 +294,7 @@ class ObjectTransaction:
             return data
 
         with suppress(Overtaken):
-            self._store.replace(name, update, limit_bytes=self._rules.max_index_bytes)
+            replace_object(self._store, name, update, limit_bytes=self._rules.max_index_bytes)
 
     def abandon(self) -> None:
         """Remove what was written, if no index can refer to it.

@@ -1,16 +1,13 @@
-"""Object stores, through TensorStore's KvStore: whole objects written, ranges read.
+"""A client of object stores, through TensorStore's KvStore: writes whole objects, reads ranges.
 
-An object is written once, whole, under a name that no other save uses, and never changed. What is
-changed, the index, is replaced by a conditional write: it takes effect only where nobody else
-has changed it since it was read.
+A data object is written once, whole, under a name that no other save uses, and never changed. The
+index is the only object that is replaced: `conditional_writes` does that.
 """
 
 from __future__ import annotations
 
 import errno
-import random
 import re
-import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -18,15 +15,16 @@ from cordwood.errors import LimitError, StorageError, TruncatedError
 from cordwood.storage.object_store_requests import Request, open_store
 from cordwood.storage.urls import Url
 
-_ATTEMPTS = 200  # each lost to a writer that got through: more means a store that does not obey
-_MOST_SECONDS_BETWEEN = 2.0
-_DELETES_AT_ONCE = 64
+_MAX_DELETES_IN_FLIGHT = 64
 _CODE = re.compile(r"([A-Z_]+): ")
-_MESSAGE_LENGTH = 300  # TensorStore ends its messages in a spec of any length
+_MESSAGE_LENGTH = 300  # messages of TensorStore end with a spec of unbounded length
 
 
 class StoredObject(NamedTuple):
-    """An object's bytes (None: there is none) and the generation that a replacement must name."""
+    """The bytes of an object (None: there is no object) and its generation.
+
+    A conditional replacement must name the generation.
+    """
 
     data: bytes | None
     generation: bytes
@@ -41,11 +39,11 @@ class ObjectStore:
 
     @property
     def location(self) -> str:
-        """The bucket and the endpoint: what all names in one store share."""
+        """The bucket and the endpoint, which all objects of one store share."""
         return self._store.where
 
     def url_of(self, name: str) -> str:
-        """The whole URL of an object, for messages."""
+        """Return the whole URL of an object, for messages."""
         return f"{self.url}/{name}"
 
     def read(self, name: str, *, limit_bytes: int) -> StoredObject:
@@ -61,16 +59,16 @@ class ObjectStore:
         except ValueError as e:
             raise storage_error(e, where, "reading it") from e
         data = result.value if has_object(result, where) else None
-        return StoredObject(data, _known(result.stamp.generation, where))
+        return StoredObject(data, _require_generation(result.stamp.generation, where))
 
     def start_read(self, name: str, start: int, stop: int) -> Request:
         """Begin to read bytes [start, stop) of an object."""
         return self._request(name, lambda store: store.read(name, byte_range=slice(start, stop)))
 
     def has_byte_at(self, name: str, offset: int) -> bool | None:
-        """Return True if an object has a byte at `offset`, None where there is no object.
+        """Return True if an object has a byte at `offset`, None if there is no object.
 
-        TensorStore tells no sizes, so this reads that byte.
+        TensorStore does not report sizes, so this reads that byte.
         """
         where = self.url_of(name)
         try:
@@ -81,106 +79,52 @@ class ObjectStore:
             raise storage_error(e, where, "looking for it") from e
         return True if has_object(result, where) else None
 
-    def start_write(self, name: str, data: bytes) -> Any:
-        """Begin to write a whole new object."""
-        return self._write(name, data)
+    def start_write(
+        self, name: str, data: bytes | None, *, if_generation: bytes | None = None
+    ) -> Request:
+        """Begin to write a whole object, or with None to remove it.
+
+        Args:
+            name: the object.
+            data: its bytes.
+            if_generation: the generation that the object must still have, or the write has no
+                effect (see `conditional_writes`); None: no condition.
+        """
+        condition = {} if if_generation is None else {"if_equal": if_generation}
+        return Request(
+            self._store, self.url_of(name), lambda store: store.write(name, data, **condition)
+        )
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a whole object, whatever is there. Raises OSError."""
+        """Write a whole object, or replace it without a condition. Raises OSError."""
         try:
             self.start_write(name, data).result()
         except ValueError as e:
             raise storage_error(e, self.url_of(name), "writing it") from e
 
-    def _write(self, name: str, data: bytes | None, **condition: bytes) -> Request:
-        """Begin to write an object, or with None to remove it."""
-        return Request(
-            self._store, self.url_of(name), lambda store: store.write(name, data, **condition)
-        )
-
     def _request(self, name: str, start: Callable[[Any], Any]) -> Request:
-        """Begin a request that only reads, and so may be begun again."""
+        """Begin a request that only reads, so it can be repeated."""
         return Request(self._store, self.url_of(name), start, repeatable=True)
 
-    def replace(
-        self, name: str, update: Callable[[bytes | None], bytes | None], *, limit_bytes: int
-    ) -> bytes:
-        """Replace an object by what `update` makes of its bytes; None stands for no object.
-
-        `update` is called again whenever another writer came first, with what that one wrote. It
-        must do no harm to be called on its own result: a write may have succeeded unnoticed.
-
-        Where the answer to a write is lost, the object is read back: if it is what was written,
-        it was.
-
-        Returns the new generation.
-
-        Raises StorageError where the store refuses, or after very many attempts; and what
-        `update` raises.
-        """
-        where = self.url_of(name)
-        written: bytes | None = None
-        for attempt in range(_ATTEMPTS):
-            if attempt:
-                most = min(_MOST_SECONDS_BETWEEN, 0.001 * 2 ** min(attempt, 16))
-                time.sleep(random.uniform(0, most))  # noqa: S311  (not a secret)
-            found = self.read(name, limit_bytes=limit_bytes)
-            if written is not None and found.data == written:
-                return found.generation
-            data = update(found.data)
-            if data is None and found.data is None:
-                return found.generation
-            try:
-                generation = self.replace_if(name, data, found.generation)
-            except OSError:
-                # Whatever the answer is: it may be that to a repetition of what has taken effect.
-                lying = None if data is None else self._read_back(name, limit_bytes)
-                if lying is None or lying.data != data:
-                    raise
-                return lying.generation
-            if generation is not None:
-                return generation
-            written = data
-        raise StorageError(
-            errno.EBUSY, f"other writers replaced it {_ATTEMPTS} times meanwhile; save again", where
-        )
-
-    def _read_back(self, name: str, limit_bytes: int) -> StoredObject | None:
-        try:
-            return self.read(name, limit_bytes=limit_bytes)
-        except (OSError, LimitError):
-            return None
-
-    def replace_if(self, name: str, data: bytes | None, generation: bytes) -> bytes | None:
-        """Write an object, or with None remove it, if it still has that generation.
-
-        Returns the new generation; None where the object has another one. Raises OSError.
-        """
-        where = self.url_of(name)
-        try:
-            stamp = self._write(name, data, if_equal=generation).result()
-        except ValueError as e:
-            raise storage_error(e, where, "replacing it") from e
-        new: bytes = stamp.generation  # empty: the condition did not hold
-        return new or None
-
     def generation(self, name: str) -> bytes:
-        """Return the version that an object is at."""
+        """Return the generation of an object: a version identifier that each write changes."""
         return self.generations([name])[name]
 
     def generations(self, names: Iterable[str]) -> dict[str, bytes]:
-        """Return what `generation` does, of several objects at once."""
+        """Return the generations of several objects; the requests run at the same time."""
         requests = {name: self.start_read(name, 0, 0) for name in names}
-        found = {}
+        generations = {}
         for name, request in requests.items():
             try:
-                found[name] = _known(request.result().stamp.generation, self.url_of(name))
+                generations[name] = _require_generation(
+                    request.result().stamp.generation, self.url_of(name)
+                )
             except ValueError as e:
                 raise storage_error(e, self.url_of(name), "looking for it") from e
-        return found
+        return generations
 
     def names(self) -> list[str]:
-        """Return the names of all objects, sorted; those that are no UTF-8 left out."""
+        """Return the names of all objects, sorted, without those that are not UTF-8."""
         try:
             keys = self._request("", lambda store: store.list()).result()
         except ValueError as e:
@@ -194,11 +138,12 @@ class ObjectStore:
         return sorted(names)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Remove objects; those that are not there are no error."""
-        waiting = list(names)
-        while waiting:
-            now, waiting = waiting[:_DELETES_AT_ONCE], waiting[_DELETES_AT_ONCE:]
-            requests = [(name, self._write(name, None)) for name in now]
+        """Remove objects. A name without an object is no error."""
+        remaining = list(names)
+        while remaining:
+            batch = remaining[:_MAX_DELETES_IN_FLIGHT]
+            remaining = remaining[_MAX_DELETES_IN_FLIGHT:]
+            requests = [(name, self.start_write(name, None)) for name in batch]
             for name, request in requests:
                 try:
                     request.result()
@@ -210,7 +155,7 @@ class ObjectStore:
 
 
 def has_object(result: Any, where: str) -> bool:
-    """Return True for a read that brought bytes, False where there is no object.
+    """Return True if a read returned bytes, False if there is no object.
 
     Raises StorageError for any other answer, such as 304 to a request without a condition.
     """
@@ -225,7 +170,7 @@ def has_object(result: Any, where: str) -> bool:
 
 
 def storage_error(error: ValueError, where: str, doing: str) -> OSError | TruncatedError:
-    """Return what TensorStore says (a ValueError that begins with a code) in our classes."""
+    """Return the exception of ours for a ValueError of TensorStore, which begins with a code."""
     code = _code(error)
     text = str(error)
     hint = _hint(text)
@@ -242,7 +187,7 @@ def storage_error(error: ValueError, where: str, doing: str) -> OSError | Trunca
 
 
 def _hint(text: str) -> str:
-    """Return what to do about an error, "" where nothing is known."""
+    """Return advice for an error; "" if there is none."""
     if "TimeTooSkewed" in text:
         return "; set the clock of this machine"
     if "CURL error" in text:
@@ -254,11 +199,11 @@ def _hint(text: str) -> str:
 
 
 def _code(error: ValueError) -> str:
-    found = _CODE.match(str(error))
-    return found[1] if found else ""
+    match = _CODE.match(str(error))
+    return match[1] if match else ""
 
 
-def _known(generation: bytes, where: str) -> bytes:
+def _require_generation(generation: bytes, where: str) -> bytes:
     if not generation:  # it would make the write unconditional
         raise StorageError(errno.EIO, "the store tells no generation of it", where)
     return generation

@@ -14,7 +14,7 @@ from cordwood.formats.zarr.plan_tree import draft
 from cordwood.formats.zarr.read_index import read_index
 from cordwood.formats.zarr.save import save_draft
 from cordwood.index import Box, Encoded, Index, Inline, Leaf
-from cordwood.io.check_blocks import check_file
+from cordwood.io.check_digests import check_file
 from cordwood.io.decode_chunk import decode_chunk
 from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.plan.scatter import Codec, EncodedChunk, Scatter

@@ -15,7 +15,7 @@ from cordwood.formats.packs.locate import store_at
 from cordwood.formats.packs.open import read_index_bytes
 from cordwood.formats.packs.read_index import cells_of_file, parse_items
 from cordwood.formats.safetensors.stored_digests import sealed_digests
-from cordwood.io.check_blocks import check_file
+from cordwood.io.check_digests import check_file
 from cordwood.io.gc_pause import gc_paused
 from cordwood.keypath import format_path
 from cordwood.manager.foreign_steps import number_in
