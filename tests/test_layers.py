@@ -34,6 +34,7 @@ LAYERS = {
     "api": 6,
     "msgpack": 6,
     "manager": 7,
+    "policies": 8,
     "__main__": 8,
     "cli": 8,
     "compat": 8,

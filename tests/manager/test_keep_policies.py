@@ -21,7 +21,7 @@ from cordwood import (
     PlannedStep,
     SavedStep,
 )
-from cordwood.manager.keep_policies import best_policy, keep_policy
+from cordwood.manager.keep_policies import as_keep_policy, best_policy
 from cordwood.manager.retention import plan_retention
 
 NOW = 1000.0
@@ -162,13 +162,13 @@ def test_the_first_policy_of_the_best() -> None:
     ("given_as", "expected"), [(None, KeepAll()), (3, KeepLast(3)), (KeepEvery(2), KeepEvery(2))]
 )
 def test_what_a_manager_may_be_given(given_as: Any, expected: KeepPolicy) -> None:
-    assert keep_policy(given_as) == expected
+    assert as_keep_policy(given_as) == expected
 
 
 @pytest.mark.parametrize("wrong", ["3", False, [1]])
 def test_what_it_may_not_be_given(wrong: Any) -> None:
     with pytest.raises(TypeError, match=r"keep: expected a number of steps or a policy such as"):
-        keep_policy(wrong)
+        as_keep_policy(wrong)
 
 
 def test_numbers_that_cannot_be() -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from cordwood import CheckpointManager, EverySteps, OnPreemption, PendingSaveError
 from cordwood.io import write_file
-from cordwood.processes.preemption import Notice
+from cordwood.processes.preemption import PreemptionNotice
 
 TREE = {"w": np.zeros(3)}
 
@@ -92,11 +92,11 @@ def test_a_handler_that_was_there_is_called() -> None:
     calls: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: calls.append(number))
     try:
-        notice = Notice()
+        notice = PreemptionNotice()
         notice.listen()
-        assert notice.since is None
+        assert notice.received_at is None
         told()
-        assert notice.since is not None
+        assert notice.received_at is not None
         assert calls == [signal.SIGTERM]
         notice.stop()
         told()
@@ -182,7 +182,7 @@ def test_handlers_above_and_below_are_called_once_each() -> None:
     calls: list[str] = []
     first = signal.signal(signal.SIGTERM, lambda *_: calls.append("below"))
     try:
-        one, other = Notice(), Notice()
+        one, other = PreemptionNotice(), PreemptionNotice()
         one.listen()
         ours = signal.getsignal(signal.SIGTERM)
         assert callable(ours)
@@ -195,8 +195,8 @@ def test_handlers_above_and_below_are_called_once_each() -> None:
         other.listen()
         told()
         assert calls == ["above", "below"]
-        assert one.since is not None
-        assert other.since is not None
+        assert one.received_at is not None
+        assert other.received_at is not None
         one.stop()
         other.stop()
         assert signal.getsignal(signal.SIGTERM) == above

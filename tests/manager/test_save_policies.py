@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood import AtSteps, EverySeconds, EveryStep, EverySteps, Moment, SavePolicy, WhenIdle
-from cordwood.manager.save_policies import OnPreemption, save_policy
+from cordwood.manager.save_policies import OnPreemption, as_save_policy
 
 CALM = Moment(step=7, last_step=None, seconds_since_last=5.0, saving=False, preempted=False)
 
@@ -108,13 +108,13 @@ def test_a_policy_is_a_value_that_prints_as_code(policy: SavePolicy) -> None:
     ("given_as", "expected"), [(None, EveryStep()), (5, EverySteps(5)), (WhenIdle(), WhenIdle())]
 )
 def test_what_a_manager_may_be_given(given_as: Any, expected: SavePolicy) -> None:
-    assert save_policy(given_as) == expected
+    assert as_save_policy(given_as) == expected
 
 
 @pytest.mark.parametrize("wrong", ["5", True, 5.0])
 def test_what_it_may_not_be_given(wrong: Any) -> None:
     with pytest.raises(TypeError, match=r"save: expected a number of steps or a policy such as"):
-        save_policy(wrong)
+        as_save_policy(wrong)
 
 
 def test_numbers_that_cannot_be() -> None:

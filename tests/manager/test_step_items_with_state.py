@@ -12,7 +12,13 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager, FormatError, MismatchError
-from cordwood.manager.step_items import join_items, own_state, state_of, states_tree, to_save
+from cordwood.manager.step_items import (
+    collect_states,
+    join_items,
+    state_from_record,
+    state_from_tree,
+    states_tree,
+)
 from tests.manager.counters import ByteCounter, Counter
 
 TREE = {"w": np.zeros(3)}
@@ -107,7 +113,9 @@ def test_states_with_arrays_come_back_as_they_were(tmp_path: Path, kind: str) ->
 @pytest.mark.parametrize("kind", STATES)
 def test_states_of_several_processes_are_sent_around(kind: str) -> None:
     """What one process sends is what process 0 saves for all."""
-    own = [to_save({"data": Loader(state)}, process_count=2) for state in (STATES[kind], [kind])]
+    own = [
+        collect_states({"data": Loader(state)}, process_count=2) for state in (STATES[kind], [kind])
+    ]
     answer = join_items([each.message for each in own])
     record, trees = states_tree(answer, own[0])
     if kind == "tuple":
@@ -117,21 +125,22 @@ def test_states_of_several_processes_are_sent_around(kind: str) -> None:
     assert record == {"data": {"tree": "states", "processes": 2}}
     assert same(trees["data"], [STATES[kind], [kind]])
     for process in (0, 1):
-        state = own_state(
+        state = state_from_tree(
             trees["data"], record["data"], "data", process=process, count=2, path="run/1"
         )
         assert same(state, trees["data"][process])
     with pytest.raises(MismatchError, match="saved by 2 processes, each with a state of its own"):
-        own_state(trees["data"], record["data"], "data", process=0, count=3, path="run/1")
+        state_from_tree(trees["data"], record["data"], "data", process=0, count=3, path="run/1")
     equal = [STATES[kind], STATES[kind]]
     assert same(
-        own_state(equal, record["data"], "data", process=2, count=3, path="run/1"), STATES[kind]
+        state_from_tree(equal, record["data"], "data", process=2, count=3, path="run/1"),
+        STATES[kind],
     )
 
 
 def test_processes_must_save_the_same_items() -> None:
-    one = to_save({"data": Counter()}, process_count=2).message
-    other = to_save({"data": {"w": np.zeros(2)}}, process_count=2).message
+    one = collect_states({"data": Counter()}, process_count=2).message
+    other = collect_states({"data": {"w": np.zeros(2)}}, process_count=2).message
     with pytest.raises(ValueError, match=r"0 saves \['data'\], process 1 \['data \(a tree\)'\]"):
         join_items([one, other])
 
@@ -159,4 +168,4 @@ def test_a_state_that_holds_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["@", "\u00e9", 3])
 def test_a_state_that_is_no_base64(text: Any) -> None:
     with pytest.raises(FormatError, match="run/1: items: data: no base64"):
-        state_of([{"bytes": text}], "data", process=0, count=1, path="run/1")
+        state_from_record([{"bytes": text}], "data", process=0, count=1, path="run/1")

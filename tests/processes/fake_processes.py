@@ -48,7 +48,7 @@ class FakeProcesses:
     ) -> None:
         self.index = index
         self.count = count
-        self.rooms = RendezvousState()
+        self.state = RendezvousState()
         self.calls = 0
         self._store = store
         self._dies_at = dies_at

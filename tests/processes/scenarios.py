@@ -33,18 +33,18 @@ def meet(rounds: int) -> list[bytes]:
 
 def deletes_what_is_meant(processes: Processes) -> None:
     """A key, or what lies under a slash; asked of every store."""
-    for key in ("say/6", "say/64", "say/7/x", "heard/1"):
+    for key in ("answer/6", "answer/64", "answer/7/x", "heard/1"):
         processes.put(f"r/{key}", b"1")
-    processes.delete("r/say/6")
-    assert processes.list("r/say/") == {"64": b"1", "7/x": b"1"}
-    processes.delete("r/say/")
+    processes.delete("r/answer/6")
+    assert processes.list("r/answer/") == {"64": b"1", "7/x": b"1"}
+    processes.delete("r/answer/")
     assert processes.list("r/") == {"heard/1": b"1"}
     processes.delete("r/")
     assert processes.list("r/") == {}
 
 
 def delete_keys() -> None:
-    """jax's store deletes what `Hosts.delete` says; process 0 asks it."""
+    """jax's store deletes what `Processes.delete` promises; process 0 calls it."""
     processes = current_processes()
     assert isinstance(processes, JaxProcesses)
     if processes.index == 0:

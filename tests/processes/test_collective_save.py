@@ -62,10 +62,10 @@ def save(
         save_together(
             rendezvous,
             disk,
-            where="x",
+            path="x",
             save_id=f"{processes.index}" * 16,
-            tell=lambda: f"told-by-{processes.index}",
-            prints=lambda: [prints * 16],
+            choose_base=lambda: f"told-by-{processes.index}",
+            fingerprints=lambda: [prints * 16],
             specs=[],
             write=write,
             commit=commit,

@@ -12,7 +12,7 @@ import cordwood
 from cordwood.errors import ProcessError
 from cordwood.processes import wait_log
 from cordwood.processes.coordination import Processes
-from cordwood.processes.join_messages import compare, encode_failure, key_of
+from cordwood.processes.join_messages import compare_purposes, encode_failure, key_of
 from cordwood.processes.rendezvous import Rendezvous
 from tests.processes.fake_processes import FakeProcesses, Outcome, Store, run_processes
 
@@ -164,9 +164,9 @@ class GivesUpAtTheSameMoment(FakeProcesses):
     """Process 1; process 0 gives up just before process 1 looks whether it is there."""
 
     def list(self, prefix: str) -> Mapping[str, bytes]:
-        if prefix.startswith("cordwood/at/"):
+        if prefix.startswith("cordwood/arrivals/"):
             text = encode_failure(1, "process 2 did not come")
-            self._store.values[key_of("save x", "say")] = b"L" + text
+            self._store.values[key_of("save x", "answer")] = b"L" + text
         return super().list(prefix)
 
 
@@ -186,16 +186,16 @@ def test_many_failures_leave_few_keys() -> None:
 
 
 def test_which_purpose_comes_first() -> None:
-    assert compare("save run/3", "save run/4") == -1
-    assert compare("save run/10", "save run/9") == 1
-    assert compare("save run/3", "save run/3") == 0
-    assert compare("save run-2/3", "save run-1/4") == 1
-    assert compare("save run/3", "save other/4") is None
-    assert compare("save run/3", "save run/3/4") is None
-    assert compare("save a", "save b") is None
-    assert compare("save run/3", "restore a step of run") == 1
-    assert compare("look for step 3 of run", "save the items of step 4 of run") == -1
-    assert compare("restore a step of run", "look for step 3 of run") is None
+    assert compare_purposes("save run/3", "save run/4") == -1
+    assert compare_purposes("save run/10", "save run/9") == 1
+    assert compare_purposes("save run/3", "save run/3") == 0
+    assert compare_purposes("save run-2/3", "save run-1/4") == 1
+    assert compare_purposes("save run/3", "save other/4") is None
+    assert compare_purposes("save run/3", "save run/3/4") is None
+    assert compare_purposes("save a", "save b") is None
+    assert compare_purposes("save run/3", "restore a step of run") == 1
+    assert compare_purposes("look for step 3 of run", "save the items of step 4 of run") == -1
+    assert compare_purposes("restore a step of run", "look for step 3 of run") is None
 
 
 def test_an_extra_save_of_one_process_costs_that_one_alone(tmp_path: object) -> None:

@@ -112,7 +112,7 @@ def test_many_decisions_leave_few_keys(tmp_path: Path) -> None:
         return asked
 
     assert values(run_processes(3, work, store=store)) == [[False] * 999] * 3
-    assert sum("/say/" in key for key in store.values) < 999
+    assert sum("/decisions/" in key for key in store.values) < 999
 
 
 def test_a_process_that_lags_hears_every_decision(tmp_path: Path) -> None:
@@ -174,11 +174,11 @@ def test_decisions_after_a_run_has_gone_back(tmp_path: Path) -> None:
         group = ProcessGroup("run", timeout_seconds=10)
         if processes.index == 0:
             for step in (8, 9, 5, 6):
-                group.decide(step, lambda _: "", told=False)
+                group.decide(step, lambda _: "", preempted=False)
             said.set()
             return []
         assert said.wait(60)
-        return [group.decide(step, lambda _: None, told=False)[1] or "" for step in (8, 5, 6)]
+        return [group.decide(step, lambda _: None, preempted=False)[1] or "" for step in (8, 5, 6)]
 
     assert values(run_processes(2, work))[1] == ["", "", ""]
 
@@ -187,7 +187,7 @@ def test_process_0_does_not_come(tmp_path: Path) -> None:
     def work(processes: FakeProcesses) -> None:
         group = ProcessGroup("run", timeout_seconds=0.1)
         if processes.index:
-            group.decide(7, lambda _: None, told=False)
+            group.decide(7, lambda _: None, preempted=False)
 
     message = r"process 0 did not come within 0.1 s to say whether step 7 of run is to be saved"
     with pytest.raises(ProcessError, match=message):

@@ -10,7 +10,7 @@ import pytest
 
 from cordwood.errors import ProcessError
 from cordwood.processes.coordination import SINGLE_PROCESS, Processes, current_processes
-from cordwood.processes.join_messages import named
+from cordwood.processes.join_messages import process_names
 from cordwood.processes.rendezvous import Rendezvous
 from tests.deaths import SILENCE_SECONDS, die_at_any_call
 from tests.processes.fake_processes import Died, FakeProcesses, Outcome, Store, run_processes
@@ -64,7 +64,7 @@ def test_process_0_answers_everybody(delays: dict[int, float]) -> None:
     expected = [f"0.{i},1.{i},2.{i},3.{i}".encode() for i in range(3)] * 2
     assert [outcome.value for outcome in outcomes] == [expected] * COUNT
     rooms = {key.split("/")[1] for key in store.values}
-    assert rooms <= {"0", "1", "alive", "born"}
+    assert rooms <= {"0", "1", "heartbeats", "incarnations"}
 
 
 def test_rooms_are_cleared_once_everybody_has_left() -> None:
@@ -76,7 +76,7 @@ def test_rooms_are_cleared_once_everybody_has_left() -> None:
     store = Store()
     run_processes(COUNT, work, store=store)
     rooms = {key.split("/")[1] for key in store.values}
-    assert len(rooms - {"alive", "born"}) < 5
+    assert len(rooms - {"heartbeats", "incarnations"}) < 5
 
 
 def fail_in(process: int, error: Callable[[], BaseException]) -> Callable[[Processes], None]:
@@ -176,7 +176,7 @@ def test_a_process_that_dies_is_named_whenever_it_does() -> None:
         outcomes = run_processes(COUNT, two_rounds, dies_at={2: number}, store=store)
         error = outcomes.pop(2).error
         if error is None or any(outcome.error is None for outcome in outcomes):
-            assert any(key.endswith("/in/2/2") for key in noted.ever)  # it had done its part
+            assert any(key.endswith("/values/2/2") for key in noted.ever)  # it had done its part
             assert error is not None or all(outcome.error is None for outcome in outcomes)
         else:
             for text in texts(outcomes):
@@ -328,6 +328,6 @@ def test_a_process_that_was_restarted_alone_is_out_of_step() -> None:
 
 
 def test_names_of_processes() -> None:
-    assert named([2]) == "process 2"
-    assert named([1, 5, 7]) == "processes 1, 5 and 7"
-    assert named(range(40)).endswith("14, 15 and 24 more")
+    assert process_names([2]) == "process 2"
+    assert process_names([1, 5, 7]) == "processes 1, 5 and 7"
+    assert process_names(range(40)).endswith("14, 15 and 24 more")

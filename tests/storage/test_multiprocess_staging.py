@@ -70,10 +70,10 @@ def save(
         save_together(
             rendezvous,
             shared,
-            where="x",
+            path="x",
             save_id="0" * 16,
-            tell=str,
-            prints=lambda: [b"same"],
+            choose_base=str,
+            fingerprints=lambda: [b"same"],
             specs=[],
             write=lambda *_: shared.write_files(
                 own[processes.index], fetch or (lambda _: whole(step)), None

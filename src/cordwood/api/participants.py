@@ -42,12 +42,12 @@ def rendezvous_for(
         silence_seconds=rendezvous_module.SILENCE_SECONDS,
         background=background,
     )
-    with announced(rendezvous):
+    with announce_errors(rendezvous):
         yield rendezvous
 
 
 @contextmanager
-def announced(rendezvous: Rendezvous) -> Iterator[None]:
+def announce_errors(rendezvous: Rendezvous) -> Iterator[None]:
     """Tell the other processes of an error that leaves the block."""
     try:
         yield

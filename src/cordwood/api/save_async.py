@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from cordwood.api.participants import announced, rendezvous_for
+from cordwood.api.participants import announce_errors, rendezvous_for
 from cordwood.api.save import refuse_foreign
 from cordwood.devices.host_snapshot import snapshot_leaves
 from cordwood.formats.directory_formats import Layout, destination_for
@@ -82,9 +82,9 @@ def save_async(
             compression=compression,
             prefix=prefix,
             metadata=metadata,
-            first=lambda: None,
-            base=None,
-            then=lambda *_: None,
+            before_save=lambda: None,
+            previous_step=None,
+            on_commit=lambda *_: None,
         )
     if rendezvous.count > 1:
         raise_unreported_failures(save_started=True)
@@ -100,9 +100,9 @@ def begin_save(
     compression: Literal["zstd", "blosc"] | None,
     prefix: str | None,
     metadata: Mapping[str, str] | Callable[[], Mapping[str, str]] | None,
-    first: Callable[[], None],
-    base: Callable[[], str] | None,
-    then: Callable[[PendingSave, int], None],
+    before_save: Callable[[], None],
+    previous_step: Callable[[], str] | None,
+    on_commit: Callable[[PendingSave, int], None],
     items: Mapping[str, Any] | None = None,
 ) -> PendingSave:
     """Begin a save in the background, as `save_async` does, with more to do.
@@ -113,10 +113,11 @@ def begin_save(
         rendezvous: of the processes that save together, not entered yet. The caller announces to
             it what this raises; a failure in the background is announced here.
         compression, prefix: as in `save`.
-        metadata: the strings, or what gives them once `first` has been called.
-        first: called on process 0 before anything is begun; what it raises ends the save on all.
-        base: as `Linking` has it, in the background; None: all of the tree is written.
-        then: called on each process in the background, once the checkpoint is committed, with
+        metadata: the strings, or what gives them once `before_save` has been called.
+        before_save: called on process 0 before anything is begun; what it raises ends the save
+            on all processes.
+        previous_step: as `Linking` has it, in the background; None: all of the tree is written.
+        on_commit: called on each process in the background, once the checkpoint is committed, with
             how many bytes of arrays were linked.
         items: more trees by prefix, for a directory of packs, which then holds no others.
     """
@@ -124,11 +125,11 @@ def begin_save(
     # The process may go to another directory before the background has done.
     path = given if parse_url(given) is not None else absolute_path(given)
     if rendezvous.index == 0:
-        first()
+        before_save()
     if callable(metadata):
         metadata = metadata()
     held: list[Any] = []
-    linking = None if base is None else Linking(base, lambda leaf: held[leaf])
+    linking = None if previous_step is None else Linking(previous_step, lambda leaf: held[leaf])
     with gc_paused():
         job = plan_job(
             path,
@@ -155,12 +156,12 @@ def begin_save(
             return value
 
         try:
-            with announced(rendezvous):
+            with announce_errors(rendezvous):
                 if rendezvous.index == 0:
                     refuse_foreign(path, row)
                 write(take)
         finally:
             held.clear()  # an exception's traceback would keep it
-        then(pending, 0 if linking is None else linking.linked_bytes)
+        on_commit(pending, 0 if linking is None else linking.linked_bytes)
 
     return save_in_background(given, work, total_bytes=sum(sizes))

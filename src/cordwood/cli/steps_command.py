@@ -79,13 +79,13 @@ def _steps(path: str, names: tuple[str, ...]) -> list[_Step]:
     from cordwood.errors import CordwoodError
     from cordwood.formats.packs.file_names import RULES
     from cordwood.formats.step_directories import step_number
-    from cordwood.manager.step_listing import Listing
+    from cordwood.manager.step_listing import StepListing
     from cordwood.storage.disk_usage import modified_seconds, size_on_disk
     from cordwood.storage.step_storage import open_step_storage
     from cordwood.storage.urls import parse_url
 
     place = open_step_storage(path, RULES.index_name)
-    known = {each.entry: each for each in Listing(place).entries(start=0) if each.finished}
+    known = {each.entry: each for each in StepListing(place).entries(start=0) if each.finished}
     steps = []
     for name in names:
         child = f"{path.rstrip('/')}/{name}"

@@ -17,7 +17,7 @@ from cordwood.manager.keep_policies import (
     metric_problems,
 )
 from cordwood.manager.retention import RetentionPlan, plan_retention
-from cordwood.manager.step_listing import Listing, Step
+from cordwood.manager.step_listing import Step, StepListing
 from cordwood.message_text import printable
 from cordwood.storage.step_storage import StepStorage
 from cordwood.storage.urls import parse_url
@@ -25,7 +25,7 @@ from cordwood.storage.urls import parse_url
 _log = logging.getLogger("cordwood")
 
 
-def plan_for(
+def plan_deletions(
     place: StepStorage, steps: Sequence[Step], policy: KeepPolicy, *, now: float
 ) -> RetentionPlan:
     """Return what becomes of the steps of a root that are finished."""
@@ -38,7 +38,7 @@ def plan_for(
     return plan_retention(counting, policy, now=now, spared=spared)
 
 
-def best_of(
+def best_step_of(
     steps: Sequence[Step],
     policy: KeepPolicy,
     metric: str | None,
@@ -54,7 +54,9 @@ def best_of(
     return best
 
 
-def delete_steps(place: StepStorage, listing: Listing, start: int, stop: int | None) -> list[int]:
+def delete_steps(
+    place: StepStorage, listing: StepListing, start: int, stop: int | None
+) -> list[int]:
     """Delete all entries of some steps, the newest first, whatever policy keeps them.
 
     Args:
@@ -85,10 +87,10 @@ def _log_deleted(root: str, steps: Sequence[int], why: str) -> None:
         _log.info("%s: deleted %s %s: %s", root, noun, listed([*map(str, steps)]), why)
 
 
-class Cleaner:
+class StepCleaner:
     """Keeps a root clean for one manager."""
 
-    def __init__(self, place: StepStorage, listing: Listing, policy: KeepPolicy) -> None:
+    def __init__(self, place: StepStorage, listing: StepListing, policy: KeepPolicy) -> None:
         self._place = place
         self._listing = listing
         self._policy = policy
@@ -107,7 +109,7 @@ class Cleaner:
     def after_commit(self, *, now: float) -> None:
         """Carry out the plan, and remove all else. Raises OSError, CordwoodError."""
         steps = self._listing.steps()
-        plan = plan_for(self._place, steps, self._policy, now=now)
+        plan = plan_deletions(self._place, steps, self._policy, now=now)
         saved = [each.saved for each in steps if each.saved is not None]
         for metric, problem in metric_problems(saved, self._policy).items():
             if metric not in self._warned:

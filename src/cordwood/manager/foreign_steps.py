@@ -35,7 +35,7 @@ class ForeignStep(NamedTuple):
     saved: SavedStep | None = None  # what the tool noted of it; None: nothing
 
 
-def number_in(name: str) -> int | None:
+def step_in_name(name: str) -> int | None:
     """Return the number of the step whose entry has that name; None where no tool names steps so.
 
     >>> [number_in(name) for name in ("100", "checkpoint_100", "run-100", "logs")]
@@ -149,10 +149,10 @@ def _other(name: str, path: str, entry: StepEntry) -> OtherCheckpoint | None:
     try:
         format, description = detect(path)[:2]
     except (OSError, CordwoodError):
-        is_named = number_in(name) is None and bool(sorted_steps([name]))
+        is_named = step_in_name(name) is None and bool(sorted_steps([name]))
         return (
             OtherCheckpoint(name, "") if is_named and not (entry.is_file and "." in name) else None
         )
-    if format == ZARR.name and number_in(name) is not None:
+    if format == ZARR.name and step_in_name(name) is not None:
         description += f", without the {_EFORMER_LAST[0]} that eFormer writes last"
     return OtherCheckpoint(name, format, description)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, SupportsFloat, TypeAlias
 
 from cordwood.field_docs import document_fields
-from cordwood.manager.step_names import count_of, steps_of
+from cordwood.manager.step_names import policy_count, policy_steps
 
 
 @document_fields
@@ -69,7 +69,7 @@ class KeepLast(KeepPolicy):
     count: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "count", count_of("KeepLast", self.count))
+        object.__setattr__(self, "count", policy_count("KeepLast", self.count))
 
     def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:  # noqa: ARG002
         return {step.step: f"of the last {self.count}" for step in steps[-self.count :]}
@@ -82,7 +82,7 @@ class KeepEvery(KeepPolicy):
     count: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "count", count_of("KeepEvery", self.count))
+        object.__setattr__(self, "count", policy_count("KeepEvery", self.count))
 
     def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:  # noqa: ARG002
         why = f"a multiple of {self.count}"
@@ -96,7 +96,7 @@ class KeepAt(KeepPolicy):
     steps: frozenset[int]
 
     def __init__(self, steps: Collection[int]) -> None:
-        object.__setattr__(self, "steps", steps_of("KeepAt", steps))
+        object.__setattr__(self, "steps", policy_steps("KeepAt", steps))
 
     def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:  # noqa: ARG002
         return {step.step: "asked for" for step in steps if step.step in self.steps}
@@ -137,12 +137,12 @@ class KeepBest(KeepPolicy):
                 "KeepBest: count: expected an integer, found "
                 f"{self.count!r:.80}: the metric comes second, as KeepBest(1, {self.count!r:.80})"
             )
-        object.__setattr__(self, "count", count_of("KeepBest", self.count))
+        object.__setattr__(self, "count", policy_count("KeepBest", self.count))
         if self.mode not in ("min", "max"):
             raise ValueError(f"KeepBest: mode: expected 'min' or 'max', found {self.mode!r}")
 
     def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:  # noqa: ARG002
-        best = with_value(steps, self.metric, self.mode)[: self.count]
+        best = sort_by_metric(steps, self.metric, self.mode)[: self.count]
         return {
             step.step: f"{self.metric} {step.metrics[self.metric]:.6g}, of the best {self.count}"
             for step in best
@@ -171,7 +171,7 @@ def best_step(
     if best is not None:
         metric, mode = best.metric, mode or best.mode
     assert metric is not None
-    found = with_value(steps, metric, mode or "min")
+    found = sort_by_metric(steps, metric, mode or "min")
     return found[0].step if found else None
 
 
@@ -194,7 +194,7 @@ def metric_problem(steps: Sequence[SavedStep], metric: str) -> str:
     return f"no step has the metric {metric!r}; the metrics that steps have: {', '.join(names)}"
 
 
-def with_value(
+def sort_by_metric(
     steps: Sequence[SavedStep], metric: str, mode: Literal["min", "max"]
 ) -> list[SavedStep]:
     """The steps that have a value of a metric, the best first; of equal ones the newer."""
@@ -239,7 +239,7 @@ class _AllOf(KeepPolicy):
 KeepWhat: TypeAlias = KeepPolicy | int | None
 
 
-def keep_policy(given: KeepWhat) -> KeepPolicy:
+def as_keep_policy(given: KeepWhat) -> KeepPolicy:
     """The policy that is meant: a number is the last so many, None all."""
     if given is None:
         return KeepAll()

@@ -17,7 +17,13 @@ from cordwood.io.progress import Progress
 from cordwood.loading.cast import Cast
 from cordwood.loading.match import Extra, Missing, is_abstract
 from cordwood.manager.foreign_items import foreign_extras, foreign_items, load_foreign_item
-from cordwood.manager.step_items import ITEM, describe, is_stateful, own_state, state_of
+from cordwood.manager.step_items import (
+    ITEM,
+    describe,
+    is_stateful,
+    state_from_record,
+    state_from_tree,
+)
 from cordwood.manager.step_listing import Step
 from cordwood.manager.step_record import PREFIX_KEY, Record, decode_record, encode_record
 from cordwood.message_text import printable, size_text
@@ -51,7 +57,7 @@ class LoadOptions(TypedDict, total=False):
     prefix: str | None
 
 
-class Wish(NamedTuple):
+class RestoreRequest(NamedTuple):
     """The request for a step, whichever step it is."""
 
     like: Any
@@ -61,7 +67,7 @@ class Wish(NamedTuple):
     process_count: int
 
 
-class Loaded(NamedTuple):
+class LoadedStep(NamedTuple):
     """A step that was loaded, and all that is beside its tree."""
 
     step: int
@@ -86,7 +92,7 @@ def as_message(step: Step) -> bytes:
     return json.dumps(found).encode()
 
 
-def load_step(chosen: Mapping[str, Any], wish: Wish) -> Loaded:
+def load_step(chosen: Mapping[str, Any], wish: RestoreRequest) -> LoadedStep:
     """Load a step and log a line about it.
 
     Args:
@@ -148,14 +154,14 @@ def load_step(chosen: Mapping[str, Any], wish: Wish) -> Loaded:
         path,
     )
     prefix = None if is_own and options["prefix"] is not None else wish.options.get("prefix")
-    return Loaded(chosen["step"], path, tree, chosen["metrics"], extras, items, prefix)
+    return LoadedStep(chosen["step"], path, tree, chosen["metrics"], extras, items, prefix)
 
 
 def _is_local(path: str) -> bool:
     return parse_url(path) is None
 
 
-def _require_items(wish: Wish, kinds: Mapping[str, str], *, path: str) -> None:
+def _require_items(wish: RestoreRequest, kinds: Mapping[str, str], *, path: str) -> None:
     """Raise MismatchError unless a step has the items, or missing="keep" has values to keep."""
     keeps = wish.options.get("missing") == "keep"
     for name, item in wish.items.items():
@@ -212,7 +218,7 @@ def _own_item(
     record: Record,
     name: str,
     item: Any,
-    wish: Wish,
+    wish: RestoreRequest,
     *,
     path: str,
     options: Mapping[str, Any],
@@ -234,9 +240,9 @@ def _own_item(
     of_process: Callable[..., Any]
     if type(saved) is dict:
         tree = load(path, prefix=name, progress=options["progress"])
-        of_process = partial(own_state, tree, saved, name, path=path)
+        of_process = partial(state_from_tree, tree, saved, name, path=path)
     else:
-        of_process = partial(state_of, saved, name, path=path)
+        of_process = partial(state_from_record, saved, name, path=path)
     try:
         return of_process(process=wish.process, count=wish.process_count)
     except MismatchError:  # states of another number of processes

@@ -13,16 +13,16 @@ from typing import Any, Literal, Self, SupportsFloat, SupportsIndex
 from cordwood.errors import PendingSaveError, StepError
 from cordwood.io.background_save import SAVE_STARTED_ANYWAY, PendingSave, raise_unreported_failures
 from cordwood.manager.argument_hints import with_hints
-from cordwood.manager.delete_steps import best_of, delete_steps, plan_for
-from cordwood.manager.keep_policies import KeepWhat, keep_policy
-from cordwood.manager.restore_step import no_such_step
+from cordwood.manager.delete_steps import best_step_of, delete_steps, plan_deletions
+from cordwood.manager.keep_policies import KeepWhat, as_keep_policy
+from cordwood.manager.restore_step import missing_step_error
 from cordwood.manager.retention import RetentionPlan
-from cordwood.manager.save_decision import Decider
-from cordwood.manager.save_policies import SaveWhen, save_policy
-from cordwood.manager.save_queue import Attempt, Saver
+from cordwood.manager.save_decision import SaveDecider
+from cordwood.manager.save_policies import SaveWhen, as_save_policy
+from cordwood.manager.save_queue import SaveQueue, SaveRendezvous
 from cordwood.manager.save_report import SaveReport
-from cordwood.manager.step_items import join_items, states_tree, to_save
-from cordwood.manager.step_names import as_step
+from cordwood.manager.step_items import collect_states, join_items, states_tree
+from cordwood.manager.step_names import step_number
 from cordwood.manager.step_reader import Items, StepReader
 from cordwood.manager.step_record import Record, as_json, as_metrics, require_same
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
@@ -93,10 +93,10 @@ class CheckpointManager(StepReader):
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         super().__init__(root, timeout_seconds=timeout_seconds)
-        self._keep_policy = keep_policy(keep)
+        self._keep_policy = as_keep_policy(keep)
         self._background = background
         self._closed = False
-        self._saver = Saver(
+        self._saver = SaveQueue(
             self._place,
             self._listing,
             self._group,
@@ -105,8 +105,8 @@ class CheckpointManager(StepReader):
             rewrite_every=rewrite_every,
             timeout_seconds=timeout_seconds,
         )
-        self._decider = Decider(
-            save_policy(save), preemption_seconds, self._group, self._saver, self._listing
+        self._decider = SaveDecider(
+            as_save_policy(save), preemption_seconds, self._group, self._saver, self._listing
         )
 
     @property
@@ -164,8 +164,8 @@ class CheckpointManager(StepReader):
                 f"{self.root}: the manager is closed and saves no more: save inside its `with` "
                 "block, or make another CheckpointManager"
             )
-        number = as_step(step)
-        if self._group.count == 1 and not self._decider.notice.since and self._saver.failed:
+        number = step_number(step)
+        if self._group.count == 1 and not self._decider.notice.received_at and self._saver.failed:
             self._finish()
         pending, failure = None, None
         with self._saver.attempt(number) as attempt:
@@ -191,7 +191,7 @@ class CheckpointManager(StepReader):
 
     def should_save(self, step: SupportsIndex) -> bool:
         """Return True if the policy would save that step now."""
-        return self._decider.ask(as_step(step))[1] is not None
+        return self._decider.ask(step_number(step))[1] is not None
 
     def best(
         self, metric: str | None = None, *, mode: Literal["min", "max"] | None = None
@@ -203,12 +203,12 @@ class CheckpointManager(StepReader):
                 `KeepBest` in `keep`.
             mode: "min" or "max"; None: that of the `KeepBest` of this metric, or "min".
         """
-        return best_of(self._listing.steps(), self._keep_policy, metric, mode)
+        return best_step_of(self._listing.steps(), self._keep_policy, metric, mode)
 
     def plan(self) -> RetentionPlan:
         """Return which steps would be kept and deleted if a save ended now, and why; print it."""
         steps = self._listing.steps()
-        return plan_for(self._place, steps, self._keep_policy, now=time.time())
+        return plan_deletions(self._place, steps, self._keep_policy, now=time.time())
 
     def wait(self, timeout_seconds: float | None = None) -> None:
         """Return once what was begun is committed; on process 0, what is to go is deleted then.
@@ -221,7 +221,7 @@ class CheckpointManager(StepReader):
             self._saver.wait(timeout_seconds)
         finally:
             if self._saver.step is None:
-                self._decider.save_failed()
+                self._decider.forget_failed_save()
 
     def delete(self, step: SupportsIndex) -> None:
         """Delete a step, whatever policy keeps it; of several processes every one calls this.
@@ -232,9 +232,9 @@ class CheckpointManager(StepReader):
             FileNotFoundError: there is no such step.
             StepError: somebody has pinned it, or saves it.
         """
-        number = as_step(step)
+        number = step_number(step)
         if not self._delete(number, number + 1, f"delete step {number} of"):
-            raise no_such_step(number, self._listing.steps(), root=self.root)
+            raise missing_step_error(number, self._listing.steps(), root=self.root)
 
     def delete_after(self, step: SupportsIndex) -> list[int]:
         """Delete all steps after one, to go back to it; of several processes every one calls this.
@@ -252,7 +252,7 @@ class CheckpointManager(StepReader):
         ...     manager.delete_after(10)
         [20, 30]
         """
-        number = as_step(step)
+        number = step_number(step)
         return self._delete(number + 1, None, f"delete the steps after {number} of")
 
     def _delete(self, start: int, stop: int | None, what: str) -> list[int]:
@@ -264,7 +264,7 @@ class CheckpointManager(StepReader):
             return json.dumps(delete_steps(self._place, self._listing, start, stop)).encode()
 
         gone: list[int] = json.loads(self._group.agree(what, b"", remove))
-        self._decider.look_anew()
+        self._decider.invalidate()
         return gone
 
     def _finish_before(self, number: int, *, told: bool) -> PendingSaveError | None:
@@ -289,7 +289,7 @@ class CheckpointManager(StepReader):
             self._saver.finish(go_on=go_on)
         finally:
             if self._saver.step is None:
-                self._decider.save_failed()
+                self._decider.forget_failed_save()
 
     def _save(
         self,
@@ -298,7 +298,7 @@ class CheckpointManager(StepReader):
         why: str,
         called: float,
         items: Items,
-        attempt: Attempt,
+        attempt: SaveRendezvous,
         told: bool,
     ) -> PendingSave | None:
         """Begin a save, unless the step is there; None where this manager has only restored it."""
@@ -313,7 +313,7 @@ class CheckpointManager(StepReader):
         trees: Mapping[str, Any] = {}
         if items:
             with attempt.items as rendezvous:
-                own = to_save(items, process_count=rendezvous.count)
+                own = collect_states(items, process_count=rendezvous.count)
                 answer = rendezvous.exchange(own.message, join_items)
             saved_items, trees = states_tree(answer, own)
             record = record._replace(items=saved_items)
@@ -344,7 +344,7 @@ class CheckpointManager(StepReader):
             self._after_restoring()
 
     def _after_restoring(self) -> None:
-        self._decider.look_anew()  # steps may turn out to be damaged
+        self._decider.invalidate()  # steps may turn out to be damaged
 
     def _finish_in_time(self) -> None:
         """Wait for what goes on, as long as a job may that has been told to end."""
@@ -369,9 +369,9 @@ class CheckpointManager(StepReader):
             self.wait()
         finally:
             self._decider.notice.stop()
-        if self._decider.notice.since is not None and not self._decider.preempted:
+        if self._decider.notice.received_at is not None and not self._decider.preempted:
             self._decider.preempted = True
-            self._decider.notice.pass_on()
+            self._decider.notice.resend()
 
     def __enter__(self) -> Self:
         if self._closed:

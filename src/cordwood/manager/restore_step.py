@@ -26,11 +26,11 @@ from cordwood.errors import (
 from cordwood.field_docs import document_fields
 from cordwood.formats.directory_formats import by_index
 from cordwood.formats.step_directories import listed
-from cordwood.manager.foreign_steps import OtherCheckpoint, number_in
-from cordwood.manager.load_step import Loaded, Wish, as_message, load_step
-from cordwood.manager.step_listing import Listing, Step
+from cordwood.manager.foreign_steps import OtherCheckpoint, step_in_name
+from cordwood.manager.load_step import LoadedStep, RestoreRequest, as_message, load_step
+from cordwood.manager.step_listing import Step, StepListing
 from cordwood.message_text import printable, shortened
-from cordwood.processes.join_messages import named
+from cordwood.processes.join_messages import process_names
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.open_files import DISK_ERRORS
 from cordwood.storage.path_kind import kind_at
@@ -77,8 +77,8 @@ class Restored(NamedTuple, Generic[T]):
 
 
 def restore_step(
-    listing: Listing, rendezvous: Rendezvous, number: int, wish: Wish, *, root: str
-) -> Loaded:
+    listing: StepListing, rendezvous: Rendezvous, number: int, wish: RestoreRequest, *, root: str
+) -> LoadedStep:
     """Load one step and no other, as one of the processes of a rendezvous.
 
     Raises as `CheckpointManager.restore` does.
@@ -88,7 +88,7 @@ def restore_step(
         _require_same(asked, root)
         step = listing.at(number)
         if step is None or not step.finished:
-            raise no_such_step(number, listing.steps(), root=root)
+            raise missing_step_error(number, listing.steps(), root=root)
         step.require_known()
         return as_message(step)
 
@@ -100,8 +100,8 @@ def restore_step(
 
 
 def restore_newest(
-    listing: Listing, rendezvous: Rendezvous, wish: Wish, *, root: str, required: bool
-) -> Loaded | None:
+    listing: StepListing, rendezvous: Rendezvous, wish: RestoreRequest, *, root: str, required: bool
+) -> LoadedStep | None:
     """Load the newest step that is whole, as one of the processes of a rendezvous.
 
     Warns of those that are passed over, and, where there is no step, of checkpoints that are no
@@ -158,7 +158,7 @@ def _require_same(asked: Sequence[bytes], root: str) -> None:
             )
 
 
-def _choose(listing: Listing, known: Mapping[int, str], *, root: str) -> bytes:
+def _choose(listing: StepListing, known: Mapping[int, str], *, root: str) -> bytes:
     """Return, on process 0, the newest step that counts, and what is newer and does not."""
     found: dict[str, Any] = {"damaged": [], "unfinished": []}
     steps = listing.down_to(lambda step: step.whole)
@@ -205,7 +205,7 @@ def _named_otherwise(others: Sequence[OtherCheckpoint], root: str) -> str:
     what = f"{last.name} is {last.description}; " if last.description else ""
     if last.format == "steps":
         return f"there are {names}: {what}to restore one of these, give {path} as the root"
-    if number_in(last.name) is not None:
+    if step_in_name(last.name) is not None:
         return f"there are {names}: {what}look at it with cordwood.load({path!r})"
     rename = "rename those"
     if parse_url(root) is None:
@@ -216,7 +216,7 @@ def _named_otherwise(others: Sequence[OtherCheckpoint], root: str) -> str:
     )
 
 
-def _no_step(listing: Listing, root: str) -> str:
+def _no_step(listing: StepListing, root: str) -> str:
     """Return what lies in a root without checkpoints, and what to do."""
     check = "check the path, or save a step first"
     names = listing.names()
@@ -228,7 +228,7 @@ def _no_step(listing: Listing, root: str) -> str:
 
 
 @contextmanager
-def _explaining(listing: Listing, chosen: Mapping[str, Any]) -> Iterator[None]:
+def _explaining(listing: StepListing, chosen: Mapping[str, Any]) -> Iterator[None]:
     """Raise errors of the disk anew, with the step and the one to restore in its place.
 
     `restore` does not go back by itself then: the disk may give the step back the next time.
@@ -245,7 +245,7 @@ def _explaining(listing: Listing, chosen: Mapping[str, Any]) -> Iterator[None]:
         raise type(e)(e.errno, message, e.filename or chosen["path"]) from e
 
 
-def _try(chosen: Mapping[str, Any], wish: Wish) -> tuple[bytes, Loaded | None]:
+def _try(chosen: Mapping[str, Any], wish: RestoreRequest) -> tuple[bytes, LoadedStep | None]:
     try:
         return b"", load_step(chosen, wish)
     except FileNotFoundError as e:
@@ -254,7 +254,7 @@ def _try(chosen: Mapping[str, Any], wish: Wish) -> tuple[bytes, Loaded | None]:
         return _DAMAGED + str(e).encode("utf-8", "surrogatepass"), None
 
 
-def _judge(listing: Listing, chosen: Mapping[str, Any], words: Sequence[bytes]) -> bytes:
+def _judge(listing: StepListing, chosen: Mapping[str, Any], words: Sequence[bytes]) -> bytes:
     """Return, on process 0, why another step is to be tried; b"" if all have loaded this one."""
     if not any(words):
         return b""
@@ -265,8 +265,8 @@ def _judge(listing: Listing, chosen: Mapping[str, Any], words: Sequence[bytes]) 
     blind = [process for process, word in enumerate(words) if word.startswith(_MISSING)]
     if blind and not words[0]:
         raise ProcessError(
-            f"{named(blind)} found nothing at {chosen['path']}, which process 0 has loaded: the "
-            "steps must lie on a file system that all processes share"
+            f"{process_names(blind)} found nothing at {chosen['path']}, which process 0 has "
+            "loaded: the steps must lie on a file system that all processes share"
         )
     process, word = next((process, word) for process, word in enumerate(words) if word)
     text = word[1:].decode("utf-8", "surrogatepass")
@@ -275,7 +275,7 @@ def _judge(listing: Listing, chosen: Mapping[str, Any], words: Sequence[bytes]) 
     return why.encode("utf-8", "surrogatepass")
 
 
-def no_such_step(number: int, steps: Sequence[Step], *, root: str) -> Exception:
+def missing_step_error(number: int, steps: Sequence[Step], *, root: str) -> Exception:
     """Return the error for a step that was asked for by its number and cannot be loaded."""
     finished = [each.step for each in steps if each.finished]
     newest = f"the newest complete step is {finished[-1]}" if finished else "no step is complete"

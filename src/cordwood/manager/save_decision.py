@@ -7,13 +7,13 @@ from contextlib import suppress
 
 from cordwood.errors import CordwoodError
 from cordwood.manager.save_policies import Moment, SavePolicy, asks_for_notice
-from cordwood.manager.save_queue import Saver
-from cordwood.manager.step_listing import Listing
-from cordwood.processes.preemption import Notice
+from cordwood.manager.save_queue import SaveQueue
+from cordwood.manager.step_listing import StepListing
+from cordwood.processes.preemption import PreemptionNotice
 from cordwood.processes.process_group import ProcessGroup
 
 
-class Decider:
+class SaveDecider:
     """Comes to the same on all processes.
 
     Args:
@@ -36,8 +36,8 @@ class Decider:
         policy: SavePolicy,
         preemption_seconds: float | None,
         group: ProcessGroup,
-        saver: Saver,
-        listing: Listing,
+        saver: SaveQueue,
+        listing: StepListing,
     ) -> None:
         if preemption_seconds is None and asks_for_notice(policy):
             raise ValueError(
@@ -48,7 +48,7 @@ class Decider:
                 f"preemption_seconds: expected more than 0, found {preemption_seconds!r}"
             )
         self.policy = policy
-        self.notice = Notice()
+        self.notice = PreemptionNotice()
         self.preempted = False
         self._preemption_seconds = preemption_seconds
         self._group = group
@@ -64,21 +64,21 @@ class Decider:
         if self._preemption_seconds is not None:
             self.notice.listen()
 
-    def look_anew(self) -> None:
+    def invalidate(self) -> None:
         """Look at the root again at the next call: steps were deleted, or may be damaged.
 
         Of several processes all must call this: they look together.
         """
         self._looked = False
 
-    def save_failed(self) -> None:
+    def forget_failed_save(self) -> None:
         """Forget the step whose save failed: the last one is what was saved before it.
 
         With several processes nobody looks at the root again for that: not all may know of the
         failure yet, and those who do not would not come.
         """
         if self._group.count == 1:
-            self.look_anew()
+            self.invalidate()
         elif self._saver.last_good is not None:
             self._newest = self._saver.last_good
 
@@ -106,12 +106,12 @@ class Decider:
                 return None  # the one that goes on is all there is time for
             return why or "the job has been told to end"
 
-        return self._group.decide(number, decide, told=self.notice.since is not None)
+        return self._group.decide(number, decide, preempted=self.notice.received_at is not None)
 
     def seconds_left(self) -> float:
         """Return the time until the job ends, as far as this process knows."""
         assert self._preemption_seconds is not None
-        since = self.notice.since
+        since = self.notice.received_at
         gone = 0.0 if since is None else time.monotonic() - since
         return max(0.0, self._preemption_seconds - gone)
 
@@ -123,15 +123,15 @@ class Decider:
                 # Others may have succeeded, and would not come again: this one looks by itself.
                 with suppress(OSError, CordwoodError):
                     if self._group.index > 0:
-                        self._group.renew()
+                        self._group.restart_decisions()
                     self._newest, self._looked = self._listing.latest(), True
             raise
         if self._group.index > 0:
-            self._group.renew()
+            self._group.restart_decisions()
         self._newest, self._looked = int(found) if found else None, True
 
     def _look(self, _: list[bytes]) -> bytes:
-        self._group.renew()
+        self._group.restart_decisions()
         latest = self._listing.latest()
         return b"" if latest is None else str(latest).encode()
 

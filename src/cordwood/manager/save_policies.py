@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, SupportsFloat, TypeAlias
 
 from cordwood.field_docs import document_fields
-from cordwood.manager.step_names import count_of, steps_of
+from cordwood.manager.step_names import policy_count, policy_steps
 
 
 @document_fields
@@ -72,7 +72,7 @@ class EverySteps(SavePolicy):
     count: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "count", count_of("EverySteps", self.count))
+        object.__setattr__(self, "count", policy_count("EverySteps", self.count))
 
     def why(self, moment: Moment) -> str | None:
         multiple = moment.step - moment.step % self.count
@@ -109,7 +109,7 @@ class AtSteps(SavePolicy):
     steps: frozenset[int]
 
     def __init__(self, steps: Collection[int]) -> None:
-        object.__setattr__(self, "steps", steps_of("AtSteps", steps))
+        object.__setattr__(self, "steps", policy_steps("AtSteps", steps))
 
     def why(self, moment: Moment) -> str | None:
         return f"{moment.step} was asked for" if moment.step in self.steps else None
@@ -184,7 +184,7 @@ class _AllOf(SavePolicy):
 SaveWhen: TypeAlias = SavePolicy | int | None
 
 
-def save_policy(given: SaveWhen) -> SavePolicy:
+def as_save_policy(given: SaveWhen) -> SavePolicy:
     """The policy that is meant: a number is every so many steps, None every step."""
     if given is None:
         return EveryStep()

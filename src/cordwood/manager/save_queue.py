@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from cordwood.api.participants import announced
+from cordwood.api.participants import announce_errors
 from cordwood.api.save_async import begin_save
 from cordwood.errors import CordwoodError, PendingSaveError, StepError
 from cordwood.formats.directory_formats import destination_for
 from cordwood.io.background_save import NOTHING_STARTED, SAVE_STARTED_ANYWAY, PendingSave
 from cordwood.io.post_commit import PostCommitQueue
-from cordwood.manager.delete_steps import Cleaner
+from cordwood.manager.delete_steps import StepCleaner
 from cordwood.manager.keep_policies import KeepPolicy
 from cordwood.manager.save_report import SaveReport
-from cordwood.manager.step_listing import Listing, Step
+from cordwood.manager.step_listing import Step, StepListing
 from cordwood.manager.step_names import step_name
 from cordwood.manager.step_record import KEY, PREFIX_KEY, Record, encode_record
 from cordwood.processes import rendezvous as rendezvous_module
@@ -30,14 +30,14 @@ from cordwood.storage.urls import local_or_url, parse_url
 _log = logging.getLogger("cordwood")
 
 
-class Attempt(NamedTuple):
+class SaveRendezvous(NamedTuple):
     """The rendezvous of the processes that save a step, none of them entered yet."""
 
     save: Rendezvous
     items: Rendezvous  # for the states of items, before the save
 
 
-class Saver:
+class SaveQueue:
     """The saves of one manager.
 
     Attributes:
@@ -51,7 +51,7 @@ class Saver:
     def __init__(
         self,
         place: StepStorage,
-        listing: Listing,
+        listing: StepListing,
         group: ProcessGroup,
         keep: KeepPolicy,
         on_save: Callable[[SaveReport], None] | None,
@@ -67,7 +67,7 @@ class Saver:
         self._place = place
         self._listing = listing
         self._group = group
-        self._cleaner = Cleaner(place, listing, keep)
+        self._cleaner = StepCleaner(place, listing, keep)
         self._on_save = on_save
         self._rewrite_every = _count(rewrite_every)
         self._timeout_seconds = timeout_seconds
@@ -89,7 +89,7 @@ class Saver:
         return self._pending is not None and self._pending._has_unreported_failure
 
     @contextmanager
-    def attempt(self, number: int) -> Iterator[Attempt]:
+    def attempt(self, number: int) -> Iterator[SaveRendezvous]:
         """Make the rendezvous for the save of a step, and announce to them an error in the block.
 
         With several processes, a step that one of them cannot save is saved by none, whatever
@@ -104,8 +104,8 @@ class Saver:
         )
         try:
             items = self._group.rendezvous(f"save the items of step {number} of")
-            with announced(rendezvous), announced(items):
-                yield Attempt(rendezvous, items)
+            with announce_errors(rendezvous), announce_errors(items):
+                yield SaveRendezvous(rendezvous, items)
         except BaseException as e:
             if rendezvous.count > 1 and (self._pending is None or self._pending.done):
                 self._failed_to_begin(number, e)
@@ -183,9 +183,9 @@ class Saver:
             compression=None,
             prefix=None,
             metadata=metadata,
-            first=first,
-            base=lambda: "" if base is None else base.entry,
-            then=committed,
+            before_save=first,
+            previous_step=lambda: "" if base is None else base.entry,
+            on_commit=committed,
             items=items,
         )
         self._pending._has_owner = True

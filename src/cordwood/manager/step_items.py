@@ -73,7 +73,7 @@ class ItemsToSave(NamedTuple):
     states: Mapping[str, Any]  # of the others
 
 
-def to_save(items: Mapping[str, Any], *, process_count: int) -> ItemsToSave:
+def collect_states(items: Mapping[str, Any], *, process_count: int) -> ItemsToSave:
     """Ask the items of this process for their states.
 
     Args:
@@ -145,7 +145,7 @@ def describe(saved: Any) -> str:
     return "a tree" if saved == ITEM else "a state"
 
 
-def state_of(saved: Any, name: str, *, process: int, count: int, path: str) -> Any:
+def state_from_record(saved: Any, name: str, *, process: int, count: int, path: str) -> Any:
     """Return the state of this process from the record.
 
     Raises MismatchError where the states are those of another number of processes, and differ.
@@ -163,7 +163,9 @@ def state_of(saved: Any, name: str, *, process: int, count: int, path: str) -> A
     raise FormatError(f"{where}: expected a state, found {state!r:.80}")
 
 
-def own_state(tree: Any, saved: Any, name: str, *, process: int, count: int, path: str) -> Any:
+def state_from_tree(
+    tree: Any, saved: Any, name: str, *, process: int, count: int, path: str
+) -> Any:
     """Return the state of this process from the tree that holds those of all.
 
     Args:
@@ -174,7 +176,7 @@ def own_state(tree: Any, saved: Any, name: str, *, process: int, count: int, pat
         count: how many there are.
         path: of the step.
 
-    Raises as `state_of` does.
+    Raises as `state_from_record` does.
     """
     states = tree if saved.get("processes") != 1 else [tree]
     if type(states) is not list or len(states) != saved.get("processes"):

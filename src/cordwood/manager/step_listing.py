@@ -13,11 +13,11 @@ from cordwood.io.threads import reading_threads, run_tasks
 from cordwood.manager.foreign_steps import (
     OtherCheckpoint,
     foreign_step,
-    number_in,
     other_checkpoints,
+    step_in_name,
 )
 from cordwood.manager.keep_policies import SavedStep
-from cordwood.manager.step_names import step_name, step_of
+from cordwood.manager.step_names import step_from_name, step_name
 from cordwood.manager.step_record import KEY, Record, decode_record, wrong_step
 from cordwood.storage.step_storage import UNREAD_STAMP, StepEntry, StepStorage
 from cordwood.storage.urls import parse_url
@@ -109,7 +109,7 @@ class Step(NamedTuple):
         return {} if noted is None else dict(noted.metrics)
 
 
-class Listing:
+class StepListing:
     """Reads each index once, and again when it has been replaced."""
 
     def __init__(self, place: StepStorage) -> None:
@@ -247,7 +247,7 @@ class Listing:
     ) -> Iterator[list[Step]]:
         names: dict[int, list[str]] = {}
         for name in lying:
-            number = number_in(name)
+            number = step_in_name(name)
             assert number is not None
             names.setdefault(number, []).append(name)
         for number in sorted(names, reverse=True):
@@ -269,7 +269,7 @@ class Listing:
         known = self._known.get(name)
         if known is not None and entry.stamp is not None and known.stamp == entry.stamp:
             return known
-        number = step_of(name)
+        number = step_from_name(name)
         if entry.stamp == UNREAD_STAMP:
             return self._look(name, entry._replace(stamp=self._place.stamp(name)))
         if number is None or entry.stamp is None:
@@ -323,7 +323,7 @@ def _wanted(numbers: Callable[[int], bool]) -> Callable[[str], bool]:
     """Return a function that tells whether a name is that of a step of one of the numbers."""
 
     def is_wanted(name: str) -> bool:
-        number = number_in(name)
+        number = step_in_name(name)
         return number is not None and numbers(number)
 
     return is_wanted
@@ -334,7 +334,7 @@ def _best_of_each(groups: Iterator[list[Step]]) -> list[Step]:
 
 
 def _rank(step: Step) -> tuple[bool, bool, bool]:
-    return step.whole, step.counts, step_of(step.entry) is not None
+    return step.whole, step.counts, step_from_name(step.entry) is not None
 
 
 def _read(step: Step) -> Step:

@@ -17,7 +17,7 @@ def step_name(step: int) -> str:
     return str(step)
 
 
-def step_of(name: str) -> int | None:
+def step_from_name(name: str) -> int | None:
     """The step whose directory has that name; None for any other.
 
     >>> [step_of(name) for name in ("0", "1200", "0007", "logs")]
@@ -26,7 +26,7 @@ def step_of(name: str) -> int | None:
     return int(name) if _NAME.fullmatch(name) else None
 
 
-def as_step(step: SupportsIndex) -> int:
+def step_number(step: SupportsIndex) -> int:
     """A step's number, also where it is numpy's or jax's. Raises TypeError, ValueError."""
     try:
         number = operator.index(step)
@@ -40,15 +40,15 @@ def as_step(step: SupportsIndex) -> int:
     return number
 
 
-def steps_of(policy: str, steps: Collection[SupportsIndex]) -> frozenset[int]:
+def policy_steps(policy: str, steps: Collection[SupportsIndex]) -> frozenset[int]:
     """The steps that a policy names. Raises TypeError, ValueError."""
     try:
-        return frozenset([as_step(step) for step in steps])
+        return frozenset([step_number(step) for step in steps])
     except TypeError as e:
         raise TypeError(f"{policy}: expected several steps, as [5, 7], found {steps!r:.80}") from e
 
 
-def count_of(policy: str, count: Any) -> int:
+def policy_count(policy: str, count: Any) -> int:
     """How many steps a policy is told. Raises TypeError, ValueError."""
     try:
         number = operator.index(count)

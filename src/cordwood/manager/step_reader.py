@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, TypeVa
 from cordwood.errors import MismatchError
 from cordwood.formats.packs.file_names import RULES
 from cordwood.manager.argument_hints import no_attribute, refuse_arguments
-from cordwood.manager.load_step import Loaded, LoadOptions, Wish
-from cordwood.manager.restore_step import Restored, no_such_step, restore_newest, restore_step
+from cordwood.manager.load_step import LoadedStep, LoadOptions, RestoreRequest
+from cordwood.manager.restore_step import Restored, missing_step_error, restore_newest, restore_step
 from cordwood.manager.step_items import is_stateful, require_mapping, set_state
-from cordwood.manager.step_listing import Listing, Step
-from cordwood.manager.step_names import as_step
-from cordwood.manager.watch_steps import Watch
+from cordwood.manager.step_listing import Step, StepListing
+from cordwood.manager.step_names import step_number
+from cordwood.manager.watch_steps import StepWatcher
 from cordwood.processes.process_group import ProcessGroup
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.storage.step_storage import open_step_storage
@@ -51,9 +51,9 @@ class StepReader:
         self, root: str | os.PathLike[str], *, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> None:
         self._place = open_step_storage(root, RULES.index_name, timeout_seconds=timeout_seconds)
-        self._listing = Listing(self._place)
+        self._listing = StepListing(self._place)
         self._group = ProcessGroup(self._place.name, timeout_seconds)
-        self._watch = Watch(self._listing, self._group)
+        self._watch = StepWatcher(self._listing, self._group)
         self._restored: int | None = None
         self._prefix: str | None = None  # by which the tree of the run was restored
 
@@ -83,7 +83,7 @@ class StepReader:
             FileNotFoundError: there is no such step.
             CorruptionError: the directory holds another step.
         """
-        number = as_step(step)
+        number = step_number(step)
         found = self._finished(number)
         found.require_known()
         return found.metrics
@@ -197,12 +197,12 @@ class StepReader:
                 "is no such step; leave it out to restore the newest"
             )
         refuse_arguments("restore", options.keys() - _OPTIONS, _RESTORE)
-        number = None if step is _NEWEST else as_step(step)
-        wish = Wish(
+        number = None if step is _NEWEST else step_number(step)
+        wish = RestoreRequest(
             like, {} if items is None else items, options, self._group.index, self._group.count
         )
         self._before_restoring()
-        found: Loaded | None
+        found: LoadedStep | None
         try:
             with self._group.rendezvous(
                 "restore a step of", timeout_seconds=_LOAD_SECONDS
@@ -243,14 +243,14 @@ class StepReader:
             UnsupportedFormatError: the root is in an object store, or in a file system without
                 locks, so nothing would hold the step.
         """
-        found = self._finished(as_step(step))
+        found = self._finished(step_number(step))
         with ExitStack() as stack:
             try:
                 if found.format is None:  # a file is another tool's: no manager deletes it
                     stack.enter_context(self._place.pin(found.entry))
                 self._finished(found.step)
             except FileNotFoundError as e:  # it has just been deleted
-                raise no_such_step(found.step, self._listing.steps(), root=self.root) from e
+                raise missing_step_error(found.step, self._listing.steps(), root=self.root) from e
             except OSError as e:
                 if e.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                     raise
@@ -299,7 +299,7 @@ class StepReader:
         step = self._listing.at(number)
         if step is not None and step.finished:
             return step
-        raise no_such_step(number, self._listing.steps(), root=self.root)
+        raise missing_step_error(number, self._listing.steps(), root=self.root)
 
     if not TYPE_CHECKING:  # a type checker must not think that there is any attribute
 

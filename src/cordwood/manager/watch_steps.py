@@ -7,17 +7,17 @@ from collections.abc import Hashable
 from operator import itemgetter
 from typing import TypeAlias
 
-from cordwood.manager.step_listing import Listing
+from cordwood.manager.step_listing import StepListing
 from cordwood.processes.process_group import ProcessGroup
 
 _OVER = b"over"
 _Seen: TypeAlias = set[tuple[int, Hashable]]  # steps and their stamps: one saved anew is another
 
 
-class Watch:
+class StepWatcher:
     """What a reader has seen of the steps of a root. Process 0 looks, for all."""
 
-    def __init__(self, listing: Listing, group: ProcessGroup) -> None:
+    def __init__(self, listing: StepListing, group: ProcessGroup) -> None:
         self._listing = listing
         self._group = group
         self._seen: _Seen | None = None  # of those that are there; None: it has not looked yet

@@ -1,7 +1,7 @@
-"""The processes of a job, and a store of small values that all of them see.
+"""The processes of a job, and the key-value store that they share.
 
-`current()` says who takes part: this process alone, or all that `jax.distributed.initialize`
-brought together. Nothing here runs on devices, so background threads may use it.
+`current_processes()` returns the processes that take part: this process alone, or all processes of
+`jax.distributed.initialize`. Nothing here runs on devices, so background threads may use it.
 """
 
 from __future__ import annotations
@@ -20,44 +20,61 @@ from cordwood.errors import ProcessError
 
 
 class RendezvousState:
-    """What a process remembers of its rendezvous; see `cordwood.processes.joining`.
+    """The state that a process keeps from one rendezvous to the next.
+
+    See `cordwood.processes.joining`.
 
     Attributes:
-        incarnation: of this process: one that was started in its place has another.
-        is_known: the store knows that.
-        begun: the latest purposes of rendezvous in the background that were made here.
-        failed: how often a purpose has failed here since all last met for it.
-        said: keys of failures that were announced here, the oldest first.
-        joined, incarnations, passed, refused: on process 0, by process: its last arrival that a
-            room was opened for, which process it is, the last arrival that was not waited for, and
-            the last one that was refused.
-        left: on process 0, rooms that are used up; others may still be reading there.
+        incarnation: random bytes of this process; a process that is started in its place has
+            others.
+        is_registered: True once the store holds the incarnation.
+        background_purposes: the latest purposes of background rendezvous of this process.
+        failure_counts: by purpose, how often this process has failed since the processes last met
+            for that purpose.
+        announced_keys: the keys of announcements by this process that are still in the store, the
+            oldest first.
+        joined: on process 0, by lane and process, the last arrival that a namespace was opened for.
+        incarnations: on process 0, the incarnation of each process.
+        skipped: on process 0, by process, the last arrival that process 0 did not wait for.
+        refused: on process 0, by process, the last arrival that process 0 refused.
+        finished: on process 0, namespaces that process 0 no longer needs; other processes may
+            still read there.
     """
 
-    MAX_SAID = 64
+    MAX_ENTRIES = 64
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
         self.incarnation = secrets.token_bytes(8)
-        self.is_known = False
-        self.begun: deque[str] = deque(maxlen=self.MAX_SAID)
-        self.failed: dict[str, int] = {}
-        self.said: deque[str] = deque()
+        self.is_registered = False
+        self.background_purposes: deque[str] = deque(maxlen=self.MAX_ENTRIES)
+        self.failure_counts: dict[str, int] = {}
+        self.announced_keys: deque[str] = deque()
         self.joined: dict[tuple[str, int], bytes] = {}
         self.incarnations: dict[int, bytes] = {}
-        self.passed: dict[int, bytes] = {}
+        self.skipped: dict[int, bytes] = {}
         self.refused: dict[int, bytes] = {}
-        self.left: deque[str] = deque()
+        self.finished: deque[str] = deque()
 
-    def open(self) -> int:
-        """Return the number of a new room; on process 0."""
+    def new_namespace(self) -> int:
+        """Return the number of a new namespace; for process 0."""
         return next(self._numbers)
+
+    def remember(self, key: str) -> str | None:
+        """Note an announcement, and drop the oldest entries; return a key to delete, or None."""
+        keys, failure_counts = self.announced_keys, self.failure_counts
+        if key in keys:
+            keys.remove(key)
+        keys.append(key)
+        while len(failure_counts) > self.MAX_ENTRIES:
+            del failure_counts[next(iter(failure_counts))]
+        return keys.popleft() if len(keys) > self.MAX_ENTRIES else None
 
 
 class Processes(Protocol):
-    """One process among `count`, and the keys that all of them see.
+    """This process, which is one of `count` processes, and the key-value store that they share.
 
-    Every method raises ProcessError where the store cannot be reached.
+    Every method raises ProcessError if the store cannot be reached.
     """
 
     @property
@@ -67,34 +84,41 @@ class Processes(Protocol):
     def count(self) -> int: ...
 
     @property
-    def rooms(self) -> RendezvousState: ...
+    def state(self) -> RendezvousState: ...
 
     def put(self, key: str, value: bytes) -> None:
-        """Set a key, whether or not it has a value."""
+        """Set a key, and replace its value if it has one."""
 
     def get(self, key: str, timeout_seconds: float) -> bytes | None:
-        """A key's value as soon as it has one; None if it has none in that time."""
+        """Wait until a key has a value, and return it; None after `timeout_seconds`."""
 
     def list(self, prefix: str) -> Mapping[str, bytes]:
-        """All keys under a prefix that ends in a slash, without the prefix, and their values."""
+        """Return the keys under a prefix that ends in a slash, and their values.
+
+        The keys come without the prefix.
+        """
 
     def delete(self, prefix: str) -> None:
         """Delete a key, or all keys under a prefix that ends in a slash."""
 
 
 def key_matches(prefix: str, key: str) -> bool:
-    """Whether `delete(prefix)` deletes a key: 'say/6' does not mean 'say/64', 'say/' means both."""
+    """Return True if `delete(prefix)` deletes a key.
+
+    >>> [key_matches("answer/6", "answer/64"), key_matches("answer/", "answer/64")]
+    [False, True]
+    """
     return key == prefix or (prefix.endswith("/") and key.startswith(prefix))
 
 
-class _Alone:
-    """A job of one process: what it puts only it can get, so there is never a wait."""
+class _SingleProcess:
+    """A job of one process: no other process sets a key, so `get` does not wait."""
 
     index = 0
     count = 1
 
     def __init__(self) -> None:
-        self.rooms = RendezvousState()
+        self.state = RendezvousState()
         self._values: dict[str, bytes] = {}
 
     def put(self, key: str, value: bytes) -> None:
@@ -111,31 +135,31 @@ class _Alone:
             del self._values[key]
 
 
-SINGLE_PROCESS: Processes = _Alone()
+SINGLE_PROCESS: Processes = _SingleProcess()
 
 
 class JaxProcesses:
-    """The processes of `jax.distributed`, over the store of its coordination service.
+    """The processes of `jax.distributed`, with the store of its coordination service.
 
-    The service lives in process 0. When that dies, jax ends the others at once with a message of
-    its own; when another dies, jax does so after its heartbeat timeout (100 s unless
-    `jax.distributed.initialize` is told otherwise), unless `jax_enable_recoverability` is on.
+    The service runs in process 0. If process 0 dies, jax ends the other processes at once with its
+    own message. If another process dies, jax ends the rest after its heartbeat timeout (100 s
+    unless `jax.distributed.initialize` sets another), unless `jax_enable_recoverability` is on.
     """
 
     def __init__(self, client: Any, index: int, count: int) -> None:
         self._client = client
         self.index = index
         self.count = count
-        self.rooms = RendezvousState()
+        self.state = RendezvousState()
 
     def put(self, key: str, value: bytes) -> None:
-        with self._reached():
+        with self._explaining_errors():
             self._client.key_value_set_bytes(key, value, allow_overwrite=True)
 
     def get(self, key: str, timeout_seconds: float) -> bytes | None:
         milliseconds = max(1, round(timeout_seconds * 1000))
         try:
-            with self._reached():
+            with self._explaining_errors():
                 value: bytes = self._client.blocking_key_value_get_bytes(key, milliseconds)
         except ProcessError as e:
             if "DEADLINE_EXCEEDED" in str(e.__cause__):
@@ -144,16 +168,16 @@ class JaxProcesses:
         return value
 
     def list(self, prefix: str) -> Mapping[str, bytes]:
-        with self._reached():
-            found = self._client.key_value_dir_get_bytes(prefix)
-        return {key.removeprefix(prefix): value for key, value in found}
+        with self._explaining_errors():
+            items = self._client.key_value_dir_get_bytes(prefix)
+        return {key.removeprefix(prefix): value for key, value in items}
 
     def delete(self, prefix: str) -> None:
-        with self._reached():
+        with self._explaining_errors():
             self._client.key_value_delete(prefix)
 
     @contextmanager
-    def _reached(self) -> Iterator[None]:
+    def _explaining_errors(self) -> Iterator[None]:
         try:
             yield
         except RuntimeError as e:  # jax.errors.JaxRuntimeError
@@ -163,20 +187,20 @@ class JaxProcesses:
             ) from e
 
 
-_replaced: ContextVar[Processes | None] = ContextVar("cordwood_hosts", default=None)
+_overriding: ContextVar[Processes | None] = ContextVar("cordwood_processes", default=None)
 _lock = threading.Lock()
-_of_jax: tuple[Any, JaxProcesses] | None = None  # the client it was made for, and what was made
+_jax_processes: tuple[Any, JaxProcesses] | None = None  # jax's client, and the object made for it
 
 
 def current_processes() -> Processes:
-    """Return who takes part, as this process sees it now; never imports jax.
+    """Return the processes that take part, as this process sees them now; never import jax.
 
-    Raises ProcessError where several processes run and cordwood cannot speak to them.
+    Raises ProcessError if several processes run and cordwood cannot communicate with them.
     """
-    global _of_jax
-    chosen = _replaced.get()
-    if chosen is not None:
-        return chosen
+    global _jax_processes
+    processes = _overriding.get()
+    if processes is not None:
+        return processes
     jax = sys.modules.get("jax")
     if jax is None or not hasattr(jax, "distributed"):  # another thread may be importing it now
         return SINGLE_PROCESS
@@ -186,16 +210,17 @@ def current_processes() -> Processes:
 
     client = coordination_client()
     with _lock:
-        if _of_jax is None or _of_jax[0] is not client:
-            _of_jax = client, JaxProcesses(client, jax.process_index(), jax.process_count())
-        return _of_jax[1]
+        if _jax_processes is None or _jax_processes[0] is not client:
+            made = JaxProcesses(client, jax.process_index(), jax.process_count())
+            _jax_processes = client, made
+        return _jax_processes[1]
 
 
 @contextmanager
 def override(processes: Processes) -> Iterator[None]:
-    """Take part as `processes` in the block, in this thread alone."""
-    token = _replaced.set(processes)
+    """Take part as `processes` in the block, in this thread only."""
+    token = _overriding.set(processes)
     try:
         yield
     finally:
-        _replaced.reset(token)
+        _overriding.reset(token)

@@ -1,11 +1,16 @@
-"""What processes put into the common store when they arrive or give up, and texts about that.
+"""The messages of joining processes in the shared store, and the error texts about joining.
 
-The keys, below `cordwood/`: `born/<process>`, the incarnation that came first;
-`at/<lane>/<process>`, who has arrived (token, incarnation, purpose), and `alive/<lane>/<process>`,
-its latest beat. For each purpose: `for/<digest>/say`, what process 0 says;
-`for/<digest>/failed/<process>`, why another one will not come; `for/<digest>/refused/<process>`,
-which arrival of another one (token) process 0 has refused, and why. Each process waits in two
-lanes at most, the foreground and the background, in each for one thing at a time.
+The keys, all below `cordwood/`:
+
+    incarnations/<process>          the incarnation of the first process of that number
+    arrivals/<lane>/<process>       an arrival: token, incarnation, purpose
+    heartbeats/<lane>/<process>     the latest heartbeat: token, number
+    purposes/<digest>/answer                what process 0 answers to the arrivals for a purpose
+    purposes/<digest>/failed/<process>      why another process will not arrive
+    purposes/<digest>/refused/<process>     which arrival process 0 has refused, and why
+
+Each process waits in two lanes at most, the foreground and the background, and in each lane for
+one rendezvous at a time.
 """
 
 from __future__ import annotations
@@ -19,31 +24,31 @@ from itertools import zip_longest
 from cordwood.encoding.digests import digest_of
 
 TOKEN_BYTES = 8
-MAX_TEXT = 4000  # characters of an error that are passed on
+MAX_TEXT = 4000  # characters of an error that are sent
 _MAX_NAMED = 16  # processes in a message
 _SAME_CALLS = "every process must make the same calls, in the same order"
 
 
-class Beats:
-    """The latest beats of the processes that have arrived, and since when each is the latest."""
+class Heartbeats:
+    """The latest heartbeat of each process that has arrived, and when it was first seen."""
 
     def __init__(self) -> None:
         self._beats: dict[int, tuple[bytes, bytes | None, float]] = {}
-        self._looked = time.monotonic()
+        self._checked = time.monotonic()
 
     def silent(
         self, arrived: Mapping[int, bytes], beats: Mapping[str, bytes], silence_seconds: float
     ) -> list[int]:
-        """Take note of new beats; return the processes that have shown none for that long.
+        """Note new heartbeats, and return the processes without one for `silence_seconds`.
 
         Args:
-            arrived: the tokens of the processes that are here.
-            beats: by the process's number, its token and the number of the beat.
-            silence_seconds: without a new beat for this long a process counts as silent.
+            arrived: the tokens of the processes that have arrived.
+            beats: by the number of the process, its token and the number of the heartbeat.
+            silence_seconds: a process without a new heartbeat for this long is silent.
         """
-        now = time.monotonic()
-        paused = now - self._looked > silence_seconds / 2  # this process was: wait anew
-        self._looked = now
+        time_now = time.monotonic()
+        paused = time_now - self._checked > silence_seconds / 2  # this process was: wait again
+        self._checked = time_now
         silent = []
         for process, token in arrived.items():
             beat = beats.get(str(process))
@@ -51,40 +56,40 @@ class Beats:
                 beat = None
             before = self._beats.get(process)
             if before is None or before[:2] != (token, beat) or paused:
-                self._beats[process] = token, beat, now
-            elif now - before[2] > silence_seconds:
+                self._beats[process] = token, beat, time_now
+            elif time_now - before[2] > silence_seconds:
                 silent.append(process)
         return silent
 
 
-def compare(purpose: str, other: str) -> int | None:
-    """Return which of two purposes comes first: -1, 0 or 1; None where nothing tells.
+def compare_purposes(purpose: str, other: str) -> int | None:
+    """Return -1, 0 or 1 as a purpose comes before, with or after another; None if unordered.
 
-    Purposes that differ in numbers only, as the steps of a run do: the first number that differs
-    counts. Of a save and a call that only looks ("restore ...", "look for ...") the latter is
-    behind: nothing is lost if it fails, and the save need not.
+    If the purposes differ in numbers only, as the steps of a run do, the first number that differs
+    decides. A call that only reads ("restore ...", "look for ...") comes before a save: if it
+    fails, nothing is lost, and the save need not fail.
     """
-    one, two = re.split(r"(\d+)", purpose), re.split(r"(\d+)", other)
-    if any(a != b for a, b in zip_longest(one[::2], two[::2])):
+    parts, other_parts = re.split(r"(\d+)", purpose), re.split(r"(\d+)", other)
+    if any(a != b for a, b in zip_longest(parts[::2], other_parts[::2])):
         if purpose.startswith("save ") != other.startswith("save "):
             return 1 if purpose.startswith("save ") else -1
         return None
-    mine, its = list(map(int, one[1::2])), list(map(int, two[1::2]))
-    return (mine > its) - (mine < its)
+    numbers, other_numbers = list(map(int, parts[1::2])), list(map(int, other_parts[1::2]))
+    return (numbers > other_numbers) - (numbers < other_numbers)
 
 
-def room_prefix(number: int) -> str:
-    """Return the prefix of the keys of a room."""
+def namespace_prefix(number: int) -> str:
+    """Return the prefix of the keys of a namespace."""
     return f"cordwood/{number}/"
 
 
-def room_in(message: bytes) -> str:
-    """Return the prefix of the keys of the room that process 0 says it has opened."""
-    (number,) = struct.unpack_from("<Q", message, 1)
-    return room_prefix(number)
+def opened_namespace(answer: bytes) -> str:
+    """Return the prefix of the namespace that process 0 has opened, as it answered."""
+    (number,) = struct.unpack_from("<Q", answer, 1)
+    return namespace_prefix(number)
 
 
-def named(processes: Iterable[int]) -> str:
+def process_names(processes: Iterable[int]) -> str:
     """Return "process 2", or "processes 1, 5 and 7"."""
     numbers = list(processes)
     if len(numbers) == 1:
@@ -94,37 +99,37 @@ def named(processes: Iterable[int]) -> str:
     return f"processes {', '.join(shown)} and {last}"
 
 
-def no_sign_of_life(processes: list[int], seconds: float, purpose: str) -> str:
-    """Return the text of an error: processes that were here count as dead."""
+def silence_text(processes: list[int], seconds: float, purpose: str) -> str:
+    """Return the error text for processes that had arrived and then sent no heartbeat."""
     return (
-        f"{named(processes)} gave no sign of life for {seconds:g} s while all met to {purpose}: "
-        "dead, or cut off"
+        f"{process_names(processes)} gave no sign of life for {seconds:g} s while all met to "
+        f"{purpose}: dead, or cut off"
     )
 
 
-def did_not_come(processes: list[int], seconds: float, purpose: str, process: int) -> str:
-    """Return the text of an error: `process` has waited for others in vain."""
+def late_text(processes: list[int], seconds: float, purpose: str, process: int) -> str:
+    """Return the error text for processes that did not arrive while `process` waited."""
     return (
-        f"{named(processes)} did not come within {seconds:g} s to {purpose}; process {process} "
-        "gave up: every process of the job must make this call"
+        f"{process_names(processes)} did not come within {seconds:g} s to {purpose}; process "
+        f"{process} gave up: every process of the job must make this call"
     )
 
 
-def came_for_else(process: int, other: str, purpose: str) -> str:
-    """Return the text of an error: a process came for something else than process 0."""
+def other_purpose_text(process: int, other: str, purpose: str) -> str:
+    """Return the error text for a process that arrived for another purpose than process 0."""
     return f"process {process} came to {other}, process 0 to {purpose}: {_SAME_CALLS}"
 
 
-def is_past(process: int, purpose: str, other: int, later: str) -> str:
-    """Return the text of an error: a process waits for one that waits elsewhere for it."""
+def skipped_save_text(process: int, purpose: str, other: int, later: str) -> str:
+    """Return the error text for a process that another one waits for in a save it never began."""
     return (
         f"process {process} came to {purpose}, and process {other} waits for it to {later}: "
         f"{_SAME_CALLS}"
     )
 
 
-def restarted(process: int, purpose: str) -> str:
-    """Return the text of an error: a process was started anew, alone."""
+def restart_text(process: int, purpose: str) -> str:
+    """Return the error text for a process that was restarted while the others were not."""
     return (
         f"process {process} came to {purpose} and is out of step with process 0, which has met "
         "another process of that number; if it was restarted alone, restart the whole job"
@@ -132,14 +137,14 @@ def restarted(process: int, purpose: str) -> str:
 
 
 def lane_name(*, background: bool) -> str:
-    """Return the name of a lane, as it stands in keys."""
+    """Return the name of a lane, as keys contain it."""
     return "background" if background else "foreground"
 
 
 def key_of(purpose: str, *parts: str | int) -> str:
     """Return a key that belongs to a purpose."""
     digest = digest_of(purpose.encode("utf-8", "surrogatepass")).hex()
-    return "/".join(["cordwood", "for", digest, *map(str, parts)])
+    return "/".join(["cordwood", "purposes", digest, *map(str, parts)])
 
 
 def decode_arrival(arrival: bytes) -> tuple[bytes, bytes, str]:
@@ -149,21 +154,21 @@ def decode_arrival(arrival: bytes) -> tuple[bytes, bytes, str]:
 
 
 def encode_failure(count: int, text: str) -> bytes:
-    """Return a word about a failure.
+    """Return a failure as bytes.
 
     Args:
-        count: how many calls for that purpose have failed there since all last met for it.
-        text: of the error.
+        count: how many calls for the purpose have failed on this process since all last met for it.
+        text: the text of the error.
     """
-    return struct.pack("<Q", count) + failure_text(text)
+    return struct.pack("<Q", count) + encode_text(text)
 
 
-def failure_text(text: str) -> bytes:
-    """Return the text of an error as it is passed on."""
+def encode_text(text: str) -> bytes:
+    """Return the text of an error as bytes, shortened."""
     return text[:MAX_TEXT].encode("utf-8", "surrogatepass")
 
 
-def parse_failure(word: bytes) -> tuple[int, str]:
-    """Return what `encode_failure` was given."""
-    (count,) = struct.unpack_from("<Q", word)
-    return count, word[8:].decode("utf-8", "surrogatepass")
+def decode_failure(failure: bytes) -> tuple[int, str]:
+    """Return the count and the text that `encode_failure` was given."""
+    (count,) = struct.unpack_from("<Q", failure)
+    return count, failure[8:].decode("utf-8", "surrogatepass")

@@ -1,16 +1,16 @@
-"""Processes come together for one purpose, whatever each of them has done before.
+"""The joining of processes for one purpose, whatever each of them has done before.
 
-Process 0 opens a room for a rendezvous once all others have arrived for the same purpose. Nobody
-counts rendezvous, so a process that left one out, or made one too many, meets the others again at
-the next purpose that they share:
+Process 0 opens a namespace for a rendezvous when all other processes have arrived for the same
+purpose. Nobody counts rendezvous, so a process that left one out, or made one too many, meets the
+others again at the next purpose that they share:
 
-- Of purposes that differ in a number only ("save run/3", "save run/4") the lower one is behind:
-  its process raises at once, the other one waits. So is a call that only looks beside a save. Of
-  others process 0 raises first; where that did not help, both do. Whoever waits for process 0 then
-  does so for `silence_seconds` at most.
-- A process that comes for what process 0 has given up raises at once.
-- A process that waits in the foreground, while another waits for it in a background save that it
-  has never begun, raises at once.
+- If two purposes differ in a number only ("save run/3", "save run/4"), the lower one is behind: its
+  process raises at once, the other one waits. A call that only reads is behind a save. For other
+  pairs of purposes process 0 raises first; if that did not help, both raise. A process that still
+  waits for process 0 then waits for `silence_seconds` at most.
+- A process that arrives for a purpose that process 0 has given up raises at once.
+- A process that waits in the foreground, while another one waits for it in a background save that
+  it has never begun, raises at once.
 """
 
 from __future__ import annotations
@@ -25,30 +25,31 @@ from cordwood.errors import ProcessError
 from cordwood.processes.coordination import Processes
 from cordwood.processes.join_messages import (
     TOKEN_BYTES,
-    Beats,
-    came_for_else,
-    compare,
+    Heartbeats,
+    compare_purposes,
     decode_arrival,
-    did_not_come,
+    decode_failure,
     encode_failure,
-    failure_text,
-    is_past,
+    encode_text,
     key_of,
     lane_name,
-    named,
-    no_sign_of_life,
-    parse_failure,
-    restarted,
-    room_in,
-    room_prefix,
+    late_text,
+    namespace_prefix,
+    opened_namespace,
+    other_purpose_text,
+    process_names,
+    restart_text,
+    silence_text,
+    skipped_save_text,
 )
 from cordwood.processes.wait_log import WaitLogger
 
-WAKE_SECONDS = 0.25  # how long one wait lasts: Ctrl-C and failures are looked for in between
-_STALE_SECONDS = 0.02  # between looks at a key that has an old value
-_LOOK_SECONDS = 1.0  # between looks for whatever is not the usual
-# Late: others did not come in time. Passed: process 0 came for something else, and may still come.
-_OPEN, _FAILED, _LATE, _PASSED = b"O", b"F", b"L", b"P"
+WAKE_SECONDS = 0.25  # the longest single wait: Ctrl-C and failures are checked between waits
+_STALE_SECONDS = 0.02  # between two reads of a key that has an old value
+_CHECK_SECONDS = 1.0  # between two checks for rare states
+
+# Late: others did not arrive. Skipped: process 0 has another purpose, and may still arrive.
+_OPEN, _FAILED, _LATE, _SKIPPED = b"O", b"F", b"L", b"P"
 
 
 class Joining:
@@ -56,10 +57,10 @@ class Joining:
 
     Args:
         processes: this process and the others; more than one.
-        purpose: what they meet for, the same on all: "save ckpt/100".
-        background: it is waited for in the background lane.
+        purpose: the reason for the rendezvous, the same on all processes: "save ckpt/100".
+        background: True if the rendezvous is entered in the background lane.
         timeout_seconds: how long to wait for all others.
-        silence_seconds: how long a process that has arrived may show no sign of life.
+        silence_seconds: how long a process that has arrived may send no heartbeat.
     """
 
     def __init__(
@@ -72,111 +73,111 @@ class Joining:
         silence_seconds: float,
     ) -> None:
         self._processes = processes
-        self._rooms = processes.rooms
+        self._state = processes.state
         self._purpose = purpose
         self._lane = lane_name(background=background)
         self._timeout_seconds = timeout_seconds
         self._silence_seconds = silence_seconds
         self._token = secrets.token_bytes(TOKEN_BYTES)
-        self._beats = Beats()
-        self._next_look = time.monotonic() + _LOOK_SECONDS
+        self._heartbeats = Heartbeats()
+        self._next_check = time.monotonic() + _CHECK_SECONDS
         self._had_failures = self._arrived = False
-        self._passed_since: float | None = None  # process 0 came for something else
-        self._passed_text = ""
-        self._is_late = False  # others did not come in time
-        self._withdrawn = False  # nobody needs to be told why this one leaves
+        self._skipped_since: float | None = None  # when process 0 arrived for another purpose
+        self._skipped_text = ""
+        self._is_late = False  # True if others did not arrive in time
+        self._skip_announcement = False  # True if the others need not be informed of a failure
         if background:
-            self._rooms.begun.append(purpose)
+            self._state.background_purposes.append(purpose)
 
     def arrive(self, check: Callable[[], None]) -> str:
-        """Wait for all others. Return the prefix of the room where they meet.
+        """Wait for all others, and return the prefix of the namespace where they meet.
 
         Args:
-            check: called in each round; what it raises ends the wait.
+            check: called in each loop of the wait; its exception ends the wait.
 
-        Raises ProcessError: a process did not come, failed, died, or came for something else.
+        Raises ProcessError if a process does not arrive, fails, dies, or has another purpose.
         """
         purpose = self._purpose.encode("utf-8", "surrogatepass")
-        value = self._token + self._rooms.incarnation + purpose
+        arrival, index = self._token + self._state.incarnation + purpose, self._processes.index
         self._arrived = True
-        self._processes.put(self._arrival(self._processes.index), value)
-        self._refuse_restart()
-        room = self._gather(check) if self._processes.index == 0 else self._listen(check, value)
-        self._rooms.failed.pop(self._purpose, None)
-        return room
+        self._processes.put(self._arrival_key(index), arrival)
+        self._refuse_restarted_process()
+        namespace = self._await_answer(check, arrival) if index else self._await_arrivals(check)
+        self._state.failure_counts.pop(self._purpose, None)
+        return namespace
 
-    def beat(self, number: int) -> None:
+    def send_heartbeat(self, number: int) -> None:
         """Show that this process is alive."""
-        key = f"cordwood/alive/{self._lane}/{self._processes.index}"
-        self._processes.put(key, self._token + str(number).encode())
+        heartbeat = self._token + str(number).encode()
+        self._processes.put(f"cordwood/heartbeats/{self._lane}/{self._processes.index}", heartbeat)
 
-    def close(self) -> None:
-        """On process 0: all have heard which room was opened."""
-        self._forget(key_of(self._purpose, "say"))
+    def delete_answer(self) -> None:
+        """Delete the answer of process 0, when all processes have read it; for process 0."""
+        self._delete_announced(key_of(self._purpose, "answer"))
 
-    def leave(self, text: str) -> None:
+    def announce_failure(self, text: str) -> None:
         """Tell the others why this process does not meet them.
 
-        Raises ProcessError where the store cannot be reached.
+        Raises ProcessError if the store cannot be reached.
         """
-        index, failed = self._processes.index, self._rooms.failed
+        index, failure_counts = self._processes.index, self._state.failure_counts
         if index == 0:
-            self._say_failed(self._purpose, text, kind=_LATE if self._is_late else _FAILED)
-        elif not self._withdrawn:
-            count = failed[self._purpose] = failed.pop(self._purpose, 0) + 1
+            self._publish_failure(self._purpose, text, kind=_LATE if self._is_late else _FAILED)
+        elif not self._skip_announcement:
+            count = failure_counts[self._purpose] = failure_counts.pop(self._purpose, 0) + 1
             key = key_of(self._purpose, "failed", index)
             self._processes.put(key, encode_failure(count, text))
             self._remember(key)
         if not self._arrived:
             return
-        self._processes.delete(self._arrival(index))
-        said = self._processes.get(key_of(self._purpose, "say"), 0.001) if index else None
-        if said is not None and said[:1] == _OPEN and self._my_part(said) == self._token:
-            # Process 0 has opened the room at the same moment: it looks there now.
-            failed.pop(self._purpose, None)
-            self._forget(key_of(self._purpose, "failed", index))
-            self._processes.put(f"{room_in(said)}failed/{index}", failure_text(text))
+        self._processes.delete(self._arrival_key(index))
+        answer = self._processes.get(key_of(self._purpose, "answer"), 0.001) if index else None
+        if answer is not None and answer[:1] == _OPEN and self._token_in(answer) == self._token:
+            # Process 0 has opened the namespace at the same moment: it looks for failures there.
+            failure_counts.pop(self._purpose, None)
+            self._delete_announced(key_of(self._purpose, "failed", index))
+            self._processes.put(f"{opened_namespace(answer)}failed/{index}", encode_text(text))
 
     # Process 0.
 
-    def _gather(self, check: Callable[[], None]) -> str:
-        self._forget(key_of(self._purpose, "say"))
+    def _await_arrivals(self, check: Callable[[], None]) -> str:
+        self._delete_announced(key_of(self._purpose, "answer"))
         start = time.monotonic()
         missing: list[int] = []
-        waiting = WaitLogger(lambda: f"{named(missing)} to {self._purpose}")
+        wait_logger = WaitLogger(lambda: f"{process_names(missing)} to {self._purpose}")
         while True:
-            arrived, elsewhere = self._arrivals(self._lane)
+            arrived, elsewhere = self._read_arrivals(self._lane)
             missing = [i for i in range(1, self._processes.count) if i not in arrived]
-            self._raise_failures(arrived)
+            self._raise_if_failed(arrived)
             check()
             if not missing:
-                waiting.end()
-                return self._open(arrived)
+                wait_logger.end()
+                return self._open_namespace(arrived)
             for process in missing:
                 if process in elsewhere:
-                    self._resolve(process, *elsewhere[process])
+                    self._resolve_conflict(process, *elsewhere[process])
             if time.monotonic() - start > self._timeout_seconds:
                 self._is_late = True
-                raise self._gave_up(missing)
-            if self._is_time_to_look():
-                self._raise_if_passed(missing)
-            waiting.tick()
+                raise self._late_error(missing)
+            if self._is_check_due():
+                self._raise_if_save_skipped(missing)
+            wait_logger.tick()
             seconds = min(self._timeout_seconds, WAKE_SECONDS)
-            value = self._processes.get(self._arrival(missing[0]), seconds)
-            if value is not None and not self._is_new(missing[0], value):
+            arrival = self._processes.get(self._arrival_key(missing[0]), seconds)
+            if arrival is not None and not self._is_new(missing[0], arrival):
                 time.sleep(_STALE_SECONDS)
 
-    def _arrivals(self, lane: str) -> tuple[dict[int, bytes], dict[int, tuple[bytes, str]]]:
-        """The tokens of the processes that have come for this, and what others have come for."""
+    def _read_arrivals(self, lane: str) -> tuple[dict[int, bytes], dict[int, tuple[bytes, str]]]:
+        """Return the tokens of those that arrived for this, and tokens and purposes of the rest."""
         arrived: dict[int, bytes] = {}
         elsewhere: dict[int, tuple[bytes, str]] = {}
-        for name, value in self._processes.list(f"cordwood/at/{lane}/").items():
+        for name, value in self._processes.list(f"cordwood/arrivals/{lane}/").items():
             process = int(name)
             token, incarnation, purpose = decode_arrival(value)
-            if process == 0 or self._rooms.joined.get((lane, process)) == token:
+            if process == 0 or self._state.joined.get((lane, process)) == token:
                 continue
-            if self._rooms.incarnations.setdefault(process, incarnation) != incarnation:
-                raise ProcessError(restarted(process, self._purpose))
+            if self._state.incarnations.setdefault(process, incarnation) != incarnation:
+                raise ProcessError(restart_text(process, self._purpose))
             if purpose == self._purpose and lane == self._lane:
                 arrived[process] = token
             else:
@@ -184,217 +185,216 @@ class Joining:
         return arrived, elsewhere
 
     def _is_new(self, process: int, arrival: bytes) -> bool:
-        token, _, what = decode_arrival(arrival)
-        return self._rooms.joined.get((self._lane, process)) != token and what == self._purpose
+        token, _, purpose = decode_arrival(arrival)
+        return self._state.joined.get((self._lane, process)) != token and purpose == self._purpose
 
-    def _raise_failures(self, arrived: dict[int, bytes]) -> None:
-        """Raise what others have announced for this, and the silence of those that were here."""
-        known = self._rooms.failed.get(self._purpose, 0)
+    def _raise_if_failed(self, arrived: dict[int, bytes]) -> None:
+        """Raise ProcessError if another process announced a failure, or stopped its heartbeat."""
+        reported = self._state.failure_counts.get(self._purpose, 0)
         failures = self._processes.list(key_of(self._purpose, "failed", ""))
         for name in sorted(failures, key=int):
-            count, text = parse_failure(failures[name])
-            if count > known:
+            count, text = decode_failure(failures[name])
+            if count > reported:
                 raise ProcessError(text)
         self._had_failures = bool(failures)
-        beats = self._processes.list(f"cordwood/alive/{self._lane}/")
-        silent = self._beats.silent(arrived, beats, self._silence_seconds)
+        beats = self._processes.list(f"cordwood/heartbeats/{self._lane}/")
+        silent = self._heartbeats.silent(arrived, beats, self._silence_seconds)
         if silent:
-            raise ProcessError(no_sign_of_life(silent, self._silence_seconds, self._purpose))
+            raise ProcessError(silence_text(silent, self._silence_seconds, self._purpose))
 
-    def _open(self, arrived: dict[int, bytes]) -> str:
-        room = self._rooms.open()
+    def _open_namespace(self, arrived: dict[int, bytes]) -> str:
+        number = self._state.new_namespace()
         for process, token in arrived.items():
-            self._rooms.joined[self._lane, process] = token
-        self._processes.delete(f"cordwood/at/{self._lane}/")
+            self._state.joined[self._lane, process] = token
+        self._processes.delete(f"cordwood/arrivals/{self._lane}/")
         if self._had_failures:
             self._processes.delete(key_of(self._purpose, "failed", ""))
         tokens = b"".join([arrived[i] for i in sorted(arrived)])
-        self._say(self._purpose, _OPEN + struct.pack("<Q", room) + tokens)
-        return room_prefix(room)
+        self._publish(self._purpose, _OPEN + struct.pack("<Q", number) + tokens)
+        return namespace_prefix(number)
 
-    def _resolve(self, process: int, token: bytes, other: str) -> None:
-        """Decide who is behind, where another process came for something else.
+    def _resolve_conflict(self, process: int, token: bytes, other: str) -> None:
+        """Decide which process is behind, where another one arrived for another purpose.
 
-        Raises ProcessError if this one is.
+        Raises ProcessError if process 0 is behind.
         """
-        behind = compare(self._purpose, other)
-        text = came_for_else(process, other, self._purpose)
-        if behind == 1 and not other.startswith("save "):
-            # Others may rightly come for that again: this one arrival is refused.
-            if self._rooms.refused.get(process) != token:
-                self._rooms.refused[process] = token
+        order = compare_purposes(self._purpose, other)
+        text = other_purpose_text(process, other, self._purpose)
+        if order == 1 and not other.startswith("save "):
+            # Other processes may arrive for that again, rightly: only this arrival is refused.
+            if self._state.refused.get(process) != token:
+                self._state.refused[process] = token
                 key = key_of(other, "refused", process)
-                self._processes.put(key, token + failure_text(text))
+                self._processes.put(key, token + encode_text(text))
                 self._remember(key)
             return
-        if other in self._rooms.failed:
-            return  # process 0 gave that up: the other one is about to hear of it
-        if behind == 1:
-            self._say_failed(other, text)
+        if other in self._state.failure_counts:
+            return  # process 0 gave that up: the other process is about to read so
+        if order == 1:
+            self._publish_failure(other, text)
             return
-        if behind is None and self._rooms.passed.get(process) == token:
-            self._say_failed(other, text)  # the second time, neither waits for the other
+        if order is None and self._state.skipped.get(process) == token:
+            self._publish_failure(other, text)  # the second time, neither waits for the other
         else:
-            self._say(other, _PASSED + encode_failure(0, text))
-        self._rooms.passed[process] = token
+            self._publish(other, _SKIPPED + encode_failure(0, text))
+        self._state.skipped[process] = token
         raise ProcessError(text)
 
-    def _say_failed(self, purpose: str, text: str, *, kind: bytes = _FAILED) -> None:
-        failed = self._rooms.failed
-        count = failed[purpose] = failed.pop(purpose, 0) + 1
-        self._say(purpose, kind + encode_failure(count, text))
+    def _publish_failure(self, purpose: str, text: str, *, kind: bytes = _FAILED) -> None:
+        failure_counts = self._state.failure_counts
+        count = failure_counts[purpose] = failure_counts.pop(purpose, 0) + 1
+        self._publish(purpose, kind + encode_failure(count, text))
 
-    def _say(self, purpose: str, message: bytes) -> None:
-        self._processes.put(key_of(purpose, "say"), message)
-        self._remember(key_of(purpose, "say"))
+    def _publish(self, purpose: str, answer: bytes) -> None:
+        self._processes.put(key_of(purpose, "answer"), answer)
+        self._remember(key_of(purpose, "answer"))
 
-    # The others.
+    # The other processes.
 
-    def _listen(self, check: Callable[[], None], arrival: bytes) -> str:
-        start, first = time.monotonic(), True
-        say = key_of(self._purpose, "say")
-        waiting = WaitLogger(self._whom)
+    def _await_answer(self, check: Callable[[], None], arrival: bytes) -> str:
+        start, is_first = time.monotonic(), True
+        key = key_of(self._purpose, "answer")
+        wait_logger = WaitLogger(self._awaited_text)
         while True:
-            message = self._processes.get(say, WAKE_SECONDS)
-            if message is not None and message[:1] == _PASSED:
-                self._hear_passed(parse_failure(message[1:])[1])
-            elif message is not None:
-                room = self._hear(message, was_there=first)
-                if room is not None:
-                    waiting.end()
-                    return room
+            answer = self._processes.get(key, WAKE_SECONDS)
+            if answer is not None and answer[:1] == _SKIPPED:
+                self._wait_after_skip(decode_failure(answer[1:])[1])
+            elif answer is not None:
+                namespace = self._receive(answer, was_there=is_first)
+                if namespace is not None:
+                    wait_logger.end()
+                    return namespace
                 time.sleep(_STALE_SECONDS)
-            first = False
-            self._raise_refusal()
+            is_first = False
+            self._raise_if_refused()
             check()
             if time.monotonic() - start > self._timeout_seconds:
-                self._end_of_patience()
-            if self._is_time_to_look():
-                self._raise_if_passed([0])
-                # A key that process 0 deleted at the moment of its arrival would be missed.
-                self._processes.put(self._arrival(self._processes.index), arrival)
-            waiting.tick()
+                self._raise_late()
+            if self._is_check_due():
+                self._raise_if_save_skipped([0])
+                # Process 0 may have deleted the key at the moment of the arrival: put it again.
+                self._processes.put(self._arrival_key(self._processes.index), arrival)
+            wait_logger.tick()
 
-    def _raise_refusal(self) -> None:
+    def _raise_if_refused(self) -> None:
         """Raise ProcessError if process 0 has refused this arrival."""
-        key = key_of(self._purpose, "refused", self._processes.index)
-        refusal = self._processes.get(key, 0.001)
+        index = self._processes.index
+        refusal = self._processes.get(key_of(self._purpose, "refused", index), 0.001)
         if refusal is not None and refusal[:TOKEN_BYTES] == self._token:
-            self._withdrawn = True
+            self._skip_announcement = True
             raise ProcessError(refusal[TOKEN_BYTES:].decode("utf-8", "surrogatepass"))
 
-    def _hear_passed(self, text: str) -> None:
-        """Wait a while for process 0, which came for something else; then raise ProcessError."""
-        if self._passed_since is None:
-            self._passed_since, self._passed_text = time.monotonic(), text
-        if time.monotonic() - self._passed_since > self._silence_seconds:
-            self._end_of_patience()
+    def _wait_after_skip(self, text: str) -> None:
+        """Wait a while for process 0, which has another purpose; raise ProcessError after that."""
+        if self._skipped_since is None:
+            self._skipped_since, self._skipped_text = time.monotonic(), text
+        if time.monotonic() - self._skipped_since > self._silence_seconds:
+            self._raise_late()
         time.sleep(WAKE_SECONDS / 2)
 
-    def _hear(self, message: bytes, *, was_there: bool) -> str | None:
-        """The room that process 0 has opened; None where its word is an old one."""
-        if message[:1] == _OPEN:
-            return room_in(message) if self._my_part(message) == self._token else None
-        count, text = parse_failure(message[1:])
-        known = self._rooms.failed.get(self._purpose, 0)
-        if count <= known:
+    def _receive(self, answer: bytes, *, was_there: bool) -> str | None:
+        """Return the namespace that process 0 has opened; None if its answer is an old one."""
+        if answer[:1] == _OPEN:
+            return opened_namespace(answer) if self._token_in(answer) == self._token else None
+        count, text = decode_failure(answer[1:])
+        reported = self._state.failure_counts.get(self._purpose, 0)
+        if count <= reported:
             return None
-        if message[:1] == _LATE:
-            # This process may have left out the call that process 0 gave up. One report of that is
-            # enough: else two that call for one purpose again and again might never meet.
-            self._rooms.failed[self._purpose] = count + was_there
+        if answer[:1] == _LATE:
+            # This process may have left out the call that process 0 gave up. One report is enough:
+            # else two that call for one purpose again and again might never meet.
+            self._state.failure_counts[self._purpose] = count + was_there
         else:
-            self._rooms.failed[self._purpose] = known + 1
-        self._withdrawn = True
+            self._state.failure_counts[self._purpose] = reported + 1
+        self._skip_announcement = True
         raise ProcessError(text)
 
-    def _my_part(self, message: bytes) -> bytes:
+    def _token_in(self, answer: bytes) -> bytes:
         start = 1 + 8 + (self._processes.index - 1) * TOKEN_BYTES
-        return message[start : start + TOKEN_BYTES]
+        return answer[start : start + TOKEN_BYTES]
 
-    def _end_of_patience(self) -> None:
-        """Raise ProcessError: who did not come."""
-        if self._passed_since is not None:
-            self._withdrawn = True
-            raise ProcessError(self._passed_text)
-        here = {0} if self._is_here(0) else set()
-        if not here:
-            # Process 0 may have given up just now: it says why before it removes its arrival.
-            message = self._processes.get(key_of(self._purpose, "say"), 0.001) or b""
-            if message[:1] in (_FAILED, _LATE):
-                self._hear(message, was_there=False)
-            self._withdrawn = True  # process 0 is late: it will wait for this one, if it comes
-            raise self._gave_up([0])
-        here |= self._arrivals(self._lane)[0].keys()
-        raise self._gave_up([i for i in range(self._processes.count) if i not in here] or [0])
+    def _raise_late(self) -> None:
+        """Raise ProcessError that names the processes that did not arrive."""
+        if self._skipped_since is not None:
+            self._skip_announcement = True
+            raise ProcessError(self._skipped_text)
+        arrived = {0} if self._has_arrived(0) else set()
+        if not arrived:
+            # Process 0 may have given up just now: it answers before it deletes its arrival.
+            answer = self._processes.get(key_of(self._purpose, "answer"), 0.001)
+            if answer is not None and answer[:1] in (_FAILED, _LATE):
+                self._receive(answer, was_there=False)
+            self._skip_announcement = (
+                True  # process 0 is late: it will wait for this one, if it arrives
+            )
+            raise self._late_error([0])
+        arrived |= self._read_arrivals(self._lane)[0].keys()
+        raise self._late_error([i for i in range(self._processes.count) if i not in arrived] or [0])
 
-    def _gave_up(self, missing: list[int]) -> ProcessError:
-        text = did_not_come(missing, self._timeout_seconds, self._purpose, self._processes.index)
-        return ProcessError(text)
+    def _late_error(self, missing: list[int]) -> ProcessError:
+        index = self._processes.index
+        return ProcessError(late_text(missing, self._timeout_seconds, self._purpose, index))
 
-    def _whom(self) -> str:
+    def _awaited_text(self) -> str:
         with suppress(ProcessError):
-            if self._is_here(0):
+            if self._has_arrived(0):
                 return f"other processes to {self._purpose} (the log of process 0 names them)"
         return f"process 0 to {self._purpose}"
 
-    def _is_here(self, process: int) -> bool:
-        value = self._processes.list(f"cordwood/at/{self._lane}/").get(str(process))
-        return value is not None and decode_arrival(value)[2] == self._purpose
+    def _has_arrived(self, process: int) -> bool:
+        arrival = self._processes.list(f"cordwood/arrivals/{self._lane}/").get(str(process))
+        return arrival is not None and decode_arrival(arrival)[2] == self._purpose
 
-    # All.
+    # All processes.
 
-    def _refuse_restart(self) -> None:
-        """Raise ProcessError if another process of this index has met the others before."""
-        rooms, index = self._rooms, self._processes.index
-        if rooms.is_known or index == 0:  # the store is gone with process 0
+    def _refuse_restarted_process(self) -> None:
+        """Raise ProcessError if an earlier process of this index has met the others."""
+        state, index = self._state, self._processes.index
+        if state.is_registered or index == 0:  # the store is lost with process 0
             return
-        key = f"cordwood/born/{index}"
-        before = self._processes.get(key, 0.001)
-        if before is not None and before != rooms.incarnation:
-            raise ProcessError(restarted(index, self._purpose))
-        self._processes.put(key, rooms.incarnation)
-        rooms.is_known = True
+        key = f"cordwood/incarnations/{index}"
+        incarnation = self._processes.get(key, 0.001)
+        if incarnation is not None and incarnation != state.incarnation:
+            raise ProcessError(restart_text(index, self._purpose))
+        self._processes.put(key, state.incarnation)
+        state.is_registered = True
 
-    def _is_time_to_look(self) -> bool:
-        now = time.monotonic()
-        if now < self._next_look:
-            return False
-        self._next_look = now + _LOOK_SECONDS
-        return True
+    def _is_check_due(self) -> bool:
+        is_due = time.monotonic() >= self._next_check
+        if is_due:
+            self._next_check = time.monotonic() + _CHECK_SECONDS
+        return is_due
 
-    def _raise_if_passed(self, awaited: Iterable[int]) -> None:
+    def _raise_if_save_skipped(self, awaited: Iterable[int]) -> None:
         """Raise ProcessError if others wait for this process in a save that it never began."""
-        if self._lane == lane_name(background=True):
+        background = lane_name(background=True)
+        if self._lane == background:
             return
-        waiting = self._processes.list(f"cordwood/at/{lane_name(background=True)}/")
+        arrivals = self._processes.list(f"cordwood/arrivals/{background}/")
         for process in awaited:
-            value = waiting.get(str(process))
-            if value is None:
+            arrival = arrivals.get(str(process))
+            if arrival is None:
                 continue
-            token, _, purpose = decode_arrival(value)
-            is_old = self._rooms.joined.get((lane_name(background=True), process)) == token
-            if is_old or purpose in self._rooms.begun or purpose in self._rooms.failed:
+            token, _, purpose = decode_arrival(arrival)
+            if self._state.joined.get((background, process)) == token:
                 continue
-            self._withdrawn = self._processes.index > 0
-            raise ProcessError(is_past(self._processes.index, self._purpose, process, purpose))
+            if purpose in self._state.background_purposes or purpose in self._state.failure_counts:
+                continue
+            index = self._processes.index
+            self._skip_announcement = index > 0
+            raise ProcessError(skipped_save_text(index, self._purpose, process, purpose))
 
-    def _arrival(self, process: int) -> str:
-        return f"cordwood/at/{self._lane}/{process}"
+    def _arrival_key(self, process: int) -> str:
+        return f"cordwood/arrivals/{self._lane}/{process}"
 
-    def _forget(self, key: str) -> None:
-        """Delete a key that this process may have put."""
-        if key in self._rooms.said:
-            self._rooms.said.remove(key)
+    def _delete_announced(self, key: str) -> None:
+        """Delete a key if this process has put it."""
+        if key in self._state.announced_keys:
+            self._state.announced_keys.remove(key)
             self._processes.delete(key)
 
     def _remember(self, key: str) -> None:
-        """Have a key deleted one day, when nobody can be about to read it."""
-        said = self._rooms.said
-        if key in said:
-            said.remove(key)
-        said.append(key)
-        if len(said) > self._rooms.MAX_SAID:
-            self._processes.delete(said.popleft())
-        while len(self._rooms.failed) > self._rooms.MAX_SAID:
-            del self._rooms.failed[next(iter(self._rooms.failed))]
+        """Note a key that this process has put; delete the oldest, which nobody reads any more."""
+        old_key = self._state.remember(key)
+        if old_key is not None:
+            self._processes.delete(old_key)

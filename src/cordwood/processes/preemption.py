@@ -1,4 +1,4 @@
-"""The notice that a job is to end soon: SIGTERM."""
+"""The preemption notice, by which a job learns that it has to end soon: SIGTERM."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import weakref
 from types import FrameType
 from typing import Any
 
-_listening: tuple[weakref.ref[Notice], ...] = ()  # one that nobody has any more listens no more
+_listening: tuple[weakref.ref[PreemptionNotice], ...] = ()  # those that are still referred to
 
 
-class Notice:
-    """Takes note of SIGTERM instead of ending at once.
+class PreemptionNotice:
+    """A receiver of SIGTERM, which keeps the signal from ending the process at once.
 
     Attributes:
-        since: when it came, by the monotonic clock; None: it has not.
+        received_at: when SIGTERM came, by the monotonic clock; None if it has not come.
     """
 
     def __init__(self) -> None:
-        self.since: float | None = None
+        self.received_at: float | None = None
 
     def listen(self) -> None:
-        """Take note from now on; a handler that was there is still called.
+        """Receive SIGTERM from this call on; an earlier handler is still called.
 
-        Raises RuntimeError in any other thread than the main one, as Python has it.
+        Raises RuntimeError outside the main thread, where Python does not allow it.
         """
         global _listening
         if threading.current_thread() is not threading.main_thread():
@@ -37,7 +37,7 @@ class Notice:
             handler.before = signal.signal(signal.SIGTERM, handler)
 
     def stop(self) -> None:
-        """Take note no more. The last to stop leaves SIGTERM to whoever had it before."""
+        """Stop receiving. The last receiver that stops restores the earlier handler."""
         global _listening
         _listening = tuple([each for each in _listening if each() not in (None, self)])
         handler = signal.getsignal(signal.SIGTERM)
@@ -46,25 +46,28 @@ class Notice:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler.before or signal.SIG_DFL)
 
-    def pass_on(self) -> None:
-        """Once it has stopped: end as SIGTERM would have, had nobody kept it from that."""
-        if self.since is not None and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+    def resend(self) -> None:
+        """End the process, after `stop`, as a received SIGTERM would have by default."""
+        if self.received_at is not None and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _Handler:
-    """What is in place while anybody listens, or something else was put over it."""
+    """The signal handler, which stays installed while any notice listens.
+
+    It stays installed longer if another handler was installed over it.
+    """
 
     def __init__(self) -> None:
-        self.before: Any = None  # None, too: a handler that is not Python's
+        self.before: Any = None  # the earlier handler; None, too, for one that is not Python's
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        heard = [notice for each in _listening if (notice := each()) is not None]
-        for notice in heard:
-            if notice.since is None:
-                notice.since = time.monotonic()
+        notices = [notice for each in _listening if (notice := each()) is not None]
+        for notice in notices:
+            if notice.received_at is None:
+                notice.received_at = time.monotonic()
         if callable(self.before):
             self.before(number, frame)
-        elif not heard and self.before != signal.SIG_IGN:
+        elif not notices and self.before != signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)

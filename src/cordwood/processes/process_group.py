@@ -1,4 +1,4 @@
-"""What the processes of a job decide once for all: process 0 says it, the others hear it."""
+"""The processes of a job, for decisions that process 0 makes for all of them."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _CLEAR_EVERY = 64  # decisions
 
 
 class ProcessGroup:
-    """This process and the others of its job, or this one alone.
+    """This process and the others of its job, or this process alone.
 
-    Every process asks for the same things in the same order; one that did not catches up.
+    All processes ask for the same decisions in the same order; one that left some out catches up.
 
     Args:
-        root: of the steps, for errors.
+        root: the directory of the steps, for errors.
         timeout_seconds: how long a process may be late.
     """
 
     def __init__(self, root: str, timeout_seconds: float) -> None:
         self._root = root
         self._timeout_seconds = timeout_seconds
-        self._processes: Processes | None = None  # those whose room it is
-        self._room: str | None = None
-        self._number = 0
+        self._processes: Processes | None = None  # the processes that use the namespace
+        self._namespace: str | None = None  # of the decisions; None: not known yet
+        self._number = 0  # of the next decision
 
     @property
     def is_first(self) -> bool:
@@ -41,12 +41,12 @@ class ProcessGroup:
 
     @property
     def index(self) -> int:
-        """Which process this is."""
+        """The number of this process."""
         return current_processes().index
 
     @property
     def count(self) -> int:
-        """How many processes there are."""
+        """The number of processes."""
         return current_processes().count
 
     def rendezvous(self, what: str, *, timeout_seconds: float | None = None) -> Rendezvous:
@@ -65,121 +65,135 @@ class ProcessGroup:
         )
 
     def agree(self, what: str, value: bytes, decide: Callable[[list[bytes]], bytes]) -> bytes:
-        """Return what `decide` makes on process 0 of the values of all. Raises ProcessError."""
+        """Return what `decide` returns on process 0 for the values of all. Raises ProcessError."""
         with self.rendezvous(what) as rendezvous:
             return rendezvous.exchange(value, decide)
 
     def decide(
-        self, step: int, ask: Callable[[bool], str | None], *, told: bool
+        self, step: int, ask: Callable[[bool], str | None], *, preempted: bool
     ) -> tuple[bool, str | None]:
-        """Return whether any process was told to end, and what `ask` says on process 0, given that.
+        """Return what process 0 decides about a step: True if the job is preempted, and a reason.
 
-        This costs one key of the common store, and no round: it is for every step of a loop.
+        It costs one key of the shared store and no round, so it can be made in every step of a
+        loop. Decisions about steps that this process has left out are passed over.
 
-        What process 0 says of steps that this one has left out is passed over.
+        Args:
+            step: the step.
+            ask: called on process 0 with True if any process is preempted; returns the reason.
+            preempted: True if this process has been told to end.
 
-        Raises ProcessError: process 0 does not come, or has left this step out.
+        Raises ProcessError if process 0 does not come, or has left this step out.
         """
         processes = current_processes()
         if processes.count == 1:
-            return told, ask(told)
+            return preempted, ask(preempted)
         if processes is not self._processes:
-            self._processes, self._room = processes, None
+            self._processes, self._namespace = processes, None
         if processes.index == 0:
-            return self._say(processes, step, ask, told=told)
-        return self._hear(processes, step, told=told)
+            return self._publish(processes, step, ask, preempted=preempted)
+        return self._receive(processes, step, preempted=preempted)
 
-    def renew(self) -> None:
-        """Have the decisions begin anew, in another room; where all processes are together.
+    def restart_decisions(self) -> None:
+        """Begin the decisions anew in another namespace; where all processes are together.
 
-        Process 0 calls this before the others.
+        Process 0 calls this before the others do.
         """
-        processes, old = current_processes(), self._room
-        self._processes, self._room = processes, None
+        processes, old = current_processes(), self._namespace
+        self._processes, self._namespace = processes, None
         if processes.count > 1 and processes.index == 0:
-            self._open(processes)
+            self._open_namespace(processes)
             if old is not None:
                 processes.delete(old)
 
-    def _open(self, processes: Processes) -> str:
-        self._room, self._number = f"cordwood/{processes.rooms.open()}/", 0
-        processes.put(self._key(), self._room.encode())
-        return self._room
+    def _open_namespace(self, processes: Processes) -> str:
+        self._namespace, self._number = f"cordwood/{processes.state.new_namespace()}/", 0
+        processes.put(self._key(), self._namespace.encode())
+        return self._namespace
 
     def _key(self) -> str:
-        """Return the key of the room that the decisions about this root are in."""
+        """Return the key that holds the namespace of the decisions about this root."""
         return f"cordwood/decisions/{digest_of(self._root.encode('utf-8', 'surrogatepass')).hex()}"
 
-    def _say(
-        self, processes: Processes, step: int, ask: Callable[[bool], str | None], *, told: bool
+    def _publish(
+        self,
+        processes: Processes,
+        step: int,
+        ask: Callable[[bool], str | None],
+        *,
+        preempted: bool,
     ) -> tuple[bool, str | None]:
-        room = self._room or self._open(processes)
+        """Make a decision on process 0, and put it into the store."""
+        namespace = self._namespace or self._open_namespace(processes)
         number, self._number = self._number, self._number + 1
-        told = told or bool(processes.list(f"{room}told/"))
-        why = ask(told)
-        processes.put(f"{room}say/{number}", json.dumps([step, told, why]).encode())
+        preempted = preempted or bool(processes.list(f"{namespace}preempted/"))
+        reason = ask(preempted)
+        message = json.dumps([step, preempted, reason]).encode()
+        processes.put(f"{namespace}decisions/{number}", message)
         if number % _CLEAR_EVERY == 0:
-            heard = processes.list(f"{room}heard/")
-            if len(heard) == processes.count - 1:
-                everyone = min(map(int, heard.values()))
-                for name in processes.list(f"{room}say/"):
-                    if int(name) < everyone:
-                        processes.delete(f"{room}say/{name}")
-        return told, why
+            received = processes.list(f"{namespace}received/")
+            if len(received) == processes.count - 1:
+                received_by_all = min(map(int, received.values()))
+                for name in processes.list(f"{namespace}decisions/"):
+                    if int(name) < received_by_all:
+                        processes.delete(f"{namespace}decisions/{name}")
+        return preempted, reason
 
-    def _hear(self, processes: Processes, step: int, *, told: bool) -> tuple[bool, str | None]:
+    def _receive(
+        self, processes: Processes, step: int, *, preempted: bool
+    ) -> tuple[bool, str | None]:
+        """Wait, on another process, for the decision about a step."""
         wait = _Wait(processes, f"say whether step {step} of {self._root} is to be saved")
-        if self._room is None:
-            self._room = wait.value(self._key(), self._timeout_seconds).decode()
+        if self._namespace is None:
+            self._namespace = wait.value(self._key(), self._timeout_seconds).decode()
             self._number = 0
-        room = self._room
-        if told:
-            processes.put(f"{room}told/{processes.index}", b"")
+        namespace = self._namespace
+        if preempted:
+            processes.put(f"{namespace}preempted/{processes.index}", b"")
         while True:
-            self._room = None  # if nothing comes there, look for another one next time
-            message = wait.value(f"{room}say/{self._number}", self._timeout_seconds)
-            self._room = room
-            said, told, why = json.loads(message)
-            if said > step:  # of a run that has gone back, what is said of this step comes later
-                number = self._later(processes, step)
+            self._namespace = None  # if no decision comes, look for another namespace next time
+            message = wait.value(f"{namespace}decisions/{self._number}", self._timeout_seconds)
+            self._namespace = namespace
+            decided_step, preempted, reason = json.loads(message)
+            if decided_step > step:  # in a run that went back, this step is decided again later
+                number = self._later_decision(processes, step)
                 if number is None:
                     raise ProcessError(
                         f"process {processes.index} came to save step {step} of {self._root}, "
-                        f"process 0 to save step {said}: every process must call save for the same "
-                        "steps, in their order"
+                        f"process 0 to save step {decided_step}: every process must call save for "
+                        "the same steps, in their order"
                     )
                 self._number = number
                 continue
             number, self._number = self._number, self._number + 1
-            if said == step:
-                break  # what is said of an earlier one is of a step that was left out here
+            if decided_step == step:
+                break  # a decision about an earlier step is one that this process left out
         if number % _CLEAR_EVERY == 0:
-            processes.put(f"{self._room}heard/{processes.index}", str(number).encode())
-        return told, why
+            processes.put(f"{self._namespace}received/{processes.index}", str(number).encode())
+        return preempted, reason
 
-    def _later(self, processes: Processes, step: int) -> int | None:
-        """Return the number of the next decision about a step; None where there is none yet."""
-        said = processes.list(f"{self._room}say/").items()
-        later = [(int(name), json.loads(value)[0]) for name, value in said]
+    def _later_decision(self, processes: Processes, step: int) -> int | None:
+        """Return the number of the next decision about a step; None if there is none yet."""
+        decisions = processes.list(f"{self._namespace}decisions/").items()
+        later = [(int(name), json.loads(value)[0]) for name, value in decisions]
         return min((n for n, each in later if each == step and n > self._number), default=None)
 
 
 class _Wait:
-    """Waits for what process 0 says, so long in all."""
+    """A wait for values that process 0 sets, with one time limit for all of them."""
 
     def __init__(self, processes: Processes, what: str) -> None:
         self._processes = processes
         self._what = what
         self._start = time.monotonic()
-        self._waiting = WaitLogger(f"process 0 to {what}")
+        self._wait_logger = WaitLogger(f"process 0 to {what}")
 
     def value(self, key: str, timeout_seconds: float) -> bytes:
-        """Raise ProcessError where the key has no value in time."""
+        """Return the value of a key. Raises ProcessError if it has none in time."""
         while (value := self._processes.get(key, _WAKE_SECONDS)) is None:
             if time.monotonic() - self._start > timeout_seconds:
                 raise ProcessError(
                     f"process 0 did not come within {timeout_seconds:g} s to {self._what}"
                 )
-            self._waiting.tick()
-        self._waiting.end()
+            self._wait_logger.tick()
+        self._wait_logger.end()
         return value

@@ -1,15 +1,18 @@
-"""What the processes of one save tell each other: process 0 decides, the others report to it.
+"""The rendezvous of the processes of one call: process 0 decides, the others report to it.
 
-A rendezvous is a row of rounds. In each, every process sends a value to process 0, which makes one
-answer of them all; that answer is everybody's. So a process waits for few keys: process 0 for the
-others' values, the others for its answer. A failure that is announced takes the place of the
-answer and arrives as fast; and every process beats, so that one that dies without a word is
-noticed.
+A rendezvous is a sequence of rounds. In each round every process sends a value to process 0, which
+computes one answer from all values and sends it to all processes. So each process waits for few
+keys: process 0 for the values of the others, the others for the answer. A process that fails
+announces that, and its announcement takes the place of the answer. Every process sends heartbeats,
+so that the others notice if it dies without an announcement.
 
-They come together by `cordwood.processes.joining`. The keys of the room that process 0 opens then:
-`in/<round>/<process>` a value, `say/<round>` the answer,
-`failed/<process>` why a process gave up, `alive/<process>` its latest beat and how far its work has
-come by then, `left/<process>` that it needs the room no more.
+The processes come together by `cordwood.processes.joining`, which returns a namespace. Its keys:
+
+    values/<round>/<process>    the value that a process sends
+    answer/<round>              the answer of process 0
+    failed/<process>            why a process gave up
+    heartbeats/<process>        the latest heartbeat, and how many steps of work it had done by then
+    finished/<process>          set when the process no longer needs the namespace
 """
 
 from __future__ import annotations
@@ -23,31 +26,31 @@ from typing import Self
 
 from cordwood.errors import ProcessError
 from cordwood.processes.coordination import Processes
-from cordwood.processes.join_messages import failure_text, named, no_sign_of_life
+from cordwood.processes.join_messages import encode_text, process_names, silence_text
 from cordwood.processes.joining import WAKE_SECONDS, Joining
 from cordwood.processes.wait_log import WaitLogger
 
-TIMEOUT_SECONDS = 600.0  # how long a process that is late may get no further
-SILENCE_SECONDS = 30.0  # without a beat for this long, a process counts as dead
-_BEATS = 10  # in that time
+TIMEOUT_SECONDS = 600.0  # how long a process may be late, and make no progress
+SILENCE_SECONDS = 30.0  # a process without a heartbeat for this long counts as dead
+_HEARTBEATS = 10  # in that time
 _ANSWER, _FAILURE = b"A", b"F"
 
 
 class Rendezvous:
-    """The processes that take part in one save, from their arrival on.
+    """The processes that take part in one call, such as a save, from their arrival on.
 
-    An exception that leaves the `with` block is announced to the others: their next round, or
-    `poll`, raises ProcessError with its text.
+    An exception that leaves the `with` block is announced to the others: their next `exchange` or
+    `poll` raises ProcessError with its text.
 
     Args:
         processes: this process and the others.
-        purpose: what they meet for, the same on all: "save ckpt/100".
-        timeout_seconds: how long a round waits for a process that is alive but gets no further:
-            calls no `poll`.
-        silence_seconds: how long a process may show no sign of life.
-        arrival_seconds: how long to wait for all to come; None: `timeout_seconds`.
-        background: it is entered in the background, where one thing is done at a time, while
-            the foreground may hold other rendezvous.
+        purpose: the reason for the rendezvous, the same on all processes: "save ckpt/100".
+        timeout_seconds: how long a round waits for a process that is alive but makes no progress,
+            that is, calls no `poll`.
+        silence_seconds: how long a process may send no heartbeat.
+        arrival_seconds: how long to wait for all to arrive; None: `timeout_seconds`.
+        background: True if it is entered in the background, where processes do one thing at a
+            time, while the foreground may hold other rendezvous.
     """
 
     def __init__(
@@ -71,26 +74,29 @@ class Rendezvous:
             timeout_seconds=timeout_seconds if arrival_seconds is None else arrival_seconds,
             silence_seconds=silence_seconds,
         )
-        self._room: str | None = None  # until all have come
+        self._namespace: str | None = None  # until all have arrived
         self._round = 1
         self._others = range(1, processes.count)
-        self._failure: str | None = None  # what a beat found
-        self._steps = 0  # of this process's work
-        self._stop: Callable[[], None] | None = None
+        self._failure: str | None = None  # noticed by the heartbeat thread
+        self._steps = 0  # of the work of this process
+        self._stop_check: Callable[[], None] | None = None
         self._ended = threading.Event()
         self._lock = threading.Lock()  # of the two that follow
         self._beats: dict[int, tuple[bytes | None, float]] = {}  # the latest, and since when
-        self._looked = time.monotonic()
+        self._checked = time.monotonic()
 
     def __enter__(self) -> Self:
-        """Raises ProcessError: a process did not come in time, or came for another purpose."""
+        """Wait for all processes to arrive.
+
+        Raises ProcessError if a process does not arrive in time, or has another purpose.
+        """
         if self._processes.count > 1:
             name = f"cordwood-beat-{self._purpose}"
-            threading.Thread(target=self._beat, name=name, daemon=True).start()
+            threading.Thread(target=self._send_heartbeats, name=name, daemon=True).start()
             try:
                 if self._processes.index == 0:
-                    _sweep(self._processes)
-                self._room = self._joining.arrive(self.poll)
+                    _delete_finished(self._processes)
+                self._namespace = self._joining.arrive(self.poll)
             except BaseException as e:
                 self._leave(e)
                 raise
@@ -106,134 +112,141 @@ class Rendezvous:
 
     @property
     def index(self) -> int:
-        """Which process this is."""
+        """The number of this process."""
         return self._processes.index
 
     @property
     def count(self) -> int:
-        """How many take part."""
+        """The number of processes that take part."""
         return self._processes.count
 
     @property
     def timeout_seconds(self) -> float:
-        """How long to wait for others that get no further."""
+        """The time to wait for other processes that make no progress."""
         return self._timeout
 
     def exchange(self, value: bytes, decide: Callable[[list[bytes]], bytes]) -> bytes:
-        """Send `value`; process 0 calls `decide` with everyone's, in their order. Its result.
+        """Send a value to process 0, and return what `decide` returns there; one round.
+
+        Args:
+            value: the value of this process.
+            decide: called on process 0 only, with the values of all processes, in their order.
 
         Raises:
-            ProcessError: a process died or failed, or did not come in time. Where `decide` raises,
-                its exception passes through on process 0, and the others get this one.
+            ProcessError: a process died or failed, or did not send its value in time. If `decide`
+                raises, its exception passes through on process 0, and the others get this one.
         """
         if self._processes.count == 1:
             return decide([value])
         self.poll()
         if self._processes.index == 0:
-            answer = decide([value, *self._collect()])
-            self._processes.put(self._key("say", self._round), _ANSWER + answer)
+            answer = decide([value, *self._collect_values()])
+            self._processes.put(self._key("answer", self._round), _ANSWER + answer)
         else:
-            self._processes.put(self._key("in", self._round, self._processes.index), value)
-            answer = self._listen()
+            self._processes.put(self._key("values", self._round, self._processes.index), value)
+            answer = self._await_answer()
         self._round += 1
         return answer
 
     def give_up(self, error: BaseException) -> None:
-        """Announce why this process will not come; for an error before the `with` block."""
+        """Announce why this process will not arrive, after an error before the `with` block."""
         self._leave(error)
 
     def poll(self) -> None:
-        """Raise ProcessError if a failure was noticed; at no cost, for the middle of long work.
+        """Raise ProcessError if a failure was noticed; cheap, for the middle of long work.
 
-        Whoever waits for this process learns that it gets on.
+        It also counts as progress of this process, for those that wait for it.
         """
         self._steps += 1
-        if self._stop is not None:
-            self._stop()
+        if self._stop_check is not None:
+            self._stop_check()
         if self._failure is not None:
             raise ProcessError(self._failure)
 
     def poll_now(self) -> None:
-        """As `poll`, of all that has been announced by now: asks the store."""
+        """Read all announcements from the store; raise ProcessError if one is a failure."""
         if self._processes.count > 1:
-            if self._room is None:
+            if self._namespace is None:
                 pass
             elif self._processes.index == 0:
-                self._look(self._others)
+                self._note_failures(self._others)
             else:  # not `get`, which waits
-                self._hear(self._processes.list(self._key("say", "")).get(str(self._round)))
+                answers = self._processes.list(self._key("answer", ""))
+                self._receive(answers.get(str(self._round)))
         self.poll()
 
     def has_failed(self) -> bool:
         """Return True if process 0 has announced a failure by now, or cannot be asked.
 
-        On the other processes; also after the rendezvous.
+        For the other processes; also after the rendezvous.
         """
-        if self._room is None:
+        if self._namespace is None:
             return True
         try:
-            said = self._processes.list(self._key("say", "")).get(str(self._round))
+            answer = self._processes.list(self._key("answer", "")).get(str(self._round))
         except ProcessError:
             return True
-        return said is not None and said[:1] == _FAILURE
+        return answer is not None and answer[:1] == _FAILURE
 
-    def set_stop_check(self, stop: Callable[[], None]) -> None:
-        """Have `poll`, and a round that waits, raise what `stop` raises."""
-        self._stop = stop
+    def set_stop_check(self, stop_check: Callable[[], None]) -> None:
+        """Call `stop_check` in `poll` and in a round that waits; they raise what it raises."""
+        self._stop_check = stop_check
 
     def _key(self, *parts: str | int) -> str:
-        assert self._room is not None
-        return self._room + "/".join(map(str, parts))
+        assert self._namespace is not None
+        return self._namespace + "/".join(map(str, parts))
 
-    def _collect(self) -> list[bytes]:
-        """On process 0: what the others sent in this round."""
-        now = time.monotonic()
-        since = dict.fromkeys(self._others, (b"", now))  # how far each had come, and when
-        prefix = self._key("in", self._round, "")
+    def _collect_values(self) -> list[bytes]:
+        """Return, on process 0, what the others sent in this round."""
+        time_now = time.monotonic()
+        progress = dict.fromkeys(self._others, (b"", time_now))  # steps done, and since when
+        prefix = self._key("values", self._round, "")
         missing: list[int] = []
-        waiting = WaitLogger(lambda: f"{named(missing)} to do its part of: {self._purpose}")
+        wait_logger = WaitLogger(
+            lambda: f"{process_names(missing)} to do its part of: {self._purpose}"
+        )
         while True:
-            found = {int(name): value for name, value in self._processes.list(prefix).items()}
-            missing = [process for process in self._others if process not in found]
-            now = time.monotonic()
-            for process, steps in self._look(missing).items():
-                if steps != since[process][0]:
-                    since[process] = steps, now
+            values = {int(name): value for name, value in self._processes.list(prefix).items()}
+            missing = [process for process in self._others if process not in values]
+            time_now = time.monotonic()
+            for process, steps in self._note_failures(missing).items():
+                if steps != progress[process][0]:
+                    progress[process] = steps, time_now
             self.poll()
             if not missing:
-                waiting.end()
+                wait_logger.end()
                 self._processes.delete(prefix)
                 if self._round == 1:
-                    self._joining.close()
-                return [found[process] for process in self._others]
-            late = [process for process in missing if now - since[process][1] > self._timeout]
+                    self._joining.delete_answer()
+                return [values[process] for process in self._others]
+            late = [each for each in missing if time_now - progress[each][1] > self._timeout]
             if late:
                 raise ProcessError(
-                    f"{named(late)} did not come within {self._timeout:g} s to "
+                    f"{process_names(late)} did not come within {self._timeout:g} s to "
                     f"{self._purpose} (step {self._round}); process 0 gave up"
                 )
-            waiting.tick()
+            wait_logger.tick()
             self._processes.get(f"{prefix}{missing[0]}", min(self._timeout, WAKE_SECONDS))
 
-    def _listen(self) -> bytes:
-        """On the others: the answer of this round."""
+    def _await_answer(self) -> bytes:
+        """Return, on the other processes, the answer of this round."""
         limit = 2 * self._timeout + self._silence
         deadline = time.monotonic() + limit / 2
         latest: bytes | None = None
-        waiting = WaitLogger(f"process 0, or others, to do their part of: {self._purpose}")
+        wait_logger = WaitLogger(f"process 0, or others, to do their part of: {self._purpose}")
         while True:
-            message = self._processes.get(self._key("say", self._round), WAKE_SECONDS)
-            if message is not None:
-                if message[:1] == _FAILURE:
-                    raise ProcessError(message[1:].decode("utf-8", "surrogatepass"))
-                waiting.end()
-                return message[1:]
+            answer = self._processes.get(self._key("answer", self._round), WAKE_SECONDS)
+            if answer is not None:
+                if answer[:1] == _FAILURE:
+                    raise ProcessError(answer[1:].decode("utf-8", "surrogatepass"))
+                wait_logger.end()
+                return answer[1:]
             self.poll()
-            waiting.tick()
+            wait_logger.tick()
             if time.monotonic() < deadline:
                 continue
-            # Process 0 gets on as long as it waits for others, which it does not do for ever.
-            steps = _steps_in(self._processes.get(self._key("alive", 0), WAKE_SECONDS))
+            # Process 0 makes progress while it waits for others, which has a time limit of its own.
+            steps = _steps_in(self._processes.get(self._key("heartbeats", 0), WAKE_SECONDS))
             if steps == latest:
                 break
             deadline, latest = time.monotonic() + limit / 2, steps
@@ -241,97 +254,101 @@ class Rendezvous:
             f"process 0 did not answer within {limit:g} s to {self._purpose} (step {self._round})"
         )
 
-    def _beat(self) -> None:
-        beat = 0
+    def _send_heartbeats(self) -> None:
+        number = 0
         while not self._ended.is_set():
             try:
-                if self._room is None:
-                    self._joining.beat(beat)
+                if self._namespace is None:
+                    self._joining.send_heartbeat(number)
                 else:
-                    sign = f"{beat} {self._steps}".encode()
-                    self._processes.put(self._key("alive", self._processes.index), sign)
-                if self._room is None:
-                    pass  # whoever waits for all to come looks by itself
+                    heartbeat = f"{number} {self._steps}".encode()
+                    self._processes.put(self._key("heartbeats", self._processes.index), heartbeat)
+                if self._namespace is None:
+                    pass  # `Joining.arrive` looks for failures by itself
                 elif self._processes.index == 0:
-                    self._look(self._others)
+                    self._note_failures(self._others)
                 else:
-                    self._hear(self._processes.get(self._key("say", self._round), 0.001))
+                    self._receive(self._processes.get(self._key("answer", self._round), 0.001))
             except ProcessError as e:
                 if not self._ended.is_set():
                     self._failure = str(e)
                 return
-            beat += 1
-            self._ended.wait(self._silence / _BEATS)
+            number += 1
+            self._ended.wait(self._silence / _HEARTBEATS)
 
-    def _hear(self, message: bytes | None) -> None:
-        """Take note of what process 0 says, if it is a failure."""
-        if message is not None and message[:1] == _FAILURE:
-            self._failure = message[1:].decode("utf-8", "surrogatepass")
+    def _receive(self, answer: bytes | None) -> None:
+        """Note the answer of process 0, if it is a failure."""
+        if answer is not None and answer[:1] == _FAILURE:
+            self._failure = answer[1:].decode("utf-8", "surrogatepass")
 
-    def _look(self, awaited: Iterable[int]) -> dict[int, bytes]:
-        """On process 0: take note of failures, and of silence among those that are awaited.
+    def _note_failures(self, awaited: Iterable[int]) -> dict[int, bytes]:
+        """Note failures, and silence among the awaited processes; for process 0.
 
-        How far the work of those has come.
+        Returns how many steps of work each awaited process has done.
         """
         failures = self._processes.list(self._key("failed", ""))
-        beats = self._processes.list(self._key("alive", ""))
+        beats = self._processes.list(self._key("heartbeats", ""))
         with self._lock:
-            now = time.monotonic()
-            paused = now - self._looked > self._silence / 2  # this process was: wait anew
-            self._looked = now
+            time_now = time.monotonic()
+            paused = time_now - self._checked > self._silence / 2  # this process was: wait again
+            self._checked = time_now
             silent = []
             for process in awaited:
                 beat = beats.get(str(process))
-                latest, since = self._beats.get(process, (None, now))
+                latest, since = self._beats.get(process, (None, time_now))
                 if beat != latest or paused or process not in self._beats:
-                    self._beats[process] = beat, now
-                elif now - since > self._silence:
+                    self._beats[process] = beat, time_now
+                elif time_now - since > self._silence:
                     silent.append(process)
         if failures:
             first = min(failures, key=int)
             self._failure = failures[first].decode("utf-8", "surrogatepass")
         elif silent:
-            self._failure = no_sign_of_life(silent, self._silence, self._purpose)
+            self._failure = silence_text(silent, self._silence, self._purpose)
         return {process: _steps_in(beats.get(str(process))) for process in awaited}
 
     def _leave(self, error: BaseException | None) -> None:
-        self._stop = None  # which may refer to this rendezvous
+        self._stop_check = None  # it may refer to this rendezvous
         if self._ended.is_set() or self._processes.count == 1:
             return
         self._ended.set()
-        with suppress(ProcessError):  # no store, nobody to tell
+        index = self._processes.index
+        with suppress(ProcessError):  # without the store, nobody can be informed
             if error is None:
-                self._processes.put(self._key("left", self._processes.index), b"")
-                if self._processes.index == 0:
-                    self._processes.rooms.left.append(self._key())
+                self._processes.put(self._key("finished", index), b"")
+                if index == 0:
+                    self._processes.state.finished.append(self._key())
                 return
             text = str(error)
             if not isinstance(error, ProcessError):
                 what = f"{type(error).__name__}: {error}"
-                text = f"process {self._processes.index} failed to {self._purpose}: {what}"
-            message = failure_text(text)
-            if self._room is None:
-                self._joining.leave(text)
-            elif self._processes.index == 0:
-                self._processes.put(self._key("say", self._round), _FAILURE + message)
-                self._processes.put(self._key("left", 0), b"")
-                self._processes.rooms.left.append(self._key())
+                text = f"process {index} failed to {self._purpose}: {what}"
+            message = encode_text(text)
+            if self._namespace is None:
+                self._joining.announce_failure(text)
+            elif index == 0:
+                self._processes.put(self._key("answer", self._round), _FAILURE + message)
+                self._processes.put(self._key("finished", 0), b"")
+                self._processes.state.finished.append(self._key())
             else:
-                self._processes.put(self._key("failed", self._processes.index), message)
+                self._processes.put(self._key("failed", index), message)
 
 
-def _steps_in(beat: bytes | None) -> bytes:
-    """How far the work of a process had come at its latest beat."""
-    return (beat or b"").partition(b" ")[2]
+def _steps_in(heartbeat: bytes | None) -> bytes:
+    """Return how many steps of work a process had done by a heartbeat."""
+    return (heartbeat or b"").partition(b" ")[2]
 
 
-def _sweep(processes: Processes) -> None:
-    """Delete the rooms that everybody has left, well or not; and the oldest of too many others."""
-    rooms = processes.rooms
-    for _ in range(len(rooms.left)):
-        room = rooms.left.popleft()
-        left = {*processes.list(f"{room}left/"), *processes.list(f"{room}failed/")}
-        if len(left) == processes.count or len(rooms.left) > rooms.MAX_SAID:
-            processes.delete(room)
+def _delete_finished(processes: Processes) -> None:
+    """Delete namespaces that every process has left, and the oldest if there are too many."""
+    state = processes.state
+    for _ in range(len(state.finished)):
+        namespace = state.finished.popleft()
+        leavers = {
+            *processes.list(f"{namespace}finished/"),
+            *processes.list(f"{namespace}failed/"),
+        }
+        if len(leavers) == processes.count or len(state.finished) > state.MAX_ENTRIES:
+            processes.delete(namespace)
         else:
-            rooms.left.append(room)
+            state.finished.append(namespace)

@@ -1,8 +1,9 @@
-"""Do all processes hold the same tree? What differs is named before anything is written.
+"""Fingerprints of trees, by which processes check that all of them save the same tree.
 
-Leaves that jax spreads over processes must be spread alike on all. Any other leaf, which each
-process holds for itself (numpy arrays, Python values, arrays on its own devices), must have
-one value: process 0's is saved.
+The check comes before anything is written, and its error names what differs. Leaves that jax
+spreads over processes must be spread in the same way on all processes. Any other leaf, which each
+process holds by itself (numpy arrays, Python values, arrays on its own devices), must have the same
+value on all processes: that of process 0 is saved.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from cordwood.encoding.digests import digest_of
 from cordwood.errors import ProcessError, counted
 from cordwood.index import LeafSpec
 from cordwood.keypath import format_path
-from cordwood.processes.join_messages import named
+from cordwood.processes.join_messages import process_names
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.sharding.shard_grid import ShardGrid
 from cordwood.tree.structure import Structure
 
-_HALF = 8  # bytes of a digest: what a leaf is, and then what it holds
-_PRINT = 2 * _HALF
-_MAX_EXPLAINED = 64  # processes that say how they differ
+_HALF_BYTES = 8  # one half is a digest of the type of a leaf, the other half of its value
+_FINGERPRINT_BYTES = 2 * _HALF_BYTES
+_MAX_EXPLAINED = 64  # processes whose differences are listed
 _MAX_LINES = 20
 
 
@@ -33,31 +34,32 @@ def fingerprints(
     shards: Sequence[ShardGrid],
     local: Mapping[int, np.ndarray],
 ) -> list[bytes]:
-    """What a process holds, short enough to be sent: the structure, then each leaf.
+    """Return short fingerprints of what a process holds: of the structure, then of each leaf.
 
     Args:
-        structure, specs: the tree.
-        shards: how each leaf is spread.
-        local: the elements of each array that this process holds for itself, by leaf.
+        structure: the structure of the tree.
+        specs: its leaves.
+        shards: how each leaf is spread over processes.
+        local: the elements of each array that this process holds by itself, by leaf.
     """
-    spread: dict[int, bytes] = {}  # by identity: equal leaves share theirs
+    shard_digests: dict[int, bytes] = {}  # by identity: equal leaves share their map
     prints = [digest_of(repr(tuple(map(tuple, structure))).encode("utf-8", "surrogatepass"))]
     for leaf, (spec, shard) in enumerate(zip(specs, shards, strict=True)):
-        where = spread.get(id(shard))
-        if where is None:
-            where = spread[id(shard)] = digest_of(repr(tuple(shard)).encode())
+        shard_digest = shard_digests.get(id(shard))
+        if shard_digest is None:
+            shard_digest = shard_digests[id(shard)] = digest_of(repr(tuple(shard)).encode())
         what = repr(tuple(spec._replace(value=None))).encode("utf-8", "surrogatepass")
         if leaf in local:
             elements = np.ascontiguousarray(local[leaf]).reshape(-1)
             value = digest_of(elements.view(np.uint8).data)
         else:
             value = digest_of(repr(spec.value).encode("utf-8", "surrogatepass"))
-        prints.append(digest_of(what + where)[:_HALF] + value[:_HALF])
+        prints.append(digest_of(what + shard_digest)[:_HALF_BYTES] + value[:_HALF_BYTES])
     return prints
 
 
 def joined_fingerprints(trees: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
-    """Return the `fingerprints` of several trees as those of one that holds them in this order."""
+    """Return the `fingerprints` of one tree that holds several trees in this order."""
     if len(trees) == 1:
         return trees[0]
     structure = digest_of(b"".join([prints[0] for prints in trees]))
@@ -67,56 +69,64 @@ def joined_fingerprints(trees: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
 def require_agreement(
     rendezvous: Rendezvous, prints: Sequence[bytes], specs: Sequence[LeafSpec]
 ) -> None:
-    """Meet for one round, or for two where something differs.
+    """Raise ProcessError on all processes unless they hold the same tree.
+
+    This takes one round, and a second one to find out what differs. The error names the leaves
+    that differ, and the processes.
 
     Args:
         rendezvous: of all processes.
-        prints: this process's `fingerprints`.
+        prints: the `fingerprints` of this process.
         specs: its leaves.
-
-    Raises ProcessError on all processes; it names what differs, and on which.
     """
 
     def compare(values: list[bytes]) -> bytes:
-        odd = [process for process, value in enumerate(values) if value != values[0]]
-        return struct.pack(f"<{len(odd)}I", *odd)
+        differing = [process for process, value in enumerate(values) if value != values[0]]
+        return struct.pack(f"<{len(differing)}I", *differing)
 
     answer = rendezvous.exchange(digest_of(b"".join(prints)), compare)
-    odd = [process for (process,) in struct.iter_unpack("<I", answer)]
-    if not odd:
+    differing = [process for (process,) in struct.iter_unpack("<I", answer)]
+    if not differing:
         return
 
     def explain(values: list[bytes]) -> bytes:
-        found: dict[tuple[int, str], list[int]] = {}
-        for process in odd[:_MAX_EXPLAINED]:
+        processes_by_difference: dict[tuple[int, str], list[int]] = {}
+        for process in differing[:_MAX_EXPLAINED]:
             for leaf, how in _differences(prints, values[process]):
-                found.setdefault((leaf, how), []).append(process)
+                processes_by_difference.setdefault((leaf, how), []).append(process)
         lines = [
             f"  {format_path(specs[leaf].key_path) or 'the root' if leaf >= 0 else 'the tree'}: "
-            f"{how} on {named(processes)}"
-            for (leaf, how), processes in sorted(found.items())
+            f"{how} on {process_names(processes)}"
+            for (leaf, how), processes in sorted(processes_by_difference.items())
         ]
         more = f"\n  ... and {len(lines) - _MAX_LINES} more" if len(lines) > _MAX_LINES else ""
         raise ProcessError(
-            f"{named(odd)} would save something else than process 0:\n"
+            f"{process_names(differing)} would save something else than process 0:\n"
             + "\n".join(lines[:_MAX_LINES])
             + f"{more}\nA leaf that each process holds for itself must be equal on all; what is to "
             "differ belongs into one array over all processes "
             "(jax.make_array_from_process_local_data)"
         )
 
-    mine = rendezvous.index in odd[:_MAX_EXPLAINED]
+    mine = rendezvous.index in differing[:_MAX_EXPLAINED]
     rendezvous.exchange(b"".join(prints) if mine else b"", explain)
 
 
 def _differences(prints: Sequence[bytes], sent: bytes) -> list[tuple[int, str]]:
-    """The leaves in which another process differs, and how; -1 for the tree itself."""
-    others = [sent[at : at + _PRINT] for at in range(0, len(sent), _PRINT)]
+    """Return the leaves in which another process differs, and how; -1 stands for the structure.
+
+    Args:
+        prints: the fingerprints of process 0.
+        sent: the fingerprints of the other process, one after another.
+    """
+    half = _HALF_BYTES
+    starts = range(0, len(sent), _FINGERPRINT_BYTES)
+    others = [sent[start : start + _FINGERPRINT_BYTES] for start in starts]
     if others[0] != prints[0]:
-        found = counted(len(others) - 1, "leaf", "leaves")
-        return [(-1, f"another structure ({found}), or dicts in another order,")]
+        leaf_count = counted(len(others) - 1, "leaf", "leaves")
+        return [(-1, f"another structure ({leaf_count}), or dicts in another order,")]
     return [
-        (leaf, "another value" if a[:_HALF] == b[:_HALF] else "another type, shape or sharding")
+        (leaf, "another value" if a[:half] == b[:half] else "another type, shape or sharding")
         for leaf, (a, b) in enumerate(zip(prints[1:], others[1:], strict=True))
         if a != b
     ]

@@ -1,4 +1,4 @@
-"""Report a long wait in the log: after 10 s, and again at growing intervals."""
+"""Reports of long waits in the log: after 10 s, and again at growing intervals."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Callable
 
 _log = logging.getLogger("cordwood")
 
-REPORT_SECONDS = 10.0  # a wait is reported when it has taken so long; then after twice that, ...
+REPORT_SECONDS = 10.0  # a wait is reported after this time, then after twice this time, ...
 
 
 class WaitLogger:
-    """One wait. The loop that waits calls `tick` in each round, at least every second or so.
+    """The log reports of one wait. The loop that waits calls `tick` at least once a second.
 
     Logs a warning after REPORT_SECONDS, and again after 2, 4, 8 ... times as long. A wait that
     was reported is reported once more, at INFO, when `end` is called.
 
     Example:
-        waiting = Waiting("process 1 to save 'run/5'")
+        wait_logger = Waiting("process 1 to save 'run/5'")
         while not future.done(timeout=0.5):
-            waiting.tick()
-        waiting.end()
+            wait_logger.tick()
+        wait_logger.end()
 
     Args:
-        what: what is waited for: "waiting for {what}". A function is called for each report, so
-            that it can look who holds a lock now; it must not raise.
-        hint: what to do about it, added after a semicolon.
+        what: the object of the wait: "waiting for {what}". A function is called for each report,
+            so that it can name who holds a lock at that moment; it must not raise.
+        hint: advice for the user, added after a semicolon.
         clock: a monotonic clock, in seconds.
     """
 
@@ -50,7 +50,7 @@ class WaitLogger:
         return self._clock() - self._start
 
     def tick(self) -> None:
-        """Log the wait, if that is due."""
+        """Log the wait, if a report is due."""
         seconds = self.seconds
         if seconds < self._next_seconds:
             return

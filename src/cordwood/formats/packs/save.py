@@ -204,11 +204,11 @@ def plan_job(
             save_together(
                 rendezvous,
                 save,
-                where=store.name,
+                path=store.name,
                 save_id=save_id or new_save_id(),
                 specs=_specs(plans),
-                tell=str if linking is None else linking.base,
-                prints=lambda: joined_fingerprints([each.prints() for each in parts]),
+                choose_base=str if linking is None else linking.base,
+                fingerprints=lambda: joined_fingerprints([each.prints() for each in parts]),
                 write=write_own,
                 commit=commit,
             )

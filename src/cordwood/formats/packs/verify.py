@@ -18,7 +18,7 @@ from cordwood.formats.safetensors.stored_digests import sealed_digests
 from cordwood.io.check_digests import check_file
 from cordwood.io.gc_pause import gc_paused
 from cordwood.keypath import format_path
-from cordwood.manager.foreign_steps import number_in
+from cordwood.manager.foreign_steps import step_in_name
 from cordwood.manager.step_record import KEY, decode_record, wrong_step
 from cordwood.storage.open_files import DISK_ERRORS
 from cordwood.storage.storage_protocol import Storage
@@ -55,7 +55,7 @@ def _of_another_step(store: Storage, items: Mapping[str, Item]) -> list[str]:
     """Return a line if the directory is named as one step, and a manager's record names another."""
     name = store.name.rstrip("/").rpartition("/")[2]
     text = items[""].metadata.get(KEY) if "" in items else None
-    step = number_in(name)
+    step = step_in_name(name)
     if text is None or step is None:
         return []
     try:

@@ -111,10 +111,10 @@ def write_together(
             save_together(
                 rendezvous,
                 shared,
-                where=os.fspath(path),
+                path=os.fspath(path),
                 save_id=new_save_id(),
-                tell=str,
-                prints=leaves.prints,
+                choose_base=str,
+                fingerprints=leaves.prints,
                 specs=item.snapshot.specs,
                 write=lambda *_: shared.write_files(own[rendezvous.index], leaves.fetch, encode),
                 commit=commit,
