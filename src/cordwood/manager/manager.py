@@ -111,10 +111,9 @@ class CheckpointManager(StepReader):
 
     @property
     def preempted(self) -> bool:
-        """Whether the job was told to end, and a `save` has done for that what can be done.
+        """True if the job was told to end, and a `save` has saved what can be saved before that.
 
-        It becomes true in the same call of `save` on every process; where no `save` has come
-        since, once this manager is closed.
+        It becomes true in the same call of `save` on every process, or else when this is closed.
         """
         return self._decider.preempted
 
