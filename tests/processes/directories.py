@@ -28,10 +28,10 @@ from tests.alarms import alarms
 from tests.processes.spread_trees import SPECS, mesh, reference, spread
 
 
-def hasten(silence_seconds: float, mark_seconds: float) -> None:
+def hasten(silence_seconds: float, probe_seconds: float) -> None:
     """Have processes notice sooner that others are dead or see other directories."""
     rendezvous.SILENCE_SECONDS = silence_seconds
-    collective_save.MARK_SECONDS = mark_seconds
+    collective_save.PROBE_SECONDS = probe_seconds
 
 
 def save_differing(path: str, what: str, **options: Any) -> None:

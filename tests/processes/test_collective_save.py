@@ -141,7 +141,7 @@ def test_a_process_dies_at_any_call() -> None:
 
 
 def test_a_directory_that_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collective_save, "MARK_SECONDS", 0.1)
+    monkeypatch.setattr(collective_save, "PROBE_SECONDS", 0.1)
     disks = [Disk(), Disk(), Disk()]
     disks[2] = disks[0]
     outcomes = run_processes(COUNT, lambda processes: save(processes, disks[processes.index]))

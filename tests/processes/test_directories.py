@@ -85,7 +85,7 @@ def test_arrays_on_another_processs_devices(tmp_path: Path, two: Group, process:
 def test_a_file_system_that_is_not_shared(tmp_path: Path, two: Group, layout: str) -> None:
     for index in range(2):
         (tmp_path / str(index)).mkdir()
-    two.run("directories.hasten", silence_seconds=60.0, mark_seconds=0.2)
+    two.run("directories.hasten", silence_seconds=60.0, probe_seconds=0.2)
     for text in two.fail("directories.save_apart", folder=str(tmp_path), layout=layout):
         assert "checkpoint is not one directory for all processes: process 1 (on " in text
     assert [names(tmp_path / str(index)) for index in range(2)] == [[], []]

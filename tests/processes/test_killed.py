@@ -56,7 +56,7 @@ def test_a_process_is_killed_in_the_middle_of_a_save(tmp_path: Path) -> None:
 
 def kill_one(group: Group, path: Path, step: int, rng: random.Random) -> Kill:
     """Save a step, and kill a process in the middle of the next one."""
-    group.run("directories.hasten", silence_seconds=SILENCE_SECONDS, mark_seconds=60.0)
+    group.run("directories.hasten", silence_seconds=SILENCE_SECONDS, probe_seconds=60.0)
     begun = time.monotonic()
     group.run("spread_trees.save", path=str(path), step=step, rows=ROWS)
     save_seconds = time.monotonic() - begun

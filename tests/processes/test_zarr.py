@@ -125,7 +125,7 @@ def test_a_process_that_waits_is_interrupted(tmp_path: Path, two: Group, process
 def test_a_process_dies_while_it_writes(tmp_path: Path, call: str) -> None:
     path = tmp_path / "x"
     with Group(4) as group:
-        group.run("directories.hasten", silence_seconds=5.0, mark_seconds=60.0)
+        group.run("directories.hasten", silence_seconds=5.0, probe_seconds=60.0)
         save(group, path, 1)
         before = files(path)
         arguments: dict[str, Any] = {"path": str(path), "process": 2, "call": call, "step": 2}
@@ -145,7 +145,7 @@ def test_a_process_is_killed_in_the_middle_of_a_save(tmp_path: Path) -> None:
     held = 0  # the step that the checkpoint holds
     for number in range(KILLS):
         with Group(2 + 2 * (number % 2)) as group:
-            group.run("directories.hasten", silence_seconds=5.0, mark_seconds=60.0)
+            group.run("directories.hasten", silence_seconds=5.0, probe_seconds=60.0)
             if held:
                 load(group, path, held, rows=ROWS)
             begun = time.monotonic()

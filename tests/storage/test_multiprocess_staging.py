@@ -184,7 +184,7 @@ def test_process_0_dies(tmp_path: Path) -> None:
 
 
 def test_directories_that_are_not_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collective_save, "MARK_SECONDS", 0.1)
+    monkeypatch.setattr(collective_save, "PROBE_SECONDS", 0.1)
     for index in range(COUNT):
         (tmp_path / f"{index}").mkdir()
 
