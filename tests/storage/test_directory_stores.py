@@ -18,7 +18,7 @@ from cordwood.encoding.digests import digest_of
 from cordwood.errors import CorruptionError, StorageError, TruncatedError
 from cordwood.index import HeaderDigest, Source
 from cordwood.plan.file_plan import FilePlan, LeafBytes
-from cordwood.storage import object_storage
+from cordwood.storage.conditional_writes import replace_object
 from cordwood.storage.local_storage import LocalStorage
 from cordwood.storage.object_storage import GRACE_SECONDS, ObjectStorage
 from cordwood.storage.object_store_client import ObjectStore
@@ -309,13 +309,13 @@ def test_a_dead_saves_mark_goes_after_a_day(
 def test_an_answer_that_is_lost_on_the_way(objects: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The index was replaced, though the store said that it failed: the data must stay."""
     save(objects, "x", f"{NOW}-1")
-    replace = object_storage.replace_object
+    replace = replace_object
 
     def failing(store: ObjectStore, name: str, *args: Any, **kwargs: Any) -> bytes:
         replace(store, name, *args, **kwargs)
         raise StorageError(5, "the connection was lost", name)
 
-    monkeypatch.setattr(object_storage, "replace_object", failing)
+    monkeypatch.setattr("cordwood.storage.object_storage.replace_object", failing)
     with pytest.raises(StorageError, match="connection was lost"):
         save(objects, "x", f"{NOW}-2")
     monkeypatch.undo()
@@ -327,7 +327,7 @@ def test_what_lies_beside_is_the_last_saves(
     objects: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A save that another overtakes after its index leaves what the other put beside."""
-    replace = object_storage.replace_object
+    replace = replace_object
     calls = 0
 
     def overtaken(store: ObjectStore, name: str, *args: Any, **kwargs: Any) -> bytes:
@@ -337,7 +337,7 @@ def test_what_lies_beside_is_the_last_saves(
             save(objects, "y", f"{NOW}-2", beside=b"second")
         return replace(store, name, *args, **kwargs)
 
-    monkeypatch.setattr(object_storage, "replace_object", overtaken)
+    monkeypatch.setattr("cordwood.storage.object_storage.replace_object", overtaken)
     save(objects, "x", f"{NOW}-1", beside=b"first")
     assert objects.content("beside") == b"second"
     assert sorted(json.loads(objects.content("index") or b"")) == ["x", "y"]
