@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from cordwood.plan import cell_assignment as shares_module
 from cordwood.plan.cell_assignment import MIN_PART_BYTES, CellAssignment, FileSizes, ShardedLeaf
-from cordwood.plan.data_order import data_order
-from cordwood.plan.file_assignment import Pack, packs_of_all, packs_of_process
+from cordwood.plan.file_assignment import Pack, data_order, packs_of_all, packs_of_process
 from cordwood.sharding.boxes import element_count, grid_cells
 from cordwood.sharding.shard_grid import ShardGrid, single_process_grid
 

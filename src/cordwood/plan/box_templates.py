@@ -1,8 +1,8 @@
-"""How the pieces of a leaf make up the boxes that are wanted of it. Pure.
+"""Templates: plans for reading boxes of one leaf, which fit all leaves of equal layout. Pure.
 
-A leaf is thought through as if each of its pieces were a source of its own and each wanted box
-a buffer of its own. The answer holds for every leaf that is cut alike, wherever its pieces lie: of
-the thousands of leaves of a large model few differ in that.
+A template treats each piece of a leaf as a source of its own, and each requested box as a buffer
+of its own. So it also fits every other leaf whose pieces have the same boxes and lengths,
+wherever these lie. A large model has thousands of leaves, but only a few different layouts.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from cordwood.plan.byte_ranges import (
     contiguous_runs,
     is_tiling,
 )
-from cordwood.plan.load_plan import Move
+from cordwood.plan.load_plan import Move, scatter_buffer
 from cordwood.plan.scatter import BoxDestination, Codec, EncodedChunk, Scatter
 from cordwood.sharding.boxes import element_count, intersect, shape_of
 
-RUN_BYTES = 64 << 10  # a shorter run is read with its neighbours, and copied
-MAX_CHUNK_RATIO = 1 << 16  # more than any codec's: how much larger a chunk may be decoded
+RUN_BYTES = 64 << 10  # a shorter run is read together with its neighbours, and then copied
+MAX_CHUNK_RATIO = 1 << 16  # decoded size over stored size: more than any codec reaches
 
 
 class Template(NamedTuple):
-    """As a LoadPlan, but sources are numbers of pieces, buffers are numbers of boxes, and all
-    offsets and positions count from where those begin."""
+    """A LoadPlan whose sources are pieces, by number, and whose buffers are boxes, by number.
+
+    Offsets count from the start of the piece, positions from the start of the box.
+    """
 
     moves: tuple[Move, ...]
     scatters: tuple[Scatter, ...]
@@ -43,7 +45,7 @@ class _Stored(NamedTuple):
 
     piece: int
     shape: tuple[int, ...]
-    start: int  # which of the array's bytes the piece holds
+    start: int  # in bytes of the array: the piece holds bytes start to stop
     stop: int
 
 
@@ -56,17 +58,18 @@ def make_template(
     price_bytes: int,
     codecs: Mapping[str, Codec],
 ) -> Template:
-    """Think one leaf through.
+    """Return the template for boxes of one leaf.
 
     Args:
-        leaf: a leaf that `check_pieces` has passed.
-        boxes: what is wanted of it.
-        name: what it is called in errors.
-        block_bytes: of each piece, the size of the blocks of its source that are checked whole.
-        price_bytes: what could be read in the time that another range takes.
-        codecs: what the codecs of encoded leaves mean.
+        leaf: a leaf that `check_pieces` accepts.
+        boxes: the requested boxes of it.
+        name: the name of the leaf for errors.
+        block_bytes: for each piece, the size of the blocks in which its source is verified.
+        price_bytes: the cost of one more range: the bytes that could be read in the same time.
+        codecs: the parsed form of each codec of encoded leaves.
 
-    Raises FormatError where the pieces do not make up the boxes.
+    Raises:
+        FormatError: the pieces do not cover the boxes exactly once.
     """
     storage = leaf.storage
     assert not isinstance(storage, Inline)
@@ -76,7 +79,7 @@ def make_template(
         for number, box in enumerate(boxes)
         if element_count(box)
     ]
-    work = _Work(item, block_bytes, price_bytes, apart=_are_apart(parts))
+    work = _TemplateBuilder(item, block_bytes, price_bytes, disjoint=_are_disjoint(parts))
     if not parts:
         return work.template()
     if storage.pieces and isinstance(storage.pieces[0].where, Span):
@@ -85,36 +88,36 @@ def make_template(
     covered: list[list[Box]] = [[] for _ in parts]
     for number, piece in enumerate(storage.pieces):
         assert isinstance(piece.where, Box)
-        within = list(_common(piece.where, parts, covered))
-        if not within:
+        common = list(_intersections(piece.where, parts, covered))
+        if not common:
             continue
         if isinstance(storage, Encoded):
-            spread = Scatter(storage.chunk_shape, item, tuple(within))
+            scatter = Scatter(storage.chunk_shape, item, tuple(common))
             codec = codecs[storage.codec]
-            work.chunks.append(EncodedChunk(number, 0, piece.length, codec, leaf.dtype, spread))
+            work.chunks.append(EncodedChunk(number, 0, piece.length, codec, leaf.dtype, scatter))
         else:
-            work.read([_Stored(number, shape_of(piece.where), 0, piece.length)], within)
-    for part, found in zip(parts, covered, strict=True):
-        if not is_tiling(found, part.box):
+            work.read([_Stored(number, shape_of(piece.where), 0, piece.length)], common)
+    for part, pieces in zip(parts, covered, strict=True):
+        if not is_tiling(pieces, part.box):
             raise FormatError(
                 f"{name}: expected pieces that make up "
                 f"{list(zip(part.box.start, part.box.stop, strict=True))}, found "
-                f"{sum(map(element_count, found))} of {element_count(part.box)} elements "
+                f"{sum(map(element_count, pieces))} of {element_count(part.box)} elements "
                 "in them, or some twice"
             )
     return work.template()
 
 
-class _Work:
-    """A template that grows."""
+class _TemplateBuilder:
+    """A template under construction."""
 
     def __init__(
-        self, item: int, block_bytes: Sequence[int], price_bytes: int, *, apart: bool
+        self, item: int, block_bytes: Sequence[int], price_bytes: int, *, disjoint: bool
     ) -> None:
         self.item = item
         self.block_bytes = block_bytes
         self.price_bytes = price_bytes
-        self.apart = apart  # bytes that two boxes want are read once and copied
+        self.disjoint = disjoint  # no two boxes share bytes: shared ones are read once and copied
         self.moves: list[Move] = []
         self.scatters: list[Scatter] = []
         self.chunks: list[EncodedChunk] = []
@@ -123,16 +126,16 @@ class _Work:
         return Template(tuple(self.moves), tuple(self.scatters), tuple(self.chunks))
 
     def read(self, stored: Sequence[_Stored], parts: Sequence[BoxDestination]) -> None:
-        """Read parts of an array of which `stored` are ranges."""
+        """Add the reading of parts of an array that is stored as the ranges `stored`."""
         item, shape = self.item, stored[0].shape
-        found = [_runs(part, shape, item) for part in parts] if self.apart else [None]
-        straight = [each for each in found if each is not None]
-        if len(straight) == len(found):
-            for part, each in zip(parts, straight, strict=True):
+        runs = [_runs(part, shape, item) for part in parts] if self.disjoint else [None]
+        direct = [each for each in runs if each is not None]
+        if len(direct) == len(runs):
+            for part, each in zip(parts, direct, strict=True):
                 for piece in stored:
                     self.moves += _moves(piece, part, each, item)
             return
-        spread = ~len(self.scatters)
+        scatter = scatter_buffer(len(self.scatters))
         self.scatters.append(Scatter(shape, item, tuple(parts)))
         boxes = [part.box for part in parts]
         ranges: dict[int, list[tuple[int, int]]] = {}
@@ -144,7 +147,7 @@ class _Work:
             for a, b in ranges[block]:
                 a, b = max(a, piece.start), min(b, piece.stop)
                 if a < b:
-                    self.moves.append(Move(piece.piece, a - piece.start, b - a, spread, a))
+                    self.moves.append(Move(piece.piece, a - piece.start, b - a, scatter, a))
 
 
 def _spans(leaf: Leaf, pieces: Sequence[Piece], item: int, *, name: str) -> list[_Stored]:
@@ -170,25 +173,23 @@ def _runs(part: BoxDestination, shape: tuple[int, ...], item: int) -> Contiguous
     return contiguous_runs(extent, steps, part.steps, item_bytes=item, least_bytes=RUN_BYTES)
 
 
-def _moves(
-    piece: _Stored, part: BoxDestination, found: ContiguousRuns, item: int
-) -> Iterator[Move]:
-    """The runs of a part as moves, so far as the piece holds them."""
+def _moves(piece: _Stored, part: BoxDestination, runs: ContiguousRuns, item: int) -> Iterator[Move]:
+    """Yield a move for each run of a part, or for as much of it as the piece holds."""
     first = sum(map(int.__mul__, part.box.start, byte_strides(piece.shape, item)))
-    for start, position in found.starts:
+    for start, position in runs.starts:
         start += first
-        a, b = max(start, piece.start), min(start + found.length, piece.stop)
+        a, b = max(start, piece.start), min(start + runs.length, piece.stop)
         if a < b:
             at = part.position + position + a - start
             yield Move(piece.piece, a - piece.start, b - a, part.buffer, at)
 
 
 def check_pieces(leaf: Leaf, *, name: str) -> None:
-    """Require that each piece lies within the leaf and is as long as what it holds.
+    """Raise unless each piece lies within the leaf and has the length that its elements need.
 
     Raises:
-        FormatError: one does not; names the leaf.
-        LimitError: a chunk is too small to hold what it should.
+        FormatError: a piece does not; the message names the leaf.
+        LimitError: a chunk is too small to hold its elements, whatever the codec.
     """
     storage = leaf.storage
     assert not isinstance(storage, Inline)
@@ -235,15 +236,18 @@ def _check_chunk(
         )
 
 
-def _common(
+def _intersections(
     where: Box, parts: Sequence[BoxDestination], covered: Sequence[list[Box]]
 ) -> Iterator[BoxDestination]:
-    """What a stored box holds of each part, by its own indices; noted in `covered`."""
-    for part, found in zip(parts, covered, strict=True):
+    """Yield the intersection of a stored box with each part, by indices of the stored box.
+
+    Each intersection is added to the list of its part in `covered`, by indices of the leaf.
+    """
+    for part, boxes in zip(parts, covered, strict=True):
         common = intersect(where, part.box)
         if common is None:
             continue
-        found.append(common)
+        boxes.append(common)
         position = part.position
         for at, begin, step in zip(common.start, part.box.start, part.steps, strict=True):
             position += (at - begin) * step
@@ -254,8 +258,8 @@ def _common(
         yield BoxDestination(here, part.buffer, position, part.steps)
 
 
-def _are_apart(parts: Sequence[BoxDestination]) -> bool:
-    """Whether no two parts share an element: bytes that two want are read once and copied."""
+def _are_disjoint(parts: Sequence[BoxDestination]) -> bool:
+    """Return True if no two parts share an element."""
     return not any(
         intersect(part.box, other.box) for i, part in enumerate(parts) for other in parts[:i]
     )

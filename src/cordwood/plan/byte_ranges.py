@@ -1,4 +1,4 @@
-"""Boxes of an array, and the ranges of bytes that they are in C order. Pure."""
+"""Byte ranges of boxes of an array in C order. Pure."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _MAX_CORNERS = 1 << 20
 
 
 def byte_strides(shape: Sequence[int], item_bytes: int) -> tuple[int, ...]:
-    """How many bytes lie from one index to the next along each axis, in C order.
+    """Return the strides of an array in C order: bytes from one index to the next, along each axis.
 
     >>> pitches((4, 3), 2)
     (6, 2)
     """
-    found = []
+    strides = []
     size = item_bytes
     for extent in reversed(shape):
-        found.append(size)
+        strides.append(size)
         size *= extent
-    return tuple(reversed(found))
+    return tuple(reversed(strides))
 
 
 class ContiguousRuns(NamedTuple):
-    """A box that lies in two arrays, as runs of bytes that are unbroken in both."""
+    """Byte runs of a box that lies in two arrays; each run is contiguous in both."""
 
-    length: int  # of each, in bytes
-    starts: tuple[tuple[int, int], ...]  # of each, from where the box begins in the two
+    length: int  # of each run, in bytes
+    starts: tuple[tuple[int, int], ...]  # of each run: its offset in each array, from the box's
 
 
 def contiguous_runs(
@@ -46,14 +46,14 @@ def contiguous_runs(
     item_bytes: int,
     least_bytes: int,
 ) -> ContiguousRuns | None:
-    """The runs of a box in two arrays, if it is a single one or they are long.
+    """Return the runs of a box in two arrays; None if there are several and they are short.
 
     Args:
-        extent: the shape of the box, no axis of it 0.
-        steps: the bytes from one index to the next along each axis, in the one array.
-        other_steps: the same in the other.
+        extent: the shape of the box; no axis is 0.
+        steps: the strides of the first array, in bytes.
+        other_steps: the strides of the second array, in bytes.
         item_bytes: the size of an element.
-        least_bytes: how long a run must be where there are several.
+        least_bytes: the minimum length of a run if there are several.
 
     >>> runs((2, 3), (6, 2), (6, 2), item_bytes=2, least_bytes=100)
     Runs(length=12, starts=((0, 0),))
@@ -79,11 +79,11 @@ def contiguous_runs(
 def byte_ranges(
     shape: Sequence[int], boxes: Sequence[Box], *, item_bytes: int, gap_bytes: int
 ) -> list[Range]:
-    """The ranges of an array's bytes that hold some boxes of it, ascending.
+    """Return the ranges of an array's bytes that hold the boxes, in ascending order.
 
-    A gap shorter than `gap_bytes`, what another range costs, is read and not skipped: that
-    decides how many of the leading axes the ranges loop over. So there are never more than one
-    range for every `gap_bytes` of the array, and the cost is the least there is.
+    A gap shorter than `gap_bytes`, the cost of one more range, is read and not skipped. This
+    decides how many of the leading axes the ranges loop over. So there is never more than one
+    range for every `gap_bytes` of the array, and the total cost is the least possible.
 
     >>> byte_ranges((4, 10), [Box((0, 2), (4, 5))], item_bytes=1, gap_bytes=7)
     [(2, 5), (12, 15), (22, 25), (32, 35)]
@@ -93,41 +93,42 @@ def byte_ranges(
     steps = byte_strides(shape, item_bytes)
 
     def within(axis: int, some: Sequence[Box]) -> list[Range]:
-        """The ranges of one index along each axis before `axis`."""
+        """Return the ranges for one index along each axis before `axis`."""
         if axis == len(shape):
             return [(0, item_bytes)]
         step = steps[axis]
         edges = sorted({edge for box in some for edge in (box.start[axis], box.stop[axis])})
-        found: list[Range] = []
+        ranges: list[Range] = []
         for a, b in pairwise(edges):
-            here = [box for box in some if box.start[axis] <= a and b <= box.stop[axis]]
-            if not here:
+            slab = [box for box in some if box.start[axis] <= a and b <= box.stop[axis]]
+            if not slab:
                 continue
-            inner = within(axis + 1, here)
+            inner = within(axis + 1, slab)
             (low, _), (_, high) = inner[0], inner[-1]
             if len(inner) == 1 and step - high + low < gap_bytes:
-                _join(found, a * step + low, (b - 1) * step + high, gap_bytes)
+                _append(ranges, a * step + low, (b - 1) * step + high, gap_bytes)
                 continue
             for i in range(a, b):
                 for low, high in inner:
-                    _join(found, i * step + low, i * step + high, gap_bytes)
-        return found
+                    _append(ranges, i * step + low, i * step + high, gap_bytes)
+        return ranges
 
-    wanted = [box for box in boxes if element_count(box)]
-    return within(0, wanted) if wanted else []
+    nonempty = [box for box in boxes if element_count(box)]
+    return within(0, nonempty) if nonempty else []
 
 
-def _join(found: list[Range], start: int, stop: int, gap_bytes: int) -> None:
-    if found and start - found[-1][1] < gap_bytes:
-        found[-1] = (found[-1][0], max(stop, found[-1][1]))
+def _append(ranges: list[Range], start: int, stop: int, gap_bytes: int) -> None:
+    """Add a range, or extend the last one if the gap before it is short."""
+    if ranges and start - ranges[-1][1] < gap_bytes:
+        ranges[-1] = (ranges[-1][0], max(stop, ranges[-1][1]))
     else:
-        found.append((start, stop))
+        ranges.append((start, stop))
 
 
 def flat_boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
-    """The boxes that elements start to stop of an array in C order make up, in that order.
+    """Yield the boxes that together are elements start to stop of an array in C order, in order.
 
-    At most two for each axis, less one.
+    There are at most 2n - 1 boxes for an array of n axes.
 
     >>> list(flat_boxes((3, 4), 2, 12))
     [Box(start=(0, 2), stop=(1, 4)), Box(start=(1, 0), stop=(3, 4))]
@@ -135,7 +136,7 @@ def flat_boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
     axes = len(shape)
     steps = byte_strides(shape, 1)
     while start < stop:
-        # The outermost axis whose next whole index is met; inside it all lies one after another.
+        # The outermost axis along which a whole index comes next: all within it is contiguous.
         axis = 0
         while axis < axes and (start % steps[axis] or start + steps[axis] > stop):
             axis += 1
@@ -156,17 +157,18 @@ def flat_boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
 
 
 def is_tiling(parts: Sequence[Box], box: Box) -> bool:
-    """Whether the parts, boxes within `box`, cover it, and none of it twice.
+    """Return True if the parts, boxes within `box`, cover it and do not overlap.
 
-    Raises LimitError for many parts that are no grid, along many axes.
+    Raises:
+        LimitError: there are too many parts, along too many axes, that do not form a grid.
     """
     if sum(map(element_count, parts)) != element_count(box):
         return False
-    return _is_grid(parts, box) or _sum_up(parts, box)
+    return _is_grid(parts, box) or _is_sum(parts, box)
 
 
 def _is_grid(parts: Sequence[Box], box: Box) -> bool:
-    """Whether the parts are what cuts along each axis make of the box, as parts mostly are."""
+    """Return True if the parts form a grid: the cells that cuts along each axis make of the box."""
     stop_of: list[dict[int, int]] = []
     for axis, (low, high) in enumerate(zip(box.start, box.stop, strict=True)):
         starts = sorted({part.start[axis] for part in parts})
@@ -182,10 +184,10 @@ def _is_grid(parts: Sequence[Box], box: Box) -> bool:
     )
 
 
-def _sum_up(parts: Sequence[Box], box: Box) -> bool:
-    """Whether the indicator functions of the parts add up to that of the box.
+def _is_sum(parts: Sequence[Box], box: Box) -> bool:
+    """Return True if the indicator functions of the parts add up to that of the box.
 
-    They do where their derivatives are equal: points at the corners, each with a sign.
+    They do if their mixed derivatives are equal: points at the corners, each with a sign.
     """
     cut = [
         axis

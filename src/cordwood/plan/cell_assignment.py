@@ -1,7 +1,7 @@
-"""Who writes which part of which leaf, over all processes. Pure.
+"""Assignment of the cells of all leaves to the processes that write them. Pure.
 
-Every process computes the same answer from the shardings, which jax keeps global. Leaves of equal
-shape, item size and sharding are planned once, however many there are.
+Every process computes the same assignment from the shardings, which jax keeps global. Leaves of
+equal shape, item size and sharding are planned once, however many there are.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import NamedTuple
 from cordwood.sharding.boxes import Cuts
 from cordwood.sharding.shard_grid import ShardGrid
 
-MIN_PART_BYTES = 1 << 20  # a smaller part of a cell is not worth a tensor of its own
-_SLACK = 50  # one part in that many more than its even share is what a process may write
-_EVEN = 20  # rows a part: that one part has a row more than another is then within 5 %
+MIN_PART_BYTES = 1 << 20  # cells are not cut into smaller parts, each of which is a tensor
+_SLACK = 50  # a process may write 1/50 more than its even share
+_EVEN = 20  # rows of a part: with so many, one row more or less is within 5 %
 
 
 class FileSizes(NamedTuple):
-    """How large the files of a process should be."""
+    """Limits for the files of a process."""
 
-    pack_bytes: int  # about; a cell is never in two
-    max_packs: int  # where more would be needed, each is larger
-    part_bytes: int | None  # a cell of more is cut, where an axis allows it; None: never
+    pack_bytes: int  # approximate size of a file; a cell is never in two files
+    max_packs: int  # files of a process; if more would be needed, each one is larger
+    part_bytes: int | None  # a larger cell is cut, if an axis allows it; None: never
 
 
 class ShardedLeaf(NamedTuple):
-    """A leaf whose elements go into packs."""
+    """A leaf whose elements are stored in packs, and its shards."""
 
     leaf: int  # its position in the tree
     itemsize: int
@@ -36,7 +36,7 @@ class ShardedLeaf(NamedTuple):
 
 
 class LeafGroup(NamedTuple):
-    """Leaves that are cut alike and held alike."""
+    """Leaves with equal cells and equal holders."""
 
     leaves: tuple[int, ...]  # ascending
     shape: tuple[int, ...]
@@ -46,17 +46,17 @@ class LeafGroup(NamedTuple):
 
 
 class CellRange(NamedTuple):
-    """One cell of the leaves [start, stop) of a group: what one process writes."""
+    """One cell of the leaves [start, stop) of a group, written by one process."""
 
     group: int
     cell: int
     start: int
     stop: int
-    replicated: bool  # other processes hold it too, and any of them could have written it
+    replicated: bool  # other processes hold it too, and any of them could write it
 
 
 class CellAssignment(NamedTuple):
-    """What every process writes."""
+    """The cells that each process writes."""
 
     groups: tuple[LeafGroup, ...]
     by_process: tuple[tuple[CellRange, ...], ...]
@@ -67,18 +67,19 @@ class CellAssignment(NamedTuple):
 def assign_cells(
     stored: Sequence[ShardedLeaf], *, process_count: int, sizes: FileSizes
 ) -> CellAssignment:
-    """Share the cells of all leaves out among the processes that hold them.
+    """Assign the cells of all leaves to the processes that hold them.
 
-    A cell that several processes hold is cut among them where each part has MIN_SHARE_BYTES;
-    otherwise it goes whole to the first of them whose share it leaves about even, or to whichever
-    has the least. So the many small leaves that every process needs when they are loaded lie in
-    a few files, and not in one of each process.
+    A cell that several processes hold is cut among them if each part has MIN_PART_BYTES.
+    Otherwise one process writes all of it: the first whose share stays about even, or else the
+    one with the smallest share. So the many small leaves, which every process reads at loading,
+    are in a few files, and not in one file of each process.
 
-    Raises ValueError for a holder that is not below `process_count`.
+    Raises:
+        ValueError: a holder is not below `process_count`.
     """
     groups: list[LeafGroup] = []
     choices: list[tuple[int, int, int, tuple[int, ...]]] = []  # bytes, group, cell, holders
-    shares: list[list[CellRange]] = [[] for _ in range(process_count)]
+    ranges: list[list[CellRange]] = [[] for _ in range(process_count)]
     loads = [0] * process_count
     for leaves, itemsize, shards in _grouped(stored):
         cuts, parts, axis, owners = _cut(shards, itemsize, sizes.part_bytes)
@@ -90,7 +91,7 @@ def assign_cells(
                 raise ValueError(f"process {max(holders)} holds a shard of {process_count}")
             if len(holders) == owners:
                 process = holders[part * owners // parts]
-                shares[process].append(CellRange(number, cell, 0, count, False))
+                ranges[process].append(CellRange(number, cell, 0, count, False))
                 loads[process] += cell_bytes[cell] * count
             else:
                 choices.append((-cell_bytes[cell], number, cell, holders))
@@ -101,14 +102,14 @@ def assign_cells(
         start = 0
         for process, count in zip(holders, counts, strict=True):
             if count:
-                shares[process].append(CellRange(number, cell, start, start + count, True))
+                ranges[process].append(CellRange(number, cell, start, start + count, True))
                 loads[process] -= size * count
                 start += count
-    return CellAssignment(tuple(groups), tuple(map(tuple, shares)), tuple(loads), sizes)
+    return CellAssignment(tuple(groups), tuple(map(tuple, ranges)), tuple(loads), sizes)
 
 
 def _grouped(stored: Iterable[ShardedLeaf]) -> Iterator[tuple[tuple[int, ...], int, ShardGrid]]:
-    """Leaves of equal item size and shards; a map is hashed once, however many leaves share it."""
+    """Group leaves of equal item size and shards; a grid that many leaves share is hashed once."""
     by_identity: dict[tuple[int, int], tuple[list[int], ShardGrid]] = {}
     for leaf, itemsize, shards in stored:
         by_identity.setdefault((itemsize, id(shards)), ([], shards))[0].append(leaf)
@@ -120,21 +121,25 @@ def _grouped(stored: Iterable[ShardedLeaf]) -> Iterator[tuple[tuple[int, ...], i
 
 
 def _cut(shards: ShardGrid, itemsize: int, part_bytes: int | None) -> tuple[Cuts, int, int, int]:
-    """How a group is cut: the cuts, into how many parts each cell is cut more, along which axis,
-    and among how many holders these are shared."""
+    """Return the cuts of a group, and how they divide each cell among its holders.
+
+    Returns:
+        The cuts; the number of parts of each cell; the axis along which it is cut; the number of
+        holders that share the parts.
+    """
     cuts = shards.cuts
     widths = [_widths(starts, size) for starts, size in zip(cuts, shards.shape, strict=True)]
     room = [min(axis) for axis in widths]
     owners = max(1, min(min(map(len, shards.holders)), prod(room) * itemsize // MIN_PART_BYTES))
-    wanted = owners
+    parts = owners
     if part_bytes is not None:
         largest = prod([max(axis) for axis in widths]) * itemsize
-        wanted = owners * max(1, -(-largest // (owners * part_bytes)))
-    if wanted < 2 or not room:
+        parts = owners * max(1, -(-largest // (owners * part_bytes)))
+    if parts < 2 or not room:
         return cuts, 1, 0, 1
-    even = [n for n, axis in enumerate(widths) if _divides(axis, wanted)]
+    even = [n for n, axis in enumerate(widths) if _divides(axis, parts)]
     axis = even[0] if even else max(range(len(room)), key=lambda n: (room[n], -n))
-    parts = min(wanted, room[axis])
+    parts = min(parts, room[axis])
     owners = min(owners, parts)
     parts -= parts % owners
     if parts < 2:
@@ -148,7 +153,7 @@ def _cut(shards: ShardGrid, itemsize: int, part_bytes: int | None) -> tuple[Cuts
 
 
 def _divides(widths: Iterable[int], parts: int) -> bool:
-    """Whether that many parts are of about one size."""
+    """Return True if all widths divide into that many parts of about equal size."""
     return all(width >= _EVEN * parts or width % parts == 0 for width in widths)
 
 
@@ -162,7 +167,7 @@ def _cell_sizes(shape: Sequence[int], cuts: Cuts, itemsize: int) -> list[int]:
 
 
 def _holders(shards: ShardGrid, parts: int, axis: int) -> Iterator[tuple[tuple[int, ...], int]]:
-    """For each cell of the finer grid: who holds it, and which part of its shard it is."""
+    """Yield, for each cell of the finer grid, its holders and the number of its part."""
     counts = [len(starts) for starts in shards.cuts]
     inner = prod(counts[axis + 1 :])  # shards that follow one another along the later axes
     for row in range(0, len(shards.holders), inner):
@@ -172,44 +177,47 @@ def _holders(shards: ShardGrid, parts: int, axis: int) -> Iterator[tuple[tuple[i
 
 
 def _deal(loads: Sequence[int], size: int, count: int, most: int) -> list[int]:
-    """How many of `count` items of one size each holder gets: as many as leave it within `most`,
-    the first ones first, and the rest so that the loads end up level."""
-    given = []
+    """Return the number of items, of `count` of one size, that each holder gets.
+
+    Each holder in turn gets as many as keep its load within `most`. The rest is dealt so that the
+    loads become level.
+    """
+    counts = []
     for load in loads:
         fit = min(count, max(0, most - load) // size) if size else count
-        given.append(fit)
+        counts.append(fit)
         count -= fit
-    rest = _fill([load + n * size for load, n in zip(loads, given, strict=True)], size, count)
-    return list(map(int.__add__, given, rest))
+    rest = _fill([load + n * size for load, n in zip(loads, counts, strict=True)], size, count)
+    return list(map(int.__add__, counts, rest))
 
 
 def _fill(loads: Sequence[int], size: int, count: int) -> list[int]:
-    """How many of `count` items of one size each holder gets, so that the loads end up level."""
-    given = [0] * len(loads)
+    """Return the number of items, of `count` of one size, that each holder gets for level loads."""
+    counts = [0] * len(loads)
     if len(loads) == 1 or not size:
-        given[0] = count
-        return given
+        counts[0] = count
+        return counts
     order = sorted(range(len(loads)), key=lambda i: (loads[i], i))
     total = count * size
-    used = 1  # how many of the least loaded come in: those below the level that results
+    used = 1  # the number of holders that get items: those with loads below the final level
     total += loads[order[0]]
     while used < len(order) and loads[order[used]] * used < total:
         total += loads[order[used]]
         used += 1
     level = total // used
     for i in order[:used]:
-        given[i] = (level - loads[i]) // size
-    rest = count - sum(given)
-    for i in sorted(order[:used], key=lambda i: (loads[i] + given[i] * size, i))[:rest]:
-        given[i] += 1
-    return given
+        counts[i] = (level - loads[i]) // size
+    rest = count - sum(counts)
+    for i in sorted(order[:used], key=lambda i: (loads[i] + counts[i] * size, i))[:rest]:
+        counts[i] += 1
+    return counts
 
 
-def cell_bytes_of_leaves(shares: CellAssignment, process: int, leaf_count: int) -> list[int]:
-    """How many bytes of each leaf a process writes."""
+def cell_bytes_of_leaves(assignment: CellAssignment, process: int, leaf_count: int) -> list[int]:
+    """Return the number of bytes of each leaf that a process writes."""
     sizes = [0] * leaf_count
-    for number, cell, start, stop, _ in shares.by_process[process]:
-        group = shares.groups[number]
+    for number, cell, start, stop, _ in assignment.by_process[process]:
+        group = assignment.groups[number]
         for leaf in group.leaves[start:stop]:
             sizes[leaf] += group.cell_bytes[cell]
     return sizes

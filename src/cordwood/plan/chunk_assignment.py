@@ -1,6 +1,6 @@
-"""Which process writes which file of an array that is spread over several. Pure.
+"""Assignment of chunk files to the processes that write them. Pure.
 
-Every process computes the same answer from the shardings, which jax keeps global.
+Every process computes the same assignment from the shardings, which jax keeps global.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from cordwood.plan.chunk_files import ChunkFile, PlannedFile
 from cordwood.sharding.boxes import element_count
 from cordwood.sharding.shard_grid import ShardGrid
 
-SMALL_BYTES = 1 << 20  # of an array that is not worth a file for each shard
+SMALL_BYTES = 1 << 20  # an array of at most this size is one file, not one for each shard
 
 
 def merge_small_shards(shards: ShardGrid, itemsize: int) -> ShardGrid:
-    """How the chunks of an array are cut: as its shards are.
+    """Return the grid in which the chunks of an array are cut: that of its shards.
 
-    Or not at all, where it is small and some process has all of it: half the files of a large
-    model that is spread over devices would be shards of norms and biases.
+    A small array that some process holds completely is not cut: otherwise half of the files of a
+    large sharded model would be shards of norms and biases.
     """
     if prod(shards.shape) * itemsize > SMALL_BYTES or len(shards.holders) < 2:
         return shards
@@ -33,19 +33,21 @@ def merge_small_shards(shards: ShardGrid, itemsize: int) -> ShardGrid:
 def assign_chunk_files(
     files: Sequence[PlannedFile], shards: Sequence[ShardGrid], *, process_count: int
 ) -> list[int]:
-    """The process that writes each file.
+    """Return the process that writes each file.
 
-    A chunk is written by a process that holds the shard it is of: the large ones first, by
-    whichever of these has least to write so far. Process 0 writes the small files.
+    A chunk is written by a process that holds its shard. If several do, the one with the least
+    bytes to write so far gets it; large chunks are assigned first. Process 0 writes the small
+    files.
 
     Args:
-        files: what is to be written; each chunk is a cell of its leaf, or a part of one.
-        shards: the cells of each leaf, by the position that `ChunkFile.leaf` is.
-        process_count: how many take part.
+        files: the files to write; each chunk is a cell of its leaf, or a part of one.
+        shards: the cells of each leaf; `ChunkFile.leaf` is a position in it.
+        process_count: the number of processes that save.
 
-    Raises ValueError for a holder that is not below `process_count`.
+    Raises:
+        ValueError: a holder is not below `process_count`.
     """
-    found = [0] * len(files)
+    writers = [0] * len(files)
     loads = [0] * process_count
     shared: list[tuple[int, int, tuple[int, ...]]] = []  # bytes, file, holders
     for number, file in enumerate(files):
@@ -58,12 +60,12 @@ def assign_chunk_files(
         if len(holders) > 1:
             shared.append((-size, number, holders))
         else:
-            found[number] = holders[0]
+            writers[number] = holders[0]
             loads[holders[0]] += size
     for size, number, holders in sorted(shared):
-        found[number] = min(holders, key=loads.__getitem__)
-        loads[found[number]] -= size
-    return found
+        writers[number] = min(holders, key=loads.__getitem__)
+        loads[writers[number]] -= size
+    return writers
 
 
 def _holders(file: ChunkFile, shards: ShardGrid) -> tuple[int, ...]:
@@ -76,7 +78,7 @@ def _holders(file: ChunkFile, shards: ShardGrid) -> tuple[int, ...]:
 def chunk_bytes_of_leaves(
     files: Sequence[PlannedFile], written_by: Sequence[int], process: int, leaf_count: int
 ) -> list[int]:
-    """How many bytes of each leaf a process writes."""
+    """Return the number of bytes of each leaf that a process writes."""
     sizes = [0] * leaf_count
     for file, writer in zip(files, written_by, strict=True):
         if isinstance(file, ChunkFile) and writer == process:

@@ -1,4 +1,4 @@
-"""What a directory of chunk files is made of, before one of them exists. Pure."""
+"""Files of a directory of chunks, as planned before any of them is written. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from cordwood.index import Box
 
 
 class SmallFile(NamedTuple):
-    """A file whose bytes the format knows."""
+    """A file whose bytes the plan holds."""
 
     path: str  # relative to the directory, with '/'
     data: bytes
 
 
 class ChunkFile(NamedTuple):
-    """A file of the elements of a box of a leaf, in C order, little-endian.
+    """A file with the elements of a box of a leaf, in C order, little-endian.
 
-    Where the box is smaller than the chunk, zeros stand for what the leaf has not.
+    A box smaller than the chunk, at an edge of the leaf, is padded with zeros.
     """
 
     path: str

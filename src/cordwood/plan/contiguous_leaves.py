@@ -1,4 +1,4 @@
-"""Leaves whose bytes lie in their files as they are, in few unbroken ranges. Pure."""
+"""Leaves whose bytes are stored unchanged, in few contiguous ranges of their files. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cordwood.sharding.boxes import is_contiguous, shape_of
 
 
 class Extent(NamedTuple):
-    """Bytes start to stop (half-open) of a leaf, in C order, and where they lie."""
+    """Bytes start to stop (half-open) of a leaf, in C order, and their place in a source."""
 
     start: int
     stop: int
@@ -24,16 +24,16 @@ class Extent(NamedTuple):
 
 
 def contiguous_extents(leaf: Leaf) -> list[Extent] | None:
-    """Where the bytes of an array leaf lie, in their order.
+    """Return the stored ranges of an array leaf, in the order of its bytes.
 
-    None where they have to be decoded, or where a piece holds elements that are apart in the
-    leaf: such a leaf is read by boxes.
+    Return None if its bytes have to be decoded, or if a piece holds elements that are not
+    contiguous in the leaf: such a leaf is read by boxes.
     """
     storage = leaf.storage
     if not isinstance(storage, Pieces) or storage.encoding != "raw":
         return None
     item = dtypes.itemsize(leaf.dtype)
-    found = []
+    extents = []
     for piece in storage.pieces:
         elements = _elements(piece, leaf.shape)
         if elements is None:
@@ -43,18 +43,18 @@ def contiguous_extents(leaf: Leaf) -> list[Extent] | None:
             return None
         if start == stop:  # a chunk without elements, as Flax has them
             continue
-        found.append(Extent(start * item, stop * item, piece.source, piece.offset))
-    found.sort()
+        extents.append(Extent(start * item, stop * item, piece.source, piece.offset))
+    extents.sort()
     end = 0
-    for extent in found:
+    for extent in extents:
         if extent.start != end:
             return None
         end = extent.stop
-    return found if end == math.prod(leaf.shape) * item else None
+    return extents if end == math.prod(leaf.shape) * item else None
 
 
 def plan_extent_moves(extents: Sequence[Extent], start: int, stop: int) -> list[Move]:
-    """What fills one buffer with bytes start to stop of a leaf, in the order of the sources."""
+    """Return the moves that fill one buffer with bytes start to stop of a leaf, by source."""
     moves = []
     first = bisect_right(extents, start, key=lambda extent: extent.stop)
     for extent in extents[first:]:
@@ -66,7 +66,7 @@ def plan_extent_moves(extents: Sequence[Extent], start: int, stop: int) -> list[
 
 
 def _elements(piece: Piece, shape: tuple[int, ...]) -> tuple[int, int] | None:
-    """The elements of a leaf that a piece holds, where they follow one another."""
+    """Return the elements of a leaf that a piece holds; None if they are not contiguous."""
     where = piece.where
     if isinstance(where, Span):
         return where

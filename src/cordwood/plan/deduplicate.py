@@ -1,7 +1,7 @@
-"""Which files of an older checkpoint a save takes over as they are, by hard links. Pure.
+"""Deduplication: decide which files of the previous step a save keeps by hard links. Pure.
 
-A file is worth a link while most of its bytes are still those of the tree: what it holds beside
-them stays on the disk as long as the link does.
+A file is linked while at least half of its bytes are still those of the tree: its other bytes
+occupy the disk as long as the link exists.
 """
 
 from __future__ import annotations
@@ -12,65 +12,63 @@ from typing import NamedTuple
 from cordwood.plan.cell_assignment import CellAssignment, CellRange
 from cordwood.plan.file_assignment import Gap, PackPart
 
-MAX_BYTES_PER_LIVE_BYTE = 2  # at least one byte in that many of a linked file is of the tree
-MIN_UNCHANGED_BYTES = 1 << 20  # fewer that do not change are not worth a file without the others
-UNUSED = -1  # the leaf of a cell that the tree does not have
-_SAMPLE = 64  # cells: where all of them have changed, no other is looked at
-_UNSEEN_PART = (
-    64  # of a file: so little of it, in its smallest cells, is not worth looks of its own
-)
+MAX_BYTES_PER_LIVE_BYTE = 2  # a linked file has at least one byte of the tree in that many
+MIN_UNCHANGED_BYTES = 1 << 20  # fewer unchanged bytes are not written to files of their own
+UNUSED = -1  # the leaf number of a cell that the tree does not have
+_SAMPLE = 64  # cells: if all of them have changed, no other cell is compared
+_UNCOMPARED_PART = 64  # cells with 1/64 of the bytes, the smallest, are not compared
 
 
 class StoredCell(NamedTuple):
-    """A cell as it lies in a file, or a range of it that is nobody's."""
+    """A cell in a file, or a range of the file that belongs to no leaf of the tree."""
 
-    leaf: int
+    leaf: int  # or UNUSED
     cell: int
     offset: int  # in bytes, from the start of the file
     length: int
 
 
-def cells_of_process(shares: CellAssignment, process: int) -> set[tuple[int, int]]:
-    """The cells that a process writes: leaf, and number of the cell."""
+def cells_of_process(assignment: CellAssignment, process: int) -> set[tuple[int, int]]:
+    """Return the cells that a process writes: pairs of leaf number and cell number."""
     return {
         (leaf, cell)
-        for number, cell, start, stop, _ in shares.by_process[process]
-        for leaf in shares.groups[number].leaves[start:stop]
+        for number, cell, start, stop, _ in assignment.by_process[process]
+        for leaf in assignment.groups[number].leaves[start:stop]
     }
 
 
 def should_link(cells: Sequence[StoredCell], same: Collection[int]) -> bool:
-    """Whether a file is to be linked of whose cells those at the positions `same` are unchanged."""
+    """Return True if a file is to be linked; `same` are the positions of its unchanged cells."""
     live = sum([cells[i].length for i in same])
     return live > 0 and live * MAX_BYTES_PER_LIVE_BYTE >= sum([cell.length for cell in cells])
 
 
 def should_separate_unchanged(sizes: Iterable[int]) -> bool:
-    """Whether cells that have not changed, but are written anew, get files of their own."""
+    """Return True if unchanged cells that are written again get files of their own."""
     return sum(sizes) >= MIN_UNCHANGED_BYTES
 
 
 def comparison_order(cells: Sequence[StoredCell]) -> tuple[list[int], list[int]]:
-    """In which order to look whether cells have changed: positions.
+    """Return positions of cells in the order of comparison: a sample, then the others.
 
-    The first ones are a sample: if all of these have changed, there is no need to go on. The
-    smallest cells, which hold next to nothing together, are in neither list.
+    If all cells of the sample have changed, the others need no comparison. The smallest cells,
+    which together hold next to nothing, are in neither list.
     """
     order = [i for i, cell in enumerate(cells) if cell.leaf != UNUSED and cell.length]
     order.sort(key=lambda i: (-cells[i].length, i))
-    unseen = sum([cell.length for cell in cells]) // _UNSEEN_PART
-    while len(order) > _SAMPLE and cells[order[-1]].length <= unseen:
-        unseen -= cells[order.pop()].length
+    uncompared = sum([cell.length for cell in cells]) // _UNCOMPARED_PART
+    while len(order) > _SAMPLE and cells[order[-1]].length <= uncompared:
+        uncompared -= cells[order.pop()].length
     step = -(-len(order) // _SAMPLE) or 1
     return order[::step], [i for n, i in enumerate(order) if n % step]
 
 
 def linked_parts(cells: Sequence[StoredCell], same: Collection[int]) -> tuple[PackPart | Gap, ...]:
-    """What the index says of a linked file: the cells at the positions `same`, and gaps.
+    """Return the index entry of a linked file: the cells at the positions `same`, and gaps.
 
     Args:
-        cells: what lies in the file from the end of its header on, without gaps between them.
-        same: positions of cells that the tree has.
+        cells: all cells of the file from the end of its header on, one directly after another.
+        same: the positions of the cells that the tree has.
     """
     parts: list[PackPart | Gap] = []
     leaves: list[int] = []
@@ -101,36 +99,36 @@ def linked_parts(cells: Sequence[StoredCell], same: Collection[int]) -> tuple[Pa
 
 
 def exclude_cells(
-    shares: CellAssignment, own: Sequence[CellRange], cells: Collection[tuple[int, int]]
+    assignment: CellAssignment, ranges: Sequence[CellRange], cells: Collection[tuple[int, int]]
 ) -> tuple[CellRange, ...]:
-    """Shares of a process less some cells, each a leaf and a number."""
-    return _filtered(shares, own, frozenset(cells), kept=False)
+    """Return the cell ranges without `cells`, which are pairs of leaf and cell number."""
+    return _filter(assignment, ranges, frozenset(cells), keep=False)
 
 
 def include_cells(
-    shares: CellAssignment, own: Sequence[CellRange], cells: Collection[tuple[int, int]]
+    assignment: CellAssignment, ranges: Sequence[CellRange], cells: Collection[tuple[int, int]]
 ) -> tuple[CellRange, ...]:
-    """Of the shares of a process those cells alone."""
-    return _filtered(shares, own, frozenset(cells), kept=True)
+    """Return the cell ranges limited to `cells`, which are pairs of leaf and cell number."""
+    return _filter(assignment, ranges, frozenset(cells), keep=True)
 
 
-def _filtered(
-    shares: CellAssignment,
-    own: Sequence[CellRange],
+def _filter(
+    assignment: CellAssignment,
+    ranges: Sequence[CellRange],
     cells: frozenset[tuple[int, int]],
     *,
-    kept: bool,
+    keep: bool,
 ) -> tuple[CellRange, ...]:
-    found: list[CellRange] = []
-    for share in own:
-        begun: int | None = None
-        leaves = shares.groups[share.group].leaves
-        for i in range(share.start, share.stop):
-            if ((leaves[i], share.cell) in cells) == kept:
-                begun = i if begun is None else begun
-            elif begun is not None:
-                found.append(share._replace(start=begun, stop=i))
-                begun = None
-        if begun is not None:
-            found.append(share._replace(start=begun))
-    return tuple(found)
+    result: list[CellRange] = []
+    for cell_range in ranges:
+        first: int | None = None
+        leaves = assignment.groups[cell_range.group].leaves
+        for i in range(cell_range.start, cell_range.stop):
+            if ((leaves[i], cell_range.cell) in cells) == keep:
+                first = i if first is None else first
+            elif first is not None:
+                result.append(cell_range._replace(start=first, stop=i))
+                first = None
+        if first is not None:
+            result.append(cell_range._replace(start=first))
+    return tuple(result)

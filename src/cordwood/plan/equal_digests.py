@@ -1,4 +1,4 @@
-"""Whether two stored ranges hold the same bytes, as far as digests alone can tell. Pure."""
+"""Comparison of two stored byte ranges by their digests alone. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ _DIGEST_BYTES = 16
 def have_equal_digests(
     one: Digests | None, at: int, other: Digests | None, other_at: int, length: int
 ) -> bool:
-    """Whether two ranges are known to be equal.
+    """Return True if the digests prove that two ranges hold equal bytes.
 
-    They are where the blocks that they lie in are cut at the same places and all have the same
-    digests: then what is around them is equal as well. False where that cannot be said.
+    They do if both ranges begin at the same place within a block and all blocks that they touch
+    have equal digests; then the bytes around the ranges in these blocks are equal as well. False
+    means that the digests prove nothing.
 
     Args:
-        one, other: the digests of the two sources; None: there are none.
-        at, other_at: where the ranges begin, in bytes from the start of their source.
-        length: of both, in bytes.
+        one, other: the digests of the two sources; None if a source has none.
+        at, other_at: the starts of the ranges, in bytes from the start of their source.
+        length: the length of both, in bytes.
     """
     if not length:
         return True

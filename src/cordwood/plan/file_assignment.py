@@ -1,4 +1,4 @@
-"""Which of a process's cells go into which file. Pure."""
+"""Assignment of arrays and cells to files. Pure."""
 
 from __future__ import annotations
 
@@ -7,15 +7,29 @@ from heapq import merge
 from typing import NamedTuple, TypeAlias
 
 from cordwood.plan.cell_assignment import CellAssignment, CellRange, LeafGroup
-from cordwood.plan.data_order import data_order
+
+TENSOR_ALIGNMENT = 64  # jax.device_put aliases only memory that is aligned so
 
 
-def shards_by_size(sizes: Sequence[int], most_bytes: int | None) -> list[list[int]]:
-    """Return which arrays go into which file, in their order; one file at least.
+def data_order(length: int, itemsize: int) -> tuple[bool, int]:
+    """Return the sort key of an array of `length` bytes in a file without gaps between arrays.
+
+    So arrays whose length is a multiple of 64 begin at multiples of 64, and every other array
+    begins at a multiple of its item size. Arrays of equal key keep their order.
+
+    >>> sorted([(4, 4), (128, 2), (3, 1), (8, 8)], key=lambda array: data_order(*array))
+    [(128, 2), (8, 8), (4, 4), (3, 1)]
+    """
+    aligned = length % TENSOR_ALIGNMENT == 0
+    return (not aligned, 0 if aligned else -itemsize)
+
+
+def shards_by_size(sizes: Sequence[int], max_bytes: int | None) -> list[list[int]]:
+    """Return the numbers of the arrays in each file, in their order; at least one file.
 
     Args:
-        sizes: of the arrays, in bytes.
-        most_bytes: of one file; a larger array has a file of its own. None: no limit.
+        sizes: the sizes of the arrays, in bytes.
+        max_bytes: the limit for one file; a larger array gets its own file. None: no limit.
 
     >>> shards_by_size([3, 3, 9, 1], 6)
     [[0, 1], [2], [3]]
@@ -23,7 +37,7 @@ def shards_by_size(sizes: Sequence[int], most_bytes: int | None) -> list[list[in
     shards: list[list[int]] = [[]]
     total = 0
     for number, size in enumerate(sizes):
-        if most_bytes is not None and shards[-1] and total + size > most_bytes:
+        if max_bytes is not None and shards[-1] and total + size > max_bytes:
             shards.append([])
             total = 0
         shards[-1].append(number)
@@ -32,14 +46,14 @@ def shards_by_size(sizes: Sequence[int], most_bytes: int | None) -> list[list[in
 
 
 class PackPart(NamedTuple):
-    """One cell of some leaves; in a file they follow one another in this order."""
+    """One cell of several leaves; a file holds it for each leaf, in this order."""
 
     leaves: tuple[int, ...]  # ascending
     cell: int
 
 
 class Gap(NamedTuple):
-    """Bytes of a file that no leaf uses: it was written by an earlier save."""
+    """Bytes of a file that no leaf uses: an earlier save has written the file."""
 
     size_bytes: int
 
@@ -52,14 +66,14 @@ class Pack(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Leaves of which a process writes one cell, the same of each."""
+    """Leaves of which a process writes the same cell."""
 
     leaves: tuple[int, ...]
-    run: int  # which run of the process it is of
+    run: int  # its position among the runs of the process
 
 
 class _Bin(NamedTuple):
-    """A pack, its cells not yet numbered."""
+    """A pack whose cells have no numbers yet."""
 
     runs: tuple[_Run, ...]
     data_bytes: int
@@ -67,44 +81,45 @@ class _Bin(NamedTuple):
 
 _Item: TypeAlias = tuple[int, int, int, int]  # group, start, stop, size of the cell
 _Outline: TypeAlias = tuple[tuple[_Item, ...], ...]  # the items of each run
-_Known: TypeAlias = dict[tuple[_Outline, int], list[_Bin]]
+_BinCache: TypeAlias = dict[tuple[_Outline, int], list[_Bin]]
 
 
-def packs_of_process(shares: CellAssignment, process: int) -> tuple[Pack, ...]:
-    """The files that one process writes: as large as `shares.sizes` says.
+def packs_of_process(assignment: CellAssignment, process: int) -> tuple[Pack, ...]:
+    """Return the files that one process writes, of the sizes in `assignment.sizes`.
 
-    What others could have written as well comes last. Within a file, arrays are in
-    `data_order`, then by cell, then by leaf. So processes that hold like shards write files
-    that differ in little but the numbers of their cells, and the index can say of all at once
-    what they hold.
+    Cells that other processes hold too come last. Within a file, arrays are in `data_order`, then
+    by cell, then by leaf. So the files of processes with similar shards differ in little but the
+    numbers of their cells, and the index can describe all of them at once.
     """
-    return _packs(shares, shares.by_process[process], {})
+    return _packs(assignment, assignment.by_process[process], {})
 
 
-def packs_of_ranges(shares: CellAssignment, own: Sequence[CellRange]) -> tuple[Pack, ...]:
-    """As `packs_of_process`, of a part of what a process writes."""
-    return _packs(shares, own, {})
+def packs_of_ranges(assignment: CellAssignment, ranges: Sequence[CellRange]) -> tuple[Pack, ...]:
+    """Return the files for some of the cells that a process writes; see `packs_of_process`."""
+    return _packs(assignment, ranges, {})
 
 
-def packs_of_all(shares: CellAssignment) -> list[tuple[Pack, ...]]:
-    """`packs_of_process` of each process, which share what is equal."""
-    known: _Known = {}
-    return [_packs(shares, own, known) for own in shares.by_process]
+def packs_of_all(assignment: CellAssignment) -> list[tuple[Pack, ...]]:
+    """Return the files of each process; see `packs_of_process`. Equal parts are shared."""
+    cache: _BinCache = {}
+    return [_packs(assignment, ranges, cache) for ranges in assignment.by_process]
 
 
-def _packs(shares: CellAssignment, own: Sequence[CellRange], known: _Known) -> tuple[Pack, ...]:
-    groups, sizes = shares.groups, shares.sizes
+def _packs(
+    assignment: CellAssignment, ranges: Sequence[CellRange], cache: _BinCache
+) -> tuple[Pack, ...]:
+    groups, sizes = assignment.groups, assignment.sizes
     items: dict[tuple[bool, tuple[bool, int], int], list[_Item]] = {}
-    for number, cell, start, stop, free in own:
+    for number, cell, start, stop, replicated in ranges:
         group = groups[number]
         size = group.cell_bytes[cell]
-        key = (free, data_order(size, group.itemsize), cell)
+        key = (replicated, data_order(size, group.itemsize), cell)
         items.setdefault(key, []).append((number, start, stop, size))
     keys = sorted(items)
     outline = tuple([tuple(items[key]) for key in keys])
     forced = sum([not key[0] for key in keys])
     limit = sizes.pack_bytes
-    while len(bins := _bins(groups, outline, forced, limit, known)) > sizes.max_packs:
+    while len(bins := _bins(groups, outline, forced, limit, cache)) > sizes.max_packs:
         limit *= 2
     return tuple(
         [
@@ -123,13 +138,13 @@ def _packs(shares: CellAssignment, own: Sequence[CellRange], known: _Known) -> t
 
 
 def _bins(
-    groups: Sequence[LeafGroup], outline: _Outline, forced: int, limit: int, known: _Known
+    groups: Sequence[LeafGroup], outline: _Outline, forced: int, limit: int, cache: _BinCache
 ) -> list[_Bin]:
-    """The first `forced` runs, which many processes have alike, and the rest after them."""
-    common = known.get((outline[:forced], limit))
+    """Return bins for the first `forced` runs, which are equal on many processes, and the rest."""
+    common = cache.get((outline[:forced], limit))
     if common is None:
         common = _split(groups, list(enumerate(outline[:forced])), limit, [])
-        known[outline[:forced], limit] = common
+        cache[outline[:forced], limit] = common
     if forced == len(outline):
         return common
     return _split(groups, list(enumerate(outline))[forced:], limit, common)
@@ -139,14 +154,14 @@ def _split(
     groups: Sequence[LeafGroup],
     outline: Sequence[tuple[int, Sequence[_Item]]],
     limit: int,
-    begun: Sequence[_Bin],
+    start_bins: Sequence[_Bin],
 ) -> list[_Bin]:
-    """Put runs into bins of at most `limit` bytes, the last one of `begun` first."""
-    bins = list(begun)
+    """Put runs into bins of at most `limit` bytes; the last bin of `start_bins` is filled first."""
+    bins = list(start_bins)
     runs, total = bins.pop() if bins else _Bin((), 0)
     for run, items in outline:
         leaves: list[int] = []
-        for leaf, size in merge(*[_entries(groups, item) for item in items]):
+        for leaf, size in merge(*[_leaf_sizes(groups, item) for item in items]):
             if total + size > limit and (leaves or runs):
                 runs += (_Run(tuple(leaves), run),) if leaves else ()
                 bins.append(_Bin(runs, total))
@@ -157,6 +172,6 @@ def _split(
     return [*bins, _Bin(runs, total)] if runs else bins
 
 
-def _entries(groups: Sequence[LeafGroup], item: _Item) -> list[tuple[int, int]]:
+def _leaf_sizes(groups: Sequence[LeafGroup], item: _Item) -> list[tuple[int, int]]:
     number, start, stop, size = item
     return [(leaf, size) for leaf in groups[number].leaves[start:stop]]

@@ -1,4 +1,4 @@
-"""Save plans: what a file is made of, before a byte of it exists. Pure."""
+"""Save plans of single files: the segments of a file, before any byte is written. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cordwood.index import Digests
 
 
 class LiteralBytes(NamedTuple):
-    """Bytes that the format knows."""
+    """Bytes that the plan itself holds."""
 
     data: bytes
 
@@ -29,8 +29,8 @@ Segment: TypeAlias = LiteralBytes | LeafBytes
 class FilePlan(NamedTuple):
     """One file: `header_bytes` reserved in front, then the segments one after another.
 
-    Where `make_header` is given, it is called with the digests of all bytes after the header and
-    returns the header, exactly `header_bytes` long; it is written last.
+    `make_header`, if any, is called with the digests of all bytes after the header and returns
+    the header, exactly `header_bytes` long. The header is written last.
     """
 
     size_bytes: int
@@ -40,9 +40,10 @@ class FilePlan(NamedTuple):
 
 
 def segment_offsets(plan: FilePlan) -> list[int]:
-    """Where each segment begins, and where the last one ends, in bytes.
+    """Return the offset of each segment, and the end of the last one, in bytes.
 
-    Raises ValueError for a plan whose sizes disagree with each other.
+    Raises:
+        ValueError: the sizes in the plan disagree with each other.
     """
     lengths = [
         segment.stop - segment.start if isinstance(segment, LeafBytes) else len(segment.data)
@@ -59,10 +60,14 @@ def segment_offsets(plan: FilePlan) -> list[int]:
 
 
 def build_header(plan: FilePlan, digests: Digests) -> bytes:
-    """The header of a file, b"" where it has none; ValueError where it does not fill its place."""
+    """Return the header of a file, b"" if it has none.
+
+    Raises:
+        ValueError: the header is not `header_bytes` long.
+    """
     header = b"" if plan.make_header is None else plan.make_header(digests)
     if len(header) != plan.header_bytes:
         raise ValueError(
-            f"the seal returned {len(header)} bytes for a header of {plan.header_bytes}"
+            f"make_header returned {len(header)} bytes for a header of {plan.header_bytes}"
         )
     return header

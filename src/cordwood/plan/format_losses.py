@@ -1,4 +1,4 @@
-"""What a format cannot keep of a checkpoint. Pure."""
+"""Parts of a checkpoint that a format cannot store. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ _SHOWN = 3
 
 
 def losses_in_a_state_dict(index: Index, metadata: Mapping[str, str]) -> list[str]:
-    """What Flax's msgpack has no place for, each with the key paths where it is.
+    """Return a line for each kind of thing that Flax's msgpack cannot store, with key paths.
 
-    Arrays come back as numpy's there, and named tuples as dicts of their fields, with and
-    without it: that is not counted.
+    That arrays load as numpy arrays, and named tuples as dicts of their fields, is not counted.
     """
     sequences: list[KeyPath] = []
     keyed: list[KeyPath] = []
@@ -29,33 +28,33 @@ def losses_in_a_state_dict(index: Index, metadata: Mapping[str, str]) -> list[st
         keys: Sequence[Key] = node.keys or range(node.size)
         stack.extend([(*path, key) for key in reversed(keys)])
     weak = [leaf.key_path for leaf in index.leaves if leaf.weak_type]
-    found = []
+    losses = []
     if sequences:
         what = counted(len(sequences), "list or tuple", "lists and tuples")
-        found.append(f"{what}, which become dicts of '0', '1' ...: {_listed(sequences)}")
+        losses.append(f"{what}, which become dicts of '0', '1' ...: {_listed(sequences)}")
     if keyed:
         what = counted(len(keyed), "dict")
-        found.append(f"{what} with keys other than strings, which become such: {_listed(keyed)}")
+        losses.append(f"{what} with keys other than strings, which become such: {_listed(keyed)}")
     if weak:
-        found.append(f"{counted(len(weak), 'weak type')}: {_listed(weak)}")
-    found += _prng_keys(index)
+        losses.append(f"{counted(len(weak), 'weak type')}: {_listed(weak)}")
+    losses += _prng_keys(index)
     if metadata:
-        found.append(f"{counted(len(metadata), 'string')} beside the tree: {', '.join(metadata)}")
-    return found
+        losses.append(f"{counted(len(metadata), 'string')} beside the tree: {', '.join(metadata)}")
+    return losses
 
 
 def losses_in_tensors(index: Index) -> list[str]:
-    """Return what files of nothing but named arrays have no place for, with the key paths.
+    """Return a line for each kind of thing that files of named arrays cannot store, with key paths.
 
     That names take the place of containers is not counted.
     """
     values = [leaf.key_path for leaf in index.leaves if leaf.kind not in ARRAY_KINDS]
-    found = []
+    losses = []
     if values:
         what = counted(len(values), "value that is no array", "values that are no arrays")
-        found.append(f"{what}: {_listed(values)}")
-    found += _prng_keys(index)
-    return found
+        losses.append(f"{what}: {_listed(values)}")
+    losses += _prng_keys(index)
+    return losses
 
 
 def _prng_keys(index: Index) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a leaf is, in a few letters. Pure."""
+"""Short text for the type of a leaf. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from cordwood.index import ARRAY_KINDS, Leaf, LeafSpec
 
 
 def leaf_text(value: Leaf | LeafSpec) -> str:
-    """Dtype and shape of an array, the kind of anything else.
+    """Return dtype and shape of an array, or the kind of any other leaf.
 
     >>> described(LeafSpec(("w",), "numpy", (4, 8), "float32"))
     'float32[4,8]'

@@ -1,12 +1,12 @@
-"""Load plans for parts of leaves: any boxes stored, any boxes wanted. Pure.
+"""Load plans for parts of leaves: any requested boxes from any stored boxes. Pure.
 
-Where the common part of the two is unbroken in both, its bytes are moved straight into place.
-Otherwise a range of the source is read once, and every box that wants of it takes its part by a
-strided copy (a spread). How much to read at once is decided by cost: bytes, in whole blocks
-where those are checked, plus a price for each range.
+If the intersection of a stored and a requested box is contiguous in both, its bytes are read
+straight into place. Otherwise a range of the source is read once, and each requested box takes
+its part of it by a strided copy (a scatter). The cost decides how much is read at once: bytes, in
+whole blocks where blocks are verified, plus a price for each range.
 
-Leaves that are cut alike, and of which like boxes are wanted, are thought through once: see
-`plan.templates`.
+Leaves of equal layout, of which equal boxes are requested, are planned once: see
+`plan.box_templates`.
 """
 
 from __future__ import annotations
@@ -31,73 +31,73 @@ from cordwood.plan.load_plan import (
 from cordwood.plan.scatter import BoxDestination, Codec, EncodedChunk, Scatter
 from cordwood.sharding.boxes import element_count, whole_box
 
-RANGE_PRICE_BYTES = 256 << 10  # what could be read in the time that another range takes
+RANGE_PRICE_BYTES = 256 << 10  # the cost of one more range: bytes read in the same time
 
 
 class BoxRequest(NamedTuple):
-    """The boxes of a leaf that are wanted, each as an array of its own."""
+    """A leaf, and the boxes of it to read, each into an array of its own."""
 
     leaf: Leaf
     boxes: tuple[Box, ...]
 
 
 def plan_boxes(
-    wants: Sequence[BoxRequest], *, block_bytes: Sequence[int], codecs: Mapping[str, Codec]
+    requests: Sequence[BoxRequest], *, block_bytes: Sequence[int], codecs: Mapping[str, Codec]
 ) -> LoadPlan:
-    """Plan the reading of boxes of leaves, in however many parts those are stored.
+    """Plan the reading of boxes of leaves, which may be stored in any number of parts.
 
     Args:
-        wants: leaves that are stored as pieces (raw or of swapped bytes) or encoded.
-        block_bytes: of each source, the size of the blocks that are checked as wholes; 0 where
-            any bytes can be read.
-        codecs: what the codecs of encoded leaves mean.
+        requests: leaves that are stored as pieces (raw or byte-swapped) or encoded, and boxes.
+        block_bytes: for each source, the size of the blocks that are verified as wholes; 0 if
+            any byte range can be read.
+        codecs: the parsed form of each codec of encoded leaves.
 
     Returns:
         A plan with one placement for each box, those of the first leaf first.
 
     Raises:
-        FormatError: pieces do not make up the leaf, or are not as long as their boxes; names
-            the leaf.
-        LimitError: a chunk is too small to hold what it should.
+        FormatError: pieces do not make up the leaf, or their lengths differ from those of their
+            boxes; the message names the leaf.
+        LimitError: a chunk is too small to hold its elements, whatever the codec.
     """
     counts: dict[tuple[Box, ...], list[int]] = {}
-    straight: list[Sequence[Piece]] = []
+    whole_pieces: list[Sequence[Piece]] = []
     others: list[int] = []
-    for i, want in enumerate(wants):
-        found = _as_stored(want, counts)
-        if found is None:
+    for i, request in enumerate(requests):
+        pieces = _matching_pieces(request, counts)
+        if pieces is None:
             others.append(i)
         else:
-            straight += [(piece,) for piece in found]
-    base = plan_pieces(straight)
+            whole_pieces += [(piece,) for piece in pieces]
+    base = plan_pieces(whole_pieces)
     if not others:
         return base
     planner = _Planner(base, block_bytes, codecs)
-    others.sort(key=lambda i: _order(wants[i]))
-    places = dict(zip(others, planner.add([wants[i] for i in others]), strict=True))
-    rest = iter(base.placements)
+    others.sort(key=lambda i: _first_byte(requests[i]))
+    placements = dict(zip(others, planner.add([requests[i] for i in others]), strict=True))
+    base_placements = iter(base.placements)
     return planner.plan(
         [
-            place
-            for i, want in enumerate(wants)
-            for place in places.get(i) or islice(rest, len(want.boxes))
+            placement
+            for i, request in enumerate(requests)
+            for placement in placements.get(i) or islice(base_placements, len(request.boxes))
         ]
     )
 
 
-def _as_stored(
-    want: BoxRequest, counts: dict[tuple[Box, ...], list[int]]
+def _matching_pieces(
+    request: BoxRequest, counts: dict[tuple[Box, ...], list[int]]
 ) -> Sequence[Piece] | None:
-    """The pieces of a leaf, where they are just the boxes that are wanted, in their order.
+    """Return the pieces of a leaf if they are exactly the requested boxes, in their order.
 
-    `counts` is how many elements boxes have: most leaves are cut as others are.
+    `counts` caches the element counts of boxes: most leaves are cut like other leaves.
     """
-    leaf, boxes = want
+    leaf, boxes = request
     storage = leaf.storage
     if not isinstance(storage, Pieces) or not boxes or len(storage.pieces) != len(boxes):
         return None
-    places, _, _, lengths = zip(*storage.pieces, strict=True)
-    if places != boxes and not (isinstance(places[0], Span) and boxes == (whole_box(leaf.shape),)):
+    parts, _, _, lengths = zip(*storage.pieces, strict=True)
+    if parts != boxes and not (isinstance(parts[0], Span) and boxes == (whole_box(leaf.shape),)):
         return None
     count = counts.get(boxes)
     if count is None:
@@ -106,23 +106,23 @@ def _as_stored(
     return storage.pieces if lengths == tuple([n * item for n in count]) else None
 
 
-def _order(want: BoxRequest) -> tuple[int, int]:
-    storage = want.leaf.storage
+def _first_byte(request: BoxRequest) -> tuple[int, int]:
+    storage = request.leaf.storage
     if isinstance(storage, Inline) or not storage.pieces:
         return 0, 0
     return storage.pieces[0].source, storage.pieces[0].offset
 
 
 class _Origin(NamedTuple):
-    """Where the bytes of a box begin, and how many it takes."""
+    """The first stored byte of a box, and its length in memory."""
 
-    piece: int  # of its leaf
+    piece: int  # of the leaf
     offset: int  # in that piece
     length: int
 
 
 class _Planner:
-    """A plan that grows by more and more boxes."""
+    """A plan under construction, to which boxes are added."""
 
     def __init__(
         self, base: LoadPlan, block_bytes: Sequence[int], codecs: Mapping[str, Codec]
@@ -133,7 +133,7 @@ class _Planner:
         self.moves = list(base.moves)
         self.scatters: list[Scatter] = []
         self.chunks: list[EncodedChunk] = []
-        self.slab = -1  # the buffer that small boxes share now
+        self.slab = -1  # the buffer that small boxes share at present
         self.templates: dict[Hashable, tuple[Template, tuple[_Origin, ...]]] = {}
 
     def plan(self, placements: Sequence[Placement]) -> LoadPlan:
@@ -146,7 +146,8 @@ class _Planner:
             tuple(self.chunks),
         )
 
-    def place(self, length: int) -> Placement:
+    def allocate(self, length: int) -> Placement:
+        """Return a place for a box of `length` bytes: in a buffer of its own, or in the slab."""
         if length >= OWN_BUFFER_BYTES:
             self.buffers.append(length)
             return len(self.buffers) - 1, 0, length
@@ -159,40 +160,40 @@ class _Planner:
         self.buffers[self.slab] = position + length
         return self.slab, position, length
 
-    def add(self, wants: Sequence[BoxRequest]) -> list[list[Placement]]:
-        """Plan the reading of more boxes; of each want, where its boxes will lie.
+    def add(self, requests: Sequence[BoxRequest]) -> list[list[Placement]]:
+        """Plan the reading of more boxes; return the placements of the boxes of each request.
 
-        They lie in the order of their bytes in the files: neighbours there, which may be shards
-        of several leaves for one device, come in by one move where their lengths are multiples
-        of ALIGNMENT.
+        In memory they are in the order of their bytes in the files. Neighbours there, which may
+        be shards of several leaves for one device, are read by one move if their lengths are
+        multiples of ALIGNMENT.
         """
-        found = [self.template_of(want) for want in wants]
-        order: list[tuple[int, int, int, int, int]] = []  # source, offset, want, box, length
-        for number, (want, (_, origins)) in enumerate(zip(wants, found, strict=True)):
-            pieces = _pieces(want.leaf)
+        templates = [self.template_of(request) for request in requests]
+        order: list[tuple[int, int, int, int, int]] = []  # source, offset, request, box, length
+        for number, (request, (_, origins)) in enumerate(zip(requests, templates, strict=True)):
+            pieces = _pieces(request.leaf)
             for box, (piece, offset, length) in enumerate(origins):
                 source, start = (pieces[piece].source, pieces[piece].offset) if pieces else (0, 0)
                 order.append((source, start + offset, number, box, length))
         order.sort()
-        places: list[list[Placement]] = [[(0, 0, 0)] * len(want.boxes) for want in wants]
+        placements: list[list[Placement]] = [[(0, 0, 0)] * len(each.boxes) for each in requests]
         for _, _, number, box, length in order:
-            places[number][box] = self.place(length)
-        for want, (template, _), its_places in zip(wants, found, places, strict=True):
-            self.follow(template, _pieces(want.leaf), its_places)
-        return places
+            placements[number][box] = self.allocate(length)
+        for request, (template, _), placed in zip(requests, templates, placements, strict=True):
+            self.apply(template, _pieces(request.leaf), placed)
+        return placements
 
-    def template_of(self, want: BoxRequest) -> tuple[Template, tuple[_Origin, ...]]:
-        """How the pieces of a leaf make up its boxes, and where the bytes of those begin."""
-        leaf, boxes = want
+    def template_of(self, request: BoxRequest) -> tuple[Template, tuple[_Origin, ...]]:
+        """Return the template for the boxes of a leaf, and the first stored byte of each box."""
+        leaf, boxes = request
         storage = leaf.storage
         if isinstance(storage, Inline):
             raise TypeError(f"{_name(leaf)} is stored inline: there is nothing to read")
         blocks = tuple([self.block_bytes[piece.source] for piece in storage.pieces])
-        key = (*_how(leaf, storage), boxes, blocks)
-        known = self.templates.get(key)
-        if known is None or isinstance(storage, Encoded):  # whose pieces differ in length
-            check_pieces(leaf, name=_name(leaf))  # before memory is taken for them
-        if known is None:
+        key = (*_layout_key(leaf, storage), boxes, blocks)
+        entry = self.templates.get(key)
+        if entry is None or isinstance(storage, Encoded):  # its chunks differ in length
+            check_pieces(leaf, name=_name(leaf))  # before memory is allocated for them
+        if entry is None:
             template = make_template(
                 leaf,
                 boxes,
@@ -201,37 +202,37 @@ class _Planner:
                 price_bytes=RANGE_PRICE_BYTES,
                 codecs=self.codecs,
             )
-            known = self.templates[key] = template, _origins(template, leaf, boxes)
-        return known
+            entry = self.templates[key] = template, _origins(template, leaf, boxes)
+        return entry
 
-    def follow(
-        self, template: Template, pieces: Sequence[Piece], places: Sequence[Placement]
+    def apply(
+        self, template: Template, pieces: Sequence[Piece], placements: Sequence[Placement]
     ) -> None:
-        """Plan what a template says for the pieces and boxes that it numbers."""
+        """Add the moves, scatters and chunks of a template for these pieces and placements."""
         first = len(self.scatters)
         add = self.moves.append
         for number, offset, length, buffer, position in template.moves:
             _, source, origin, _ = pieces[number]
-            if buffer < 0:
+            if buffer < 0:  # a scatter of the template: `first` of the plan come before it
                 buffer -= first
             else:
-                buffer, begin, _ = places[buffer]
+                buffer, begin, _ = placements[buffer]
                 position += begin
             add(Move(source, origin + offset, length, buffer, position))
-        for spread in template.scatters:
-            self.scatters.append(_moved(spread, places))
+        for scatter in template.scatters:
+            self.scatters.append(_place(scatter, placements))
         for chunk in template.chunks:
             _, source, origin, length = pieces[chunk.source]
-            spread = _moved(chunk.scatter, places)
+            scatter = _place(chunk.scatter, placements)
             self.chunks.append(
-                EncodedChunk(source, origin, length, chunk.codec, chunk.dtype, spread)
+                EncodedChunk(source, origin, length, chunk.codec, chunk.dtype, scatter)
             )
 
 
 def _origins(template: Template, leaf: Leaf, boxes: Sequence[Box]) -> tuple[_Origin, ...]:
-    """Where the bytes of boxes begin.
+    """Return the first stored byte of each box.
 
-    A box that takes its bytes from a spread, or is empty, goes with the first piece.
+    A box that is empty, or that takes its bytes from a scatter, counts to the first piece.
     """
     firsts = dict.fromkeys(range(len(boxes)), (0, 0))
     for piece, offset, _, box, _ in reversed(template.moves):
@@ -246,21 +247,22 @@ def _pieces(leaf: Leaf) -> Sequence[Piece]:
     return leaf.storage.pieces
 
 
-def _how(leaf: Leaf, storage: Pieces | Encoded) -> tuple[Hashable, ...]:
-    """All that decides how the parts of a leaf go together."""
+def _layout_key(leaf: Leaf, storage: Pieces | Encoded) -> tuple[Hashable, ...]:
+    """Return all that decides how the pieces of a leaf make up boxes of it."""
     if isinstance(storage, Encoded):
-        places: Hashable = tuple([piece.where for piece in storage.pieces])
-        return leaf.shape, leaf.dtype, places, storage.chunk_shape, storage.codec
-    places = tuple([(piece.where, piece.length) for piece in storage.pieces])
-    return leaf.shape, leaf.dtype, places, storage.encoding
+        parts: Hashable = tuple([piece.where for piece in storage.pieces])
+        return leaf.shape, leaf.dtype, parts, storage.chunk_shape, storage.codec
+    parts = tuple([(piece.where, piece.length) for piece in storage.pieces])
+    return leaf.shape, leaf.dtype, parts, storage.encoding
 
 
-def _moved(spread: Scatter, places: Sequence[Placement]) -> Scatter:
+def _place(scatter: Scatter, placements: Sequence[Placement]) -> Scatter:
+    """Return a scatter of a template with the buffers of the plan in place of box numbers."""
     parts = []
-    for box, number, position, steps in spread.parts:
-        buffer, begin, _ = places[number]
+    for box, number, position, steps in scatter.parts:
+        buffer, begin, _ = placements[number]
         parts.append(BoxDestination(box, buffer, begin + position, steps))
-    return Scatter(spread.shape, spread.item_bytes, tuple(parts))
+    return Scatter(scatter.shape, scatter.item_bytes, tuple(parts))
 
 
 def _name(leaf: Leaf) -> str:

@@ -1,4 +1,4 @@
-"""Load plans: which bytes of which source go where. Pure."""
+"""Load plans: the byte ranges to read from sources, and the buffers they go to. Pure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import NamedTuple, TypeAlias
 from cordwood.index import Leaf, Piece, Pieces
 from cordwood.plan.scatter import EncodedChunk, Scatter
 
-ALIGNMENT = 64  # what jax.device_put asks of memory that it is to alias
-OWN_BUFFER_BYTES = 4 << 20  # a leaf of this size has an allocation of its own: dropping it frees it
-SLAB_BYTES = 16 << 20  # smaller ones share allocations of at most this
-GAP_BYTES = 4096  # a gap between two leaves that is cheaper to read than to skip
+ALIGNMENT = 64  # jax.device_put aliases only memory that is aligned so
+OWN_BUFFER_BYTES = 4 << 20  # a leaf of at least this size has its own buffer: dropping it frees it
+SLAB_BYTES = 16 << 20  # smaller leaves share buffers of at most this size
+GAP_BYTES = 4096  # a gap of at most this size between two leaves is cheaper to read than to skip
 
 
 class Move(NamedTuple):
-    """Bytes [offset, offset + length) of a source go to a buffer, from `position` on.
+    """A copy of bytes [offset, offset + length) of a source to a buffer, from `position` on.
 
-    A buffer below 0 is none: the bytes are those of spread `~buffer`, from `position` on.
+    A buffer below 0 stands for a scatter (see `scatter_buffer`): the bytes are those of its
+    stored array, from `position` on.
     """
 
     source: int
@@ -28,47 +29,52 @@ class Move(NamedTuple):
     position: int
 
 
-# Where a wanted leaf, or box of one, lies once the moves are done: buffer, position (a multiple
-# of ALIGNMENT), length. A bare tuple, which takes a fifth of the time of a named one.
+def scatter_buffer(number: int) -> int:
+    """Return the negative buffer number that stands for scatter `number`; its own inverse."""
+    return ~number
+
+
+# The place of a requested leaf or box once the moves are done: buffer, position (a multiple of
+# ALIGNMENT), length. A bare tuple, which takes a fifth of the time of a named one.
 Placement: TypeAlias = tuple[int, int, int]
 
 
 class LoadPlan(NamedTuple):
-    """Buffers to allocate, moves to make (sorted by source and offset), and what results."""
+    """Buffers to allocate, moves to make (sorted by source and offset), and where leaves lie."""
 
     buffers: tuple[int, ...]  # sizes in bytes
     moves: tuple[Move, ...]
-    placements: tuple[Placement, ...]  # one for each wanted leaf or box, in the order asked
-    scatters: tuple[Scatter, ...] = ()  # what moves to no buffer stand for
+    placements: tuple[Placement, ...]  # one for each requested leaf or box, in their order
+    scatters: tuple[Scatter, ...] = ()  # the targets of moves with a buffer below 0
     chunks: tuple[EncodedChunk, ...] = ()
 
 
 def plan_load(leaves: Sequence[Leaf]) -> LoadPlan:
-    """Plan the reading of whole leaves that are stored as pieces; as `plan_pieces`."""
+    """Plan the reading of whole leaves that are stored as raw pieces."""
     return plan_pieces(_pieces(leaves))
 
 
 def plan_pieces(pieces: Sequence[Sequence[Piece]]) -> LoadPlan:
-    """Plan the reading of what is stored in so many pieces, one after another.
+    """Plan the reading of items that are each stored as one or more pieces.
 
-    What takes OWN_BYTES or more gets a buffer of its own; the rest shares slabs, in the order in
-    which it lies in the files, so that neighbours come in by one move.
+    An item of OWN_BUFFER_BYTES or more gets its own buffer. Smaller ones share buffers (slabs),
+    in the order of their bytes in the files, so that neighbours are read by one move.
     """
     buffers: list[int] = []
     moves: list[Move] = []
     placements: list[Placement] = [(0, 0, 0)] * len(pieces)
-    slab = -1  # the buffer that small leaves share now
-    end = 0  # how much of it is taken
-    # The move that ends there and may yet grow: its source, where it starts and stops, and what
-    # to add to an offset for the position in the slab.
+    slab = -1  # the buffer that small items share now
+    end = 0  # the used size of it
+    # The last move, which may still grow: its source, its start and stop in the source, and the
+    # number to add to an offset for the position in the slab.
     source, start, stop, shift = -1, 0, 0, 0
     for i in _file_order(pieces):
         parts = pieces[i]
         if len(parts) == 1:
-            _, its_source, offset, length = parts[0]
+            _, part_source, offset, length = parts[0]
             position = offset + shift
             if (
-                its_source == source
+                part_source == source
                 and 0 <= offset - stop <= GAP_BYTES
                 and not position % ALIGNMENT
                 and length < OWN_BUFFER_BYTES
@@ -96,8 +102,8 @@ def plan_pieces(pieces: Sequence[Sequence[Piece]]) -> LoadPlan:
             slab, position = len(buffers) - 1, 0
         moves += _moves(parts, slab, position)
         if length:
-            source, start, size, _, place = moves.pop()
-            stop, shift = start + size, place - start
+            source, start, size, _, last_position = moves.pop()
+            stop, shift = start + size, last_position - start
         end = position + length
         placements[i] = (slab, position, length)
     if source >= 0:
@@ -112,16 +118,16 @@ def _pieces(leaves: Sequence[Leaf]) -> list[tuple[Piece, ...]]:
     storages = list(map(itemgetter(4), leaves))
     if set(map(type, storages)) - {Pieces}:
         other = next(leaf for leaf in leaves if type(leaf.storage) is not Pieces)
-        raise TypeError(f"{other.key_path} is not stored as raw pieces: there is nothing to move")
+        raise TypeError(f"{other.key_path} is not stored as raw pieces: there is nothing to read")
     return list(map(itemgetter(0), storages))
 
 
 def _file_order(pieces: Sequence[Sequence[Piece]]) -> Sequence[int]:
-    """The positions of all, sorted by where their first pieces lie."""
-    places = [parts[0][1:3] if parts else (0, 0) for parts in pieces]
-    if all(map(le, places, places[1:])):
+    """Return the positions of all items, sorted by source and offset of their first pieces."""
+    starts = [parts[0][1:3] if parts else (0, 0) for parts in pieces]
+    if all(map(le, starts, starts[1:])):
         return range(len(pieces))
-    return sorted(range(len(pieces)), key=places.__getitem__)
+    return sorted(range(len(pieces)), key=starts.__getitem__)
 
 
 def _moves(parts: Sequence[Piece], buffer: int, position: int) -> list[Move]:

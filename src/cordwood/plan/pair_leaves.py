@@ -1,4 +1,4 @@
-"""The leaves of two trees side by side, whatever their formats made of the names. Pure."""
+"""Pairs of leaves of two trees, even if their formats changed the names. Pure."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Pairs(NamedTuple):
 
 
 def comparison_name(path: KeyPath, naming: Naming, other: Naming) -> Hashable:
-    """What a leaf is called where it is compared with those of a tree of other naming.
+    """Return the name of a leaf for comparison with the leaves of a tree of another naming.
 
-    Keys are strings where one side has made strings of them, and joined where one side has
-    joined them; so names that differ for one side may be one for both.
+    Keys become strings if one side has turned them into strings, and are joined if one side has
+    joined them. So names that differ on one side may be equal in the comparison.
     """
     if naming == other == "exact":
         return path
@@ -37,14 +37,14 @@ def comparison_name(path: KeyPath, naming: Naming, other: Naming) -> Hashable:
 def pair_leaves(
     paths: Sequence[KeyPath], naming: Naming, others: Sequence[KeyPath], other_naming: Naming
 ) -> Pairs:
-    """The leaves of two trees by their names; of several with one name the last counts."""
-    there = {comparison_name(path, other_naming, naming): i for i, path in enumerate(others)}
+    """Pair the leaves of two trees by name; if several have one name, the last one counts."""
+    unpaired = {comparison_name(path, other_naming, naming): i for i, path in enumerate(others)}
     both = []
-    only = []
+    first_only = []
     for i, path in enumerate(paths):
-        found = there.pop(comparison_name(path, naming, other_naming), None)
-        if found is None:
-            only.append(i)
+        other = unpaired.pop(comparison_name(path, naming, other_naming), None)
+        if other is None:
+            first_only.append(i)
         else:
-            both.append((i, found))
-    return Pairs(tuple(both), tuple(only), tuple(there.values()))
+            both.append((i, other))
+    return Pairs(tuple(both), tuple(first_only), tuple(unpaired.values()))

@@ -1,11 +1,11 @@
-"""Patterns over key paths, as shells have them over files. Pure.
+"""Patterns over key paths, like the file name patterns of shells. Pure.
 
-params/**           every leaf under params; so does params alone: a pattern that matches a
-                    container takes all that is in it
-layers/*/bias       `*` is any part of one key
-**/kernel           `**` is any number of keys
-layers/[0-3]/**     one character of a set; [!0-3] one that is not
-!opt_state/**       leaves that the other patterns would take, and this one does not want
+params/**           every leaf under params; `params` alone does the same: a pattern that matches
+                    a container selects all that is in it
+layers/*/bias       `*` stands for any part of one key
+**/kernel           `**` stands for any number of keys
+layers/[0-3]/**     one character of a set; [!0-3] one character that is not in it
+!opt_state/**       excludes leaves that the other patterns select
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ Select: TypeAlias = str | Sequence[str]
 _QUOTED_POSITION = re.compile(r"(?<![^/])'([0-9]+)'(?![^/])")
 _WILD = re.compile(r"[*?\[]")
 _SHOWN = 3
-_NONE_MEANS = {"select": "None selects everything", "transpose": "None transposes nothing"}
+_NONE_HINT = {"select": "None selects everything", "transpose": "None transposes nothing"}
 
 
 def path_name(path: KeyPath, naming: Naming) -> str:
-    """The string form of a key path that patterns are held against.
+    """Return the string form of a key path that patterns are matched against.
 
-    Where the format has made strings of all keys, '0' is written 0, as the path was before; where
-    it has joined them by '/', they are keys again.
+    If the format has turned all keys into strings, '0' is written 0, as in the original path. If
+    it has joined the keys by '/', they are separate keys again.
     """
     return pattern_name(format_path(split_keys(path, naming)), naming)
 
 
 def split_keys(path: KeyPath, naming: Naming) -> KeyPath:
-    """The keys of a path, with those taken apart that the format has joined by '/'."""
+    """Return the keys of a path; keys that the format has joined by '/' are split."""
     if naming != "slashed":
         return path
     keys: list[Key] = []
@@ -47,13 +47,15 @@ def split_keys(path: KeyPath, naming: Naming) -> KeyPath:
 
 
 def pattern_name(pattern: str, naming: Naming) -> str:
-    """A pattern as it is held against `path_name`."""
+    """Return a pattern in the form that is matched against `path_name`."""
     return pattern if naming == "exact" else _QUOTED_POSITION.sub(r"\1", pattern)
 
 
 def pattern_regex(pattern: str, *, capture: bool) -> str:
-    """A regular expression for the paths that a pattern matches; with `capture`, a group for
-    each `*` and `**`."""
+    """Return a regular expression for the paths that a pattern matches.
+
+    With `capture` it has a group for each `*` and `**`.
+    """
     if pattern in ("", "**"):
         return "(.*)" if pattern and capture else ".*" if pattern else ""
     parts = pattern.split("/")
@@ -110,17 +112,18 @@ def _compiled(pattern: str, option: str) -> re.Pattern[str]:
 def match_patterns(
     names: Sequence[str], select: Select, *, naming: Naming, where: str, option: str = "select"
 ) -> list[bool]:
-    """Of each name whether the patterns take it.
+    """Return, for each name, True if the patterns select it.
 
     Args:
-        names: as `path_name` gives them.
-        select: a pattern or several; where all begin with '!', they take away from everything.
-        naming: the index's.
-        where: what holds the names, for the error.
-        option: whose patterns they are, for the error.
+        names: the names of leaves, as `path_name` returns them.
+        select: a pattern or several; if all begin with '!', they exclude from all leaves.
+        naming: the naming of the index.
+        where: the checkpoint's name for errors.
+        option: the name of the argument that holds the patterns, for errors.
 
     Raises:
-        MismatchError: a pattern matches nothing; suggests the nearest, and names them all.
+        MismatchError: a pattern matches nothing; the message names all such patterns, and the
+            nearest name for each.
     """
     if not isinstance(select, Iterable):
         raise TypeError(f"{option}: expected a pattern or several, found {select!r}")
@@ -128,10 +131,11 @@ def match_patterns(
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise TypeError(f"{option}: expected patterns that are str, found {pattern!r}")
-    wanted = [each for each in patterns if not each.startswith("!")]
-    taken = [not wanted] * len(names)
+    including = [each for each in patterns if not each.startswith("!")]
+    excluding = [each for each in patterns if each.startswith("!")]
+    selected = [not including] * len(names)
     problems = []
-    for pattern in [*wanted, *[each for each in patterns if each.startswith("!")]]:
+    for pattern in [*including, *excluding]:
         keep = not pattern.startswith("!")
         plain = pattern_name(pattern.removeprefix("!"), naming)
         match = _compiled(plain, option).fullmatch
@@ -140,16 +144,16 @@ def match_patterns(
             sign = "" if keep else "!"
             problems.append(f"  {pattern!r}{explain_unmatched(plain, names, sign=sign)}")
         for i in hits:
-            taken[i] = keep
+            selected[i] = keep
     if not patterns:
-        raise ValueError(f"{option}: there is no pattern; {_NONE_MEANS[option]}")
+        raise ValueError(f"{option}: there is no pattern; {_NONE_HINT[option]}")
     if problems:
         raise MismatchError(f"{option} matches no leaf of {where}:\n" + "\n".join(problems))
-    return taken
+    return selected
 
 
 def explain_unmatched(pattern: str, names: Sequence[str], *, sign: str = "") -> str:
-    """Return the end of a message on a pattern that matches no name: what is there instead."""
+    """Return the end of a message on a pattern that matches no name: names that it may mean."""
     dotted = pattern.replace("**", "*").replace("/", ".")
     for separator, other in ((".", dotted), ("/", pattern.replace(".", "/"))):
         if other != pattern and any(map(_compiled(other, "").fullmatch, names)):
@@ -168,7 +172,7 @@ def explain_unmatched(pattern: str, names: Sequence[str], *, sign: str = "") -> 
 
 
 def _literal_head(pattern: str) -> tuple[str, str]:
-    """The keys of a pattern up to the first that has a wildcard, and the rest."""
+    """Split a pattern at the first key that has a wildcard."""
     parts = pattern.split("/")
     stop = next((i for i, part in enumerate(parts) if _WILD.search(part)), len(parts))
     rest = "/".join(parts[stop:])

@@ -1,9 +1,9 @@
-"""Other key paths for what is stored: leaves and containers under new names. Pure.
+"""New key paths for stored leaves and containers. Pure.
 
 {"encoder": "backbone"}                         a leaf, or a container with all that is in it
-{"params": ""}, {"": "params"}                  out of a container; everything into one
-{"layers/*/attn": "blocks/*/attention"}         each `*` (part of a key) and `**` (any number
-{"model.layers.*.weight": "layers/*/kernel"}    of keys) stands for what it stood for before
+{"params": ""}, {"": "params"}                  move out of a container; move everything into one
+{"layers/*/attn": "blocks/*/attention"}         each `*` (part of a key) and `**` (any number of
+{"model.layers.*.weight": "layers/*/kernel"}    keys) stands for the same text on both sides
 """
 
 from __future__ import annotations
@@ -36,29 +36,30 @@ class _Rule(NamedTuple):
 def rename_key_paths(
     paths: Sequence[KeyPath], rename: Mapping[str, str], *, naming: Naming, where: str
 ) -> list[KeyPath]:
-    """The paths under their new names; the first rule that matches one counts.
+    """Return the new key paths; for each path the first matching rule counts.
 
-    The keys of a path behind what a rule matches stay as they are.
+    The keys of a path after the part that a rule matches stay unchanged.
 
     Raises:
-        ValueError: a rule has a wildcard too many or too few, or makes no key path.
-        MismatchError: a rule matches nothing; suggests the nearest, and names them all.
+        ValueError: the wildcards of a rule differ on its two sides, or it makes no valid path.
+        MismatchError: a rule matches nothing; the message names all such rules, and the nearest
+            name for each.
     """
     if not isinstance(rename, Mapping):
         raise TypeError(f"rename: expected a dict of old and new key paths, found {rename!r:.80}")
     rules = [_rule(pattern, target, naming) for pattern, target in rename.items()]
     used: set[str] = set()
-    found = []
+    new_paths = []
     for path in paths:
         name = path_name(path, naming)
         for rule in rules:
             match = rule.match(name)
             if match is not None:
                 used.add(rule.pattern)
-                found.append(_new_path(rule, match, split_keys(path, naming), naming))
+                new_paths.append(_new_path(rule, match, split_keys(path, naming), naming))
                 break
         else:
-            found.append(path)
+            new_paths.append(path)
     names = [path_name(path, naming) for path in paths] if len(used) < len(rules) else []
     problems = [
         f"  {rule.pattern!r}{_unused(rule, names, naming)}"
@@ -67,7 +68,7 @@ def rename_key_paths(
     ]
     if problems:
         raise MismatchError(f"rename matches no leaf of {where}:\n" + "\n".join(problems))
-    return found
+    return new_paths
 
 
 def _rule(pattern: str, target: str, naming: Naming) -> _Rule:
@@ -101,7 +102,7 @@ def _new_path(rule: _Rule, match: re.Match[str], path: KeyPath, naming: Naming) 
         keys = parse_path(re.sub("/{2,}", "/", head).strip("/"))
     except ValueError as e:
         raise ValueError(f"rename: {rule.pattern!r} makes {head!r}: {e}") from e
-    if naming == "strings":  # where every key is one
+    if naming == "strings":  # then every key is a string
         keys = tuple(str(key) if isinstance(key, int) else key for key in keys)
     return (*keys, *kept)
 

@@ -1,4 +1,4 @@
-"""What of a stored array goes where, by strided copies out of bytes that were read. Pure."""
+"""Scatters: strided copies of boxes of a stored array, out of the bytes read, to buffers. Pure."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from cordwood.sharding.boxes import intersect, shape_of
 
 
 class BoxDestination(NamedTuple):
-    """A box of a stored array, and where it goes."""
+    """A box of a stored array, and the place in a buffer to copy it to."""
 
     box: Box
     buffer: int
     position: int  # in bytes, of the box's first element
-    steps: tuple[int, ...]  # in bytes, from one index to the next along each axis
+    steps: tuple[int, ...]  # the strides in the buffer, in bytes
 
 
 class Scatter(NamedTuple):
-    """A stored array, in C order, of which several boxes are wanted."""
+    """A stored array, in C order, and the boxes of it to copy to buffers."""
 
     shape: tuple[int, ...]
     item_bytes: int
@@ -28,17 +28,17 @@ class Scatter(NamedTuple):
 
 
 class Codec(NamedTuple):
-    """What was done to the elements of a chunk."""
+    """The encoding of a chunk's elements."""
 
     compressor: str | None  # "zstd", "gzip", "zlib", "deflate", "bz2", "blosc"
     order: Literal["C", "F"] = "C"
-    swapped: bool = False  # they are big-endian
-    skip_bytes: int = 0  # before the elements, once decompressed
-    crc32: int | None = None  # of all that it decompresses to
+    swapped: bool = False  # the elements are big-endian
+    skip_bytes: int = 0  # in front of the elements, once decompressed
+    crc32: int | None = None  # of all decompressed bytes
 
 
 class EncodedChunk(NamedTuple):
-    """A range of a source that has to be decoded: it becomes the whole array of a spread."""
+    """A range of a source to decode; the result is the whole array of `scatter`."""
 
     source: int
     offset: int
@@ -49,29 +49,30 @@ class EncodedChunk(NamedTuple):
 
 
 class StridedCopy(NamedTuple):
-    """One strided copy, of items of some bytes."""
+    """One strided copy of items of `item_bytes` each."""
 
     item_bytes: int
     shape: tuple[int, ...]
-    position: int  # where it begins in the bytes that were read
+    position: int  # of the first item, in the bytes that were read
     steps: tuple[int, ...]
     buffer: int
     target_position: int
     target_steps: tuple[int, ...]
 
 
-def strided_copies(spread: Scatter, start: int, stop: int) -> Iterator[StridedCopy]:
-    """What to do with bytes start to stop of a stored array, which may cut elements in two.
+def strided_copies(scatter: Scatter, start: int, stop: int) -> Iterator[StridedCopy]:
+    """Yield the copies to make from bytes start to stop of a stored array.
 
-    No copy has more axes than the array (numpy has at most 64): one for the bytes of an element
-    is added where others, of a single index, are left out.
+    The range may begin or end within an element. No copy has more axes than the array (numpy has
+    at most 64): an axis for the bytes of an element is added only where axes of a single index
+    are left out.
     """
-    item = spread.item_bytes
-    steps = (*byte_strides(spread.shape, item), 1)
-    for cell in flat_boxes((*spread.shape, item), start, stop):
+    item = scatter.item_bytes
+    steps = (*byte_strides(scatter.shape, item), 1)
+    for cell in flat_boxes((*scatter.shape, item), start, stop):
         whole_items = cell.start[-1] == 0 and cell.stop[-1] == item
         elements = Box(cell.start[:-1], cell.stop[:-1])
-        for part in spread.parts:
+        for part in scatter.parts:
             common = intersect(elements, part.box)
             if common is None:
                 continue

@@ -1,4 +1,4 @@
-"""A part of an index, under other names: what `select`, `rename` and `transpose` ask for. Pure."""
+"""Selection of leaves with new names and axes: `select`, `rename` and `transpose`. Pure."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class SelectedLeaves(NamedTuple):
     """Some leaves of an index, as an index of their own."""
 
     stored: Index
-    numbers: tuple[int, ...]  # of its leaves, in the index that they are from
-    left_out: frozenset[KeyPath] = frozenset()  # what was not selected, under its new names
-    axes: Mapping[int, Axes] = {}  # of transposed leaves of `stored`, by position
+    numbers: tuple[int, ...]  # the positions of its leaves in the original index
+    left_out: frozenset[KeyPath] = frozenset()  # the new paths of leaves that are not selected
+    axes: Mapping[int, Axes] = {}  # of transposed leaves, by position in `stored`
 
 
 class _Item(NamedTuple):
-    """What a structure ends in: a leaf, or a container with nothing in it."""
+    """A leaf or an empty container: one end of a structure."""
 
     path: KeyPath
-    above: tuple[Node, ...]  # the containers that it is in, the outermost first
+    above: tuple[Node, ...]  # the containers around it, the outermost first
     node: Node
-    number: int  # of the leaf; -1
+    number: int  # of the leaf; -1 for an empty container
 
 
 def select_leaves(
@@ -40,32 +40,32 @@ def select_leaves(
     transpose: Transpose | None = None,
     where: str,
 ) -> SelectedLeaves:
-    """Return the leaves that are wanted, under the names and with the shapes they are wanted by.
+    """Return the selected leaves of an index, with new names and transposed shapes.
 
-    A list or tuple that loses an element becomes a dict of those left by position, whose type
-    name says what it was; its leaves keep their key paths.
+    A list or tuple that loses an element becomes a dict of the remaining elements by position;
+    the type name of the dict says "list" or "tuple". Its leaves keep their key paths.
 
     Args:
-        index: what is stored.
-        select: patterns over its key paths (`plan.patterns`); None: everything.
-        rename: other names (`plan.renaming`); None: those it has.
-        transpose: patterns over the other names (`plan.transposing`); None: as they are stored.
-        where: what is called so in errors.
+        index: the index of the checkpoint.
+        select: patterns over its key paths (`plan.path_patterns`); None: everything.
+        rename: rules for new key paths (`plan.rename_paths`); None: keep the paths.
+        transpose: patterns over the new paths (`plan.transpose_leaves`); None: no transposition.
+        where: the checkpoint's name for errors.
 
     Raises:
-        MismatchError: a pattern or a rule matches nothing, or two leaves get one name, or
-            something cannot be transposed so.
+        MismatchError: a pattern or a rule matches nothing, or two leaves get the same path, or
+            a leaf cannot be transposed as requested.
     """
-    part = SelectedLeaves(index, tuple(range(len(index.leaves))))
+    selection = SelectedLeaves(index, tuple(range(len(index.leaves))))
     if select is not None or rename:
-        part = _renamed_part(index, select=select, rename=rename, where=where)
+        selection = _select_and_rename(index, select=select, rename=rename, where=where)
     if transpose is None:
-        return part
-    stored, axes = transpose_index(part.stored, transpose, where=where)
-    return part._replace(stored=stored, axes=axes)
+        return selection
+    stored, axes = transpose_index(selection.stored, transpose, where=where)
+    return selection._replace(stored=stored, axes=axes)
 
 
-def _renamed_part(
+def _select_and_rename(
     index: Index, *, select: Select | None, rename: Mapping[str, str] | None, where: str
 ) -> SelectedLeaves:
     items = _items(index)
@@ -132,47 +132,50 @@ def _shown(path: KeyPath) -> str:
     return format_path(path) or "the root"
 
 
-class _Place:
-    """A container on the way to the items of a new structure."""
+class _Container:
+    """A container of a new structure, under construction."""
 
     __slots__ = ("children", "sources")
 
     def __init__(self) -> None:
-        self.children: dict[Key, _Place | int] = {}
-        self.sources: dict[int, Node] = {}  # the containers that it was, by identity
+        self.children: dict[Key, _Container | int] = {}
+        self.sources: dict[int, Node] = {}  # the original containers of its items, by identity
 
 
 def _structure(
     items: Sequence[_Item], named: Sequence[KeyPath]
 ) -> tuple[Structure, tuple[int, ...]]:
-    """A structure that ends in the items under their names, and the numbers of those that are
-    leaves, in its order."""
+    """Return a structure that holds the items under their new paths.
+
+    Returns:
+        The structure; the positions in `items` of its leaves, in its order.
+    """
     if not items:
         return (Node("dict"),), ()
     if not named[0]:
         return (items[0].node,), (0,) if items[0].number >= 0 else ()
-    root = _Place()
+    root = _Container()
     for n, (item, path) in enumerate(zip(items, named, strict=True)):
-        place = root
+        container = root
         old = item.path if len(item.path) == len(item.above) else path
         front = _common(old, path)
         back = _common(old[::-1], path[::-1])
         for depth, key in enumerate(path):
             if depth <= front and depth < len(item.above):
                 source = item.above[depth]
-                place.sources.setdefault(id(source), source)
+                container.sources.setdefault(id(source), source)
             elif len(path) - depth <= back and len(path) - depth <= len(item.above):
                 source = item.above[depth - len(path)]
-                place.sources.setdefault(id(source), source)
+                container.sources.setdefault(id(source), source)
             if depth == len(path) - 1:
-                place.children[key] = n
+                container.children[key] = n
             else:
-                inner = place.children.setdefault(key, _Place())
-                assert isinstance(inner, _Place)
-                place = inner
+                inner = container.children.setdefault(key, _Container())
+                assert isinstance(inner, _Container)
+                container = inner
     nodes: list[Node] = []
     order: list[int] = []
-    stack: list[_Place | int] = [root]
+    stack: list[_Container | int] = [root]
     while stack:
         top = stack.pop()
         if isinstance(top, int):
@@ -180,14 +183,14 @@ def _structure(
             if items[top].number >= 0:
                 order.append(top)
             continue
-        node, keys = _container(top)
+        node, keys = _node_of(top)
         nodes.append(node)
         stack.extend(top.children[key] for key in reversed(keys))
     return tuple(nodes), tuple(order)
 
 
 def _common(one: KeyPath, other: KeyPath) -> int:
-    """How many keys two paths begin with together."""
+    """Return the number of leading keys that two paths share."""
     count = 0
     for a, b in zip(one, other, strict=False):
         if a != b or type(a) is not type(b):
@@ -196,22 +199,22 @@ def _common(one: KeyPath, other: KeyPath) -> int:
     return count
 
 
-def _container(place: _Place) -> tuple[Node, list[Key]]:
-    """What a container becomes, and its keys in order."""
-    keys = list(place.children)
-    sources = list(place.sources.values())
+def _node_of(container: _Container) -> tuple[Node, list[Key]]:
+    """Return the node that a new container becomes, and its keys in order."""
+    keys = list(container.children)
+    sources = list(container.sources.values())
     kinds = {source.kind for source in sources}
     if all(type(key) is int for key in keys):
         keys.sort(key=_position)
         whole = all(source.size == len(keys) for source in sources)
         if whole and keys == list(range(len(keys))) and kinds in (set(), {"list"}, {"tuple"}):
             return Node("tuple" if "tuple" in kinds else "list", len(keys)), keys
-    own: tuple[Any, ...] = tuple(DictKey(key) if type(key) is int else key for key in keys)
+    node_keys: tuple[Any, ...] = tuple(DictKey(key) if type(key) is int else key for key in keys)
     (source,) = sources if len(sources) == 1 else [Node("dict")]
-    if source.keys == own:
+    if source.keys == node_keys:
         return source, keys
     was = source.kind if source.kind in ("list", "tuple") else ""
-    return Node("dict", len(own), own, was), keys
+    return Node("dict", len(node_keys), node_keys, was), keys
 
 
 def _position(key: Key) -> int:

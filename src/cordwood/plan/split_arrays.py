@@ -1,4 +1,4 @@
-"""Arrays in parts of a few MiB, each a range of its elements in C order. Pure."""
+"""Division of arrays into parts of a few MiB, each contiguous in C order. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cordwood.sharding.boxes import shape_of, whole_box
 def split_array(
     shape: Sequence[int], *, item_bytes: int, limit_bytes: int, rows: int = 1
 ) -> Iterator[Box]:
-    """Boxes that make up an array, in C order, each an unbroken range of it.
+    """Yield boxes that make up an array, in C order, each contiguous in it.
 
     Args:
-        shape: of the array.
-        item_bytes: of an element.
-        limit_bytes: of a box, where one element, or `rows` of the first axis, take no more.
-        rows: cut the first axis at multiples of this, where it is cut: chunks are stored so.
+        shape: the shape of the array.
+        item_bytes: the size of an element.
+        limit_bytes: the limit for a box, if one element, or `rows` of the first axis, fit in it.
+        rows: the first axis is cut only at multiples of this, for arrays stored as chunks.
 
     >>> [box.start for box in cut((4, 3), item_bytes=1, limit_bytes=6)]
     [(0, 0), (2, 0)]
@@ -52,7 +52,7 @@ def split_array(
 
 
 def element_range(box: Box, shape: Sequence[int]) -> tuple[int, int]:
-    """Which elements of an array of that shape, in C order, an unbroken box is: start and stop."""
+    """Return start and stop of a contiguous box among the elements of an array in C order."""
     start = 0
     for low, size in zip(box.start, shape, strict=True):
         start = start * size + low

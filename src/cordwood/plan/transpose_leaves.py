@@ -1,6 +1,6 @@
-"""Leaves that are loaded with their axes in another order: which ones, and in which order. Pure.
+"""Transposition at loading: the leaves, and the order of their axes. Pure.
 
-["**/kernel"]                    matrices come back with their two axes swapped
+["**/kernel"]                    matrices load with their two axes swapped
 {"conv/kernel": (2, 3, 1, 0)}    axes as numpy.transpose takes them
 """
 
@@ -25,19 +25,19 @@ _SHOWN = 20
 def transpose_index(
     index: Index, transpose: Transpose, *, where: str
 ) -> tuple[Index, dict[int, Axes]]:
-    """Return the index with the shapes that leaves have once transposed, and the axes of those.
+    """Return the index with transposed shapes, and the axes of each transposed leaf.
 
-    Arrays of no or one axis stay as they are, as do PRNG keys and Python values.
+    Arrays without axes or with one axis stay unchanged, as do PRNG keys and Python values.
 
     Args:
-        index: of what is to be loaded, under its new names.
+        index: the index of the leaves to load, under their new paths.
         transpose: patterns of matrices, or a mapping of patterns to axes, of which the first that
-            takes a leaf counts.
-        where: what the checkpoint is called in errors.
+            matches a leaf counts.
+        where: the checkpoint's name for errors.
 
     Raises:
-        MismatchError: a pattern matches nothing; nothing is transposed; or the axes are for
-            another number of them than a leaf has.
+        MismatchError: a pattern matches nothing; nothing is transposed; or a leaf has another
+            number of axes than its pattern names.
     """
     leaves = list(index.leaves)
     orders = _orders([leaf.key_path for leaf in leaves], transpose, index.naming, where)
@@ -48,7 +48,7 @@ def transpose_index(
         if order is None or leaf.kind not in _ARRAYS or len(leaf.shape) < 2:
             continue
         if len(order) != len(leaf.shape):
-            problems.append(f"  {format_path(leaf.key_path)}: {_unfit(leaf, order, transpose)}")
+            problems.append(f"  {format_path(leaf.key_path)}: {_explain(leaf, order, transpose)}")
             continue
         axes[i] = order
         leaves[i] = leaf._replace(shape=permute_shape(leaf.shape, order))
@@ -66,7 +66,7 @@ def transpose_index(
 
 
 def permute_shape(shape: Sequence[int], axes: Axes) -> tuple[int, ...]:
-    """Return the shape that an array has once its axes are in that order."""
+    """Return the shape of an array after transposition."""
     return tuple([shape[axis] for axis in axes])
 
 
@@ -80,15 +80,15 @@ def stored_box(box: Box, axes: Axes | None) -> Box:
     return Box(tuple(start), tuple(stop))
 
 
-def find_transposition(stored: Sequence[int], wanted: Sequence[int]) -> Axes | None:
-    """Return the axes that make one shape of the other, as PyTorch's weights need them.
+def find_transposition(stored: Sequence[int], target: Sequence[int]) -> Axes | None:
+    """Return the axes that turn one shape into the other, as needed for PyTorch's weights.
 
-    None where neither the reversed order nor that of a convolution (out, in, ...) to (..., in,
-    out) does.
+    Only two orders are tried: the reversed one, and that of a convolution, (out, in, ...) to
+    (..., in, out). Return None if neither fits.
     """
     count = len(stored)
     for axes in (tuple(range(count))[::-1], (*range(2, count), 1, 0)):
-        if 2 <= count == len(wanted) and permute_shape(stored, axes) == tuple(wanted):
+        if 2 <= count == len(target) and permute_shape(stored, axes) == tuple(target):
             return axes
     return None
 
@@ -96,7 +96,7 @@ def find_transposition(stored: Sequence[int], wanted: Sequence[int]) -> Axes | N
 def _orders(
     paths: Sequence[KeyPath], transpose: Transpose, naming: Naming, where: str
 ) -> list[Axes | None]:
-    """Return the axes that are asked for each leaf, whatever it is."""
+    """Return the requested order of axes for each leaf, even for leaves that are no arrays."""
     names = [path_name(path, naming) for path in paths]
     if not isinstance(transpose, Mapping):
         taken = match_patterns(names, transpose, naming=naming, where=where, option="transpose")
@@ -122,14 +122,15 @@ def _checked(pattern: str, axes: Sequence[int]) -> Axes:
     )
 
 
-def _unfit(leaf: Leaf, order: Axes, transpose: Transpose) -> str:
+def _explain(leaf: Leaf, order: Axes, transpose: Transpose) -> str:
+    """Return the reason why the order of axes does not fit a leaf."""
     count = len(leaf.shape)
-    found = f"it has {count} axes, {list(leaf.shape)}"
+    axes = f"it has {count} axes, {list(leaf.shape)}"
     if isinstance(transpose, Mapping):
-        return f"{found}, and {order} is for {len(order)}"
+        return f"{axes}, and {order} is for {len(order)}"
     example = {format_path(leaf.key_path): (*range(2, count), 1, 0)}
     return (
-        f"{found}, and patterns by themselves are for matrices: leave it out with "
+        f"{axes}, and patterns by themselves are for matrices: leave it out with "
         f"'!...', or say the order of its axes (of a convolution of PyTorch, transpose={example})"
     )
 

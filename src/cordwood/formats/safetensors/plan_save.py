@@ -32,7 +32,7 @@ from cordwood.formats.safetensors.tensor_table import MAX_DIMS
 from cordwood.index import Digests, LeafSpec
 from cordwood.io.gc_pause import gc_paused
 from cordwood.keypath import format_path
-from cordwood.plan.data_order import data_order
+from cordwood.plan.file_assignment import data_order
 from cordwood.plan.file_plan import FilePlan, LeafBytes
 from cordwood.tree.structure import Structure, leaf_paths
 
