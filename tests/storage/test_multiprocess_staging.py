@@ -254,7 +254,7 @@ def test_who_still_writes_and_is_interrupted_leaves_nothing(tmp_path: Path) -> N
                 return name
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(MultiprocessStaging, "mark", noted)
+                patch.setattr(MultiprocessStaging, "create_probe", noted)
                 try:
                     save(processes, tmp_path / "x", 1, fetch=interrupt(processes))
                 finally:

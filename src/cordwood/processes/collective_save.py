@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Protocol
 
 from cordwood.errors import ProcessError
@@ -71,9 +70,8 @@ def save_together(
 
     common_id, host, base, probe = rendezvous.exchange(b"", begin).decode().split(" ", 3)
     if rendezvous.count > 1:
-        if rendezvous.index > 0 and not destination.sees_probe(
-            probe, timeout_seconds=PROBE_SECONDS
-        ):
+        limit = PROBE_SECONDS
+        if rendezvous.index > 0 and not destination.sees_probe(probe, timeout_seconds=limit):
             raise ProcessError(
                 f"{path} is not one directory for all processes: process {rendezvous.index} (on "
                 f"{socket.gethostname()}) does not see {probe}, which process 0 (on {host}) has "
