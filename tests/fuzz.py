@@ -32,6 +32,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,18 @@ def fuzz(name: str, seconds: int, runs: int) -> int:
     return 0
 
 
+# The modules, under cordwood.formats, whose `read_index` reads a file.
+READERS = {
+    "eqx": "numpy_files.read_eqx",
+    "msgpack": "flax_msgpack.read_index",
+    "npy": "numpy_files.read_npy",
+    "npz": "numpy_files.read_npz",
+    "records": "msgpack_records.read_index",
+    "safetensors": "safetensors.read_index",
+    "sealed": "safetensors.read_index",
+}
+
+
 def reader(name: str) -> Callable[[bytes], None]:
     """What is done with the bytes of an input."""
     if name in FOLDERS:
@@ -122,19 +135,18 @@ def reader(name: str) -> Callable[[bytes], None]:
         return expand
 
     from cordwood.api.checkpoint import Checkpoint
-    from cordwood.api.verify import check_sources
-    from cordwood.formats.file_formats import format_for, read_file_index
-    from cordwood.formats.opened import Contents
+    from cordwood.formats.format_protocol import Opened
+    from cordwood.io.check_sources import check_sources
 
     if name == "sealed":
         read_index_module.check_header = lambda _header: None  # type: ignore[attr-defined,assignment]
-    row = format_for("", {"sealed": "safetensors", "records": "msgpack-records"}.get(name, name))
+    read_index = import_module(f"cordwood.formats.{READERS[name]}").read_index
 
     def read(data: bytes) -> None:
         file = MemoryFile(data)
         try:
-            index = read_file_index(file, row)
-            with Checkpoint("fuzzed", Contents(row.name, index, (file,))) as checkpoint:
+            index = read_index(file)
+            with Checkpoint("fuzzed", Opened(index.format, index, (file,))) as checkpoint:
                 checkpoint.load(to="numpy", verify=name != "sealed")
                 checkpoint.load(to="numpy", mmap=True)
                 if name != "sealed":

@@ -10,19 +10,18 @@ path, that files are written durably, and that arrays of big-endian numbers keep
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import sys
 from typing import Any
 
-import numpy as np
-
-from cordwood.errors import LimitError, UnsupportedLeafError
-from cordwood.formats.flax_msgpack.plan_save import plan_save
 from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.formats.flax_msgpack.restore_values import restore_state
+from cordwood.formats.flax_msgpack.state_buffers import (
+    ChunkSizeModule,
+    plan_buffers,
+    plan_state,
+)
 from cordwood.formats.flax_msgpack.value_size import ValueSize
 from cordwood.io.gc_pause import gc_paused
-from cordwood.io.lazy_array import LazyArray
-from cordwood.plan.file_plan import FilePlan, LiteralBytes
 from cordwood.state_dict.state_dicts import from_state_dict, state_and_problems, to_state_dict
 from cordwood.state_dict.tree_summary import summarize_tree
 from cordwood.storage.urls import expand_home
@@ -48,51 +47,10 @@ __all__ = [
     "validate_serializable",
 ]
 
-MAX_CHUNK_SIZE = 2**30
+MAX_CHUNK_SIZE: int
+sys.modules[__name__].__class__ = ChunkSizeModule
 
 Encoded = bytes | bytearray | memoryview
-
-
-def plan_state(
-    state: Any,
-    *,
-    sort_keys: bool = False,
-    problems: list[UnsupportedLeafError | LimitError] | None = None,
-) -> tuple[FilePlan, tuple[Any, ...]]:
-    """The plan of a state dict's msgpack bytes, and the arrays that it counts.
-
-    With `problems`, what cannot be stored is collected there instead of raised.
-    """
-    return plan_save(state, max_chunk_size=MAX_CHUNK_SIZE, sort_keys=sort_keys, problems=problems)
-
-
-def plan_buffers(plan: FilePlan, fetch: Callable[[int], Any]) -> Iterator[memoryview]:
-    """The bytes of a plan, piece by piece; each leaf is fetched once, and let go after its last."""
-    current, leaf, elements = -1, None, memoryview(b"")
-    for segment in plan.segments:
-        if isinstance(segment, LiteralBytes):
-            yield memoryview(segment.data)
-            continue
-        if segment.leaf != current:
-            current, leaf = segment.leaf, fetch(segment.leaf)
-            elements = memoryview(b"") if isinstance(leaf, LazyArray) else _elements(leaf)
-        if isinstance(leaf, LazyArray):
-            yield from leaf.buffers(segment.start, segment.stop)
-            continue
-        if segment.stop - segment.start == len(elements):
-            yield elements
-        else:
-            yield elements[segment.start : segment.stop]
-
-
-def _elements(leaf: Any) -> memoryview:
-    """The elements of an array in C order and little-endian: a view, where it lies like that."""
-    array = without_padding(host_array(leaf))
-    if not array.flags.c_contiguous:
-        array = array.copy()
-    if array.dtype.byteorder == ">":
-        array = array.astype(array.dtype.newbyteorder("<"))
-    return array.reshape(-1).view(np.uint8).data
 
 
 def to_buffers(target: Any) -> list[memoryview]:

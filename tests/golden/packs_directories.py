@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from cordwood.dtypes import to_numpy
-from cordwood.formats.packs.save import plan_job
+from cordwood.formats.packs.save import plan_save
+from cordwood.formats.save_plan import SaveOptions
 from cordwood.processes.coordination import SINGLE_PROCESS
 from cordwood.processes.rendezvous import Rendezvous
 
@@ -57,10 +58,8 @@ def write(folder: Path, items: dict[str, tuple[Any, dict[str, str]]]) -> None:
     for number, (prefix, (tree, metadata)) in enumerate(items.items(), start=1):
         alone = Rendezvous(SINGLE_PROCESS, "save", timeout_seconds=1, silence_seconds=1)
         own = f"{number:x}" * 16
-        job = plan_job(
-            folder, tree, prefix=prefix, metadata=metadata, rendezvous=alone, save_id=own
-        )
-        job.write(job.leaves.__getitem__)
+        plan = plan_save(folder, tree, SaveOptions(prefix, metadata), alone, save_id=own)
+        plan.write(plan.leaves.__getitem__)
 
 
 def write_all(folder: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import basic_indices
 
 import cordwood
 from cordwood.api.checkpoint import Checkpoint
-from cordwood.formats.opened import Contents
+from cordwood.formats.format_protocol import Opened
 from cordwood.index import Box, Encoded, Index, Leaf, Piece, Pieces, Source
 from cordwood.loading import slice_leaf
 from cordwood.loading.slice_leaf import select
@@ -47,7 +47,7 @@ def in_memory(array: np.ndarray[Any, Any], how: str) -> Checkpoint:
         storage = Encoded(tuple(pieces), chunk_shape, codec)
     leaf = Leaf((), "numpy", array.shape, "int32", storage)
     index = Index("memory", (LEAF,), (leaf,), (Source("memory", len(data)),))
-    return Checkpoint("memory", Contents("memory", index, (MemoryFile(data),)))
+    return Checkpoint("memory", Opened("memory", index, (MemoryFile(data),)))
 
 
 @given(st.data(), SHAPES, st.sampled_from(["raw", "swapped", "encoded"]), st.sampled_from([1, 50]))

@@ -19,8 +19,8 @@ from cordwood import (
     PrefixError,
     StepReader,
 )
-from cordwood.manager.load_step import RestoreRequest, _own_item
-from cordwood.manager.step_record import Record
+from cordwood.encoding.step_record import Record
+from cordwood.manager.load_step import _own_item
 from tests.manager.counters import Counter
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood import FormatError, UnsupportedFormatError
-from cordwood.manager.step_record import Record, as_json, as_metrics, decode_record, encode_record
+from cordwood.encoding.step_record import Record, as_json, as_metrics, decode_record, encode_record
 
 json_values = st.recursive(
     st.none()

@@ -13,8 +13,8 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager, IncompleteCheckpointError, StepError, UnsupportedFormatError
+from cordwood.encoding.step_record import KEY
 from cordwood.formats.packs.index_file import decode_index, encode_index
-from cordwood.manager.step_record import KEY
 from tests.manager.test_manager import break_data, cut_short
 
 TREE = {"w": np.arange(4.0)}

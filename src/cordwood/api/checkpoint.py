@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -12,10 +13,8 @@ from cordwood.api.stored_leaf import StoredLeaf
 from cordwood.api.tree_preview import leaf_lines
 from cordwood.did_you_mean import absent_leaf
 from cordwood.errors import FormatError, LimitError, MismatchError, counted
-from cordwood.formats.directory_formats import Layout, module_of, origin_of
-from cordwood.formats.file_formats import open_source, read_file_index
-from cordwood.formats.opened import Contents
-from cordwood.formats.sniff import other_than
+from cordwood.formats.detect_format import format_of, instead_of
+from cordwood.formats.format_protocol import Format, Opened, OpenOptions, is_directory_format
 from cordwood.index import Box, Leaf
 from cordwood.io.gc_pause import gc_paused
 from cordwood.io.progress import Report, report_progress
@@ -109,25 +108,25 @@ def _open(
 ) -> Checkpoint:
     path = local_or_url(path)
     scratch = None if scratch is None else expand_home(scratch)
-    row = origin_of(path, format=format, prefix=prefix)
-    if isinstance(row, Layout):
-        return Checkpoint(os.fspath(path), module_of(row).open_contents(path, prefix))
+    found = format_of(path, format=format, prefix=prefix)
+    options = OpenOptions(max_bytes, read_once, scratch)
+    with explaining_format(path, found):
+        return Checkpoint(os.fspath(path), found.open(path, prefix, options))
+
+
+@contextmanager
+def explaining_format(path: str | os.PathLike[str], format: Format) -> Iterator[None]:
+    """Add to a FormatError in the block what the file is, if it is of another format."""
     try:
-        file = open_source(path, row, max_bytes=max_bytes, read_once=read_once, scratch=scratch)
-        try:
-            return Checkpoint(
-                os.fspath(path),
-                Contents(row.name, read_file_index(file, row, max_bytes=max_bytes), (file,)),
-            )
-        except BaseException:
-            file.close()
-            raise
+        yield
     except FormatError as e:
-        with LocalFile(path) as found:
-            other = other_than(found, row)
-        if other is None or isinstance(e, LimitError):
+        if is_directory_format(format) or isinstance(e, LimitError):
             raise
-        raise type(e)(f"{e}; this is {other}") from e
+        with LocalFile(path) as file:
+            instead = instead_of(file, format)
+        if instead is None:
+            raise
+        raise type(e)(f"{e}; this is {instead}") from e
 
 
 class Checkpoint(Mapping[str, StoredLeaf]):
@@ -141,14 +140,14 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         is_current: whether no save has replaced it since; called.
     """
 
-    def __init__(self, path: str, contents: Contents) -> None:
+    def __init__(self, path: str, opened: Opened) -> None:
         self.path = path
-        self.format = contents.format
-        self.index = contents.index
-        self.files = contents.files
-        self.digests = SourceDigests(self.index.sources, contents.fetch_digests)
-        self.is_current = contents.is_current
-        self._locate = contents.locate
+        self.format = opened.format
+        self.index = opened.index
+        self.files = opened.files
+        self.digests = SourceDigests(self.index.sources, opened.fetch_digests)
+        self.is_current = opened.is_current
+        self._locate = opened.locate
 
     @cached_property
     def _by_name(self) -> dict[str, Leaf]:

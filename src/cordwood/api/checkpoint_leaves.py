@@ -10,6 +10,7 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.api.checkpoint import Checkpoint
+from cordwood.api.read_parts import read_parts
 from cordwood.api.stored_leaf import StoredLeaf
 from cordwood.index import ARRAY_KINDS, Box, Encoded, Index, Inline, Leaf, LeafSpec
 from cordwood.io.execute_load import read_moves
@@ -19,7 +20,6 @@ from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.keypath import format_path
 from cordwood.loading.leaf_conversion import convert, transpose_copy
 from cordwood.loading.leaf_target import Target
-from cordwood.loading.read_parts import read_parts
 from cordwood.plan.contiguous_leaves import contiguous_extents, plan_extent_moves
 from cordwood.plan.transpose_leaves import Axes, permute_shape, stored_box
 from cordwood.sharding.boxes import whole_box

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from cordwood import dtypes
 from cordwood.api.checkpoint import Checkpoint
@@ -17,15 +17,13 @@ from cordwood.api.convert_destination import (
     refuse_unknown_suffix,
     without_other_steps_record,
 )
-from cordwood.api.convert_losses import is_state_dict, losses_of, refuse_positions
-from cordwood.api.save import refuse_foreign
-from cordwood.errors import UnsupportedFormatError, counted
+from cordwood.api.convert_losses import losses_of, refuse_positions
+from cordwood.errors import counted
 from cordwood.field_docs import document_fields
-from cordwood.formats.directory_formats import ORBAX, Layout, destination_for, module_of, origin_of
-from cordwood.formats.file_formats import Format
-from cordwood.formats.hugging_face.save import HUGGING_FACE
-from cordwood.formats.hugging_face.save import refuse_foreign as refuse_to_replace
-from cordwood.formats.save_plan import plan_job, require_strings
+from cordwood.formats.detect_format import format_of
+from cordwood.formats.format_for_saving import format_for_saving
+from cordwood.formats.format_protocol import WritableFormat, has_runs, is_directory_format
+from cordwood.formats.save_plan import SaveOptions, plan_save, require_strings
 from cordwood.index import Index
 from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
 from cordwood.io.gc_pause import gc_paused
@@ -42,7 +40,7 @@ from cordwood.sharding.boxes import element_count, whole_box
 from cordwood.storage.path_kind import is_same_path
 from cordwood.storage.temporary_file import scratch_directory
 from cordwood.storage.urls import local_or_url, parse_url
-from cordwood.tree.flatten import FlatTree, build_tree
+from cordwood.tree.flatten import FlatTree
 from cordwood.tree.structure import leaf_paths
 
 _log = logging.getLogger("cordwood")
@@ -187,11 +185,12 @@ def convert(
     ('packs', 8)
     """
     path = local_or_url(destination)
-    row = _row_for(path, format=format, layout=layout)
-    holds_many = isinstance(row, Layout) and row != HUGGING_FACE
+    to_format = format_for_saving(path, format=format, layout=layout, prefix=None, exports=True)
+    is_directory = is_directory_format(to_format)
+    holds_many = "prefix" in to_format.save_options
     if to_prefix is not None and not holds_many:
         raise ValueError(f"{path}: to_prefix= is for directories; a file holds one tree")
-    if isinstance(row, Layout) and layout is None and parse_url(path) is None:
+    if is_directory and (format, layout) == (None, None) and parse_url(path) is None:
         refuse_unknown_suffix(path)
     name = source.path if isinstance(source, Checkpoint) else os.fspath(local_or_url(source))
     _refuse_itself(name, os.fspath(path))
@@ -205,10 +204,10 @@ def convert(
         prefixes = _all_prefixes(local_or_url(source))
 
     def refuse() -> None:
-        refuse_foreign(path, row)
+        to_format.refuse_foreign(path)
         written = [each or "" for each in prefixes.values()]
         beside = to_prefix is not None
-        refuse_existing(path, row, written, beside=beside, overwrite=overwrite)
+        refuse_existing(path, to_format, written, beside=beside, overwrite=overwrite)
 
     refuse()
     with ExitStack() as stack, gc_paused():
@@ -221,8 +220,8 @@ def convert(
             strings = opened.metadata if metadata is None else metadata
             require_strings(strings)
             if metadata is None:
-                strings = without_other_steps_record(strings, path, row, source=name)
-            lost = losses_of(name, os.fspath(path), part.stored, row, strings, lossy=lossy)
+                strings = without_other_steps_record(strings, path, to_format, source=name)
+            lost = losses_of(name, os.fspath(path), part.stored, to_format, strings, lossy=lossy)
             parts.append(part._replace(metadata={} if lost else strings, lost=lost))
         meter = None
         if progress is not None:
@@ -236,14 +235,14 @@ def convert(
         wait_for_saves(path)  # once more: to decompress a source takes its time
         refuse()
         for part, leaves in zip(parts, sources, strict=True):
-            _write(path, row, part, leaves, compression, max_shard_bytes)
+            _write(path, to_format, part, leaves, compression, max_shard_bytes)
         if meter is not None:
             meter.finish()
     return Conversion(
         name,
         os.fspath(path),
         parts[0].checkpoint.format,
-        row.name,
+        to_format.name,
         sum([len(part.stored.leaves) for part in parts]),
         sum([_size(part.stored, part.dtypes) for part in parts]),
         tuple([line for part in parts for line in part.lost]),
@@ -251,32 +250,15 @@ def convert(
     )
 
 
-def _row_for(
-    path: str | os.PathLike[str], *, format: str | None, layout: str | None
-) -> Format | Layout:
-    """Return how the destination is written. Raises as `destination_for`."""
-    if layout != HUGGING_FACE.name:
-        return destination_for(path, format=format, layout=layout, prefix=None)
-    if parse_url(path) is not None:
-        raise UnsupportedFormatError(
-            f"{os.fspath(path)}: a directory for the hub is local; upload it from there"
-        )
-    refuse_to_replace(path)
-    destination_for(path, format=format, layout="packs", prefix=None)
-    return HUGGING_FACE
-
-
 def _all_prefixes(source: str | os.PathLike[str]) -> dict[str | None, str | None]:
     """Return the prefix of each tree of a source, and the one to write it under.
 
     A single tree is written without a prefix.
     """
-    row = origin_of(source, format=None, prefix=None)
-    if not isinstance(row, Layout):
-        return {None: None}
-    prefixes: list[str] = module_of(row).prefixes_at(source)
-    if row == ORBAX:
-        others = module_of(row).other_items(source)
+    from_format = format_of(source, format=None, prefix=None)
+    prefixes = from_format.items(source)
+    if has_runs(from_format):
+        others = from_format.other_items(source)
         if others:
             _log.warning(
                 "%s: what is no tree is not converted: %s",
@@ -343,36 +325,24 @@ def _size(index: Index, wanted: Sequence[str]) -> int:
 
 def _write(
     path: str | os.PathLike[str],
-    row: Format | Layout,
+    format: WritableFormat,
     part: _Part,
     leaves: StoredLeaves,
     compression: str | None,
     max_shard_bytes: int | None,
 ) -> None:
     """Save one tree of the source at the destination."""
-    structure, stand_ins = part.stored.structure, leaves.stand_ins
-    tree: Any
-    if is_state_dict(row):
-        tree = build_tree(structure, stand_ins)
-    else:
-        tree = FlatTree(structure, tuple(leaf_paths(structure)), tuple(stand_ins), ())
+    structure = part.stored.structure
+    tree = FlatTree(structure, tuple(leaf_paths(structure)), tuple(leaves.stand_ins), ())
     rendezvous = Rendezvous(
         SINGLE_PROCESS,
         f"convert to {os.fspath(path)}",
         timeout_seconds=TIMEOUT_SECONDS,
         silence_seconds=rendezvous_module.SILENCE_SECONDS,
     )
-    job = plan_job(
-        path,
-        tree,
-        row,
-        part.metadata,
-        prefix=part.to_prefix,
-        compression=compression,
-        rendezvous=rendezvous,
-        max_shard_bytes=max_shard_bytes,
-    )
-    job.write(lambda number: leaves.fetch(job.leaves[number]))
+    options = SaveOptions(part.to_prefix, part.metadata, compression, max_shard_bytes)
+    plan = plan_save(format, path, tree, options, rendezvous)
+    plan.write(lambda number: leaves.fetch(plan.leaves[number]))
 
 
 def _refuse_itself(source: str, destination: str) -> None:

@@ -10,14 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from cordwood.api.detect import detect
+from cordwood.encoding.step_record import KEY, PREFIX_KEY, decode_record
 from cordwood.errors import CordwoodError, UnsupportedFormatError
-from cordwood.formats.directory_formats import Layout, layout_at, module_of
-from cordwood.formats.file_formats import FORMATS, Format
+from cordwood.formats.detect_format import written_format
+from cordwood.formats.format_protocol import WritableFormat, is_directory_format
 from cordwood.formats.packs.index_file import decode_index
 from cordwood.formats.packs.locate import store_at
 from cordwood.formats.packs.open import read_index_bytes
+from cordwood.formats.registry import file_formats, suffixes_of
 from cordwood.formats.step_directories import step_number
-from cordwood.manager.step_record import KEY, PREFIX_KEY, decode_record
 from cordwood.storage.path_kind import is_empty_file, kind_at, last_name
 from cordwood.storage.staging_directory import locate_directory
 from cordwood.storage.urls import parse_url
@@ -35,7 +36,7 @@ def refuse_unknown_suffix(path: str | os.PathLike[str]) -> None:
     suffix = Path(text).suffix
     if text.endswith("/") or not suffix[1:].isalpha() or kind_at(path) != "nothing":
         return
-    suffixes = ", ".join([row.suffix for row in FORMATS if row.suffix and row.writable])
+    suffixes = ", ".join(suffixes_of(file_formats(writable=True)))
     raise UnsupportedFormatError(
         f"{text}: the suffix {suffix!r} is of no format that cordwood writes: expected {suffixes}, "
         'or for a directory of that name a slash at the end or layout="packs" (--layout packs)'
@@ -44,7 +45,7 @@ def refuse_unknown_suffix(path: str | os.PathLike[str]) -> None:
 
 def refuse_existing(
     path: str | os.PathLike[str],
-    row: Format | Layout,
+    format: WritableFormat,
     prefixes: Collection[str],
     *,
     beside: bool,
@@ -54,12 +55,12 @@ def refuse_existing(
 
     Args:
         path: the destination, which holds nothing or what `refuse_foreign` lets pass.
-        row: the format or layout to write.
+        format: the format to write.
         prefixes: of the trees to write; "" for the unnamed one.
         beside: whether the caller has named the tree, so that others may stay beside it.
         overwrite: whether trees of these prefixes may be replaced.
     """
-    there = _prefixes_at(path, row)
+    there = _prefixes_at(path, format)
     if there is None:
         return
     text = os.fspath(path)
@@ -73,7 +74,7 @@ def refuse_existing(
                 text,
             )
         return
-    step = _step_at(path) if isinstance(row, Layout) else None
+    step = _step_at(path) if is_directory_format(format) else None
     if beside and step is None and set(prefixes).isdisjoint(there):
         return
     what = "a checkpoint"
@@ -84,7 +85,7 @@ def refuse_existing(
     elif beside:
         what += f", with {_tree(next(iter(prefixes)))}"
     hint = ""
-    if isinstance(row, Layout) and not beside and step is None:
+    if is_directory_format(format) and not beside and step is None:
         hint = ", pass to_prefix= (--to-prefix) to write a tree beside it"
     raise _exists(
         f"there is {what}: pass overwrite=True (--force) to replace it{hint}, or convert to "
@@ -101,16 +102,16 @@ def _tree(prefix: str) -> str:
     return f"the tree {prefix!r}" if prefix else "a tree without a prefix"
 
 
-def _prefixes_at(path: str | os.PathLike[str], row: Format | Layout) -> list[str] | None:
+def _prefixes_at(path: str | os.PathLike[str], format: WritableFormat) -> list[str] | None:
     """Return the prefixes of the checkpoint at `path`, [""] for a file; None: there is none."""
-    if not isinstance(row, Layout):
+    if not is_directory_format(format):
         return None if kind_at(path) == "nothing" or is_empty_file(path) else [""]
     if parse_url(path) is not None:
         data = store_at(path).read_index()
         return None if data is None else sorted(decode_index(data))
     place = Path(locate_directory(path))
-    there = layout_at(place) if kind_at(place) == "a folder" else None
-    return None if there is None else list(module_of(there).prefixes_at(place))
+    there = written_format(place) if kind_at(place) == "a folder" else None
+    return None if there is None else list(there.items(place))
 
 
 def _step_at(path: str | os.PathLike[str]) -> int | None:
@@ -127,7 +128,7 @@ def _step_at(path: str | os.PathLike[str]) -> int | None:
 def without_other_steps_record(
     strings: Mapping[str, str],
     destination: str | os.PathLike[str],
-    row: Format | Layout,
+    format: WritableFormat,
     *,
     source: str,
 ) -> Mapping[str, str]:
@@ -137,7 +138,7 @@ def without_other_steps_record(
     would be taken for that one's. It stays where the destination has the same number, or is no
     step by its name. A directory for the hub has none: what others read is not told of the run.
     """
-    if row.name == "hugging_face":
+    if is_directory_format(format) and "prefix" not in format.save_options:
         return {name: value for name, value in strings.items() if name not in (KEY, PREFIX_KEY)}
     number = step_number(last_name(destination))
     if KEY not in strings or number is None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from cordwood.errors import IncompleteCheckpointError, counted
 from cordwood.field_docs import document_fields
-from cordwood.formats.directory_formats import DEFAULT, layout_to_read, not_a_checkpoint, steps_at
+from cordwood.formats.detect_format import (
+    format_of_directory,
+    format_of_file,
+    not_a_checkpoint,
+    steps_at,
+)
 from cordwood.formats.packs.locate import store_at
-from cordwood.formats.sniff import recognise
+from cordwood.formats.registry import DEFAULT
 from cordwood.formats.step_directories import listed, sorted_steps
 from cordwood.storage.open_files import LocalFile
 from cordwood.storage.path_kind import kind_at
@@ -63,12 +67,12 @@ def detect(path: str | os.PathLike[str]) -> Detected:
     text = os.fspath(path)
     if parse_url(path) is not None:
         return _in_a_store(text)
-    place = Path(locate_directory(path))
+    place = locate_directory(path)
     what = kind_at(place)
     if what == "a folder":
-        row = layout_to_read(place)
-        if row is not None:
-            return Detected(row.name, row.description, text)
+        format = format_of_directory(place)
+        if format is not None:
+            return Detected(format.name, format.description, text)
         steps = steps_at(place)
         if not steps:
             raise not_a_checkpoint(place, text)
@@ -76,7 +80,7 @@ def detect(path: str | os.PathLike[str]) -> Detected:
     if what == "nothing":
         raise FileNotFoundError(errno.ENOENT, "there is nothing", text)
     with LocalFile(place) as file:
-        found = recognise(file)
+        found = format_of_file(file)
     return Detected(found.name, found.description, text)
 
 

@@ -8,9 +8,9 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from cordwood.api.checkpoint import Checkpoint
+from cordwood.api.read_parts import read_parts
 from cordwood.api.stored_leaf import StoredLeaf
 from cordwood.index import Box, Digests, Index, Inline, Leaf
-from cordwood.loading.read_parts import read_parts
 from cordwood.plan.select_leaves import select_leaves
 from cordwood.sharding.boxes import slices
 from cordwood.tree.flatten import flatten

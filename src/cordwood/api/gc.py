@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 
-from cordwood.formats.directory_formats import DEFAULT, layout_at, module_of
+from cordwood.formats.detect_format import written_format
+from cordwood.formats.format_protocol import WritableFormat
+from cordwood.formats.registry import DEFAULT
 from cordwood.storage.path_kind import is_folder
 from cordwood.storage.staging_directory import collect_stages, locate_directory
 from cordwood.storage.urls import local_or_url, parse_url
@@ -37,11 +39,12 @@ def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:
     """
     path = local_or_url(path)
     if parse_url(path) is not None:
-        row, beside = DEFAULT, []
+        format: WritableFormat = DEFAULT
+        beside: list[str] = []
     else:
         beside = collect_stages(path, dry_run=dry_run)
         if not is_folder(path) and (beside or locate_directory(path) != os.fspath(path)):
             return beside  # of saves that died before the first one ended, or between two renames
-        row = layout_at(path) or DEFAULT
-    names: list[str] = module_of(row).collect(path, dry_run=dry_run)
+        format = written_format(path) or DEFAULT
+    names = format.collect(path, dry_run=dry_run)
     return [os.fspath(path).rstrip("/") + f"/{name}" for name in names] + beside

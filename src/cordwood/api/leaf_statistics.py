@@ -10,8 +10,8 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.api.checkpoint import Checkpoint
+from cordwood.api.read_parts import read_parts
 from cordwood.index import ARRAY_KINDS, Encoded, Inline, Leaf
-from cordwood.loading.read_parts import read_parts
 from cordwood.plan.split_arrays import split_array
 
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -73,11 +73,10 @@ def list_trees(path: str | os.PathLike[str], *, format: str | None = None) -> li
 
     Raises whatever `cordwood.open` does.
     """
-    from cordwood.formats.directory_formats import Layout, module_of, origin_of
+    from cordwood.formats.detect_format import format_of
 
     path = local_or_url(path)
-    row = origin_of(path, format=format, prefix=None)
-    return list(module_of(row).prefixes_at(path)) if isinstance(row, Layout) else [""]
+    return list(format_of(path, format=format, prefix=None).items(path))
 
 
 def _rows(leaves: Sequence[Leaf], shardings: Mapping[int, str]) -> list[Row]:

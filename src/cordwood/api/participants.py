@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cordwood.formats.directory_formats import Layout
-from cordwood.formats.file_formats import Format
+from cordwood.formats.format_protocol import Format, is_directory_format
+from cordwood.formats.registry import DEFAULT
 from cordwood.processes import rendezvous as rendezvous_module
 from cordwood.processes.coordination import SINGLE_PROCESS, current_processes
 from cordwood.processes.rendezvous import Rendezvous
@@ -16,7 +16,7 @@ from cordwood.processes.rendezvous import Rendezvous
 @contextmanager
 def rendezvous_for(
     path: str | os.PathLike[str],
-    row: Format | Layout,
+    format: Format,
     *,
     prefix: str | None,
     compression: str | None,
@@ -32,11 +32,11 @@ def rendezvous_for(
     """
     # All that must be the same on every process, and that their trees do not show.
     purpose = f"save {os.fspath(path)}" + (f" ({prefix})" if prefix else "")
-    if row.name == "zarr":
-        purpose += " as zarr" + (f" with {compression}" if compression else "")
+    if format is not DEFAULT and is_directory_format(format):
+        purpose += f" as {format.name}" + (f" with {compression}" if compression else "")
     purpose += how
     rendezvous = Rendezvous(
-        current_processes() if isinstance(row, Layout) else SINGLE_PROCESS,
+        current_processes() if is_directory_format(format) else SINGLE_PROCESS,
         purpose,
         timeout_seconds=timeout_seconds,
         silence_seconds=rendezvous_module.SILENCE_SECONDS,

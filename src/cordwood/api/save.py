@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from cordwood.api.participants import rendezvous_for
-from cordwood.errors import CordwoodError, NotACheckpointError
-from cordwood.formats.directory_formats import Layout, destination_for, module_of
-from cordwood.formats.file_formats import Format, read_file_index
-from cordwood.formats.save_plan import plan_job
+from cordwood.formats.format_for_saving import format_for_saving
+from cordwood.formats.save_plan import SaveOptions, plan_save
 from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
 from cordwood.io.gc_pause import gc_paused
 from cordwood.io.progress import ProgressMeter, Report
 from cordwood.io.reusable_memory import release_memory
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
-from cordwood.storage.open_files import LocalFile, ReadableFile
-from cordwood.storage.path_kind import is_empty_file, kind_at
 from cordwood.storage.urls import local_or_url
 
 
@@ -86,11 +81,11 @@ def save(
     >>> save("/tmp/example-step-7", {"w": np.ones(3, np.float32)}, prefix="params")
     """
     path = local_or_url(path)
-    row = destination_for(path, format=format, layout=layout, prefix=prefix)
+    saved_format = format_for_saving(path, format=format, layout=layout, prefix=prefix)
     release_memory()
     with rendezvous_for(
         path,
-        row,
+        saved_format,
         prefix=prefix,
         compression=compression,
         timeout_seconds=timeout_seconds,
@@ -100,70 +95,23 @@ def save(
             raise_unreported_failures()
         wait_for_saves(path)
         if rendezvous.index == 0:
-            refuse_foreign(path, row)
+            saved_format.refuse_foreign(path)
         with gc_paused():
-            job = plan_job(
-                path,
-                tree,
-                row,
-                metadata,
-                prefix=prefix,
-                compression=compression,
-                rendezvous=rendezvous,
-                max_shard_bytes=max_shard_bytes,
+            options = SaveOptions(
+                prefix, {} if metadata is None else metadata, compression, max_shard_bytes
             )
+            plan = plan_save(saved_format, path, tree, options, rendezvous)
             if progress is None:
-                job.write(job.leaves.__getitem__)
+                plan.write(plan.leaves.__getitem__)
             else:
-                sizes = job.sizes or [getattr(leaf, "nbytes", 0) for leaf in job.leaves]
+                sizes = plan.sizes or [getattr(leaf, "nbytes", 0) for leaf in plan.leaves]
                 meter = ProgressMeter(sum(sizes), progress)
 
                 def fetch(number: int) -> Any:
                     meter.advance(sizes[number])
-                    return job.leaves[number]
+                    return plan.leaves[number]
 
-                job.write(fetch)
+                plan.write(fetch)
                 meter.finish()
     if rendezvous.count > 1:
         raise_unreported_failures(save_started=True)
-
-
-def refuse_foreign(path: str | os.PathLike[str], row: Format | Layout) -> None:
-    """Raise if `path` is something that this save would destroy and could not have written."""
-    if isinstance(row, Layout):
-        module_of(row).refuse_foreign(path)
-        return
-    what = kind_at(path)
-    if what == "a folder":
-        raise IsADirectoryError(
-            errno.EISDIR, f"a {row.name} checkpoint is one file, and this is a directory", str(path)
-        )
-    if what == "nothing" or is_empty_file(path):
-        return
-    try:
-        with LocalFile(path) as file:
-            _require_format(file, row)
-    except CordwoodError as e:
-        raise NotACheckpointError(
-            f"{os.fspath(path)} exists and is not a {row.name} checkpoint ({e}); "
-            "remove it, or save to another path"
-        ) from e
-
-
-def _require_format(file: ReadableFile, row: Format) -> None:
-    """Raise CordwoodError unless a file is of that format, by the least reading that tells.
-
-    Damage further in is no reason to keep it.
-    """
-    if row.compression is not None:
-        from cordwood.formats.compressed.decompress import require_magic
-
-        require_magic(file, row.compression)
-    elif row.name == "safetensors":
-        from cordwood.formats.safetensors.header import read_header
-
-        read_header(file)
-    else:
-        # All of it, as msgpack has no magic: text begins like a number, and is told by the bytes
-        # after that. A file of one letter is a tree of one int too, and so is replaced.
-        read_file_index(file, row)

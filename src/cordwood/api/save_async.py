@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from cordwood.api.participants import announce_errors, rendezvous_for
-from cordwood.api.save import refuse_foreign
 from cordwood.devices.host_snapshot import snapshot_leaves
-from cordwood.formats.directory_formats import Layout, destination_for
-from cordwood.formats.file_formats import Format
-from cordwood.formats.save_plan import Linking, plan_job
+from cordwood.formats.format_for_saving import format_for_saving
+from cordwood.formats.format_protocol import WritableFormat
+from cordwood.formats.save_plan import Linking, SaveOptions, plan_save
 from cordwood.io.background_save import PendingSave, raise_unreported_failures, save_in_background
 from cordwood.io.gc_pause import gc_paused
 from cordwood.io.reusable_memory import release_memory
@@ -63,10 +62,10 @@ def save_async(
     >>> pending.wait()
     """
     path = local_or_url(path)
-    row = destination_for(path, format=format, layout=layout, prefix=prefix)
+    saved_format = format_for_saving(path, format=format, layout=layout, prefix=prefix)
     with rendezvous_for(
         path,
-        row,
+        saved_format,
         prefix=prefix,
         compression=compression,
         timeout_seconds=timeout_seconds,
@@ -77,7 +76,7 @@ def save_async(
         pending = begin_save(
             path,
             tree,
-            row,
+            saved_format,
             rendezvous,
             compression=compression,
             prefix=prefix,
@@ -94,7 +93,7 @@ def save_async(
 def begin_save(
     path: str | os.PathLike[str],
     tree: Any,
-    row: Format | Layout,
+    format: WritableFormat,
     rendezvous: Rendezvous,
     *,
     compression: Literal["zstd", "blosc"] | None,
@@ -109,7 +108,7 @@ def begin_save(
 
     Args:
         path: as `local_or_url` returns it.
-        row: the format or layout to write.
+        format: the format to write.
         rendezvous: of the processes that save together, not entered yet. The caller announces to
             it what this raises; a failure in the background is announced here.
         compression, prefix: as in `save`.
@@ -131,21 +130,14 @@ def begin_save(
     held: list[Any] = []
     linking = None if previous_step is None else Linking(previous_step, lambda leaf: held[leaf])
     with gc_paused():
-        job = plan_job(
-            path,
-            tree,
-            row,
-            metadata,
-            prefix=prefix,
-            compression=compression,
-            rendezvous=rendezvous,
-            linking=linking,
-            items=items,
+        options = SaveOptions(
+            prefix, {} if metadata is None else metadata, compression, None, linking, items
         )
-        held += snapshot_leaves(job.leaves)
-    sizes = job.sizes or [getattr(leaf, "nbytes", 0) for leaf in held]
-    write = job.write
-    del job, tree, items
+        plan = plan_save(format, path, tree, options, rendezvous)
+        held += snapshot_leaves(plan.leaves)
+    sizes = plan.sizes or [getattr(leaf, "nbytes", 0) for leaf in held]
+    write = plan.write
+    del plan, options, tree, items
 
     def work(pending: PendingSave) -> None:
         release_memory()
@@ -158,7 +150,7 @@ def begin_save(
         try:
             with announce_errors(rendezvous):
                 if rendezvous.index == 0:
-                    refuse_foreign(path, row)
+                    format.refuse_foreign(path)
                 write(take)
         finally:
             held.clear()  # an exception's traceback would keep it

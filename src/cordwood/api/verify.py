@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import ExitStack
 from numbers import Real
 from typing import NamedTuple
 
-from cordwood.api.checkpoint import open as open_checkpoint
-from cordwood.errors import CordwoodError, CorruptionError, counted
+from cordwood.api.checkpoint import explaining_format
+from cordwood.errors import CordwoodError, counted
 from cordwood.field_docs import document_fields
-from cordwood.formats.directory_formats import Layout, module_of, origin_of
-from cordwood.formats.opened import Checked
-from cordwood.index import Digests, Index, Inline
-from cordwood.io.check_digests import UnreadableRange, check_files
-from cordwood.io.crc32 import bad_checksums
+from cordwood.formats.detect_format import format_of
+from cordwood.formats.format_protocol import (
+    Format,
+    Opened,
+    OpenOptions,
+    is_directory_format,
+    is_writable,
+)
+from cordwood.index import Index
+from cordwood.io.check_sources import Damage, damage_in_sources, raise_damage
 from cordwood.io.progress import Report, report_progress
 from cordwood.io.source_digests import SourceDigests
 from cordwood.io.verify_sample import VerifySample, verify_sampling
 from cordwood.keypath import format_path
 from cordwood.message_text import printable, size_text
 from cordwood.storage.disk_usage import size_on_disk
-from cordwood.storage.open_files import MemoryFile, ReadableFile
+from cordwood.storage.open_files import MemoryFile
 from cordwood.storage.urls import expand_home, local_or_url
 
-_MAX_LINES = 50
+_ATTEMPTS = 20  # each lost to a save that came in between
 _MAX_NAMED = 5  # leaves of Orbax's that lack chunks
 
 
@@ -172,7 +177,7 @@ def verify_each(
                 found = found._replace(verified_bytes=read, unverified_bytes=total - read)
             results.append((os.fspath(path), found))
     if all(isinstance(found, Verification) for _, found in results):
-        chosen.delete_record()
+        chosen.forget()
     return results
 
 
@@ -180,74 +185,100 @@ def _verify(
     path: str | os.PathLike[str], *, format: str | None, max_bytes: int | None
 ) -> Verification:
     path = local_or_url(path)
-    row = origin_of(path, format=format, prefix=None)
-    if isinstance(row, Layout):
-        checked: Checked = module_of(row).verify_all(path)
-        return Verification(os.fspath(path), row.name, *checked)
-    with open_checkpoint(path, format=format, max_bytes=max_bytes) as checkpoint:
-        index = checkpoint.index
-        check_sources(index, checkpoint.files, SourceDigests(index.sources))
-        verified = 0
-        for source, file in zip(index.sources, checkpoint.files, strict=True):
-            if source.digests is not None:
-                verified += source.size_bytes
-            elif source.checksums:
-                verified += sum(checksum.stop - checksum.start for checksum in source.checksums)
-            elif isinstance(file, MemoryFile):  # decompressed, its checksums checked
-                verified += file.checked_bytes
-        total = sum(source.size_bytes for source in index.sources)
+    found = format_of(path, format=format, prefix=None)
+    options = OpenOptions(max_bytes=max_bytes, for_verify=True)
+    if not is_directory_format(found):
+        with explaining_format(path, found):
+            return _verify_items(path, found, [""], options)
+    for _ in range(_ATTEMPTS):
+        items = found.items(path)
+        try:
+            return _verify_items(path, found, items, options)
+        except _ReplacedError:
+            continue
+    return _verify_items(path, found, found.items(path), options)
+
+
+class _ReplacedError(Exception):
+    """Another save has replaced the checkpoint while it was read."""
+
+
+def _verify_items(
+    path: str | os.PathLike[str], format: Format, items: Sequence[str], options: OpenOptions
+) -> Verification:
+    """Check all items of a checkpoint. Raises _ReplacedError for one that has been replaced."""
+    with ExitStack() as stack:
+        opened: list[Opened] = []
+        try:
+            checked = _Checked()
+            for item in items:
+                each = format.open(path, item or None, options)
+                opened.append(each)
+                stack.callback(each.close)
+                _check_item(each, item, checked)
+            if is_writable(format):
+                checked.damage += map(Damage, format.extra_problems(path))
+            is_directory = is_directory_format(format)
+            raise_damage(checked.damage, directory=os.fspath(path) if is_directory else None)
+        except CordwoodError:
+            if all(each.is_current() for each in opened):
+                raise
+            raise _ReplacedError from None
+        verified, total = checked.verified_bytes, checked.total_bytes
+        index_bytes = max([each.index_bytes for each in opened], default=0)
         return Verification(
-            checkpoint.path, checkpoint.format, len(index.leaves), verified, total - verified
+            os.fspath(path),
+            format.name,
+            checked.leaves,
+            verified + index_bytes,
+            total - verified,
+            checked.unstored_chunks,
+            tuple(checked.unstored_leaves),
         )
 
 
-def check_sources(
-    index: Index, files: Sequence[ReadableFile], digests: Sequence[Digests | None]
-) -> None:
-    """Raise CorruptionError unless every digest and checksum of every source matches."""
-    sources = index.sources
-    bad = [bad_checksums(f, source.checksums) for source, f in zip(sources, files, strict=True)]
-    covered = [(n, each) for n, each in enumerate(digests) if each is not None]
-    found = check_files([(files[number], each) for number, each in covered])
-    for (number, _), ranges in zip(covered, found, strict=True):
-        bad[number] += ranges
-    lines = []
-    for number, source in enumerate(sources):
-        for damage in bad[number]:
-            names = _leaves_within(index, number, *damage)
-            lines.append(f"  {range_text(damage, source.name)}: {names}")
-    if lines:
-        shown = lines[:_MAX_LINES]
-        if len(lines) > _MAX_LINES:
-            shown.append(f"  ... and {len(lines) - _MAX_LINES} more")
-        unread = any(isinstance(damage, UnreadableRange) for ranges in bad for damage in ranges)
-        raise CorruptionError(
-            f"{counted(len(lines), 'damaged range')} (the stored bytes do not match their digests"
-            f"{', or cannot be read' if unread else ''}):\n" + "\n".join(shown)
-        )
+class _Checked:
+    """The sums over the items that were checked."""
+
+    def __init__(self) -> None:
+        self.leaves = 0
+        self.verified_bytes = 0
+        self.total_bytes = 0
+        self.unstored_chunks = 0
+        self.unstored_leaves: list[str] = []
+        self.damage: list[Damage] = []
 
 
-def range_text(damage: tuple[int, int], name: str) -> str:
-    """Return a byte range of a file in words, and why it could not be read, if that is so."""
-    start, stop = damage
-    why = f" (cannot be read: {damage.why.strerror})" if isinstance(damage, UnreadableRange) else ""
-    return f"bytes {start} to {stop} of {name}{why}"
-
-
-def _leaves_within(index: Index, source: int, start: int, stop: int) -> str:
-    places = sorted(
-        (piece.offset, piece.offset + piece.length, format_path(leaf.key_path) or "the root")
-        for leaf in index.leaves
-        if not isinstance(leaf.storage, Inline)
-        for piece in leaf.storage.pieces
-        if piece.source == source and piece.length
+def _check_item(opened: Opened, item: str, checked: _Checked) -> None:
+    index, files = opened.index, opened.files
+    digests = SourceDigests(index.sources, opened.fetch_digests)
+    checked.damage += damage_in_sources(
+        index,
+        files,
+        digests,
+        whole_index=None if opened.locate is None else lambda: _with_all_pieces(opened),
+        skip_broken=opened.fetch_digests is not None,
     )
-    first = max(0, bisect_right(places, (start,)) - 1)
-    names = []
-    for low, high, name in places[first:]:
-        if low >= stop:
-            break
-        if high > start:
-            names.append(name)
-    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    return shown or "padding"
+    checked.leaves += len(index.leaves)
+    checked.verified_bytes += opened.checked_bytes
+    for source, file in zip(index.sources, files, strict=True):
+        if source.digests is not None or source.header_digest is not None:
+            checked.verified_bytes += source.size_bytes
+        elif source.checksums:
+            checked.verified_bytes += sum([each.stop - each.start for each in source.checksums])
+        elif opened.stored_bytes is None and isinstance(file, MemoryFile):
+            checked.verified_bytes += file.checked_bytes  # decompressed, its checksums checked
+    stored_bytes = opened.stored_bytes
+    if stored_bytes is None:
+        stored_bytes = sum([source.size_bytes for source in index.sources])
+    checked.total_bytes += stored_bytes
+    checked.unstored_chunks += sum(opened.unstored.values())
+    for key_path in opened.unstored:
+        name = format_path((item, *key_path) if item else key_path)
+        checked.unstored_leaves.append(name or "the root")
+
+
+def _with_all_pieces(opened: Opened) -> Index:
+    assert opened.locate is not None
+    leaves = opened.locate(dict.fromkeys(range(len(opened.index.leaves))))
+    return opened.index._replace(leaves=tuple([leaves[n] for n in range(len(leaves))]))

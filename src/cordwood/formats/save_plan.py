@@ -1,4 +1,4 @@
-"""A save, planned: the leaves that it wants, and how to write them once they are given."""
+"""A planned save: the leaves that it writes, and how to write them once they are given."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from cordwood.formats.directory_formats import Layout, module_of
-from cordwood.formats.file_formats import Format
+from cordwood.formats.format_protocol import WritableFormat
 from cordwood.io.lazy_array import LazyArray
-from cordwood.io.write_file import write_file, write_stream
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.tree.flatten import flatten
-from cordwood.tree.leaves import describe_leaf, whole_array
+from cordwood.tree.leaves import whole_array
 
 Fetch: TypeAlias = Callable[[int], Any]
 
@@ -35,92 +32,79 @@ class Linking:
         self.linked_bytes = 0
 
 
-class Job(NamedTuple):
-    """A save. Nothing of it depends on the caller's containers any more."""
+class SaveOptions(NamedTuple):
+    """Options of a save. Each format lists those that it takes in `save_options`.
+
+    Attributes:
+        prefix: the name of the tree in a directory of several; None: it has none.
+        metadata: strings that are stored beside the tree.
+        compression: of the chunks; None: they are raw.
+        max_shard_bytes: the bytes of arrays in one file; None: the format decides.
+        linking: what is needed to link files of an older checkpoint; None: all is written.
+        items: more trees by prefix, which are committed with this one. Trees of other prefixes are
+            then dropped. None: this tree alone is saved, and those of other prefixes stay.
+    """
+
+    prefix: str | None = None
+    metadata: Mapping[str, str] = {}
+    compression: str | None = None
+    max_shard_bytes: int | None = None
+    linking: Linking | None = None
+    items: Mapping[str, Any] | None = None
+
+
+class SavePlan(NamedTuple):
+    """A planned save, which no longer depends on the caller's containers.
+
+    Attributes:
+        leaves: the leaves of the tree.
+        write: writes them. It is given a function that returns a leaf by its position, and calls
+            it once for each leaf, when it is its turn.
+        sizes: of each leaf, the bytes that this process writes; None: all of each.
+    """
 
     leaves: Sequence[Any]
-    write: Callable[[Fetch], None]  # asks for each leaf once, when it is its turn
-    sizes: Sequence[int] | None = None  # of each leaf: bytes written here; None: all of each
+    write: Callable[[Fetch], None]
+    sizes: Sequence[int] | None = None
 
 
 def require_strings(metadata: Any) -> None:
-    """Raise TypeError for metadata that are no mapping; what is in it is for its format to say."""
+    """Raise TypeError for metadata that is no mapping; its format checks the content."""
     if not isinstance(metadata, Mapping):
         raise TypeError(f"metadata: expected a dict of strings, found {metadata!r:.80}")
 
 
-def plan_job(
+def plan_save(
+    format: WritableFormat,
     path: str | os.PathLike[str],
     tree: Any,
-    row: Format | Layout,
-    metadata: Mapping[str, str] | None,
-    *,
-    prefix: str | None,
-    compression: str | None,
+    options: SaveOptions,
     rendezvous: Rendezvous,
-    linking: Linking | None = None,
-    max_shard_bytes: int | None = None,
-    items: Mapping[str, Any] | None = None,
-) -> Job:
-    """Plan the save of a tree; raises as `cordwood.save` does, before it writes.
+) -> SavePlan:
+    """Plan the save of a tree. Raises as `cordwood.save` does, before anything is written."""
+    require_strings(options.metadata)
+    _check_options(format, os.fspath(path), options)
+    return format.plan_save(path, tree, options, rendezvous)
 
-    `rendezvous` is of the processes that save together, and is entered when the job is written;
-    `linking` and `items`, more trees by prefix, are for directories of packs, and
-    `max_shard_bytes` for all of safetensors files.
-    """
-    metadata = {} if metadata is None else metadata
-    require_strings(metadata)
-    options: dict[str, Any] = {} if linking is None else {"linking": linking}
-    if max_shard_bytes is not None:
-        if row.name not in ("packs", "hugging_face"):
-            raise ValueError(
-                f"{os.fspath(path)}: max_shard_bytes= is for directories of safetensors files"
-            )
-        if type(max_shard_bytes) is not int or max_shard_bytes < 1:
-            raise ValueError(
-                f"max_shard_bytes: expected an int of at least 1, found {max_shard_bytes!r:.80}"
-            )
-        options["max_shard_bytes"] = max_shard_bytes
-    if items is not None:
-        options["items"] = items
-    if compression is not None:
-        if row.name != "zarr":
-            raise ValueError(f'{os.fspath(path)}: compression= is for layout="zarr"')
-        options["compression"] = compression
-    if isinstance(row, Layout):
-        job: Job = module_of(row).plan_job(
-            path, tree, prefix=prefix, metadata=metadata, rendezvous=rendezvous, **options
-        )
-        return job
-    if row.name == "safetensors":
-        from cordwood.formats.safetensors.plan_save import plan_save
 
-        flat = flatten(tree)
-        specs = [describe_leaf(p, leaf) for p, leaf in zip(flat.paths, flat.leaves, strict=True)]
-        plan = plan_save(flat.structure, specs, metadata=metadata)
-        return Job(
-            flat.leaves, lambda fetch: write_file(path, plan, lambda i: elements_of(fetch(i)))
-        )
-    if metadata:
-        raise ValueError(f"{os.fspath(path)}: the {row.name} format has no place for metadata")
-    from cordwood.msgpack import plan_buffers, plan_state
-    from cordwood.state_dict.state_dicts import to_state_dict
-
-    state_plan, arrays = plan_state(to_state_dict(tree))
-    size_bytes, compression = state_plan.size_bytes, row.compression
-
-    def write(fetch: Fetch) -> None:
-        if compression is None:
-            write_file(path, state_plan, lambda i: elements_of(fetch(i)))
-        else:
-            from cordwood.formats.compressed.compress import compress
-
-            buffers = plan_buffers(state_plan, fetch)
-            write_stream(path, compress(buffers, compression, size_bytes=size_bytes))
-
-    return Job(arrays, write)
+def _check_options(format: WritableFormat, path: str, options: SaveOptions) -> None:
+    """Raise ValueError for an option that the format does not take."""
+    takes = format.save_options
+    size = options.max_shard_bytes
+    if size is not None:
+        if "max_shard_bytes" not in takes:
+            raise ValueError(f"{path}: max_shard_bytes= is for directories of safetensors files")
+        if type(size) is not int or size < 1:
+            raise ValueError(f"max_shard_bytes: expected an int of at least 1, found {size!r:.80}")
+    if options.compression is not None and "compression" not in takes:
+        raise ValueError(f'{path}: compression= is for layout="zarr"')
+    if options.metadata and "metadata" not in takes:
+        raise ValueError(f"{path}: the {format.name} format has no place for metadata")
+    for name in ("prefix", "linking", "items"):
+        if getattr(options, name) is not None and name not in takes:
+            raise ValueError(f"{path}: the {format.name} format has no {name}")
 
 
 def elements_of(leaf: Any) -> Any:
-    """Return an array for a writer: on the host, unless it is one that is read later."""
+    """Return an array for a writer: on the host, unless its elements are read later."""
     return leaf if isinstance(leaf, LazyArray) else whole_array(leaf)

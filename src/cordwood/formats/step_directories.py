@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from cordwood.formats.file_formats import format_by_suffix
+from cordwood.formats.registry import suffix_of
 
-LOOKED_AT = 20  # steps, for the newest that is whole
+MAX_STEPS_OPENED = 20  # to find the newest that is whole
 
 _WORDS = "(?:global_)?steps?|checkpoint|ckpt|run|epoch|iter(?:ation)?"
 _STEP = re.compile(rf"(?P<word>(?:{_WORDS})[-_]?)?(?P<number>[0-9]{{1,18}})", re.IGNORECASE)
+# The names of steps that a manager reads: its own, Orbax's, Flax's and eFormer's.
+STEP_ENTRY = re.compile(r"(checkpoint_|run-|)0*([0-9]{1,18})")
 _LAST_DIGITS = re.compile(r"[0-9]{1,18}$")
 _MOST_LISTED = 8
 
@@ -39,6 +41,16 @@ def step_number(name: str) -> int | None:
     return None if match is None else int(match["number"])
 
 
+def step_in_name(name: str) -> int | None:
+    """Return the number of the step whose entry has that name; None where no tool names steps so.
+
+    >>> [step_in_name(name) for name in ("100", "checkpoint_100", "run-100", "logs")]
+    [100, 100, 100, None]
+    """
+    found = STEP_ENTRY.fullmatch(name)
+    return None if found is None else int(found[2])
+
+
 def _last_number(name: str) -> int:
     found = _LAST_DIGITS.search(name)
     return int(found[0]) if found is not None else -1
@@ -51,8 +63,7 @@ def is_named_step(name: str) -> bool:
 
 
 def _match(name: str) -> re.Match[str] | None:
-    row = format_by_suffix(name)
-    return _STEP.fullmatch(name.removesuffix(row.suffix) if row is not None else name)
+    return _STEP.fullmatch(name.removesuffix(suffix_of(name)))
 
 
 def listed(names: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.errors import MismatchError
 from cordwood.index import Digests, Index, Inline, Leaf, LeafKind
+from cordwood.io.check_sources import check_sources
 from cordwood.io.source_digests import SourceDigests
 from cordwood.keypath import format_path
 from cordwood.loading.batches import BUDGET_BYTES
@@ -85,7 +86,7 @@ def restore(
     check_x64(files[0].name if files else "", targets)
     known = SourceDigests(index.sources) if digests is None else digests
     if mmap and verify:
-        _check_mapped(index, files, known)
+        check_sources(index, files, known)
     reading = Reading(index.sources, files, known, mmap, verify and not mmap)
     boxes = device_boxes(targets)
     if budget_bytes is None and _leaves_the_host(targets):
@@ -198,11 +199,3 @@ def _narrower(wide: Sequence[Target], cast: Any) -> str:
             return f'cast="{rest}"'
         shown.append(f'"**": "{rest}"')
     return f"cast={{{', '.join(shown)}}}"
-
-
-def _check_mapped(
-    index: Index, files: Sequence[ReadableFile], digests: Sequence[Digests | None]
-) -> None:
-    from cordwood.api.verify import check_sources
-
-    check_sources(index, files, digests)

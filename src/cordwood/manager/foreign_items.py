@@ -18,8 +18,9 @@ from typing import Any
 from cordwood.api.load import load
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CorruptionError, FormatError, LimitError, MismatchError
-from cordwood.formats.directory_formats import ORBAX, Layout, module_of, origin_of
-from cordwood.formats.orbax.locate_trees import JAX_KEY, JSON, NUMPY_KEY, STATES, TREE, item_kind
+from cordwood.formats.detect_format import format_of
+from cordwood.formats.format_protocol import has_runs
+from cordwood.formats.orbax.locate_trees import JAX_KEY, JSON, NUMPY_KEY, STATES, TREE
 from cordwood.manager.step_items import is_stateful
 from cordwood.storage.directory_reader import LocalDirectory
 
@@ -31,14 +32,10 @@ _METRICS = "metrics"  # the item of Orbax's CheckpointManager itself
 
 def foreign_items(path: str) -> dict[str, str]:
     """Return the items of a step of another tool, and what each is, in words."""
-    row = origin_of(path, format=None, prefix=None)
-    if not isinstance(row, Layout):
-        return {}
-    items = {name: TREE for name in module_of(row).prefixes_at(path) if name}
-    if row.name == ORBAX.name:
-        with LocalDirectory(path) as directory:
-            for name in module_of(row).other_items(path):
-                items[name] = item_kind(directory, name)
+    format = format_of(path, format=None, prefix=None)
+    items = {name: TREE for name in format.items(path) if name}
+    if has_runs(format):
+        items.update(format.other_items(path))
     return items
 
 

@@ -9,15 +9,17 @@ from typing import Any, NamedTuple
 from cordwood.api.detect import detect
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CordwoodError
-from cordwood.formats.directory_formats import DEFAULT, ORBAX, ZARR, origin_of
+from cordwood.formats.detect_format import format_of
+from cordwood.formats.orbax.format import ORBAX
 from cordwood.formats.orbax.locate_trees import is_unfinished
-from cordwood.formats.step_directories import sorted_steps
+from cordwood.formats.registry import DEFAULT
+from cordwood.formats.step_directories import STEP_ENTRY, sorted_steps, step_in_name
+from cordwood.formats.zarr.format import ZARR
 from cordwood.manager.keep_policies import SavedStep
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.step_storage import StepEntry, StepStorage
 from cordwood.storage.urls import parse_url
 
-_NAME = re.compile(r"(checkpoint_|run-|)0*([0-9]{1,18})")
 _DIGIT = re.compile(r"[0-9]")
 # What eFormer writes last: its Checkpointer, and its AsyncCheckpointManager alone.
 _EFORMER_LAST = ("metadata.json", "checkpoint_metadata.json")
@@ -35,16 +37,6 @@ class ForeignStep(NamedTuple):
     saved: SavedStep | None = None  # what the tool noted of it; None: nothing
 
 
-def step_in_name(name: str) -> int | None:
-    """Return the number of the step whose entry has that name; None where no tool names steps so.
-
-    >>> [number_in(name) for name in ("100", "checkpoint_100", "run-100", "logs")]
-    [100, 100, 100, None]
-    """
-    found = _NAME.fullmatch(name)
-    return None if found is None else int(found[2])
-
-
 def foreign_step(name: str, path: str, *, is_file: bool) -> ForeignStep | None:
     """Return what lies at a path that is named like a step; None: no step of another tool.
 
@@ -54,14 +46,14 @@ def foreign_step(name: str, path: str, *, is_file: bool) -> ForeignStep | None:
         path: where it lies.
         is_file: a file, and no directory.
     """
-    found = _NAME.fullmatch(name)
+    found = STEP_ENTRY.fullmatch(name)
     if found is None or parse_url(path) is not None:
         return None
     prefix, step = found[1], int(found[2])
     if is_file:
         return ForeignStep(step, "Flax", "msgpack") if prefix == "checkpoint_" else None
     try:
-        layout = origin_of(path, format=None, prefix=None).name
+        layout = format_of(path, format=None, prefix=None).name
         saved = _noted_by_orbax(path, step) if layout == ORBAX.name else None
         if prefix == "run-":
             with LocalDirectory(path) as directory:

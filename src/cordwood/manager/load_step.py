@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.load import load
+from cordwood.encoding.step_record import PREFIX_KEY, Record, decode_record, encode_record
 from cordwood.errors import MismatchError, PrefixError
 from cordwood.io.progress import Progress
 from cordwood.loading.cast import Cast
@@ -25,7 +26,6 @@ from cordwood.manager.step_items import (
     state_from_tree,
 )
 from cordwood.manager.step_listing import Step
-from cordwood.manager.step_record import PREFIX_KEY, Record, decode_record, encode_record
 from cordwood.message_text import printable, size_text
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.transpose_leaves import Transpose

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, SupportsFloat, SupportsIndex
 
+from cordwood.encoding.step_record import Record, as_json, as_metrics, require_same
 from cordwood.errors import PendingSaveError, StepError
 from cordwood.io.background_save import SAVE_STARTED_ANYWAY, PendingSave, raise_unreported_failures
 from cordwood.manager.argument_hints import with_hints
@@ -24,7 +25,6 @@ from cordwood.manager.save_report import SaveReport
 from cordwood.manager.step_items import collect_states, join_items, states_tree
 from cordwood.manager.step_names import step_number
 from cordwood.manager.step_reader import Items, StepReader
-from cordwood.manager.step_record import Record, as_json, as_metrics, require_same
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 
 _log = logging.getLogger("cordwood")

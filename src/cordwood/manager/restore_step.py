@@ -24,9 +24,9 @@ from cordwood.errors import (
     ProcessError,
 )
 from cordwood.field_docs import document_fields
-from cordwood.formats.directory_formats import by_index
-from cordwood.formats.step_directories import listed
-from cordwood.manager.foreign_steps import OtherCheckpoint, step_in_name
+from cordwood.formats.detect_format import indexed_format
+from cordwood.formats.step_directories import listed, step_in_name
+from cordwood.manager.foreign_steps import OtherCheckpoint
 from cordwood.manager.load_step import LoadedStep, RestoreRequest, as_message, load_step
 from cordwood.manager.step_listing import Step, StepListing
 from cordwood.message_text import printable, shortened
@@ -189,10 +189,10 @@ def _require_root(root: str) -> None:
         raise NotADirectoryError(
             errno.ENOTDIR, f"expected the directory that steps lie in, found {what}", root
         )
-    layout = by_index(Path(root)) if what == "a folder" else None
-    if layout is not None:
+    format = indexed_format(root) if what == "a folder" else None
+    if format is not None:
         raise ValueError(
-            f"{root} is a checkpoint itself ({layout.description}): expected the directory that "
+            f"{root} is a checkpoint itself ({format.description}): expected the directory that "
             f"steps lie in, perhaps {Path(root).parent}"
         )
 

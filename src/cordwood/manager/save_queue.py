@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from cordwood.api.participants import announce_errors
 from cordwood.api.save_async import begin_save
+from cordwood.encoding.step_record import KEY, PREFIX_KEY, Record, encode_record
 from cordwood.errors import CordwoodError, PendingSaveError, StepError
-from cordwood.formats.directory_formats import destination_for
+from cordwood.formats.format_for_saving import format_for_saving
 from cordwood.io.background_save import NOTHING_STARTED, SAVE_STARTED_ANYWAY, PendingSave
 from cordwood.io.post_commit import PostCommitQueue
 from cordwood.manager.delete_steps import StepCleaner
@@ -19,7 +20,6 @@ from cordwood.manager.keep_policies import KeepPolicy
 from cordwood.manager.save_report import SaveReport
 from cordwood.manager.step_listing import Step, StepListing
 from cordwood.manager.step_names import step_name
-from cordwood.manager.step_record import KEY, PREFIX_KEY, Record, encode_record
 from cordwood.processes import rendezvous as rendezvous_module
 from cordwood.processes.coordination import current_processes
 from cordwood.processes.process_group import ProcessGroup
@@ -146,7 +146,9 @@ class SaveQueue:
             prefix: by which this job has restored the tree; None: by none.
         """
         path = self._place.path_of(step_name(record.step))
-        row = destination_for(local_or_url(path), format=None, layout="packs", prefix=None)
+        saved_format = format_for_saving(
+            local_or_url(path), format=None, layout="packs", prefix=None
+        )
         is_first = self._group.is_first
         base: Step | None = None
 
@@ -178,7 +180,7 @@ class SaveQueue:
         self._pending = begin_save(
             local_or_url(path),
             tree,
-            row,
+            saved_format,
             rendezvous,
             compression=None,
             prefix=None,

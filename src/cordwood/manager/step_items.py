@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from cordwood import dtypes
+from cordwood.encoding.step_record import as_json
 from cordwood.errors import FormatError, MismatchError
-from cordwood.manager.step_record import as_json
 
 ITEM: Mapping[str, Any] = {"tree": "item"}
 STATES = "states"

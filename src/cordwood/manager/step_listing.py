@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import NamedTuple
 
+from cordwood.encoding.step_record import KEY, Record, decode_record, wrong_step
 from cordwood.errors import CordwoodError, CorruptionError, FormatError, UnsupportedFormatError
 from cordwood.formats.packs.file_names import RULES
 from cordwood.formats.packs.index_file import decode_index
 from cordwood.formats.packs.locate import collect, store_at
+from cordwood.formats.step_directories import step_in_name
 from cordwood.io.threads import reading_threads, run_tasks
-from cordwood.manager.foreign_steps import (
-    OtherCheckpoint,
-    foreign_step,
-    other_checkpoints,
-    step_in_name,
-)
+from cordwood.manager.foreign_steps import OtherCheckpoint, foreign_step, other_checkpoints
 from cordwood.manager.keep_policies import SavedStep
 from cordwood.manager.step_names import step_from_name, step_name
-from cordwood.manager.step_record import KEY, Record, decode_record, wrong_step
 from cordwood.storage.step_storage import UNREAD_STAMP, StepEntry, StepStorage
 from cordwood.storage.urls import parse_url
 

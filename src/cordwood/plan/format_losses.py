@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cordwood.errors import counted
+from cordwood.errors import UnsupportedLeafError, counted
 from cordwood.index import ARRAY_KINDS, Index
 from cordwood.keypath import DictKey, Key, KeyPath, format_path
 
@@ -55,6 +55,17 @@ def losses_in_tensors(index: Index) -> list[str]:
         losses.append(f"{what}: {_listed(values)}")
     losses += _prng_keys(index)
     return losses
+
+
+def refuse_opaque(index: Index, format_name: str) -> None:
+    """Raise UnsupportedLeafError for values that only the format of the index understands."""
+    opaque = [leaf for leaf in index.leaves if leaf.kind == "opaque"]
+    if opaque:
+        names = ", ".join([format_path(leaf.key_path) for leaf in opaque[:_SHOWN]])
+        raise UnsupportedLeafError(
+            f"{names}: a value that only {index.format} understands cannot be stored as "
+            f"{format_name}; select the other leaves"
+        )
 
 
 def _prng_keys(index: Index) -> list[str]:

@@ -178,7 +178,7 @@ def test_nothing_is_replaced(tmp_path: Path, source: Path) -> None:
     for overwrite in (False, True):
         with pytest.raises(NotACheckpointError, match="not replaced or added to"):
             cordwood.convert(source, path, layout="hugging_face", overwrite=overwrite)
-    with pytest.raises(UnsupportedFormatError, match="a directory for the hub is local"):
+    with pytest.raises(UnsupportedFormatError, match="Hugging Face hub is local"):
         cordwood.convert(source, "memory://hub", layout="hugging_face")
     with pytest.raises(ValueError, match="layout= is for directories"):
         cordwood.convert(source, tmp_path / "a.safetensors", layout="hugging_face")

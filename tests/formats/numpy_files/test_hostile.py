@@ -24,10 +24,16 @@ from cordwood.errors import (
     TruncatedError,
     UnsupportedFormatError,
 )
-from cordwood.formats.file_formats import format_for, read_file_index
-from cordwood.formats.opened import Contents
+from cordwood.formats.format_protocol import Opened
+from cordwood.formats.numpy_files import read_eqx, read_npy, read_npz
 from cordwood.storage.open_files import MemoryFile
 from tests.memory import traced_memory
+
+READ_INDEX = {
+    "npy": read_npy.read_index,
+    "npz": read_npz.read_index,
+    "eqx": read_eqx.read_index,
+}
 
 
 def npy(text: str, data: bytes = b"", *, version: tuple[int, int] = (1, 0)) -> bytes:
@@ -293,8 +299,8 @@ def refused(name: str, raw: bytes, error: type[Exception], message: str) -> None
 
 def load(name: str, raw: bytes) -> Any:
     file = MemoryFile(raw, f"bad.{name}")
-    index = read_file_index(file, format_for("", name))
-    return Checkpoint(file.name, Contents(name, index, (file,))).load()
+    index = READ_INDEX[name](file)
+    return Checkpoint(file.name, Opened(name, index, (file,))).load()
 
 
 def test_a_member_that_inflates_to_more_than_it_says() -> None:

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import cordwood
-from cordwood.formats.file_formats import format_for, read_file_index
-from cordwood.formats.numpy_files import read_npy, read_npz
+from cordwood.formats.numpy_files import read_eqx, read_npy, read_npz
 from cordwood.index import Encoded, Pieces
 from cordwood.storage.open_files import MemoryFile
 from tests.golden.numpy_files import ARRAY, ARRAYS, FOLDER
@@ -27,6 +26,13 @@ from tests.golden.numpy_files import ARRAY, ARRAYS, FOLDER
 savez: Callable[..., Any] = np.savez  # whose annotations know no names of arrays
 SAVERS: list[Callable[..., Any]] = [savez, np.savez_compressed, jnp.savez]
 NAMES = ["b1", "i1", "u2", "i4", "u8", "f2", "f4", "f8", "c8", "c16", "M8[ns]", "m8[D]"]
+
+
+READ_INDEX = {
+    "npy": read_npy.read_index,
+    "npz": read_npz.read_index,
+    "eqx": read_eqx.read_index,
+}
 
 
 def same(found: Any, expected: Any) -> None:
@@ -88,11 +94,11 @@ def test_any_array(array: np.ndarray, fortran: bool, deflated: bool) -> None:
 
 def loaded(name: str, data: bytes, **options: Any) -> Any:
     from cordwood.api.checkpoint import Checkpoint
-    from cordwood.formats.opened import Contents
+    from cordwood.formats.format_protocol import Opened
 
     file = MemoryFile(data, f"x.{name}")
-    index = read_file_index(file, format_for("", name))
-    return Checkpoint(f"x.{name}", Contents(name, index, (file,))).load(**options)
+    index = READ_INDEX[name](file)
+    return Checkpoint(f"x.{name}", Opened(name, index, (file,))).load(**options)
 
 
 @pytest.mark.parametrize("save", SAVERS, ids=lambda save: save.__name__)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from cordwood import dtypes
-from cordwood.api.verify import check_sources
 from cordwood.errors import FormatError
 from cordwood.formats.zarr.chunk_grid import chunks
 from cordwood.formats.zarr.commit import place
@@ -22,6 +21,7 @@ from cordwood.formats.zarr.plan_save import ArrayPlan, finish_item
 from cordwood.formats.zarr.plan_tree import Draft
 from cordwood.formats.zarr.save import write_together
 from cordwood.index import Encoded, Index, Leaf, Pieces
+from cordwood.io.check_sources import check_sources
 from cordwood.io.uninterruptible import StopCheck, run_uninterruptible
 from cordwood.io.write_chunk_files import WrittenFile, adopt_files
 from cordwood.loading.leaf_target import Target

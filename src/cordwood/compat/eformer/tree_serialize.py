@@ -8,7 +8,7 @@ from typing import Any
 from cordwood.api.participants import rendezvous_for
 from cordwood.compat.eformer.array_manager import ArrayManager, save_with_manager
 from cordwood.compat.eformer.path_types import local_path
-from cordwood.formats.directory_formats import ZARR
+from cordwood.formats.zarr.format import ZARR
 from cordwood.formats.zarr.plan_tree import draft
 from cordwood.formats.zarr.save import save_draft
 from cordwood.io.background_save import raise_unreported_failures, wait_for_saves

@@ -6,13 +6,13 @@ import fnmatch
 import os
 from collections.abc import Mapping
 
-from cordwood.api.verify import check_sources
 from cordwood.errors import (
     FormatError,
     IncompleteCheckpointError,
     NotACheckpointError,
     counted,
 )
+from cordwood.formats.format_protocol import Opened
 from cordwood.formats.hugging_face.read_index import (
     FORMAT,
     INDEX_NAME,
@@ -23,16 +23,14 @@ from cordwood.formats.hugging_face.read_index import (
     parse_weight_map,
     read_index,
 )
-from cordwood.formats.opened import Checked, Contents
 from cordwood.formats.safetensors.read_index import read_index as read_safetensors_index
-from cordwood.io.source_digests import SourceDigests
 from cordwood.storage.directories import list_names
 from cordwood.storage.open_files import LocalFile, ReadableFile, read_whole
 
 _PATTERN = "*.safetensors.index.json"
 
 
-def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
+def open_shards(path: str | os.PathLike[str], prefix: str | None) -> Opened:
     """Return all tensors of the files that the index names, as one flat dict.
 
     Without an index it is what `model.safetensors` holds. Symbolic links are followed: Hugging
@@ -62,7 +60,7 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
         for file in shards.values():
             file.close()
         raise
-    return Contents(FORMAT, index, tuple(shards.values()))
+    return Opened(FORMAT, index, tuple(shards.values()))
 
 
 def _index_name(path: str) -> str | None:
@@ -78,7 +76,7 @@ def _index_name(path: str) -> str | None:
     )
 
 
-def _open_single(path: str) -> Contents:
+def _open_single(path: str) -> Opened:
     try:
         file = LocalFile(f"{path}/{SINGLE_NAME}")
     except FileNotFoundError as e:
@@ -90,7 +88,7 @@ def _open_single(path: str) -> Contents:
         index = read_safetensors_index(file)
         if is_flat(index):
             index = index._replace(naming="dotted")  # as of several files
-        return Contents(FORMAT, index, (file,))
+        return Opened(FORMAT, index, (file,))
     except BaseException:
         file.close()
         raise
@@ -115,28 +113,3 @@ def _open_shard(path: str, shard: str, weight_map: Mapping[str, str], name: str)
             + (f" and {counted(len(lost) - 1, 'tensor')} more" if len(lost) > 1 else "")
             + ": the download is not complete; get that file"
         ) from e
-
-
-def prefixes_at(path: str | os.PathLike[str]) -> list[str]:
-    """Return the prefixes of the trees: the unnamed one alone."""
-    del path
-    return [""]
-
-
-def verify_all(path: str | os.PathLike[str]) -> Checked:
-    """Check that all tensors are where the index says, and what carries digests.
-
-    Only a single file that cordwood wrote does.
-
-    Raises as `open_contents`; CorruptionError where bytes do not match.
-    """
-    contents = open_contents(path, None)
-    sources = contents.index.sources
-    try:
-        check_sources(contents.index, contents.files, SourceDigests(sources))
-    finally:
-        for file in contents.files:
-            file.close()
-    verified = sum(source.size_bytes for source in sources if source.digests is not None)
-    total = sum(source.size_bytes for source in sources)
-    return Checked(len(contents.index.leaves), verified, total - verified)

@@ -13,18 +13,18 @@ from typing import Any
 
 from cordwood import dtypes
 from cordwood.encoding.tensor_names import tensor_names
-from cordwood.errors import NotACheckpointError, UnsupportedLeafError
-from cordwood.formats.directory_formats import Layout
+from cordwood.errors import NotACheckpointError, UnsupportedLeafError, counted
 from cordwood.formats.hugging_face.read_index import INDEX_NAME, encode_weight_map, shard_name
 from cordwood.formats.safetensors.dtype_codes import stored_dtype
-from cordwood.formats.safetensors.plan_save import plan_save
-from cordwood.formats.save_plan import Fetch, Job, elements_of
-from cordwood.index import ARRAY_KINDS, LeafSpec
+from cordwood.formats.safetensors.plan_save import plan_save as plan_file
+from cordwood.formats.save_plan import Fetch, SaveOptions, SavePlan, elements_of
+from cordwood.index import ARRAY_KINDS, Index, LeafSpec
 from cordwood.io.uninterruptible import StopCheck, run_uninterruptible
 from cordwood.io.write_file import fill_file
 from cordwood.keypath import format_path
 from cordwood.plan.file_assignment import shards_by_size
 from cordwood.plan.file_plan import FilePlan
+from cordwood.plan.format_losses import losses_in_tensors, refuse_opaque
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directories import list_names
 from cordwood.storage.file_transaction import atomic_file
@@ -34,44 +34,31 @@ from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf
 from cordwood.tree.structure import LEAF, Node
 
-HUGGING_FACE = Layout(
-    "hugging_face", INDEX_NAME, __name__, "a directory for the Hugging Face hub", writable=False
-)
 
-
-def plan_job(
-    path: str | os.PathLike[str],
-    tree: Any,
-    *,
-    prefix: str | None,
-    metadata: Mapping[str, str],
-    rendezvous: Rendezvous,
-    max_shard_bytes: int | None = None,
-) -> Job:
+def plan_save(
+    path: str | os.PathLike[str], tree: Any, options: SaveOptions, rendezvous: Rendezvous
+) -> SavePlan:
     """Plan the files of a tree, whose arrays alone are written; by one process.
 
     Args:
         path: of the directory, which is made anew.
         tree: the arrays are named by their key paths, joined by dots.
-        prefix: None.
-        metadata: strings for each file; `format`, which transformers asks for, is "pt" if it is
-            not among them.
+        options: `metadata` is for each file; `format`, which transformers asks for, is "pt" if it
+            is not among them. `max_shard_bytes` is of the arrays of one file; a larger array has a
+            file of its own. None: all in `model.safetensors`.
         rendezvous: of this process alone; says how long to wait for locks.
-        max_shard_bytes: of the arrays of one file; a larger array has a file of its own. None:
-            all in `model.safetensors`.
 
     Raises:
         UnsupportedLeafError: safetensors has no name for the dtype of an array.
     """
-    assert prefix is None
     flat = flatten(tree)
     specs = [describe_leaf(p, leaf) for p, leaf in zip(flat.paths, flat.leaves, strict=True)]
     arrays = [i for i, spec in enumerate(specs) if spec.kind in ARRAY_KINDS]
     names = tensor_names([specs[i].key_path for i in arrays]).names
     named = [_named(specs[i], name) for i, name in zip(arrays, names, strict=True)]
     sizes = [prod(spec.shape) * dtypes.itemsize(spec.dtype) for spec in named]
-    shards = shards_by_size(sizes, max_shard_bytes)
-    strings = {"format": "pt", **metadata}
+    shards = shards_by_size(sizes, options.max_shard_bytes)
+    strings = {"format": "pt", **options.metadata}
     plans = [_plan([named[i] for i in shard], strings) for shard in shards]
     files = [shard_name(number, len(shards)) for number in range(len(shards))]
     weight_map = {names[i]: file for shard, file in zip(shards, files, strict=True) for i in shard}
@@ -93,7 +80,7 @@ def plan_job(
 
         run_uninterruptible(run)
 
-    return Job(flat.leaves, write)
+    return SavePlan(flat.leaves, write)
 
 
 def _elements(fetch: Fetch, leaves: Sequence[int], number: int) -> Any:
@@ -113,10 +100,10 @@ def _named(spec: LeafSpec, name: str) -> LeafSpec:
 def _plan(specs: Sequence[LeafSpec], metadata: Mapping[str, str]) -> FilePlan:
     names = tuple([str(spec.key_path[0]) for spec in specs])
     structure = (Node("dict", len(names), names), *[LEAF] * len(names))
-    return plan_save(structure, specs, metadata=metadata)
+    return plan_file(structure, specs, metadata=metadata)
 
 
-def refuse_foreign(path: str | os.PathLike[str]) -> None:
+def refuse_existing(path: str | os.PathLike[str]) -> None:
     """Raise NotACheckpointError unless there is nothing at `path`, or an empty directory."""
     what = kind_at(path)
     if what != "nothing" and (what != "a folder" or list_names(os.fspath(path))):
@@ -129,5 +116,22 @@ def refuse_foreign(path: str | os.PathLike[str]) -> None:
 def _require_empty(old: str | None) -> Callable[[str], None]:
     """Return what to do with the directory that was replaced; raise unless it was empty."""
     if old is not None:
-        refuse_foreign(old)
+        refuse_existing(old)
     return lambda _: None
+
+
+def losses(index: Index, format_name: str) -> list[str]:
+    """Return what files of named arrays cannot store, and names that other tools would confuse."""
+    refuse_opaque(index, format_name)
+    return [*losses_in_tensors(index), *_changed_names(index)]
+
+
+def _changed_names(index: Index) -> list[str]:
+    """Return a line about the arrays whose dotted names other tools could not tell apart."""
+    paths = [leaf.key_path for leaf in index.leaves if leaf.kind in ARRAY_KINDS]
+    names, changed = tensor_names(paths)
+    if not changed:
+        return []
+    shown = ", ".join([f"{format_path(paths[i])} as {names[i]!r}" for i in changed[:3]])
+    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+    return [f"{counted(len(changed), 'name')} that the hub's tools would mix up: {shown}{more}"]

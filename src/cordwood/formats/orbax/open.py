@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 
 from cordwood.errors import IncompleteCheckpointError
-from cordwood.formats.opened import Checked, Contents
+from cordwood.formats.format_protocol import Opened
 from cordwood.formats.orbax.locate_trees import (
     OrbaxDirectory,
     inspect_directory,
@@ -69,12 +69,13 @@ def refuse_unfinished(path: str | os.PathLike[str]) -> None:
             )
 
 
-def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
-    """A tree, for `cordwood.open`.
+def open_item(path: str | os.PathLike[str], prefix: str | None, *, warn: bool = True) -> Opened:
+    """Open a tree.
 
     Args:
         path: the checkpoint, or the directory of one of its items.
         prefix: the item's name. None: the checkpoint itself, or its only item that is a tree.
+        warn: warn of arrays that may be lost, see `_warn_of_assumed`.
 
     Raises:
         IncompleteCheckpointError: the save did not finish, or the directory is a root of steps;
@@ -96,26 +97,42 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
         raise
     try:
         scanned = read_index(directory)
-        _warn_of_assumed(directory.name, scanned)
-        return Contents(FORMAT, scanned.stored, _files(directory, scanned))
+        if warn:
+            _warn_of_assumed(directory.name, scanned)
+        sources = enumerate(scanned.stored.sources)
+        size = sum([each.size_bytes for n, each in sources if n not in scanned.memory])
+        return Opened(
+            FORMAT,
+            scanned.stored,
+            _files(directory, scanned),
+            checked_bytes=scanned.checked_bytes,
+            stored_bytes=size,
+            unstored=scanned.unstored,
+        )
     except BaseException:
         directory.close()
         raise
 
 
-def prefixes_at(path: str | os.PathLike[str]) -> list[str]:
+def item_names(path: str | os.PathLike[str]) -> list[str]:
     """Return the names of the items that are trees; '' for a checkpoint that is one itself.
 
-    Raises IncompleteCheckpointError and FormatError as `open_contents`.
+    Raises IncompleteCheckpointError and FormatError as `open_item`.
     """
     text = os.fspath(path)
     with LocalDirectory(text) as place:
         return tree_directories(inspect_directory(place), name=text)
 
 
-def other_items(path: str | os.PathLike[str]) -> Sequence[str]:
-    """Return the names of the items that are no trees: JSON, metrics, iterators."""
-    return _found_at(path).others
+def other_items(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the items that are no trees, such as JSON, metrics and iterators: the kind of each."""
+    try:
+        with LocalDirectory(path) as directory:
+            return {
+                name: item_kind(directory, name) for name in inspect_directory(directory).others
+            }
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
 
 
 def _tree(place: LocalDirectory, item: str) -> LocalDirectory:
@@ -149,35 +166,3 @@ def _files(directory: LocalDirectory, scanned: OrbaxIndex) -> list[ReadableFile]
     if len(files) == len(scanned.memory):
         directory.close()  # nothing more will be read, and no file closes it
     return files
-
-
-def verify_all(path: str | os.PathLike[str]) -> Checked:
-    """Look at all trees of a checkpoint. What Orbax writes carries no digests, but for the nodes
-    of databases.
-
-    Raises as `open_contents`, where there is a save that did not finish, or a root of steps.
-    """
-    text = os.fspath(path)
-    found = Checked(0, 0)
-    with LocalDirectory(text) as place:
-        for item in tree_directories(inspect_directory(place), name=text):
-            if item:
-                with place.folder(item) as directory:
-                    scanned = read_index(directory)
-            else:
-                scanned = read_index(place)
-            found = _counted(found, scanned, item)
-    return found
-
-
-def _counted(found: Checked, scanned: OrbaxIndex, item: str) -> Checked:
-    sources = enumerate(scanned.stored.sources)
-    size = sum([source.size_bytes for number, source in sources if number not in scanned.memory])
-    names = [format_path((item, *path) if item else path) for path in scanned.unstored]
-    return Checked(
-        found.leaves + len(scanned.stored.leaves),
-        found.size_bytes + scanned.checked_bytes,
-        found.unverified_bytes + size - scanned.checked_bytes,
-        found.unstored_chunks + sum(scanned.unstored.values()),
-        (*found.unstored_leaves, *[name or "the root" for name in names]),
-    )

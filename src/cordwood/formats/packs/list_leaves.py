@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from cordwood.encoding.leaf_table import parse_runs
 from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
-from cordwood.formats.packs.index_file import decode_index
+from cordwood.formats.format_protocol import IndexListing
+from cordwood.formats.packs.index_file import (
+    INDEX_NAME,
+    MAX_INDEX_BYTES,
+    decode_index,
+    select_item,
+)
 from cordwood.formats.packs.leaf_types import ParsedType, dtype_of, parse_type
 from cordwood.index import LeafRuns, LeafSpec
+from cordwood.storage.open_files import LocalFile, read_whole
 from cordwood.tree.structure import LEAF, leaf_paths, structure_from_json
 
 
-class ListedItem(NamedTuple):
-    """The leaves of one item."""
+def list_index(path: str, item: str | None) -> IndexListing:
+    """Return the leaves of an item of a local directory. Raises as `open_item` for an index."""
+    with LocalFile(f"{path}/{INDEX_NAME}") as file:
+        data = read_whole(file, limit_bytes=MAX_INDEX_BYTES)
+    return select_item(list_items(data, name=f"{path}/{INDEX_NAME}"), item, name=path)
 
-    leaves: LeafRuns
-    metadata: Mapping[str, str]
 
-
-def list_items(data: bytes, *, name: str) -> dict[str, ListedItem]:
+def list_items(data: bytes, *, name: str) -> dict[str, IndexListing]:
     """The items of an index file by their prefixes; what is listed is checked, and no more.
 
     Raises CorruptionError, FormatError and UnsupportedFormatError, as `parse_items`.
@@ -31,7 +37,7 @@ def list_items(data: bytes, *, name: str) -> dict[str, ListedItem]:
         raise type(e)(f"{name}: {e}") from e
 
 
-def _listed(item: Any, prefix: str) -> ListedItem:
+def _listed(item: Any, prefix: str) -> IndexListing:
     where = f"items[{prefix!r:.80}]"
     members = ("types", "nodes", "leaves")
     if type(item) is not dict or not all(type(item.get(each)) is list for each in members):
@@ -41,7 +47,7 @@ def _listed(item: Any, prefix: str) -> ListedItem:
     runs = parse_runs(item["leaves"], len(types), structure.count(LEAF), where=f"{where}: leaves")
     cuts = tuple([tuple([axis.parts for axis in parsed.axes or ()]) for parsed in types])
     metadata = item.get("metadata")
-    return ListedItem(
+    return IndexListing(
         LeafRuns(leaf_paths(structure), tuple(map(_spec, types)), cuts, runs),
         metadata if type(metadata) is dict else {},
     )

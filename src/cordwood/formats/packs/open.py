@@ -8,22 +8,25 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from cordwood.errors import CordwoodError, IncompleteCheckpointError, counted
-from cordwood.formats.opened import Contents
+from cordwood.formats.format_protocol import Opened
 from cordwood.formats.packs.file_names import RULES
 from cordwood.formats.packs.index_file import decode_index, select_item
 from cordwood.formats.packs.index_item import Item
 from cordwood.formats.packs.locate import store_at
 from cordwood.formats.packs.read_index import FORMAT, parse_items, read_index
 from cordwood.formats.safetensors.stored_digests import sealed_digests
-from cordwood.formats.step_directories import LOOKED_AT, listed, sorted_steps
-from cordwood.index import Box, Digests, Leaf
+from cordwood.formats.step_directories import MAX_STEPS_OPENED, listed, sorted_steps
+from cordwood.index import Box, Digests, Leaf, Source
+from cordwood.storage.open_files import Closable, ReadableFile
 from cordwood.storage.storage_protocol import Storage
 
 _LISTED_CELLS = 200_000  # of an item with more, only those are listed that are wanted
 _ATTEMPTS = 20  # each lost to a save that came in between
 
 
-def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
+def open_item(
+    path: str | os.PathLike[str], prefix: str | None, *, for_verify: bool = False
+) -> Opened:
     """An item of a directory of packs.
 
     Args:
@@ -41,19 +44,19 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
     data = read_index_bytes(store)
     for _ in range(_ATTEMPTS):
         try:
-            return _open(store, data, prefix)
+            return _open(store, data, prefix, for_verify=for_verify)
         except CordwoodError:
             again = read_index_bytes(store)
             if again == data:
                 raise
             data = again
-    return _open(store, data, prefix)
+    return _open(store, data, prefix, for_verify=for_verify)
 
 
-def prefixes_at(path: str | os.PathLike[str]) -> list[str]:
+def item_names(path: str | os.PathLike[str]) -> list[str]:
     """Return the prefixes of the trees of a directory of packs, sorted; '' for the unnamed one.
 
-    Raises as `open_contents` does.
+    Raises as `open_item` does.
     """
     store = store_at(path)
     data = read_index_bytes(store)
@@ -64,7 +67,7 @@ def prefixes_at(path: str | os.PathLike[str]) -> list[str]:
 
 
 def read_index_bytes(store: Storage) -> bytes:
-    """The index of a checkpoint that must be there. Raises as `open_contents` does."""
+    """The index of a checkpoint that must be there. Raises as `open_item` does."""
     data = store.read_index()
     if data is not None:
         return data
@@ -78,7 +81,7 @@ def read_index_bytes(store: Storage) -> bytes:
             "checkpoint"
         )
     newest = steps[-1]
-    for step in reversed(steps[-LOOKED_AT:]):
+    for step in reversed(steps[-MAX_STEPS_OPENED:]):
         if store_at(f"{store.name}/{step}").read_index() is not None:
             newest = step
             break
@@ -88,12 +91,12 @@ def read_index_bytes(store: Storage) -> bytes:
     )
 
 
-def _open(store: Storage, data: bytes, prefix: str | None) -> Contents:
+def _open(store: Storage, data: bytes, prefix: str | None, *, for_verify: bool) -> Opened:
     items = parse_items(data, name=f"{store.name}/{RULES.index_name}")
     item = select_item(items, prefix, name=store.name)
     listed = item.cell_count <= _LISTED_CELLS
     index = read_index(item, wanted=None if listed else [()] * len(item.leaf_types))
-    files = store.open(index.sources)
+    files = _open_each(store, index.sources) if for_verify else store.open(index.sources)
 
     def fetch(number: int) -> Digests:
         sealed = index.sources[number].header_digest
@@ -108,7 +111,47 @@ def _open(store: Storage, data: bytes, prefix: str | None) -> Contents:
     def locate(wanted: Mapping[int, Sequence[Box] | None]) -> dict[int, Leaf]:
         return _located(item, wanted)
 
-    return Contents(FORMAT, index, files, fetch, None if listed else locate, is_current)
+    return Opened(
+        FORMAT, index, files, fetch, None if listed else locate, is_current, index_bytes=len(data)
+    )
+
+
+class _BrokenFile(Closable):
+    """A data file that could not be opened; reading it raises the error."""
+
+    def __init__(self, name: str, size_bytes: int, error: Exception) -> None:
+        self.name = name
+        self.size_bytes = size_bytes
+        self._error = error
+
+    def read(self, offset: int, length: int) -> bytes:
+        del offset, length
+        raise self._error
+
+    def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
+        del offset, views
+        raise self._error
+
+    def map(self) -> memoryview:
+        raise self._error
+
+    def close(self) -> None:
+        """Do nothing: the file is not open."""
+
+
+def _open_each(store: Storage, sources: Sequence[Source]) -> list[ReadableFile]:
+    """Open data files; one that is missing or damaged raises its error when it is read."""
+    try:
+        return store.open(sources)
+    except (CordwoodError, OSError):
+        pass
+    files: list[ReadableFile] = []
+    for source in sources:
+        try:
+            files += store.open([source])
+        except (CordwoodError, OSError) as e:
+            files.append(_BrokenFile(source.name, source.size_bytes, e))
+    return files
 
 
 def _located(item: Item, wanted: Mapping[int, Sequence[Box] | None]) -> dict[int, Leaf]:

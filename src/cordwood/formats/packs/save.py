@@ -27,7 +27,7 @@ from cordwood.formats.packs.plan_save import (
 from cordwood.formats.packs.read_index import parse_items
 from cordwood.formats.replicated_leaves import LocalLeaves
 from cordwood.formats.safetensors.plan_save import check_metadata
-from cordwood.formats.save_plan import Fetch, Job, Linking
+from cordwood.formats.save_plan import Fetch, SaveOptions, SavePlan
 from cordwood.formats.tree_shards import LeafParts, Snapshot, take_apart
 from cordwood.index import LeafSpec
 from cordwood.io.uninterruptible import StopCheck
@@ -100,32 +100,24 @@ def _check_prefix(prefix: str | None) -> None:
         raise ValueError(f"prefix: {prefix!r:.80} holds a lone surrogate") from e
 
 
-def plan_job(
+def plan_save(
     path: str | os.PathLike[str],
     tree: Any,
-    *,
-    prefix: str | None,
-    metadata: Mapping[str, str],
+    options: SaveOptions,
     rendezvous: Rendezvous,
-    linking: Linking | None = None,
-    max_shard_bytes: int | None = None,
-    items: Mapping[str, Any] | None = None,
+    *,
     save_id: str | None = None,
-) -> Job:
+) -> SavePlan:
     """Plan the save of a tree by the processes of a rendezvous.
 
     Args:
         path: the directory.
         tree: what to save.
-        prefix: under which name; None: none.
-        metadata: strings that go with the tree.
+        options: the options.
         rendezvous: of the processes, not entered yet.
-        linking: what is needed to link files of an older checkpoint.
-        items: more trees by their prefixes, which are committed with this one. Of other prefixes
-            no tree stays then. None: this tree alone is saved, and those of other prefixes stay.
-        max_shard_bytes: how large data files are to be at most; None: as the store has it.
         save_id: for tests.
     """
+    prefix, metadata, _, max_shard_bytes, linking, items = options
     store = store_at(path)
     file_sizes = store.file_sizes
     if max_shard_bytes is not None:
@@ -213,7 +205,7 @@ def plan_job(
                 commit=commit,
             )
 
-    return Job(leaves, write, sizes)
+    return SavePlan(leaves, write, sizes)
 
 
 def _from(fetch: Fetch, start: int, leaf: int) -> Any:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from cordwood.errors import CordwoodError, NotACheckpointError
-from cordwood.formats.directory_formats import refuse_read_only
+from cordwood.formats.format_for_saving import refuse_other_tools
 from cordwood.formats.zarr.array_paths import array_paths
 from cordwood.formats.zarr.index_file import (
     INDEX_NAME,
@@ -95,7 +95,7 @@ def refuse_foreign(path: str | os.PathLike[str]) -> None:
     """Raise NotACheckpointError for a directory that a save must not take over."""
     there = os.fspath(path)
     if _index_of(there, there) is None:
-        refuse_read_only(there, asked=there)
+        refuse_other_tools(there, asked=there)
 
 
 def refuse_to_fill(path: str | os.PathLike[str]) -> None:
@@ -106,7 +106,7 @@ def refuse_to_fill(path: str | os.PathLike[str]) -> None:
     there = os.fspath(path)
     if _index_of(there, there) is not None:
         return
-    refuse_read_only(there, asked=there)
+    refuse_other_tools(there, asked=there)
     names = sorted([entry.name for entry in scan_directory(there)])
     if names and _index_of(there, there) is None:  # no other save has put it there meanwhile
         more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""

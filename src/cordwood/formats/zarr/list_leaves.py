@@ -5,29 +5,38 @@ In how many chunks an array lies is not in the index.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import TypeAlias
 
 from cordwood import dtypes
 from cordwood.encoding.leaf_table import LeafType
 from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
-from cordwood.formats.zarr.index_file import entries_of, item_names, parse_index, select_item
+from cordwood.formats.format_protocol import IndexListing
+from cordwood.formats.zarr.index_file import (
+    INDEX_NAME,
+    MAX_INDEX_BYTES,
+    entries_of,
+    item_names,
+    parse_index,
+    select_item,
+)
 from cordwood.formats.zarr.item_metadata import Item, parse_item
 from cordwood.formats.zarr.leaf_type import leaf_form
 from cordwood.formats.zarr.tree_from_paths import nested_dicts
 from cordwood.index import LeafRuns, LeafSpec
 from cordwood.keypath import KeyPath
+from cordwood.storage.open_files import LocalFile, read_whole
 from cordwood.tree.structure import leaf_paths
 
 
-class ListedItem(NamedTuple):
-    """The leaves of one item."""
+def list_index(path: str, item: str | None) -> IndexListing | None:
+    """Return the leaves of an item of a local directory; None as `list_item`."""
+    with LocalFile(f"{path}/{INDEX_NAME}") as file:
+        data = read_whole(file, limit_bytes=MAX_INDEX_BYTES)
+    return list_item(data, item, name=path)
 
-    leaves: LeafRuns
-    metadata: Mapping[str, str]
 
-
-def list_item(data: bytes, prefix: str | None, *, name: str) -> ListedItem | None:
+def list_item(data: bytes, prefix: str | None, *, name: str) -> IndexListing | None:
     """An item by the bytes of its index; None where that does not say what its arrays are.
 
     Args:
@@ -50,9 +59,9 @@ def list_item(data: bytes, prefix: str | None, *, name: str) -> ListedItem | Non
         if own_name not in index.items:
             _, order, paths = nested_dicts([entry.path for entry in entries], own_name)
             forms: list[_Form] = [(0, *arrays[i]) for i in order]
-            return ListedItem(_runs(paths, [LeafType("jax", True)], forms), {})
+            return IndexListing(_runs(paths, [LeafType("jax", True)], forms), {})
         item = parse_item(index.items[own_name], array_count=len(entries))
-        return ListedItem(_own(item, arrays), item.metadata)
+        return IndexListing(_own(item, arrays), item.metadata)
     except (FormatError, CorruptionError, UnsupportedFormatError) as e:
         raise type(e)(f"{name}: {e}") from e
 

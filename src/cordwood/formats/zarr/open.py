@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cordwood.errors import IncompleteCheckpointError
-from cordwood.formats.opened import Contents
+from cordwood.formats.format_protocol import Opened
 from cordwood.formats.zarr.index_file import INDEX_NAME, item_names
 from cordwood.formats.zarr.read_index import FORMAT, read_index, read_index_file
 from cordwood.index import Index
@@ -49,7 +49,7 @@ def open_item(path: str | os.PathLike[str], prefix: str | None) -> OpenItem:
         raise
 
 
-def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
+def open_checkpoint(path: str | os.PathLike[str], prefix: str | None) -> Opened:
     """An item, for `cordwood.open`; without a prefix the one saved without, or the only one.
 
     Raises as `open_item`.
@@ -68,10 +68,10 @@ def open_contents(path: str | os.PathLike[str], prefix: str | None) -> Contents:
     def is_current() -> bool:
         return directory.is_still_at(locate_directory(text))
 
-    return Contents(FORMAT, item.stored, item.files, None, None, is_current)
+    return Opened(FORMAT, item.stored, item.files, None, None, is_current)
 
 
-def prefixes_at(path: str | os.PathLike[str]) -> list[str]:
+def sorted_item_names(path: str | os.PathLike[str]) -> list[str]:
     """Return the prefixes of the items of a directory, sorted; '' for the unnamed one.
 
     Raises as `open_item`.

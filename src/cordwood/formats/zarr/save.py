@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cordwood.formats.replicated_leaves import LocalLeaves
-from cordwood.formats.save_plan import Job
+from cordwood.formats.save_plan import SaveOptions, SavePlan
 from cordwood.formats.zarr.commit import place, refuse_foreign
 from cordwood.formats.zarr.plan_tree import Draft, draft, finish
 from cordwood.io.encode_chunk import chunk_encoder
@@ -22,21 +22,15 @@ from cordwood.storage.save_ids import new_save_id
 from cordwood.storage.staging_directory import StagingDirectory
 
 
-def plan_job(
-    path: str | os.PathLike[str],
-    tree: Any,
-    *,
-    prefix: str | None,
-    metadata: Mapping[str, str],
-    rendezvous: Rendezvous,
-    compression: str | None = None,
-) -> Job:
+def plan_save(
+    path: str | os.PathLike[str], tree: Any, options: SaveOptions, rendezvous: Rendezvous
+) -> SavePlan:
     """Plan the save of a tree by the processes of a rendezvous; raises as `draft` does."""
     item = draft(
         tree,
-        prefix=prefix or "",
-        compression=compression,
-        metadata=metadata,
+        prefix=options.prefix or "",
+        compression=options.compression,
+        metadata=options.metadata,
         covered=True,
         rendezvous=rendezvous,
     )
@@ -44,7 +38,7 @@ def plan_job(
     sizes = chunk_bytes_of_leaves(item.files, item.writers, rendezvous.index, len(leaves))
     # They are asked for when they are written: until then nothing here keeps them.
     item = item._replace(snapshot=item.snapshot._replace(leaves=()))
-    return Job(leaves, lambda fetch: save_draft(path, item, fetch, rendezvous), sizes)
+    return SavePlan(leaves, lambda fetch: save_draft(path, item, fetch, rendezvous), sizes)
 
 
 def save_draft(

@@ -1,0 +1,353 @@
+"""Detection: the format of a file, of a directory, and of the checkpoint that a verb is to read."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from cordwood.did_you_mean import nearest_name
+from cordwood.errors import (
+    IncompleteCheckpointError,
+    NotACheckpointError,
+    UnsupportedFormatError,
+    counted,
+)
+from cordwood.formats.foreign_files import foreign_file
+from cordwood.formats.format_protocol import (
+    Format,
+    Match,
+    Place,
+    RunFormat,
+    WritableFormat,
+    has_runs,
+    is_directory_format,
+    is_writable,
+)
+from cordwood.formats.registry import (
+    DEFAULT,
+    all_by_suffix,
+    by_suffix,
+    close_suffix,
+    directory_formats,
+    file_formats,
+    require_name,
+    require_suffix,
+    writable_directory_formats,
+)
+from cordwood.formats.step_directories import (
+    MAX_STEPS_OPENED,
+    is_named_step,
+    listed,
+    sorted_steps,
+)
+from cordwood.message_text import printable
+from cordwood.storage.directories import list_names, list_subdirectories, scan_directory
+from cordwood.storage.open_files import LocalFile, ReadableFile
+from cordwood.storage.path_kind import is_folder, is_link, kind_at
+from cordwood.storage.staging_directory import locate_directory, stale_stages
+from cordwood.storage.urls import parse_url
+
+_MAX_SIBLINGS = 1000  # entries beside a path that are compared with its name
+
+
+# Files
+
+
+def format_of_file(file: ReadableFile) -> Format:
+    """Return the format of a file by its content. If two formats fit equally, its suffix decides.
+
+    Raises UnsupportedFormatError if none fits; says which formats there are, and what the file is.
+    """
+    place = Place(file.name, file)
+    format = _best(all_by_suffix(file.name) + file_formats(), place)
+    if format is not None:
+        return format
+    names = ", ".join([each.name for each in file_formats()])
+    raise UnsupportedFormatError(
+        f"{file.name}: expected a file of one of the formats {names}, found {_other_file(place)}"
+    )
+
+
+def _best(formats: Sequence[Format], place: Place, *, above: Match = Match.NO) -> Format | None:
+    """Return the format that fits best, of equal ones the first; None if none fits."""
+    best, best_match = None, above
+    for format in formats:
+        match = format.matches(place)
+        if match > best_match:
+            best, best_match = format, match
+        if match == Match.YES:
+            break
+    return best
+
+
+def _other_file(place: Place) -> str:
+    if not place.head:
+        return "an empty file"
+    assert place.file is not None
+    return (
+        foreign_file(place) or f"{place.file.size_bytes} bytes that begin with {place.head[:8]!r}"
+    )
+
+
+def instead_of(file: ReadableFile, format: Format) -> str | None:
+    """Return what a file is, in words, that could not be read as one of a format.
+
+    None if nothing better is known: it is of that format, and damaged.
+    """
+    place = Place(file.name, file)
+    if not place.head:
+        return "an empty file"
+    match = format.matches(place)
+    if match == Match.YES:
+        return None
+    others = [each for each in file_formats() if each is not format]
+    other = _best(others, place, above=match)
+    if other is None:
+        return None if match else foreign_file(place)
+    return f"{other.description}: rename it, or pass format={other.name!r}"
+
+
+# Directories
+
+
+def format_of_directory(path: str | os.PathLike[str]) -> Format | None:
+    """Return the format of a local directory; None if it has none. Raises as `indexed_format`."""
+    format = indexed_format(path)
+    if format is not None or _is_directory_of_steps(path):
+        return format
+    place = Place(os.fspath(path), search_below=True)
+    return next((each for each in directory_formats() if each.matches(place)), None)
+
+
+def indexed_format(path: str | os.PathLike[str]) -> Format | None:
+    """Return the format whose index, or whose items, lie in the directory itself.
+
+    Raises NotACheckpointError if there are indexes of several formats that are written.
+    """
+    written = written_format(path)
+    if written is not None:
+        return written
+    read_only = [each for each in directory_formats() if not is_writable(each)]
+    return _best(read_only, Place(os.fspath(path)))
+
+
+def written_format(path: str | os.PathLike[str]) -> WritableFormat | None:
+    """Return the format of the checkpoint in a local directory, of those that are written.
+
+    Raises NotACheckpointError if there are indexes of several.
+    """
+    place = Place(os.fspath(path))
+    formats = [each for each in writable_directory_formats() if each.matches(place)]
+    if len(formats) > 1:
+        names = " and ".join([each.index_name for each in formats])
+        raise NotACheckpointError(
+            f"{os.fspath(path)} has both {names}: remove the one that is not meant"
+        )
+    return formats[0] if formats else None
+
+
+def _is_directory_of_steps(path: str | os.PathLike[str]) -> bool:
+    """Return whether the directories in one are steps, and not the keys of a tree.
+
+    Those that are called by a number alone are a list's, if they count from 0 on.
+    """
+    foreign = _foreign_steps(path)
+    steps = steps_at(path, foreign=foreign)
+    if any(map(is_named_step, steps)) or foreign:
+        return True
+    folders = list_subdirectories(os.fspath(path))
+    if all(map(str.isdecimal, steps)) and steps and sorted(steps) == sorted(folders):
+        return sorted(map(int, steps)) != list(range(len(steps))) or any(
+            indexed_format(Path(path) / name) is not None for name in steps[-MAX_STEPS_OPENED:]
+        )
+    return False
+
+
+def steps_at(path: str | os.PathLike[str], *, foreign: Sequence[str] | None = None) -> list[str]:
+    """Return the names of the checkpoints of single steps in a directory, the oldest first.
+
+    Args:
+        path: the directory.
+        foreign: the steps of other tools in it, if the caller has looked for them.
+    """
+    if foreign is None:
+        foreign = _foreign_steps(path)
+    folders = list_subdirectories(os.fspath(path))
+    # A file whose name is a number is a chunk of an array.
+    likely = [
+        name for name in list_names(os.fspath(path)) if name in folders or is_named_step(name)
+    ]
+    return sorted_steps(likely, known=foreign)
+
+
+def run_formats() -> list[RunFormat]:
+    return [format for format in directory_formats() if has_runs(format)]
+
+
+def _foreign_steps(path: str | os.PathLike[str]) -> list[str]:
+    return [name for format in run_formats() for name in format.steps_at(path)]
+
+
+# What a verb is to read
+
+
+def format_of(path: str | os.PathLike[str], *, format: str | None, prefix: str | None) -> Format:
+    """Return the format of the checkpoint at a path.
+
+    A file's suffix is believed, where it is known.
+
+    Args:
+        path: a local path or a URL.
+        format: the name of the format, if the caller gave one.
+        prefix: the item that is asked for; None: any.
+
+    Raises:
+        ValueError: a prefix is asked for, and it is a file.
+        UnsupportedFormatError: it is a file of no known format, or `format` is unknown, or is of
+            directories and this is a file.
+        FileNotFoundError: there is nothing at `path`.
+        IncompleteCheckpointError: it is a directory without an index, perhaps one of steps, or what
+            a save that did not finish was to become.
+        NotACheckpointError: it is a directory with several indexes.
+    """
+    text = os.fspath(path)
+    named = None if format is None else require_name(format)
+    if parse_url(path) is not None:
+        return format_in_object_store(text, named)
+    place = locate_directory(path)
+    kind = kind_at(place)
+    is_for_directories = named is not None and is_directory_format(named)
+    if kind == "nothing":
+        for each in run_formats():
+            each.refuse_unfinished(place)
+        raise absence(text)
+    if kind == "a folder" and (named is None or is_for_directories):
+        found = named or format_of_directory(place)
+        if found is None:
+            raise not_a_checkpoint(place, text)
+        return found
+    if is_for_directories:
+        raise UnsupportedFormatError(
+            f"{text} is {kind}; format={format!r} is for directories: leave format= out, or name "
+            "that of the file"
+        )
+    if prefix is not None:
+        raise ValueError(f"{text}: prefix= is for directories; a file holds one tree")
+    return named or _format_by_suffix_or_content(place, text, is_file=kind == "a file")
+
+
+def _format_by_suffix_or_content(place: str, text: str, *, is_file: bool) -> Format:
+    formats = all_by_suffix(text)
+    if not formats and is_file:
+        with LocalFile(place) as file:
+            return format_of_file(file)
+    if len(formats) > 1 and is_file:
+        with LocalFile(place) as file:
+            # The first format of a suffix is the usual one: another must recognise the file.
+            return _best(formats[1:], Place(file.name, file)) or formats[0]
+    return require_suffix(text, file_formats())
+
+
+def format_in_object_store(url: str, named: Format | None) -> WritableFormat:
+    """Return the only format of object stores. Raises UnsupportedFormatError for another one."""
+    if (named is not None and not is_directory_format(named)) or not is_directory_name(url):
+        raise UnsupportedFormatError(
+            f"{url}: an object store holds directories, and this means a file; leave the suffix "
+            "out, or use a local path"
+        )
+    if named is not None and named is not DEFAULT:
+        raise UnsupportedFormatError(
+            f"{url}: the layout {named.name!r} needs a local path; an object store holds "
+            f"{DEFAULT.name!r}"
+        )
+    return DEFAULT
+
+
+# Suffixes of files that others write: a directory of such a name would be a mistake.
+_FILE_SUFFIXES = frozenset(
+    {
+        *(".bin", ".eqx", ".gguf", ".gz", ".h5", ".hdf5", ".json", ".npy", ".npz", ".onnx"),
+        *(".pickle", ".pkl", ".pt", ".pth", ".tar", ".zarr", ".zip", ".zst"),
+    }
+)
+
+
+def is_directory_name(text: str) -> bool:
+    """Return whether a name is meant for a directory, where the caller names no format.
+
+    Every name is, but those with the suffix of a file: of a known format, of one that is
+    misspelled, or of a format of other tools.
+
+    >>> [is_directory_name(name) for name in ("ckpt/100", "run-1.5", "m.safetensor", "m.npz")]
+    [True, True, False, False]
+    """
+    if text.endswith("/"):
+        return True
+    import difflib
+
+    suffix = Path(text).suffix.lower()
+    known = [each.suffixes[0] for each in file_formats(writable=True)]
+    return suffix not in _FILE_SUFFIXES and not difflib.get_close_matches(suffix, known, n=1)
+
+
+# What to say where there is no checkpoint
+
+
+def absence(path: str) -> OSError:
+    """Return the error for a path with nothing there: an unfinished save, or a similar name."""
+    stages = stale_stages(path)
+    if stages:
+        return IncompleteCheckpointError(
+            f"{path}: a save to it has not finished, and has left {Path(stages[-1]).name} "
+            "beside it: wait if it still runs; else load an earlier checkpoint, or save again"
+        )
+    if is_link(path):
+        what = "there is no checkpoint where this symbolic link leads"
+        return FileNotFoundError(errno.ENOENT, what, path)
+    parent = Path(path).parent
+    if not is_folder(parent):
+        what = f"there is no checkpoint, as there is no directory {os.fspath(parent)!r}"
+        return FileNotFoundError(errno.ENOENT, what, path)
+    name = Path(path).name
+    siblings = [entry.name for entry in scan_directory(os.fspath(parent))[:_MAX_SIBLINGS]]
+    close = nearest_name(
+        name, [each for each in siblings if each != name]
+    )  # it may have come just now
+    if close is not None:
+        hint = printable(f" (did you mean {os.fspath(parent / close)}?)")
+    else:
+        suffix = close_suffix(path)
+        hint = f" (did you mean one that ends in {suffix}?)" if suffix else ""
+    return FileNotFoundError(errno.ENOENT, f"there is no checkpoint{hint}", path)
+
+
+def not_a_checkpoint(place: str, text: str) -> IncompleteCheckpointError:
+    """Return the error for a directory without an index; `text` is what the caller calls it."""
+    steps = steps_at(place)
+    if steps:
+        return IncompleteCheckpointError(
+            f"{text} is a directory of {counted(len(steps), 'step')} ({listed(steps)}), and no "
+            f"checkpoint itself: load one of them; the newest is {_newest(Path(place), steps)}"
+        )
+    names = list_names(place)
+    if not names:
+        return IncompleteCheckpointError(
+            f"{text} is an empty directory: expected a checkpoint, or the file of one"
+        )
+    files = [name for name in names if by_suffix(name) is not None]
+    advice = f"; a file of it can be loaded alone: {Path(place) / files[0]}" if files else ""
+    return IncompleteCheckpointError(
+        f"{text} has no {' or '.join([each.index_name for each in directory_formats()])}: no save "
+        f"to it has finished, or it is no checkpoint; found {listed(names)}{advice}"
+    )
+
+
+def _newest(place: Path, steps: Sequence[str]) -> Path:
+    """Return the newest step that is a checkpoint, as far as can be told; else the newest."""
+    for name in reversed(steps[-MAX_STEPS_OPENED:]):
+        child = place / name
+        if not is_folder(child) or format_of_directory(child) is not None:
+            return child
+    return place / steps[-1]

@@ -1,0 +1,168 @@
+"""The formats of Flax's msgpack: bare, and under gzip and zstd."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from cordwood.formats.format_protocol import IndexListing, Match, Opened, OpenOptions, Path, Place
+
+if TYPE_CHECKING:
+    from cordwood.formats.save_plan import Fetch, SaveOptions, SavePlan
+    from cordwood.index import Index
+    from cordwood.processes.rendezvous import Rendezvous
+    from cordwood.storage.open_files import ReadableFile
+
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_PAIR = b"\x92"  # msgpack's first byte of a list of two, as records begin too
+_MAPS = frozenset([*range(0x80, 0x90), 0xDE, 0xDF])  # msgpack's first bytes of a dict
+_EXTENSIONS = frozenset([0xC7, 0xC8, 0xC9, *range(0xD4, 0xD9)])  # and of an array
+
+
+class FlaxMsgpackFormat(NamedTuple):
+    name: str
+    suffixes: tuple[str, ...]
+    description: str
+    compression: Literal["gz", "zst"] | None = None
+    index_name: str = ""
+    save_options: frozenset[str] = frozenset()
+
+    def matches(self, place: Place) -> Match:
+        """Read all of a bare file that may be msgpack: it has no magic number."""
+        if place.file is None:
+            return Match.NO
+        if self.compression == "gz":
+            is_ours = place.head.startswith(_GZIP) and _begins(_first_of_gzip(place.head))
+            return Match.YES if is_ours else Match.NO
+        if self.compression == "zst":
+            return _match_zstd(place.head)
+        return self._matches_bare(place, place.file)
+
+    def _matches_bare(self, place: Place, file: ReadableFile) -> Match:
+        from cordwood.formats.flax_msgpack.read_index import read_index
+        from cordwood.formats.single_file import can_read
+
+        # Numbers and lists look like text too: they need the suffix.
+        if not _begins(place.head) and not file.name.endswith(self.suffixes):
+            return Match.NO
+        if not can_read(file, read_index):
+            return Match.NO
+        return Match.MAYBE if place.head.startswith(_PAIR) else Match.YES
+
+    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+        from cordwood.formats.flax_msgpack.open import open_source
+        from cordwood.formats.flax_msgpack.read_index import read_index
+        from cordwood.formats.single_file import opened_file
+
+        del item
+        source = open_source(path, self.compression, options)
+        return opened_file(source, read_index, name=self.name)
+
+    def items(self, path: Path) -> Sequence[str]:
+        del path
+        return [""]
+
+    def list_index(self, path: str, item: str | None) -> IndexListing | None:
+        if self.compression is not None or item is not None:
+            return None
+        from cordwood.formats.flax_msgpack.read_index import read_index
+        from cordwood.storage.open_files import LocalFile
+
+        with LocalFile(path) as file:
+            if not file.size_bytes or file.read(0, 1) == _PAIR:
+                return None  # these may be records
+            index = read_index(file)
+        return IndexListing(index, index.metadata)
+
+    def plan_save(
+        self, path: Path, tree: Any, options: SaveOptions, rendezvous: Rendezvous
+    ) -> SavePlan:
+        from cordwood.formats.flax_msgpack.state_buffers import plan_buffers, plan_state
+        from cordwood.formats.save_plan import SavePlan, elements_of
+        from cordwood.io.write_file import write_file, write_stream
+        from cordwood.state_dict.state_dicts import to_state_dict
+        from cordwood.tree.flatten import FlatTree, build_tree
+
+        del options, rendezvous
+        if type(tree) is FlatTree:
+            tree = build_tree(tree.structure, tree.leaves)
+        plan, arrays = plan_state(to_state_dict(tree))
+        size_bytes, compression = plan.size_bytes, self.compression
+
+        def write(fetch: Fetch) -> None:
+            if compression is None:
+                write_file(path, plan, lambda i: elements_of(fetch(i)))
+            else:
+                from cordwood.formats.compressed.compress import compress
+
+                buffers = plan_buffers(plan, fetch)
+                write_stream(path, compress(buffers, compression, size_bytes=size_bytes))
+
+        return SavePlan(arrays, write)
+
+    def refuse_foreign(self, path: Path) -> None:
+        from cordwood.formats.single_file import refuse_foreign_file
+
+        refuse_foreign_file(path, self._require, name=self.name)
+
+    def _require(self, file: ReadableFile) -> None:
+        if self.compression is not None:
+            from cordwood.formats.compressed.decompress import require_magic
+
+            require_magic(file, self.compression)
+        else:
+            from cordwood.formats.flax_msgpack.read_index import read_index
+
+            # All of it, as msgpack has no magic number: text begins like a number, and only the
+            # bytes after that show it. A file of one letter is a tree of one int too, and so is
+            # replaced.
+            read_index(file)
+
+    def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
+        from cordwood.plan.format_losses import losses_in_a_state_dict
+
+        return losses_in_a_state_dict(index, metadata)
+
+    def extra_problems(self, path: Path) -> Iterable[str]:
+        del path
+        return ()
+
+    def collect(self, path: Path, *, dry_run: bool) -> list[str]:
+        del path, dry_run
+        return []
+
+
+def _begins(head: bytes) -> bool:
+    """Return whether bytes begin like the msgpack of a dict or an array."""
+    return head[:1] != b"" and (head[0] in _MAPS or head[0] in _EXTENSIONS)
+
+
+def _first_of_gzip(head: bytes) -> bytes:
+    """Return the first bytes that a gzip stream holds; b"" if it cannot be decompressed."""
+    try:
+        return zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(head, 8)
+    except zlib.error:
+        return b""
+
+
+def _match_zstd(head: bytes) -> Match:
+    """Return MAYBE for a stream that cannot be decompressed: it is damaged."""
+    if not head.startswith(_ZSTD):
+        return Match.NO
+    import zstandard
+
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(head) as stream:
+            return Match.YES if _begins(stream.read(8)) else Match.NO
+    except zstandard.ZstdError:
+        return Match.MAYBE
+
+
+MSGPACK = FlaxMsgpackFormat("msgpack", (".msgpack",), "a tree in Flax's msgpack")
+MSGPACK_GZ = FlaxMsgpackFormat(
+    "msgpack.gz", (".msgpack.gz",), "a tree in Flax's msgpack, under gzip", "gz"
+)
+MSGPACK_ZST = FlaxMsgpackFormat(
+    "msgpack.zst", (".msgpack.zst",), "a tree in Flax's msgpack, under zstd", "zst"
+)

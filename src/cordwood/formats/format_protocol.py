@@ -1,0 +1,274 @@
+"""The protocol of formats: what the package of a format provides, and the values that it exchanges.
+
+The formats are listed in `cordwood.formats.registry`. docs/design/0008-formats.md has the reasons.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeGuard
+
+if TYPE_CHECKING:
+    from cordwood.formats.save_plan import SaveOptions, SavePlan
+    from cordwood.index import Box, Digests, Index, Leaf, LeafRuns
+    from cordwood.keypath import KeyPath
+    from cordwood.processes.rendezvous import Rendezvous
+    from cordwood.storage.open_files import ReadableFile
+
+HEAD_BYTES = 128 << 10
+
+Path: TypeAlias = str | os.PathLike[str]
+
+
+class Match(IntEnum):
+    """How well a place fits a format; of several formats the one that fits best is taken."""
+
+    NO = 0
+    MAYBE = 1  # the content would do, where no other format fits better
+    LIKELY = 2  # there is no index or magic number, but parts that only this format has
+    YES = 3  # there is the index or the magic number of this format
+
+
+class Place:
+    """A local file or directory that is to be recognised.
+
+    Attributes:
+        path: its path.
+        file: the file, open; None for a directory.
+        search_below: True for a directory in which no format has found an index, and which is no
+            directory of steps: a format may now look below it too.
+    """
+
+    def __init__(
+        self, path: str, file: ReadableFile | None = None, *, search_below: bool = False
+    ) -> None:
+        self.path = path
+        self.file = file
+        self.search_below = search_below
+
+    @cached_property
+    def head(self) -> bytes:
+        """The first bytes of the file; b"" for a directory."""
+        if self.file is None:
+            return b""
+        return self.file.read(0, min(HEAD_BYTES, self.file.size_bytes))
+
+    @cached_property
+    def names(self) -> Sequence[str]:
+        """The names of the entries of the directory, sorted; () for a file."""
+        if self.file is not None:
+            return ()
+        from cordwood.storage.directories import list_names
+
+        return list_names(self.path)
+
+
+class OpenOptions(NamedTuple):
+    """Options of `Format.open`; a format ignores those that do not concern it.
+
+    Attributes:
+        max_bytes: how far a compressed file may grow; None: see `decompress_into`.
+        read_once: each leaf is read at most once, so that memory can be given back.
+        scratch: a directory on whose disk a compressed file is decompressed; None: in memory.
+        for_verify: `verify` reports every problem: do not warn, and report a data file that is
+            missing or damaged when it is read, and not now.
+    """
+
+    max_bytes: int | None = None
+    read_once: bool = False
+    scratch: Path | None = None
+    for_verify: bool = False
+
+
+# Called with leaves by their positions, each with the boxes that are needed (None: all of it).
+# Returns the same leaves with their pieces.
+Locate: TypeAlias = "Callable[[Mapping[int, Sequence[Box] | None]], Mapping[int, Leaf]]"
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """One item of a checkpoint, open: its index and its sources.
+
+    Attributes:
+        format: the name of the format.
+        index: the index.
+        files: the sources of the index, open.
+        fetch_digests: gives the digests of a source that is sealed.
+        locate: gives pieces of leaves, where the index leaves them out because they are many.
+        is_current: returns False once another save has replaced the checkpoint.
+        index_bytes: the size of the index file, if opening checked it against a digest. The items
+            of a directory share it.
+        checked_bytes: bytes of other files that opening checked against digests.
+        stored_bytes: the size of the files, where the sources are not them; None: the sources are.
+        unstored: leaves with chunks that are not stored and are read as zeros: how many chunks.
+    """
+
+    format: str
+    index: Index
+    files: Sequence[ReadableFile]
+    fetch_digests: Callable[[int], Digests] | None = None
+    locate: Locate | None = None
+    is_current: Callable[[], bool] = _always
+    index_bytes: int = 0
+    checked_bytes: int = 0
+    stored_bytes: int | None = None
+    unstored: Mapping[KeyPath, int] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Close the files. Leaves that were mapped stay valid."""
+        for file in self.files:
+            file.close()
+
+
+class Format(Protocol):
+    """A format, as all verbs use it. Its `path` is a local path, or the URL of a directory."""
+
+    @property
+    def name(self) -> str:
+        """The name that `detect` returns and `format=` takes."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """A few words for users, such as "a safetensors file"."""
+        ...
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """The suffixes of its files; () for a directory format."""
+        ...
+
+    @property
+    def index_name(self) -> str:
+        """The file, or a pattern, that makes a directory a checkpoint; "" for a file format."""
+        ...
+
+    def matches(self, place: Place) -> Match:
+        """Return how well a file or directory fits this format. Reads little."""
+        ...
+
+    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+        """Open an item.
+
+        Args:
+            path: the checkpoint.
+            item: the item's name. None: the item without a name, or the only one.
+            options: see `OpenOptions`.
+
+        Raises what `cordwood.open` documents.
+        """
+        ...
+
+    def items(self, path: Path) -> Sequence[str]:
+        """Return the names of the items, sorted; "" for the one without a name."""
+        ...
+
+
+class WritableFormat(Format, Protocol):
+    """A format that `save` writes."""
+
+    @property
+    def save_options(self) -> frozenset[str]:
+        """The fields of `SaveOptions` that it takes; others are refused."""
+        ...
+
+    def plan_save(
+        self, path: Path, tree: Any, options: SaveOptions, rendezvous: Rendezvous
+    ) -> SavePlan:
+        """Plan the save of a tree. Writes nothing.
+
+        Args:
+            path: the destination.
+            tree: a pytree, or a `FlatTree` whose leaves are elements that are read later.
+            options: those of `save_options`; the others have their defaults.
+            rendezvous: of the processes that save together, not entered yet.
+
+        Raises what `cordwood.save` documents.
+        """
+        ...
+
+    def refuse_foreign(self, path: Path) -> None:
+        """Raise NotACheckpointError for what a save would destroy and could not have written."""
+        ...
+
+    def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
+        """Return what the format cannot store of an index, for people; [] for nothing.
+
+        Raises UnsupportedLeafError for a leaf that it cannot store in any form.
+        """
+        ...
+
+    def extra_problems(self, path: Path) -> Iterable[str]:
+        """Return problems that the items do not show, such as files that no item refers to."""
+        ...
+
+    def collect(self, path: Path, *, dry_run: bool) -> list[str]:
+        """Remove files in a directory that saves left which died; return their names."""
+        ...
+
+
+class IndexListing(NamedTuple):
+    """The leaves of an item and its strings, from the index alone."""
+
+    leaves: Index | LeafRuns
+    metadata: Mapping[str, str]
+
+
+class ListableFormat(Format, Protocol):
+    """A format whose index alone says what the leaves are, without numpy."""
+
+    def list_index(self, path: str, item: str | None) -> IndexListing | None:
+        """Return the leaves of a local checkpoint; None where only opening it tells.
+
+        Raises what `open` raises for an index.
+        """
+        ...
+
+
+class RunFormat(Format, Protocol):
+    """A format of another tool that keeps the steps of a run in one directory."""
+
+    @property
+    def tool(self) -> str:
+        """The name of the tool."""
+        ...
+
+    def is_at(self, path: Path) -> bool:
+        """Return whether the tool wrote a directory: a checkpoint, steps or an unfinished save."""
+        ...
+
+    def steps_at(self, path: Path) -> Sequence[str]:
+        """Return the names of the steps in a directory, the newest last; () for none."""
+        ...
+
+    def refuse_unfinished(self, path: Path) -> None:
+        """Raise IncompleteCheckpointError if an unfinished save was to become `path`."""
+        ...
+
+    def other_items(self, path: Path) -> Mapping[str, str]:
+        """Return the items that are no trees, each with its kind in words."""
+        ...
+
+
+def is_writable(format: Format) -> TypeGuard[WritableFormat]:
+    return hasattr(format, "plan_save")
+
+
+def is_listable(format: Format) -> TypeGuard[ListableFormat]:
+    return hasattr(format, "list_index")
+
+
+def has_runs(format: Format) -> TypeGuard[RunFormat]:
+    return hasattr(format, "steps_at")
+
+
+def is_directory_format(format: Format) -> bool:
+    return not format.suffixes

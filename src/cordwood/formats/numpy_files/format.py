@@ -1,0 +1,110 @@
+"""The formats of files of numpy arrays: .npy, .npz and .eqx. Read only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cordwood.errors import CordwoodError
+from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Path, Place
+
+if TYPE_CHECKING:
+    from cordwood.storage.open_files import ReadableFile
+
+_NPY, _ZIP, _EMPTY_ZIP = b"\x93NUMPY", b"PK", b"PK\5\6"
+
+
+class NpzFormat:
+    name = "npz"
+    description = "numpy arrays in a zip archive"
+    suffixes: tuple[str, ...] = (".npz",)
+    index_name = ""
+
+    def matches(self, place: Place) -> Match:
+        if place.head.startswith(_EMPTY_ZIP):
+            return Match.YES
+        if place.file is None or not place.head.startswith(_ZIP):
+            return Match.NO
+        has_arrays = any(name.endswith(".npy") for name in members_of_zip(place.file))
+        return Match.YES if has_arrays else Match.NO
+
+    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+        from cordwood.formats.numpy_files.read_npz import read_index
+        from cordwood.formats.single_file import open_file
+
+        del item
+        read = read_index
+        if options.max_bytes is not None:
+            read = partial(read_index, max_bytes=options.max_bytes)
+        return open_file(path, read, name=self.name)
+
+    def items(self, path: Path) -> Sequence[str]:
+        del path
+        return [""]
+
+
+class NpyFormat:
+    name = "npy"
+    description = "one numpy array"
+    suffixes: tuple[str, ...] = (".npy",)
+    index_name = ""
+
+    def matches(self, place: Place) -> Match:
+        """A file that cannot be read is MAYBE one: it may be of equinox, or damaged."""
+        if place.file is None or not place.head.startswith(_NPY):
+            return Match.NO
+        from cordwood.formats.numpy_files.read_npy import read_index
+        from cordwood.formats.single_file import can_read
+
+        return Match.YES if can_read(place.file, read_index) else Match.MAYBE
+
+    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+        from cordwood.formats.numpy_files.read_npy import read_index
+        from cordwood.formats.single_file import open_file
+
+        del item, options
+        return open_file(path, read_index, name=self.name)
+
+    def items(self, path: Path) -> Sequence[str]:
+        del path
+        return [""]
+
+
+class EqxFormat:
+    name = "eqx"
+    description = "an equinox tree without names"
+    suffixes: tuple[str, ...] = (".eqx",)
+    index_name = ""
+
+    def matches(self, place: Place) -> Match:
+        if place.file is None or not place.head.startswith(_NPY):
+            return Match.NO
+        from cordwood.formats.numpy_files.read_eqx import read_index
+        from cordwood.formats.single_file import can_read
+
+        return Match.YES if can_read(place.file, read_index) else Match.NO
+
+    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+        from cordwood.formats.numpy_files.read_eqx import read_index
+        from cordwood.formats.single_file import open_file
+
+        del item, options
+        return open_file(path, read_index, name=self.name)
+
+    def items(self, path: Path) -> Sequence[str]:
+        del path
+        return [""]
+
+
+def members_of_zip(file: ReadableFile) -> list[str]:
+    """Return the names of the members of a zip archive; [] if it is damaged."""
+    from cordwood.formats.numpy_files.zip_members import member_names
+
+    try:
+        return member_names(file)
+    except CordwoodError:
+        return []
+
+
+NPZ, NPY, EQX = NpzFormat(), NpyFormat(), EqxFormat()

@@ -1,0 +1,139 @@
+"""The registry: all formats, in the order in which a file or directory is compared with them.
+
+To add a format, write its package and add its line to FORMATS.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cordwood.errors import UnsupportedFormatError
+from cordwood.formats.flax_msgpack.format import MSGPACK, MSGPACK_GZ, MSGPACK_ZST
+from cordwood.formats.format_protocol import (
+    Format,
+    WritableFormat,
+    is_directory_format,
+    is_writable,
+)
+from cordwood.formats.hugging_face.format import HUGGING_FACE, SHARDS, SINGLE_FILE
+from cordwood.formats.msgpack_records.format import MSGPACK_RECORDS
+from cordwood.formats.numpy_files.format import EQX, NPY, NPZ
+from cordwood.formats.orbax.format import ORBAX
+from cordwood.formats.packs.format import PACKS
+from cordwood.formats.safetensors.format import SAFETENSORS
+from cordwood.formats.zarr.format import ZARR
+from cordwood.formats.zarr_tree.format import ZARR_TREE
+
+FORMATS: tuple[Format, ...] = (
+    SAFETENSORS,
+    NPZ,
+    NPY,
+    EQX,
+    MSGPACK,
+    MSGPACK_GZ,
+    MSGPACK_ZST,
+    MSGPACK_RECORDS,
+    PACKS,
+    ZARR,
+    ORBAX,
+    SHARDS,
+    SINGLE_FILE,
+    ZARR_TREE,
+)
+# Formats that only `convert` writes: they do not hold all of a tree.
+EXPORTS: tuple[WritableFormat, ...] = (HUGGING_FACE,)
+
+# The format of a new directory where the caller names none, and of all of an object store.
+DEFAULT = PACKS
+
+
+def file_formats(*, writable: bool = False) -> list[Format]:
+    """Return the formats of one file; with `writable`, those that are written."""
+    return [
+        format for format in FORMATS if format.suffixes and (is_writable(format) or not writable)
+    ]
+
+
+def directory_formats() -> list[Format]:
+    return [format for format in FORMATS if is_directory_format(format)]
+
+
+def writable_directory_formats() -> list[WritableFormat]:
+    return [format for format in directory_formats() if is_writable(format)]
+
+
+def by_name(name: str) -> Format | None:
+    """Return the format of a name; None where there is none."""
+    return next((format for format in (*FORMATS, *EXPORTS) if format.name == name), None)
+
+
+def require_name(name: str) -> Format:
+    """Return the format of a name. Raises UnsupportedFormatError with the names that there are."""
+    format = by_name(name)
+    if format is None:
+        raise unknown_name(name, [format.name for format in FORMATS])
+    return format
+
+
+def unknown_name(name: str, names: list[str]) -> UnsupportedFormatError:
+    expected = ", ".join(map(repr, dict.fromkeys(names)))
+    return UnsupportedFormatError(f"format {name!r} is unknown; expected one of {expected}")
+
+
+def all_by_suffix(name: str) -> list[Format]:
+    """Return the formats with the longest suffix that the name of a file ends in."""
+    length = 0
+    formats: list[Format] = []
+    for format in FORMATS:
+        for suffix in format.suffixes:
+            if name.endswith(suffix):
+                if len(suffix) > length:
+                    length, formats = len(suffix), []
+                if len(suffix) == length:
+                    formats.append(format)
+    return formats
+
+
+def by_suffix(name: str) -> Format | None:
+    """Return the format that the suffix of a name stands for; of several, the first."""
+    formats = all_by_suffix(name)
+    return formats[0] if formats else None
+
+
+def suffix_of(name: str) -> str:
+    """Return the suffix of a file format that a name ends in; "" for none."""
+    suffixes = [each for format in FORMATS for each in format.suffixes if name.endswith(each)]
+    return max(suffixes, key=len, default="")
+
+
+def suffixes_of(formats: list[Format]) -> list[str]:
+    return list(dict.fromkeys([suffix for format in formats for suffix in format.suffixes]))
+
+
+def close_suffix(name: str) -> str | None:
+    """Return the suffix of a format that a name nearly has; None if it has one, or none is near."""
+    suffix = Path(name).suffix
+    if not suffix or suffix_of(name):
+        return None
+    import difflib
+
+    close = difflib.get_close_matches(suffix, suffixes_of(file_formats()), n=1)
+    return close[0] if close else None
+
+
+def require_suffix(path: str, formats: list[Format]) -> Format:
+    """Return the format that the suffix of a path stands for.
+
+    Raises UnsupportedFormatError for another suffix; the message lists those of `formats`.
+    """
+    format = by_suffix(path)
+    if format is not None:
+        return format
+    suffix = Path(path).suffix
+    close = close_suffix(path)
+    hint = f"; did you mean {close}?" if close else ""
+    names = ", ".join([repr(format.name) for format in formats])
+    raise UnsupportedFormatError(
+        f"{path}: expected a name that ends in {', '.join(suffixes_of(formats))}, found "
+        f"{repr(suffix) if suffix else 'no suffix'}{hint} (or pass format=, one of {names})"
+    )
