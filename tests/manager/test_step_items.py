@@ -20,7 +20,7 @@ from cordwood import (
     StepReader,
 )
 from cordwood.encoding.step_record import Record
-from cordwood.manager.load_step import _own_item
+from cordwood.manager.load_step import RestoreRequest, _own_item
 from tests.manager.counters import Counter
 
 

@@ -177,7 +177,7 @@ def verify_each(
                 found = found._replace(verified_bytes=read, unverified_bytes=total - read)
             results.append((os.fspath(path), found))
     if all(isinstance(found, Verification) for _, found in results):
-        chosen.forget()
+        chosen.delete_record()
     return results
 
 
