@@ -1,4 +1,7 @@
-"""CheckpointManager: the steps of a run, saved in the background, kept and deleted by policies."""
+"""CheckpointManager: the steps of a run, saved in the background, kept and deleted by policies.
+
+One file, as it is one public class: most of its lines are the docstrings of its methods.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ A data file is created under its final name and locked until its save ends. The 
 under a lock, and what it no longer refers to is removed under that lock too: of data files that no
 index has referred to yet, only those whose own lock is free. So savers lose nothing of each other,
 and nobody removes what a living save has written.
+
+One file, as all its operations rely on one order of locks.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ readers know (`locate_directory`), and whoever saves next puts it back if it sta
 
 A save that was killed leaves its stage, unlocked: the next save of the same name removes it. So
 it does with an old directory that somebody still reads, who has a shared lock of it.
+
+One file, as the steps of an exchange and the repair of each are read together.
 """
 
 from __future__ import annotations

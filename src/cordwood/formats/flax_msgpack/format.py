@@ -154,9 +154,12 @@ def _match_zstd(head: bytes) -> Match:
 
     try:
         with zstandard.ZstdDecompressor().stream_reader(head) as stream:
-            return Match.YES if _begins(stream.read(8)) else Match.NO
+            first = stream.read(8)
     except zstandard.ZstdError:
+        first = b""
+    if not first:
         return Match.MAYBE
+    return Match.YES if _begins(first) else Match.NO
 
 
 MSGPACK = FlaxMsgpackFormat("msgpack", (".msgpack",), "a tree in Flax's msgpack")
