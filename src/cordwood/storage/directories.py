@@ -115,14 +115,19 @@ def may_remove(path: str) -> bool:
 
 
 def list_names(folder: str) -> list[str]:
-    """Return what lies in a directory, sorted. Raises OSError as listing it does."""
-    return sorted(os.listdir(folder))
+    """Return the names in a directory, sorted; [] if it is not there, or has just been removed."""
+    with suppress(FileNotFoundError):
+        return sorted(os.listdir(folder))
+    return []
 
 
 def list_subdirectories(folder: str) -> set[str]:
-    """Return the directories in a directory; symbolic links to such are among them."""
-    found = set()
-    with os.scandir(folder) as entries:
+    """Return the directories in a directory; symbolic links to such are among them.
+
+    A directory that is not there, or has just been removed, has none.
+    """
+    found: set[str] = set()
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
             with suppress(PermissionError):  # behind a link
                 if entry.is_dir():
