@@ -1,4 +1,4 @@
-"""The name that somebody may have meant. Pure."""
+"""Suggestions of existing names for a name that does not exist. Pure."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from typing import NamedTuple
 
 from cordwood.keypath import KeyPath
 
-_MANY = 1000  # names to compare with one
+_MANY = 1000  # names: at most so many are compared with one
 _SHOWN = 3  # leaves of a container, or of a checkpoint, that a message names
 
 
 def nearest_name(name: str, names: Iterable[str]) -> str | None:
-    """Return the one of `names` that is most like `name`, as difflib counts; None: none is."""
-    import difflib  # which is seldom needed, and takes a while to import
+    """Return the most similar of `names` by difflib; None if none is similar."""
+    import difflib  # seldom needed, and slow to import
 
     close = difflib.get_close_matches(name, list(names), n=1)
     return close[0] if close else None
 
 
 def nearest_path(name: str, names: Sequence[str]) -> str | None:
-    """Return the nearest of key paths, by how they differ behind the keys that they share.
+    """Return the most similar key path; paths that share more leading keys come first.
 
-    Of very many, only those of the same last key or in the same container are looked at.
+    The keys after the shared ones are compared. If there are very many paths, only those with the
+    same last key or in the same container are compared.
     """
     container, _, last = name.rpartition("/")
     if len(names) > _MANY:
@@ -46,12 +47,14 @@ def nearest_path(name: str, names: Sequence[str]) -> str | None:
 
 
 def absent_leaf(name: str, names: Collection[str], *, path: str) -> str:
-    """Return what to say where a checkpoint has no leaf of a name: a container, or a mistake.
+    """Return the message for a key path that is not a leaf of a checkpoint.
+
+    It says if the path is a container, and otherwise suggests leaves.
 
     Args:
-        name: the key path that was asked for.
+        name: the requested key path.
         names: the key paths of all leaves.
-        path: the checkpoint's.
+        path: the path of the checkpoint.
 
     >>> print(absent_leaf("a", ["a/b", "a/c", "d"], path="run/1"))
     run/1: 'a' is a container of 2 leaves: 'a/b', 'a/c'; `cordwood ls run/1 a` lists them
@@ -80,29 +83,29 @@ def _first(names: Collection[str]) -> str:
 
 
 class Nesting(NamedTuple):
-    """Where a tree lies in another one."""
+    """The place of one tree inside another: one side has a container around the leaves."""
 
     container: KeyPath
-    is_deeper: bool  # what is stored is; else what is wanted
+    is_deeper: bool  # True: the stored tree has the container; False: the requested tree
 
     def stored_path(self, path: KeyPath) -> KeyPath:
-        """Return the stored path of a wanted leaf."""
+        """Return the stored path of a requested leaf."""
         if self.is_deeper:
             return (*self.container, *path)
         return path[len(self.container) :]
 
 
 def find_nesting(
-    wanted: Sequence[KeyPath], stored: Sequence[KeyPath], name_of: Callable[[KeyPath], Hashable]
+    requested: Sequence[KeyPath], stored: Sequence[KeyPath], name_of: Callable[[KeyPath], Hashable]
 ) -> Nesting | None:
-    """Return the container that all of the wanted leaves lie in on one side alone.
+    """Return the container around all requested leaves that only one of the two sides has.
 
     Args:
-        wanted: the key paths that a load asks for.
-        stored: those that there are.
-        name_of: what a key path is compared by.
+        requested: the key paths that a load requests.
+        stored: the key paths in the checkpoint.
+        name_of: returns the name by which a key path is compared.
     """
-    for is_deeper, deep, flat in ((True, stored, wanted), (False, wanted, stored)):
+    for is_deeper, deep, flat in ((True, stored, requested), (False, requested, stored)):
         names = {name_of(path) for path in flat}
         counts: dict[Hashable, int] = {}
         containers: dict[Hashable, KeyPath] = {}
@@ -114,6 +117,6 @@ def find_nesting(
                     counts[name] = counts.get(name, 0) + 1
                     containers.setdefault(name, container)
         for name, count in counts.items():
-            if count == len(wanted):
+            if count == len(requested):
                 return Nesting(containers[name], is_deeper)
     return None

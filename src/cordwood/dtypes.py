@@ -1,8 +1,8 @@
-"""The one table of dtypes: names, sizes, and what safetensors calls them.
+"""The table of dtypes: names, sizes, and their codes in safetensors.
 
-Sizes are bytes per element in memory, which is also how elements lie in files. Types under
-eight bits take one byte an element, in its low bits. This table needs neither numpy nor
-ml_dtypes; `to_numpy` imports them when asked.
+Sizes are bytes per element, in memory and in files alike. Types under eight bits take one byte
+per element and use its low bits. The table needs neither numpy nor ml_dtypes; only `to_numpy`
+imports them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class DType(NamedTuple):
-    """One row."""
+    """One row of the table."""
 
     name: str
     itemsize: int
-    safetensors: str | None = None  # its code there, where the bytes are the same
+    safetensors: str | None = None  # its code in safetensors, if the bytes are the same there
     source: str = "numpy"  # the package that defines it
 
 
@@ -64,23 +64,23 @@ _ROWS = (
 )
 DTYPES = {row.name: row for row in _ROWS}
 
-# numpy's name of a time type carries its unit: datetime64[ns], timedelta64[25s], datetime64.
+# numpy's name of a time type includes its unit: datetime64[ns], timedelta64[25s], datetime64.
 _TIME = re.compile(
     r"(datetime64|timedelta64)(\[([1-9][0-9]{0,9})?(Y|M|W|D|h|m|s|ms|us|μs|ns|ps|fs|as)\])?"
 )
 
 
 def is_storable(name: str) -> bool:
-    """Whether `name` is in the table or is one of numpy's time types."""
+    """Return True if `name` is in the table or is one of numpy's time types."""
     return name in DTYPES or _TIME.fullmatch(name) is not None
 
 
 def is_floating(name: str) -> bool:
-    """Whether it is a real floating-point dtype, of any width."""
+    """Return True for the name of a real floating-point dtype of any width."""
     return name.startswith(("float", "bfloat"))
 
 
-# What people call them.
+# Short names in common use.
 _SHORT = {
     "bf16": "bfloat16",
     "f16": "float16",
@@ -94,10 +94,10 @@ _SHORT = {
 
 
 def parse(dtype: object) -> str:
-    """The table's name of what a caller gave for a dtype: a name, "bf16", a numpy or jax dtype.
+    """Return the table's name of a dtype: of a name, a short name, or a numpy or jax dtype.
 
     Raises:
-        ValueError: it is none; suggests the nearest.
+        ValueError: the argument is no dtype; the message suggests the nearest name.
     """
     if isinstance(dtype, str):
         name = _SHORT.get(dtype, dtype)
@@ -117,7 +117,11 @@ def parse(dtype: object) -> str:
 
 
 def itemsize(name: str) -> int:
-    """Bytes per element. Raises ValueError for a name that is not storable."""
+    """Return the bytes per element.
+
+    Raises:
+        ValueError: `name` is not storable.
+    """
     row = DTYPES.get(name)
     if row is not None:
         return row.itemsize
@@ -128,10 +132,12 @@ def itemsize(name: str) -> int:
 
 @functools.cache
 def to_numpy(name: str) -> np.dtype:
-    """The native-endian numpy dtype called `name`.
+    """Return the native-endian numpy dtype called `name`.
 
-    Raises ValueError for a name that is not storable, and UnsupportedFormatError for one that
-    this platform's numpy lacks (float128 off x86 Linux, say).
+    Raises:
+        ValueError: `name` is not storable.
+        UnsupportedFormatError: the numpy of this platform, or ml_dtypes, lacks it (for example
+            float128 outside x86 Linux).
     """
     import numpy as np
 
@@ -153,9 +159,10 @@ def to_numpy(name: str) -> np.dtype:
 
 
 def name_of(dtype: np.dtype) -> str:
-    """The table's name of a numpy dtype, whatever its byte order.
+    """Return the table's name of a numpy dtype of any byte order.
 
-    Raises TypeError for strings, bytes, void, structured, object and zero-size dtypes.
+    Raises:
+        TypeError: it is a string, bytes, void, structured, object or zero-size dtype.
     """
     name = _names(dtype)
     if name is None:

@@ -1,4 +1,4 @@
-"""What can go wrong. Each class also inherits the builtin that a caller would catch."""
+"""Errors of cordwood. Each class also inherits the builtin error that a caller would catch."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ __all__ = [
 
 
 class CordwoodError(Exception):
-    """The base of every error that cordwood raises on its own account."""
+    """The base class of all errors of cordwood."""
 
     def __str__(self) -> str:
-        # Messages name leaves and paths, which may hold control characters.
+        # Messages contain names of leaves and paths, which may hold control characters.
         return printable(super().__str__())
 
 
 class FormatError(CordwoodError, ValueError):
-    """A file or buffer is not what its format says; the message names the byte offset."""
+    """A file or buffer violates its format; the message names the byte offset."""
 
 
 class TruncatedError(FormatError, EOFError):
-    """A file ends before what it promises."""
+    """A file ends too early: its header or index announces more data."""
 
 
 class LimitError(FormatError):
-    """A count, depth or length passes a named limit."""
+    """A count, depth or length exceeds a named limit."""
 
 
 class CorruptionError(CordwoodError, ValueError):
@@ -51,23 +51,23 @@ class CorruptionError(CordwoodError, ValueError):
 
 
 class IncompleteCheckpointError(CordwoodError, FileNotFoundError):
-    """A directory has no index: no save to it has finished, or it is no checkpoint."""
+    """A directory has no index: no save to it has finished, or it is not a checkpoint."""
 
 
 class MismatchError(CordwoodError, ValueError):
-    """What is stored does not fit the tree asked for; the message lists every difference."""
+    """The stored tree does not match the requested one; the message lists every difference."""
 
 
 class UnsupportedLeafError(CordwoodError, TypeError):
-    """A tree holds something that the format cannot carry; the message names its key path."""
+    """A tree holds something that the format cannot store; the message names its key path."""
 
 
 class UnsupportedFormatError(CordwoodError, ValueError):
-    """No reader or writer is known for a path, or it only reads."""
+    """No format reads or writes this path, or the format is read-only."""
 
 
 class LossError(CordwoodError, ValueError):
-    """A format has no place for something that is to be converted; the message lists all of it."""
+    """A conversion would lose something that the format cannot store; the message lists it all."""
 
 
 class NotACheckpointError(CordwoodError, FileExistsError):
@@ -75,32 +75,32 @@ class NotACheckpointError(CordwoodError, FileExistsError):
 
 
 class StorageError(CordwoodError, OSError):
-    """A disk failed or is full: `errno` and `filename` say which, the message what was going on."""
+    """A disk failed or is full: see `errno` and `filename`; the message names the operation."""
 
 
 class PendingSaveError(CordwoodError, RuntimeError):
-    """An earlier `save_async` failed, and nobody called its `wait`."""
+    """An earlier `save_async` failed, and its `wait` was never called."""
 
 
 class PrefixError(CordwoodError, ValueError):
-    """A directory holds no item of the prefix asked for, or several and none was asked for."""
+    """A directory has no item of the given prefix, or several items and no prefix is given."""
 
 
 class StepError(CordwoodError, ValueError):
-    """A step cannot be saved after those that are there, or cannot be deleted."""
+    """A step cannot be saved after the existing steps, or cannot be deleted."""
 
 
 class ProcessError(CordwoodError, RuntimeError):
-    """Processes that save together do not agree, or one died, failed or never came; it is named."""
+    """Processes of one save disagree, or one died, failed or never joined; the message names it."""
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """A count and its noun, for a message: 1 byte, 2 bytes."""
+    """Return a count and its noun for a message: 1 byte, 2 bytes."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
 def no_prefix_message(prefixes: Sequence[str]) -> str:
-    """Return what to say where a tree has to be named, and was not."""
+    """Return the message for a missing prefix, with the available ones."""
     hint = ""
     if prefixes:
         one = repr(prefixes[0])

@@ -1,4 +1,4 @@
-"""Help for the fields of named tuples: `help()` and editors show a sentence for each of them."""
+"""Documentation of the fields of named tuples, for `help()` and editors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ T = TypeVar("T")
 def document_fields(cls: type[T]) -> type[T]:
     """Copy the lines of a named tuple's "Attributes:" section to its fields; a class decorator.
 
-    Without it `help()` says "Alias for field number 3". Annotations are shown as they are written,
-    instead of as ForwardRef('int').
+    Without it `help()` shows "Alias for field number 3". Annotations are shown as written, not as
+    ForwardRef('int').
     """
     for name, text in _attributes(cls.__doc__ or "").items():
         vars(cls)[name].__doc__ = text
@@ -23,23 +23,23 @@ def document_fields(cls: type[T]) -> type[T]:
 
 
 def _attributes(doc: str) -> dict[str, str]:
-    """Return the text of each name in the "Attributes:" section of a docstring.
+    r"""Return the text of each name in the "Attributes:" section of a docstring.
 
-    >>> _attributes("Attributes:\\n    x, y: where it\\n      lies.\\n    z: depth.\\n")
+    >>> _attributes("Attributes:\n    x, y: where it\n      lies.\n    z: depth.\n")
     {'x': 'where it lies.', 'y': 'where it lies.', 'z': 'depth.'}
     """
     section = doc.partition("Attributes:\n")[2]
     indent = len(section) - len(section.lstrip(" "))
-    found: dict[str, str] = {}
+    docs: dict[str, str] = {}
     names: list[str] = []
     for line in section.splitlines():
         text = line.strip()
         if not text:
             break
         if line[indent] == " ":  # continues the line above
-            found.update({name: f"{found[name]} {text}" for name in names})
+            docs.update({name: f"{docs[name]} {text}" for name in names})
         else:
             head, _, text = text.partition(": ")
             names = head.split(", ")
-            found.update(dict.fromkeys(names, text))
-    return found
+            docs.update(dict.fromkeys(names, text))
+    return docs

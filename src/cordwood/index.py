@@ -1,8 +1,8 @@
-"""The waist: what a checkpoint holds, as plain values.
+"""The index: the contents of a checkpoint as plain values, the same for all formats.
 
-A format's `read_index` makes an `Index`; planners, `verify`, `open` and every other tool work on
-it alone. These are named tuples and not dataclasses because reading an index of 20,000 leaves makes
-60,000 of them, and a frozen dataclass costs four times as much to make.
+The `read_index` of a format makes an `Index`; planners, `verify`, `open` and all other tools work
+on it alone. These are named tuples and not dataclasses because reading an index of 20,000 leaves
+makes 60,000 of them, and a frozen dataclass takes four times as long to make.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ LeafKind: TypeAlias = Literal[
 ARRAY_KINDS: frozenset[LeafKind] = frozenset({"jax", "numpy", "numpy_scalar", "prng_key"})
 
 Encoding: TypeAlias = Literal[
-    "raw",  # elements as they lie in little-endian memory, one after another
+    "raw",  # elements as in little-endian memory, one after another
     "swapped",  # big-endian elements
     "packed4",  # two 4-bit elements a byte, the low bits first
     "packed6",  # four 6-bit elements in three bytes, the low bits first
 ]
 
 Naming: TypeAlias = Literal[
-    "exact",  # leaves carry the key paths that the saved tree had
-    "strings",  # every key was turned into a string ('0' for a list's first element)
+    "exact",  # leaves have the key paths of the saved tree
+    "strings",  # every key is a string ('0' for the first element of a list)
     "keys",  # the same, and lists may be tuples, named tuples dicts, empty containers None
-    "dotted",  # a leaf's whole name is one '.'-joined string
+    "dotted",  # the whole name of a leaf is one string, joined by '.'
     "slashed",  # the same, joined by '/'
-    "positions",  # leaves have no names: they come in the order of jax.tree.leaves
+    "positions",  # leaves have no names: they are in the order of jax.tree.leaves
 ]
 
 
@@ -55,21 +55,21 @@ class Digests(NamedTuple):
 
 
 class HeaderDigest(NamedTuple):
-    """The digests of a source lie in its own header, which has a digest here."""
+    """The digest of a source's header, if the header holds the digests of the data."""
 
     header_bytes: int
     digest: bytes  # xxh3-128 of the first `header_bytes` of the source
 
 
 class Checksum(NamedTuple):
-    """The CRC-32 of bytes start to stop of a source, or of what they hold once inflated."""
+    """The CRC-32 of bytes start to stop of a source, or of the data inflated from them."""
 
     start: int
     stop: int
     crc32: int
-    head_bytes: int = 0  # of them in front that a scan has read
-    head_crc32: int = 0  # of those
-    inflated_bytes: int | None = None  # of a raw deflate stream: what it holds
+    head_bytes: int = 0  # the number of leading bytes that reading the index has read already
+    head_crc32: int = 0  # the CRC-32 of those
+    inflated_bytes: int | None = None  # the inflated size, if the bytes are a raw deflate stream
 
 
 class Source(NamedTuple):
@@ -78,8 +78,8 @@ class Source(NamedTuple):
     name: str
     size_bytes: int
     digests: Digests | None = None
-    header_digest: HeaderDigest | None = None  # where the digests are not here
-    checksums: tuple[Checksum, ...] = ()  # of parts of it, where there are no digests
+    header_digest: HeaderDigest | None = None  # if the digests are in the header of the source
+    checksums: tuple[Checksum, ...] = ()  # of parts of it, if there are no digests
 
 
 class Span(NamedTuple):
@@ -97,7 +97,7 @@ class Box(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Where a part of a leaf lies: the elements of a box, or a span of them, in C order."""
+    """A stored part of a leaf: the elements of a box, or a span of elements, in C order."""
 
     where: Span | Box
     source: int  # position in Index.sources
@@ -115,25 +115,25 @@ class Pieces(NamedTuple):
 class Encoded(NamedTuple):
     """A leaf stored as chunks of one shape that have to be decoded (compressed, Fortran order).
 
-    A piece's box is the part of the leaf that its chunk holds: of `chunk_shape`, or less at an
-    edge of the leaf, where the chunk is padded. A chunk is decoded whole.
+    The box of a piece is the part of the leaf in its chunk: of `chunk_shape`, or smaller at an
+    edge of the leaf, where the chunk is padded. Chunks are always decoded completely.
     """
 
     pieces: tuple[Piece, ...]
     chunk_shape: tuple[int, ...]
     # JSON: {"compressor": its zarr id, "deflate" or null, "order": "C" or "F", "swapped": bool},
-    # and where needed "skip_bytes" (before the elements) and "crc32" (of all that is decoded).
+    # and if needed "skip_bytes" (before the elements) and "crc32" (of all decoded bytes).
     codec: str
 
 
 class Inline(NamedTuple):
-    """A small value that the scan already holds."""
+    """A small value that the index holds itself."""
 
     value: Any
 
 
 class Leaf(NamedTuple):
-    """One leaf: what it is and where its bytes are."""
+    """One leaf: its type and the place of its bytes."""
 
     key_path: KeyPath
     kind: LeafKind
@@ -145,7 +145,7 @@ class Leaf(NamedTuple):
 
 
 class LeafSpec(NamedTuple):
-    """One leaf of a tree that is to be saved (or of a `like`): what it is, without its bytes."""
+    """The type of one leaf of a tree to save, or of a `like`, without its bytes."""
 
     key_path: KeyPath
     kind: LeafKind
@@ -157,11 +157,11 @@ class LeafSpec(NamedTuple):
 
 
 class LeafRuns(NamedTuple):
-    """What the leaves of a checkpoint are, run by run, without where their bytes are."""
+    """The types of the leaves of a checkpoint, run by run, without the places of their bytes."""
 
     key_paths: Sequence[KeyPath]  # of all leaves
     types: Sequence[LeafSpec]  # without key paths
-    cuts: Sequence[tuple[int, ...]]  # of each type: in how many parts it lies along each axis
+    cuts: Sequence[tuple[int, ...]]  # for each type, the number of stored parts along each axis
     runs: Sequence[tuple[int, int]]  # of leaves: position in `types`, count
 
 
@@ -173,5 +173,5 @@ class Index(NamedTuple):
     leaves: tuple[Leaf, ...]
     sources: tuple[Source, ...]
     naming: Naming = "exact"
-    metadata: Mapping[str, str] = {}  # the user's own; never mutated
-    shardings: Mapping[int, str] = {}  # by leaf, as the writer has noted them: for people
+    metadata: Mapping[str, str] = {}  # the user's strings; never mutated
+    shardings: Mapping[int, str] = {}  # by leaf, as text from the writer; only displayed

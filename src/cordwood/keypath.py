@@ -1,4 +1,4 @@
-"""Key paths: where a leaf sits in its tree.
+"""Key paths: the place of a leaf in its tree.
 
 A path is a tuple of keys. A `str` is a string key of a dict or a field of a named tuple,
 dataclass or other node; an `int` is a position in a list or tuple; a dict key that is
@@ -8,7 +8,7 @@ The string form of a path joins its keys with '/':
 
     params/dense/kernel     string keys and fields
     layers/0/bias           a position in a list or tuple
-    layers/'0'/bias         a string key that reads like a position (or is empty, or begins
+    layers/'0'/bias         a string key that looks like a position (or is empty, or begins
                             with a quote or a parenthesis)
     table/(3)/(None)        other dict keys, as Python literals
     a%2Fb                   '/', '%', control characters and lone surrogates, percent-encoded
@@ -44,13 +44,13 @@ Key: TypeAlias = str | int | DictKey
 KeyPath: TypeAlias = tuple[Key, ...]
 
 _POSITION = re.compile(r"[0-9]+")
-_QUOTED = re.compile(r"['(]|[0-9]+\Z|\Z")  # what a bare string key may not look like
+_QUOTED = re.compile(r"['(]|[0-9]+\Z|\Z")  # a string key of this form is quoted
 _ESCAPED = re.compile("[/%\x00-\x1f\x7f\ud800-\udfff]")
 _ESCAPES = re.compile(r"(?:%[0-9A-F]{2})+")
 
 
 def is_dict_key(value: object) -> bool:
-    """Whether a dict key other than a string can be stored and comes back as it was."""
+    """Return True if a dict key other than a string can be stored exactly."""
     if type(value) is tuple:
         return all(type(item) is str or is_dict_key(item) for item in value)
     if type(value) is float:
@@ -59,7 +59,7 @@ def is_dict_key(value: object) -> bool:
 
 
 def format_path(path: KeyPath) -> str:
-    """The string form of a key path; '' for the root.
+    """Return the string form of a key path; '' for the root.
 
     >>> format_path(("layers", 0, "w/b", "0", DictKey(3)))
     "layers/0/w%2Fb/'0'/(3)"
@@ -68,24 +68,24 @@ def format_path(path: KeyPath) -> str:
 
 
 def format_paths(paths: Iterable[KeyPath]) -> list[str]:
-    """The string form of each path; of many, each key is formatted once."""
+    """Return the string form of each path; each distinct key is formatted once."""
     text_of = _KeyTexts().__getitem__
     return ["/".join(map(text_of, path)) for path in paths]
 
 
 class _KeyTexts(dict[Key, str]):
-    """The string form of each key that was asked for."""
+    """A cache of the string forms of keys."""
 
     def __missing__(self, key: Key) -> str:
         text = _format_key(key)
-        if not isinstance(key, DictKey):  # of which 1, 1.0 and True would be one
+        if not isinstance(key, DictKey):  # equal keys such as 1, 1.0 and True differ in text
             self[key] = text
         return text
 
 
 def _format_key(key: Key) -> str:
     if isinstance(key, str):
-        if key.isidentifier():  # as nearly all are: nothing in it to escape or quote
+        if key.isidentifier():  # nearly all are; they need no escape and no quotes
             return key
         text = _ESCAPED.sub(_escape, key)
         return f"'{text}'" if _QUOTED.match(text) else text
@@ -95,7 +95,7 @@ def _format_key(key: Key) -> str:
 
 
 def key_literal(value: Any) -> str:
-    """A dict key as a Python literal; ints that Python does not print in decimal are hexadecimal.
+    """Return a dict key as a Python literal; ints too long for decimal are hexadecimal.
 
     >>> key_literal((3, "a"))
     "(3, 'a')"
@@ -118,10 +118,10 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def parse_path(text: str) -> KeyPath:
-    """The key path that `format_path` wrote as `text`.
+    """Return the key path whose string form is `text`; the inverse of `format_path`.
 
     Raises:
-        ValueError: `text` is not such a string; the message names the key at fault.
+        ValueError: `text` is no such string; the message names the wrong key.
     """
     return tuple(_parse_key(part, text) for part in text.split("/")) if text else ()
 

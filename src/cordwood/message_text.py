@@ -1,4 +1,4 @@
-r"""How names and sizes are written in messages, reprs and on terminals."""
+r"""Text forms of names and sizes for messages, reprs and terminals."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from functools import cache
 
 
 def printable(text: str, *, keep: str = "\n\t") -> str:
-    r"""Return a text with every character escaped that a terminal would not just show.
+    r"""Return a text with every character escaped that is not safe to show on a terminal.
 
     Escaped are control characters (C0 and C1: they move the cursor and change colours), format
     characters such as bidirectional overrides (they make a name look like another one), surrogates
-    and unassigned code points. Names of leaves, metadata and paths come from whoever wrote a file.
+    and unassigned code points. Names of leaves, metadata and paths come from the writer of a file
+    and are not trusted.
 
     Args:
-        text: what is to be shown.
-        keep: characters that stay as they are.
+        text: the text to show.
+        keep: characters that are not escaped.
 
     >>> print(printable("a\x1b[31m\u202eb\nc"))
     a\x1b[31m\u202eb
@@ -28,7 +29,7 @@ def printable(text: str, *, keep: str = "\n\t") -> str:
 
 
 def shortened(text: str, length: int) -> str:
-    """Return a printable text of at most so many characters; the middle is left out.
+    """Return a printable text of at most `length` characters; the middle is left out.
 
     >>> shortened("layers/attention/kernel", 15)
     'layers...kernel'
@@ -42,7 +43,7 @@ def shortened(text: str, length: int) -> str:
 
 @cache
 def size_text(size_bytes: float) -> str:
-    """Return a size for people: 4.2 MiB.
+    """Return a size in readable units: 4.2 MiB.
 
     >>> [size_text(size) for size in (0, 1023, 1024, 5_000_000)]
     ['0 B', '1023 B', '1.0 KiB', '4.8 MiB']

@@ -12,18 +12,18 @@ from cordwood.index import Digests
 
 BLOCK_BYTES = 1 << 20
 DIGEST_BYTES = 16
-MAX_BLOCK_BYTES = 64 << 20  # a block is read whole: a file may not ask for more memory than this
+MAX_BLOCK_BYTES = 64 << 20  # blocks are read whole: this limits the memory that a file can claim
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 def digest_of(block: Buffer) -> bytes:
-    """The digest of one block. Releases the GIL while it hashes."""
+    """Return the digest of one block. Hashing releases the GIL."""
     return xxhash.xxh3_128_digest(block)
 
 
 def digest_of_parts(parts: Iterable[memoryview]) -> bytes:
-    """The digest of a block that lies in several places."""
+    """Return the digest of a block that is in several parts of memory."""
     state = xxhash.xxh3_128()
     for part in parts:
         state.update(part)
@@ -31,12 +31,12 @@ def digest_of_parts(parts: Iterable[memoryview]) -> bytes:
 
 
 def block_count(size_bytes: int, block_bytes: int) -> int:
-    """How many blocks cover `size_bytes`."""
+    """Return the number of blocks that cover `size_bytes`."""
     return -(-size_bytes // block_bytes)
 
 
 def digests_of(chunks: Sequence[Buffer], *, start: int, block_bytes: int = BLOCK_BYTES) -> Digests:
-    """The digests of `chunks` laid one after another from file offset `start` on."""
+    """Return the digests of `chunks`, placed one after another from file offset `start` on."""
     values = bytearray()
     state = xxhash.xxh3_128()
     room = block_bytes
@@ -57,10 +57,11 @@ def digests_of(chunks: Sequence[Buffer], *, start: int, block_bytes: int = BLOCK
 
 
 def check_coverage(name: str, size_bytes: int, digests: Digests) -> None:
-    """Require one digest for each block of a file of `size_bytes`, no fewer and no more.
+    """Raise unless there is exactly one digest for each block of a file of `size_bytes`.
 
-    Raises CorruptionError where the counts differ (a file that grew or shrank) and LimitError
-    for a block size outside 1 to MAX_BLOCK_BYTES.
+    Raises:
+        CorruptionError: the counts differ; the file grew or shrank.
+        LimitError: the block size is not in 1 to MAX_BLOCK_BYTES.
     """
     if not 0 < digests.block_bytes <= MAX_BLOCK_BYTES:
         raise LimitError(

@@ -1,7 +1,7 @@
-"""cordwood's own metadata: its keys, the digests of the data, the digest of the header.
+"""cordwood's own metadata in a header: its keys, the digests of the data, the header's digest.
 
-The header begins with `{"__metadata__":{"cordwood.header_digest":"`, then 32 characters: the
-xxh3-128 of the whole header, its 8-byte length included, with zeros in their place.
+The header begins with `{"__metadata__":{"cordwood.header_digest":"`. Then come 32 characters: the
+xxh3-128 of the whole header, including its 8-byte length, computed with zeros in their place.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ _DIGESTS_SCHEME = f"xxh3-128:{BLOCK_BYTES}:"
 
 
 class SplitMetadata(NamedTuple):
-    """`__metadata__`, sorted out."""
+    """`__metadata__`, divided into the user's part and cordwood's."""
 
     user: dict[str, str]
-    own: dict[str, str] | None  # None: not a file of cordwood's
+    cordwood: dict[str, str] | None  # None: another tool wrote the file
 
 
 def split_metadata(metadata: Mapping[str, str]) -> SplitMetadata:
-    """The user's metadata and cordwood's.
+    """Divide metadata into the user's part and cordwood's.
 
-    One of cordwood's keys is enough for it to be cordwood's file, which must then have all of
-    them: losing some never makes it a file that nobody verifies.
+    A file with one of cordwood's keys counts as cordwood's, and must have all of them. So a file
+    that loses some keys is refused, and never read without verification.
 
     Raises:
         UnsupportedFormatError: the file is of a newer version of the format.
-        CorruptionError: some keys are missing, or not of this version.
+        CorruptionError: keys are missing, unknown, or not of this version.
     """
-    own = {key: value for key, value in metadata.items() if key.startswith(CORDWOOD_PREFIX)}
-    if not own:
+    cordwood = {key: value for key, value in metadata.items() if key.startswith(CORDWOOD_PREFIX)}
+    if not cordwood:
         return SplitMetadata(dict(metadata), None)
-    version = own.get(VERSION_KEY, "")
+    version = cordwood.get(VERSION_KEY, "")
     if version.isascii() and version.isdigit() and version[0] != "0" and version != str(VERSION):
         raise UnsupportedFormatError(
             f"{VERSION_KEY} is {version:.20}, a newer version of the format than this cordwood "
             f"reads ({VERSION}); upgrade cordwood"
         )
-    if set(own) != set(_OWN_KEYS) or version != str(VERSION):
-        missing = [key for key in _OWN_KEYS if key not in own]
-        unknown = [key for key in own if key not in _OWN_KEYS]
+    if set(cordwood) != set(_OWN_KEYS) or version != str(VERSION):
+        missing = [key for key in _OWN_KEYS if key not in cordwood]
+        unknown = [key for key in cordwood if key not in _OWN_KEYS]
         raise CorruptionError(
             "written by cordwood, but its metadata is incomplete"
             + (f": no {', '.join(missing)}" if missing else "")
@@ -68,16 +68,17 @@ def split_metadata(metadata: Mapping[str, str]) -> SplitMetadata:
             + (f": {VERSION_KEY} is {version!r:.20}" if not missing and not unknown else "")
             + "; the header is damaged or another tool changed it"
         )
-    return SplitMetadata({k: v for k, v in metadata.items() if k not in own}, own)
+    return SplitMetadata({k: v for k, v in metadata.items() if k not in cordwood}, cordwood)
 
 
 def check_header(header: bytes) -> None:
-    """Compare the header (from the first byte of the file on) with the digest it carries.
+    """Compare the header (from the first byte of the file on) with the digest in it.
 
-    Raises CorruptionError.
+    Raises:
+        CorruptionError: they differ.
     """
-    found = header[_DIGEST_START:_DIGEST_STOP]
-    if not header.startswith(HEADER_START.encode(), 8) or found != _digest(header):
+    stored = header[_DIGEST_START:_DIGEST_STOP]
+    if not header.startswith(HEADER_START.encode(), 8) or stored != _digest(header):
         raise CorruptionError(
             f"the header (bytes 0 to {len(header)}) does not match its own digest: it is damaged, "
             "or another tool changed the file after cordwood wrote it; restore a copy, or, if the "
@@ -87,7 +88,7 @@ def check_header(header: bytes) -> None:
 
 
 def finish_header(header: str, header_bytes: int) -> bytes:
-    """The finished header of `header_bytes`: length, JSON text padded with spaces, digest."""
+    """Return the header of `header_bytes`: length, JSON text padded with spaces, with digest."""
     raw = struct.pack("<Q", header_bytes - 8) + header.encode()
     raw += b" " * (header_bytes - len(raw))
     return raw[:_DIGEST_START] + _digest(raw) + raw[_DIGEST_STOP:]
@@ -101,18 +102,22 @@ def _digest(header: bytes) -> bytes:
 
 
 def digest_width(data_bytes: int) -> int:
-    """How many characters `encode_digests` will return for that much data."""
+    """Return the number of characters that `encode_digests` returns for that much data."""
     size = block_count(data_bytes, BLOCK_BYTES) * DIGEST_BYTES
     return len(_DIGESTS_SCHEME) + 4 * -(-size // 3)
 
 
 def encode_digests(digests: Digests) -> str:
-    """The digests of the data blocks as text."""
+    """Return the digests of the data blocks as text."""
     return _DIGESTS_SCHEME + base64.b64encode(digests.values).decode()
 
 
 def decode_digests(text: str, start: int) -> Digests:
-    """The digests that `encode_digests` wrote; data begins at `start`. Raises FormatError."""
+    """Return the digests in a text of `encode_digests`; the data begins at offset `start`.
+
+    Raises:
+        FormatError: the text is no such text.
+    """
     try:
         scheme, block_bytes, values = text.split(":")
         packed = base64.b64decode(values, validate=True)

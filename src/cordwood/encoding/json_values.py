@@ -1,4 +1,4 @@
-"""Python values as JSON, exactly: every bit of a float, ints of any size, any str."""
+"""Exact JSON forms of Python values: every bit of a float, ints of any size, any str."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from typing import Any
 from cordwood.errors import FormatError
 from cordwood.index import LeafKind
 
-_SAFE_INTEGER = 1 << 53  # what every JSON reader keeps exactly
+_SAFE_INTEGER = 1 << 53  # every JSON reader keeps integers up to this exactly
 _HEX = re.compile(r"-?[0-9a-f]+")
 _BITS = re.compile(r"[0-9a-f]{16}")
 
 
 def encode_value(kind: LeafKind, value: Any) -> Any:
-    """The JSON form of a Python value of one of VALUE_KINDS."""
+    """Return the JSON form of a Python value of one of VALUE_KINDS."""
     return _CODERS[kind][0](value)
 
 
 def decode_value(kind: LeafKind, stored: Any) -> Any:
-    """The value whose JSON form is `stored`.
+    """Return the value whose JSON form is `stored`.
 
-    Raises FormatError where it is not one; the message does not say where it lies.
+    Raises:
+        FormatError: `stored` is no such form; the message does not name its place in the file.
     """
     try:
         return _CODERS[kind][1](stored)
@@ -39,11 +40,11 @@ def _require(condition: bool) -> None:
         raise ValueError
 
 
-def _same(value: Any) -> Any:
+def _encode_bool(value: Any) -> Any:
     return value
 
 
-def _bool(stored: Any) -> bool:
+def _decode_bool(stored: Any) -> bool:
     _require(type(stored) is bool)
     return bool(stored)
 
@@ -106,7 +107,7 @@ def _decode_bytes(stored: Any) -> bytes:
 
 
 _CODERS: dict[LeafKind, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
-    "bool": (_same, _bool),
+    "bool": (_encode_bool, _decode_bool),
     "int": (_encode_int, _decode_int),
     "float": (_encode_float, _decode_float),
     "complex": (_encode_complex, _decode_complex),

@@ -1,9 +1,9 @@
-"""What the tensors of a file cannot say about a tree: the value of `cordwood.structure`.
+"""Leaf tables: the value of `cordwood.structure`, with what the tensors of a file do not hold.
 
 A JSON object of five members; docs/format.md describes them:
 
-    nodes   the containers, as cordwood.tree.structure writes them
-    types   each distinct way in which a leaf is stored
+    nodes   the containers, in the JSON form of cordwood.tree.structure
+    types   each distinct way to store a leaf
     leaves  [type, count, type, count, ...]: the types of the leaves in order, run by run
     names   [leaf, name, leaf, name, ...]: tensor names other than the dotted key path
     values  Python values, in leaf order
@@ -29,17 +29,17 @@ _TYPE_MEMBERS = {"kind", "tensor", "dtype", "weak_type", "prng_impl"}
 
 
 class LeafType(NamedTuple):
-    """How a leaf is stored, as far as its tensor does not say."""
+    """The type of a leaf, as far as its tensor does not hold it."""
 
     kind: LeafKind
-    tensor: bool  # stored as a tensor, and not as a value
-    dtype: str = ""  # where the tensor is U8 because the format lacks the dtype
+    tensor: bool  # stored as a tensor, not as a value
+    dtype: str = ""  # set if the tensor is U8 because the format lacks the dtype
     weak_type: bool = False
     prng_impl: str | None = None
 
 
 class LeafTable(NamedTuple):
-    """The members, checked against one another."""
+    """The decoded members, checked against one another."""
 
     structure: Structure
     types: tuple[LeafType, ...]
@@ -55,7 +55,7 @@ def encode_table(
     names: Iterable[tuple[int, str]],
     values: Iterable[Any],
 ) -> str:
-    """The JSON text. `values` are in their JSON form already."""
+    """Return the JSON text. `values` are already in their JSON form."""
     table = {
         "nodes": structure_to_json(structure),
         "types": [type_to_json(kind) for kind in types],
@@ -67,7 +67,7 @@ def encode_table(
 
 
 def encode_runs(numbers: Iterable[int]) -> list[int]:
-    """[number, count, number, count, ...]"""
+    """Return the run lengths of numbers: [number, count, number, count, ...]."""
     runs: list[int] = []
     last = -1
     for number in numbers:
@@ -80,7 +80,7 @@ def encode_runs(numbers: Iterable[int]) -> list[int]:
 
 
 def type_to_json(leaf_type: LeafType) -> dict[str, Any]:
-    """The JSON form, without the members that do not apply."""
+    """Return the JSON form, without the members that do not apply."""
     item: dict[str, Any] = {"kind": leaf_type.kind}
     if leaf_type.tensor and leaf_type.kind in BYTE_KINDS:
         item["tensor"] = True
@@ -94,9 +94,11 @@ def type_to_json(leaf_type: LeafType) -> dict[str, Any]:
 
 
 def parse_table(text: str, *, tensor_count: int) -> LeafTable:
-    """Read and check the JSON text of a file that holds `tensor_count` tensors.
+    """Parse and check the JSON text of a file that holds `tensor_count` tensors.
 
-    Raises FormatError (LimitError among them) naming the member and item at fault.
+    Raises:
+        FormatError: the text is invalid; the message names the member and the item. LimitError,
+            a subclass, if a limit is passed.
     """
     table = parse_json(text, "cordwood.structure")
     if type(table) is not dict or set(table) != set(_MEMBERS):
@@ -110,7 +112,7 @@ def parse_table(text: str, *, tensor_count: int) -> LeafTable:
             for i, item in enumerate(table["types"])
         ]
     )
-    # Every leaf is a tensor or a value of this file: what a small file claims stays small.
+    # Every leaf is a tensor or a value of this file: so a small file cannot claim many leaves.
     max_leaves = tensor_count + len(table["values"])
     structure = structure_from_json(table["nodes"], max_leaves=max_leaves)
     count = structure.count(LEAF)
@@ -128,7 +130,11 @@ def parse_table(text: str, *, tensor_count: int) -> LeafTable:
 
 
 def type_from_json(item: Any, *, where: str) -> LeafType:
-    """The type whose JSON form is `item`. Raises FormatError."""
+    """Return the leaf type whose JSON form is `item`.
+
+    Raises:
+        FormatError: `item` is no such form.
+    """
     if type(item) is not dict or not set(item) <= _TYPE_MEMBERS:
         raise FormatError(f"{where}: expected an object with a kind, found {item!r:.80}")
     kind = item.get("kind")
@@ -157,7 +163,11 @@ def type_from_json(item: Any, *, where: str) -> LeafType:
 def parse_runs(
     items: list[Any], types: int, count: int, *, where: str
 ) -> tuple[tuple[int, int], ...]:
-    """The types of `count` leaves, (type, count) by (type, count). Raises FormatError."""
+    """Return the types of `count` leaves as (type, count) pairs.
+
+    Raises:
+        FormatError: `items` are not such runs, or not for `count` leaves.
+    """
     if len(items) % 2 or not set(map(type, items)) <= {int}:
         raise FormatError(f"{where}: expected pairs of integers")
     runs = tuple(zip(items[::2], items[1::2], strict=True))
@@ -187,9 +197,12 @@ def _names(items: list[Any], count: int) -> dict[int, str]:
 def parse_values(
     items: list[Any], kinds: Iterable[tuple[LeafType, int]], *, where: str
 ) -> list[Any]:
-    """The values of the leaves that are no tensors, of which `kinds` tells type and count.
+    """Return the values of the leaves that are no tensors; `kinds` are runs of leaf types.
 
-    Raises FormatError where one is not of its kind; there must be as many as leaves.
+    There must be an item for each such leaf.
+
+    Raises:
+        FormatError: a value is not of its kind.
     """
     values: list[Any] = []
     for leaf_type, length in kinds:

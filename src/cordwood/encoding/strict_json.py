@@ -1,4 +1,4 @@
-"""JSON read strictly: no duplicate keys, no NaN, no lone surrogates in the text."""
+"""Strict JSON parsing: no duplicate keys, no NaN, no lone surrogates in the text."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class _DuplicateKeyError(ValueError):
 
 
 def parse_json(text: str, where: str, *, start: int | None = None, allow_nan: bool = False) -> Any:
-    """The value of a JSON text.
+    """Return the value of a JSON text.
 
     Args:
         text: the JSON.
-        where: what it is, for the error.
-        start: the byte offset of `text` in its file, if the error is to name offsets.
-        allow_nan: let NaN and infinities be, as Python writes them.
+        where: the name of the text for the error.
+        start: the byte offset of `text` in its file; with it errors name byte offsets.
+        allow_nan: accept NaN and infinities in Python's notation.
 
     Raises:
-        FormatError: it is not JSON, or not strictly.
+        FormatError: the text is not strict JSON.
     """
     try:
         return (_WITH_NAN if allow_nan else _DECODER).decode(text)
@@ -40,7 +40,11 @@ def parse_json(text: str, where: str, *, start: int | None = None, allow_nan: bo
 
 
 def parse_value(text: str, position: int) -> tuple[Any, int]:
-    """The JSON value that begins at `position`, and where it ends. Raises FormatError."""
+    """Return the JSON value that begins at `position`, and the position of its end.
+
+    Raises:
+        FormatError: there is no JSON value at `position`.
+    """
     try:
         return _DECODER.raw_decode(text, position)
     except (ValueError, RecursionError) as e:
@@ -64,14 +68,14 @@ def _second(text: str, key: str, start: int | None) -> str:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         seen = set()
         for key, _ in pairs:
             if key in seen:
                 raise _DuplicateKeyError(key)
             seen.add(key)
-    return found
+    return members
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -1,8 +1,8 @@
 """Tensor names: the keys of a leaf's path, joined by dots.
 
-A name is changed only where it could not be told from another one (on a file system or in a
-tool that ignores case or normalises Unicode), or where the format or its readers could not
-take it. The file lists the changed ones, so reading needs none of the rules here.
+A name is changed only if it could be confused with another one (on a file system or in a tool
+that ignores case or normalises Unicode), or if the format or its readers would reject it. The
+file lists the changed names, so readers need none of the rules here.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ METADATA_KEY = "__metadata__"
 MAX_NAME_BYTES = 1024
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
-_KEPT_CHARACTERS = 200  # of a name that is too long
+_KEPT_CHARACTERS = 200  # of a name that is too long; the rest becomes a digest
 
 
 def dotted_name(path: KeyPath) -> str:
-    """The keys of a path, joined by dots; '' for the root. Not unique.
+    """Return the keys of a path, joined by dots; '' for the root. The names are not unique.
 
     >>> dotted_name(("layers", 0, "kernel"))
     'layers.0.kernel'
@@ -33,7 +33,7 @@ def dotted_name(path: KeyPath) -> str:
 
 
 def dotted_names(paths: Sequence[KeyPath]) -> Iterator[str]:
-    """The dotted name of each path, made when it is asked for."""
+    """Return an iterator over the dotted name of each path."""
     if set(map(type, chain.from_iterable(paths))) <= {str}:
         return map(".".join, cast("Sequence[tuple[str, ...]]", paths))
     return map(dotted_name, paths)
@@ -44,19 +44,19 @@ def _key_text(key: Key) -> str:
 
 
 class TensorNames(NamedTuple):
-    """Unique names of some paths, and which of them are not the dotted ones."""
+    """Unique names of paths, and the positions of those that are not the dotted names."""
 
     names: list[str]
-    changed: list[int]  # positions
+    changed: list[int]  # positions in `names`
 
 
 def tensor_names(paths: Sequence[KeyPath]) -> TensorNames:
-    """A unique name for each path: its dotted name wherever that will do."""
+    """Return a unique name for each path: its dotted name if that is usable."""
     names = list(dotted_names(paths))
     if _all_usable(names):
         return TensorNames(names, [])
     taken: set[str] = set()
-    # First come, first served: the first of two that collide keeps its name.
+    # The first of two names that collide keeps its name.
     changed = []
     for i, name in enumerate(names):
         folded = _folded(name)
@@ -77,7 +77,7 @@ def tensor_names(paths: Sequence[KeyPath]) -> TensorNames:
 
 
 def _all_usable(names: list[str]) -> bool:
-    """The quick answer for the common case: plain ASCII names."""
+    """Return True in the common case of plain ASCII names; a quick check."""
     return (
         len(set(map(str.lower, names))) == len(names)
         and "".join(names).isascii()
@@ -105,7 +105,7 @@ def _usable_form(name: str) -> str:
 
 
 def _folded(name: str) -> str:
-    """What names that could be taken for one another have in common."""
+    """Return a form that is equal for names that could be confused."""
     if name.isascii():
         return name.lower()
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())

@@ -1,4 +1,4 @@
-"""The user's own strings, which several formats carry."""
+"""User metadata: strings that several formats store beside the tree."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ from collections.abc import Mapping
 
 
 def check_metadata_strings(metadata: Mapping[str, str]) -> None:
-    """Raise TypeError or ValueError for what is no mapping of strings, or cannot be stored."""
+    """Raise unless `metadata` maps strings to strings that can be stored.
+
+    Raises:
+        TypeError: a key or a value is not a str.
+        ValueError: a key or a value holds a lone surrogate.
+    """
     for key, value in metadata.items():
         if type(key) is not str or type(value) is not str:
             raise TypeError(

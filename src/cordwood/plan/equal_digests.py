@@ -17,9 +17,11 @@ def have_equal_digests(
     means that the digests prove nothing.
 
     Args:
-        one, other: the digests of the two sources; None if a source has none.
-        at, other_at: the starts of the ranges, in bytes from the start of their source.
-        length: the length of both, in bytes.
+        one: the digests of the first source; None if it has none.
+        at: the start of the first range, in bytes from the start of its source.
+        other: the digests of the second source; None if it has none.
+        other_at: the start of the second range, in bytes from the start of its source.
+        length: the length of both ranges, in bytes.
     """
     if not length:
         return True

@@ -1,1 +1,1 @@
-"""How leaves are spread: boxes, grids of them, and who holds which. Pure."""
+"""Shardings of leaves: boxes, grids of boxes, and the processes that hold them. Pure."""

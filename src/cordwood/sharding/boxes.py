@@ -9,30 +9,33 @@ from typing import TypeAlias
 
 from cordwood.index import Box
 
-Cuts: TypeAlias = tuple[tuple[int, ...], ...]  # along each axis, where the parts begin: 0 first
+Cuts: TypeAlias = tuple[tuple[int, ...], ...]  # for each axis, the starts of the parts: 0 first
 
 
 def whole_box(shape: Sequence[int]) -> Box:
-    """All of an array of that shape."""
+    """Return the box of a whole array."""
     return Box((0,) * len(shape), tuple(shape))
 
 
 def shape_of(box: Box) -> tuple[int, ...]:
+    """Return the sizes of a box along each axis."""
     return tuple(map(int.__sub__, box.stop, box.start))
 
 
 def element_count(box: Box) -> int:
+    """Return the number of elements in a box."""
     return math.prod(shape_of(box))
 
 
 def slices(box: Box) -> tuple[slice, ...]:
-    """The box as a numpy index."""
+    """Return a box as a numpy index."""
     return tuple([slice(a, b) for a, b in zip(box.start, box.stop, strict=True)])
 
 
 def is_contiguous(sizes: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether a box of those sizes, wherever it lies in an array of that shape, holds elements that
-    follow one another in C order.
+    """Return True if a box of those sizes, anywhere in an array of `shape`, is contiguous.
+
+    Its elements then follow one another in C order.
 
     >>> is_unbroken((2, 2), (4, 2)), is_unbroken((2, 1), (4, 2))
     (True, False)
@@ -46,7 +49,7 @@ def is_contiguous(sizes: Sequence[int], shape: Sequence[int]) -> bool:
 
 
 def intersect(a: Box, b: Box) -> Box | None:
-    """What two boxes of one array have in common; None where that is no element.
+    """Return the intersection of two boxes of one array; None if it is empty.
 
     >>> intersect(Box((0, 0), (4, 4)), Box((2, 1), (6, 2)))
     Box(start=(2, 1), stop=(4, 2))
@@ -57,7 +60,7 @@ def intersect(a: Box, b: Box) -> Box | None:
 
 
 def grid_cells(shape: Sequence[int], cuts: Cuts) -> list[Box]:
-    """The boxes that the cuts make of an array, in C order.
+    """Return the boxes into which the cuts divide an array, in C order.
 
     >>> cells((4, 2), ((0, 3), (0,)))
     [Box(start=(0, 0), stop=(3, 2)), Box(start=(3, 0), stop=(4, 2))]
@@ -70,7 +73,7 @@ def grid_cells(shape: Sequence[int], cuts: Cuts) -> list[Box]:
 
 
 def cell_box(shape: Sequence[int], cuts: Cuts, cell: int) -> Box:
-    """One of the boxes of `grid_cells`, by its number."""
+    """Return the box of one cell, by its position in `grid_cells`."""
     start: list[int] = []
     stop: list[int] = []
     for starts, size in zip(reversed(cuts), reversed(tuple(shape)), strict=True):

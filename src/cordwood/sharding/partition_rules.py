@@ -1,4 +1,4 @@
-"""Rules: which partition spec an array has, by its name."""
+"""Partition rules: the partition spec of an array by its name."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Rules: TypeAlias = Sequence[tuple[str, Any]]  # (regular expression, jax Partiti
 def match_partition_rules(
     rules: Rules, tree: Any, min_size: int | None = 0, strict: bool = True
 ) -> Any:
-    """A tree of the same structure, with a jax PartitionSpec for each leaf.
+    """Return a tree of the same structure, with a jax PartitionSpec for each leaf.
 
     Args:
         rules: (regular expression, PartitionSpec), tried in order with re.search on the leaf's
-            keys joined by '/'. The first that is found counts.
+            keys joined by '/'. The first rule that matches counts.
         tree: any jax pytree, of arrays or anything with a shape.
         min_size: an array of fewer elements is replicated (`strict` only); None: 16,384.
-        strict: whether leaves without axes are replicated, whatever the rules, and specs are cut
-            to the number of axes. False takes specs as they are.
+        strict: replicate leaves without axes, whatever the rules, and cut specs to the number of
+            axes. If False, specs are returned unchanged.
 
     Raises:
         ValueError: no rule matches a leaf; names it.
@@ -50,9 +50,10 @@ def match_partition_rules(
 
 
 def match_rule(rules: Rules, name: str) -> Any:
-    """The spec of the first rule that is found in a name.
+    """Return the spec of the first rule that matches a name.
 
-    Raises ValueError where none is.
+    Raises:
+        ValueError: no rule matches.
     """
     for pattern, spec in rules:
         if re.search(pattern, name) is not None:
@@ -61,9 +62,10 @@ def match_rule(rules: Rules, name: str) -> Any:
 
 
 def spec_for(rules: Rules, name: str, shape: Sequence[int], *, min_size: int = 0) -> Any:
-    """The spec of an array: cut to its axes, and none cut where there are few elements.
+    """Return the spec of an array, cut to its axes; an empty spec if it has few elements.
 
-    Raises ValueError where no rule is found in its name.
+    Raises:
+        ValueError: no rule matches the name.
     """
     import jax
 

@@ -1,4 +1,4 @@
-"""How a sharding cuts an array, and which processes hold each part."""
+"""Grids of shards: the cells of a sharded array, and the processes that hold each cell."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cordwood.sharding.boxes import Cuts, grid_cells
 
 
 class ShardGrid(NamedTuple):
-    """An array as a grid of cells, and the processes that hold each, ascending."""
+    """An array as a grid of cells, and the processes that hold each cell, in ascending order."""
 
     shape: tuple[int, ...]
     cuts: Cuts
@@ -18,14 +18,15 @@ class ShardGrid(NamedTuple):
 
 
 def single_process_grid(shape: Sequence[int], process: int = 0) -> ShardGrid:
-    """An array that one process holds whole."""
+    """Return the grid of an array that one process holds completely."""
     return ShardGrid(tuple(shape), ((0,),) * len(shape), ((process,),))
 
 
 def shard_grid(sharding: Any, shape: Sequence[int]) -> ShardGrid:
-    """The grid that a jax.sharding.Sharding makes of an array of that shape.
+    """Return the grid into which a jax.sharding.Sharding cuts an array of that shape.
 
-    Raises ValueError for a sharding whose parts are no grid (jax has none such).
+    Raises:
+        ValueError: the parts do not form a grid (jax has no such sharding).
     """
     holders: dict[Box, set[int]] = {}
     for device, box in device_boxes(sharding, shape).items():
@@ -40,9 +41,9 @@ def shard_grid(sharding: Any, shape: Sequence[int]) -> ShardGrid:
 
 
 def device_boxes(sharding: Any, shape: Sequence[int]) -> dict[Any, Box]:
-    """The part of an array that each device holds, devices of other processes included."""
-    found = {}
+    """Return the part of an array that each device holds, devices of other processes included."""
+    boxes = {}
     for device, index in sharding.devices_indices_map(tuple(shape)).items():
         ranges = [part.indices(size)[:2] for part, size in zip(index, shape, strict=True)]
-        found[device] = Box(tuple([a for a, _ in ranges]), tuple([b for _, b in ranges]))
-    return found
+        boxes[device] = Box(tuple([a for a, _ in ranges]), tuple([b for _, b in ranges]))
+    return boxes

@@ -1,4 +1,4 @@
-"""Why a sharding does not fit a shape."""
+"""Messages for shardings that do not fit a shape."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ from typing import Any
 from cordwood.did_you_mean import nearest_name
 
 
-def explain_sharding_error(shape: tuple[int, ...], given: Any, mesh: Any, error: Exception) -> str:
-    """What to say where a PartitionSpec of `mesh`, or a Sharding, cannot cut a shape.
+def explain_sharding_error(
+    shape: tuple[int, ...], sharding: Any, mesh: Any, error: Exception
+) -> str:
+    """Return the message for a shape that a PartitionSpec of `mesh`, or a Sharding, cannot cut.
 
-    `error` is what jax says, which is repeated where nothing better is known.
+    `error` is jax's own error; the message repeats it if no reason is found here.
     """
     import jax
 
-    spec = getattr(given, "spec", given)
-    mesh = getattr(given, "mesh", mesh)
-    why = None
+    spec = getattr(sharding, "spec", sharding)
+    mesh = getattr(sharding, "mesh", mesh)
+    reason = None
     if isinstance(spec, jax.sharding.PartitionSpec) and mesh is not None:
-        why = _why(shape, tuple(spec), dict(mesh.shape))
-    return f"shape {list(shape)} cannot be cut by {given if why is None else spec}: {why or error}"
+        reason = _reason(shape, tuple(spec), dict(mesh.shape))
+    text = sharding if reason is None else spec
+    return f"shape {list(shape)} cannot be cut by {text}: {reason or error}"
 
 
-def _why(shape: tuple[int, ...], spec: tuple[Any, ...], sizes: dict[str, int]) -> str | None:
+def _reason(shape: tuple[int, ...], spec: tuple[Any, ...], sizes: dict[str, int]) -> str | None:
     mesh = ", ".join(f"{name}: {size}" for name, size in sizes.items())
     if len(spec) > len(shape):
         return f"expected at most {len(shape)} entries, one for each dimension, found {len(spec)}"

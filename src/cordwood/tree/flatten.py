@@ -1,8 +1,8 @@
-"""Trees taken apart and put together again, natively and without recursion.
+"""Flattening and unflattening of trees, natively and without recursion.
 
-dict, list, tuple, named tuple, OrderedDict, defaultdict and None are walked here; any other
-type that is registered with jax as a pytree node is taken apart by its registration, one
-level at a time. jax is never imported for this: a type can only be registered where it is.
+dict, list, tuple, named tuple, OrderedDict, defaultdict and None are handled here. Any other type
+that is registered with jax as a pytree node is flattened by its registration, one level at a
+time. jax is never imported for this: types can be registered only where it is already imported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Builder: TypeAlias = Callable[[list[Any]], Any]
 
 
 class FlatTree(NamedTuple):
-    """A tree taken apart."""
+    """A flattened tree."""
 
     structure: Structure
     paths: tuple[KeyPath, ...]  # of the leaves, in the order of the structure
@@ -29,7 +29,9 @@ class FlatTree(NamedTuple):
     builders: tuple[Builder | None, ...]  # one for each node; None for a leaf
 
 
-class _Parts(NamedTuple):
+class _OpenNode(NamedTuple):
+    """One level of a tree: a node, its children, and the function that rebuilds it."""
+
     node: Node
     keys: Sequence[Key]
     children: Sequence[Any]
@@ -37,12 +39,12 @@ class _Parts(NamedTuple):
 
 
 def flatten(tree: Any) -> FlatTree:
-    """Take a tree apart into structure, key paths and leaves; one that is apart stays as it is.
+    """Flatten a tree into structure, key paths and leaves; return a FlatTree unchanged.
 
-    Dicts keep their insertion order. Nothing is said here about what a leaf may be.
+    Dicts keep their insertion order. The types of leaves are not checked here.
 
     Raises:
-        UnsupportedLeafError: a dict has a key that could not come back as it was.
+        UnsupportedLeafError: a dict has a key that cannot be stored exactly.
         LimitError: the tree nests deeper than MAX_DEPTH.
     """
     if type(tree) is FlatTree:
@@ -52,20 +54,20 @@ def flatten(tree: Any) -> FlatTree:
     paths: list[KeyPath] = []
     leaves: list[Any] = []
     stack: list[tuple[KeyPath, Any]] = [((), tree)]
-    leaf_types: set[type] = set()  # seen here: the type alone decides
+    leaf_types: set[type] = set()  # of leaves so far: the type alone decides
     while stack:
         path, value = stack.pop()
-        parts = None if type(value) in leaf_types else _take_apart(value, path)
-        if parts is None:
+        opened = None if type(value) in leaf_types else _open(value, path)
+        if opened is None:
             leaf_types.add(type(value))
             nodes.append(LEAF)
             builders.append(None)
             paths.append(path)
             leaves.append(value)
             continue
-        nodes.append(parts.node)
-        builders.append(parts.builder)
-        if len(path) >= MAX_DEPTH and parts.children:
+        nodes.append(opened.node)
+        builders.append(opened.builder)
+        if len(path) >= MAX_DEPTH and opened.children:
             raise LimitError(
                 f"the tree nests deeper than {MAX_DEPTH} levels "
                 f"(at {format_path(path)[:80]}...); a container may hold itself"
@@ -73,19 +75,19 @@ def flatten(tree: Any) -> FlatTree:
         stack.extend(
             [
                 ((*path, key), child)
-                for key, child in zip(reversed(parts.keys), reversed(parts.children), strict=True)
+                for key, child in zip(reversed(opened.keys), reversed(opened.children), strict=True)
             ]
         )
     return FlatTree(tuple(nodes), tuple(paths), tuple(leaves), tuple(builders))
 
 
 def unflatten(flat: FlatTree, leaves: Sequence[Any]) -> Any:
-    """The tree that `flat` came from, of the same types, with other leaves."""
+    """Return a tree of the same structure and types as the flattened one, with other leaves."""
     return _assemble(flat.structure, flat.builders, leaves)
 
 
 def build_tree(structure: Structure, leaves: Sequence[Any]) -> Any:
-    """A tree of plain dicts, lists, tuples and None from a stored structure.
+    """Return a tree of plain dicts, lists, tuples and None from a stored structure.
 
     Named tuples and other nodes become dicts of their fields.
     """
@@ -97,8 +99,8 @@ def build_tree(structure: Structure, leaves: Sequence[Any]) -> Any:
 def _assemble(
     structure: Structure, builders: Iterable[Builder | None], leaves: Sequence[Any]
 ) -> Any:
-    # Pre-order backwards: when a container comes up, its children are on top of the stack, the
-    # first one uppermost. The leaves between two containers go there all at once.
+    # Pre-order backwards: when a container is reached, its children are on top of the stack, the
+    # first one uppermost. All leaves between two containers are pushed at once.
     stack: list[Any] = []
     remaining = list(leaves)
     end = len(structure)
@@ -116,7 +118,7 @@ def _assemble(
 
 
 def _move_last(items: list[Any], count: int, target: list[Any]) -> None:
-    """Move the last `count` items, the last one first."""
+    """Move the last `count` items to `target`, the last one first."""
     start = len(items) - count
     target += items[start:][::-1]
     del items[start:]
@@ -139,47 +141,47 @@ def _build_none(_children: list[Any]) -> None:
     return None
 
 
-def _take_apart(value: Any, path: KeyPath) -> _Parts | None:
-    """One level of a node; None for a leaf."""
+def _open(value: Any, path: KeyPath) -> _OpenNode | None:
+    """Flatten one level of a tree; return None for a leaf."""
     kind = type(value)
     if kind is dict or kind is OrderedDict or kind is defaultdict:
-        return _dict_parts(value, path)
+        return _open_dict(value, path)
     if kind is list or kind is tuple:
         node = Node("list" if kind is list else "tuple", len(value))
-        return _Parts(node, range(len(value)), value, kind)
+        return _OpenNode(node, range(len(value)), value, kind)
     if value is None:
-        return _Parts(Node("none"), (), (), _build_none)
+        return _OpenNode(Node("none"), (), (), _build_none)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         if any(map(is_tree_def, value)):
-            # Registered with jax, it may have those as static data, as jax's example optimizers
-            # do (and numpyro's, which are made of them).
-            parts = _registered_parts(value)
-            if parts is not None and not any(map(is_tree_def, parts.children)):
-                return parts
+            # If it is registered with jax, the PyTreeDefs may be static data, as in jax's example
+            # optimizers (and numpyro's, which use them).
+            opened = _open_registered_node(value)
+            if opened is not None and not any(map(is_tree_def, opened.children)):
+                return opened
         fields = tuple(value._fields)
         node = Node("namedtuple", len(fields), fields, kind.__qualname__)
-        return _Parts(node, fields, value, kind._make)
+        return _OpenNode(node, fields, value, kind._make)
     if kind.__module__ == "numpy" or kind in (bool, int, float, complex, str, bytes):
         return None
-    return None if is_jax_array(value) else _registered_parts(value)
+    return None if is_jax_array(value) else _open_registered_node(value)
 
 
-def _dict_parts(value: dict[Any, Any], path: KeyPath) -> _Parts:
+def _open_dict(value: dict[Any, Any], path: KeyPath) -> _OpenNode:
     kind = type(value)
     keys = tuple(key if type(key) is str else _wrap(key, path) for key in value)
-    own_keys = tuple(value)
+    original_keys = tuple(value)
     if isinstance(value, defaultdict):
         factory = value.default_factory
 
         def rebuild(children: list[Any]) -> Any:
-            return defaultdict(factory, zip(own_keys, children, strict=True))
+            return defaultdict(factory, zip(original_keys, children, strict=True))
     else:
 
         def rebuild(children: list[Any]) -> Any:
-            return kind(zip(own_keys, children, strict=True))
+            return kind(zip(original_keys, children, strict=True))
 
     node = Node("dict", len(keys), keys, "" if kind is dict else kind.__name__)
-    return _Parts(node, keys, list(value.values()), rebuild)
+    return _OpenNode(node, keys, list(value.values()), rebuild)
 
 
 def _wrap(key: Any, path: KeyPath) -> DictKey:
@@ -192,12 +194,12 @@ def _wrap(key: Any, path: KeyPath) -> DictKey:
     )
 
 
-def _registered_parts(value: Any) -> _Parts | None:
-    opened = open_registered(value)
-    if opened is None:
+def _open_registered_node(value: Any) -> _OpenNode | None:
+    registered = open_registered(value)
+    if registered is None:
         return None
-    keys = [DictKey(key) if isinstance(key, int) else key for key in opened.keys]
-    if len(set(keys)) < len(keys):  # a registration that gives two children one key
+    keys = [DictKey(key) if isinstance(key, int) else key for key in registered.keys]
+    if len(set(keys)) < len(keys):  # the registration gives one key to two children
         keys = [DictKey(position) for position in range(len(keys))]
     node = Node("object", len(keys), tuple(keys), type(value).__qualname__)
-    return _Parts(node, keys, opened.children, opened.unflatten)
+    return _OpenNode(node, keys, registered.children, registered.unflatten)

@@ -1,6 +1,6 @@
-"""Pytree nodes that are registered with jax, one level at a time.
+"""Pytree nodes that are registered with jax, flattened one level at a time.
 
-jax is never imported for this: a type can only be registered where jax is loaded.
+jax is never imported for this: types can be registered only where it is already imported.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cordwood.keypath import DictKey, Key, is_dict_key
 
 
 class RegisteredNode(NamedTuple):
-    """One node: its keys, its children, and how to make one like it of other children."""
+    """One node: its keys, its children, and the function that rebuilds it from other children."""
 
     keys: list[Key]
     children: list[Any]
@@ -21,11 +21,11 @@ class RegisteredNode(NamedTuple):
 
 
 def open_registered(value: Any) -> RegisteredNode | None:
-    """Take a node apart; None where jax is not loaded or takes `value` for a leaf."""
+    """Flatten one level of a node; return None if jax is not loaded or `value` is a leaf for it."""
     tree_util = getattr(sys.modules.get("jax"), "tree_util", None)
     if tree_util is None:
         return None
-    root = iter([False])  # all else is a leaf: the node itself too, where it is its own child
+    root = iter([False])  # all below is a leaf: even the node itself, if it is its own child
     entries, treedef = tree_util.tree_flatten_with_path(value, is_leaf=lambda _: next(root, True))
     if len(entries) == 1 and not entries[0][0]:
         return None
@@ -37,7 +37,7 @@ def open_registered(value: Any) -> RegisteredNode | None:
 
 
 def _key(entry: Any) -> Key:
-    """A jax key path entry as ours: SequenceKey(0) is 0, GetAttrKey('x') is 'x'."""
+    """Return the key for a jax key path entry: 0 for SequenceKey(0), 'x' for GetAttrKey('x')."""
     for attribute in ("key", "name", "idx"):
         if hasattr(entry, attribute):
             key = getattr(entry, attribute)

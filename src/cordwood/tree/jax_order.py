@@ -1,4 +1,4 @@
-"""The order in which jax flattens a tree, told from its structure."""
+"""The order in which jax flattens a tree, computed from its structure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from cordwood.tree.structure import Node, Structure
 
 
 def jax_order(structure: Structure) -> list[int]:
-    """The leaves, by their positions in the structure, in the order of jax.tree.leaves.
+    """Return the positions of the leaves in the structure, in the order of jax.tree.leaves.
 
-    jax sorts the keys of dicts, which a structure keeps in the order of the dict. Where keys
-    cannot be compared jax refuses the tree; here they stay as they are.
+    jax sorts the keys of dicts; a structure has them in the order of the dict. If keys cannot be
+    compared, jax refuses the tree; here they keep their order.
     """
     leaves, ends = _extents(structure)
     order: list[int] = []
@@ -33,7 +33,7 @@ def jax_order(structure: Structure) -> list[int]:
 
 
 def _extents(structure: Structure) -> tuple[list[int], list[int]]:
-    """Of each node: how many leaves come before it, and where the next one after its own is."""
+    """Return, for each node, the number of leaves before it and the end of its descendants."""
     count = len(structure)
     leaves = [0] * count
     seen = 0
@@ -41,7 +41,7 @@ def _extents(structure: Structure) -> tuple[list[int], list[int]]:
         leaves[i] = seen
         seen += node.kind == "leaf"
     ends = [0] * count
-    stack: list[int] = []  # nodes behind the one at hand, the next one uppermost
+    stack: list[int] = []  # nodes after the current one, the next one uppermost
     for i in range(count - 1, -1, -1):
         size = structure[i].size
         if size:

@@ -1,4 +1,4 @@
-"""Leaves: what each one is, and its elements as a numpy array on the host."""
+"""Leaves: their types, and their elements as numpy arrays on the host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cordwood.keypath import KeyPath, format_path
 from cordwood.tree.long_double import without_padding
 
 _new = tuple.__new__
-_SHOWN = 80  # letters of a value that cannot be stored
+_SHOWN = 80  # characters of a value that cannot be stored, in an error
 
 _PYTHON_KINDS: dict[type, LeafKind] = {
     bool: "bool",
@@ -29,17 +29,17 @@ _PYTHON_KINDS: dict[type, LeafKind] = {
 }
 
 
-_jax_types: set[type] = set()  # those met so far: asking jax takes six times as long
+_jax_types: set[type] = set()  # array types so far: an isinstance check takes six times as long
 
 
 class AbstractArray:
-    """Stands for an array in a tree whose save is planned before its elements are at hand."""
+    """An array without elements, in a tree whose save is planned before they are available."""
 
     __slots__ = ("number", "spec")
 
     def __init__(self, spec: LeafSpec, number: int) -> None:
         self.spec = spec
-        self.number = number  # for whoever gives the elements
+        self.number = number  # its position among the leaves that provide the elements
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -51,13 +51,13 @@ class AbstractArray:
 
 
 def is_jax_array(leaf: object) -> bool:
-    """Whether `leaf` is a jax.Array, without importing jax to find out."""
+    """Return True if `leaf` is a jax.Array; jax is not imported for this."""
     if type(leaf) in _jax_types:
         return True
     jax = sys.modules.get("jax")
     if jax is None or not isinstance(leaf, jax.Array):
         return False
-    if not isinstance(leaf, jax.core.Tracer):  # of which one may be an array and another not
+    if not isinstance(leaf, jax.core.Tracer):  # of one tracer type some are arrays, some not
         _jax_types.add(type(leaf))
     return True
 
@@ -73,19 +73,19 @@ def describe_leaf(
     allow_remote: bool = False,
     remote_advice: str = _ONE_FILE,
 ) -> LeafSpec:
-    """Return what a leaf is.
+    """Return the type of a leaf.
 
     Args:
         path: its key path, for the error and for the result.
         leaf: an array, scalar, str, bytes or PRNG key array.
-        abstract: whether a jax.ShapeDtypeStruct will do (for a `like`), which counts as a
-            jax array, and whether the data may be out of reach.
-        allow_remote: whether parts of it may live on other processes.
-        remote_advice: what to do where they must not, for the error.
+        abstract: accept a leaf without accessible data, as in a `like`: a deleted array, parts on
+            other processes, or a jax.ShapeDtypeStruct, which counts as a jax array.
+        allow_remote: accept arrays with parts on the devices of other processes.
+        remote_advice: what to do about such an array if it is not allowed, for the error.
 
     Raises:
-        UnsupportedLeafError: it cannot be stored; the message names its key path and what
-            to do.
+        UnsupportedLeafError: the leaf cannot be stored; the message names its key path and says
+            what to do.
     """
     kind = _PYTHON_KINDS.get(type(leaf))
     if kind is not None:
@@ -109,19 +109,22 @@ def describe_leaf(
             f"{_name(path)}: expected an array, a number, a str, bytes or a function in `like`, "
             f"found a value of type {type_name}, which no checkpoint can hold"
         )
-    raise UnsupportedLeafError(f"{_name(path)}: {_why_not(leaf)}")
+    raise UnsupportedLeafError(f"{_name(path)}: {_storage_advice(leaf)}")
 
 
 def is_static_leaf(leaf: Any) -> bool:
-    """True for what belongs to a program and not to its state: functions, classes, modules,
-    dtypes, enums, and structures of trees. No checkpoint holds them; a `like` may."""
+    """Return True for values that belong to a program and not to its state.
+
+    These are functions, classes, modules, dtypes, enums, and structures of trees. No checkpoint
+    holds them; a `like` may.
+    """
     if callable(leaf) or isinstance(leaf, (ModuleType, np.dtype, enum.Enum)):
         return not is_jax_array(leaf)
     return is_tree_def(leaf) or _is_linen_module(leaf)
 
 
 def is_tree_def(leaf: Any) -> bool:
-    """True for a jax PyTreeDef, the structure of a tree."""
+    """Return True for a jax PyTreeDef, the structure of a tree."""
     jax = sys.modules.get("jax")
     return jax is not None and isinstance(leaf, jax.tree_util.PyTreeDef)
 
@@ -177,7 +180,7 @@ def _describe_jax(
 
 
 def _describe_jax_type(path: KeyPath, leaf: Any, jax: Any) -> LeafSpec:
-    """Of anything with a jax shape, dtype and weak_type."""
+    """Return the type of anything that has a jax shape, dtype and weak_type."""
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         impl, key_shape = _prng_impl(leaf, jax)
         return LeafSpec(path, "prng_key", (*leaf.shape, *key_shape), "uint32", prng_impl=impl)
@@ -189,14 +192,15 @@ def _prng_impl(leaf: Any, jax: Any) -> tuple[str, tuple[int, ...]]:
     data = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), leaf.dtype))
     if isinstance(leaf, jax.Array):
         return str(jax.random.key_impl(leaf)), data.shape
-    name = str(leaf.dtype)  # key<fry>: an abstract key tells its implementation by its tag alone
+    name = str(leaf.dtype)  # key<fry>: an abstract key names its implementation only by a tag
     for impl in ("threefry2x32", "rbg", "unsafe_rbg"):
         if str(jax.eval_shape(lambda impl=impl: jax.random.key(0, impl=impl)).dtype) == name:
             return impl, data.shape
     return name, data.shape
 
 
-def _why_not(leaf: Any) -> str:
+def _storage_advice(leaf: Any) -> str:
+    """Return the reason why a leaf cannot be stored, and what to do about it."""
     kind = type(leaf)
     name = f"{kind.__module__}.{kind.__qualname__}"
     if isinstance(leaf, enum.Enum):
@@ -250,7 +254,7 @@ def _has_state(leaf: Any) -> bool:
 
 
 def _of_equinox() -> str:
-    """Return how to keep functions out of an equinox module, where there may be one."""
+    """Return advice for functions in an equinox module; "" if equinox is not loaded."""
     if "equinox" not in sys.modules:
         return ""
     return (
@@ -265,10 +269,10 @@ def _shown(leaf: Any) -> str:
 
 
 def host_array(leaf: Any) -> np.ndarray[Any, Any]:
-    """The elements of an array leaf, as a view of its memory wherever there is one.
+    """Return the elements of an array leaf, as a view of its memory if possible.
 
-    numpy arrays are returned as they are. Of a jax.Array on one CPU device the result is a
-    view that pins the buffer: drop it soon. Nothing stays cached on the caller's array.
+    numpy arrays are returned unchanged. For a jax.Array on one CPU device the result is a view
+    that pins the buffer: drop it soon. Nothing is cached on the caller's array.
     """
     if type(leaf) is np.ndarray or not is_jax_array(leaf):
         return np.asarray(leaf)
@@ -291,7 +295,7 @@ def host_array(leaf: Any) -> np.ndarray[Any, Any]:
 
 
 def whole_array(leaf: Any) -> np.ndarray[Any, Any]:
-    """The elements of any leaf of which this process has all: of text, its bytes in UTF-8."""
+    """Return all elements of a leaf that this process holds completely; text as UTF-8 bytes."""
     if isinstance(leaf, str):
         leaf = leaf.encode("utf-8", "surrogatepass")
     if isinstance(leaf, bytes):
@@ -300,32 +304,35 @@ def whole_array(leaf: Any) -> np.ndarray[Any, Any]:
 
 
 def single_device_array(data: Any) -> np.ndarray[Any, Any]:
-    """As `host_array`, of a jax.Array on one device."""
+    """Return the elements of a jax.Array on one device; see `host_array`."""
     return _on_device(data, *data.devices())
 
 
 def _on_device(data: Any, device: Any) -> np.ndarray[Any, Any]:
-    aside: Any = pinned_host(device)
-    if aside is None and device.platform == "cpu" and has_numpy_view(data.dtype):
+    pinned: Any = pinned_host(device)
+    if pinned is None and device.platform == "cpu" and has_numpy_view(data.dtype):
         return np.asarray(data)
-    # numpy's form of any other array is a copy, which jax would keep on the array: it is made of
-    # a copy instead. A computed one would do, but jax 0.10.2 cannot compute with 1-bit types.
+    # For any other array, np.asarray makes a copy, and jax caches it on the array. So a copy of
+    # the array is converted. A computed copy would do too, but jax 0.10.2 cannot compute with
+    # 1-bit types.
     import jax
 
-    return np.asarray(jax.device_put(data, aside or device, may_alias=False))
+    return np.asarray(jax.device_put(data, pinned or device, may_alias=False))
 
 
 def has_numpy_view(dtype: np.dtype[Any]) -> bool:
-    """Whether numpy's form of a jax.Array on CPU is a view of its memory: of all but the types
-    under eight bits, which XLA packs."""
+    """Return True if np.asarray of a jax.Array on CPU is a view of its memory.
+
+    It is for all types except those under eight bits, which XLA packs.
+    """
     return dtype.kind != "V" or dtype.itemsize > 1 or dtype.name.startswith("float8")
 
 
 @cache
 def pinned_host(device: Any) -> Any:
-    """The sharding that lies in the host's memory beside an accelerator; None where it has none.
+    """Return the sharding for pinned host memory of an accelerator; None if there is none.
 
-    The memory of a CPU device is the host's as it is.
+    For a CPU device it is None: its memory is the host's.
     """
     import jax
 

@@ -1,4 +1,4 @@
-"""Long doubles of x86: 80 bits of number in 16 bytes."""
+"""Long doubles of x86: numbers of 80 bits in 16 bytes."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from typing import Any
 
 import numpy as np
 
-# Not their characters: float8_e4m3fnuz of ml_dtypes has numpy's own of a complex long double.
+# By type number, not by type character: ml_dtypes' float8_e4m3fnuz uses that of clongdouble.
 _LONG = frozenset({np.dtype(np.longdouble).num, np.dtype(np.clongdouble).num})
 _NUMBER_BYTES = 10
 _ITEM_BYTES = 16
 
 
 def has_padding(dtype: np.dtype[Any]) -> bool:
-    """Whether elements of a dtype take more memory than they fill."""
-    # Another platform's long doubles have other mantissas, and no padding.
+    """Return True if elements of a dtype have padding bytes."""
+    # Long doubles of other platforms have other mantissas, and no padding.
     return dtype.num in _LONG and np.finfo(np.longdouble).nmant == 63
 
 
 def without_padding(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The array; or a copy of it whose padding is zeros, where its elements have any.
+    """Return the array, or a copy whose padding bytes are zeros if its elements have padding.
 
-    The padding is what lay in memory before: written as it is, the same tree would give other
-    bytes each time, and they would tell what they should not.
+    Padding holds whatever was in memory before. Written unchanged, equal trees would give
+    different bytes, and the file could disclose other data of the process.
     """
     if not has_padding(array.dtype):
         return array

@@ -1,6 +1,6 @@
-"""The containers of a tree without its leaves, as a flat list in pre-order.
+"""Structures: the containers of a tree without its leaves, as a flat list in pre-order.
 
-Flat, so that no depth of nesting costs recursion, and JSON of it never nests deeply.
+The list is flat so that deep nesting needs no recursion and no deeply nested JSON.
 docs/format.md describes the JSON form.
 """
 
@@ -20,34 +20,35 @@ NodeKind: TypeAlias = Literal["leaf", "none", "dict", "list", "tuple", "namedtup
 
 
 class Node(NamedTuple):
-    """One node; its children follow it in the list, each with all of its own first."""
+    """One node; its children follow it in the list, each with its descendants."""
 
     kind: NodeKind
-    size: int = 0  # how many children
+    size: int = 0  # the number of children
     keys: tuple[str | DictKey, ...] = ()  # dict keys or field names; empty for list and tuple
-    type_name: str = ""  # of a namedtuple or object: for people to read, never imported
+    type_name: str = ""  # of a namedtuple or object; only displayed, never imported
 
 
 LEAF = Node("leaf")
 Structure: TypeAlias = tuple[Node, ...]
 
-MAX_DEPTH = 1000  # of nesting; what flattening takes as well
+MAX_DEPTH = 1000  # of nesting; the limit of flattening too
 MAX_LEAVES = 1 << 24
 MAX_KEY_DEPTH = 32  # of a tuple that is a dict key
-# Keys of all leaf paths together. A path repeats the keys above it, so a few bytes of deep
-# structure could otherwise ask for gigabytes of paths.
+# The number of keys in all leaf paths together. A path repeats the keys above it, so without this
+# limit a few bytes of deep structure could need gigabytes of paths.
 MAX_PATH_KEYS = 1 << 20
 MAX_PATH_KEYS_PER_NODE = 64  # added for each node
 
 _NONE = Node("none")
-_SAFE_INTEGER = 1 << 53  # what every JSON reader keeps exactly
+_SAFE_INTEGER = 1 << 53  # every JSON reader keeps integers up to this exactly
 _HEX = re.compile(r"-?[0-9a-f]+")
 
 
 def leaf_paths(structure: Structure) -> list[KeyPath]:
-    """The key paths of the leaves, in order.
+    """Return the key paths of the leaves, in order.
 
-    Raises LimitError where they hold more keys together than MAX_PATH_KEYS allows.
+    Raises:
+        LimitError: together they hold more keys than MAX_PATH_KEYS allows.
     """
     paths: list[KeyPath] = []
     above: list[tuple[KeyPath, Iterator[Key]]] = []
@@ -64,7 +65,7 @@ def leaf_paths(structure: Structure) -> list[KeyPath]:
                 above.pop()
                 continue
             break
-        kind, size, own_keys, _ = structure[i]
+        kind, size, node_keys, _ = structure[i]
         i += 1
         if kind == "leaf":
             paths.append(path)
@@ -72,10 +73,10 @@ def leaf_paths(structure: Structure) -> list[KeyPath]:
         elif size and structure[i : i + size].count(LEAF) == size:
             budget -= (len(path) + 1) * size
             if budget >= 0:
-                paths += [(*path, key) for key in own_keys or range(size)]
+                paths += [(*path, key) for key in node_keys or range(size)]
             i += size
         elif size:
-            above.append((path, iter(own_keys or range(size))))
+            above.append((path, iter(node_keys or range(size))))
         if budget < 0:
             raise LimitError(
                 f"the key paths of {len(structure)} nodes hold more keys than the limit: "
@@ -86,9 +87,10 @@ def leaf_paths(structure: Structure) -> list[KeyPath]:
 
 
 def structure_to_json(structure: Structure) -> list[Any]:
-    """The JSON form: a number for that many leaves in a row, a list or null for another node.
+    """Return the JSON form: a number for a run of leaves, a list or null for any other node.
 
-    Raises UnsupportedLeafError for a dict key that has no JSON form.
+    Raises:
+        UnsupportedLeafError: a dict key has no JSON form.
     """
     items: list[Any] = []
     run = 0
@@ -149,18 +151,18 @@ def _key_to_json(key: object, depth: int = 0) -> Any:
 
 
 def structure_from_json(value: object, *, max_leaves: int = MAX_LEAVES) -> Structure:
-    """The structure that `structure_to_json` turned into `value`.
+    """Return the structure whose JSON form is `value`.
 
     Raises:
-        FormatError: `value` is not such a list; the message names the item at fault.
-        LimitError: more leaves than `max_leaves`, or deeper nesting than MAX_DEPTH.
+        FormatError: `value` is no such form; the message names the item.
+        LimitError: there are more leaves than `max_leaves`, or deeper nesting than MAX_DEPTH.
     """
     if type(value) is not list:
         raise FormatError(f"structure: expected a list, found {_shown(value)}")
     nodes: list[Node] = []
-    missing = [1]  # how many children each open container still lacks; the root is one
+    missing = [1]  # children that each open container still needs; the root counts as a child
     leaves = 0
-    known: dict[tuple[Any, ...], Node] = {}  # dicts of str, by their keys: many are alike
+    dict_nodes: dict[tuple[Any, ...], Node] = {}  # dicts of str, by keys: many dicts are equal
     for position, item in enumerate(value):
         if not missing:
             raise FormatError(
@@ -182,7 +184,7 @@ def structure_from_json(value: object, *, max_leaves: int = MAX_LEAVES) -> Struc
                 _add_leaves(missing, item, position)
             nodes += [LEAF] * item
             continue
-        node = _NONE if item is None else _node_from_json(item, position, known)
+        node = _NONE if item is None else _node_from_json(item, position, dict_nodes)
         nodes.append(node)
         missing[-1] -= 1
         if node.size:
@@ -213,22 +215,22 @@ def _add_leaves(missing: list[int], count: int, position: int) -> None:
 
 
 def _close(missing: list[int]) -> None:
-    """Leave the containers whose last child is complete."""
+    """Close the containers that need no more children."""
     while missing and missing[-1] == 0:
         missing.pop()
 
 
-def _node_from_json(item: object, position: int, known: dict[tuple[Any, ...], Node]) -> Node:
+def _node_from_json(item: object, position: int, dict_nodes: dict[tuple[Any, ...], Node]) -> Node:
     if type(item) is list and len(item) == 2 and item[0] == "dict" and type(item[1]) is list:
         keys = tuple(item[1])
         try:
-            node = known.get(keys)
-        except TypeError:  # a key of another kind
+            node = dict_nodes.get(keys)
+        except TypeError:  # a key that is no string, and not hashable
             node = None
         if node is None:
             node = _other_node(item, _item(position))
             if set(map(type, node.keys)) <= {str}:
-                known[node.keys] = node
+                dict_nodes[node.keys] = node
         return node
     return _other_node(item, _item(position))
 
@@ -287,7 +289,7 @@ def _key_from_json(item: object, where: str, depth: int = 0) -> Any:
 
 
 def _shown(value: object) -> str:
-    """A value from a file, cut to what fits in a message."""
+    """Return the repr of a value from a file, shortened for a message."""
     if isinstance(value, (list, dict)) and len(value) > 8:
         return f"a {type(value).__name__} of {len(value)} items"
     try:

@@ -86,16 +86,16 @@ def read_index(file: ReadableFile) -> Index:
 def _read_index(file: ReadableFile) -> Index:
     header = read_header(file)
     metadata = split_metadata(header.metadata)
-    if metadata.own is not None:
+    if metadata.cordwood is not None:
         check_header(header.raw)
     tensors = header.tensors
     if tensors is None:
         tensors = tensor_table(header.entries, header.raw, size_bytes=file.size_bytes)
-    if metadata.own is None:
+    if metadata.cordwood is None:
         return _foreign(file, tensors, metadata.user)
-    digests = decode_digests(metadata.own[DATA_DIGESTS], len(header.raw))
+    digests = decode_digests(metadata.cordwood[DATA_DIGESTS], len(header.raw))
     check_coverage("the data", file.size_bytes, digests)
-    table = parse_table(metadata.own[STRUCTURE], tensor_count=len(tensors.names))
+    table = parse_table(metadata.cordwood[STRUCTURE], tensor_count=len(tensors.names))
     return Index(
         FORMAT,
         table.structure,
