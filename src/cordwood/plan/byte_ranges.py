@@ -20,7 +20,7 @@ _MAX_CORNERS = 1 << 20
 def byte_strides(shape: Sequence[int], item_bytes: int) -> tuple[int, ...]:
     """Return the strides of an array in C order: bytes from one index to the next, along each axis.
 
-    >>> pitches((4, 3), 2)
+    >>> byte_strides((4, 3), 2)
     (6, 2)
     """
     strides = []
@@ -55,11 +55,11 @@ def contiguous_runs(
         item_bytes: the size of an element.
         least_bytes: the minimum length of a run if there are several.
 
-    >>> runs((2, 3), (6, 2), (6, 2), item_bytes=2, least_bytes=100)
-    Runs(length=12, starts=((0, 0),))
-    >>> runs((2, 3), (8, 2), (6, 2), item_bytes=2, least_bytes=6)
-    Runs(length=6, starts=((0, 0), (8, 6)))
-    >>> runs((2, 3), (8, 2), (6, 2), item_bytes=2, least_bytes=7)
+    >>> contiguous_runs((2, 3), (6, 2), (6, 2), item_bytes=2, least_bytes=100)
+    ContiguousRuns(length=12, starts=((0, 0),))
+    >>> contiguous_runs((2, 3), (8, 2), (6, 2), item_bytes=2, least_bytes=6)
+    ContiguousRuns(length=6, starts=((0, 0), (8, 6)))
+    >>> contiguous_runs((2, 3), (8, 2), (6, 2), item_bytes=2, least_bytes=7)
     """
     axis = len(extent)
     length = item_bytes

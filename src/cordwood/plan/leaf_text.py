@@ -8,7 +8,7 @@ from cordwood.index import ARRAY_KINDS, Leaf, LeafSpec
 def leaf_text(value: Leaf | LeafSpec) -> str:
     """Return dtype and shape of an array, or the kind of any other leaf.
 
-    >>> described(LeafSpec(("w",), "numpy", (4, 8), "float32"))
+    >>> leaf_text(LeafSpec(("w",), "numpy", (4, 8), "float32"))
     'float32[4,8]'
     """
     if value.kind == "prng_key":

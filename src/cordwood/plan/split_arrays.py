@@ -20,7 +20,7 @@ def split_array(
         limit_bytes: the limit for a box, if one element, or `rows` of the first axis, fit in it.
         rows: the first axis is cut only at multiples of this, for arrays stored as chunks.
 
-    >>> [box.start for box in cut((4, 3), item_bytes=1, limit_bytes=6)]
+    >>> [box.start for box in split_array((4, 3), item_bytes=1, limit_bytes=6)]
     [(0, 0), (2, 0)]
     """
     if 0 in shape:

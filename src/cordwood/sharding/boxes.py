@@ -37,7 +37,7 @@ def is_contiguous(sizes: Sequence[int], shape: Sequence[int]) -> bool:
 
     Its elements then follow one another in C order.
 
-    >>> is_unbroken((2, 2), (4, 2)), is_unbroken((2, 1), (4, 2))
+    >>> is_contiguous((2, 2), (4, 2)), is_contiguous((2, 1), (4, 2))
     (True, False)
     """
     before = 1
@@ -62,7 +62,7 @@ def intersect(a: Box, b: Box) -> Box | None:
 def grid_cells(shape: Sequence[int], cuts: Cuts) -> list[Box]:
     """Return the boxes into which the cuts divide an array, in C order.
 
-    >>> cells((4, 2), ((0, 3), (0,)))
+    >>> grid_cells((4, 2), ((0, 3), (0,)))
     [Box(start=(0, 0), stop=(3, 2)), Box(start=(3, 0), stop=(4, 2))]
     """
     edges = [
