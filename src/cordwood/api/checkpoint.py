@@ -57,7 +57,8 @@ def open(
     Args:
         path: the file, whose suffix says the format (or its bytes, where that is unknown), or the
             directory, or the URL of one.
-        format: the name of a file's format, where the suffix does not say it.
+        format: the name of the format of a file, where the suffix does not say it, or of a
+            directory, which is then not searched for an index of another format.
         prefix: which tree of a directory, or item of an Orbax checkpoint. None: the one saved
             without a prefix, or the only one.
         max_bytes: how far a compressed file may grow, and all compressed members of a `.npz`.

@@ -144,7 +144,7 @@ def convert(
         lossy: write what the format can hold, where it has no place for all; otherwise that
             is an error.
         format, layout, compression: of what is written, as `save` has them; and
-            layout="hugging_face": a new directory of safetensors files as the hub has them,
+            format="hugging_face": a new directory of safetensors files as the hub has them,
             `model.safetensors` or `model-00001-of-00004.safetensors` and so on with their index.
             It holds arrays alone, named by their key paths joined by dots.
         metadata: strings to keep beside the tree. None: those of the source.
@@ -157,7 +157,7 @@ def convert(
         overwrite: replace the checkpoint at `destination`. What is no checkpoint is never
             replaced, nor are trees of other prefixes.
         max_shard_bytes: of the arrays in one file of a directory of safetensors files; a larger
-            array has a file of its own. None: 1 GiB or more, and with layout="hugging_face" all.
+            array has a file of its own. None: 1 GiB or more, and with format="hugging_face" all.
         max_bytes: how far a compressed source may grow, as `open` has it.
         scratch: a directory with room for what a compressed source holds. None: that of
             `destination`; or of the source, where `destination` is in an object store.

@@ -154,7 +154,8 @@ def load(
             it. It counts before `rules`, and those before the shardings of `like`. Each process
             reads what its own devices need, once however many of them hold it.
         progress: called now and then with a `cordwood.Progress`: how many bytes were read.
-        format: the name of a file's format, where the suffix does not say it.
+        format: the name of the format of a file, where the suffix does not say it, or of a
+            directory, which is then not searched for an index of another format.
         prefix: which tree of a directory, or item of an Orbax checkpoint. None: the one saved
             without a prefix, or the only one.
         max_bytes: how far a compressed file may grow, and all compressed members of a `.npz`.

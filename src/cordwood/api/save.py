@@ -48,14 +48,15 @@ def save(
             `file://` is a path. Of path objects none is a URL. `~` is the home directory.
         tree: nested dicts, lists, tuples, named tuples and registered jax pytree nodes, of
             arrays, scalars, strings, bytes, None and PRNG keys. It is not changed.
-        format: the name of a file's format, where the suffix does not say it.
-        layout: of a directory: "packs", a few safetensors files and an index, or "zarr", an
-            array of zarr version 2 for each leaf, which eFormer and TensorStore read. None: that
-            of the checkpoint that is there, or packs.
-        compression: of layout="zarr": "zstd", or "blosc", which is quicker and less; for slow
+        format: the name of a format: of a file, where the suffix does not say it; or of a
+            directory: "packs", a few safetensors files and an index, or "zarr", an array of zarr
+            version 2 for each leaf, which eFormer and TensorStore read. None: the suffix decides,
+            and for a directory the checkpoint that is there; a new directory is of packs.
+        layout: another name for `format`, of a directory.
+        compression: of format="zarr": "zstd", or "blosc", which is quicker and less; for slow
             disks. None: chunks are raw, and load at the speed of the disk.
         prefix: the name of this tree in a directory of several; those of other prefixes stay.
-        max_shard_bytes: of layout="packs": how many bytes of arrays one file holds; a larger array
+        max_shard_bytes: of format="packs": how many bytes of arrays one file holds; a larger array
             has a file of its own. None: 1 GiB, and more where a process would write more than 16
             files.
         metadata: strings to keep beside the tree (safetensors and directories only).

@@ -111,7 +111,8 @@ def verify(
             there, left by a call that was interrupted, those are not read again; it is removed
             at the end. Any other file is refused.
         progress: called now and then with a `cordwood.Progress`.
-        format: the name of a file's format, where the suffix does not say it.
+        format: the name of the format of a file, where the suffix does not say it, or of a
+            directory, which is then not searched for an index of another format.
         max_bytes: how far a compressed file may grow; see `cordwood.load`.
 
     Raises:

@@ -20,9 +20,9 @@ Examples:
   cordwood convert model.msgpack run/1 --cast bf16
   cordwood convert orbax/100 run/100 --cast 'params/**=bf16' --cast 'opt_state/**=f32'
   cordwood convert bert.safetensors run/1 --rename '*.weight=*/kernel' --transpose '**/kernel'
-  cordwood convert run/100 run/100-z --layout zarr --compression zstd
+  cordwood convert run/100 run/100-z --format zarr --compression zstd
   cordwood convert orbax/100 run/100 --prefix ema --to-prefix ema
-  cordwood convert run/100 hub --select params --rename params= --layout hugging_face \\
+  cordwood convert run/100 hub --select params --rename params= --format hugging_face \\
       --max-shard-bytes 5000000000
 """
 
@@ -45,16 +45,20 @@ Examples:
 @click.option("--prefix", help="Which tree of a directory that holds several; default: all.")
 @click.option("--to-prefix", help="Write the tree under this prefix, beside those of others.")
 @click.option("--force", is_flag=True, help="Replace the checkpoint at DESTINATION.")
-@click.option("--format", "format_", help="The format to write, if the suffix does not say it.")
+@click.option(
+    "--format",
+    "format_",
+    help="The format to write: safetensors, msgpack, packs, zarr, hugging_face, ...",
+)
 @click.option(
     "--layout",
     type=click.Choice(["packs", "zarr", "hugging_face"]),
-    help="Of a directory to write.",
+    help="The same as --format, of a directory.",
 )
 @click.option(
     "--max-shard-bytes", type=click.IntRange(min=1), help="Of the arrays in one safetensors file."
 )
-@click.option("--compression", type=click.Choice(["zstd", "blosc"]), help="Of the zarr layout.")
+@click.option("--compression", type=click.Choice(["zstd", "blosc"]), help="Of --format zarr.")
 @click.option(
     "--max-bytes", type=click.IntRange(min=1), help="How far a compressed SOURCE may grow."
 )
