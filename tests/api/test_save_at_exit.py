@@ -80,7 +80,8 @@ def test_ctrl_c_on_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch)
             try:
                 assert process.stdout is not None
                 assert process.stderr is not None
-                assert process.stdout.readline() == "interrupted\n"
+                said = process.stdout.readline()
+                assert said == "interrupted\n", said or process.stderr.read()
                 line = process.stderr.readline()
                 assert "s3://bucket/run" in line
                 assert "Ctrl-C again" in line
