@@ -1,4 +1,4 @@
-"""Where in a state dict something is: a restore of this thread, and names as a key path."""
+"""Paths in state dicts: the current path of a restore, and names as a key path."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _stack = _Stack()
 
 
 def path_stack() -> list[str]:
-    """This thread's own list of names, outermost first; whoever appends also removes."""
+    """Return this thread's list of names, outermost first; a caller that appends also removes."""
     return _stack.names
 
 
 def current_path() -> str:
-    """The '/'-joined names down to what is being restored: './params/0'; '' outside a restore."""
+    """Return the path that this thread is restoring, such as './params/0'; '' outside a restore."""
     return "/".join(_stack.names)
 
 
 def state_key_path(names: Iterable[Key]) -> KeyPath:
-    """A key path for messages: positions that a state dict has as strings are positions again."""
+    """Return names as a key path for messages; a string that is a position becomes an int."""
     return tuple(
         int(name) if isinstance(name, str) and _POSITION.fullmatch(name) else name for name in names
     )

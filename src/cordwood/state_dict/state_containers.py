@@ -1,6 +1,6 @@
-"""The containers that become state dicts natively: how each opens, fits a state and is built.
+"""Containers with native state dicts: how each kind is opened, matched with a state and rebuilt.
 
-Opening goes one level at a time, so that whoever walks a tree needs no recursion.
+Containers are opened one level at a time, so that walking a tree needs no recursion.
 """
 
 from __future__ import annotations
@@ -33,44 +33,44 @@ Opened: TypeAlias = tuple[Sequence[str], Sequence[Any]]
 
 
 class Container(NamedTuple):
-    """What one kind of container does."""
+    """The functions for one kind of container."""
 
     noun: str  # "a list"
-    open: Callable[[Any], Opened]  # the names in its state dict, and the children
-    keys: Callable[[Any], Sequence[Key]]  # the same, as the keys of key paths
-    select: Callable[[Any, Sequence[str], Any], list[Any]]  # each child's state, or an error
-    build: Callable[[Any, list[Any]], Any]  # one like the target, of other children
+    open: Callable[[Any], Opened]  # returns the names in its state dict, and the children
+    keys: Callable[[Any], Sequence[Key]]  # returns the names as keys of key paths
+    select: Callable[[Any, Sequence[str], Any], list[Any]]  # returns each child's state, or raises
+    build: Callable[[Any, list[Any]], Any]  # returns a container like the target, of new children
 
 
-class _Leaves:
-    """Types that are known to be leaves, as long as no type gets its first handler."""
+class _LeafTypes:
+    """A cache of types that are leaves; it is valid until a type gets its first handler."""
 
     types: ClassVar[set[type]] = set()
     counts: ClassVar[tuple[int, ...]] = ()
 
 
 def cached_leaf_types() -> set[type]:
-    """Types that need no asking; to be called before a walk, for there may be new handlers."""
+    """Return the cached types of leaves; call it before each walk, for handlers may be new."""
     counts = handler_counts()
-    if counts != _Leaves.counts:
-        _Leaves.types = set()
-        _Leaves.counts = counts
-    return _Leaves.types
+    if counts != _LeafTypes.counts:
+        _LeafTypes.types = set()
+        _LeafTypes.counts = counts
+    return _LeafTypes.types
 
 
 def find_container(target: Any) -> Container | Handler | None:
-    """How a value is stored: as a container, by a handler, or as a leaf (None)."""
+    """Return the container or handler by which a value is stored; None for a leaf."""
     kind = type(target)
-    if kind in _Leaves.types:
+    if kind in _LeafTypes.types:
         return None
-    own = find_registered_handler(kind)
-    if own is not None:
-        return own
+    handler = find_registered_handler(kind)
+    if handler is not None:
+        return handler
     builtin = _BUILTIN.get(kind)
     if builtin is not None:
         return builtin
     if isinstance(target, tuple) and hasattr(target, "_fields"):
-        return _NAMEDTUPLE  # before the peers' handlers: they never call one for such a class
+        return _NAMEDTUPLE  # comes before the peers' handlers, as in Flax and eFormer
     if kind.__name__ == "Partial" and kind is partial_type():
         return _PARTIAL
     peer = find_peer_handler(kind)
@@ -79,23 +79,23 @@ def find_container(target: Any) -> Container | Handler | None:
     if kind is OrderedDict or kind is defaultdict:
         return _ORDERED if kind is OrderedDict else _DEFAULT
     if kind in _PYTHON_LEAVES or kind.__module__ == "numpy" or is_jax_array(target):
-        _Leaves.types.add(kind)
+        _LeafTypes.types.add(kind)
         return None
     return None if open_registered(target) is None else _REGISTERED
 
 
 def is_state_dict(state: Any) -> bool:
-    """Whether a state can hold entries: a dict, or anything that is used like one."""
+    """Return True if a state can hold entries: a dict, or anything with its methods."""
     return isinstance(state, Mapping) or (
         hasattr(state, "keys") and hasattr(state, "__getitem__") and hasattr(state, "__len__")
     )
 
 
 def upgrade_state(target: Any, state: Any) -> Any:
-    """The state as it would be written today.
+    """Return a state in the present form.
 
-    Until 2022 Flax stored a named tuple as {'name', 'fields', 'values'}. A named tuple whose
-    own fields have those names is not taken for one.
+    Until 2022 Flax stored a named tuple as {'name', 'fields', 'values'}. A named tuple with
+    fields of exactly these names is not treated as such a state.
     """
     if not (isinstance(target, tuple) and hasattr(target, "_fields")):
         return state
@@ -115,7 +115,7 @@ _LEGACY = {"name", "fields", "values"}
 
 
 def _origin(handler: Handler) -> str:
-    """Where a handler's function is defined, to tell Flax's own from those of others."""
+    """Return module and qualified name of a handler's function, to recognise Flax's handlers."""
     function = handler.to_state
     return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
 
@@ -170,12 +170,12 @@ def _build_defaultdict(target: Any, values: list[Any]) -> Any:
 
 
 def _open_frozen_dict(target: Any) -> Opened:
-    # Its own items() copies everything below, recursively; inside it are plain dicts.
+    # Its items() copies everything in it, recursively; `_dict` holds plain dicts.
     return _open_dict(target._dict)
 
 
 def _build_frozen_dict(target: Any, values: list[Any]) -> Any:
-    # The dicts below are new and no one else's, so the recursive copy is skipped.
+    # The dicts in it are new and not shared, so the recursive copy is skipped.
     return type(target)(dict(zip(target, values, strict=True)), __unsafe_skip_copy__=True)
 
 
@@ -210,7 +210,10 @@ def _select_list(target: Any, names: Sequence[str], state: Any) -> list[Any]:
 
 
 def _is_empty(state: Any) -> bool:
-    """Flax takes anything of length 0 for the state of an empty list: [], '', an empty array."""
+    """Return True for a state of length 0.
+
+    Flax accepts it for an empty list: [], '', an empty array.
+    """
     try:
         return len(state) == 0
     except TypeError:
@@ -235,11 +238,11 @@ def _open_namedtuple(target: Any) -> Opened:
 def _select_namedtuple(target: Any, names: Sequence[str], state: Any) -> list[Any]:
     _require_state_dict(f"the named tuple {type(target).__name__}", names, state)
     state = upgrade_state(target, state)
-    found, expected = set(state.keys()), set(names)
-    if found != expected:
+    state_names, expected = set(state.keys()), set(names)
+    if state_names != expected:
         raise MismatchError(
             "The field names of the state dict and the named tuple do not match, "
-            f"got {found} and {expected} at path {current_path()}"
+            f"got {state_names} and {expected} at path {current_path()}"
         )
     return [state[name] for name in names]
 
@@ -309,14 +312,14 @@ def _build_partial(target: Any, values: list[Any]) -> Any:
 # any other node that is registered with jax
 
 
-def _opened(target: Any) -> RegisteredNode:
+def _open_registered(target: Any) -> RegisteredNode:
     node = open_registered(target)
     assert node is not None
     return node
 
 
 def _open_node(target: Any) -> Opened:
-    node = _opened(target)
+    node = _open_registered(target)
     names = [str(key.value if isinstance(key, DictKey) else key) for key in node.keys]
     if len(set(names)) != len(names):
         raise KeyCollisionError(
@@ -327,11 +330,11 @@ def _open_node(target: Any) -> Opened:
 
 
 def _node_keys(target: Any) -> Sequence[Key]:
-    return _opened(target).keys
+    return _open_registered(target).keys
 
 
 def _build_node(target: Any, values: list[Any]) -> Any:
-    return _opened(target).unflatten(values)
+    return _open_registered(target).unflatten(values)
 
 
 PLAIN_DICT = Container("a dict", _open_dict, _dict_keys, _select_dict, _build_dict)
@@ -358,7 +361,7 @@ _BUILTIN: dict[type, Container] = {
     tuple: _LIST._replace(noun="a tuple", build=_build_tuple),
 }
 
-# Flax's own handlers, by name, are walked natively; what others registered there is called.
+# Flax's own handlers, by name, are replaced by native containers; other handlers are called.
 _FLAX: dict[str, Container] = {
     "flax.struct.dataclass.<locals>.to_state_dict": _STRUCT,
     "flax.core.frozen_dict._frozen_dict_state_dict": PLAIN_DICT._replace(

@@ -1,7 +1,7 @@
-"""State dicts: any tree as nested dicts with string keys, and back into the shape of a target.
+"""State dicts: conversion of any tree to nested dicts with string keys, and back.
 
-The calls and messages are those of `flax.serialization`; docs/state-dicts.md lists what differs.
-Both directions keep their own stack, so depth costs no recursion.
+The functions and messages are those of `flax.serialization`; docs/state-dicts.md lists the
+differences. Both directions use an explicit stack instead of recursion.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from cordwood.state_dict.type_handlers import (
 )
 from cordwood.tree.structure import MAX_DEPTH
 
-# A dict, the name of an entry in it that is not a leaf, what it is, how deep it lies, and the
-# entry that this dict was. (A bare tuple: there is one for each container.)
-_Unfilled: TypeAlias = tuple[dict[str, Any], str, Container | Handler, int, Any]
+# An entry that is a container and still has to be converted: the dict that holds it, its name
+# there, its container, its depth, and the entry of that dict itself. (A bare tuple, because there
+# is one for each container.)
+_Pending: TypeAlias = tuple[dict[str, Any], str, Container | Handler, int, Any]
 
 
 def to_state_dict(target: Any) -> Any:
-    """A tree as nested dicts whose keys are strings; arrays and other leaves are not copied.
+    """Return a tree as nested dicts with string keys; arrays and other leaves are not copied.
 
     A list or tuple becomes {'0': ..., '1': ...}, a named tuple or dataclass a dict of its fields,
-    and a pytree node that is registered with jax a dict of its keys. A leaf is returned as it is.
+    and a pytree node that is registered with jax a dict of its keys. A leaf is returned unchanged.
 
     Args:
         target: the tree.
@@ -44,10 +45,10 @@ def to_state_dict(target: Any) -> Any:
         New dicts, in the order of the tree; or the leaf.
 
     Raises:
-        KeyCollisionError: two keys of a dict have one string form, as 1 and '1' have.
-        NonStringKeyError: a registered handler returned a dict with other keys than strings.
+        KeyCollisionError: two keys of a dict have the same string form, such as 1 and '1'.
+        NonStringKeyError: a registered handler returned a dict with keys that are not strings.
         LimitError: the tree nests deeper than 1000 containers.
-        Exception: whatever a handler or a node raised, with a note of the key path.
+        Exception: any error of a handler or a node, with a note of the key path.
 
     Example:
         >>> to_state_dict({"layers": [1.0, (2.0,)]})
@@ -57,9 +58,9 @@ def to_state_dict(target: Any) -> Any:
 
 
 def state_and_problems(target: Any) -> tuple[Any, list[UnsupportedLeafError | LimitError]]:
-    """What `to_state_dict` gives of anything, and why the entries have no state that are None.
+    """Return the state dict of any tree, and the problems of entries that have no state.
 
-    Of a tree that nests too deep, or holds itself, there is None and one problem.
+    Such entries are None. For a tree that nests too deep, or contains itself, the state is None.
     """
     problems: list[UnsupportedLeafError | LimitError] = []
     try:
@@ -71,7 +72,7 @@ def state_and_problems(target: Any) -> tuple[Any, list[UnsupportedLeafError | Li
 def _state_of(target: Any, problems: list[UnsupportedLeafError | LimitError] | None) -> Any:
     leaves = cached_leaf_types()
     root: dict[str, Any] = {"": target}
-    stack: list[_Unfilled] = []
+    stack: list[_Pending] = []
     _note_containers(root, None, leaves, stack, problems)
     while stack:
         entry = stack.pop()
@@ -84,35 +85,35 @@ def _state_of(target: Any, problems: list[UnsupportedLeafError | LimitError] | N
             names, children = container.open(value)
             state = dict(zip(names, children, strict=True))
         except Exception as e:
-            if not _kept(problems, entry, e):
+            if not _keep_problem(problems, entry, e):
                 raise
             continue
         if names and depth >= MAX_DEPTH:
             raise _too_deep(value, _path_of(entry))
-        # Every child is entered now, for the order; what is not a leaf is replaced later.
+        # All children are entered now, to keep their order; containers are replaced later.
         parent[name] = state
         _note_containers(state, entry, leaves, stack, problems)
     return root[""]
 
 
 def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = False) -> Any:
-    """A tree with the structure of `target` and the leaves of `state`.
+    """Return a tree with the structure of `target` and the leaves of `state`.
 
     Args:
-        target: gives the containers, their types and their keys; its leaves are not used.
-        state: what `to_state_dict` gave for such a tree.
+        target: a tree that defines the containers, their types and keys; its leaves are not used.
+        state: the state dict of such a tree, from `to_state_dict`.
         name: the name of this branch, for messages.
         strict: compare everything first: the type, shape and dtype of each leaf, and keys that
-            only the state has. Otherwise leaves are taken as they are, and a dict leaves out
-            what only the state has.
+            only the state has. Otherwise leaves are not checked, and keys that only the state has
+            are left out of dicts.
 
     Returns:
-        New containers that hold the leaves of `state`, which are not copied. Where `target` is
-        a leaf, `state` itself.
+        New containers that hold the leaves of `state`, which are not copied. If `target` is a
+        leaf, `state` itself.
 
     Raises:
-        MismatchError: the state lacks something that the target has, or does not have its
-            structure. With `strict`, the message lists every difference.
+        MismatchError: the state lacks something that the target has, or has another structure.
+            With `strict`, the message lists every difference.
 
     Example:
         >>> from_state_dict({"layers": [0.0, (0.0,)]}, {"layers": {"0": 1.0, "1": {"0": 2.0}}})
@@ -131,9 +132,9 @@ def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = 
 
 def _note_containers(
     state: dict[str, Any],
-    above: _Unfilled | None,
+    above: _Pending | None,
     leaves: set[type],
-    stack: list[_Unfilled],
+    stack: list[_Pending],
     problems: list[UnsupportedLeafError | LimitError] | None,
 ) -> None:
     depth = 0 if above is None else above[3] + 1
@@ -144,27 +145,30 @@ def _note_containers(
             container = find_container(child)
         except Exception as e:
             entry = (state, name, PLAIN_DICT, depth, above)
-            if not _kept(problems, entry, e):
+            if not _keep_problem(problems, entry, e):
                 raise
             continue
         if container is not None:
             stack.append((state, name, container, depth, above))
 
 
-def _path_of(entry: _Unfilled) -> str:
+def _path_of(entry: _Pending) -> str:
     names: list[str] = []
-    above: _Unfilled | None = entry
+    above: _Pending | None = entry
     while above is not None:
         names.append(above[1])
         above = above[4]
-    # The first name is that of the root, which has none.
+    # The last name in the list is that of the root, which is empty.
     return format_path(state_key_path(reversed(names[:-1]))) or "the tree itself"
 
 
-def _kept(
-    problems: list[UnsupportedLeafError | LimitError] | None, entry: _Unfilled, error: Exception
+def _keep_problem(
+    problems: list[UnsupportedLeafError | LimitError] | None, entry: _Pending, error: Exception
 ) -> bool:
-    """Whether an error is kept as a problem, and its entry is None; else it tells where it was."""
+    """Add an error to the problems, with None for its entry, and return True.
+
+    If there is no list of problems, add a note of the path to the error and return False.
+    """
     if problems is None:
         error.add_note(f"It happened at {_path_of(entry)}.")
         return False
@@ -233,7 +237,7 @@ def _call_to_state(handler: Handler, value: Any) -> Any:
 
 
 def _copy_dicts(state: dict[str, Any]) -> dict[str, Any]:
-    """New dicts all the way down: what the handler holds on to is nobody else's to change."""
+    """Copy nested dicts: the handler may keep its own ones, which callers must not change."""
     copy = state.copy()
     stack = [(copy, 1)]
     while stack:

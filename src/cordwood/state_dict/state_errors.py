@@ -1,6 +1,7 @@
-"""What can go wrong between a tree and its state dict.
+"""Errors of conversion between trees and state dicts.
 
-Callers of Flax and of eFormer catch different builtins for the same thing; these are all of them.
+Callers of Flax and of eFormer catch different builtin errors for the same problem; these classes
+inherit all of them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from cordwood.errors import CordwoodError, MismatchError
 
 
 class KeyCollisionError(CordwoodError, ValueError):
-    """Two keys of one dict have the same string form, which is all a state dict keeps."""
+    """Two keys of one dict have the same string form, and a state dict keeps only strings."""
 
 
 class NonStringKeyError(CordwoodError, TypeError, AssertionError):
@@ -22,25 +23,25 @@ class NonStringKeyError(CordwoodError, TypeError, AssertionError):
 
 
 class WrongStateError(MismatchError, TypeError, AttributeError):
-    """A container was to be restored from something that is not a dict."""
+    """The state for a container is not a dict."""
 
 
 class MissingEntryError(MismatchError, KeyError):
-    """An entry that a container needs is not in its state dict."""
+    """The state dict of a container lacks an entry that the container needs."""
 
-    __str__ = Exception.__str__  # KeyError's shows the repr of the message
+    __str__ = Exception.__str__  # that of KeyError shows the repr of the message
 
 
 def error_text(error: Exception) -> str:
-    """The class and the message of an error, whoever made it."""
+    """Return the class and the message of any error."""
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001  (of an object that cannot be printed)
+    except Exception:  # noqa: BLE001  (the error holds an object that cannot be printed)
         return type(error).__name__
 
 
 def describe_state(value: Any) -> str:
-    """What a value is, in a few words: 'float32[4,8]', 'None', 'a dict of 3 entries', 'an int'."""
+    """Describe a value: 'float32[4,8]', 'None', 'a dict of 3 entries', 'an int'."""
     if value is None:
         return "None"
     if isinstance(value, np.generic):

@@ -1,4 +1,4 @@
-"""Everything in which a state dict differs from the tree it is to fill, in one message."""
+"""Strict comparison of a state dict with a target tree: all differences in one message."""
 
 from __future__ import annotations
 
@@ -23,76 +23,86 @@ from cordwood.tree.structure import MAX_DEPTH
 
 
 def check_state(target: Any, state: Any) -> None:
-    """Raise MismatchError, naming every difference, unless `state` fits `target` exactly."""
+    """Raise MismatchError with every difference unless `state` matches `target` exactly."""
     differences = state_differences(target, state)
     if not differences:
         return
     count = len(differences)
-    found = "1 entry" if count == 1 else f"{count} entries"
+    entries = "1 entry" if count == 1 else f"{count} entries"
     verb = "does" if count == 1 else "do"
     lines = [f"  {format_path(path) or '(root)'}: {what}" for path, what in differences]
-    raise MismatchError("\n".join([f"{found} of the state dict {verb} not fit `target`:", *lines]))
+    raise MismatchError(
+        "\n".join([f"{entries} of the state dict {verb} not fit `target`:", *lines])
+    )
 
 
 def state_differences(target: Any, state: Any) -> list[tuple[KeyPath, str]]:
-    """Where and how `state` differs from what `target` would give, in the target's order.
+    """Return the differences of `state` from the state dict of `target`, in the target's order.
 
-    What only the state has comes before the rest of its container.
+    Entries that only the state has come before the other entries of their container.
     """
     differences: list[tuple[KeyPath, str]] = []
     stack: list[_Pair] = [_Pair((), target, state)]
     while stack:
         pair = stack.pop()
         container, expected, is_state = _container(pair.expected, pair.is_state)
-        what: str | None
-        if isinstance(pair.found, _Missing):
-            what = pair.found.what
+        difference: str | None
+        if isinstance(pair.state, _Missing):
+            difference = pair.state.text
         elif container is None:
-            what = _leaf_difference(expected, pair.found)
-        elif not is_state_dict(pair.found):
+            difference = _leaf_difference(expected, pair.state)
+        elif not is_state_dict(pair.state):
             size = len(container.open(expected)[0])
             entries = "1 entry" if size == 1 else f"{size} entries"
-            what = f"expected {container.noun} of {entries}, found {describe_state(pair.found)}"
+            state_text = describe_state(pair.state)
+            difference = f"expected {container.noun} of {entries}, found {state_text}"
         else:
-            what = None
+            difference = None
             differences += _open_pair(container, expected, is_state, pair, stack)
-        if what is not None:
-            differences.append((pair.path, what))
+        if difference is not None:
+            differences.append((pair.path, difference))
     return differences
 
 
 class _Missing(NamedTuple):
-    what: str
+    """An entry that the state lacks."""
+
+    text: str  # for the message
 
 
 class _Pair(NamedTuple):
+    """A part of the target and the part of the state at the same path."""
+
     path: KeyPath
     expected: Any
-    found: Any
-    is_state: bool = False  # whether `expected` is what a handler made of the target
+    state: Any
+    is_state: bool = False  # `expected` is a state that a handler has returned for the target
 
 
 def _open_pair(
     container: Container, expected: Any, is_state: bool, pair: _Pair, stack: list[_Pair]
 ) -> list[tuple[KeyPath, str]]:
-    """Put the children on the stack; returns what only the state has."""
+    """Push the children on the stack; return the entries that only the state has."""
     names, children = container.open(expected)
     if names and len(pair.path) >= MAX_DEPTH:
         raise LimitError(
             f"the tree nests deeper than {MAX_DEPTH} containers; it may contain itself"
         )
-    state = upgrade_state(expected, pair.found)
-    known = set(names)
-    extras = [key for key in state.keys() if key not in known]  # noqa: SIM118  (duck-typed)
+    state = upgrade_state(expected, pair.state)
+    expected_names = set(names)
+    extras = [key for key in state.keys() if key not in expected_names]  # noqa: SIM118  (duck-typed)
     keys = container.keys(expected)
     for key, name, child in zip(reversed(keys), reversed(names), reversed(children), strict=True):
-        found = state[name] if name in state else _Missing(_missing(name, extras))
-        stack.append(_Pair((*pair.path, key), child, found, is_state))
+        child_state = state[name] if name in state else _Missing(_missing(name, extras))
+        stack.append(_Pair((*pair.path, key), child, child_state, is_state))
     return [((*pair.path, _extra_key(key)), _extra(key)) for key in extras]
 
 
 def _container(expected: Any, is_state: bool) -> tuple[Container | None, Any, bool]:
-    """How to open `expected`; what a handler gives is a state: dicts, and all else leaves."""
+    """Return the container that opens `expected`, the value to open, and if that is a state.
+
+    In a state, which a handler has returned, only dicts are containers.
+    """
     if is_state:
         return (PLAIN_DICT if type(expected) is dict else None), expected, True
     container = find_container(expected)
@@ -119,23 +129,23 @@ def _missing(name: str, extras: Sequence[Any]) -> str:
     return f"not in the state dict{hint}"
 
 
-def _leaf_difference(expected: Any, found: Any) -> str | None:
-    wanted, got = _signature(expected), _signature(found)
-    if wanted == got:
+def _leaf_difference(target: Any, state: Any) -> str | None:
+    expected, actual = _signature(target), _signature(state)
+    if expected == actual:
         return None
     hint = ""
-    if wanted[0] == got[0] == "array" and wanted[1] == got[1]:
-        hint = f" (.astype({wanted[2]!r}) converts)"
-    return f"expected {describe_state(expected)}, found {describe_state(found)}{hint}"
+    if expected[0] == actual[0] == "array" and expected[1] == actual[1]:
+        hint = f" (.astype({expected[2]!r}) converts)"
+    return f"expected {describe_state(target)}, found {describe_state(state)}{hint}"
 
 
 def _signature(leaf: Any) -> tuple[Any, ...]:
-    """What has to be equal: kind, shape and dtype of arrays, the type of other leaves."""
+    """Return the properties that must be equal: shape and dtype of arrays, type of other leaves."""
     if isinstance(leaf, np.generic):
         return ("numpy scalar", leaf.dtype.name)
     shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
     if isinstance(shape, tuple) and dtype is not None:
         return ("array", shape, dtype.name if isinstance(dtype, np.dtype) else str(dtype))
     if isinstance(leaf, (bytearray, memoryview)):
-        return ("leaf", bytes)  # which is how they come back from a file
+        return ("leaf", bytes)  # files return bytes for them
     return ("leaf", type(leaf))

@@ -1,4 +1,4 @@
-"""What a tree holds, in numbers. Works on anything: what fails when asked counts for little."""
+"""Summary of a tree in numbers. It works for any value, even if attributes of leaves raise."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ _T = TypeVar("_T")
 
 
 def summarize_tree(tree: Any) -> dict[str, Any]:
-    """The leaves of a tree, counted; `cordwood.get_serialization_info` says what each total is."""
-    leaves, structure = _take_apart(tree)
-    dtypes = {_asked(_dtype_name, leaf, "") for leaf in leaves}
+    """Return totals over the leaves of a tree; `cordwood.get_serialization_info` explains each."""
+    leaves, structure = _flatten(tree)
+    dtypes = {_call_or(_dtype_name, leaf, "") for leaf in leaves}
     return {
         "num_leaves": len(leaves),
         "tree_structure": structure,
-        "total_elements": sum(_asked(_elements, leaf, 1) for leaf in leaves),
-        "memory_bytes": sum(_asked(_memory_bytes, leaf, 0) for leaf in leaves),
+        "total_elements": sum(_call_or(_elements, leaf, 1) for leaf in leaves),
+        "memory_bytes": sum(_call_or(_memory_bytes, leaf, 0) for leaf in leaves),
         "dtypes": sorted(dtypes - {""}),
     }
 
 
-def _take_apart(tree: Any) -> tuple[list[Any], str]:
-    """The leaves of any tree, and its structure in words."""
+def _flatten(tree: Any) -> tuple[list[Any], str]:
+    """Return the leaves of any tree, and its structure as text."""
     state, problems = state_and_problems(tree)
     if any(isinstance(problem, LimitError) for problem in problems):
-        return [], str(problems[-1])  # jax would go round and round in one that holds itself
+        return [], str(problems[-1])  # jax would not end for a tree that contains itself
     tree_util = getattr(sys.modules.get("jax"), "tree_util", None)
     if tree_util is not None:
-        with suppress(Exception):  # keys that cannot be sorted, or a node that somebody made
+        with suppress(Exception):  # keys that cannot be sorted, or errors of registered nodes
             leaves, structure = tree_util.tree_flatten(tree)
             return leaves, str(structure)
-    with suppress(Exception):  # keys that no format can carry
+    with suppress(Exception):  # keys that no format can store
         flat = flatten(tree)
         return list(flat.leaves), ", ".join(map(format_path, flat.paths))
     return _leaves_of_state(state), "; ".join(map(str, problems))
@@ -59,17 +59,17 @@ def _leaves_of_state(state: Any) -> list[Any]:
     return leaves
 
 
-def _asked(question: Callable[[Any], _T], leaf: Any, otherwise: _T) -> _T:
+def _call_or(function: Callable[[Any], _T], leaf: Any, default: _T) -> _T:
     try:
-        return question(leaf)
-    except Exception:  # noqa: BLE001  (whatever it raises, it has no answer)
-        return otherwise
+        return function(leaf)
+    except Exception:  # noqa: BLE001  (attributes of leaves may raise anything)
+        return default
 
 
 def _elements(leaf: Any) -> int:
     shape = getattr(leaf, "shape", ())
-    known = isinstance(shape, tuple) and all(type(length) is int for length in shape)
-    return math.prod(shape) if known else 1
+    is_shape = isinstance(shape, tuple) and all(type(length) is int for length in shape)
+    return math.prod(shape) if is_shape else 1
 
 
 def _dtype_name(leaf: Any) -> str:

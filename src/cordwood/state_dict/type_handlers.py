@@ -1,7 +1,7 @@
-"""Handlers: how types beyond the built-in containers become state dicts and come back.
+"""Handlers: functions that convert values of other types to state dicts and back.
 
-Types are looked up exactly, never by base class. What was registered here comes first; then,
-where those packages are loaded, what was registered with Flax or with eFormer.
+Types are looked up exactly, never by base class. Handlers that are registered here come first;
+then, if those packages are loaded, handlers that are registered with Flax or with eFormer.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _handlers: dict[type, Handler] = {}
 
 
 class Handler(NamedTuple):
-    """A pair of functions, and the peer (a module's name, '' for cordwood) it belongs to."""
+    """A pair of functions, and the module of the peer with which it is registered."""
 
     to_state: ToState
     from_state: FromState
-    peer: str = ""
+    peer: str = ""  # "" for cordwood
 
 
 def register_serialization_state(
@@ -37,15 +37,15 @@ def register_serialization_state(
     ty_from_state_dict: FromState,
     override: bool = False,
 ) -> None:
-    """Say how values of exactly the type `ty` are stored.
+    """Register functions that convert values of exactly the type `ty` to state dicts and back.
 
     Args:
         ty: the type. A handler for a named tuple class, or for dict, list or tuple
-            (with `override`), takes the place of what cordwood does for it.
+            (with `override`), replaces cordwood's native conversion.
         ty_to_state_dict: takes a value; returns its state, usually a dict with string keys.
-        ty_from_state_dict: takes a value of the type, which gives the structure, and a state;
+        ty_from_state_dict: takes a value of the type, which defines the structure, and a state;
             returns a new value.
-        override: replace a handler that is there already.
+        override: replace an existing handler.
 
     Raises:
         ValueError: the type has a handler and `override` is False.
@@ -61,21 +61,22 @@ def register_serialization_state(
 
 
 def is_serializable(target: Any) -> bool:
-    """Whether a type, or a value's type, is a dict, list, tuple or Partial or has a handler.
+    """Return True if a type, or the type of a value, has a handler or is built in.
 
-    This asks about handlers alone: named tuples and jax pytree nodes are stored without one.
+    Built in are dict, list, tuple and Partial. False does not mean that a value cannot be
+    stored: named tuples and jax pytree nodes need no handler.
     """
     ty = target if isinstance(target, type) else type(target)
     return _is_builtin(ty) or ty in _handlers or find_peer_handler(ty) is not None
 
 
 def find_registered_handler(ty: type) -> Handler | None:
-    """The handler that cordwood was given for exactly `ty`, or None."""
+    """Return the handler that is registered with cordwood for exactly `ty`, or None."""
     return _handlers.get(ty)
 
 
 def find_peer_handler(ty: type) -> Handler | None:
-    """The handler that Flax or eFormer was given for exactly `ty`, where loaded, or None."""
+    """Return the handler that is registered with Flax or eFormer for exactly `ty`, or None."""
     for peer in _PEERS:
         pair = _registry_of(peer).get(ty)
         if pair is not None:
@@ -84,7 +85,7 @@ def find_peer_handler(ty: type) -> Handler | None:
 
 
 def handler_counts() -> tuple[int, ...]:
-    """How many handlers there are, here and at each peer; changes when a type gets its first."""
+    """Return the numbers of handlers, here and of each peer, to detect newly handled types."""
     return (len(_handlers), *[len(_registry_of(peer)) for peer in _PEERS])
 
 
@@ -95,7 +96,7 @@ def _registry_of(peer: str) -> dict[type, Any]:
 
 @contextlib.contextmanager
 def peer_path(handler: Handler) -> Iterator[None]:
-    """Tell a peer where the restore is, so that the messages of its handler name the place."""
+    """Pass the path of the restore to a peer, so that messages of its handler contain it."""
     context = getattr(sys.modules.get(handler.peer), "_error_context", None)
     if context is None:
         yield
@@ -116,6 +117,6 @@ def _is_builtin(ty: type) -> bool:
 
 
 def partial_type() -> type | None:
-    """jax.tree_util.Partial, where jax is loaded."""
+    """Return jax.tree_util.Partial, or None if jax is not loaded."""
     tree_util = getattr(sys.modules.get("jax"), "tree_util", None)
     return getattr(tree_util, "Partial", None)
