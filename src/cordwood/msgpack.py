@@ -1,8 +1,8 @@
 """Flax's and eFormer's calls for msgpack bytes and files of them.
 
-Names, arguments and bytes are those of `flax.serialization` and `eformer.pytree`; what differs is
-that nothing is copied that need not be, that what cannot be read back is refused with its key
-path, that files are written durably, and that arrays of big-endian numbers keep their values.
+Names, arguments and bytes are those of `flax.serialization` and `eformer.pytree`. The differences:
+nothing is copied without need, a value that could not be read back is refused with its key path,
+files are written durably, and big-endian arrays keep their values.
 
 `MAX_CHUNK_SIZE` is read at each call: arrays of more bytes than this are stored in pieces.
 """
@@ -50,15 +50,59 @@ __all__ = [
 MAX_CHUNK_SIZE: int
 sys.modules[__name__].__class__ = ChunkSizeModule
 
-Encoded = bytes | bytearray | memoryview
+EncodedBytes = bytes | bytearray | memoryview
 
 
+<<<<<<< HEAD
+=======
+def plan_state(
+    state: Any,
+    *,
+    sort_keys: bool = False,
+    problems: list[UnsupportedLeafError | LimitError] | None = None,
+) -> tuple[FilePlan, tuple[Any, ...]]:
+    """Return the plan of the msgpack bytes of a state dict, and the arrays that it refers to.
+
+    With `problems`, errors are appended to that list instead of raised.
+    """
+    return plan_save(state, max_chunk_size=MAX_CHUNK_SIZE, sort_keys=sort_keys, problems=problems)
+
+
+def plan_buffers(plan: FilePlan, fetch: Callable[[int], Any]) -> Iterator[memoryview]:
+    """Yield the bytes of a plan; each leaf is fetched once and released after its last piece."""
+    current, leaf, elements = -1, None, memoryview(b"")
+    for segment in plan.segments:
+        if isinstance(segment, LiteralBytes):
+            yield memoryview(segment.data)
+            continue
+        if segment.leaf != current:
+            current, leaf = segment.leaf, fetch(segment.leaf)
+            elements = memoryview(b"") if isinstance(leaf, LazyArray) else _elements(leaf)
+        if isinstance(leaf, LazyArray):
+            yield from leaf.buffers(segment.start, segment.stop)
+            continue
+        if segment.stop - segment.start == len(elements):
+            yield elements
+        else:
+            yield elements[segment.start : segment.stop]
+
+
+def _elements(leaf: Any) -> memoryview:
+    """Return the elements of an array in C order and little-endian, as a view if possible."""
+    array = without_padding(host_array(leaf))
+    if not array.flags.c_contiguous:
+        array = array.copy()
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    return array.reshape(-1).view(np.uint8).data
+
+
+>>>>>>> 29a8722 (Orbax and Flax msgpack: docstrings, comments, errors and variables in plain technical English)
 def to_buffers(target: Any) -> list[memoryview]:
-    """The bytes of `to_bytes`, as views one after another: for sockets and `os.writev`.
+    """Return the bytes of `to_bytes` as a list of views, for sockets and `os.writev`.
 
-    Arrays are not copied, unless they are strided, big-endian, long doubles, on an accelerator,
-    or sharded:
-    the views keep the arrays' memory alive, and changing an array changes them.
+    Arrays are not copied, unless they are strided, big-endian, long doubles, on an accelerator, or
+    sharded. The views keep the memory of the arrays alive, and changing an array changes them.
 
     Args:
         target: any tree that `to_state_dict` takes.
@@ -80,15 +124,15 @@ def to_buffers(target: Any) -> list[memoryview]:
 
 
 def to_bytes(target: Any) -> bytes:
-    """A tree as Flax's msgpack bytes.
+    """Return a tree as Flax's msgpack bytes.
 
     Args:
         target: any tree that `to_state_dict` takes. Neither it nor a dict that a registered
             handler returns is changed.
 
     Returns:
-        The bytes that `flax.serialization.to_bytes` gives (but for the padding of long doubles:
-        zeros here, anything there).
+        The bytes that `flax.serialization.to_bytes` returns. The only difference is the padding of
+        long doubles: zeros here, arbitrary bytes there.
 
     Raises:
         UnsupportedLeafError: a leaf cannot be stored; the message names its key path.
@@ -100,15 +144,15 @@ def to_bytes(target: Any) -> bytes:
     return b"".join(to_buffers(target))
 
 
-def from_bytes(target: Any, encoded_bytes: Encoded) -> Any:
-    """A tree with the structure of `target` and the leaves of `encoded_bytes`.
+def from_bytes(target: Any, encoded_bytes: EncodedBytes) -> Any:
+    """Return a tree with the structure of `target` and the leaves of `encoded_bytes`.
 
     Args:
         target: gives the structure; its leaves are not used. None: the state dict is returned.
-        encoded_bytes: what `to_bytes`, or Flax, gave.
+        encoded_bytes: the result of `to_bytes`, or of Flax.
 
     Returns:
-        New containers. Arrays are numpy: read-only views into `encoded_bytes`, as those of
+        New containers. Arrays are numpy: read-only views into `encoded_bytes`, as in
         `msgpack_restore`.
 
     Raises:
@@ -120,16 +164,16 @@ def from_bytes(target: Any, encoded_bytes: Encoded) -> Any:
 
 
 def msgpack_serialize(pytree: Any, in_place: bool = False) -> bytes:
-    """Nested dicts and lists as Flax's msgpack bytes.
+    """Return nested dicts and lists as Flax's msgpack bytes.
 
     Args:
         pytree: dicts and lists of arrays, numpy and Python scalars, str, bytes and None; it is
             never changed. For other containers see `to_bytes`.
-        in_place: whether dicts keep their order, as they do in Flax when it may change `pytree`.
-            Otherwise keys are sorted, where they can be compared.
+        in_place: True keeps the order of dicts, as Flax does when it may change `pytree`. False
+            sorts the keys, if they can be compared.
 
     Returns:
-        The bytes that `flax.serialization.msgpack_serialize` gives.
+        The bytes that `flax.serialization.msgpack_serialize` returns.
 
     Raises:
         UnsupportedLeafError: a value cannot be stored; the message names its key path.
@@ -138,19 +182,19 @@ def msgpack_serialize(pytree: Any, in_place: bool = False) -> bytes:
     return b"".join(plan_buffers(plan, arrays.__getitem__))
 
 
-def msgpack_restore(encoded_pytree: Encoded) -> Any:
-    """The values in Flax's msgpack bytes.
+def msgpack_restore(encoded_pytree: EncodedBytes) -> Any:
+    """Return the values in Flax's msgpack bytes.
 
     Args:
-        encoded_pytree: bytes, or anything that has their memory, as an mmap.
+        encoded_pytree: bytes, or any buffer of bytes, such as an mmap.
 
     Returns:
         Nested dicts and lists (and tuples, from Orbax). Arrays are numpy: read-only views into
-        `encoded_pytree`, which keep it alive; arrays that were stored in pieces are put together
-        in memory of their own and are writable.
+        `encoded_pytree`, which keep it alive. Arrays that were stored in pieces are joined in
+        memory of their own and are writable.
 
     Raises:
-        FormatError: it is not such bytes, or damaged; the message names the offset.
+        FormatError: these are not Flax's bytes, or they are damaged; the message names the offset.
 
     Example:
         >>> msgpack_restore(msgpack_serialize({"w": np.ones(2), "step": 7}))
@@ -165,19 +209,19 @@ def msgpack_restore(encoded_pytree: Encoded) -> Any:
 def save_to_file(target: Any, filepath: str | os.PathLike[str]) -> None:
     """Write the bytes of `to_bytes` to a file, durably and atomically.
 
-    It replaces whatever file is at the path, as eFormer's does, a checkpoint or not (`save`
-    refuses to replace a file that is none).
+    It replaces any file at the path, as in eFormer, even if that is not a checkpoint (`save`
+    refuses to replace such a file).
 
-    Whatever goes wrong, the old file stays whole; when this returns, a power cut cannot lose the
-    new one. Missing directories are made, once the tree is known to be storable.
+    If the call fails, the old file is unchanged. When it returns, a power cut cannot lose the new
+    file. Missing directories are created after the check that the tree can be stored.
 
     Args:
         target: any tree that `to_state_dict` takes.
-        filepath: where to.
+        filepath: the path of the file.
 
     Raises:
         UnsupportedLeafError: a leaf cannot be stored; the message names its key path.
-        OSError: the system refused.
+        OSError: the operating system reported an error.
     """
     from cordwood.io.write_file import write_file
 
@@ -186,11 +230,11 @@ def save_to_file(target: Any, filepath: str | os.PathLike[str]) -> None:
 
 
 def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:
-    """A tree with the structure of `target` and the leaves of a file.
+    """Return a tree with the structure of `target` and the leaves of a file.
 
     Args:
         target: gives the structure; its leaves are not used. None: the state dict is returned.
-        filepath: a file that `save_to_file`, or eFormer, wrote.
+        filepath: a file that `save_to_file` or eFormer wrote.
 
     Returns:
         New containers. Arrays are numpy, own their memory, and are writable.
@@ -211,19 +255,20 @@ def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:
     return from_state_dict(target, build_tree(index.structure, values))
 
 
-def compress_bytes(data: Encoded) -> bytes:
-    """Bytes as a gzip stream, level 6; the same bytes give the same stream, whatever the time."""
+def compress_bytes(data: EncodedBytes) -> bytes:
+    """Compress bytes to a gzip stream of level 6 without a time stamp: equal in, equal out."""
     from cordwood.formats.compressed.compress import compress
 
     return b"".join(compress([data], "gz"))
 
 
-def decompress_bytes(data: Encoded, *, max_bytes: int | None = None) -> bytes:
-    """The bytes of a gzip stream.
+def decompress_bytes(data: EncodedBytes, *, max_bytes: int | None = None) -> bytes:
+    """Return the bytes of a gzip stream.
 
     Args:
-        data: what `compress_bytes`, or any gzip, wrote.
-        max_bytes: how many to accept; None: 4 GiB, or 1100 times the size of `data`.
+        data: a gzip stream, of `compress_bytes` or any other writer.
+        max_bytes: the limit of the decompressed size; None: 4 GiB, or 1100 times the size of
+            `data`.
 
     Raises:
         CompressedDataError: it is damaged (also a `gzip.BadGzipFile`).
@@ -234,11 +279,11 @@ def decompress_bytes(data: Encoded, *, max_bytes: int | None = None) -> bytes:
         >>> decompress_bytes(compress_bytes(b"cordwood"))
         b'cordwood'
     """
-    return bytes(_decompressed(data, max_bytes))
+    return bytes(_decompress(data, max_bytes))
 
 
-def _decompressed(
-    data: Encoded, max_bytes: int | None, outline: ValueSize | None = None
+def _decompress(
+    data: EncodedBytes, max_bytes: int | None, outline: ValueSize | None = None
 ) -> memoryview:
     from cordwood.formats.compressed.decompress import decompress
     from cordwood.storage.open_files import MemoryFile
@@ -247,26 +292,26 @@ def _decompressed(
 
 
 def to_compressed_bytes(target: Any) -> bytes:
-    """The bytes of `to_bytes` as a gzip stream; see `compress_bytes`."""
+    """Return the bytes of `to_bytes` as a gzip stream; see `compress_bytes`."""
     from cordwood.formats.compressed.compress import compress
 
     return b"".join(compress(to_buffers(target), "gz"))
 
 
 def from_compressed_bytes(
-    target: Any, compressed_data: Encoded, *, max_bytes: int | None = None
+    target: Any, compressed_data: EncodedBytes, *, max_bytes: int | None = None
 ) -> Any:
-    """Return what `from_bytes` gives for the bytes of a gzip stream; see `decompress_bytes`."""
-    return from_bytes(target, _decompressed(compressed_data, max_bytes, ValueSize()))
+    """Decompress a gzip stream and call `from_bytes`; see `decompress_bytes`."""
+    return from_bytes(target, _decompress(compressed_data, max_bytes, ValueSize()))
 
 
 def validate_serializable(pytree: Any) -> tuple[bool, list[str]]:
-    """Whether `to_bytes` can store a tree, and if not, why not.
+    """Return whether `to_bytes` can store a tree, and the problems if not.
 
-    Works on anything; nothing is copied.
+    Works on any object; nothing is copied.
 
     Returns:
-        Whether it can; and one line for each problem, with its key path and what to do.
+        True or False, and one line for each problem, with its key path and advice.
 
     Example:
         >>> validate_serializable({"w": np.ones(2), "tags": {"a"}})
@@ -278,16 +323,16 @@ def validate_serializable(pytree: Any) -> tuple[bool, list[str]]:
 
 
 def get_serialization_info(pytree: Any) -> dict[str, Any]:
-    """What a tree holds. Works on anything; nothing is copied.
+    """Return a summary of a tree. Works on any object; nothing is copied.
 
     Returns:
-        num_leaves: how many leaves, None not counted.
-        tree_structure: of jax, as a str, where jax is loaded and knows the tree; else its key
-            paths, or what is wrong with it.
-        total_elements: of all arrays; other leaves count as one.
-        memory_bytes: of all arrays, scalars, str and bytes.
-        is_serializable: whether `to_bytes` can store it.
-        dtypes: of all arrays, sorted.
+        num_leaves: the number of leaves; None is not a leaf.
+        tree_structure: jax's tree structure as a str, if jax is loaded and supports the tree;
+            otherwise the key paths of the tree, or a text that says what is wrong with it.
+        total_elements: the elements of all arrays; other leaves count as one.
+        memory_bytes: the size of all arrays, scalars, str and bytes.
+        is_serializable: whether `to_bytes` can store the tree.
+        dtypes: the dtypes of all arrays, sorted.
 
     Example:
         >>> info = get_serialization_info({"w": np.ones((2, 3)), "step": 7})

@@ -145,12 +145,12 @@ TREES: dict[str, Case] = {
     "a leaf in a leaf": Case(
         tree(w=leaf("w"), v=leaf("w", "v")),
         FormatError,
-        "_METADATA: tree_metadata: 'v': it lies within 'w', which is a leaf",
+        "_METADATA: tree_metadata: 'v': it is inside 'w', which is a leaf",
     ),
     "a leaf twice": Case(
         tree(w=leaf("w"), v=leaf("w")),
         FormatError,
-        "_METADATA: tree_metadata: 'v': it occurs twice, or other leaves lie",
+        "_METADATA: tree_metadata: 'v': it occurs twice, or other leaves are",
     ),
     "two of one name": Case(
         tree(w=leaf("a.b"), v=leaf("a", "b")),
@@ -158,13 +158,13 @@ TREES: dict[str, Case] = {
         "_METADATA: two leaves are called 'a.b': they were saved to one place,",
     ),
     "a name upwards": Case(
-        tree(w=leaf("../w")), FormatError, "../w: '../w/.zarray' is no path of plain names"
+        tree(w=leaf("../w")), FormatError, "../w: '../w/.zarray' is not a path of plain names"
     ),
     "an absolute name": Case(
-        tree(w=leaf("/etc")), FormatError, "/etc: '/etc/.zarray' is no path of plain names"
+        tree(w=leaf("/etc")), FormatError, "/etc: '/etc/.zarray' is not a path of plain names"
     ),
     "a null character": Case(
-        tree(w=leaf("w\0")), FormatError, "'w\\x00': 'w\\x00/.zarray' is no path of plain names"
+        tree(w=leaf("w\0")), FormatError, "'w\\x00': 'w\\x00/.zarray' is not a path of plain names"
     ),
     "a lone surrogate": Case(
         {"_METADATA": GOOD2["_METADATA"].replace(b'"key": "w"', b'"key": "\\ud800"')},
@@ -219,12 +219,12 @@ TREES: dict[str, Case] = {
     "keys of nothing": Case(
         {"array_metadatas/process_0": dumped({"array_metadatas": [{}]})},
         FormatError,
-        "array_metadatas/process_0: {} is about no array",
+        "array_metadatas/process_0: {} names no array",
     ),
     "a scalar with a shape": Case(
         tree(w=leaf("w", value_type="scalar")),
         FormatError,
-        "w: an array of shape [3, 2] is no scalar",
+        "w: an array of shape [3, 2] is not a scalar",
     ),
 }
 ARRAYS2: dict[str, Case] = {
@@ -341,7 +341,7 @@ ARRAYS2: dict[str, Case] = {
     "a chunk too many": Case(
         {"w/2.0": CHUNK},
         CorruptionError,
-        "w: 2.0 is no chunk of an array of shape [3, 2] in chunks of [2, 2]: it",
+        "w: 2.0 is not a chunk of an array of shape [3, 2] in chunks of [2, 2]: it",
     ),
 }
 ARRAYS3: dict[str, Case] = {
@@ -438,12 +438,12 @@ ARRAYS3: dict[str, Case] = {
     "beyond the shard": Case(
         shards(index(0, 8, 40, 16)),
         TruncatedError,
-        "w: c/0/0: expected a chunk of 16 bytes at 40, but it ends at 48; copy",
+        "w: c/0/0: expected a chunk of 16 bytes at 40, but the value ends at 48; copy",
     ),
     "beyond 64 bits": Case(
         shards(index(0, 8, ABSENT - 1, 8)),
         TruncatedError,
-        "w: c/0/0: expected a chunk of 8 bytes at 18446744073709551614, but it",
+        "w: c/0/0: expected a chunk of 8 bytes at 18446744073709551614, but the value",
     ),
     "another size": Case(
         shards(index(0, 8, 8, 7)),

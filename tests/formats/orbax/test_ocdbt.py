@@ -182,7 +182,7 @@ def test_missing_and_short_data(tmp_path: Path) -> None:
     with pytest.raises(CorruptionError, match=f"{name} is missing: the checkpoint is incomplete"):
         read(path)
     (path / name).mkdir()
-    with pytest.raises(CorruptionError, match=f"{name} is no regular file"):
+    with pytest.raises(CorruptionError, match=f"{name} is not a regular file"):
         read(path)
 
 
@@ -262,11 +262,11 @@ def inner_node(length: int, *keys: bytes, height: int = 1, more: bytes = b"") ->
 
 
 HOSTILE: dict[str, tuple[bytes, bytes, str]] = {
-    "a path upwards": (manifest(9, path=b"../n"), b"", r"'../n' is no path of plain names"),
-    "an absolute path": (manifest(9, path=b"/etc/passwd"), b"", "is no path of plain names"),
+    "a path upwards": (manifest(9, path=b"../n"), b"", r"'../n' is not a path of plain names"),
+    "an absolute path": (manifest(9, path=b"/etc/passwd"), b"", "is not a path of plain names"),
     "a path that is no text": (manifest(9, path=b"\xff"), b"", "is not UTF-8"),
-    "a null character": (manifest(9, path=b"a\0b"), b"", "is no path of plain names"),
-    "a long name": (manifest(9, path=b"x" * 300), b"", "is too long for a file's name"),
+    "a null character": (manifest(9, path=b"a\0b"), b"", "is not a path of plain names"),
+    "a long name": (manifest(9, path=b"x" * 300), b"", "is too long for a file name"),
     "another version": (wrapped(MANIFEST, CONFIG, version=1), b"", "version 1, compression 0; ex"),
     "another compression": (wrapped(MANIFEST, CONFIG, compression=2), b"", "compression 2; exp"),
     "no zstd": (wrapped(MANIFEST, CONFIG, compression=1), b"", "it cannot be decompressed"),
@@ -382,7 +382,7 @@ def growing(count: int, size: int) -> bytes:
     [
         (growing(6000, 100), "keys and paths of 18597000 bytes in one node; expected at most"),
         (growing(400, 1_000_000), "keys and paths of 400[0-9]{6} bytes in one node"),
-        (bytes(100 << 20), "it decompresses to more than [0-9]{7,8} bytes, the most"),
+        (bytes(100 << 20), "it decompresses to more than [0-9]{7,8} bytes, the limit"),
     ],
     ids=["many keys", "long keys", "a bomb"],
 )

@@ -42,7 +42,7 @@ KINDS = {
 
 @pytest.mark.parametrize("layout", EVERY)
 def test_what_is_in_a_checkpoint(layout: str) -> None:
-    index = index_at(GOLDEN / layout / tree_folder(layout)).stored
+    index = index_at(GOLDEN / layout / tree_folder(layout)).tree
     found = {format_path(leaf.key_path): leaf for leaf in index.leaves}
     assert {name: (leaf.kind, leaf.dtype, leaf.shape) for name, leaf in found.items()} == KINDS
     assert (index.format, index.naming) == ("orbax", "keys")
@@ -57,7 +57,7 @@ def test_what_is_in_a_checkpoint(layout: str) -> None:
 
 @pytest.mark.parametrize("layout", EVERY)
 def test_where_the_shards_are(layout: str) -> None:
-    index = index_at(GOLDEN / layout / tree_folder(layout)).stored
+    index = index_at(GOLDEN / layout / tree_folder(layout)).tree
     (kernel,) = [leaf for leaf in index.leaves if leaf.key_path == ("params", "kernel")]
     storage = kernel.storage
     assert isinstance(storage, Pieces if layout == "v0-zarr3-files" else Encoded)
@@ -151,13 +151,13 @@ BAD_TREES = {
     "a leaf twice": (tree_file(entry(("a", 2)), entry(("a", 2))), "'1': it occurs twice"),
     "a leaf in a leaf": (
         tree_file(entry(("a", 2)), entry(("a", 2), ("b", 2))),
-        "it lies within 'a', which is a leaf",
+        "it is inside 'a', which is a leaf",
     ),
     "a leaf around a leaf": (
         tree_file(entry(("a", 2), ("b", 2)), entry(("a", 2))),
-        "other leaves lie within it",
+        "other leaves are inside it",
     ),
-    "a root and more": (tree_file(entry(("a", 2)), entry()), "the tree is this leaf, and has"),
+    "a root and more": (tree_file(entry(("a", 2)), entry()), "this leaf is the whole tree, but"),
     "keys and positions": (
         tree_file(entry(("a", 2), ("0", 1)), entry(("a", 2), ("b", 2))),
         "positions and keys in one container",
@@ -248,7 +248,7 @@ PLACES: dict[str, tuple[tuple[str, ...], OrbaxDirectory]] = {
 @pytest.mark.parametrize(("paths", "expected"), PLACES.values(), ids=PLACES.keys())
 def test_what_lies_in_a_directory(paths: tuple[str, ...], expected: OrbaxDirectory) -> None:
     assert inspect_directory(Listing(*paths)) == expected
-    assert expected.anything == (expected != OrbaxDirectory(others=("1",)))
+    assert expected.is_orbax == (expected != OrbaxDirectory(others=("1",)))
 
 
 def test_which_tree_is_meant() -> None:
@@ -264,7 +264,7 @@ def test_which_tree_is_meant() -> None:
     with pytest.raises(PrefixError, match=r"c: Prefix 'x' not found. Available: \['a', 'b'\]"):
         select_tree(two, "x", name="c")
     with pytest.raises(
-        PrefixError, match=r"the item 'm' is no tree, and no tree. Trees: \['a', 'b'\]"
+        PrefixError, match=r"the item 'm' is something else, not a tree. Trees: \['a', 'b'\]"
     ):
         select_tree(two, "m", name="c")
     with pytest.raises(PrefixError, match="It is one tree, without items; leave the prefix out"):
@@ -275,14 +275,16 @@ def test_what_is_no_checkpoint() -> None:
     steps = OrbaxDirectory(steps=tuple(map(str, range(30))))
     with pytest.raises(
         IncompleteCheckpointError,
-        match=r"run/ is no checkpoint, but holds the steps 10 more, 10, .* of a run: load .*run/29",
+        match=r"is not a checkpoint. It holds the steps 10 more, 10, .* of a run: load .*run/29",
     ):
         select_tree(steps, None, name="run/")
     for name in ("c.orbax-checkpoint-tmp", "c.orbax-checkpoint-tmp-12/"):
         with pytest.raises(IncompleteCheckpointError, match="did not finish this save; load an"):
             select_tree(OrbaxDirectory(("",)), None, name=name)
     unfinished = OrbaxDirectory(unfinished=("1.orbax-checkpoint-tmp",))
-    with pytest.raises(IncompleteCheckpointError, match=r"finished, but 1.orbax-checkpoint-tmp: l"):
+    with pytest.raises(
+        IncompleteCheckpointError, match=r"finished save of Orbax, only 1.orbax-checkpoint-tmp: l"
+    ):
         select_tree(unfinished, None, name="c")
     linked = OrbaxDirectory(links=("state",), marked=True)
     with pytest.raises(

@@ -231,7 +231,7 @@ def test_a_directory_is_looked_at_for_orbax_once_for_each_question(
         looks.append(directory.name)
         return locate_trees.inspect_directory(directory)
 
-    monkeypatch.setattr("cordwood.formats.orbax.open.look", look)
+    monkeypatch.setattr("cordwood.formats.orbax.open.inspect_directory", look)
     cordwood.load(path)
     assert looks == [str(path)] * 2  # whether it is a checkpoint, and whether there are steps
 

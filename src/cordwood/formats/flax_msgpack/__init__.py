@@ -1,1 +1,1 @@
-"""Flax's msgpack format: read the index, plan a save, restore."""
+"""Flax's msgpack format: reading the index, planning a save, restoring values."""

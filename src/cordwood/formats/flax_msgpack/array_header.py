@@ -1,4 +1,4 @@
-"""The header of an array inside its extension: shape, dtype, and where its elements begin."""
+"""The header of an array inside its extension: shape, dtype and the offset of the elements."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from cordwood.errors import FormatError, LimitError, counted
 from cordwood.formats.flax_msgpack.tokens import Token, decode_text, read_token
 from cordwood.index import Encoding
 
-MAX_DIMENSIONS = 64  # numpy's own
+MAX_DIMENSIONS = 64  # numpy's limit
 _MAX_BYTES = 2**63 - 1
 _MAX_NAME_BYTES = 64
-# What numpy.dtype reads beside names, as other writers put it: '>f4', '<i2', '|b1', '<M8[ns]'.
+# Codes that other writers use instead of names: '>f4', '<i2', '|b1', '<M8[ns]'.
 _CODE = re.compile(r"([<>=|]?)(b1|[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32)|[mM]8(?:\[\w+\])?)")
 
 
 class ArrayHeader(NamedTuple):
-    """An array as its extension describes it."""
+    """The shape, the dtype and the offset of the elements of an array."""
 
     shape: tuple[int, ...]
     dtype: str
     encoding: Encoding
-    start: int  # where the elements begin, in bytes from the start of the file
+    start: int  # of the elements, in bytes from the start of the file
 
 
 def read_array_header(data: memoryview, start: int, stop: int, name: str) -> ArrayHeader:
     """Read the payload of an array or scalar extension, bytes [start, stop).
 
-    Raises FormatError for anything but [shape, dtype, elements] whose sizes agree.
+    Raises FormatError unless it is [shape, dtype, elements] with sizes that agree.
     """
     token = _token(data, start, stop, name)
     if token.kind != "array" or token.value != 3:
@@ -126,7 +126,7 @@ def _read_dtype(text: str, pos: int, name: str) -> tuple[str, Encoding]:
 def _check_size(
     shape: tuple[int, ...], dtype: str, nbytes: int, pos: int, name: str
 ) -> tuple[int, ...]:
-    """The shape, with a -1 worked out."""
+    """Check the size; return the shape, with a dimension of -1 replaced by its value."""
     itemsize = dtypes.itemsize(dtype)
     if math.prod([size for size in shape if size > 0]) * itemsize > _MAX_BYTES:
         raise LimitError(f"{name}: byte {pos}: {dtype}{list(shape)} has more than 2**63 bytes")

@@ -1,4 +1,4 @@
-"""Flax's form of a big array, a dict of flat pieces, read as the one leaf it is."""
+"""Chunked arrays: Flax stores a large array as a dict of flat chunks. It is read as one leaf."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _KEYS = {CHUNKED_MARKER, "shape", "chunks"}
 def join_chunks(
     path: KeyPath, nodes: Sequence[Node], leaves: Sequence[Leaf], pos: int, name: str
 ) -> Leaf | None:
-    """The array that the dict at `path` stands for; None if it is just a dict.
+    """Return the array that the dict at `path` encodes, or None if it is an ordinary dict.
 
     Args:
-        path: its key path.
-        nodes: the dict's node and all under it.
-        leaves: the leaves under it.
-        pos: its byte offset, for errors.
-        name: the file's, for errors.
+        path: the key path of the dict.
+        nodes: the node of the dict and all nodes below it.
+        leaves: the leaves below it.
+        pos: the byte offset of the dict, for errors.
+        name: the name of the file, for errors.
 
     Raises:
-        FormatError: it is marked as an array, and its parts do not make one.
+        FormatError: the dict is marked as an array, but its parts do not make one.
     """
     if set(nodes[0].keys) != _KEYS or [node.kind for node in nodes].count("dict") != 3:
         return None
@@ -39,7 +39,7 @@ def join_chunks(
             parts[str(rest[0])][rest[1]] = leaf
         elif not (rest == (CHUNKED_MARKER,) and leaf.kind == "bool" and _value(leaf)):
             return None
-    if len(nodes) != 3 + len(leaves):  # a list or tuple in it
+    if len(nodes) != 3 + len(leaves):  # there is a list or tuple in it
         return None
     at = f"{name}: byte {pos}: a chunked array"
     shape = tuple(_dimension(leaf, at) for leaf in _in_order(parts["shape"], "shape", at))
@@ -49,11 +49,12 @@ def join_chunks(
     return _join(path, shape, chunks, at)
 
 
-def _in_order(parts: Mapping[str, Leaf], what: str, at: str) -> list[Leaf]:
+def _in_order(parts: Mapping[str, Leaf], member: str, at: str) -> list[Leaf]:
     missing = [key for key in map(str, range(len(parts))) if key not in parts]
     if missing:
         raise FormatError(
-            f"{at}: expected keys '0' to '{len(parts) - 1}' in {what!r}, {missing[0]!r} is missing"
+            f"{at}: expected keys '0' to '{len(parts) - 1}' in {member!r}, "
+            f"{missing[0]!r} is missing"
         )
     return [parts[str(i)] for i in range(len(parts))]
 
@@ -76,7 +77,7 @@ def _join(path: KeyPath, shape: tuple[int, ...], chunks: Sequence[Leaf], at: str
     for i, chunk in enumerate(chunks):
         storage = chunk.storage
         if not isinstance(storage, Pieces) or chunk.kind != "numpy" or len(chunk.shape) != 1:
-            raise FormatError(f"{at}: expected a flat array as chunk {i}, found {_what(chunk)}")
+            raise FormatError(f"{at}: expected a flat array as chunk {i}, found {_describe(chunk)}")
         if chunk.dtype != first.dtype or storage.encoding != _encoding(first):
             raise FormatError(f"{at}: chunk {i} is {chunk.dtype}, and chunk 0 {first.dtype}")
         stop = start + chunk.shape[0]
@@ -96,5 +97,5 @@ def _encoding(leaf: Leaf) -> Encoding:
     return leaf.storage.encoding
 
 
-def _what(leaf: Leaf) -> str:
+def _describe(leaf: Leaf) -> str:
     return f"{leaf.dtype}{list(leaf.shape)}" if leaf.dtype else f"a value of kind {leaf.kind}"

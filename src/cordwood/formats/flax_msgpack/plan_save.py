@@ -1,8 +1,8 @@
-"""What a Flax msgpack file of a state dict is made of. Pure; the bytes are Flax's own.
+"""The plan of a Flax msgpack file of a state dict; the bytes are those that Flax writes.
 
-Arrays stay where they are: the plan names ranges of their elements. An array of more than
-`max_chunk_size` bytes becomes a dict of flat pieces, as Flax makes it, where Flax looks for one:
-at the root and in dicts that lie in nothing but dicts.
+Arrays are not copied: the plan refers to ranges of their elements. An array of more than
+`max_chunk_size` bytes becomes a dict of flat chunks as in Flax, in the positions where Flax looks
+for one: at the root, and in dicts that are inside dicts only.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from cordwood.tree.leaves import AbstractArray, is_jax_array
 from cordwood.tree.long_double import without_padding
 
 _new = tuple.__new__
-_BIG_BYTES = 4096  # bytes objects from here on are not copied into the plan
+_BIG_BYTES = 4096  # bytes objects of this size or more are not copied into the plan
 
-_Frame = tuple[Iterator[Any], bool, bool]  # what is left, whether of a dict, whether Flax chunks
+# The remaining items, whether they are items of a dict, and whether Flax chunks arrays here.
+_Frame = tuple[Iterator[Any], bool, bool]
 
 
 def plan_save(
@@ -49,16 +50,16 @@ def plan_save(
     Args:
         state: nested dicts and lists of numpy and jax arrays, numpy scalars, Python scalars, str,
             bytes and None.
-        max_chunk_size: arrays of more bytes than this are stored in pieces.
-        sort_keys: whether dicts are written in the order of their keys, as jax flattens them,
-            where those can be compared.
-        problems: where to collect what cannot be stored; None raises the first.
+        max_chunk_size: arrays of more bytes than this are stored in chunks.
+        sort_keys: whether dicts are written in the order of their keys, as jax flattens them, if
+            the keys can be compared.
+        problems: a list to which errors are appended. None: the first error is raised.
 
     Returns:
-        The plan, and the arrays that its LeafBytes count.
+        The plan, and the arrays to which its LeafBytes refer by position.
 
     Raises:
-        UnsupportedLeafError: something cannot be stored; the message names its key path.
+        UnsupportedLeafError: a value cannot be stored; the message names its key path.
         LimitError: containers nest deeper than 1024.
     """
     planner = _Planner(max_chunk_size, sort_keys, problems)
@@ -141,7 +142,7 @@ class _Planner:
     def value(self, value: Any, *, chunkable: bool) -> None:
         try:
             self.write(value, chunkable=chunkable)
-        except Exception as e:  # of an object that fails when it is looked at
+        except Exception as e:  # from an object whose attributes raise
             if self.problems is None:
                 raise
             path = name_of_path(self.key_path())
@@ -203,7 +204,7 @@ class _Planner:
             self.scalar(key)
 
     def atom(self, value: Any, kind: type) -> bool:
-        """Write a value that is no array; False if this is not one."""
+        """Write a value that is not an array; return False if the type is not supported."""
         if kind is str:
             self.text(value)
         elif kind is int:
@@ -262,7 +263,7 @@ class _Planner:
             self.leaf_bytes(np.frombuffer(view.tobytes(), np.uint8), [view.nbytes])
 
     def extension(self, value: Any, kind: type) -> bool:
-        """Write what an earlier read of an unknown extension gave."""
+        """Write an unknown extension, as an earlier read returned it."""
         msgpack = sys.modules.get("msgpack")
         if msgpack is None or kind not in (msgpack.ExtType, msgpack.Timestamp):
             return False
@@ -335,7 +336,7 @@ class _Planner:
             self.leaf_bytes(value, stops[-2:], new=i == 0)
 
     def leaf_bytes(self, value: Any, bounds: list[int], *, new: bool = True) -> None:
-        """Elements of an array, from the first bound (or 0) to the last, in bytes."""
+        """Add elements of an array, from the first bound (or 0) to the last, in bytes."""
         start, stop = (0, *bounds)[-2:]
         if stop > start:
             self.flush()

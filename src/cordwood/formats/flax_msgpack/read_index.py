@@ -1,7 +1,8 @@
-"""From Flax's bytes to an index: one pass over the headers; what arrays hold is not touched.
+"""The index of a Flax msgpack file, from one pass over the headers; elements are not read.
 
-Read is everything that Flax and Orbax write, and what they read of others: any length class of a
-header, foreign names of dtypes, big-endian elements, a dimension of -1, keys of any scalar type.
+The reader accepts everything that Flax and Orbax write, and what they accept from other writers:
+any length class of a header, other names of dtypes, big-endian elements, a dimension of -1, keys of
+any scalar type.
 """
 
 from __future__ import annotations
@@ -27,21 +28,16 @@ from cordwood.tree.structure import LEAF, Node, NodeKind
 
 
 def read_index(file: ReadableFile) -> Index:
-    """What a Flax msgpack file holds.
+    """Read the index of a Flax msgpack file.
 
     Raises:
-        TruncatedError: it ends too early.
+        TruncatedError: the file ends too early.
         LimitError: containers nest deeper than 1024, or an array has more than 64 dimensions.
-        FormatError: it is no msgpack, or not Flax's; the message names the byte offset.
+        FormatError: it is not Flax's msgpack; the message names the byte offset.
     """
-    nodes, leaves = _Scan(file.map(), file.name).run()
-    return Index(
-        format="msgpack",
-        structure=tuple(nodes),
-        leaves=tuple(leaves),
-        sources=(Source(file.name, file.size_bytes),),
-        naming="strings",
-    )
+    nodes, leaves = _Reader(file.map(), file.name).run()
+    sources = (Source(file.name, file.size_bytes),)
+    return Index("msgpack", tuple(nodes), tuple(leaves), sources, "strings")
 
 
 _NONE = Node("none")
@@ -53,16 +49,15 @@ _INLINE_KINDS: dict[str, LeafKind] = {
     "bin": "bytes",
 }
 
-# Of an array whose header was met before: length of its payload, shape, dtype, encoding, and
-# which elements those are.
-_CachedHeader = tuple[int, tuple[int, ...], str, Encoding, Span]
+# The payload length, the shape, the dtype, the encoding and the span of an array.
+_ArrayInfo = tuple[int, tuple[int, ...], str, Encoding, Span]
 MAX_NODES = 1 << 22
-MAX_PATH_KEYS = 1 << 22  # in all key paths together, beside one for every four bytes of the file
+MAX_PATH_KEYS = 1 << 22  # in all key paths together, plus one for every four bytes of the file
 
-_MAX_HEADERS = 4096  # array headers that are remembered
+_MAX_HEADERS = 4096  # array headers that are cached
 _ext16 = struct.Struct(">Hb").unpack_from
 _ext32 = struct.Struct(">Ib").unpack_from
-_new = tuple.__new__  # a named tuple's own constructor takes twice as long
+_new = tuple.__new__  # the constructor of a named tuple takes twice as long
 
 
 class _Frame:
@@ -99,14 +94,14 @@ class _Frame:
         self.pos = pos
         self.node = node
         self.first_leaf = first_leaf
-        self.chunkable = chunkable  # whether Flax looks for chunked arrays here
-        self.stop = stop  # where the extension of a tuple ends; else -1
-        self.position = 0  # how many children were begun
+        self.chunkable = chunkable  # True where Flax looks for chunked arrays
+        self.stop = stop  # the end of the extension of a tuple; otherwise -1
+        self.position = 0  # the number of children begun so far
         self.keys: dict[Any, None] = {}
-        self.plain = True  # whether all keys are str
+        self.plain = True  # True while all keys are str
 
 
-class _Scan:
+class _Reader:
     def __init__(self, data: memoryview, name: str) -> None:
         self.data = data
         self.name = name
@@ -114,9 +109,11 @@ class _Scan:
         self.leaves: list[Leaf] = []
         self.stack: list[_Frame] = []
         self.path_keys = 0
-        # By the bytes of an extension before its elements.
-        self.headers: dict[bytes, _CachedHeader] = {}
-        self.header_lengths: dict[int, int] = {}  # of that, in the last extension of such a length
+        # Cached array headers, by the bytes of an extension before its elements.
+        self.headers: dict[bytes, _ArrayInfo] = {}
+        self.header_lengths: dict[
+            int, int
+        ] = {}  # by the length of an extension: bytes before the elements
 
     def run(self) -> tuple[list[Node], list[Leaf]]:
         stack = self.stack
@@ -136,7 +133,7 @@ class _Scan:
         return self.nodes, self.leaves
 
     def elements(self, frame: _Frame, pos: int) -> int:
-        """Read what is left of a list or tuple, or up to the next container in it."""
+        """Read the rest of a list or tuple, up to the next container in it."""
         stack, path = self.stack, frame.path
         while frame.position < frame.size and stack[-1] is frame:
             frame.position += 1
@@ -144,9 +141,9 @@ class _Scan:
         return pos
 
     def entries(self, frame: _Frame, pos: int) -> int:
-        """Read what is left of a dict and of those around it, or up to the next list or tuple.
+        """Read the rest of a dict and of the dicts around it, up to the next list or tuple.
 
-        Short keys and arrays like those before, nearly all there is, take no call.
+        Short keys and arrays with a cached header, which are nearly all entries, take no call.
         """
         data, stack, name, end = self.data, self.stack, self.name, len(self.data)
         nodes, leaves = self.nodes, self.leaves
@@ -213,7 +210,7 @@ class _Scan:
                 if stack[-1] is not frame:
                     break
             frame.position = position
-            if stack[-1] is frame:  # which is whole
+            if stack[-1] is frame:  # the dict is complete
                 self.close(frame, pos)
                 stack.pop()
                 if not stack:
@@ -223,19 +220,19 @@ class _Scan:
                 return pos
 
     def check_limits(self, count: int, depth: int, pos: int) -> None:
-        """Before `count` children are read: what they will take in memory."""
+        """Raise LimitError if `count` more children would take too much memory."""
         if len(self.nodes) + count > MAX_NODES:
             raise LimitError(f"{self.name}: byte {pos}: more than {MAX_NODES} values")
         self.path_keys += count * (depth + 1)
-        most = MAX_PATH_KEYS + len(self.data) // 4
-        if self.path_keys > most:
+        limit = MAX_PATH_KEYS + len(self.data) // 4
+        if self.path_keys > limit:
             raise LimitError(
-                f"{self.name}: byte {pos}: key paths hold more than {most} keys in all: "
-                "too many values lie too deep"
+                f"{self.name}: byte {pos}: key paths hold more than {limit} keys in all: "
+                "too many values are nested too deeply"
             )
 
     def value(self, pos: int, path: KeyPath, chunkable: bool) -> int:
-        """Read a value, or the header of a container; the offset after it."""
+        """Read a value, or the header of a container; return the offset after it."""
         token = read_token(self.data, pos, self.name)
         kind = token.kind
         if kind == "ext":
@@ -262,7 +259,7 @@ class _Scan:
         self.leaves.append(Leaf(path, kind, (), "", Inline(value)))
 
     def key(self, pos: int) -> tuple[Any, int]:
-        """A dict key that is not a short str, and the offset after it."""
+        """Read a dict key that is not a short str; return it and the offset after it."""
         token = read_token(self.data, pos, self.name)
         value: Any = None
         if token.kind in _INLINE_KINDS or token.kind == "nil":
@@ -285,13 +282,13 @@ class _Scan:
         self, kind: NodeKind, token: Token, path: KeyPath, pos: int, chunkable: bool, stop: int
     ) -> None:
         count = token.value
-        left = len(self.data) - token.stop
+        remaining = len(self.data) - token.stop
         least = 2 * count if kind == "dict" else count
-        if least > left:
+        if least > remaining:
             raise TruncatedError(
                 f"{self.name}: byte {pos}: truncated: a {kind} of "
                 f"{counted(count, 'entry', 'entries')} needs at least "
-                f"{counted(least, 'more byte')}, found {left}"
+                f"{counted(least, 'more byte')}, found {remaining}"
             )
         if len(self.stack) >= wire.MAX_DEPTH:
             raise LimitError(
@@ -372,7 +369,7 @@ class _Scan:
         return complex(*numbers)
 
     def opaque(self, token: Token, pos: int) -> Any:
-        """The msgpack library's value for an extension that is none of Flax's."""
+        """Return the msgpack library's value for an extension that Flax does not define."""
         import msgpack
 
         data = bytes(self.data[token.start : token.stop])
@@ -388,7 +385,7 @@ class _Scan:
 
 
 def scalar_at(data: memoryview, offset: int, dtype: str, encoding: Encoding) -> Any:
-    """The numpy scalar whose bytes lie at `offset`."""
+    """Return the numpy scalar whose bytes begin at `offset`."""
     import numpy as np
 
     from cordwood import dtypes

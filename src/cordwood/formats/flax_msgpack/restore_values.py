@@ -1,4 +1,4 @@
-"""From an index to the values that Flax's reader would give, as views into the buffer."""
+"""The values of a Flax msgpack file, as views into the buffer."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _COPY_BYTES = 16 << 20
 
 
 def restore_state(index: Index, data: memoryview) -> Any:
-    """The state dict that lies in `data`.
+    """Return the state dict that `data` encodes.
 
-    Arrays are read-only views into it and keep it alive; one that lies in several pieces is
-    put together in memory of its own and is writable.
+    Arrays are read-only views into `data` and keep it alive. An array that is stored in several
+    pieces is joined in memory of its own and is writable.
     """
-    # An array, not the memoryview: views of it hold its buffer, so that a bytearray cannot be
-    # resized and a mapping not closed under them.
+    # An array, not the memoryview: views of an array hold its buffer, so a bytearray cannot be
+    # resized and a mapping cannot be closed while they exist.
     root = np.frombuffer(data.toreadonly(), np.uint8)
     numpy_dtypes: dict[tuple[str, Encoding], np.dtype[Any]] = {}
     values: list[Any] = []
@@ -43,11 +43,11 @@ def restore_state(index: Index, data: memoryview) -> Any:
             array = np.ndarray(leaf.shape, dtype, root, pieces[0].offset)
             values.append(array[()] if leaf.kind == "numpy_scalar" else array)
         else:
-            values.append(_joined(leaf.shape, dtype, storage, root))
+            values.append(_join_pieces(leaf.shape, dtype, storage, root))
     return build_tree(index.structure, values)
 
 
-def _joined(
+def _join_pieces(
     shape: tuple[int, ...], dtype: np.dtype[Any], storage: Pieces, data: np.ndarray[Any, Any]
 ) -> np.ndarray[Any, Any]:
     flat = np.empty(sum(piece.length for piece in storage.pieces), np.uint8)
@@ -59,7 +59,7 @@ def _joined(
             offset = piece.offset + start
             copies.append((flat[at : at + size], data[offset : offset + size]))
             at += size
-    # In threads: most of the time goes into memory that is touched for the first time.
+    # In threads: most of the time is spent on first touches of memory pages.
     run_tasks(
         len(copies), threads=default_threads(), make_worker=lambda: lambda i: np.copyto(*copies[i])
     )

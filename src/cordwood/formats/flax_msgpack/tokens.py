@@ -1,4 +1,4 @@
-"""One msgpack token at a time: what begins at an offset, without copying what it holds."""
+"""msgpack tokens: the token at an offset is read without copying its contents."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ TokenKind: TypeAlias = Literal["nil", "bool", "int", "float", "str", "bin", "ext
 
 
 class Token(NamedTuple):
-    """A value, or the header of one that has contents."""
+    """A value, or the header of a value that has contents."""
 
     kind: TokenKind
-    value: Any  # of nil, bool, int and float; the count of an array or map; the code of an ext
-    start: int  # where the contents of a str, bin, ext, array or map begin
-    stop: int  # where a str, bin or ext ends; else where the token does
+    value: Any  # of a nil, bool, int or float; the count of an array or map; the code of an ext
+    start: int  # of the contents of a str, bin, ext, array or map
+    stop: int  # of a str, bin or ext with its contents; otherwise of the token
 
 
 class _Form(NamedTuple):
-    """How a first byte is to be read."""
+    """The meaning of a first byte."""
 
     kind: TokenKind
-    number: Callable[[Any, int], tuple[Any, ...]] | None = None  # unpacks what follows it
-    width: int = 0  # bytes of that
-    value: Any = None  # without `number`: the value, count or length
+    number: Callable[[Any, int], tuple[Any, ...]] | None = None  # unpacks the bytes that follow
+    width: int = 0  # the number of bytes that follow
+    value: Any = None  # if there is no `number`: the value, count or length
 
 
 def _unpacker(layout: str) -> tuple[Callable[[Any, int], tuple[Any, ...]], int]:
@@ -62,14 +62,14 @@ def _forms() -> list[_Form | None]:
 
 
 _FORMS = _forms()
-_SIZED = frozenset({"str", "bin", "ext", "array", "map"})  # those with a length or count
+_SIZED = frozenset({"str", "bin", "ext", "array", "map"})  # kinds with a length or count
 
 
 def read_token(data: memoryview, pos: int, name: str) -> Token:
-    """The token at byte `pos` of the file called `name`.
+    """Read the token at byte `pos` of the file called `name`.
 
     Raises:
-        TruncatedError: it is not whole.
+        TruncatedError: the token is not complete.
         FormatError: no token begins with that byte.
     """
     end = len(data)
@@ -77,7 +77,9 @@ def read_token(data: memoryview, pos: int, name: str) -> Token:
         raise truncated_error(name, pos, "a value", 1, 0)
     form = _FORMS[data[pos]]
     if form is None:
-        raise FormatError(f"{name}: byte {pos}: expected a value, found 0xc1, which begins none")
+        raise FormatError(
+            f"{name}: byte {pos}: expected a value, found 0xc1, which begins no value"
+        )
     kind, number, width, value = form
     start = pos + 1 + width
     if number is None:
@@ -107,10 +109,10 @@ def read_token(data: memoryview, pos: int, name: str) -> Token:
 
 
 def read_header(data: bytes, pos: int) -> tuple[int, int] | None:
-    """Return how many values a value contains, and where what follows its header and bytes begins.
+    """Return the number of values inside a value, and the offset after its header and bytes.
 
-    That place may lie after the end of `data`. The count is -1 where no value begins with that
-    byte. Returns None where the header is not whole.
+    The offset may be after the end of `data`. The number is -1 if no value begins with that byte.
+    Returns None if the header is not complete.
     """
     form = _FORMS[data[pos]]
     if form is None:
@@ -132,15 +134,15 @@ def _a(kind: TokenKind) -> str:
     return f"an {kind}" if kind[0] in "aei" else f"a {kind}"
 
 
-def truncated_error(name: str, pos: int, what: str, expected: int, found: int) -> TruncatedError:
+def truncated_error(name: str, pos: int, what: str, expected: int, actual: int) -> TruncatedError:
     return TruncatedError(
         f"{name}: byte {pos}: truncated: {what} needs "
-        f"{counted(expected, 'more byte')}, found {found}"
+        f"{counted(expected, 'more byte')}, found {actual}"
     )
 
 
 def trailing_bytes_error(data: memoryview, pos: int, name: str) -> FormatError:
-    """The error for what follows the value that a file is; streams of other kinds end so too."""
+    """Return the error for bytes after the value; the advice covers compressed streams."""
     magic = bytes(data[:4])
     advice = ""
     if magic[:2] == b"\x1f\x8b":
@@ -157,7 +159,7 @@ def trailing_bytes_error(data: memoryview, pos: int, name: str) -> FormatError:
 
 
 def decode_text(data: memoryview, start: int, stop: int, name: str) -> str:
-    """The str that lies there. Raises FormatError where it is not UTF-8."""
+    """Decode bytes [start, stop). Raises FormatError if they are not UTF-8."""
     try:
         return str(data[start:stop], "utf-8")
     except UnicodeDecodeError as e:

@@ -1,7 +1,7 @@
-"""What Flax's format cannot carry, and what to do about it.
+"""Errors for values that Flax's format cannot store, each with advice.
 
-Flax and eFormer raise TypeError, ValueError, OverflowError or RuntimeError for these, each for
-another kind of leaf; the classes here are caught by whoever caught those.
+Flax and eFormer raise TypeError, ValueError, OverflowError or RuntimeError for them, depending on
+the kind of leaf. Code that catches those also catches the classes here.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from cordwood.tree.leaves import describe_leaf
 
 
 class UnsupportedArrayError(UnsupportedLeafError, ValueError, RuntimeError):
-    """An array whose dtype, size or place cannot be stored."""
+    """An array whose dtype, size or position in the tree cannot be stored."""
 
 
 class UnsupportedIntegerError(UnsupportedLeafError, OverflowError):
-    """An integer that 64 bits do not hold."""
+    """An integer that does not fit 64 bits."""
 
 
 class UnsupportedTextError(UnsupportedLeafError, ValueError):
-    """A string that UTF-8 does not hold."""
+    """A string that cannot be encoded as UTF-8."""
 
 
 def name_of_path(path: KeyPath) -> str:
@@ -34,7 +34,7 @@ def name_of_path(path: KeyPath) -> str:
 
 
 def unsupported_value_error(path: KeyPath, value: Any) -> UnsupportedLeafError:
-    """The error for a value that cannot be stored."""
+    """Return the error for a value that cannot be stored."""
     at = name_of_path(path)
     kind = type(value)
     is_jax = (jax := sys.modules.get("jax")) is not None and isinstance(value, jax.Array)

@@ -1,4 +1,4 @@
-"""The size of a msgpack value, as far as the headers tell that have arrived."""
+"""The size of a msgpack value, as far as it follows from the headers read so far."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ MAX_HEADERS = 1 << 20
 
 
 class ValueSize:
-    """The size of the one value that a stream holds, read chunk by chunk.
+    """The size of the only value in a stream, which is read chunk by chunk.
 
-    What strings, bytes and extensions hold is passed over. Every value that a container still
-    lacks takes a byte at least.
+    The contents of strings, bytes and extensions are skipped. Every value that a container still
+    needs takes at least one byte.
 
     Args:
-        max_headers: after so many, or at a byte that begins no value, reading ends and
-            `is_known` is False.
+        max_headers: after this number of headers, or at a byte that begins no value, reading stops
+            and `is_known` is False.
     """
 
     def __init__(self, *, max_headers: int = MAX_HEADERS) -> None:
         self.is_known = True
         self._headers_left = max_headers
-        self._missing = 1  # values that have not begun
-        self._next = 0  # where the next one begins
+        self._missing = 1  # values whose headers have not arrived
+        self._next = 0  # the offset of the next value
         self._seen = 0  # bytes that have arrived
-        self._rest = b""  # of them, those of a header that is not whole
+        self._rest = b""  # the bytes of an incomplete header
 
     @property
     def is_whole(self) -> bool:
@@ -33,7 +33,7 @@ class ValueSize:
 
     @property
     def least_bytes(self) -> int:
-        """The least size of the value, in bytes; the exact size if `is_whole`."""
+        """The minimum size of the value, in bytes; the exact size if `is_whole`."""
         return self._next + self._missing
 
     def feed(self, data: bytes) -> None:

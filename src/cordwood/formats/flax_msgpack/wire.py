@@ -1,4 +1,4 @@
-"""msgpack's headers and atoms, in the shortest form that each value has.
+"""Encoders of msgpack headers and scalars, in the shortest form of each value.
 
 https://github.com/msgpack/msgpack/blob/master/spec.md, sections "int format family" and on.
 """
@@ -12,9 +12,9 @@ EXT_COMPLEX = 2  # Flax: a Python complex
 EXT_SCALAR = 3  # Flax: a numpy scalar
 EXT_TUPLE = 4  # Orbax: a tuple
 
-CHUNKED_MARKER = "__msgpack_chunked_array__"  # Flax: a key of the dict that a big array becomes
+CHUNKED_MARKER = "__msgpack_chunked_array__"  # Flax: a key of the dict that encodes a large array
 
-MAX_DEPTH = 1024  # how deep containers may nest in what the msgpack library, and so Flax, reads
+MAX_DEPTH = 1024  # of nested containers; the limit of the msgpack library, and so of Flax
 MAX_LENGTH = 2**32 - 1  # of a string, binary, extension, array or map
 
 
@@ -52,7 +52,7 @@ def ext_header(code: int, length: int) -> bytes:
 
 
 def encode_str(text: str) -> bytes:
-    """Raises UnicodeEncodeError for lone surrogates, which UTF-8 has no place for."""
+    """Encode a str. Raises UnicodeEncodeError for lone surrogates, which UTF-8 cannot encode."""
     data = text.encode()
     length = len(data)
     if length < 32:
@@ -65,7 +65,7 @@ def encode_str(text: str) -> bytes:
 
 
 def encode_int(value: int) -> bytes:
-    """Raises OverflowError outside of [-2**63, 2**64)."""
+    """Encode an int. Raises OverflowError outside of [-2**63, 2**64)."""
     if value >= 0:
         if value < 1 << 7:
             return bytes((value,))
@@ -100,7 +100,7 @@ def encode_complex(value: complex) -> bytes:
 
 
 def ndarray_header(code: int, shape: tuple[int, ...], dtype: str, size_bytes: int) -> bytes | None:
-    """Everything of an array but its elements; None if it is too long for an extension."""
+    """Return all bytes of an array before its elements; None if an extension cannot hold it."""
     payload = b"".join(
         [
             array_header(3),

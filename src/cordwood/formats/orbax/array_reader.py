@@ -1,4 +1,4 @@
-"""One array of a checkpoint: its shape and dtype, and where its elements are."""
+"""One array of a checkpoint: its shape, its dtype and the locations of its elements."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.plan.scatter import Codec, EncodedChunk, Scatter
 from cordwood.sharding.boxes import shape_of
 
-MAX_UNSTORED_CHUNKS = 1 << 20  # of an array, where chunks of zeros are left out
+MAX_UNSTORED_CHUNKS = 1 << 20  # of an array whose chunks of zeros were not stored
 MAX_SHARD_INDEX_BYTES = 1 << 24
-MAX_ELEMENT_BYTES = 1 << 16  # of a chunk that holds one
+MAX_ELEMENT_BYTES = 1 << 16  # of a chunk that holds one element
 _ENTRY = struct.Struct("<QQ")
 _ABSENT = (1 << 64) - 1
 
 
 class StoredArray(NamedTuple):
-    """What a leaf is stored as."""
+    """The array in which a leaf is stored."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -53,54 +53,57 @@ class StoredArray(NamedTuple):
 
 
 class ArrayReader:
-    """Looks at the arrays of a tree one after another.
+    """A reader of the arrays of one tree, called once for each.
 
     Args:
-        values: where everything is.
-        version: of zarr, 2 or 3; None: whichever is there.
-        fill: stands for chunks of zeros that were not stored; None: a chunk that is not there is
-            an error. Where nothing tells what was left out, an array has all of its chunks or none.
+        values: the values of the checkpoint.
+        version: of zarr, 2 or 3. None: the version of the metadata that exists.
+        zero_chunks: replaces chunks of zeros that were not stored. None: a missing chunk is an
+            error. If `zero_chunks.is_certain` is False, an array must have all of its chunks or
+            none.
 
     Attributes:
-        unstored: of the arrays that lack chunks, how many.
-        assumed: those that have none, and nothing tells that these were zeros.
+        unstored: the number of missing chunks, by the name of the array.
+        assumed: the arrays without any chunk for which nothing says that the chunks were zeros.
     """
 
-    def __init__(self, values: KeyValues, version: int | None, fill: ZeroChunks | None) -> None:
+    def __init__(
+        self, values: KeyValues, version: int | None, zero_chunks: ZeroChunks | None
+    ) -> None:
         self._values = values
         self._version = version
-        self._fill = fill
-        self._known: dict[bytes, Array3] = {}
+        self._zero_chunks = zero_chunks
+        self._parsed: dict[bytes, Array3] = {}
         self.unstored: dict[str, int] = {}
         self.assumed: list[str] = []
 
     def array(self, name: str) -> StoredArray:
-        """The array of a name.
+        """Return the array called `name`.
 
-        Raises CorruptionError, FormatError and UnsupportedFormatError, naming the key at fault.
+        Raises CorruptionError, FormatError and UnsupportedFormatError, which name the key.
         """
-        about = self._metadata(name)
-        metadata = about.array
+        array3 = self._metadata(name)
+        metadata = array3.array
         pieces = [
-            Piece(box, place.source, place.offset, place.length)
-            for box, place in self._chunks(name, about)
+            Piece(box, location.source, location.offset, location.length)
+            for box, location in self._chunks(name, array3)
         ]
-        if self._fill is not None:
-            count = sum([piece.source in self._fill.memory for piece in pieces])
+        if self._zero_chunks is not None:
+            count = sum([piece.source in self._zero_chunks.memory for piece in pieces])
             if count:
                 self.unstored[name] = count
         return StoredArray(metadata.shape, metadata.dtype, chunk_storage(metadata, pieces))
 
     def element(self, array: StoredArray) -> Any:
-        """The only element of an array of shape (), a numpy scalar."""
+        """Return the only element of an array of shape () as a numpy scalar."""
         ((_, source, offset, length),) = array.storage.pieces
         if length > MAX_ELEMENT_BYTES:
             raise LimitError(
                 f"a number in {length} bytes; expected at most {MAX_ELEMENT_BYTES} "
                 "(MAX_ELEMENT_BYTES)"
             )
-        if self._fill is not None and source in self._fill.memory:
-            data = bytes(self._fill.memory[source])
+        if self._zero_chunks is not None and source in self._zero_chunks.memory:
+            data = bytes(self._zero_chunks.memory[source])
         else:
             data = self._values.read(ValueLocation(source, offset, length), 0, length)
         codec = Codec(None)
@@ -114,111 +117,111 @@ class ArrayReader:
         return np.frombuffer(raw, dtypes.to_numpy(array.dtype))[0]
 
     def _metadata(self, name: str) -> Array3:
-        places = {}
+        locations = {}
         for version, file in ((2, METADATA_NAME), (3, METADATA3_NAME)):
             if self._version in (None, version):
-                places[file] = self._values.find(_join(name, file))
-        for file, place in places.items():
-            if place is None:
+                locations[file] = self._values.find(_join(name, file))
+        for file, location in locations.items():
+            if location is None:
                 continue
-            if place.length > MAX_METADATA_BYTES:
+            if location.length > MAX_METADATA_BYTES:
                 raise LimitError(
-                    f"{file}: {place.length} bytes; expected at most {MAX_METADATA_BYTES}"
+                    f"{file}: {location.length} bytes; expected at most {MAX_METADATA_BYTES}"
                 )
-            data = self._values.read(place, 0, place.length)
-            if data not in self._known:
+            data = self._values.read(location, 0, location.length)
+            if data not in self._parsed:
                 try:
-                    self._known[data] = _parse(data, file)
+                    self._parsed[data] = _parse(data, file)
                 except READ_ERRORS as e:
                     raise type(e)(f"{file}: {e}") from e
-            return self._known[data]
-        raise _missing(" or ".join(places))
+            return self._parsed[data]
+        raise _missing(" or ".join(locations))
 
-    def _chunks(self, name: str, about: Array3) -> Iterator[tuple[Box, ValueLocation]]:
-        metadata, shard = about.array, about.shard
+    def _chunks(self, name: str, array3: Array3) -> Iterator[tuple[Box, ValueLocation]]:
+        metadata, shard = array3.array, array3.shard
         outer = metadata.chunks if shard is None else shard.shape
         chunk_bytes = dtypes.itemsize(metadata.dtype) * math.prod(metadata.chunks)
-        there = self._values.names(name, _key_pattern(about))
-        fill = self._fill if about.zero_fill else None
-        if fill is not None:
-            _require_few(chunk_count(metadata.shape, outer) - len(there))
-        found = unstored = 0
-        for key, box in _keys(about, outer):
-            place = self._values.find(_join(name, key)) if key in there else None
-            if place is None:
-                if fill is None:
+        stored = self._values.keys_below(name, _key_pattern(array3))
+        zero_chunks = self._zero_chunks if array3.zero_fill else None
+        if zero_chunks is not None:
+            _require_few(chunk_count(metadata.shape, outer) - len(stored))
+        used = unstored = 0
+        for key, box in _keys(array3, outer):
+            location = self._values.find(_join(name, key)) if key in stored else None
+            if location is None:
+                if zero_chunks is None:
                     raise _missing(key)
-                if there and not fill.is_told:
+                if stored and not zero_chunks.is_certain:
                     raise _partly_missing(key)
                 unstored += chunk_count(shape_of(box), metadata.chunks)
                 _require_few(unstored)
-            found += place is not None
+            used += location is not None
             try:
-                parts = list(self._parts(place, shard, box, metadata.chunks))
+                parts = list(self._parts(location, shard, box, metadata.chunks))
             except READ_ERRORS as e:
                 raise type(e)(f"{key}: {e}") from e
-            for part, where in parts:
-                if where is None and fill is not None:
-                    yield part, fill.place(metadata.compressor, chunk_bytes)
-                elif where is None:
+            for part, part_location in parts:
+                if part_location is None and zero_chunks is not None:
+                    yield part, zero_chunks.location(metadata.compressor, chunk_bytes)
+                elif part_location is None:
                     raise _missing(f"a chunk within {key}")
-                elif metadata.compressor is None and where.length != chunk_bytes:
-                    raise _wrong_size(key, chunk_bytes, where.length)
+                elif metadata.compressor is None and part_location.length != chunk_bytes:
+                    raise _wrong_size(key, chunk_bytes, part_location.length)
                 else:
-                    yield part, where
-        if unstored and fill is not None and not fill.is_told:
+                    yield part, part_location
+        if unstored and zero_chunks is not None and not zero_chunks.is_certain:
             self.assumed.append(name)
-        if found < len(there):
-            wanted = {key for key, _ in _keys(about, outer)}
+        if used < len(stored):
+            expected = {key for key, _ in _keys(array3, outer)}
             raise CorruptionError(
-                f"{min(there - wanted)} is no chunk of an array of shape {list(metadata.shape)} in "
-                f"chunks of {list(outer)}: it belongs to another checkpoint, or the array's "
-                "metadata does; copy it again"
+                f"{min(stored - expected)} is not a chunk of an array of shape "
+                f"{list(metadata.shape)} in chunks of {list(outer)}: it or the metadata "
+                "of the array belongs to another checkpoint; copy it again"
             )
 
     def _parts(
-        self, place: ValueLocation | None, shard: Shard | None, box: Box, inner: tuple[int, ...]
+        self, location: ValueLocation | None, shard: Shard | None, box: Box, inner: tuple[int, ...]
     ) -> Iterator[tuple[Box, ValueLocation | None]]:
-        """The chunks that lie under one key, and what of the array each holds."""
+        """Yield the chunks stored under one key: the box in the array and the location of each."""
         if shard is None:
-            yield box, place
+            yield box, location
             return
-        index = b"" if place is None else self._index(place, shard, inner)
-        # Those that begin within the array: a shard at its edge may have any number more.
+        index = b"" if location is None else self._index(location, shard, inner)
+        # Only chunks that begin within the array: a shard at its edge may have more.
         for _, local in chunks(shape_of(box), inner, "/"):
             part = Box(
                 tuple(map(int.__add__, box.start, local.start)),
                 tuple(map(int.__add__, box.start, local.stop)),
             )
-            if place is None:
+            if location is None:
                 yield part, None
                 continue
             number = _number(local.start, inner, shard.shape)
             offset, length = _ENTRY.unpack_from(index, number * _ENTRY.size)
             if offset == length == _ABSENT:
                 yield part, None
-            elif offset + length > place.length:
+            elif offset + length > location.length:
                 raise TruncatedError(
-                    f"expected a chunk of {length} bytes at {offset}, but it ends at "
-                    f"{place.length}; copy it again"
+                    f"expected a chunk of {length} bytes at {offset}, but the value ends at "
+                    f"{location.length}; copy it again"
                 )
             else:
-                yield part, ValueLocation(place.source, place.offset + offset, length)
+                yield part, ValueLocation(location.source, location.offset + offset, length)
 
-    def _index(self, place: ValueLocation, shard: Shard, inner: tuple[int, ...]) -> bytes:
-        """Where the chunks of a shard are: 16 bytes for each."""
+    def _index(self, location: ValueLocation, shard: Shard, inner: tuple[int, ...]) -> bytes:
+        """Read the index of a shard: offset and length of each chunk, 16 bytes per chunk."""
         size = _ENTRY.size * chunk_count(shard.shape, inner) + 4 * shard.index_checked
-        if size > place.length:
+        if size > location.length:
             raise TruncatedError(
-                f"expected an index of {size} bytes, found {place.length} in all; copy it again"
+                f"expected an index of {size} bytes, found {location.length} in all; copy it again"
             )
         if size > MAX_SHARD_INDEX_BYTES:
             raise LimitError(
                 f"an index of {size} bytes; expected at most {MAX_SHARD_INDEX_BYTES} "
                 "(MAX_SHARD_INDEX_BYTES)"
             )
-        start = 0 if shard.index_first else place.length - size
-        index = self._values.read(place, start, start + size)
+        start = 0 if shard.index_first else location.length - size
+        index = self._values.read(location, start, start + size)
         if shard.index_checked and not has_valid_crc32c(index):
             raise CorruptionError(
                 "the index of its chunks does not match its checksum: it is damaged; copy it again"
@@ -227,21 +230,21 @@ class ArrayReader:
 
 
 def _number(start: Sequence[int], inner: Sequence[int], shard: Sequence[int]) -> int:
-    """The position, in C order, of the chunk of a shard that begins there."""
+    """Return the position in C order of the chunk that begins at `start` in its shard."""
     number = 0
     for first, extent, whole in zip(start, inner, shard, strict=True):
         number = number * (whole // extent) + first // extent
     return number
 
 
-def _key_pattern(about: Array3) -> re.Pattern[str]:
-    numbers = ["[0-9]+"] * (len(about.array.shape) or not about.key_prefix)
-    prefix = [about.key_prefix] if about.key_prefix else []
-    return re.compile(re.escape(about.array.separator).join([*prefix, *numbers]))
+def _key_pattern(array3: Array3) -> re.Pattern[str]:
+    numbers = ["[0-9]+"] * (len(array3.array.shape) or not array3.key_prefix)
+    prefix = [array3.key_prefix] if array3.key_prefix else []
+    return re.compile(re.escape(array3.array.separator).join([*prefix, *numbers]))
 
 
-def _keys(about: Array3, outer: tuple[int, ...]) -> Iterator[tuple[str, Box]]:
-    metadata, prefix = about.array, about.key_prefix
+def _keys(array3: Array3, outer: tuple[int, ...]) -> Iterator[tuple[str, Box]]:
+    metadata, prefix = array3.array, array3.key_prefix
     for number, box in chunks(metadata.shape, outer, metadata.separator):
         if not prefix:
             yield number, box
@@ -253,7 +256,7 @@ def _parse(data: bytes, file: str) -> Array3:
     if file == METADATA3_NAME:
         return parse_metadata3(data)
     metadata = parse_metadata(data)
-    # null: TensorStore, which Orbax leaves it to, then stores every chunk.
+    # If the fill value is null, TensorStore stores every chunk.
     return Array3(metadata, None, "", is_zero(json.loads(data).get("fill_value")))
 
 
@@ -269,9 +272,9 @@ def _missing(what: str) -> CorruptionError:
 
 def _partly_missing(key: str) -> CorruptionError:
     return CorruptionError(
-        f"{key} is missing, and others of the array's chunks are there: the checkpoint is "
-        "incomplete; copy it again, or load another one. Where the Orbax that wrote it is known to "
-        "have left zeros out, as older ones do without saying so, say it for them: "
+        f"{key} is missing, but other chunks of the array exist: the checkpoint is "
+        "incomplete; copy it again, or load another one. Older versions of Orbax do not store "
+        "zeros and do not record it: if such a version wrote this checkpoint, set "
         f'"{STORES_ZEROS}": false in {TREE_NAME}'
     )
 
@@ -279,14 +282,14 @@ def _partly_missing(key: str) -> CorruptionError:
 def _require_few(unstored: int) -> None:
     if unstored > MAX_UNSTORED_CHUNKS:
         raise LimitError(
-            f"{unstored} chunks or more are not there; expected at most {MAX_UNSTORED_CHUNKS} of "
-            "zeros that were not stored (MAX_UNSTORED_CHUNKS)"
+            f"{unstored} chunks or more are missing; expected at most {MAX_UNSTORED_CHUNKS} chunks "
+            "of zeros that were not stored (MAX_UNSTORED_CHUNKS)"
         )
 
 
-def _wrong_size(key: str, expected: int, found: int) -> FormatError:
-    kind = TruncatedError if found < expected else FormatError
+def _wrong_size(key: str, expected: int, actual: int) -> FormatError:
+    kind = TruncatedError if actual < expected else FormatError
     return kind(
-        f"{key}: expected {expected} bytes, found {found}: it is damaged, or belongs to another "
+        f"{key}: expected {expected} bytes, found {actual}: it is damaged, or belongs to another "
         "array; copy it again"
     )

@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli), as OCDBT's nodes and the indexes of zarr's shards end in it.
+"""CRC-32C (Castagnoli), the checksum at the end of OCDBT nodes and of the indexes of zarr shards.
 
 RFC 3720, appendix B.4.
 """
@@ -23,11 +23,11 @@ _TABLE = _table()
 
 
 def has_valid_crc32c(data: bytes) -> bool:
-    """Whether the last four bytes are the checksum of those before them, little-endian."""
+    """Return whether the last four bytes are the CRC-32C of the others, little-endian."""
     if len(data) < 4:
         return False
     table, state = _TABLE, 0xFFFFFFFF
     for byte in data[:-4]:
         state = table[(state ^ byte) & 0xFF] ^ (state >> 8)
-    (found,) = struct.unpack("<I", data[-4:])
-    return bool(found == state ^ 0xFFFFFFFF)
+    (checksum,) = struct.unpack("<I", data[-4:])
+    return bool(checksum == state ^ 0xFFFFFFFF)

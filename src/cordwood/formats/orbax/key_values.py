@@ -1,4 +1,4 @@
-"""Where the values of a checkpoint lie, by their keys: files of these names, or an OCDBT database.
+"""The values of a checkpoint by their keys: files of these names, or an OCDBT database.
 
 A key is the name of an array and, after a slash, of its metadata or of one of its chunks.
 """
@@ -29,45 +29,45 @@ from cordwood.formats.orbax.ocdbt import (
 from cordwood.index import Source
 from cordwood.storage.directory_reader import ReadableDirectory
 
-# What is raised again with the name of the file or the leaf.
+# The errors that callers raise again with the name of the file or the leaf.
 READ_ERRORS = (CorruptionError, FormatError, UnsupportedFormatError)
-INLINE_NAME = "values within the B+tree"  # the source that is no file
-_STEP = re.compile("c|[0-9]+")  # a directory that chunks lie in
+INLINE_NAME = "values within the B+tree"  # the source that is not a file
+_CHUNK_DIRECTORY = re.compile("c|[0-9]+")  # the name of a directory that holds chunks
 MAX_PATH_BYTES = 4000  # Linux takes 4096
 MAX_TREE_BYTES = 1 << 32  # of all nodes, decoded, and of all keys
 
 
 class ValueLocation(NamedTuple):
-    """The bytes of a value."""
+    """The location of the bytes of a value."""
 
-    source: int
+    source: int  # position in `sources`
     offset: int
     length: int
 
 
 class KeyValues(Protocol):
-    """The values of one tree. Errors name the file; a key is for the caller to name."""
+    """The values of one tree. Errors name the file; the caller adds the key."""
 
     @property
     def sources(self) -> list[Source]:
-        """What places are in. It may grow with every value that is found."""
+        """The sources that locations refer to. The list may grow with every `find`."""
         ...
 
     def find(self, key: str) -> ValueLocation | None:
-        """Where a value is; None where there is none."""
+        """Return the location of a value, or None."""
         ...
 
-    def names(self, name: str, pattern: re.Pattern[str]) -> set[str]:
-        """What the keys of an array that match go by, after its name and the slash."""
+    def keys_below(self, name: str, pattern: re.Pattern[str]) -> set[str]:
+        """Return the keys below `name/` that match `pattern`, without that prefix."""
         ...
 
-    def read(self, place: ValueLocation, start: int, stop: int) -> bytes:
-        """Bytes [start, stop) of a value."""
+    def read(self, location: ValueLocation, start: int, stop: int) -> bytes:
+        """Read bytes [start, stop) of a value."""
         ...
 
 
 class FileValues:
-    """Every value a file."""
+    """Values of which each is a file."""
 
     def __init__(self, directory: ReadableDirectory) -> None:
         self.sources: list[Source] = []
@@ -87,28 +87,28 @@ class FileValues:
         self.sources.append(Source(key, size))
         return ValueLocation(len(self.sources) - 1, 0, size)
 
-    def names(self, name: str, pattern: re.Pattern[str]) -> set[str]:
-        found = set()
-        todo = [""]
-        while todo:
-            above = todo.pop()
-            for key, size in self._sizes(f"{name}/{above}".strip("/")).items():
-                whole = above + key
-                if pattern.fullmatch(whole):
-                    found.add(whole)
-                elif size < 0 and _STEP.fullmatch(key):
-                    todo.append(f"{whole}/")
-        return found
+    def keys_below(self, name: str, pattern: re.Pattern[str]) -> set[str]:
+        keys = set()
+        pending = [""]
+        while pending:
+            parent = pending.pop()
+            for key, size in self._sizes(f"{name}/{parent}".strip("/")).items():
+                path = parent + key
+                if pattern.fullmatch(path):
+                    keys.add(path)
+                elif size < 0 and _CHUNK_DIRECTORY.fullmatch(key):
+                    pending.append(f"{path}/")
+        return keys
 
-    def read(self, place: ValueLocation, start: int, stop: int) -> bytes:
-        source = self.sources[place.source]
+    def read(self, location: ValueLocation, start: int, stop: int) -> bytes:
+        source = self.sources[location.source]
         file = self._directory.file(source.name, source.size_bytes)
-        return file.read(place.offset + start, stop - start)
+        return file.read(location.offset + start, stop - start)
 
     def _sizes(self, folder: str) -> Mapping[str, int]:
         if folder not in self._folders:
-            there = not folder or self._directory.has(folder)
-            self._folders[folder] = self._directory.sizes(folder or ".") if there else {}
+            exists = not folder or self._directory.has(folder)
+            self._folders[folder] = self._directory.sizes(folder or ".") if exists else {}
         return self._folders[folder]
 
 
@@ -116,18 +116,19 @@ class OcdbtValues:
     """The values of an OCDBT database.
 
     Attributes:
-        inline: the bytes of the first source, the values that lie in the nodes themselves.
-        keys: all of them, sorted.
-        checked_bytes: of the nodes, which carry checksums.
+        inline: the bytes of the first source: the values that are stored in the nodes themselves.
+        keys: all keys, sorted.
+        checked_bytes: the size of all nodes, which carry checksums.
 
-    Raises, when it is made, CorruptionError, FormatError and UnsupportedFormatError, naming files.
+    The constructor raises CorruptionError, FormatError and UnsupportedFormatError, which name the
+    file.
     """
 
     def __init__(self, directory: ReadableDirectory) -> None:
         self._directory = directory
         self._numbers: dict[str, int] = {}
         self._sizes: dict[str, Mapping[str, int]] = {}
-        self._places: dict[str, ValueLocation] = {}
+        self._locations: dict[str, ValueLocation] = {}
         self.sources = [Source(INLINE_NAME, 0)]
         data = directory.read(MANIFEST_NAME, limit_bytes=MAX_NODE_BYTES)
         try:
@@ -141,51 +142,51 @@ class OcdbtValues:
             self._walk(root, inline)
         self.inline = bytes(inline)
         self.sources[0] = Source(INLINE_NAME, len(inline))
-        self.keys = list(self._places)  # which is how bytes of UTF-8 are sorted too
+        self.keys = list(self._locations)  # the order of code points is the order of UTF-8 bytes
 
     def find(self, key: str) -> ValueLocation | None:
-        return self._places.get(key)
+        return self._locations.get(key)
 
-    def names(self, name: str, pattern: re.Pattern[str]) -> set[str]:
-        above = f"{name}/" if name else ""
-        return {rest for rest in self._under(above) if pattern.fullmatch(rest)}
+    def keys_below(self, name: str, pattern: re.Pattern[str]) -> set[str]:
+        prefix = f"{name}/" if name else ""
+        return {rest for rest in self._rests_after(prefix) if pattern.fullmatch(rest)}
 
-    def _under(self, above: str) -> Iterator[str]:
-        for i in range(bisect_left(self.keys, above), len(self.keys)):
-            if not self.keys[i].startswith(above):
+    def _rests_after(self, prefix: str) -> Iterator[str]:
+        for i in range(bisect_left(self.keys, prefix), len(self.keys)):
+            if not self.keys[i].startswith(prefix):
                 break
-            yield self.keys[i][len(above) :]
+            yield self.keys[i][len(prefix) :]
 
-    def read(self, place: ValueLocation, start: int, stop: int) -> bytes:
-        source = self.sources[place.source]
-        if place.source == 0:
-            return self.inline[place.offset + start : place.offset + stop]
+    def read(self, location: ValueLocation, start: int, stop: int) -> bytes:
+        source = self.sources[location.source]
+        if location.source == 0:
+            return self.inline[location.offset + start : location.offset + stop]
         file = self._directory.file(source.name, source.size_bytes)
-        return file.read(place.offset + start, stop - start)
+        return file.read(location.offset + start, stop - start)
 
     def _walk(self, root: NodeReference, inline: bytearray) -> None:
-        """All nodes, each once: their heights fall from the root on."""
+        """Read all nodes, each once. Heights decrease from the root, so the walk ends."""
         seen = set()
         decoded = 0
         stack = [root]
         while stack:
             child = stack.pop()
             try:
-                place = self._file(child.file, child.offset, child.length)
+                location = self._file(child.file, child.offset, child.length)
             except READ_ERRORS as e:
                 name, text = self._directory.name, str(e)
                 raise type(e)(text if text.startswith(name) else f"{name}: {text}") from e
-            source = self.sources[place.source]
+            source = self.sources[location.source]
             where = f"{self._directory.name}/{source.name}: the node at byte {child.offset}"
-            if place.length > MAX_NODE_BYTES:
+            if location.length > MAX_NODE_BYTES:
                 raise LimitError(
-                    f"{where}: {place.length} bytes; expected at most {MAX_NODE_BYTES} "
+                    f"{where}: {location.length} bytes; expected at most {MAX_NODE_BYTES} "
                     "(MAX_NODE_BYTES)"
                 )
-            if place in seen:
+            if location in seen:
                 raise FormatError(f"{where} is referred to twice")
-            seen.add(place)
-            data = self.read(place, 0, place.length)
+            seen.add(location)
+            data = self.read(location, 0, location.length)
             try:
                 node = parse_node(data, child)
                 for entry in node.entries:
@@ -204,13 +205,13 @@ class OcdbtValues:
             raise FormatError(f"the key {key!r:.200} does not come after {self._last!r:.200}")
         self._last = entry.key
         if entry.file is None:
-            self._places[key] = ValueLocation(0, len(inline), entry.length)
+            self._locations[key] = ValueLocation(0, len(inline), entry.length)
             inline += data[entry.offset : entry.offset + entry.length]
         else:
-            self._places[key] = self._file(entry.file, entry.offset, entry.length)
+            self._locations[key] = self._file(entry.file, entry.offset, entry.length)
 
     def _file(self, file: DataFile, offset: int, length: int) -> ValueLocation:
-        """The place of bytes that must be in a file."""
+        """Return the location of bytes in a file, after checking that the file holds them."""
         path = _text(file.path)
         number = self._numbers.get(path)
         if number is None:
@@ -220,7 +221,7 @@ class OcdbtValues:
                 self._sizes[folder] = self._directory.sizes(folder or ".")
             size = self._sizes[folder].get(name, -1)
             if size < 0:
-                what = "is missing" if name not in self._sizes[folder] else "is no regular file"
+                what = "is missing" if name not in self._sizes[folder] else "is not a regular file"
                 raise CorruptionError(
                     f"{self._directory.name}/{path} {what}: the checkpoint is incomplete; copy it "
                     "again, or load another one"
@@ -244,12 +245,12 @@ def _text(data: bytes) -> str:
 
 
 def _require_plain(path: str) -> None:
-    """Names only, which lead nowhere but down, and no further than a path can."""
-    steps = path.split("/")
-    if "\0" in path or not all(step and step not in (".", "..") for step in steps):
-        raise FormatError(f"{path!r:.200} is no path of plain names")
+    """Raise FormatError or LimitError unless a path is short and stays inside the directory."""
+    names = path.split("/")
+    if "\0" in path or not all(name and name not in (".", "..") for name in names):
+        raise FormatError(f"{path!r:.200} is not a path of plain names")
     try:
-        longest = max(len(step.encode()) for step in steps)
+        longest = max(len(name.encode()) for name in names)
         size = len(path.encode())
     except UnicodeEncodeError as e:
         raise FormatError(f"{path!r:.200} holds a lone surrogate") from e
@@ -258,4 +259,4 @@ def _require_plain(path: str) -> None:
             f"{path!r:.200}: a path of {size} bytes; expected at most {MAX_PATH_BYTES}"
         )
     if longest > 255:
-        raise FormatError(f"{path!r:.200} is too long for a file's name")
+        raise FormatError(f"{path!r:.200} is too long for a file name")

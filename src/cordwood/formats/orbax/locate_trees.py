@@ -1,9 +1,9 @@
-"""Which trees lie in a directory: a checkpoint is one, has some as its items, or is a step.
+"""Trees in a directory of Orbax: a checkpoint is one tree, or has trees as items, or is a step.
 
 checkpoint/_METADATA                    one tree
 checkpoint/{default,state,...}/_METADATA    items
 root/{1,2,...}/...                      steps, each a checkpoint
-*.orbax-checkpoint-tmp                  a save that did not finish
+*.orbax-checkpoint-tmp                  an unfinished save
 """
 
 from __future__ import annotations
@@ -28,49 +28,50 @@ _STEP = re.compile(r"(?:.*_)?([0-9]{1,18})")  # 100, or model_100 with a step_pr
 _STATE = re.compile(r"process_[0-9]+-of-[0-9]+\.json")
 _MAX_SHOWN = 20
 
-# What an item is, in words.
+# The kinds of items, as error messages call them.
 TREE = "a tree"
 JSON = "JSON"
 JAX_KEY = "a random key of jax"
 NUMPY_KEY = "a random state of numpy"
 STATES = "the state of an iterator"
-_UNKNOWN = "of no kind that cordwood reads"
+_UNKNOWN = "of a kind that cordwood does not read"
 
 
 class OrbaxDirectory(NamedTuple):
-    """What a directory has of Orbax's."""
+    """The trees, steps and unfinished saves of Orbax in a directory."""
 
-    trees: tuple[str, ...] = ()  # the items that are trees; '' for the directory itself
-    others: tuple[str, ...] = ()  # items that are none: JSON, metrics
-    steps: tuple[str, ...] = ()  # checkpoints in it, the newest last
+    trees: tuple[str, ...] = ()  # items that are trees; '' is the directory itself
+    others: tuple[str, ...] = ()  # items that are not trees: JSON, metrics
+    steps: tuple[str, ...] = ()  # directories of checkpoints, the newest last
     unfinished: tuple[str, ...] = ()
-    links: tuple[str, ...] = ()  # symbolic links and the like, which are not followed
-    marked: bool = False  # has a file that only Orbax writes
+    links: tuple[str, ...] = ()  # symbolic links and special files, which are not followed
+    marked: bool = False  # True if there is a file that only Orbax writes
 
     @property
-    def anything(self) -> bool:
+    def is_orbax(self) -> bool:
+        """True if Orbax wrote something here."""
         return self.marked or bool(self.trees or self.steps or self.unfinished)
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether Orbax gives the directory of a save under way such a name."""
+    """Return whether `name` is the name of a directory of an unfinished save."""
     return _UNFINISHED.search(name) is not None
 
 
 def inspect_directory(directory: ReadableDirectory) -> OrbaxDirectory:
-    """Look at a directory and those in it. Reads no file."""
-    if directory.has(TREE_NAME):  # beside a directory for every leaf, perhaps
+    """List the trees and steps in a directory by the names of its files. Read no file."""
+    if directory.has(TREE_NAME):  # there may be a directory for every leaf beside it
         return OrbaxDirectory(trees=("",), marked=True)
-    there = directory.sizes(".")
-    marked = not _MARKERS.isdisjoint(there)
-    folders = [name for name, size in sorted(there.items()) if size == FOLDER]
-    links = [name for name, size in sorted(there.items()) if size == OTHER]
+    sizes = directory.sizes(".")
+    marked = not _MARKERS.isdisjoint(sizes)
+    folders = [name for name, size in sorted(sizes.items()) if size == FOLDER]
+    links = [name for name, size in sorted(sizes.items()) if size == OTHER]
     unfinished = [name for name in folders if is_unfinished(name)]
     trees, others, steps = [], [], []
     for name in folders:
         if name in unfinished:
             continue
-        if _CHECKPOINT_NAME not in there and _is_step(directory, name):
+        if _CHECKPOINT_NAME not in sizes and _is_step(directory, name):
             steps.append(name)
         elif _has(directory, f"{name}/{TREE_NAME}"):
             trees.append(name)
@@ -85,10 +86,10 @@ def inspect_directory(directory: ReadableDirectory) -> OrbaxDirectory:
 
 
 def item_kind(directory: ReadableDirectory, item: str) -> str:
-    """Return what an item of a checkpoint is, by the names of the files in it."""
+    """Return the kind of an item of a checkpoint, judged by the names of its files."""
     try:
         names = directory.sizes(item)
-    except (CorruptionError, PermissionError):  # it has gone meanwhile, or is not for us
+    except (CorruptionError, PermissionError):  # removed by another process, or not readable
         return _UNKNOWN
     if TREE_NAME in names:
         return TREE
@@ -111,17 +112,17 @@ def _is_step(directory: ReadableDirectory, name: str) -> bool:
     if _has(directory, f"{name}/{TREE_NAME}"):
         return True
     try:
-        inside = directory.sizes(name)
-    except (CorruptionError, PermissionError):  # it has gone meanwhile, or is not for us
+        sizes = directory.sizes(name)
+    except (CorruptionError, PermissionError):  # removed by another process, or not readable
         return False
     return any(
         size == FOLDER and _has(directory, f"{name}/{item}/{TREE_NAME}")
-        for item, size in inside.items()
+        for item, size in sizes.items()
     )
 
 
 def _has(directory: ReadableDirectory, path: str) -> bool:
-    """As `has`; nothing is in a directory that may not be read, such as lost+found."""
+    """Return whether a file exists; False in an unreadable directory such as lost+found."""
     try:
         return directory.has(path)
     except PermissionError:
@@ -129,58 +130,62 @@ def _has(directory: ReadableDirectory, path: str) -> bool:
 
 
 def _number(name: str) -> tuple[int, str]:
-    found = _STEP.fullmatch(name)
-    return int(found[1]) if found else -1, name
+    match = _STEP.fullmatch(name)
+    return int(match[1]) if match else -1, name
 
 
-def tree_directories(found: OrbaxDirectory, *, name: str) -> list[str]:
-    """The directories of the trees, relative to that of the checkpoint, which is called `name`.
+def tree_directories(entries: OrbaxDirectory, *, name: str) -> list[str]:
+    """Return the directories of the trees, relative to the checkpoint.
+
+    Args:
+        entries: the result of `inspect_directory`.
+        name: the path of the checkpoint, for errors.
 
     Raises:
-        IncompleteCheckpointError: a save did not finish, or these are steps of a run.
-        FormatError: there are no trees.
+        IncompleteCheckpointError: the save is unfinished, or the directory holds steps of a run.
+        FormatError: there is no tree.
     """
     if is_unfinished(name.rstrip("/")):
         raise IncompleteCheckpointError(
             f"{name}: Orbax did not finish this save; load an earlier step, or save again"
         )
-    if found.steps:
-        newest = found.steps[-1]
+    if entries.steps:
+        newest = entries.steps[-1]
         raise IncompleteCheckpointError(
-            f"{name} is no checkpoint, but holds the steps {_shown(found.steps)} of a run: load "
-            f"one of them, the newest with {name.rstrip('/')}/{newest}"
+            f"{name} is not a checkpoint. It holds the steps {_shown(entries.steps)} of a run: "
+            f"load one of them, the newest with {name.rstrip('/')}/{newest}"
         )
-    trees = list(found.trees)
-    if not trees and found.unfinished:
+    trees = list(entries.trees)
+    if not trees and entries.unfinished:
         raise IncompleteCheckpointError(
-            f"{name} holds no save of Orbax's that has finished, but {_shown(found.unfinished)}: "
+            f"{name} holds no finished save of Orbax, only {_shown(entries.unfinished)}: "
             "load an earlier step, or save again"
         )
     if not trees:
         raise FormatError(
             f"{name}: expected {TREE_NAME}, or items that have one, found "
-            f"{_shown(found.others) or 'none'}: it holds no tree, or an Orbax from before "
+            f"{_shown(entries.others) or 'none'}: it holds no tree, or an Orbax from before "
             f"{TREE_NAME} wrote it; load and save it again with orbax-checkpoint"
-            f"{_not_followed(found)}"
+            f"{_not_followed(entries)}"
         )
     return trees
 
 
 def select_tree(
-    found: OrbaxDirectory, prefix: str | None, *, name: str, kind: str = "no tree"
+    entries: OrbaxDirectory, prefix: str | None, *, name: str, kind: str = "something else"
 ) -> str:
-    """Return the directory of the tree that is meant, relative to that of the checkpoint.
+    """Return the directory of the requested tree, relative to the checkpoint.
 
     Args:
-        found: what is there.
-        prefix: the item's name; None where none is asked for.
-        name: the checkpoint's, for errors.
-        kind: what the item of that name is, if it is no tree.
+        entries: the result of `inspect_directory`.
+        prefix: the name of the item, or None.
+        name: the path of the checkpoint, for errors.
+        kind: the kind of the item of that name, if it is not a tree.
 
     Raises as `tree_directories`; PrefixError if there is no item of that name, or if no name was
     passed and there are several.
     """
-    trees = tree_directories(found, name=name)
+    trees = tree_directories(entries, name=name)
     if prefix is None:
         if len(trees) == 1:
             return trees[0]
@@ -192,29 +197,29 @@ def select_tree(
                 "prefix out"
             )
         return ""
-    if prefix in found.others:
+    if prefix in entries.others:
         root, _, step = name.rstrip("/").rpartition("/")
         number = step if step.isdecimal() else "step"
         raise PrefixError(
-            f"{name}: the item {prefix!r} is {kind}, and no tree. Trees: {trees}. To get the item: "
+            f"{name}: the item {prefix!r} is {kind}, not a tree. Trees: {trees}. To get the item: "
             f"cordwood.StepReader({root!r}).restore({number}, prefix={trees[0]!r}, "
             f"items={{{prefix!r}: None}}).items[{prefix!r}]"
         )
     if prefix not in trees:
-        hint = _not_followed(found) if prefix in found.links else ""
+        hint = _not_followed(entries) if prefix in entries.links else ""
         raise PrefixError(f"{name}: Prefix {prefix!r} not found. Available: {trees}{hint}")
     return prefix
 
 
-def _not_followed(found: OrbaxDirectory) -> str:
-    if not found.links:
+def _not_followed(entries: OrbaxDirectory) -> str:
+    if not entries.links:
         return ""
     return (
-        f". {_shown(found.links)}: symbolic links are not followed; copy the checkpoint with links "
-        "followed (cp -rL)"
+        f". {_shown(entries.links)}: symbolic links are not followed; copy the checkpoint with "
+        "links followed (cp -rL)"
     )
 
 
 def _shown(names: tuple[str, ...]) -> str:
-    left_out = f"{len(names) - _MAX_SHOWN} more, " if len(names) > _MAX_SHOWN else ""
-    return left_out + ", ".join(names[-_MAX_SHOWN:])
+    omitted = f"{len(names) - _MAX_SHOWN} more, " if len(names) > _MAX_SHOWN else ""
+    return omitted + ", ".join(names[-_MAX_SHOWN:])

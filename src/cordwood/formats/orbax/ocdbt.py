@@ -25,94 +25,95 @@ MAX_NODE_BYTES = 1 << 28  # decoded; what Orbax writes stays below 1e8
 _MANIFEST_MAGIC = 0x0CDB3A2A
 _NODE_MAGIC = 0x0CDB20DE
 MAX_KEY_BYTES = 1 << 13  # of one key or path
-_MAX_JOINED_BYTES = 1 << 29  # of all keys of a node
-# What a node may grow to, decompressed, and its keys, written out: more where it is larger itself.
-_LEAST_LIMIT_BYTES = 1 << 22
+_MAX_KEYS_BYTES = 1 << 29  # of all keys of a node
+# Limits of the decompressed size of a node and of the size of its keys: the sum of a constant and
+# a multiple of the stored size.
+_MIN_LIMIT_BYTES = 1 << 22
 _MAX_RATIO = 1000
 _STEP_BYTES = 1 << 20
-_VARINT_BYTES = 10  # the most that 64 bits take
+_VARINT_BYTES = 10  # the longest encoding of 64 bits
 
 
 class DataFile(NamedTuple):
     """A file that a node refers to, relative to the database."""
 
-    base: bytes  # which paths in nodes of that file are relative to
-    path: bytes  # whole
+    base: bytes  # paths in the nodes of this file are relative to it
+    path: bytes  # the whole path
 
 
 class NodeReference(NamedTuple):
-    """A node that is referred to."""
+    """A reference to a node."""
 
     file: DataFile
     offset: int
     length: int
     height: int
-    prefix: bytes  # of all keys in it
+    prefix: bytes  # of all keys in the node
 
 
 class OcdbtEntry(NamedTuple):
-    """A key and its value: within the node (no file), or at a place in a file."""
+    """A key and the location of its value: in the node itself (file is None), or in a file."""
 
     key: bytes
     file: DataFile | None
-    offset: int  # within the decoded node where there is no file
+    offset: int  # in the file, or in the decoded node
     length: int
 
 
 class BTreeNode(NamedTuple):
-    """A node: children of an inner one, entries of a leaf."""
+    """A node: an inner node has children, a leaf has entries."""
 
     children: Sequence[NodeReference]
     entries: Sequence[OcdbtEntry]
-    data: bytes  # decoded: the values within
+    data: bytes  # decoded; holds the values of entries without a file
 
 
 def parse_manifest(data: bytes) -> NodeReference | None:
-    """The root of the newest version; None where the database is empty.
+    """Return the root of the newest version, or None if the database is empty.
 
     Raises:
-        CorruptionError: it does not match its checksum.
-        FormatError: it is no manifest.
-        UnsupportedFormatError: of a newer version, or with its versions in other files.
+        CorruptionError: the manifest does not match its checksum.
+        FormatError: it is not a manifest.
+        UnsupportedFormatError: it is of a newer version, or its versions are in other files.
     """
-    body = _Body(_unwrapped(data, _MANIFEST_MAGIC), len(data))
-    body.skip(16)  # the database's uuid
+    body = _Body(_unwrap(data, _MANIFEST_MAGIC), len(data))
+    body.skip(16)  # the UUID of the database
     if body.varint() != 0:
         raise UnsupportedFormatError("numbered manifests are not read; expected a single one")
-    body.varints(2)  # the limits of sizes that it was written under
+    body.varints(2)  # the size limits of the writer
     body.skip(1)  # the arity of the version tree
     if body.varint():
-        body.skip(4)  # the level of compression
+        body.skip(4)  # the compression level
     files = body.files(b"")
     count = body.varint()
     generations = body.varints(count)
     heights = body.take(count)
-    places = [body.varints(count) for _ in range(3)]
+    locations = [body.varints(count) for _ in range(3)]
     for _ in range(3):
         body.varints(count)  # statistics
     body.skip(8 * count)  # when each was written
     older = body.varint()  # nodes of the version tree
     for _ in range(5):
-        body.varints(older)  # generations, places, and of how many versions
-    body.skip(9 * older)  # when, and heights
+        body.varints(older)  # generations, locations and numbers of versions
+    body.skip(9 * older)  # times and heights
     body.end()
     if not count:
         return None
     newest = max(range(count), key=generations.__getitem__)
-    number, offset, length = [column[newest] for column in places]
+    number, offset, length = [column[newest] for column in locations]
     if not length:
         return None
     return NodeReference(_at(files, number), offset, length, heights[newest], b"")
 
 
 def parse_node(data: bytes, child: NodeReference) -> BTreeNode:
-    """Read and check the node that `child` refers to.
+    """Parse and check the node that `child` refers to.
 
-    Raises as `parse_manifest`; LimitError for one of more than MAX_NODE_BYTES, for keys of more
-    than MAX_KEY_BYTES, and for those that take too much for a node of its size.
+    Raises as `parse_manifest`; LimitError for a node of more than MAX_NODE_BYTES, for a key of more
+    than MAX_KEY_BYTES, and for keys that are too large in all for the stored size of the node.
     """
-    whole = _unwrapped(data, _NODE_MAGIC)
-    body = _Body(whole, len(data))
+    decoded = _unwrap(data, _NODE_MAGIC)
+    body = _Body(decoded, len(data))
     height = body.take(1)[0]
     if height != child.height:
         raise FormatError(f"expected a node of height {child.height}, found one of {height}")
@@ -122,7 +123,7 @@ def parse_node(data: bytes, child: NodeReference) -> BTreeNode:
     body.require_room(count * len(child.prefix))
     if height:
         shared = body.varints(count)
-        keys = _joined(body, *lengths)
+        keys = _read_keys(body, *lengths)
         numbers, offsets, sizes = [body.varints(count) for _ in range(3)]
         for _ in range(3):
             body.varints(count)  # statistics
@@ -136,23 +137,23 @@ def parse_node(data: bytes, child: NodeReference) -> BTreeNode:
                 raise FormatError(f"a prefix of {common} bytes of the key {key!r:.80}")
             prefix = child.prefix + key[:common]
             children.append(NodeReference(_at(files, number), offset, size, height - 1, prefix))
-        return BTreeNode(children, (), whole)
-    keys = [child.prefix + key for key in _joined(body, *lengths)]
+        return BTreeNode(children, (), decoded)
+    keys = [child.prefix + key for key in _read_keys(body, *lengths)]
     sizes, kinds = body.varints(count), body.varints(count)
     if not set(kinds) <= {0, 1}:
-        raise FormatError("a value is neither within its node nor in a file")
+        raise FormatError("a value is neither in its node nor in a file")
     numbers, offsets = body.varints(sum(kinds)), body.varints(sum(kinds))
-    outside = zip(numbers, offsets, strict=True)
+    locations = zip(numbers, offsets, strict=True)
     entries = []
     for key, size, kind in zip(keys, sizes, kinds, strict=True):
         if kind:
-            number, offset = next(outside)
+            number, offset = next(locations)
             entries.append(OcdbtEntry(key, _at(files, number), offset, size))
         else:
             entries.append(OcdbtEntry(key, None, body.skip(size), size))
     body.end()
     _require_rising(keys)
-    return BTreeNode((), entries, whole)
+    return BTreeNode((), entries, decoded)
 
 
 def _require_rising(keys: Sequence[bytes]) -> None:
@@ -167,15 +168,15 @@ def _at(files: Sequence[DataFile], number: int) -> DataFile:
     return files[number]
 
 
-def _unwrapped(data: bytes, magic: int) -> bytes:
-    """What lies between header and checksum, decompressed."""
+def _unwrap(data: bytes, magic: int) -> bytes:
+    """Return the decompressed bytes between header and checksum."""
     if int.from_bytes(data[:4], "big") != magic:
         raise FormatError(
             f"expected to begin with {magic:08x}, found {data[:4].hex() or 'nothing'}"
         )
-    told = int.from_bytes(data[4:12], "little")
-    if told != len(data):
-        raise FormatError(f"expected the {told} bytes that it says it has, found {len(data)}")
+    length = int.from_bytes(data[4:12], "little")
+    if length != len(data):
+        raise FormatError(f"expected {length} bytes by its header, found {len(data)}")
     if not has_valid_crc32c(data):
         raise CorruptionError("it does not match its checksum: it is damaged; copy it again")
     header = _Body(data[:-4], len(data))
@@ -191,42 +192,44 @@ def _unwrapped(data: bytes, magic: int) -> bytes:
         return rest
     import zstandard
 
-    limit = min(MAX_NODE_BYTES, _LEAST_LIMIT_BYTES + _MAX_RATIO * len(data))
-    found = bytearray()
+    limit = min(MAX_NODE_BYTES, _MIN_LIMIT_BYTES + _MAX_RATIO * len(data))
+    decoded = bytearray()
     try:
         with zstandard.ZstdDecompressor().stream_reader(rest) as reader:
-            while len(found) <= limit and (more := reader.read(_STEP_BYTES)):
-                found += more
+            while len(decoded) <= limit and (more := reader.read(_STEP_BYTES)):
+                decoded += more
     except zstandard.ZstdError as e:
         raise CorruptionError(f"it cannot be decompressed: {e}") from e
-    if len(found) > limit:
+    if len(decoded) > limit:
         raise LimitError(
-            f"it decompresses to more than {limit} bytes, the most that is accepted of {len(data)}"
+            f"it decompresses to more than {limit} bytes, the limit for {len(data)} stored bytes"
         )
-    return bytes(found)
+    return bytes(decoded)
 
 
 class _Body:
-    """Bytes taken from the front.
+    """A cursor that reads bytes from front to back.
 
     Args:
-        data: what is taken from.
-        stored_bytes: how large it was on disk, which bounds what may be made of it.
+        data: the bytes to read.
+        stored_bytes: the size of the node on disk, which limits the size of its keys.
     """
 
     def __init__(self, data: bytes, stored_bytes: int) -> None:
         self._data = data
         self._at = 0
-        self._limit = min(_MAX_JOINED_BYTES, _LEAST_LIMIT_BYTES + _MAX_RATIO * stored_bytes)
+        self._limit = min(_MAX_KEYS_BYTES, _MIN_LIMIT_BYTES + _MAX_RATIO * stored_bytes)
 
     def end(self) -> None:
-        """Require that nothing follows."""
-        left = len(self._data) - self._at
-        if left:
-            raise FormatError(f"expected the end at {self._at}, found {counted(left, 'more byte')}")
+        """Raise FormatError if more bytes follow."""
+        extra = len(self._data) - self._at
+        if extra:
+            raise FormatError(
+                f"expected the end at {self._at}, found {counted(extra, 'more byte')}"
+            )
 
     def require_room(self, size_bytes: int) -> None:
-        """Require that so many bytes may be made of what is stored."""
+        """Raise LimitError if keys of `size_bytes` are too large for the stored size."""
         if size_bytes > self._limit:
             raise LimitError(
                 f"keys and paths of {size_bytes} bytes in one node; expected at most {self._limit} "
@@ -234,7 +237,7 @@ class _Body:
             )
 
     def skip(self, count: int) -> int:
-        """Step over some bytes; where they begin."""
+        """Skip `count` bytes; return the offset of the first."""
         start = self._at
         if count > len(self._data) - start:
             raise FormatError(
@@ -254,7 +257,7 @@ class _Body:
         return self.varints(1)[0]
 
     def varints(self, count: int) -> list[int]:
-        """Numbers of seven bits a byte, the lowest first."""
+        """Read `count` numbers of seven bits per byte, the lowest bits first."""
         if count > len(self._data) - self._at:
             raise FormatError(f"it ends too early: {count} numbers expected at {self._at}")
         data = np.frombuffer(self._data, np.uint8)[self._at : self._at + _VARINT_BYTES * count]
@@ -270,26 +273,27 @@ class _Body:
             raise FormatError(f"a number of more than 64 bits at {self._at}")
         values: Any = np.zeros(count, np.uint64)
         for i in range(longest):
-            some = np.flatnonzero(lengths > i)
-            part = data[starts[some] + i] & 0x7F
-            values[some] |= part.astype(np.uint64) << np.uint64(7 * i)
+            longer = np.flatnonzero(lengths > i)
+            part = data[starts[longer] + i] & 0x7F
+            values[longer] |= part.astype(np.uint64) << np.uint64(7 * i)
         self._at += int(ends[-1]) + 1
-        found: list[int] = values.tolist()
-        return found
+        numbers: list[int] = values.tolist()
+        return numbers
 
     def files(self, base: bytes) -> list[DataFile]:
-        """A table of data files; `base` is what their paths are relative to."""
+        """Read a table of data files, whose paths are relative to `base`."""
         count = self.varint()
         shared = [0, *self.varints(max(0, count - 1))]
         lengths, bases = self.varints(count), self.varints(count)
-        paths = _joined(self, shared, lengths)
+        paths = _read_keys(self, shared, lengths)
         return [
-            DataFile(base + path[:own], base + path) for path, own in zip(paths, bases, strict=True)
+            DataFile(base + path[:length], base + path)
+            for path, length in zip(paths, bases, strict=True)
         ]
 
 
-def _joined(body: _Body, shared: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
-    """Strings of which each begins as the one before it does."""
+def _read_keys(body: _Body, shared: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
+    """Read strings, each of which shares a prefix with the string before it."""
     if not lengths:
         return []
     body.require_room(sum(shared) + sum(lengths))
@@ -297,11 +301,11 @@ def _joined(body: _Body, shared: Sequence[int], lengths: Sequence[int]) -> list[
     if longest > MAX_KEY_BYTES:
         raise LimitError(f"a key of {longest} bytes; expected at most {MAX_KEY_BYTES}")
     suffixes = body.take(sum(lengths))
-    found: list[bytes] = []
+    keys: list[bytes] = []
     last = b""
     for common, stop, length in zip(shared, accumulate(lengths), lengths, strict=True):
         if common > len(last):
             raise FormatError(f"{common} bytes of {last!r:.80} are referred to")
         last = last[:common] + suffixes[stop - length : stop]
-        found.append(last)
-    return found
+        keys.append(last)
+    return keys

@@ -26,13 +26,13 @@ from cordwood.storage.path_kind import kind_at
 
 def is_at(path: str | os.PathLike[str]) -> bool:
     """Whether a directory of Orbax's is there: a checkpoint, steps, or an unfinished save."""
-    return _is_unfinished(path) or _found_at(path).anything
+    return _is_unfinished(path) or _found_at(path).is_orbax
 
 
 def is_checkpoint_at(path: str | os.PathLike[str]) -> bool:
     """The same, but for a directory of steps."""
     found = _found_at(path)
-    return not found.steps and (found.anything or _is_unfinished(path))
+    return not found.steps and (found.is_orbax or _is_unfinished(path))
 
 
 def steps_at(path: str | os.PathLike[str]) -> Sequence[str]:
@@ -96,18 +96,18 @@ def open_item(path: str | os.PathLike[str], prefix: str | None, *, warn: bool = 
         place.close()
         raise
     try:
-        scanned = read_index(directory)
+        orbax_index = read_index(directory)
         if warn:
-            _warn_of_assumed(directory.name, scanned)
-        sources = enumerate(scanned.stored.sources)
-        size = sum([each.size_bytes for n, each in sources if n not in scanned.memory])
+            _warn_of_assumed(directory.name, orbax_index)
+        sources = enumerate(orbax_index.tree.sources)
+        size = sum([each.size_bytes for n, each in sources if n not in orbax_index.memory])
         return Opened(
             FORMAT,
-            scanned.stored,
-            _files(directory, scanned),
-            checked_bytes=scanned.checked_bytes,
+            orbax_index.tree,
+            _files(directory, orbax_index),
+            checked_bytes=orbax_index.checked_bytes,
             stored_bytes=size,
-            unstored=scanned.unstored,
+            unstored=orbax_index.unstored,
         )
     except BaseException:
         directory.close()
@@ -143,9 +143,9 @@ def _tree(place: LocalDirectory, item: str) -> LocalDirectory:
         return place.folder(item)
 
 
-def _warn_of_assumed(name: str, scanned: OrbaxIndex) -> None:
+def _warn_of_assumed(name: str, orbax_index: OrbaxIndex) -> None:
     """Zeros that nothing vouches for must not pass in silence."""
-    paths = [printable(format_path(path)) or "the root" for path in scanned.assumed]
+    paths = [printable(format_path(path)) or "the root" for path in orbax_index.assumed]
     if paths:
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         warnings.warn(
@@ -156,13 +156,13 @@ def _warn_of_assumed(name: str, scanned: OrbaxIndex) -> None:
         )
 
 
-def _files(directory: LocalDirectory, scanned: OrbaxIndex) -> list[ReadableFile]:
+def _files(directory: LocalDirectory, orbax_index: OrbaxIndex) -> list[ReadableFile]:
     files: list[ReadableFile] = []
-    for number, source in enumerate(scanned.stored.sources):
-        if number in scanned.memory:
-            files.append(MemoryFile(scanned.memory[number], f"{directory.name}: {source.name}"))
+    for number, source in enumerate(orbax_index.tree.sources):
+        if number in orbax_index.memory:
+            files.append(MemoryFile(orbax_index.memory[number], f"{directory.name}: {source.name}"))
         else:
             files.append(FileOwningDirectory(directory, source.name, source.size_bytes))
-    if len(files) == len(scanned.memory):
+    if len(files) == len(orbax_index.memory):
         directory.close()  # nothing more will be read, and no file closes it
     return files

@@ -1,4 +1,4 @@
-"""From a directory to an Index."""
+"""The index of one tree of an Orbax checkpoint."""
 
 from __future__ import annotations
 
@@ -30,32 +30,36 @@ _STRINGS_NAME = "_strings.json"
 _KEYS_FOLDER = "array_metadatas"
 _KEYS_BEGIN = "process_"
 _MOST_SHOWN = 200  # characters of a name, in an error
-# What a Python number is stored as; an array of shape () of any other dtype was numpy's.
+# The dtypes that Python numbers are stored in; a scalar of any other dtype was a numpy scalar.
 _NUMBERS: Mapping[str, Any] = {"bool": bool, "int64": int, "float64": float}
-_KEY_WORDS = {"threefry2x32": 2, "rbg": 4, "unsafe_rbg": 4}  # of one key, where it is known
+# The number of uint32 words in one PRNG key, for the known implementations.
+_KEY_WORDS = {"threefry2x32": 2, "rbg": 4, "unsafe_rbg": 4}
 
 
 class OrbaxIndex(NamedTuple):
-    """A tree, and those of its sources that are no files."""
+    """The index of a tree, and the bytes of those of its sources that are not files."""
 
-    stored: Index
-    memory: Mapping[int, Any]  # the bytes of sources, by their numbers
-    checked_bytes: int  # of the sources, under checksums that matched
-    unstored: Mapping[KeyPath, int]  # of leaves that lack chunks, which are zeros, how many
-    assumed: Sequence[KeyPath]  # leaves without any chunk, where nothing tells that they are zeros
+    tree: Index
+    memory: Mapping[int, Any]  # bytes of the sources that are not files, by number of the source
+    checked_bytes: int  # bytes of the sources whose checksums matched
+    unstored: Mapping[KeyPath, int]  # the number of missing chunks, which are zeros, of a leaf
+    assumed: Sequence[KeyPath]  # leaves without any chunk that are assumed to be zeros
 
 
 def read_index(directory: ReadableDirectory) -> OrbaxIndex:
-    """What one tree of an Orbax checkpoint holds: the directory that has `_METADATA`.
+    """Read the index of one tree of an Orbax checkpoint.
 
-    Names of sources are relative to it. Arrays are jax's or numpy's, as Orbax recorded; scalars of
-    a dtype that Python's numbers are stored in are those.
+    Names of sources are relative to the directory. Arrays are of jax or numpy, as Orbax recorded
+    them. Scalars of a dtype in which Python numbers are stored become Python numbers.
+
+    Args:
+        directory: the directory that has `_METADATA`.
 
     Raises:
-        FormatError: `_METADATA`, the database, an array's metadata or a chunk is not what it
-            should be; names file or array.
+        FormatError: `_METADATA`, the database, the metadata of an array or a chunk is malformed;
+            the message names the file or the array.
         CorruptionError: a file or chunk is missing, or does not match its checksum.
-        UnsupportedFormatError: a newer version, or a codec that is not read.
+        UnsupportedFormatError: it is of a newer version, or uses an unsupported codec.
     """
     with gc_paused():
         data = directory.read(TREE_NAME, limit_bytes=MAX_TREE_FILE_BYTES)
@@ -68,16 +72,16 @@ def read_index(directory: ReadableDirectory) -> OrbaxIndex:
 
 def _read_tree(directory: ReadableDirectory, tree: TreeMetadata) -> OrbaxIndex:
     use_ocdbt = tree.use_ocdbt
-    if use_ocdbt is None or not _has_arrays(tree):  # without one Orbax makes no database
+    if use_ocdbt is None or not _has_arrays(tree):  # Orbax makes no database without arrays
         use_ocdbt = directory.has(MANIFEST_NAME)
     values: OcdbtValues | FileValues = (
         OcdbtValues(directory) if use_ocdbt else FileValues(directory)
     )
-    fill = None
+    zero_chunks = None
     if not tree.stores_zeros:
-        fill = ZeroChunks(values.sources, is_told=use_ocdbt or tree.stores_zeros is False)
+        zero_chunks = ZeroChunks(values.sources, is_certain=use_ocdbt or tree.stores_zeros is False)
     version = None if tree.use_zarr3 is None else 3 if tree.use_zarr3 else 2
-    reader = ArrayReader(values, version, fill)
+    reader = ArrayReader(values, version, zero_chunks)
     strings = _strings(directory) if _has_strings(tree) else {}
     keys = _key_impls(directory)
     leaves = []
@@ -86,14 +90,16 @@ def _read_tree(directory: ReadableDirectory, tree: TreeMetadata) -> OrbaxIndex:
             leaves.append(_leaf(leaf, reader, strings, keys.get(leaf.name)))
         except READ_ERRORS as e:
             raise _named(e, directory, leaf.name) from e
-    memory = dict(fill.memory) if fill is not None else {}
+    memory = dict(zero_chunks.memory) if zero_chunks is not None else {}
     checked = 0
     if isinstance(values, OcdbtValues):
         memory[0] = values.inline
         checked = values.checked_bytes
-    told = _shardings(directory)
-    shardings = {n: told[leaf.name] for n, leaf in enumerate(tree.leaves) if leaf.name in told}
-    stored = Index(
+    by_name = _shardings(directory)
+    shardings = {
+        n: by_name[leaf.name] for n, leaf in enumerate(tree.leaves) if leaf.name in by_name
+    }
+    index = Index(
         FORMAT,
         tree.structure,
         tuple(leaves),
@@ -103,7 +109,7 @@ def _read_tree(directory: ReadableDirectory, tree: TreeMetadata) -> OrbaxIndex:
     )
     paths = {leaf.name: leaf.key_path for leaf in tree.leaves}
     unstored = {paths[name]: count for name, count in reader.unstored.items()}
-    return OrbaxIndex(stored, memory, checked, unstored, [paths[name] for name in reader.assumed])
+    return OrbaxIndex(index, memory, checked, unstored, [paths[name] for name in reader.assumed])
 
 
 def _leaf(
@@ -124,7 +130,7 @@ def _leaf(
         return Leaf(path, "prng_key", shape, dtype, storage, prng_impl=key_impl)
     if value_type == "scalar":
         if shape:
-            raise FormatError(f"an array of shape {list(shape)} is no scalar")
+            raise FormatError(f"an array of shape {list(shape)} is not a scalar")
         number = _NUMBERS.get(dtype)
         if number is None:
             return Leaf(path, "numpy_scalar", shape, dtype, storage)
@@ -141,15 +147,15 @@ def _has_strings(tree: TreeMetadata) -> bool:
 
 
 def _strings(directory: ReadableDirectory) -> Mapping[str, str]:
-    """The values of string leaves, by their names."""
-    found = _json(directory, _STRINGS_NAME)
-    if type(found) is not dict or not all(type(text) is str for text in found.values()):
+    """Return the values of string leaves, by their names."""
+    strings = _json(directory, _STRINGS_NAME)
+    if type(strings) is not dict or not all(type(text) is str for text in strings.values()):
         raise FormatError(f"{directory.name}/{_STRINGS_NAME}: expected an object of strings")
-    return found
+    return strings
 
 
 def _shardings(directory: ReadableDirectory) -> Mapping[str, str]:
-    """How arrays lay, by the names of leaves."""
+    """Return a text for the sharding of each array, by the names of leaves."""
     if not directory.has(SHARDINGS_NAME):
         return {}
     try:
@@ -160,10 +166,10 @@ def _shardings(directory: ReadableDirectory) -> Mapping[str, str]:
 
 
 def _key_impls(directory: ReadableDirectory) -> Mapping[str, str]:
-    """The implementations of PRNG keys, by the names of leaves."""
-    found: dict[str, str] = {}
+    """Return the implementations of PRNG keys, by the names of leaves."""
+    impls: dict[str, str] = {}
     if not directory.has(_KEYS_FOLDER):
-        return found
+        return impls
     for file in sorted(directory.sizes(_KEYS_FOLDER)):
         if not file.startswith(_KEYS_BEGIN):
             continue
@@ -173,16 +179,16 @@ def _key_impls(directory: ReadableDirectory) -> Mapping[str, str]:
         if type(entries) is not list:
             raise FormatError(f"{directory.name}/{path}: expected an object with array_metadatas")
         for entry in entries:
-            about = entry.get("array_metadata") if type(entry) is dict else None
-            if type(about) is not dict or type(about.get("param_name")) is not str:
-                raise FormatError(f"{directory.name}/{path}: {entry!r:.80} is about no array")
-            more = about.get("ext_metadata")
-            impl = more.get("random_key_impl") if type(more) is dict else None
+            metadata = entry.get("array_metadata") if type(entry) is dict else None
+            if type(metadata) is not dict or type(metadata.get("param_name")) is not str:
+                raise FormatError(f"{directory.name}/{path}: {entry!r:.80} names no array")
+            extension = metadata.get("ext_metadata")
+            impl = extension.get("random_key_impl") if type(extension) is dict else None
             if impl is not None:
                 if type(impl) is not str:
                     raise FormatError(f"{directory.name}/{path}: random_key_impl: {impl!r:.80}")
-                found[about["param_name"]] = impl
-    return found
+                impls[metadata["param_name"]] = impl
+    return impls
 
 
 def _json(directory: ReadableDirectory, path: str) -> Any:
@@ -194,7 +200,7 @@ def _json(directory: ReadableDirectory, path: str) -> Any:
 
 
 def _named(error: Exception, directory: ReadableDirectory, name: str) -> Exception:
-    """The same error, telling where."""
+    """Return the same error with the directory and the name of the leaf in front."""
     text = str(error)
     if not text.startswith(directory.name):
         plain = name.isprintable() and len(name) <= _MOST_SHOWN

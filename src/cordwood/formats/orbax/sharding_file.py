@@ -1,4 +1,4 @@
-"""`_sharding`: how the jax arrays of a tree lay when Orbax saved it. For people to read."""
+"""`_sharding`: the shardings of the jax arrays when Orbax saved them. Shown to people only."""
 
 from __future__ import annotations
 
@@ -13,43 +13,42 @@ _MAX_SHOWN = 200  # characters
 
 
 def parse_shardings(data: bytes) -> Mapping[str, str]:
-    """The sharding of each array that has one told, by the array's name.
+    """Return a text for the sharding of each array, by the name of the array.
 
-    Nothing is loaded by it, so that what cannot be read is passed over.
+    Loading does not depend on it: an entry that cannot be read is skipped.
     """
     try:
-        members = json.loads(data)
-        items = list(members.items())
+        items = list(json.loads(data).items())
     except (ValueError, RecursionError, AttributeError):
         return {}
-    known: dict[str, str] = {}
-    found = {}
+    texts: dict[str, str] = {}
+    shardings = {}
     for key, text in items:
         if type(text) is not str:
             continue
-        if text not in known:
-            known[text] = _told(text)
+        if text not in texts:
+            texts[text] = _sharding_text(text)
         try:
             name = base64.b64decode(key, validate=True).decode()
         except (binascii.Error, UnicodeDecodeError, ValueError):
             continue
-        if known[text]:
-            found[name] = known[text]
-    return found
+        if texts[text]:
+            shardings[name] = texts[text]
+    return shardings
 
 
-def _told(text: str) -> str:
+def _sharding_text(text: str) -> str:
     try:
-        told = json.loads(text)
+        members = json.loads(text)
     except (ValueError, RecursionError):
         return ""
-    if type(told) is not dict:
+    if type(members) is not dict:
         return ""
-    if told.get("sharding_type") != "NamedSharding":
-        device = told.get("device_str")
-        shown = device if type(device) is str else told.get("sharding_type")
+    if members.get("sharding_type") != "NamedSharding":
+        device = members.get("device_str")
+        shown = device if type(device) is str else members.get("sharding_type")
         return _plain(shown) if type(shown) is str else ""
-    columns: list[Any] = [told.get(key) for key in ("partition_spec", "axis_names", "shape")]
+    columns: list[Any] = [members.get(key) for key in ("partition_spec", "axis_names", "shape")]
     if not all(type(column) is list for column in columns):
         return "NamedSharding"
     spec, names, sizes = columns
@@ -58,7 +57,7 @@ def _told(text: str) -> str:
 
 
 def _axis(entry: Any) -> str:
-    """An entry of a PartitionSpec: None, an axis of the mesh, or several."""
+    """Return the text of an entry of a PartitionSpec: None, an axis of the mesh, or several."""
     return f"({', '.join(map(repr, entry))})" if type(entry) is list else repr(entry)
 
 

@@ -1,4 +1,4 @@
-"""`_METADATA`: which leaves a tree has, and what their arrays are called."""
+"""`_METADATA`: the leaves of a tree and the names of their arrays."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from cordwood.keypath import KeyPath
 from cordwood.tree.structure import LEAF, MAX_DEPTH, MAX_LEAVES, Node, NodeKind, Structure
 
 TREE_NAME = "_METADATA"
-STORES_ZEROS = "store_array_data_equal_to_fill_value"  # a member of it
+STORES_ZEROS = "store_array_data_equal_to_fill_value"  # a member of the file
 MAX_TREE_FILE_BYTES = 1 << 29
 
-_SEQUENCE, _MAPPING = 1, 2  # a position, or a dict key, field or attribute
+# Values of key_type: a position in a sequence; a dict key, field or attribute.
+_SEQUENCE, _MAPPING = 1, 2
 _EMPTY: Mapping[str, Node] = {
     "None": Node("none"),
     "Dict": Node("dict"),
@@ -26,7 +27,7 @@ _STORED = ("jax.Array", "np.ndarray", "scalar", "string")
 
 
 class LeafMetadata(NamedTuple):
-    """A leaf that has a value somewhere."""
+    """A leaf whose value is stored."""
 
     key_path: KeyPath
     name: str  # its keys joined by dots, unescaped
@@ -34,34 +35,33 @@ class LeafMetadata(NamedTuple):
 
 
 class TreeMetadata(NamedTuple):
-    """The file, checked."""
+    """The checked contents of the file."""
 
     structure: Structure
     leaves: tuple[LeafMetadata, ...]  # in the order of the structure
-    use_ocdbt: bool | None  # None: not said
+    use_ocdbt: bool | None  # None: the file does not say
     use_zarr3: bool | None
     stores_zeros: bool | None  # chunks that equal the fill value are stored too
 
 
 class _Branch:
-    """A container in the making."""
+    """A container whose children are still being added."""
 
     __slots__ = ("children", "is_sequence")
 
     def __init__(self, *, is_sequence: bool) -> None:
-        self.children: dict[
-            str, _Branch | str
-        ] = {}  # a str: the value type of a leaf or empty node
+        # A str is the value type of a leaf or of an empty node.
+        self.children: dict[str, _Branch | str] = {}
         self.is_sequence = is_sequence
 
 
 def parse_tree_metadata(data: bytes) -> TreeMetadata:
-    """Read and check the file, without naming it in errors.
+    """Parse and check the file.
 
-    Lists cannot be told from tuples, and keys of dicts that are no strings have become strings,
-    unless the writer was asked for rich types: then tuples are known.
+    The file does not distinguish tuples from lists, and keys of dicts have become strings. If the
+    writer was configured for rich types, tuples and named tuples are recorded.
 
-    Raises FormatError, LimitError.
+    Raises FormatError and LimitError, whose messages do not name the file's path.
     """
     try:
         members = parse_json(data.decode(), TREE_NAME, allow_nan=True)
@@ -78,7 +78,7 @@ def parse_tree_metadata(data: bytes) -> TreeMetadata:
             keys, value_type = _entry(entry)
             if not keys:
                 if len(entries) > 1:
-                    raise FormatError("the tree is this leaf, and has others")
+                    raise FormatError("this leaf is the whole tree, but there are other leaves")
                 root = value_type
                 continue
             assert isinstance(root, _Branch)
@@ -86,7 +86,7 @@ def parse_tree_metadata(data: bytes) -> TreeMetadata:
         except FormatError as e:
             raise type(e)(f"{TREE_NAME}: tree_metadata: {label!r:.200}: {e}") from e
     try:
-        structure, leaves = _flat(root, _rich_kinds(members.get("value_metadata_tree")))
+        structure, leaves = _flatten(root, _rich_kinds(members.get("value_metadata_tree")))
     except FormatError as e:
         raise type(e)(f"{TREE_NAME}: {e}") from e
     return TreeMetadata(
@@ -99,18 +99,18 @@ def parse_tree_metadata(data: bytes) -> TreeMetadata:
 
 
 def _flag(members: Mapping[str, Any], name: str) -> bool | None:
-    found = members.get(name)
-    if found is not None and type(found) is not bool:
-        raise FormatError(f"{TREE_NAME}: {name}: expected true or false, found {found!r:.40}")
-    return found
+    flag = members.get(name)
+    if flag is not None and type(flag) is not bool:
+        raise FormatError(f"{TREE_NAME}: {name}: expected true or false, found {flag!r:.40}")
+    return flag
 
 
 def _entry(entry: Any) -> tuple[list[tuple[str, bool]], str]:
-    """The keys of a leaf, and whether each is a position; and its value type."""
-    about = entry.get("value_metadata") if type(entry) is dict else None
-    if type(about) is not dict or type(entry.get("key_metadata")) is not list:
+    """Return the keys of a leaf (True: a position in a sequence) and its value type."""
+    metadata = entry.get("value_metadata") if type(entry) is dict else None
+    if type(metadata) is not dict or type(entry.get("key_metadata")) is not list:
         raise FormatError("expected an object with key_metadata and value_metadata")
-    value_type = about.get("value_type")
+    value_type = metadata.get("value_type")
     if type(value_type) is not str or not (value_type in _EMPTY or value_type in _STORED):
         raise FormatError(
             f"value_type {value_type!r:.80} is unknown; expected one of "
@@ -137,17 +137,17 @@ def _put(root: _Branch, keys: list[tuple[str, bool]], value_type: str) -> None:
         child = node.children.get(key)
         if depth + 1 == len(keys):
             if child is not None:
-                raise FormatError("it occurs twice, or other leaves lie within it")
+                raise FormatError("it occurs twice, or other leaves are inside it")
             node.children[key] = value_type
         elif isinstance(child, str):
-            raise FormatError(f"it lies within {key!r:.80}, which is a leaf")
+            raise FormatError(f"it is inside {key!r:.80}, which is a leaf")
         else:
             if child is None:
                 child = node.children[key] = _Branch(is_sequence=False)
             node = child
 
 
-def _flat(
+def _flatten(
     root: _Branch | str, kinds: Mapping[tuple[str, ...], tuple[NodeKind, str]]
 ) -> tuple[Structure, tuple[LeafMetadata, ...]]:
     nodes: list[Node] = []
@@ -169,8 +169,8 @@ def _flat(
                 names.add(name)
                 leaves.append(LeafMetadata(path, name, value))
             continue
-        steps = tuple(map(str, path))
-        node, keys = _container(value, *kinds.get(steps, ("list", "")))
+        names_of_path = tuple(map(str, path))
+        node, keys = _container(value, *kinds.get(names_of_path, ("list", "")))
         nodes.append(node)
         children = [(key, value.children[str(key)]) for key in keys]
         stack += [((*path, key), child) for key, child in reversed(children)]
@@ -178,7 +178,7 @@ def _flat(
 
 
 def _container(value: _Branch, kind: NodeKind, name: str) -> tuple[Node, list[Any]]:
-    """What a container comes back as, and its keys in order."""
+    """Return the node of a container and its keys in order."""
     count = len(value.children)
     if value.is_sequence and set(value.children) == set(map(str, range(count))):
         return Node("tuple" if kind == "tuple" else "list", count), list(range(count))
@@ -189,20 +189,20 @@ def _container(value: _Branch, kind: NodeKind, name: str) -> tuple[Node, list[An
 
 
 def _rich_kinds(text: Any) -> dict[tuple[str, ...], tuple[NodeKind, str]]:
-    """Which containers are tuples and named tuples, where the writer has said so."""
+    """Return the paths of tuples and named tuples, if the writer recorded them."""
     if text is None:
         return {}
     if type(text) is not str:
         raise FormatError(f"value_metadata_tree: expected a string, found {text!r:.80}")
-    found: dict[tuple[str, ...], tuple[NodeKind, str]] = {}
+    kinds: dict[tuple[str, ...], tuple[NodeKind, str]] = {}
     stack: list[tuple[tuple[str, ...], Any]] = [((), parse_json(text, "value_metadata_tree"))]
     while stack:
         path, value = stack.pop()
         kind, name, children = _rich_node(value)
         if kind in ("tuple", "namedtuple"):
-            found[path] = kind, name
+            kinds[path] = kind, name
         stack += [((*path, key), child) for key, child in children]
-    return found
+    return kinds
 
 
 def _rich_node(value: Any) -> tuple[NodeKind, str, Iterator[tuple[str, Any]]]:
