@@ -53,51 +53,6 @@ sys.modules[__name__].__class__ = ChunkSizeModule
 EncodedBytes = bytes | bytearray | memoryview
 
 
-<<<<<<< HEAD
-=======
-def plan_state(
-    state: Any,
-    *,
-    sort_keys: bool = False,
-    problems: list[UnsupportedLeafError | LimitError] | None = None,
-) -> tuple[FilePlan, tuple[Any, ...]]:
-    """Return the plan of the msgpack bytes of a state dict, and the arrays that it refers to.
-
-    With `problems`, errors are appended to that list instead of raised.
-    """
-    return plan_save(state, max_chunk_size=MAX_CHUNK_SIZE, sort_keys=sort_keys, problems=problems)
-
-
-def plan_buffers(plan: FilePlan, fetch: Callable[[int], Any]) -> Iterator[memoryview]:
-    """Yield the bytes of a plan; each leaf is fetched once and released after its last piece."""
-    current, leaf, elements = -1, None, memoryview(b"")
-    for segment in plan.segments:
-        if isinstance(segment, LiteralBytes):
-            yield memoryview(segment.data)
-            continue
-        if segment.leaf != current:
-            current, leaf = segment.leaf, fetch(segment.leaf)
-            elements = memoryview(b"") if isinstance(leaf, LazyArray) else _elements(leaf)
-        if isinstance(leaf, LazyArray):
-            yield from leaf.buffers(segment.start, segment.stop)
-            continue
-        if segment.stop - segment.start == len(elements):
-            yield elements
-        else:
-            yield elements[segment.start : segment.stop]
-
-
-def _elements(leaf: Any) -> memoryview:
-    """Return the elements of an array in C order and little-endian, as a view if possible."""
-    array = without_padding(host_array(leaf))
-    if not array.flags.c_contiguous:
-        array = array.copy()
-    if array.dtype.byteorder == ">":
-        array = array.astype(array.dtype.newbyteorder("<"))
-    return array.reshape(-1).view(np.uint8).data
-
-
->>>>>>> 29a8722 (Orbax and Flax msgpack: docstrings, comments, errors and variables in plain technical English)
 def to_buffers(target: Any) -> list[memoryview]:
     """Return the bytes of `to_bytes` as a list of views, for sockets and `os.writev`.
 

@@ -1,4 +1,4 @@
-"""safetensors: one file that any safetensors reader reads, with tree, kinds and digests.
+"""safetensors: one file that any safetensors reader reads, with tree, leaf kinds and digests.
 
 docs/format.md is the specification of what cordwood adds.
 """

@@ -1,4 +1,4 @@
-"""What the format calls each dtype, and how its elements lie."""
+"""The dtype codes of the format, and the storage of each dtype."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cordwood.index import Encoding
 
 
 class Code(NamedTuple):
-    """A dtype of the format."""
+    """The meaning of a dtype code."""
 
     dtype: str  # a name of cordwood.dtypes
     bits: int  # per element, as stored
@@ -21,23 +21,24 @@ CODES: dict[str, Code] = {
     for row in dtypes.DTYPES.values()
     if row.safetensors is not None
 }
-# Packed, so that cordwood reads but never writes them: its own lie as U8, one byte an element.
+# Packed types: cordwood reads but never writes them. It writes these dtypes as U8, one byte per
+# element.
 CODES["F4"] = Code("float4_e2m1fn", 4, "packed4")
 CODES["F6_E2M3"] = Code("float6_e2m3fn", 6, "packed6")
 CODES["F6_E3M2"] = Code("float6_e3m2fn", 6, "packed6")
 
 
 class StoredDtype(NamedTuple):
-    """How cordwood writes a dtype."""
+    """The form in which cordwood writes a dtype."""
 
     code: str
     itemsize: int  # of the dtype
-    disguised: bool  # whether it lies as U8 because the format lacks it
-    extra: tuple[int, ...]  # axes that the disguise adds at the end of the shape
+    is_substitute: bool  # True if stored as U8, because the format lacks the dtype
+    extra_shape: tuple[int, ...]  # axes that U8 adds at the end of the shape
 
 
 def stored_dtype(dtype: str) -> StoredDtype:
-    """How the dtype called `dtype` is written. Raises ValueError where it is not storable."""
+    """Return the form in which `dtype` is written. Raises ValueError if it is not storable."""
     itemsize = dtypes.itemsize(dtype)
     row = dtypes.DTYPES.get(dtype)
     if row is not None and row.safetensors is not None:

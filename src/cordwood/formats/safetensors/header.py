@@ -1,4 +1,4 @@
-"""The header: eight bytes of length, then JSON."""
+"""The header of a safetensors file: eight bytes of length, then JSON."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from cordwood.formats.safetensors.fast_header import read_fast_header
 from cordwood.formats.safetensors.tensor_table import Tensors
 from cordwood.storage.open_files import ReadableFile
 
-MAX_HEADER_BYTES = 100_000_000  # of the JSON; the reference's limit
+MAX_HEADER_BYTES = 100_000_000  # of the JSON; the limit of the reference implementation
 
 _LFS_POINTER = b"version "
 
 
 class Header(NamedTuple):
-    """A header's parts."""
+    """The parts of a header."""
 
-    raw: bytes  # with its length in front: the data begins at len(raw)
+    raw: bytes  # the length and the JSON; the data begins at len(raw)
     metadata: dict[str, str]
-    entries: dict[str, Any]  # what is said of each tensor, unchecked
-    tensors: Tensors | None  # the same, checked, where the header is compact
+    entries: dict[str, Any]  # the entry of each tensor, unchecked; empty if `tensors` is set
+    tensors: Tensors | None  # the checked tensors, if the header is compact
 
 
 def read_header(file: ReadableFile) -> Header:
     """Read and parse the header of a file.
 
-    Raises FormatError, TruncatedError or LimitError, without naming the file.
+    Raises FormatError, TruncatedError or LimitError, whose messages do not name the file.
     """
     raw = _read_raw(file)
     try:
         text = str(memoryview(raw)[8:], "utf-8")
     except UnicodeDecodeError as e:
         raise FormatError(f"the header is not UTF-8 at byte {8 + e.start}") from e
-    compact = read_fast_header(text, len(raw), file.size_bytes)
-    if compact is not None:
-        return Header(raw, _checked_metadata(compact.metadata), {}, compact.tensors)
+    fast_header = read_fast_header(text, len(raw), file.size_bytes)
+    if fast_header is not None:
+        return Header(raw, _checked_metadata(fast_header.metadata), {}, fast_header.tensors)
     entries = parse_json(text, "the header", start=8)
     metadata = entries.pop(METADATA_KEY, None)
     return Header(raw, _checked_metadata(metadata), entries, None)
@@ -55,11 +55,13 @@ def _read_raw(file: ReadableFile) -> bytes:
             raise FormatError("this is a Git LFS pointer, not the file itself: run `git lfs pull`")
         raise LimitError(
             f"the length of the header, at byte 0, is {length}; expected at most "
-            f"{MAX_HEADER_BYTES} (MAX_HEADER_BYTES): this is no safetensors file, or it is damaged"
+            f"{MAX_HEADER_BYTES} (MAX_HEADER_BYTES): not a safetensors file, or damaged"
         )
     first = file.read(8, min(1, length, file.size_bytes - 8))
     if first not in (b"", b"{"):
-        raise FormatError(f"expected '{{' at byte 8, found {first!r}: this is no safetensors file")
+        raise FormatError(
+            f"expected '{{' at byte 8, found {first!r}: this is not a safetensors file"
+        )
     if length > file.size_bytes - 8:
         raise TruncatedError(
             f"the header ends at byte {8 + length}, after the end of the file at "
@@ -71,7 +73,7 @@ def _read_raw(file: ReadableFile) -> bytes:
 
 
 def _checked_metadata(metadata: Any) -> dict[str, str]:
-    if metadata is None:  # the reference allows null
+    if metadata is None:  # the reference implementation allows null
         return {}
     if type(metadata) is not dict:
         raise FormatError(f"{METADATA_KEY}: expected an object, found {metadata!r:.80}")

@@ -1,4 +1,4 @@
-"""From a tree's leaves to the plan of a file."""
+"""The plan of a safetensors file."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ INLINE_BYTES = 4096  # a longer str or bytes is a tensor
 
 
 class _Form(NamedTuple):
-    """What tensors of one kind, shape and dtype have in common."""
+    """The properties that tensors of one kind, shape and dtype share."""
 
     leaf_type: int  # position in `types`
-    place: tuple[bool, int]  # see data_order
-    entry: str  # in the header, between its name and its offsets
+    sort_key: tuple[bool, int]  # see data_order
+    entry: str  # the text in the header between the name and the offsets
     length: int  # in bytes
 
 
-class _Sorted(NamedTuple):
-    """The leaves, taken apart by how they are stored."""
+class _LeafGroups(NamedTuple):
+    """The leaves, divided into tensors and values in the header."""
 
     tensors: list[int]  # positions of leaves
     forms: list[_Form]  # of the tensors
-    values: list[Any]
+    values: list[Any]  # of the other leaves, encoded
     types: list[LeafType]
     leaf_types: list[int]  # of each leaf: position in `types`
 
@@ -65,17 +65,18 @@ def plan_save(
     """Plan a safetensors file.
 
     The same arguments give the same bytes. In the plan, `LeafBytes.leaf` is a position in
-    `specs`; the bytes of a long str are its UTF-8, lone surrogates encoded like any character.
+    `specs`. The bytes of a long str are its UTF-8; lone surrogates are encoded like other
+    characters.
 
     Args:
         structure: the containers, with one leaf for each of `specs`, in order.
-        specs: the leaves. Of a PRNG key array, shape and dtype are those of its key data.
-        metadata: the user's strings, kept in `__metadata__` as they are.
+        specs: the leaves. For a PRNG key array, shape and dtype are those of its key data.
+        metadata: the user's strings, stored in `__metadata__` unchanged.
 
     Raises:
         UnsupportedLeafError: a leaf cannot be stored in this format.
-        LimitError: the header would pass MAX_HEADER_BYTES, or the tree is too deep and wide.
-        ValueError, TypeError: `metadata` holds what cannot be stored.
+        LimitError: the header would exceed MAX_HEADER_BYTES, or the tree has too many nodes.
+        ValueError, TypeError: `metadata` holds something that cannot be stored.
     """
     check_metadata(metadata)
     with gc_paused():
@@ -86,17 +87,17 @@ def _plan(structure: Structure, specs: Sequence[LeafSpec], metadata: Mapping[str
     paths = leaf_paths(structure)
     if len(paths) != len(specs):
         raise ValueError(f"a structure of {len(paths)} leaves, but {len(specs)} leaves given")
-    found = _sort_out(specs)
-    names, changed = tensor_names([specs[i].key_path for i in found.tensors])
+    groups = _group_leaves(specs)
+    names, changed = tensor_names([specs[i].key_path for i in groups.tensors])
     table = encode_table(
         structure,
-        found.types,
-        found.leaf_types,
-        [(found.tensors[i], names[i]) for i in changed],
-        found.values,
+        groups.types,
+        groups.leaf_types,
+        [(groups.tensors[i], names[i]) for i in changed],
+        groups.values,
     )
-    order = _file_order(found.forms)
-    forms = [found.forms[i] for i in order]
+    order = _file_order(groups.forms)
+    forms = [groups.forms[i] for i in order]
     ends = list(accumulate([form.length for form in forms], initial=0))
     offsets = list(map(str, ends))
     quoted = [encode_basestring(names[i]) for i in order]
@@ -105,7 +106,7 @@ def _plan(structure: Structure, specs: Sequence[LeafSpec], metadata: Mapping[str
         for name, form, begin, end in zip(quoted, forms, offsets, offsets[1:], strict=False)
     ]
     segments = [
-        _new(LeafBytes, (found.tensors[i], 0, form.length))
+        _new(LeafBytes, (groups.tensors[i], 0, form.length))
         for i, form in zip(order, forms, strict=True)
         if form.length
     ]
@@ -134,7 +135,7 @@ def _finish(
     header_bytes = -(-size // DATA_ALIGNMENT) * DATA_ALIGNMENT
     if header_bytes - 8 > MAX_HEADER_BYTES:
         raise LimitError(
-            f"the header would take {header_bytes} bytes; readers of safetensors take at most "
+            f"the header would take {header_bytes} bytes; readers of safetensors accept at most "
             f"{MAX_HEADER_BYTES} (MAX_HEADER_BYTES): store fewer or larger leaves in one file"
         )
 
@@ -154,11 +155,11 @@ def _finish(
 
 
 def _file_order(forms: Sequence[_Form]) -> Sequence[int]:
-    """The positions of tensors in the order of the file; ties keep the order of the leaves."""
-    places = [form.place for form in forms]
-    if all(map(le, places, places[1:])):
-        return range(len(places))
-    return sorted(range(len(places)), key=places.__getitem__)
+    """Return the positions of tensors in the order of the file; ties keep the order of leaves."""
+    keys = [form.sort_key for form in forms]
+    if all(map(le, keys, keys[1:])):
+        return range(len(keys))
+    return sorted(range(len(keys)), key=keys.__getitem__)
 
 
 def _form(leaf_type: int, code: str, shape: tuple[int, ...], itemsize: int, length: int) -> _Form:
@@ -166,17 +167,17 @@ def _form(leaf_type: int, code: str, shape: tuple[int, ...], itemsize: int, leng
     return _Form(leaf_type, data_order(length, itemsize), entry, length)
 
 
-def _sort_out(specs: Sequence[LeafSpec]) -> _Sorted:
+def _group_leaves(specs: Sequence[LeafSpec]) -> _LeafGroups:
     tensors: list[int] = []
     forms: list[_Form] = []
     values: list[Any] = []
     numbers: dict[LeafType, int] = {}
     leaf_types: list[int] = []
-    # Most leaves are of few types: what is the same for all of a type is found once.
-    known: dict[tuple[Any, ...], _Form] = {}
+    # Most leaves are of few types: the form is computed once for each type.
+    cache: dict[tuple[Any, ...], _Form] = {}
     for i, spec in enumerate(specs):
-        alike = spec[1:6]  # all but the path and the value
-        form = known.get(alike)
+        cache_key = spec[1:6]  # all but the path and the value
+        form = cache.get(cache_key)
         if form is None and spec.kind in VALUE_KINDS:
             size = _value_bytes(spec.value) if spec.kind in BYTE_KINDS else 0
             leaf_type = LeafType(spec.kind, size > INLINE_BYTES)
@@ -187,21 +188,21 @@ def _sort_out(specs: Sequence[LeafSpec]) -> _Sorted:
                 continue
             form = _form(number, "U8", (size,), 1, size)
         elif form is None:
-            form = known[alike] = _array_form(spec, numbers)
+            form = cache[cache_key] = _array_form(spec, numbers)
         tensors.append(i)
         forms.append(form)
         leaf_types.append(form.leaf_type)
-    return _Sorted(tensors, forms, values, list(numbers), leaf_types)
+    return _LeafGroups(tensors, forms, values, list(numbers), leaf_types)
 
 
 def _array_form(spec: LeafSpec, numbers: dict[LeafType, int]) -> _Form:
     _, kind, shape, dtype, weak_type, impl, _ = spec
     if len(shape) >= MAX_DIMS or kind == "opaque":
-        raise UnsupportedLeafError(_refusal(spec))
-    code, itemsize, disguised, extra = stored_dtype(dtype)
-    leaf_type = LeafType(kind, True, dtype if disguised else "", weak_type, impl)
+        raise UnsupportedLeafError(_unsupported_text(spec))
+    code, itemsize, is_substitute, extra_shape = stored_dtype(dtype)
+    leaf_type = LeafType(kind, True, dtype if is_substitute else "", weak_type, impl)
     number = numbers.setdefault(leaf_type, len(numbers))
-    return _form(number, code, shape + extra, itemsize, math.prod(shape) * itemsize)
+    return _form(number, code, shape + extra_shape, itemsize, math.prod(shape) * itemsize)
 
 
 _new = tuple.__new__
@@ -211,17 +212,17 @@ def _value_bytes(value: str | bytes) -> int:
     return len(value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass"))
 
 
-def _refusal(spec: LeafSpec) -> str:
+def _unsupported_text(spec: LeafSpec) -> str:
     name = format_path(spec.key_path) or "the tree itself"
     if spec.kind == "opaque":
-        return f"{name}: a value that only its own format understands cannot be stored here"
+        return f"{name}: a value that only its original format understands cannot be stored here"
     return (
         f"{name}: {len(spec.shape)} dimensions; safetensors takes fewer than {MAX_DIMS} (MAX_DIMS)"
     )
 
 
 def check_metadata(metadata: Mapping[str, str]) -> None:
-    """Raise TypeError or ValueError for strings of the user's that cannot be stored."""
+    """Raise TypeError or ValueError for user strings that cannot be stored."""
     check_metadata_strings(metadata)
     for key in metadata:
         if key.startswith(CORDWOOD_PREFIX):

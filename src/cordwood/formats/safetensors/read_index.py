@@ -1,4 +1,4 @@
-"""From a file to an Index."""
+"""The index of a safetensors file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _PLACEHOLDER = Leaf((), "numpy", (), "", Inline(None))
 
 
 class _Form(NamedTuple):
-    """What leaves that differ only in path and place have in common."""
+    """The properties that leaves share if they differ only in path and offset."""
 
     kind: LeafKind
     shape: tuple[int, ...]
@@ -64,16 +64,16 @@ class _Form(NamedTuple):
 
 
 def read_index(file: ReadableFile) -> Index:
-    """What a safetensors file holds.
+    """Read the index of a safetensors file.
 
-    A file of cordwood's comes with its tree, exact key paths and digests, its header verified
-    here. Any other comes as a flat dict of its names, in the header's order, as numpy arrays.
-    `Index.metadata` is the user's part of `__metadata__`.
+    The index of a file that cordwood wrote has the tree, exact key paths and digests; the header is
+    verified here. Any other file becomes a flat dict of numpy arrays under the names of the
+    tensors, in the order of the header. `Index.metadata` is the user's part of `__metadata__`.
 
     Raises:
         FormatError: it is not a safetensors file; the message names the byte or the tensor.
         TruncatedError: it ends too early.
-        CorruptionError: cordwood wrote it, and its header is not what cordwood wrote.
+        CorruptionError: cordwood wrote it, and its header has changed since.
         UnsupportedFormatError: a newer cordwood wrote it.
     """
     try:
@@ -109,9 +109,9 @@ def _read_index(file: ReadableFile) -> Index:
 def _foreign(file: ReadableFile, tensors: Tensors, metadata: dict[str, str]) -> Index:
     forms = [
         _new(_Form, ("numpy", shape, dtype, False, None, encoding, span, length))
-        for _, shape, dtype, encoding, span, length in tensors.extents
+        for _, shape, dtype, encoding, span, length in tensors.types
     ]
-    leaves = _stored(zip(tensors.names), forms, tensors.offsets)
+    leaves = _make_leaves(zip(tensors.names), forms, tensors.offsets)
     structure = (Node("dict", len(leaves), tuple(tensors.names)), *[LEAF] * len(leaves))
     source = Source(file.name, file.size_bytes)
     return Index(FORMAT, structure, tuple(leaves), (source,), "dotted", metadata)
@@ -140,34 +140,35 @@ def _leaves(table: LeafTable, tensors: Tensors) -> list[Leaf]:
 def _tensor_leaves(
     table: LeafTable, tensors: Tensors, paths: list[KeyPath], members: Sequence[int]
 ) -> list[Leaf]:
-    """The leaves at positions `members`, which are tensors, each with the one of its name."""
-    order = _claimed(table, tensors, paths, members)
-    extents = iter(_picked(tensors.extents, order))
-    known: list[dict[int, _Form]] = [{} for _ in table.types]  # by the id of a shared extent
+    """Return the leaves at positions `members`, each with the tensor of its name."""
+    order = _tensor_order(table, tensors, paths, members)
+    types = iter(_select(tensors.types, order))
+    # Of each leaf type: the form, by the id of a shared tensor type.
+    cache: list[dict[int, _Form]] = [{} for _ in table.types]
     forms: list[_Form] = []
     for number, length in table.runs:
         if not table.types[number].tensor:
             continue
-        alike = known[number]
-        for extent in islice(extents, length):
-            form = alike.get(id(extent))
+        forms_by_id = cache[number]
+        for type_ in islice(types, length):
+            form = forms_by_id.get(id(type_))
             if form is None:
                 name = tensors.names[order[len(forms)]]
-                form = alike[id(extent)] = _form(table.types[number], extent, name)
+                form = forms_by_id[id(type_)] = _form(table.types[number], type_, name)
             forms.append(form)
-    return _stored(_picked(paths, members), forms, _picked(tensors.offsets, order))
+    return _make_leaves(_select(paths, members), forms, _select(tensors.offsets, order))
 
 
-def _picked(items: list[_T], positions: Sequence[int]) -> list[_T]:
+def _select(items: list[_T], positions: Sequence[int]) -> list[_T]:
     if positions == range(len(items)):
         return items
     return [items[i] for i in positions]
 
 
-def _claimed(
+def _tensor_order(
     table: LeafTable, tensors: Tensors, paths: list[KeyPath], members: Sequence[int]
 ) -> Sequence[int]:
-    """The positions of the members' tensors in the file; no two share one."""
+    """Return the positions in the file of the tensors of the members, each used once."""
     count = len(members)
     if all(map(eq, _names(table, paths, members), tensors.names)):
         return range(count)
@@ -185,11 +186,13 @@ def _names(table: LeafTable, paths: list[KeyPath], members: Sequence[int]) -> It
     changed = table.names
     if changed:
         return (changed[i] if i in changed else dotted_name(paths[i]) for i in members)
-    return dotted_names(_picked(paths, members))
+    return dotted_names(_select(paths, members))
 
 
-def _stored(paths: Iterable[KeyPath], forms: list[_Form], offsets: Iterable[int]) -> list[Leaf]:
-    """The leaves that lie at `offsets`. In columns: no line of Python runs for each leaf."""
+def _make_leaves(
+    paths: Iterable[KeyPath], forms: list[_Form], offsets: Iterable[int]
+) -> list[Leaf]:
+    """Return the leaves at `offsets`. Works on columns: no line of Python runs per leaf."""
     if not forms:
         return []
     kinds, shapes, dtypes, weak_types, impls, encodings, spans, lengths = zip(*forms, strict=True)
@@ -200,32 +203,32 @@ def _stored(paths: Iterable[KeyPath], forms: list[_Form], offsets: Iterable[int]
 
 
 def _form(leaf_type: LeafType, stored: TensorType, name: str) -> _Form:
-    _, shape, dtype, encoding, span, length = _interpreted(leaf_type, stored, name)
+    _, shape, dtype, encoding, span, length = _leaf_tensor_type(leaf_type, stored, name)
     weak_type, impl = leaf_type.weak_type, leaf_type.prng_impl
     return _Form(leaf_type.kind, shape, dtype, weak_type, impl, encoding, span, length)
 
 
-def _interpreted(leaf_type: LeafType, stored: TensorType, name: str) -> TensorType:
-    """What a tensor is as a leaf. Raises FormatError where the leaf cannot be stored so."""
-    fits = stored.encoding == "raw"  # cordwood writes no packed ones
-    extent = stored
+def _leaf_tensor_type(leaf_type: LeafType, stored: TensorType, name: str) -> TensorType:
+    """Return the type of a tensor as seen by its leaf. Raises FormatError if they do not fit."""
+    fits = stored.encoding == "raw"  # cordwood writes no packed elements
+    result = stored
     if leaf_type.dtype:
-        extra = stored_dtype(leaf_type.dtype).extra
+        extra = stored_dtype(leaf_type.dtype).extra_shape
         shape = stored.shape[: len(stored.shape) - len(extra)]
-        fits = stored_dtype(leaf_type.dtype).disguised and stored.code == "U8"
+        fits = stored_dtype(leaf_type.dtype).is_substitute and stored.code == "U8"
         fits = fits and shape + extra == stored.shape
         span = Span(0, math.prod(shape))
-        extent = stored._replace(shape=shape, dtype=leaf_type.dtype, span=span)
+        result = stored._replace(shape=shape, dtype=leaf_type.dtype, span=span)
     if leaf_type.kind == "numpy_scalar":
-        fits = fits and extent.shape == ()
+        fits = fits and result.shape == ()
     elif leaf_type.kind == "prng_key":
-        fits = fits and extent.dtype == "uint32" and extent.shape != ()
+        fits = fits and result.dtype == "uint32" and result.shape != ()
     elif leaf_type.kind in BYTE_KINDS:
-        fits = fits and extent.dtype == "uint8" and len(extent.shape) == 1
+        fits = fits and result.dtype == "uint8" and len(result.shape) == 1
     if not fits:
         what = f"{leaf_type.kind} {leaf_type.dtype}".rstrip()
         raise FormatError(
             f"cordwood.structure: tensor {name!r:.200}: {stored.code}{list(stored.shape)} cannot "
             f"hold a leaf of type {what}"
         )
-    return extent
+    return result

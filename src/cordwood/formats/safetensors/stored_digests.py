@@ -1,4 +1,4 @@
-"""The digests of a file whose header is known by its own digest."""
+"""The digests of a file, read from its header, which is checked by its own digest."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _START = f'{{"{METADATA_KEY}":'
 
 
 def sealed_digests(file: ReadableFile, sealed: HeaderDigest) -> Digests:
-    """The digests of the data of a file of cordwood's, from its header.
+    """Read the digests of the data of a file that cordwood wrote, from its header.
 
     Raises:
-        CorruptionError: the header is not the one that `sealed` tells of.
-        FormatError: it has no digests for the data of this file.
+        CorruptionError: the header does not match its digest.
+        FormatError: the header has no digests for the data of this file.
     """
     header = file.read(0, sealed.header_bytes)
     if digest_of(header) != sealed.digest:
         raise CorruptionError(
             f"{file.name}: bytes 0 to {sealed.header_bytes} (the header) do not match the digest "
-            "in the index: the file is damaged, or another one was put in its place; restore a copy"
+            "in the index: the file is damaged, or was replaced by another one; restore a copy"
         )
     try:
         length = int.from_bytes(header[:8], "little")

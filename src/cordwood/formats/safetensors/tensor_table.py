@@ -1,4 +1,4 @@
-"""The tensors that a header lists, checked as the format defines it."""
+"""The tensors that a header lists, checked as the format requires."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MEMBERS = {"dtype", "shape", "data_offsets"}
 
 
 class TensorType(NamedTuple):
-    """All of a tensor but its place: what its dtype and shape amount to."""
+    """The dtype and the shape of a tensor, and the values that follow from them."""
 
     code: str  # a key of CODES
     shape: tuple[int, ...]
@@ -31,18 +31,18 @@ class Tensors(NamedTuple):
     """The tensors of a file in the order of its header, column by column."""
 
     names: list[str]  # each once
-    extents: list[TensorType]  # one object for many tensors where they are alike
+    types: list[TensorType]  # equal types may be one object
     offsets: list[int]  # in bytes from the start of the file
 
 
 def tensor_type(code: str, shape: tuple[int, ...]) -> TensorType:
-    """Raises FormatError where no tensor can have that dtype and shape."""
+    """Return the type of a tensor. Raises FormatError if no tensor can have it."""
     row = CODES.get(code)
     if row is None:
         raise FormatError(f"unknown dtype {code!r:.80}; expected one of {', '.join(sorted(CODES))}")
     if len(shape) > MAX_DIMS:
         raise LimitError(f"{len(shape)} dimensions; expected at most {MAX_DIMS} (MAX_DIMS)")
-    # As numpy counts: an axis of no elements does not make the others small enough.
+    # As in numpy: axes of length 0 are left out of this product.
     if math.prod(filter(None, shape)) * row.bits > 8 * MAX_TENSOR_BYTES:
         raise FormatError(f"the shape takes more than {MAX_TENSOR_BYTES} bytes")
     elements = math.prod(shape)
@@ -59,8 +59,8 @@ def tensor_table(entries: dict[str, Any], header: bytes, *, size_bytes: int) -> 
 
     Checked: dtypes, shapes, sizes, and that the tensors cover the data exactly.
 
-    Raises FormatError (TruncatedError and LimitError among them) that names the tensor and
-    where in the header it stands.
+    Raises FormatError, TruncatedError or LimitError, which names the tensor and its position in the
+    header.
     """
     start = len(header)
     tensors = Tensors(list(entries), [], [])
@@ -68,10 +68,10 @@ def tensor_table(entries: dict[str, Any], header: bytes, *, size_bytes: int) -> 
     for name, entry in entries.items():
         try:
             code, shape, begin, end = _checked_entry(entry)
-            extent = tensor_type(code, shape)
-            if end - begin != extent.length:
+            type_ = tensor_type(code, shape)
+            if end - begin != type_.length:
                 raise FormatError(
-                    f"{code}{list(shape)} takes {extent.length} bytes, found data_offsets "
+                    f"{code}{list(shape)} takes {type_.length} bytes, found data_offsets "
                     f"[{begin}, {end}]"
                 )
             name.encode()
@@ -81,7 +81,7 @@ def tensor_table(entries: dict[str, Any], header: bytes, *, size_bytes: int) -> 
         except FormatError as e:
             raise type(e)(f"tensor {name!r:.200}{_position(header, name)}: {e}") from e
         ranges.append((begin, end, name))
-        tensors.extents.append(extent)
+        tensors.types.append(type_)
         tensors.offsets.append(start + begin)
     _check_coverage(ranges, header, size_bytes)
     return tensors
@@ -107,15 +107,15 @@ def _checked_entry(entry: Any) -> tuple[str, tuple[int, ...], int, int]:
 
 
 def _check_coverage(ranges: list[tuple[int, int, str]], header: bytes, size_bytes: int) -> None:
-    """Require the tensors to lie one after another, from the header to the end of the file."""
+    """Raise FormatError unless the tensors fill the file from the header to the end."""
     start = len(header)
     end = 0
     for begin, stop, name in sorted(ranges):
         if begin != end:
-            what = "overlaps the one before it" if begin < end else "leaves a gap before it"
+            problem = "overlaps the one before it" if begin < end else "leaves a gap before it"
             raise FormatError(
                 f"tensor {name!r:.200}{_position(header, name)}: begins at byte {begin} of the "
-                f"data and {what}; expected byte {end}"
+                f"data and {problem}; expected byte {end}"
             )
         end = stop
     if start + end > size_bytes:
@@ -129,7 +129,7 @@ def _check_coverage(ranges: list[tuple[int, int, str]], header: bytes, size_byte
 
 
 def _position(header: bytes, name: str) -> str:
-    """Where a name stands in the header, for an error."""
+    """Return a text with the position of a name in the header, for an error."""
     for quoted in (json.dumps(name, ensure_ascii=False), json.dumps(name)):
         position = header.find(f"{quoted}:".encode("utf-8", "surrogatepass"))
         if position >= 0:
