@@ -58,8 +58,8 @@ FOREIGN: dict[str, tuple[bytes, type[Exception], str]] = {
         "the header ends at byte 100000008",
     ),
     "a zip": (b"PK\3\4" + bytes(100), FormatError, "expected '{' at byte 8"),
-    "a pickle": (b"\x80\4\x95\x10\0\0\0\0\0\0\0", LimitError, "no safetensors file"),
-    "a web page": (b"<!DOCTYPE html><html>", LimitError, "no safetensors file"),
+    "a pickle": (b"\x80\4\x95\x10\0\0\0\0\0\0\0", LimitError, "not a safetensors file"),
+    "a web page": (b"<!DOCTYPE html><html>", LimitError, "not a safetensors file"),
     "an LFS pointer": (
         b"version https://git-lfs.github.com/spec/v1\n",
         FormatError,

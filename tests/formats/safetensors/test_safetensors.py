@@ -268,7 +268,7 @@ def test_a_header_past_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_the_format_cannot_carry_is_refused_with_its_path() -> None:
     structure = (Node("dict", 1, ("a",)), LEAF)
-    with pytest.raises(UnsupportedLeafError, match=r"^a: a value that only its own format"):
+    with pytest.raises(UnsupportedLeafError, match=r"^a: a value that only its original format"):
         plan_save(structure, [LeafSpec(("a",), "opaque", (), "")], metadata={})
     spec = LeafSpec(("a",), "numpy", (1,) * 65, "int8")
     with pytest.raises(UnsupportedLeafError, match=r"^a: 65 dimensions"):

@@ -89,7 +89,7 @@ def _elements(fetch: Fetch, leaves: Sequence[int], number: int) -> Any:
 
 def _named(spec: LeafSpec, name: str) -> LeafSpec:
     """Return what is written of an array, under its name."""
-    if stored_dtype(spec.dtype).disguised:
+    if stored_dtype(spec.dtype).is_substitute:
         raise UnsupportedLeafError(
             f"{format_path(spec.key_path)}: safetensors has no {spec.dtype}: cast it, or select "
             "the other leaves"
