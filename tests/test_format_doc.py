@@ -34,7 +34,11 @@ def test_the_dtype_table_is_the_one_in_the_code() -> None:
     expected = []
     for row in DTYPES.values():
         stored = stored_dtype(row.name)
-        code = f"{stored.code}, shape + {list(stored.extra_shape)}" if stored.extra else stored.code
+        code = (
+            f"{stored.code}, shape + {list(stored.extra_shape)}"
+            if stored.extra_shape
+            else stored.code
+        )
         expected.append((row.name, str(row.itemsize), code, row.name))
     assert rows == expected
 
