@@ -266,7 +266,7 @@ _AS_NOBODY = """
     from cordwood.storage.step_storage import LocalStepStorage
 
     def work(root):
-        LocalStepStorage(root, "cordwood.json").sweep()
+        LocalStepStorage(root, "cordwood.json").remove_leftovers()
         cordwood.save(root + "/1", {"w": np.ones(3)}, layout="zarr")
         return cordwood.gc(root + "/1")
 

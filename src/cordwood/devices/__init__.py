@@ -1,0 +1,1 @@
+"""Conversion between host arrays and jax.Arrays, and snapshots of device arrays."""

@@ -1,9 +1,9 @@
-"""Leaves as they are now, for a save that goes on while the caller changes them.
+"""Snapshots of leaves, for a save in the background while the caller changes them.
 
-A jax.Array on CPU is not copied: a numpy view of each of its shards pins the buffer, so that a
-step which donates the array computes into new memory, and a deletion frees nothing, until the view
-is dropped. On an accelerator the shards start on their way to pinned host memory. numpy arrays,
-which anybody may write into, are copied.
+A jax.Array on CPU is not copied: a numpy view of each shard keeps its buffer in use. Until the view
+is dropped, a step that donates the array computes into new memory, and a deletion frees nothing.
+On an accelerator the transfer of the shards to pinned host memory is started. numpy arrays are
+copied, because any code may write into them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from cordwood.tree.leaves import has_numpy_view, is_jax_array, pinned_host, sing
 
 
 class ArraySnapshot:
-    """The parts of one jax.Array that this process has, each distinct one once.
+    """The distinct parts of one jax.Array that this process holds.
 
     Args:
-        shape, dtype: of the whole array.
-        boxes: where each part lies in it.
-        parts: a numpy array each, or a jax.Array in pinned host memory.
+        shape: the shape of the whole array.
+        dtype: its dtype.
+        boxes: the box of the array that each part holds.
+        parts: the parts: numpy arrays, or jax.Arrays in pinned host memory.
     """
 
     def __init__(
@@ -40,21 +41,21 @@ class ArraySnapshot:
         self._parts = parts
 
     def part(self, box: Box) -> np.ndarray[Any, Any]:
-        """The elements of a box: a view, where one part has them all.
+        """Return the elements of a box: a view, if one part holds them all.
 
-        Raises ValueError for a box of which this process does not have everything.
+        Raises ValueError for a box that is not wholly on this process.
         """
-        found = []
+        overlaps = []
         for around, data in zip(self._boxes, self._parts, strict=True):
             common = intersect(around, box)
             if common == box or around == box:
                 array: np.ndarray[Any, Any] = np.asarray(data)[_within(box, around)]
                 return array
             if common is not None:
-                found.append((common, around, data))
+                overlaps.append((common, around, data))
         result = np.empty(shape_of(box), self.dtype)
         missing = result.size
-        for common, around, data in found:
+        for common, around, data in overlaps:
             piece = np.asarray(data)[_within(common, around)]
             result[_within(common, box)] = piece
             missing -= piece.size
@@ -68,15 +69,15 @@ class ArraySnapshot:
 
 
 class LocalShardReader:
-    """Parts of jax.Arrays as they are now, each straight from the shard that has it."""
+    """A reader of boxes of jax.Arrays, straight from the shards of this process."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Any, tuple[int, ...]], _Places] = {}
+        self._cache: dict[tuple[Any, tuple[int, ...]], _DistinctShards] = {}
 
     def part(self, leaf: Any, box: Box) -> np.ndarray[Any, Any]:
-        """The elements of a box: a view wherever there is one, which pins the buffer.
+        """Return the elements of a box: a view where possible, which keeps the buffer in use.
 
-        Raises ValueError for a box that no shard of this process has whole.
+        Raises ValueError for a box that no single shard of this process holds.
         """
         if len(leaf.sharding.device_set) == 1:
             alone: np.ndarray[Any, Any] = single_device_array(leaf)[
@@ -84,10 +85,10 @@ class LocalShardReader:
             ]
             return alone
         key = (leaf.sharding, leaf.shape)
-        places = self._known.get(key)
-        if places is None:
-            places = self._known[key] = _distinct(leaf)
-        for number, around in zip(places.numbers, places.boxes, strict=True):
+        distinct = self._cache.get(key)
+        if distinct is None:
+            distinct = self._cache[key] = _distinct(leaf)
+        for number, around in zip(distinct.numbers, distinct.boxes, strict=True):
             if around == box or intersect(around, box) == box:
                 shard = single_device_array(local_arrays(leaf)[number])
                 part: np.ndarray[Any, Any] = shard[_within(box, around)]
@@ -96,7 +97,7 @@ class LocalShardReader:
 
 
 def _within(box: Box, around: Box) -> tuple[Any, ...]:
-    """The index of `box` in an array that holds `around`."""
+    """Return the index of `box` in an array that holds the box `around`."""
     parts = [
         slice(a - origin, b - origin)
         for a, b, origin in zip(box.start, box.stop, around.start, strict=True)
@@ -105,38 +106,39 @@ def _within(box: Box, around: Box) -> tuple[Any, ...]:
 
 
 def snapshot_leaves(leaves: Sequence[Any]) -> list[Any]:
-    """The leaves, with arrays as they are at this moment, whatever happens to them after.
+    """Return the leaves with their present values, which later changes do not affect.
 
-    jax.Arrays become HeldArrays, numpy arrays copies; anything else is immutable and stays.
-    Nothing is left behind on the caller's arrays. Only memory that a jax.Array shares with a
-    numpy array (`jax.device_put` of one, on CPU) can still change: nobody can tell.
+    jax.Arrays become ArraySnapshots, numpy arrays are copied; all other leaves are immutable and
+    stay. The caller's arrays are not modified. One case is not protected: memory that a jax.Array
+    shares with a numpy array (`jax.device_put` of one, on CPU) can still change, and this cannot
+    be detected.
 
-    Does not wait for anything but arrays on CPU that are still being computed.
+    Waits only for arrays on CPU that are still being computed.
     """
     held: list[Any] = []
-    places: dict[tuple[Any, tuple[int, ...]], _Places] = {}
+    distinct: dict[tuple[Any, tuple[int, ...]], _DistinctShards] = {}
     moving: list[_Moving] = []
     for leaf in leaves:
         if isinstance(leaf, np.ndarray):
             leaf = np.array(leaf)
         elif is_jax_array(leaf):
-            leaf = _hold_jax(leaf, places, moving)
+            leaf = _hold_jax(leaf, distinct, moving)
         held.append(leaf)
     _move(moving)
     return held
 
 
-class _Places(NamedTuple):
-    """The distinct shards of this process of arrays of one shape and sharding."""
+class _DistinctShards(NamedTuple):
+    """The distinct shards on this process of arrays of one shape and sharding."""
 
-    numbers: list[int]  # among the process's shards
+    numbers: list[int]  # positions among the shards of the process
     boxes: list[Box]
-    viewed: bool  # numpy sees them where they are, if their dtype is one of numpy's own sizes
-    pinned: list[Any]  # otherwise: where in the host's memory each can be brought; None: nowhere
+    viewed: bool  # numpy can view them in place, if it has a dtype of their size
+    pinned: list[Any]  # otherwise the sharding in pinned host memory to copy to; None: not possible
 
 
 class _Moving(NamedTuple):
-    """A shard that is to be brought to the host's memory, and where it is wanted then."""
+    """A shard to copy to host memory, and the list entry that gets the copy."""
 
     data: Any
     pinned: Any
@@ -144,7 +146,7 @@ class _Moving(NamedTuple):
     position: int
 
 
-def _hold_jax(leaf: Any, known: dict[Any, _Places], moving: list[_Moving]) -> ArraySnapshot:
+def _hold_jax(leaf: Any, cache: dict[Any, _DistinctShards], moving: list[_Moving]) -> ArraySnapshot:
     dtype = leaf.dtype
     if not isinstance(dtype, np.dtype):
         import jax
@@ -153,10 +155,10 @@ def _hold_jax(leaf: Any, known: dict[Any, _Places], moving: list[_Moving]) -> Ar
         dtype = leaf.dtype
     shape = leaf.shape
     key = (leaf.sharding, shape)
-    places = known.get(key)
-    if places is None:
-        places = known[key] = _distinct(leaf)
-    numbers, boxes, viewed, pinned = places
+    distinct = cache.get(key)
+    if distinct is None:
+        distinct = cache[key] = _distinct(leaf)
+    numbers, boxes, viewed, pinned = distinct
     shards = local_arrays(leaf)
     if viewed and has_numpy_view(dtype):
         return ArraySnapshot(
@@ -172,18 +174,18 @@ def _hold_jax(leaf: Any, known: dict[Any, _Places], moving: list[_Moving]) -> Ar
     return ArraySnapshot(shape, dtype, boxes, parts)
 
 
-def _distinct(leaf: Any) -> _Places:
-    """Which shards of this process to take, so that each box of the array comes once."""
+def _distinct(leaf: Any) -> _DistinctShards:
+    """Return the shards of this process to use, so that each box of the array occurs once."""
     boxes = device_boxes(leaf.sharding, leaf.shape)
     devices = [next(iter(shard.devices())) for shard in local_arrays(leaf)]
     numbers = list({boxes[device]: i for i, device in reversed(list(enumerate(devices)))}.values())
     pinned = [pinned_host(devices[i]) for i in numbers]
     viewed = all(device.platform == "cpu" for device in devices) and not any(pinned)
-    return _Places(numbers, [boxes[devices[i]] for i in numbers], viewed, pinned)
+    return _DistinctShards(numbers, [boxes[devices[i]] for i in numbers], viewed, pinned)
 
 
 def _move(moving: Sequence[_Moving]) -> None:
-    """Start all transfers; XLA orders them before whatever next uses or donates the arrays."""
+    """Start all transfers; XLA orders them before the next use or donation of the arrays."""
     if not moving:
         return
     import jax

@@ -1,4 +1,7 @@
-"""The only file that uses private names of jax, each with a public fallback; tried: jax 0.10.2."""
+"""The only module that uses private names of jax, each with a public fallback.
+
+Tested with jax 0.10.2.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ def put_on_device(
     *,
     device: Any | None,
 ) -> list[Any]:
-    """jax.Arrays of host arrays, aliasing their memory on CPU.
+    """Return jax.Arrays of host arrays; on CPU they alias the memory of the host arrays.
 
-    On `device`, committed to it; or, if that is None, on the default device, uncommitted.
+    They are committed to `device`; if that is None, they are on the default device, uncommitted.
     The fallback, `jax.device_put` of each, takes about twenty times as long for small leaves.
     """
     import jax
@@ -54,9 +57,9 @@ def put_sharded(
     *,
     weak_type: bool,
 ) -> Any:
-    """A jax.Array of that sharding from what each of its devices here holds.
+    """Return a jax.Array of a sharding, made of the arrays of its devices on this process.
 
-    On CPU their memory is aliased. The fallback takes about twenty times as long for small ones.
+    On CPU it aliases their memory. The fallback takes about twenty times as long for small arrays.
     """
     if arrays:
         try:
@@ -69,15 +72,15 @@ def put_sharded(
 
     parts = []
     for device, array in arrays.items():
-        place = jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
-        parts.append(jax.device_put(array, place))
+        single = jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
+        parts.append(jax.device_put(array, single))
     whole = jax.make_array_from_single_device_arrays(shape, sharding, parts, dtype=dtype)
     return set_weak_type(whole) if weak_type else whole
 
 
 @functools.cache
 def _quick_put() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """What makes jax's type of an array, and what makes a jax.Array of that and of its parts."""
+    """Return jax's type of abstract arrays, and the function that makes a jax.Array of parts."""
     from jax._src.core import ShapedArray
     from jax._src.interpreters.pxla import batched_device_put
 
@@ -85,9 +88,9 @@ def _quick_put() -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 
 def set_weak_type(array: Any) -> Any:
-    """The same array with a weak type.
+    """Return the same array with a weak type.
 
-    The fallback computes with a Python scalar's weak type, which keeps values but copies.
+    The fallback uses the weak type of a Python scalar: it keeps the values, but copies them.
     """
     import jax
 
@@ -109,13 +112,11 @@ _CLIENT_CALLS = (
 
 
 def coordination_client() -> Any:
-    """The client of the coordination service that `jax.distributed.initialize` started.
+    """Return the client of the coordination service that `jax.distributed.initialize` started.
 
-    jax has no public name for it. What it has instead, the collectives of
-    `jax.experimental.multihost_utils`, runs on devices and so not in a background thread:
-    without the client there is no fallback but an error.
-
-    Raises ProcessError.
+    jax has no public name for it. Its public alternative, the collectives of
+    `jax.experimental.multihost_utils`, runs on devices and so cannot run in a background thread.
+    So there is no fallback: without the client this raises ProcessError.
     """
     import jax
 
@@ -136,9 +137,9 @@ def coordination_client() -> Any:
 
 
 def local_arrays(array: Any) -> Sequence[Any]:
-    """The shards of this process, as jax.Arrays on one device each.
+    """Return the shards of this process, as jax.Arrays on one device each.
 
-    The fallback checks whether the array was deleted anew for each.
+    The fallback is slower: for each shard it checks again whether the array was deleted.
     """
     try:
         shards: Sequence[Any] = array._arrays

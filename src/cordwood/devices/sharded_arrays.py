@@ -1,4 +1,4 @@
-"""jax.Arrays that lie on several devices, put together from what each device holds."""
+"""jax.Arrays on several devices, assembled from the array of each device."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from cordwood.index import Box
 
 
 class Shards(NamedTuple):
-    """An array by its parts on this process's devices."""
+    """The parts of an array on the devices of this process."""
 
-    shape: tuple[int, ...]  # of the whole
-    arrays: Mapping[Any, np.ndarray[Any, Any]]  # by device; one may serve several devices
-    sharding: Any  # a jax Sharding, whose devices here are those of `arrays`
+    shape: tuple[int, ...]  # of the whole array
+    arrays: Mapping[Any, np.ndarray[Any, Any]]  # by device; several devices may share one array
+    sharding: Any  # a jax Sharding; its devices on this process are the keys of `arrays`
     dtype: np.dtype[Any]
     weak_type: bool = False
     prng_impl: str | None = None  # the arrays are key data of a typed PRNG key array
 
 
-def sharding_of(given: Any) -> Any:
-    """The jax Sharding that a Sharding is, or that a jax Format (which adds a layout) has."""
-    return given.sharding if hasattr(given, "layout") else given
+def sharding_of(placement: Any) -> Any:
+    """Return a jax Sharding as it is, or the sharding of a jax Format (which adds a layout)."""
+    return placement.sharding if hasattr(placement, "layout") else placement
 
 
 def spans_devices(sharding: Any) -> bool:
-    """Whether a sharding is more than a place on one device of this process."""
+    """Return True unless a sharding is one device of this process and its default memory."""
     if type(sharding).__name__ != "SingleDeviceSharding" or not sharding.is_fully_addressable:
         return True
     (device,) = sharding.device_set
@@ -37,19 +37,19 @@ def spans_devices(sharding: Any) -> bool:
 
 
 def local_boxes(sharding: Any, shape: tuple[int, ...]) -> dict[Any, Box]:
-    """What each of this process's devices holds of an array of that shape.
+    """Return the box of an array of that shape on each device of this process.
 
-    Raises ValueError for a shape that the sharding cannot cut.
+    Raises ValueError for a shape that the sharding cannot divide.
     """
-    found = {}
+    boxes = {}
     for device, index in sharding.addressable_devices_indices_map(shape).items():
         ranges = [part.indices(size)[:2] for part, size in zip(index, shape, strict=True)]
-        found[device] = Box(tuple([a for a, _ in ranges]), tuple([b for _, b in ranges]))
-    return found
+        boxes[device] = Box(tuple([a for a, _ in ranges]), tuple([b for _, b in ranges]))
+    return boxes
 
 
 def key_boxes(sharding: Any, data_shape: tuple[int, ...], prng_impl: str) -> dict[Any, Box]:
-    """As `local_boxes`, of the key data of a PRNG key array with that sharding."""
+    """Return the boxes of the key data of a PRNG key array with that sharding."""
     shape = key_shape(data_shape, prng_impl)
     rest = data_shape[len(shape) :]
     return {
@@ -59,12 +59,12 @@ def key_boxes(sharding: Any, data_shape: tuple[int, ...], prng_impl: str) -> dic
 
 
 def key_shape(data_shape: tuple[int, ...], prng_impl: str) -> tuple[int, ...]:
-    """The shape of a PRNG key array whose key data has that shape."""
+    """Return the shape of a PRNG key array whose key data has that shape."""
     return data_shape[: len(data_shape) - len(_key_data_shape(prng_impl))]
 
 
 def put_shards(shards: Shards, *, alias: bool) -> Any:
-    """The jax.Array. On CPU it uses the arrays' memory as `devices.put_all` does."""
+    """Return the jax.Array of shards. On CPU it uses their memory as `to_jax.put_all` does."""
     import jax
 
     shape, arrays, sharding, dtype, weak_type, impl = shards
@@ -72,8 +72,8 @@ def put_shards(shards: Shards, *, alias: bool) -> Any:
         return put_sharded(shape, dtype, arrays, sharding, weak_type=weak_type)
     parts = []
     for device, array in arrays.items():
-        place = jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
-        part = put_sharded(array.shape, dtype, {device: array}, place, weak_type=False)
+        single = jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
+        part = put_sharded(array.shape, dtype, {device: array}, single, weak_type=False)
         if not alias and _is_cpu(sharding):
             part = jax.numpy.array(part, copy=True)
         parts.append(part if impl is None else jax.random.wrap_key_data(part, impl=impl))

@@ -1,4 +1,4 @@
-"""Host arrays become jax.Arrays."""
+"""Conversion of host arrays to jax.Arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cordwood.devices.sharded_arrays import sharding_of
 
 
 class DevicePut(NamedTuple):
-    """One host array and what it is to become."""
+    """One host array, and the properties of the jax.Array to make of it."""
 
     array: np.ndarray[Any, Any]
     weak_type: bool = False
@@ -21,10 +21,10 @@ class DevicePut(NamedTuple):
 
 
 def put_all(puts: Sequence[DevicePut], *, alias: bool) -> list[Any]:
-    """jax.Arrays of host arrays.
+    """Return jax.Arrays of host arrays.
 
-    With `alias`, memory aligned to 64 bytes is used by the CPU backend as it is, even a
-    read-only mapping; XLA never writes into it. Without, XLA owns a copy.
+    With `alias`, the CPU backend uses memory aligned to 64 bytes as it is, even a read-only
+    mapping; XLA never writes into it. Without, XLA owns a copy.
     """
     import jax
 
@@ -51,7 +51,7 @@ def _owned(array: Any, *, weak_types: bool) -> Any:
 
 
 def any_off_cpu(shardings: Iterable[Any]) -> bool:
-    """Whether an array of one of these shardings (None: the default device) leaves the host."""
+    """Return True if a device of one of these shardings (None: the default one) is no CPU."""
     import jax
 
     distinct = {id(each): each for each in shardings}.values()

@@ -1,4 +1,4 @@
-"""Memory for many bytes, mapped for itself: what a load reads into, and what threads work in."""
+"""Allocation of large buffers as mappings of their own: for loads, and as scratch of threads."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import numpy as np
 
 from cordwood.io.reusable_memory import keep_for_next_load, take_kept_pages
 
-_MAPPED_BYTES = 4 << 20  # from here on; more mappings than a process may have are not needed then
+_MAPPED_BYTES = 4 << 20  # least size of a mapping: keeps below the system's limit on their number
 
 
 class Buffer(NamedTuple):
     """Memory that a load reads into."""
 
     array: np.ndarray  # 1-d, uint8
-    untouched: mmap.mmap | None  # its mapping, if nothing has been written to any page of it yet
+    untouched: mmap.mmap | None  # its mapping, if no page of it has been written to yet
 
 
 def allocate_buffers(sizes: Sequence[int], *, alignment: int) -> list[Buffer]:
-    """Return memory of these sizes (bytes), its address a multiple of `alignment`.
+    """Return buffers of these sizes (bytes), whose addresses are multiples of `alignment`.
 
-    Memory that an earlier load of this process has left is used again where a size is the same;
-    the rest of it goes back to the system before anything is allocated. Raises MemoryError.
+    Memory kept from an earlier load of this process is reused for buffers of the same size; the
+    rest of it is given back to the system before anything is allocated. Raises MemoryError.
     """
     kept = take_kept_pages(sizes)
     if tracemalloc.is_tracing():
@@ -48,7 +48,7 @@ def allocate_buffers(sizes: Sequence[int], *, alignment: int) -> list[Buffer]:
 
 
 def allocate_bytes(size_bytes: int, *, alignment: int) -> np.ndarray:
-    """Return a 1-d array of uint8 of no particular values, at a multiple of `alignment`.
+    """Return an uninitialized 1-d array of uint8, whose address is a multiple of `alignment`.
 
     Its memory goes back to the system as soon as it is dropped. Raises MemoryError.
     """
@@ -57,17 +57,18 @@ def allocate_bytes(size_bytes: int, *, alignment: int) -> np.ndarray:
 
 
 def _map_pages(size_bytes: int, *, alignment: int) -> mmap.mmap | None:
-    """Map private memory, in huge pages where the system has them; None if numpy should allocate.
+    """Map private memory, in huge pages where possible; return None if numpy should allocate.
 
-    Huge pages make filling it about four times faster. Allocators keep what threads free, up to
-    64 MiB in each thread's own arena: chunks of 30 MiB, decoded one after another by several
-    threads, took 300 MiB. Under tracemalloc, which is not told of mappings, numpy is asked.
+    Filling huge pages is about four times faster. A mapping is also freed at once. malloc keeps
+    memory that threads free, up to 64 MiB in the arena of each thread: chunks of 30 MiB, decoded
+    one after another by several threads, took 300 MiB. tracemalloc does not see mappings, so numpy
+    allocates while it is tracing.
     """
     if size_bytes < _MAPPED_BYTES or alignment > mmap.PAGESIZE or tracemalloc.is_tracing():
         return None
-    with suppress(OSError):  # no more mappings: numpy has other ways
+    with suppress(OSError):  # no more mappings possible: numpy can still allocate
         pages = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with suppress(OSError):  # a kernel without them
+        with suppress(OSError):  # a kernel without huge pages
             pages.madvise(mmap.MADV_HUGEPAGE)
         return pages
     return None

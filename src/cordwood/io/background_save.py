@@ -1,7 +1,7 @@
-"""Saves that go on in the background, one after another in the order of the calls.
+"""Saves in the background, one after another in the order of the calls.
 
-Each has a thread of its own, which waits for the one before. It is no daemon: the interpreter
-joins it before it exits, so a save that was begun is finished.
+Each has a thread of its own, which waits for the save before it. It is not a daemon thread: the
+interpreter joins it before it exits, so every save that was started ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SAVE_STARTED_ANYWAY = "The save that was called now was begun all the same"
 
 
 class PendingSave:
-    """A save that goes on in the background; `cordwood.save_async` returns it.
+    """A save in the background; `cordwood.save_async` returns it.
 
     Attributes:
         path: where it saves to.
@@ -36,9 +36,9 @@ class PendingSave:
     def __init__(self, path: str, target: str, total_bytes: int) -> None:
         self.path = path
         self.begun_seconds = time.monotonic()
-        # Its owner reports a failure; the next save of something else does not.
+        # A manager that owns it reports its failure; the next save of something else does not.
         self._has_owner = False
-        self._target = target  # the same for all names of one path
+        self._target = target  # the real path: the same for all names of one path
         self._total_bytes = total_bytes
         self._done_bytes = 0
         self._ended = threading.Event()
@@ -52,13 +52,15 @@ class PendingSave:
 
     @property
     def failed(self) -> bool:
-        """True if the save failed. Unlike `exception` and `wait`, reading it does not mark the
-        failure as reported."""
+        """True if the save failed.
+
+        Unlike `exception` and `wait`, reading it does not mark the failure as reported.
+        """
         return self.done and self._error is not None
 
     @property
     def _has_unreported_failure(self) -> bool:
-        """True if the save failed and nobody has asked why."""
+        """True if the save failed and the failure has not been reported."""
         with _lock:
             return self in _unreported
 
@@ -72,18 +74,18 @@ class PendingSave:
 
     @property
     def progress(self) -> Progress:
-        """The bytes of the tree that have been taken up for writing, and the bytes in all."""
+        """The bytes of the tree that have been taken up for writing, and the total."""
         return Progress(self._done_bytes, self._total_bytes)
 
     def wait(self, timeout_seconds: float | None = None) -> None:
-        """Return once the checkpoint is committed: a power cut cannot lose it then.
+        """Wait until the checkpoint is committed: then a power cut cannot lose it.
 
-        Ctrl-C ends the waiting and not the save: the interpreter does not exit before that has
-        ended, well or badly, and a warning of the log says so. Another Ctrl-C at the exit gives
-        the save up; what was there before then stays.
+        Ctrl-C ends the wait but not the save: the interpreter does not exit before the save has
+        ended, whether it succeeds or fails, and logs a warning that says so. Another Ctrl-C during
+        the exit gives the save up; the old checkpoint then stays.
 
         Raises:
-            TimeoutError: it is still going on after that time, and goes on.
+            TimeoutError: the save has not ended within that time; it continues.
             Exception: whatever `save` would have raised; nothing was committed.
         """
         try:
@@ -109,7 +111,7 @@ class PendingSave:
         self._ended.wait()
 
     def _end(self, error: BaseException | None = None) -> None:
-        """Mark the save as ended, whatever its thread has yet to do; only the first call counts."""
+        """Mark the save as ended, even if its thread continues; only the first call counts."""
         with _lock:
             if self._ended.is_set():
                 return
@@ -121,7 +123,7 @@ class PendingSave:
             self._ended.set()
 
     def _advance(self, count: int) -> None:
-        """Count bytes as done; for the thread that saves."""
+        """Count bytes as done; called by the thread that saves."""
         with self._lock:
             self._done_bytes += count
 
@@ -133,28 +135,29 @@ class PendingSave:
 _MAX_SHOWN = 5
 _lock = threading.Lock()  # of the two that follow
 _running: list[PendingSave] = []  # in the order of the calls
-_unreported: list[PendingSave] = []  # failed, and nobody knows
+_unreported: list[PendingSave] = []  # failed, and the failure has not been reported
 
 
 def save_in_background(
     path: str | os.PathLike[str], work: Callable[[PendingSave], None], *, total_bytes: int
 ) -> PendingSave:
-    """Call `work` in a thread, after all that was begun here before; an exception is kept.
+    """Call `work` in a thread, after all background saves started before; keep its exception.
 
-    Once the main thread has ended, as in an `atexit` handler, nobody would wait for a thread: then
-    `work` is called here, and what it raises is raised.
+    Once the main thread has ended, as in an `atexit` handler, the interpreter no longer waits for
+    threads: then `work` is called in this thread, and its exception is raised here.
 
     Args:
-        path: what the save is of.
-        work: saves; it may call `_advance` on its argument, and `_end` before it does more.
-        total_bytes: how much there is to save.
+        path: the path of the checkpoint.
+        work: saves. It may call `_advance` on its argument, and `_end` if work remains to be done
+            after the commit.
+        total_bytes: the size of the tree.
     """
     pending = PendingSave(os.fspath(path), os.path.realpath(path), total_bytes)
     caller_goes = threading.Event()
 
     def run(earlier: PendingSave | None, job: list[Callable[[PendingSave], None]]) -> None:
-        # Else the caller would wait for Python's lock while this one does its planning, 5 ms at a
-        # time. Where an interrupt has kept it from saying so, this goes on all the same.
+        # Otherwise the caller would wait for the GIL, 5 ms at a time, while this thread plans. If
+        # an interrupt has kept the caller from setting the event, the timeout ends this wait.
         caller_goes.wait(_HEAD_START_SECONDS)
         if earlier is not None:
             earlier._wait_quietly()
@@ -162,7 +165,7 @@ def save_in_background(
         error: BaseException | None = None
         try:
             job.pop()(pending)
-        except BaseException as e:  # noqa: BLE001  (kept for whoever asks)
+        except BaseException as e:  # noqa: BLE001  (kept until it is reported)
             error = e
         pending._end(error)
 
@@ -196,7 +199,7 @@ def save_in_background(
 
 
 def wait_for_saves(path: str | os.PathLike[str]) -> None:
-    """Wait for the saves to `path` that go on now; what became of them is not told here."""
+    """Wait for the background saves to `path` that have not ended; their failures stay pending."""
     target = os.path.realpath(path)
     with _lock:
         same = [pending for pending in _running if pending._target == target]
@@ -205,10 +208,10 @@ def wait_for_saves(path: str | os.PathLike[str]) -> None:
 
 
 def raise_unreported_failures(*, save_started: bool = False) -> None:
-    """Raise PendingSaveError if a save failed in the background and nobody has asked; once.
+    """Raise PendingSaveError if background saves failed and that was not reported; only once.
 
     Args:
-        save_started: the save that raises this was begun all the same.
+        save_started: True if the caller has already started its own save.
     """
     with _lock:
         failed = [pending for pending in _unreported if not pending._has_owner]
@@ -242,7 +245,7 @@ def _warn_at_exit() -> None:
 
 
 def _forget() -> None:
-    """In a forked child, which has none of the threads."""
+    """Reset the state in a forked child, which has none of the threads."""
     global _lock
     _lock = threading.Lock()
     _running.clear()

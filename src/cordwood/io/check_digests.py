@@ -1,4 +1,4 @@
-"""Check stored bytes against their digests."""
+"""Checks of stored bytes against their digests, block by block: during loads, and by verify."""
 
 from __future__ import annotations
 
@@ -23,49 +23,49 @@ _UNIT_BYTES = 4 << 20
 
 
 def check_file(file: ReadableFile, digests: Digests) -> list[tuple[int, int]]:
-    """Read a whole file; the byte ranges, block by block, that do not match.
+    """Read a whole file; return the byte ranges of the blocks that do not match.
 
-    Raises CorruptionError where the digests are not for a file of this size.
+    Raises CorruptionError if the digests are not for a file of this size.
     """
     return check_files([(file, digests)])[0]
 
 
 class UnreadableRange(tuple[int, int]):
-    """A byte range, start and stop, that the disk does not give back; `why` is its error."""
+    """A byte range (start, stop) that the disk cannot read; `why` is its error."""
 
     why: OSError
 
 
 def unreadable_range(start: int, stop: int, why: OSError) -> UnreadableRange:
-    """Return the range, or raise the error if it does not come from the disk."""
+    """Return the range, or raise the error if it is not an error of the disk."""
     if why.errno not in DISK_ERRORS:
         raise why
-    found = UnreadableRange((start, stop))
-    found.why = why
-    return found
+    unreadable = UnreadableRange((start, stop))
+    unreadable.why = why
+    return unreadable
 
 
 def check_files(files: Sequence[tuple[ReadableFile, Digests]]) -> list[list[tuple[int, int]]]:
-    """Read files; of each the byte ranges, block by block, that do not match.
+    """Read files; return for each the byte ranges of the blocks that do not match.
 
-    A block that the disk cannot read (EIO) is among them, as UnreadableRange.
-    Raises CorruptionError where the digests are not for a file of that size.
+    A block that the disk cannot read (EIO) is among them, as an UnreadableRange.
+    Raises CorruptionError if the digests are not for a file of that size.
     """
-    chosen, meter = current_sample(), current_meter()
+    sample, meter = current_sample(), current_meter()
     bad: list[list[tuple[int, int]]] = [[] for _ in files]
-    left = [0] * len(files)  # ranges of each that were not read yet
+    remaining = [0] * len(files)  # ranges of each file that are not read yet
     tasks: list[tuple[int, int, int]] = []
     for number, (file, digests) in enumerate(files):
         check_coverage(file.name, file.size_bytes, digests)
         ranges = _unit_ranges([(digests.start, file.size_bytes)], digests.block_bytes)
-        if chosen is not None:
-            if chosen.was_verified(file.name, file.size_bytes, digests):
+        if sample is not None:
+            if sample.was_verified(file.name, file.size_bytes, digests):
                 continue
-            ranges = chosen.choose(ranges)
-            chosen.checked_bytes += sum([stop - start for start, stop in ranges])
+            ranges = sample.choose(ranges)
+            sample.checked_bytes += sum([stop - start for start, stop in ranges])
             if not ranges:
-                chosen.record_verified(file.name, file.size_bytes, digests)
-        left[number] = len(ranges)
+                sample.record_verified(file.name, file.size_bytes, digests)
+        remaining[number] = len(ranges)
         tasks += [(number, start, stop) for start, stop in ranges]
     lock = threading.Lock()
 
@@ -79,9 +79,9 @@ def check_files(files: Sequence[tuple[ReadableFile, Digests]]) -> list[list[tupl
             if meter is not None:
                 meter.advance(stop - start, file.name)
             with lock:
-                left[number] -= 1
-                if chosen is not None and not left[number] and not bad[number]:
-                    chosen.record_verified(file.name, file.size_bytes, digests)
+                remaining[number] -= 1
+                if sample is not None and not remaining[number] and not bad[number]:
+                    sample.record_verified(file.name, file.size_bytes, digests)
 
         return work
 
@@ -93,7 +93,7 @@ def check_files(files: Sequence[tuple[ReadableFile, Digests]]) -> list[list[tupl
 def _read_and_check(
     file: ReadableFile, digests: Digests, start: int, part: memoryview
 ) -> list[tuple[int, int]]:
-    """Read whole blocks into `part`; return those that do not match or cannot be read."""
+    """Read whole blocks into `part`; return the ranges that do not match or cannot be read."""
     try:
         file.read_into(start, [part])
     except OSError as e:
@@ -114,7 +114,7 @@ def _unit_ranges(ranges: Sequence[tuple[int, int]], block: int) -> list[tuple[in
 
 
 def check_blocks(name: str, start: int, parts: Sequence[memoryview], digests: Digests) -> None:
-    """Require that `parts`, whole blocks from file offset `start` on, match their digests."""
+    """Raise CorruptionError unless `parts`, whole blocks from `start` on, match their digests."""
     bad = bad_blocks(start, parts, digests)
     if bad:
         a, b = bad[0]
@@ -125,7 +125,7 @@ def check_blocks(name: str, start: int, parts: Sequence[memoryview], digests: Di
 
 
 def bad_blocks(start: int, parts: Sequence[memoryview], digests: Digests) -> list[tuple[int, int]]:
-    """The byte ranges of the blocks among `parts` whose digests differ."""
+    """Return the byte ranges of the blocks in `parts` whose digests differ."""
     if len(parts) == 1:
         return _bad_blocks_of_one(start, parts[0], digests)
     block = digests.block_bytes
@@ -137,8 +137,8 @@ def bad_blocks(start: int, parts: Sequence[memoryview], digests: Digests) -> lis
     def close_block() -> None:
         nonlocal number, at
         size = block - room
-        found = digest_of(pending[0]) if len(pending) == 1 else digest_of_parts(pending)
-        if found != digests.values[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES]:
+        digest = digest_of(pending[0]) if len(pending) == 1 else digest_of_parts(pending)
+        if digest != digests.values[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES]:
             bad.append((at, at + size))
         number, at = number + 1, at + size
 
@@ -160,11 +160,11 @@ def bad_blocks(start: int, parts: Sequence[memoryview], digests: Digests) -> lis
 
 def _bad_blocks_of_one(start: int, part: memoryview, digests: Digests) -> list[tuple[int, int]]:
     block, values = digests.block_bytes, digests.values
-    place = (start - digests.start) // block * DIGEST_BYTES
+    offset = (start - digests.start) // block * DIGEST_BYTES
     bad: list[tuple[int, int]] = []
     for at in range(0, len(part), block):
         piece = part[at : at + block]
-        if digest_of(piece) != values[place : place + DIGEST_BYTES]:
+        if digest_of(piece) != values[offset : offset + DIGEST_BYTES]:
             bad.append((start + at, start + at + len(piece)))
-        place += DIGEST_BYTES
+        offset += DIGEST_BYTES
     return bad

@@ -1,4 +1,4 @@
-"""Whether what lies in a file is still what a tree holds: at a few places, and to the last byte."""
+"""Comparison of a stored file with the leaves of a tree: a few samples first, then every byte."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 _PEEK_BYTES = 4 << 10
 _UNIT_BYTES = 4 << 20
-_DAMAGED_PART = 1 / 4  # where more differs, it is hardly damage: a bad sector is 1/8 of a look
-_NOBODYS = LiteralBytes(b"")
+_DAMAGED_PART = 1 / 4  # more is hardly damage: a bad sector is 1/8 of the bytes of a sample
+_UNUSED = LiteralBytes(b"")
 
 
 class Difference(NamedTuple):
-    """Where a file is not what a value is."""
+    """A sample in which a file and a value differ."""
 
-    offset: int  # in the file, of what was looked at there
-    part: float  # of the bytes that were looked at, how many differ: 0 to 1
+    offset: int  # of the sample in the file
+    part: float  # the fraction of its bytes that differ: 0 to 1
 
 
 def find_difference(file: ReadableFile, cell: StoredCell, value: Array) -> Difference | None:
-    """Where a cell does not begin, go on in the middle, or end as its value does.
+    """Compare a cell with its value at its start, middle and end; return the first difference.
 
     Raises as reading from the file does.
     """
@@ -43,31 +43,31 @@ def find_difference(file: ReadableFile, cell: StoredCell, value: Array) -> Diffe
     last = cell.length - size
     for start in sorted({0, last // 2, last}):
         copy_bytes(value, start, expected)
-        found = file.read(cell.offset + start, size)
-        if found != expected:
-            differing = np.frombuffer(found, np.uint8) != np.frombuffer(expected, np.uint8)
+        stored = file.read(cell.offset + start, size)
+        if stored != expected:
+            differing = np.frombuffer(stored, np.uint8) != np.frombuffer(expected, np.uint8)
             return Difference(cell.offset + start, float(differing.mean()))
     return None
 
 
 def check_smallest_difference(
-    file: ReadableFile, digests: Callable[[], Digests], found: Iterable[Difference]
+    file: ReadableFile, digests: Callable[[], Digests], differences: Iterable[Difference]
 ) -> None:
-    """Check the block where the least differs, which damage may have done.
+    """Check the digest of the block with the smallest difference, which damage may have caused.
 
-    Reads nothing where all that was looked at is another, as after a step of training.
+    Reads nothing if every sample differs much, as after a step of training.
 
     Raises CorruptionError for a block that does not match its digest.
     """
-    least = min(found, key=lambda each: each.part, default=None)
+    least = min(differences, key=lambda each: each.part, default=None)
     if least is None or least.part > _DAMAGED_PART:
         return
-    known = digests()
-    block = known.block_bytes
-    start = least.offset - (least.offset - known.start) % block
+    file_digests = digests()
+    block = file_digests.block_bytes
+    start = least.offset - (least.offset - file_digests.start) % block
     count = -(-(least.offset + _PEEK_BYTES - start) // block)
     stop = min(start + count * block, file.size_bytes)
-    check_blocks(file.name, start, [memoryview(file.read(start, stop - start))], known)
+    check_blocks(file.name, start, [memoryview(file.read(start, stop - start))], file_digests)
 
 
 def changed_cells(
@@ -79,26 +79,26 @@ def changed_cells(
     *,
     check: StopCheck,
 ) -> set[int]:
-    """Read and check a whole file; which of the cells at the positions `same` have changed.
+    """Read and check a whole file; return which cells at the positions `same` have changed.
 
-    Once so many have that the file is not worth a link, the rest is not looked at.
+    Stops early once so many cells have changed that the file is not worth a link.
 
     Args:
-        file: open.
-        digests: of all its data.
-        cells: all its data.
-        same: the positions of those that may be unchanged.
-        value_of: gives the value of one; asked once for each, by one thread at a time.
-        check: called now and then; what it raises ends it.
+        file: the open file.
+        digests: the digests of all its data.
+        cells: the cells of all its data.
+        same: the positions of the cells that may be unchanged.
+        value_of: returns the value of a cell; called once for each, by one thread at a time.
+        check: called now and then; an exception that it raises ends the comparison.
 
     Raises:
-        CorruptionError: a block does not match its digest, in a cell or beside it.
+        CorruptionError: a block does not match its digest, in a cell or outside of the cells.
         Others: as reading from the file does.
     """
     ends = [cell.offset for cell in cells]
     ends.append(file.size_bytes)
     segments: list[Segment] = [
-        LeafBytes(i, 0, cell.length) if i in same else _NOBODYS for i, cell in enumerate(cells)
+        LeafBytes(i, 0, cell.length) if i in same else _UNUSED for i, cell in enumerate(cells)
     ]
     store = FileContents(segments, ends, value_of)
     changed: set[int] = set()
@@ -107,7 +107,7 @@ def changed_cells(
     step = max(block, _UNIT_BYTES // block * block)
 
     def make_worker() -> Callable[[int], None]:
-        found_bytes, expected_bytes = ScratchBuffer(), ScratchBuffer()
+        stored_buffer, expected_buffer = ScratchBuffer(), ScratchBuffer()
 
         def work(task: int) -> None:
             nonlocal given_up
@@ -116,17 +116,18 @@ def changed_cells(
             check()
             start = digests.start + task * step
             stop = min(start + step, file.size_bytes)
-            found, expected = found_bytes.view(stop - start), expected_bytes.view(stop - start)
-            file.read_into(start, [found])
-            check_blocks(file.name, start, [found], digests)
+            stored = stored_buffer.view(stop - start)
+            expected = expected_buffer.view(stop - start)
+            file.read_into(start, [stored])
+            check_blocks(file.name, start, [stored], digests)
             for first, last in _runs(segments, ends, start, stop):
                 a, b = max(start, ends[first]), min(stop, ends[last])
                 store.fill(expected[a - start : b - start], first, a - ends[first])
-                if _equal(found[a - start : b - start], expected[a - start : b - start]):
+                if _equal(stored[a - start : b - start], expected[a - start : b - start]):
                     continue
                 for i in range(first, last):
                     here = slice(max(a, ends[i]) - start, min(b, ends[i + 1]) - start)
-                    if not _equal(found[here], expected[here]):
+                    if not _equal(stored[here], expected[here]):
                         changed.add(i)
                 given_up = not should_link(cells, same - changed)
 
@@ -142,11 +143,13 @@ def changed_cells(
 def _runs(
     segments: Sequence[Segment], ends: Sequence[int], start: int, stop: int
 ) -> list[tuple[int, int]]:
-    """The cells that meet a range of the file, in runs without what is nobody's: first and last
-    position, the latter exclusive."""
+    """Return the runs of neighbouring cells that overlap a range of the file.
+
+    A run is its first position and its last one, exclusive; unused segments separate runs.
+    """
     runs: list[tuple[int, int]] = []
     for i in range(bisect_right(ends, start) - 1, bisect_left(ends, stop)):
-        if segments[i] is _NOBODYS or ends[i + 1] <= start:
+        if segments[i] is _UNUSED or ends[i + 1] <= start:
             continue
         if runs and runs[-1][1] == i:
             runs[-1] = (runs[-1][0], i + 1)

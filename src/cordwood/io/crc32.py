@@ -1,4 +1,4 @@
-"""CRC-32 checksums of parts of files: of what a load has read, or of the files themselves."""
+"""Checks of CRC-32 checksums of parts of files: of the bytes a load has read, or of the files."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def check_loaded(
     sources: Sequence[Source],
     files: Sequence[ReadableFile],
 ) -> None:
-    """Check what has been read of ranges with a checksum, those that were read whole.
+    """Check the ranges with a checksum that a load has read completely.
 
-    What was decoded on its way to a buffer (arrays in Fortran order) is read once more. Ranges
-    that are compressed are checked where they are decoded.
+    Ranges that were transposed while they were read (arrays in Fortran order) are read once more.
+    Compressed ranges are checked where they are decoded.
 
-    Raises CorruptionError naming the file and the range.
+    Raises CorruptionError that names the file and the range.
     """
     for number, source in enumerate(sources):
         if not source.checksums:
@@ -53,7 +53,7 @@ def check_loaded(
 
 
 def _covers(decoded: Sequence[EncodedChunk], checksum: Checksum) -> bool:
-    """Whether all of a range behind its head is in chunks, of which none overlap."""
+    """Return True if chunks without overlaps cover a range after its head."""
     start, stop = checksum.start + checksum.head_bytes, checksum.stop
     within = [c.length for c in decoded if start <= c.offset and c.offset + c.length <= stop]
     return start < stop and sum(within) == stop - start
@@ -69,7 +69,7 @@ def _damaged(name: str, start: int, stop: int) -> CorruptionError:
 def _parts(
     checksum: Checksum, moves: Sequence[Move], starts: Sequence[int], buffers: Sequence[np.ndarray]
 ) -> list[np.ndarray] | None:
-    """A range behind its head, as it lies in the buffers; None if not all of it was read."""
+    """Return the buffer parts that hold a range after its head; None if not all was read."""
     if checksum.inflated_bytes is not None:
         return None
     at = checksum.start + checksum.head_bytes
@@ -89,10 +89,10 @@ def _parts(
 def _check(todo: Sequence[tuple[Checksum, Sequence[np.ndarray]]], name: str) -> None:
     def work(task: int) -> None:
         checksum, parts = todo[task]
-        found = checksum.head_crc32
+        crc = checksum.head_crc32
         for part in parts:
-            found = zlib.crc32(part.data, found)
-        if found != checksum.crc32:
+            crc = zlib.crc32(part.data, crc)
+        if crc != checksum.crc32:
             raise _damaged(name, checksum.start, checksum.stop)
 
     size = sum(part.size for _, parts in todo for part in parts)
@@ -120,11 +120,11 @@ def bad_checksums(file: ReadableFile, checksums: Sequence[Checksum]) -> list[tup
 
 
 def _matches(file: ReadableFile, checksum: Checksum) -> bool:
-    found = 0
+    crc = 0
     if checksum.inflated_bytes is None:
         for data in _units(file, checksum):
-            found = zlib.crc32(data, found)
-        return found == checksum.crc32
+            crc = zlib.crc32(data, crc)
+        return crc == checksum.crc32
     decoder = zlib.decompressobj(-zlib.MAX_WBITS)
     size = 0
     try:
@@ -132,14 +132,14 @@ def _matches(file: ReadableFile, checksum: Checksum) -> bool:
             while data and not decoder.eof:
                 part = decoder.decompress(data, _UNIT_BYTES)
                 data = decoder.unconsumed_tail
-                found, size = zlib.crc32(part, found), size + len(part)
+                crc, size = zlib.crc32(part, crc), size + len(part)
                 if size > checksum.inflated_bytes:
                     return False
         part = decoder.flush()
     except zlib.error:
         return False
-    found, size = zlib.crc32(part, found), size + len(part)
-    return decoder.eof and size == checksum.inflated_bytes and found == checksum.crc32
+    crc, size = zlib.crc32(part, crc), size + len(part)
+    return decoder.eof and size == checksum.inflated_bytes and crc == checksum.crc32
 
 
 def _units(file: ReadableFile, checksum: Checksum) -> Iterator[bytes]:

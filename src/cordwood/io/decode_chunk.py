@@ -1,4 +1,4 @@
-"""Decode one chunk of an array: decompress it, and put its elements in order."""
+"""Decoding of one chunk of an array: decompression, byte order, order of elements."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _BLOSC_HEADER_BYTES = 16
 def decode_chunk(
     chunk: EncodedChunk, data: memoryview, scratch: Callable[[int], memoryview], *, name: str
 ) -> memoryview:
-    """The elements of a chunk, little-endian in C order, from its bytes as they are stored.
+    """Return the elements of a chunk, little-endian and in C order.
 
-    Nothing is decompressed beyond the size that the chunk's shape gives. Other threads run
-    meanwhile.
+    Nothing is decompressed beyond the size that the chunk's shape gives. Other threads can run
+    meanwhile (the GIL is released).
 
     Args:
-        chunk: what it is.
-        data: the bytes, checked against their digests where there are any.
-        scratch: gives memory of some size, which the elements may lie in.
-        name: the file's, for errors.
+        chunk: the description of the chunk.
+        data: its stored bytes, already checked against their digests if there are any.
+        scratch: returns memory of a given size, which the result may use.
+        name: the name of the file, for errors.
 
     Raises:
-        CorruptionError: it cannot be decoded, or to another size than its shape gives.
+        CorruptionError: the chunk cannot be decoded, or its size is not that of its shape.
         UnsupportedFormatError: its compressor is unknown.
     """
     spread, codec = chunk.scatter, chunk.codec
@@ -42,22 +42,22 @@ def decode_chunk(
     size += codec.skip_bytes
     where = f"{name}: the chunk at byte {chunk.offset}"
     try:
-        found = _decompress(codec.compressor, data, size, where, scratch)
+        decoded = _decompress(codec.compressor, data, size, where, scratch)
     except (zlib.error, OSError, ValueError, EOFError) as e:
         if isinstance(e, CorruptionError | UnsupportedFormatError):
             raise
         raise CorruptionError(f"{where} is damaged: {e}") from e
-    if len(found) != size:
-        raise _wrong_size(where, size, f"{len(found)}")
-    if codec.crc32 is not None and zlib.crc32(found) != codec.crc32:
+    if len(decoded) != size:
+        raise _wrong_size(where, size, f"{len(decoded)}")
+    if codec.crc32 is not None and zlib.crc32(decoded) != codec.crc32:
         raise CorruptionError(
             f"{where} does not match its CRC-32: it is damaged; load another copy"
         )
     if codec.skip_bytes:
-        found = memoryview(found)[codec.skip_bytes :]
+        decoded = memoryview(decoded)[codec.skip_bytes :]
     if codec.order == "C" and not codec.swapped:
-        return memoryview(found).cast("B")
-    elements: Any = np.frombuffer(found, dtypes.to_numpy(chunk.dtype))
+        return memoryview(decoded).cast("B")
+    elements: Any = np.frombuffer(decoded, dtypes.to_numpy(chunk.dtype))
     if codec.swapped:
         elements = elements.byteswap()
     if codec.order == "F":
@@ -66,9 +66,9 @@ def decode_chunk(
     return view
 
 
-def _wrong_size(where: str, expected: int, found: str) -> CorruptionError:
+def _wrong_size(where: str, expected: int, size: str) -> CorruptionError:
     return CorruptionError(
-        f"{where}: expected {expected} bytes once decoded, found {found}: it is damaged, or "
+        f"{where}: expected {expected} bytes once decoded, found {size}: it is damaged, or "
         "belongs to another array"
     )
 
@@ -80,7 +80,7 @@ def _decompress(
     where: str,
     scratch: Callable[[int], memoryview],
 ) -> Any:
-    """What is compressed in `data`; at most a byte more than `size`, however much there is."""
+    """Return the decompressed bytes of `data`, but at most one byte more than `size`."""
     if compressor is None:
         return data
     if compressor == "zstd":
@@ -104,27 +104,30 @@ def _zstd(
     import zstandard
 
     try:
-        told = zstandard.get_frame_parameters(data).content_size
-        if told not in (size, zstandard.CONTENTSIZE_UNKNOWN):
-            raise _wrong_size(where, size, str(told))
+        content_size = zstandard.get_frame_parameters(data).content_size
+        if content_size not in (size, zstandard.CONTENTSIZE_UNKNOWN):
+            raise _wrong_size(where, size, str(content_size))
         end = _zstd_frame_end(data)
         if end != len(data):
             ends = "is followed by more" if 0 <= end < len(data) else "stops too early"
             raise CorruptionError(f"{where} is damaged: its frame {ends}")
-        found = scratch(size)
+        target = scratch(size)
         at = 0
         with zstandard.ZstdDecompressor().stream_reader(data) as reader:
-            while at < size and (count := reader.readinto(found[at:])):
+            while at < size and (count := reader.readinto(target[at:])):
                 at += count
-            if reader.read(1):  # which also checks the checksum
+            if reader.read(1):  # this also verifies the checksum of the frame
                 raise _wrong_size(where, size, "more")
     except zstandard.ZstdError as e:
         raise CorruptionError(f"{where} is damaged: {e}") from e
-    return found[:at]
+    return target[:at]
 
 
 def _zstd_frame_end(data: memoryview) -> int:
-    """Where the first frame of zstd ends, by the heads of its blocks; -1: after the data."""
+    """Return the end of the first zstd frame, from the headers of its blocks.
+
+    Returns -1 if the frame ends beyond the data.
+    """
     import zstandard
 
     at = zstandard.frame_header_size(data)
@@ -136,25 +139,25 @@ def _zstd_frame_end(data: memoryview) -> int:
 
 
 def _stream(decoder: Any, data: memoryview, size: int, where: str) -> bytes:
-    found: bytes = decoder.decompress(data, size + 1)
-    if len(found) == size and not decoder.eof:
-        found += decoder.decompress(getattr(decoder, "unconsumed_tail", b""), 1)
-    if len(found) > size:
+    decoded: bytes = decoder.decompress(data, size + 1)
+    if len(decoded) == size and not decoder.eof:
+        decoded += decoder.decompress(getattr(decoder, "unconsumed_tail", b""), 1)
+    if len(decoded) > size:
         raise _wrong_size(where, size, "more")
     if not decoder.eof or decoder.unused_data:
         raise CorruptionError(
             f"{where} is damaged: its stream {'goes on' if decoder.eof else 'stops'} too early"
         )
-    return found
+    return decoded
 
 
 def _blosc(data: memoryview, size: int, where: str) -> Any:
     import tensorstore as ts
 
-    told = int.from_bytes(data[4:8], "little")
-    if len(data) < _BLOSC_HEADER_BYTES or told != size:
-        raise _wrong_size(where, size, str(told))
-    context = ts.Context()  # of its own, and with it a memory of its own
+    content_size = int.from_bytes(data[4:8], "little")
+    if len(data) < _BLOSC_HEADER_BYTES or content_size != size:
+        raise _wrong_size(where, size, str(content_size))
+    context = ts.Context()  # its memory:// store is shared with nobody
     store = ts.KvStore.open({"driver": "memory"}, context=context).result()
     store.write("0", bytes(data)).result()
     metadata = {

@@ -1,6 +1,6 @@
-"""Where the bulk of a file is written: past the page cache, as far as the file system takes that.
+"""Direct I/O: files written past the page cache (O_DIRECT), where the file system supports it.
 
-A durable file then costs one trip to the disk, and no memory of the page cache.
+A durable file is then written to the disk once, and takes no memory of the page cache.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _NO_FALLOCATE = (errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
 class DirectFile:
-    """A file that is open for writing, and perhaps once more with O_DIRECT.
+    """A file that is open for writing, and optionally a second time with O_DIRECT.
 
     Args:
-        path: of the file.
-        fd: open for writing through the page cache.
+        path: the path of the file.
+        fd: its descriptor for writing through the page cache.
     """
 
     def __init__(self, path: str, fd: int) -> None:
         self._path = path
         self._fd = fd
-        self.opened: list[int] = []  # past the page cache; the caller closes it
+        self.opened: list[int] = []  # the descriptor with O_DIRECT, if any; the caller closes it
 
     def open_direct(self) -> None:
-        """Go past the page cache from now on, where that is possible."""
+        """Write past the page cache from now on, if the file system supports it."""
         try:
             open_into(self.opened, self._path, _DIRECT_FLAGS)
         except OSError as e:
@@ -40,7 +40,7 @@ class DirectFile:
                 raise
 
     def reserve(self, size_bytes: int) -> None:
-        """Claim the space at once: a full disk is found before anything is written."""
+        """Reserve the space, so that a full disk is noticed before anything is written."""
         try:
             syscalls.current().fallocate(self._fd, size_bytes)
         except OSError as e:
@@ -49,13 +49,13 @@ class DirectFile:
 
     def start_writeback(self, offset: int, length: int) -> None:
         """Tell the kernel to begin writing back what went through the page cache."""
-        with suppress(OSError):  # the flush will tell
+        with suppress(OSError):  # fsync will report the error
             syscalls.current().start_writeback(self._fd, offset, length)
 
     def write(self, unit: memoryview, offset: int) -> None:
-        """Write all of `unit`; directly, its memory and the offset are at whole pages.
+        """Write all of `unit`. For direct I/O its memory and the offset must be page-aligned.
 
-        What is left of its last page goes through the page cache.
+        A partial last page goes through the page cache.
         """
         whole = len(unit) // PAGE_BYTES * PAGE_BYTES if self.opened else 0
         done = 0
@@ -65,7 +65,7 @@ class DirectFile:
                 if count <= 0:
                     raise OSError(errno.EIO, "the file takes no more bytes")
                 done += count
-                if count % PAGE_BYTES:  # cut short off a page's edge: the page cache takes it on
+                if count % PAGE_BYTES:  # a short write within a page: the page cache takes the rest
                     break
         except OSError as e:
             if e.errno not in _NO_DIRECT:

@@ -1,4 +1,4 @@
-"""Compress a chunk of an array."""
+"""Compression of a chunk of an array."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _CARRIERS = {1: "|u1", 2: "<u2", 4: "<u4", 8: "<u8", 16: "<c16"}
 
 
 def chunk_encoder(compression: str) -> Encoder:
-    """What compresses the elements of C-contiguous arrays; other threads run meanwhile.
+    """Return a function that compresses the elements of C-contiguous arrays.
 
-    "zstd" writes a content checksum, which every reader of zstd checks. "blosc" is lz4 after a
-    shuffle of bits.
+    It releases the GIL. "zstd" writes a content checksum, which every zstd reader verifies.
+    "blosc" is lz4 after a bit shuffle.
     """
     return {"zstd": _zstd, "blosc": _blosc}[compression]
 
@@ -32,7 +32,7 @@ def _zstd(array: np.ndarray[Any, Any]) -> bytes:
 
 
 def _blosc(array: np.ndarray[Any, Any]) -> bytes:
-    """TensorStore writes a zarr array of one chunk into memory of its own."""
+    """Have TensorStore write a zarr array of one chunk to a memory store."""
     import tensorstore
 
     code = _CARRIERS.get(array.itemsize, "|u1")

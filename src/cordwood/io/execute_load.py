@@ -1,8 +1,8 @@
-"""Execute load plans: allocate the buffers, read into them from several threads, hash.
+"""Execution of load plans: allocates the buffers, reads into them from several threads, verifies.
 
 The unit of reading is a range of the file, not a leaf: a digest block rarely begins or ends
-where a leaf does, and neighbours in a file lie in different buffers. The thread that reads a
-unit scatters it over the buffers it belongs to and hashes its blocks while they are in cache.
+where a leaf does, and neighbours in a file belong to different buffers. The thread that reads a
+unit scatters it over its buffers, and hashes its blocks while they are in the CPU cache.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BYTES_PER_THREAD = 4 << 20
 
 
 class _Layer(NamedTuple):
-    """Moves out of one source that do not overlap there, merged where they adjoin."""
+    """Moves from one source whose ranges do not overlap; adjacent ones are merged."""
 
     source: int
     starts: list[int]  # file offsets, ascending
@@ -46,12 +46,12 @@ class _Layer(NamedTuple):
 
 
 class _Unit(NamedTuple):
-    """Bytes [start, stop) of a source, read by one thread."""
+    """A byte range [start, stop) of a source that one thread reads."""
 
     layer: _Layer
     start: int
     stop: int
-    first: int  # the moves that it meets
+    first: int  # the moves that overlap it: positions first to last - 1 in the layer
     last: int
     digests: Digests | None  # the unit is made of whole blocks of these
 
@@ -98,8 +98,8 @@ def execute_load(
                     meter.advance(unit.stop - unit.start)
             else:
                 chunk = plan.chunks[task - len(units)]
-                file, known = files[chunk.source], checked[chunk.source]
-                read_chunk(chunk, file, known, views, scratch.view, decoded.view)
+                file, file_digests = files[chunk.source], checked[chunk.source]
+                read_chunk(chunk, file, file_digests, views, scratch.view, decoded.view)
                 if meter is not None:
                     meter.advance(chunk.length)
 
@@ -109,20 +109,20 @@ def execute_load(
     latency_bound = latency_bound or any(files[chunk.source].latency_bound for chunk in plan.chunks)
     threads = min(reading_threads(latency_bound=latency_bound), 1 + total // _BYTES_PER_THREAD)
     if not latency_bound and sum(len(layer.starts) for layer in layers) * _SMALL_MOVE_BYTES > total:
-        threads = 1  # the interpreter's work, which threads only get in the way of
+        threads = 1  # mostly interpreter time, which more threads would only slow down
     run_tasks(len(units) + len(plan.chunks), threads=threads, make_worker=make_worker)
     return [buffer.array for buffer in buffers]
 
 
 class _FreshPages:
-    """The buffers of a load that no byte has been written to, and the choice of their pages."""
+    """The untouched buffers of a load, and the choice between small and huge pages for them."""
 
     def __init__(self, buffers: Sequence[Buffer]) -> None:
         self._untouched = [buffer.untouched for buffer in buffers]
         self._choice = PageSize()
 
     def read(self, file: ReadableFile, unit: _Unit, parts: list[memoryview]) -> None:
-        """Read a unit straight into buffers, into pages of the size that is faster now."""
+        """Read a unit straight into buffers, with pages of the size that is faster now."""
         small = self._choice.is_small
         if small:
             self._advise_small(unit)
@@ -148,13 +148,14 @@ def read_moves(
     digests: Sequence[Digests | None],
     scratch: ScratchBuffer,
 ) -> None:
-    """Fill memory by moves to buffer 0, in this thread alone; verified. Raises as `execute_load`.
+    """Execute moves to one buffer in this thread, and verify them. Raises as `execute_load` does.
 
     Args:
-        moves: sorted by source and offset.
-        target: what buffer 0 is.
-        files, digests: of the sources, as `execute_load` has them.
-        scratch: for what has to be read around the moves, whole blocks.
+        moves: moves to buffer 0, sorted by source and offset.
+        target: the memory of buffer 0.
+        files: the sources, open.
+        digests: of each file, or None where it has none.
+        scratch: memory for the bytes of whole blocks that the moves do not need.
     """
     if sum(move.length for move in moves) != len(target):
         raise ValueError(f"{len(moves)} moves do not fill {len(target)} bytes")
@@ -172,16 +173,16 @@ def _all_units(
 ) -> list[_Unit]:
     units: list[_Unit] = []
     for layer in layers:
-        known = digests[layer.source] if verify else None
+        layer_digests = digests[layer.source] if verify else None
         file = files[layer.source]
-        if known is not None:
-            check_coverage(file.name, file.size_bytes, known)
-        units += _units(layer, file.size_bytes, known)
+        if layer_digests is not None:
+            check_coverage(file.name, file.size_bytes, layer_digests)
+        units += _units(layer, file.size_bytes, layer_digests)
     return units
 
 
 def _layers(plan: LoadPlan, files: Sequence[ReadableFile]) -> list[_Layer]:
-    """Check every move, merge neighbours, and part moves that overlap in their file."""
+    """Check every move, merge adjacent ones, and put moves that overlap into separate layers."""
     sizes = plan.buffers
     layers: list[_Layer] = []
     todo: Sequence[Move] = plan.moves
@@ -190,7 +191,7 @@ def _layers(plan: LoadPlan, files: Sequence[ReadableFile]) -> list[_Layer]:
         layer = _Layer(-1, [], [], [], [])
         end = file_size = 0
         starts, stops, buffers, positions = layer[1:]
-        last_buffer = last_position = -1  # where a move that adjoins the last one would go
+        last_buffer = last_position = -1  # the target of a move that would extend the last one
         for move in todo:
             source, offset, length, buffer, position = move
             if length == 0:
@@ -229,15 +230,15 @@ def _layers(plan: LoadPlan, files: Sequence[ReadableFile]) -> list[_Layer]:
 
 
 def _units(layer: _Layer, size_bytes: int, digests: Digests | None) -> list[_Unit]:
-    """Cut what a layer needs into units of about 4 MiB, of whole blocks where there are digests."""
+    """Divide the ranges of a layer into units of about 4 MiB, of whole blocks if it has digests."""
     units: list[_Unit] = []
     starts, stops = layer.starts, layer.stops
 
-    def cut(start: int, stop: int, step: int, known: Digests | None) -> None:
+    def cut(start: int, stop: int, step: int, unit_digests: Digests | None) -> None:
         for at in range(start, stop, step):
             to = min(at + step, stop)
             first, last = bisect_right(stops, at), bisect_left(starts, to)
-            units.append(_Unit(layer, at, to, first, last, known))
+            units.append(_Unit(layer, at, to, first, last, unit_digests))
 
     run_start = run_stop = -1
     floor = digests.start if digests is not None else size_bytes
@@ -247,7 +248,7 @@ def _units(layer: _Layer, size_bytes: int, digests: Digests | None) -> list[_Uni
     def finish() -> None:
         if run_start < 0:
             return
-        if digests is None or run_start < floor:  # bytes that no block covers
+        if digests is None or run_start < floor:  # bytes that no digest block covers
             cut(run_start, min(run_stop, floor), _UNIT_BYTES, None)
         if digests is not None and run_stop > floor:
             cut(max(run_start, floor), run_stop, step, digests)
@@ -298,7 +299,7 @@ def _read_unit(
 def _copy_out(
     whole: memoryview, unit: _Unit, buffers: list[memoryview], spreads: Sequence[Scatter]
 ) -> None:
-    """Copy the bytes of a unit to where they belong. Plain and flat: it may run 20,000 times."""
+    """Copy the bytes of a unit to their buffers. The loop may run 20,000 times: keep it simple."""
     layer, start, stop, first, last, _ = unit
     moves = zip(
         layer.starts[first:last],
@@ -318,7 +319,7 @@ def _copy_out(
 
 
 def _scattered(unit: _Unit, buffers: list[memoryview], scratch: ScratchBuffer) -> list[memoryview]:
-    """Where the unit's bytes go, in the order of the file; gaps go to scratch."""
+    """Return views for all bytes of a unit, in file order: of the buffers, and scratch for gaps."""
     layer, start, stop, first, last, _ = unit
     parts: list[memoryview] = []
     spare = scratch.view(0)

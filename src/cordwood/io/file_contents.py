@@ -1,4 +1,4 @@
-"""Fill buffers with ranges of a file that does not exist yet, from literals and leaves."""
+"""The contents of a file that is not written yet: fills buffers from its literals and leaves."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LITTLE_ENDIAN = ("|", "<", "=") if sys.byteorder == "little" else ("|", "<")
 
 
 class FileContents:
-    """The segments of a file and the leaves they take their bytes from.
+    """The segments of a file, and the leaves that provide their bytes.
 
-    Each leaf is fetched once, by one thread at a time, and dropped after its last byte.
-    `ends` holds where each segment begins, in bytes, and where the last one ends.
+    Each leaf is fetched once, by one thread at a time, and released after its last byte.
+    `ends` holds the offset of each segment in bytes, and the end of the last one.
     """
 
     def __init__(
@@ -32,13 +32,13 @@ class FileContents:
         self._ends = ends
         self._fetch = fetch
         self._lock = threading.Lock()
-        self._left: dict[int, int] = {}  # bytes still to be written of leaves that are held
+        self._remaining: dict[int, int] = {}  # bytes still to be written of each leaf in `_held`
         self._held: dict[int, np.ndarray] = {}
         leaves = [segment.leaf for segment in segments if isinstance(segment, LeafBytes)]
         self._totals = _totals(segments) if len(set(leaves)) < len(leaves) else {}
 
     def fill(self, buffer: memoryview, segment: int, skip: int) -> None:
-        """Fill `buffer` with the file from byte `skip` of a segment on."""
+        """Fill `buffer` with the bytes of the file from byte `skip` of a segment on."""
         at, size = 0, len(buffer)
         segments, ends, totals = self._segments, self._ends, self._totals
         while at < size:
@@ -69,11 +69,11 @@ class FileContents:
             skip = 0
 
     def _small_leaves(self, segment: int, room: int) -> list[np.ndarray | bytearray]:
-        """The bytes of the small leaves that follow one another from a segment on.
+        """Return the bytes of the consecutive small leaves from a segment on.
 
-        Joined and then copied: still quicker for so few than a view of the target for each.
+        They are joined and then copied, which is faster than a view of the target for each.
         """
-        found: list[np.ndarray | bytearray] = []
+        parts: list[np.ndarray | bytearray] = []
         with self._lock:
             for i in range(segment, len(self._segments)):
                 item = self._segments[i]
@@ -86,28 +86,28 @@ class FileContents:
                     break
                 array = self._fetch(leaf)
                 whole = array.nbytes == size and not start and is_little_endian(array)
-                found.append(array if whole else _part(leaf, array, start, size))
-        return found
+                parts.append(array if whole else _part(leaf, array, start, size))
+        return parts
 
     def _copy_part(self, item: LeafBytes, length: int, skip: int, target: memoryview) -> None:
-        """Some bytes of a leaf of which other units, or other segments, hold more."""
+        """Copy some bytes of a leaf that other units, or other segments, need as well."""
         if not len(target):
             return
         leaf = item.leaf
         with self._lock:
             if leaf not in self._held:
                 self._held[leaf] = self._fetch(leaf)
-                self._left[leaf] = self._totals.get(leaf, length)
+                self._remaining[leaf] = self._totals.get(leaf, length)
             array = self._held[leaf]
         _copy_leaf(leaf, array, item.start + skip, target)
         with self._lock:
-            self._left[leaf] -= len(target)
-            if not self._left[leaf]:
-                del self._left[leaf], self._held[leaf]
+            self._remaining[leaf] -= len(target)
+            if not self._remaining[leaf]:
+                del self._remaining[leaf], self._held[leaf]
 
 
 def _totals(segments: Sequence[Segment]) -> dict[int, int]:
-    """The bytes that are written of each leaf."""
+    """Return the number of bytes that are written of each leaf."""
     totals: dict[int, int] = {}
     for segment in segments:
         if isinstance(segment, LeafBytes):
@@ -119,7 +119,7 @@ def _copy_leaf(leaf: int, array: np.ndarray, start: int, target: memoryview) -> 
     try:
         copy_bytes(array, start, target)
     except CordwoodError:
-        raise  # of what a LazyArray reads
+        raise  # an error of the file that a LazyArray reads
     except ValueError as e:
         raise ValueError(f"leaf {leaf}: {e}") from e
 
@@ -127,7 +127,7 @@ def _copy_leaf(leaf: int, array: np.ndarray, start: int, target: memoryview) -> 
 def _joined(parts: Sequence[np.ndarray | bytearray]) -> bytes:
     try:
         return b"".join(cast("Sequence[bytearray]", parts))
-    except (BufferError, TypeError, ValueError):  # strides, or a dtype that buffers cannot name
+    except (BufferError, TypeError, ValueError):  # strides, or a dtype without a buffer format
         return b"".join([p.tobytes() if isinstance(p, np.ndarray) else p for p in parts])
 
 
@@ -138,9 +138,9 @@ def _part(leaf: int, array: np.ndarray, start: int, size_bytes: int) -> bytearra
 
 
 def copy_bytes(array: np.ndarray | LazyArray, start: int, target: memoryview) -> None:
-    """Fill `target` with the bytes of `array`, C order and little-endian, from `start` on.
+    """Fill `target` with the bytes of `array`, in C order and little-endian, from `start` on.
 
-    Raises ValueError where the array has fewer bytes.
+    Raises ValueError if the array has fewer bytes.
     """
     if isinstance(array, LazyArray):
         array.copy_bytes(start, target)
@@ -161,12 +161,12 @@ def copy_bytes(array: np.ndarray | LazyArray, start: int, target: memoryview) ->
 
 
 def is_little_endian(array: np.ndarray) -> bool:
-    """Whether the bytes of a plain array are what a file holds, as they are."""
+    """Return True for a plain array whose bytes are little-endian, as files hold them."""
     return array.dtype.byteorder in _LITTLE_ENDIAN and type(array) is np.ndarray
 
 
 def _copy_elements(array: np.ndarray, start: int, target: np.ndarray) -> None:
-    """As copy_bytes for any strides and byte order, without a copy of the array."""
+    """Do the work of `copy_bytes` for any strides and byte order, without a copy of the array."""
     size = array.itemsize
     dtype = array.dtype.newbyteorder("<")
     at, total = 0, len(target)
@@ -176,7 +176,7 @@ def _copy_elements(array: np.ndarray, start: int, target: np.ndarray) -> None:
         if whole:
             count = whole * size
             _copy_range(array, element, element + whole, target[at : at + count].view(dtype))
-        else:  # the edge of the target cuts through an element
+        else:  # the target begins or ends within an element
             one = np.empty(1, dtype)
             _copy_range(array, element, element + 1, one)
             count = min(size - inside, total - at)
@@ -185,7 +185,7 @@ def _copy_elements(array: np.ndarray, start: int, target: np.ndarray) -> None:
 
 
 def _copy_range(array: np.ndarray, start: int, stop: int, target: np.ndarray) -> None:
-    """Elements [start, stop) in C order into the 1-d `target`, by boxes as large as fit."""
+    """Copy elements [start, stop) in C order to the 1-d `target`, in boxes as large as possible."""
     if array.ndim <= 1:
         np.copyto(target, array.reshape(-1)[start:stop] if array.ndim == 0 else array[start:stop])
         return

@@ -1,4 +1,4 @@
-"""Memory that grows as bytes arrive, and is given back as they are read."""
+"""A buffer that grows as bytes arrive; parts of it can be released after they are read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _LEAST_BYTES = 64 << 10
 
 
 class GrowableBuffer:
-    """Private anonymous pages. A bytearray would do, if a part of one could be given back."""
+    """A growable buffer of private anonymous pages. Of a bytearray no part can be released."""
 
     def __init__(self) -> None:
         self.size_bytes = 0
@@ -16,10 +16,10 @@ class GrowableBuffer:
         self._pages = mmap.mmap(-1, _LEAST_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
     def reserve(self, size_bytes: int) -> None:
-        """Nothing: memory is taken as bytes arrive, whatever a header tells."""
+        """Do nothing: memory is taken as bytes arrive, whatever size a header declares."""
 
     def append(self, data: bytes) -> None:
-        """Add bytes at the end. Not once there are views."""
+        """Add bytes at the end. Not allowed once a view exists."""
         stop = self.size_bytes + len(data)
         room = len(self._pages)
         if stop > room:
@@ -29,11 +29,11 @@ class GrowableBuffer:
         self.size_bytes = stop
 
     def view(self) -> memoryview:
-        """What was added; it keeps the memory alive."""
+        """Return all bytes that were added; the view keeps the memory alive."""
         return memoryview(self._pages)[: self.size_bytes].toreadonly()
 
     def release_pages(self, start: int, stop: int) -> None:
-        """Let go of the pages that lie in [start, stop): they are zeros from now on."""
+        """Release the whole pages in [start, stop); they read as zeros from now on."""
         start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
         stop = stop // mmap.PAGESIZE * mmap.PAGESIZE
         if start < stop:

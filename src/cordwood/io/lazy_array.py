@@ -1,8 +1,8 @@
-"""Arrays that are read when they are written: a checkpoint passes through in pieces of some MiB.
+"""Arrays that are read while they are written: a checkpoint is copied in pieces of a few MiB.
 
-A writer's threads ask for ranges of bytes from the start to the end, nearly in order. Where an
-array can be read by ranges, they are read straight to where they are wanted. All else is read
-in windows, each once, and the last few are kept.
+The threads of a writer ask for byte ranges from start to end, nearly in order. If an array can be
+read by byte ranges, they are read straight into the writer's buffer. Other arrays are read in
+windows, each once, and the last few windows are kept.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from cordwood.sharding.boxes import element_count, is_contiguous, shape_of, whol
 Array: TypeAlias = np.ndarray[Any, Any]
 
 WINDOW_BYTES = 16 << 20
-_KEPT = 3  # windows: eight threads that fill 4 MiB each are in three at a time
-_KEPT_OF_LARGE = 2  # the same of larger windows
-_MAX_ROWS_BYTES = 128 << 20  # of chunks that are decoded together, each once
+_KEPT = 3  # windows: eight threads that fill 4 MiB each use three at a time
+_KEPT_OF_LARGE = 2  # the same for larger windows
+_MAX_ROWS_BYTES = 128 << 20  # the most that is decoded at once, so that each chunk is decoded once
 
 
 class LazyArray:
-    """An array whose elements are elsewhere.
+    """An array whose elements are read on demand.
 
     Args:
-        shape, dtype: of the array.
-        read: gives the elements of a box, an array of that dtype; called by several threads.
-        rows: along the first axis, how many lie in chunks that are decoded whole.
-        stored_item_bytes: of an element as it is read, where it is cast after that.
-        read_into: fills memory with the array's bytes, C order and little-endian, from one on;
-            called by several threads. None where nothing but boxes can be read.
+        shape: the shape of the array.
+        dtype: its dtype.
+        read: returns the elements of a box as an array of that dtype; called by several threads.
+        rows: the extent along the first axis of the chunks that are decoded as wholes.
+        stored_item_bytes: the size of an element before it is cast.
+        read_into: fills memory with the bytes of the array, in C order and little-endian, from
+            an offset on; called by several threads. None if only boxes can be read.
     """
 
     def __init__(
@@ -60,13 +61,13 @@ class LazyArray:
         self._read_into = read_into
         self._lock = threading.Lock()
         self._windows: list[Box] | None = None
-        self._starts: list[int] = []  # of the windows, in bytes
+        self._starts: list[int] = []  # the offsets of the windows, in bytes
         self._most = _KEPT
         self._kept: OrderedDict[int, Array] = OrderedDict()
         self._reading: dict[int, threading.Lock] = {}
 
     def within(self, box: Box) -> LazyArray:
-        """A part of it, no more read than it."""
+        """Return a box of the array as a lazy array; nothing is read."""
         if box == whole_box(self.shape):
             return self
         read_into = None
@@ -92,13 +93,13 @@ class LazyArray:
         )
 
     def part(self, box: Box) -> Array:
-        """The elements of a box."""
+        """Read the elements of a box."""
         return self._read(box)
 
     def copy_bytes(self, start: int, target: memoryview) -> None:
-        """Fill `target` with its bytes, C order and little-endian, from `start` on.
+        """Fill `target` with the bytes of the array, in C order and little-endian, from `start` on.
 
-        Raises ValueError where it has fewer.
+        Raises ValueError if it has fewer bytes.
         """
         stop = start + len(target)
         if stop > self.nbytes:
@@ -116,7 +117,7 @@ class LazyArray:
             at += count
 
     def buffers(self, start: int, stop: int) -> Iterator[memoryview]:
-        """Its bytes from start to stop, window by window."""
+        """Yield its bytes from start to stop, window by window."""
         for number in self._numbers(start, stop):
             first = self._starts[number]
             yield self._window(number)[max(0, start - first) : stop - first].data
@@ -126,7 +127,7 @@ class LazyArray:
         return array if dtype is None and not copy else np.array(array, dtype, copy=copy)
 
     def _numbers(self, start: int, stop: int) -> range:
-        """The windows that a range of bytes lies in."""
+        """Return the numbers of the windows that overlap a range of bytes."""
         with self._lock:
             if self._windows is None:
                 self._cut()
@@ -150,7 +151,7 @@ class LazyArray:
     def _window(self, number: int) -> Array:
         with self._lock:
             data = self._kept.get(number)
-            # Chunks that are decoded whole take twice their size: one at a time.
+            # Decoding whole chunks needs twice their size, so only one thread does it at a time.
             lock = self._reading.setdefault(number if self._rows == 1 else 0, threading.Lock())
         if data is not None:
             return data
@@ -158,7 +159,7 @@ class LazyArray:
             with self._lock:
                 data = self._kept.get(number)
                 if data is None:
-                    self._keep(self._most - 1)  # now: decoding takes memory too
+                    self._keep(self._most - 1)  # before decoding, which needs memory too
             if data is None:
                 data = self._bytes(number)
                 with self._lock:

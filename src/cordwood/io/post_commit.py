@@ -1,4 +1,4 @@
-"""What is done after saves have ended, one after another in the order of their ends."""
+"""A queue of work after commits, such as deletions: one at a time, in the order of the saves."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from cordwood.io.background_save import PendingSave
 
 
 class PostCommitQueue:
-    """The work that follows the saves of one owner, each in the thread of its save."""
+    """The work after the saves of one manager; each runs in the thread of its save."""
 
     def __init__(self) -> None:
-        self._last: threading.Event | None = None  # set once the work that came last is done
-        self._before: threading.Event | None = None  # that of the save before
-        self._threads: set[int] = set()  # that do it, or wait for their turn
+        self._last: threading.Event | None = None  # set once the work after the last save is done
+        self._before: threading.Event | None = None  # the same for the save before the last
+        self._threads: set[int] = set()  # threads that do such work, or wait for their turn
 
     def run(self, pending: PendingSave, work: Callable[[], None]) -> None:
-        """End a save well, and do what follows it; for its thread."""
+        """Mark a save as succeeded, then do its work; called in the thread of the save."""
         done, thread = threading.Event(), threading.get_ident()
         before = self._last
         self._before, self._last = before, done
@@ -32,11 +32,11 @@ class PostCommitQueue:
             done.set()
 
     def limit_backlog(self) -> None:
-        """Wait for all such work but the last: what is slower than saving does not add up."""
+        """Wait for all such work but the last, so that work slower than saving cannot pile up."""
         self._wait(self._before, None)
 
     def wait(self, timeout_seconds: float | None) -> bool:
-        """Wait for all such work; False where it is not done then. Such work itself does not."""
+        """Wait for all such work; return False on timeout. Called by such work, return at once."""
         return self._wait(self._last, timeout_seconds)
 
     def _wait(self, done: threading.Event | None, timeout_seconds: float | None) -> bool:

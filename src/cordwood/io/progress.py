@@ -1,4 +1,4 @@
-"""How far a long call is: counted where bytes are read, told to one callback."""
+"""Progress of a long call: bytes are counted where they are read, and reported to a callback."""
 
 from __future__ import annotations
 
@@ -33,34 +33,34 @@ Report: TypeAlias = Callable[[Progress], None]
 
 
 class ProgressMeter:
-    """Counts bytes for a callback, which is called by one thread at a time, and not too often.
+    """A byte counter that reports to a callback, from one thread at a time.
 
     Args:
-        total_bytes: how many there will be.
-        report: called at the start, ten times a second, and at the end.
+        total_bytes: the expected number of bytes.
+        report: called at the start, at most ten times a second, and at the end.
     """
 
     def __init__(self, total_bytes: int, report: Report) -> None:
         self._progress = Progress(0, total_bytes)
         self._report = report
         self._lock = threading.Lock()
-        self._told = time.monotonic()
+        self._reported_seconds = time.monotonic()
         report(self._progress)
 
     def advance(self, size_bytes: int, doing: str = "") -> None:
-        """So many bytes more are done; what the callback raises is raised."""
+        """Count more bytes as done. Raises what the callback raises."""
         with self._lock:
             done, total, what = self._progress
             done += size_bytes
             self._progress = Progress(done, max(done, total), doing or what)
-            now = time.monotonic()
-            if now - self._told < _EVERY_SECONDS:
+            seconds = time.monotonic()
+            if seconds - self._reported_seconds < _EVERY_SECONDS:
                 return
-            self._told = now
+            self._reported_seconds = seconds
             self._report(self._progress)
 
     def finish(self) -> None:
-        """All is done."""
+        """Report that all is done."""
         done, _, what = self._progress
         self._report(Progress(done, done, what))
 
@@ -69,13 +69,13 @@ _METER: ContextVar[ProgressMeter | None] = ContextVar("meter", default=None)
 
 
 def current_meter() -> ProgressMeter | None:
-    """That of the call that this thread is in; threads that help it are told by it."""
+    """Return the meter of the call in this thread, which passes it to its worker threads."""
     return _METER.get()
 
 
 @contextmanager
 def report_progress(total_bytes: int, report: Report | None) -> Iterator[None]:
-    """Report how far the block is; None reports nothing."""
+    """Report the progress of the block; with None report nothing."""
     if report is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Read one encoded chunk: its bytes, checked; decoded; and copied to the boxes that want of it."""
+"""Reading of one encoded chunk: read, verify, decode, copy to the boxes that need parts of it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ def read_chunk(
     scratch: Callable[[int], memoryview],
     decoded: Callable[[int], memoryview],
 ) -> None:
-    """Fill in what the buffers want of a chunk.
+    """Read a chunk, and copy its elements to the buffers that need them.
 
     Args:
-        chunk: which.
-        file: that holds it.
-        digests: of the file; the blocks that the chunk touches are checked. None: not checked.
-        buffers: the plan's.
-        scratch, decoded: each gives memory of some size, of its own, for a moment.
+        chunk: the chunk.
+        file: the file that holds it.
+        digests: of the file; the blocks that the chunk overlaps are checked. None: not checked.
+        buffers: the buffers of the plan.
+        scratch: returns memory of a given size for the stored bytes.
+        decoded: returns memory of a given size for the decoded bytes.
     """
     start, stop = chunk.offset, chunk.offset + chunk.length
     if not 0 <= start <= stop <= file.size_bytes:

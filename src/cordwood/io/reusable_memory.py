@@ -1,10 +1,10 @@
 """Memory of dropped arrays, kept for the next load of the same process.
 
 A program that loads again and again (an evaluation job, a loop over checkpoints) would otherwise
-give 1.5 GB back and have the system find and zero as much for the next load. What is kept is
-marked as free (MADV_FREE): the kernel takes it first where memory is short, and until then it
-counts as resident. It is used again only for a buffer of the same size. A load gives back what it
-cannot use before it allocates, and a save gives back all of it.
+give 1.5 GB back, and the system would have to find and zero as much for the next load. Kept memory
+is marked as free (MADV_FREE): the kernel takes it first when memory is short, and until then it
+counts as resident. It is reused only for a buffer of the same size. Before a load allocates, it
+gives back the kept memory that it cannot use; a save gives back all of it.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ def most_kept_bytes() -> int:
 
 
 def keep_for_next_load(pages: mmap.mmap) -> None:
-    """Keep a mapping that nobody uses any more, unless enough is kept already.
+    """Keep a mapping that is no longer used, unless enough memory is kept already.
 
-    Runs whenever the last array on it is dropped, in any thread and between any two lines, so it
-    takes no lock: two threads may count one mapping less, until the next load counts anew.
+    Runs when the last array on the mapping is dropped, in any thread and between any two lines of
+    code, so it takes no lock: two threads may count one mapping too few, until the next load.
     """
     kept = _kept
     if kept.size_bytes + len(pages) > _limit_bytes:
         return
-    with suppress(OSError):  # a kernel without MADV_FREE: it is given back
+    with suppress(OSError):  # a kernel without MADV_FREE: the mapping is given back
         pages.madvise(mmap.MADV_FREE)
         kept.size_bytes += len(pages)
         kept.pages.append(pages)
 
 
 def take_kept_pages(sizes: Sequence[int]) -> dict[int, list[mmap.mmap]]:
-    """Return kept mappings of the sizes (bytes) that are wanted, by size; give back all others."""
+    """Return kept mappings of the given sizes (bytes), by size; give back all others."""
     global _kept
     taken, _kept = _kept, _Kept()
-    wanted = Counter(sizes)
+    counts = Counter(sizes)
     reused: dict[int, list[mmap.mmap]] = {}
     for pages in taken.pages:
         same = reused.setdefault(len(pages), [])
-        if len(same) < wanted[len(pages)]:
+        if len(same) < counts[len(pages)]:
             same.append(pages)
     return reused
 

@@ -1,4 +1,4 @@
-"""Memory that a thread uses again and again."""
+"""A scratch buffer: memory that one thread reuses for each unit of its work."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from cordwood.io.direct_io import PAGE_BYTES
 
 
 class ScratchBuffer:
-    """A thread's memory for bytes that cannot go straight to where they belong."""
+    """The memory of one thread for bytes that cannot be read or written in place."""
 
     def __init__(self) -> None:
         self._view = memoryview(b"")
 
     def view(self, size_bytes: int) -> memoryview:
-        """That many bytes from the start of a page on, of no particular value.
+        """Return a page-aligned, uninitialized view of that many bytes.
 
-        The same ones as before where they suffice.
+        It is the same memory as before, unless that was too small.
         """
         if len(self._view) < size_bytes:
-            self._view = memoryview(b"")  # not both at once
+            self._view = memoryview(b"")  # frees it before the new one is allocated
             self._view = allocate_bytes(size_bytes, alignment=PAGE_BYTES).data
         return self._view[:size_bytes]

@@ -1,4 +1,4 @@
-"""The digests of a checkpoint's sources, those that lie in the sources themselves included."""
+"""The digests of the sources of a checkpoint, also where the sources themselves contain them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cordwood.index import Digests, Source
 
 
 class SourceDigests(Sequence[Digests | None]):
-    """One for each source, or None where it has none; sealed ones are fetched when asked for."""
+    """The digests of each source, or None; digests in a source's own header are read on demand."""
 
     def __init__(
         self, sources: Sequence[Source], fetch: Callable[[int], Digests] | None = None
@@ -42,9 +42,9 @@ class SourceDigests(Sequence[Digests | None]):
 
 
 def block_bytes(sources: Sequence[Source], *, verify: bool) -> list[int]:
-    """Of each source, the size of the blocks that have to be read as wholes; 0 where none have.
+    """Return for each source the size of the blocks that must be read whole; 0 for none.
 
-    Nothing is fetched for this: sealed sources are taken to have blocks of the usual size.
+    Reads nothing: a source with digests in its own header is assumed to have the usual block size.
     """
     sizes = []
     for source in sources:

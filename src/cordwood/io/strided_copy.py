@@ -1,4 +1,4 @@
-"""Strided copies of bytes that were read to the boxes that want of them."""
+"""Strided copies from bytes that were read to the boxes that need parts of them."""
 
 from __future__ import annotations
 

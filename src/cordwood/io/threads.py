@@ -1,4 +1,4 @@
-"""Run numbered tasks in a few threads, the caller's among them."""
+"""Numbered tasks in a few threads, one of which is the caller's."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _WAITING_THREADS = 16
 
 
 def default_threads() -> int:
-    """As many as this process may use cores, at most four."""
+    """Return the number of cores that this process may use, but at most four."""
     return min(4, len(os.sched_getaffinity(0)))
 
 
 def reading_threads(*, latency_bound: bool) -> int:
-    """How many are to read files that wait for answers, or that do not."""
+    """Return the number of threads to read files with: more if reads wait for a network."""
     return _WAITING_THREADS if latency_bound else default_threads()
 
 
 class InterruptSafeSemaphore:
-    """Lets so many threads at a time into a `with` block; two or more.
+    """A semaphore of two or more, for `with` blocks, that an interrupt cannot leave locked.
 
-    Ctrl-C on the way in or out costs one slot at most, and locks nobody out: a semaphore of the
-    standard library has a lock of its own, which would stay locked.
+    Ctrl-C while a thread enters or leaves the block loses at most one slot. A semaphore of the
+    standard library has an internal lock, which would stay locked.
     """
 
     def __init__(self, count: int) -> None:
@@ -42,20 +42,20 @@ class InterruptSafeSemaphore:
 def run_tasks(
     count: int, *, threads: int, make_worker: Callable[[], Callable[[int], None]]
 ) -> None:
-    """Call a worker with each of range(count), taken in order by up to `threads` threads.
+    """Call workers with the numbers of range(count), in order, in up to `threads` threads.
 
-    Each thread makes its own worker (and with it its own buffers). After the first exception no
-    further task begins; it is raised here once every thread has ended.
+    Each thread makes its own worker, with buffers of its own. After the first exception no further
+    task starts; the exception is raised here once every thread has ended.
     """
     if count == 0:
         return
     lock = threading.Lock()
     following = 0
-    running = 0  # tasks that helpers are in the middle of
-    pause = threading.Lock()  # held, but for a moment whenever `running` reaches 0
+    running = 0  # tasks that helper threads are working on
+    pause = threading.Lock()  # locked, except for a moment whenever `running` reaches 0
     pause.acquire()
     failure: BaseException | None = None
-    stopped = False  # as `failure` is, but for good
+    stopped = False  # True once there was a failure; unlike `failure` it is never reset
 
     def take(helping: int) -> int | None:
         nonlocal following, running
@@ -94,8 +94,8 @@ def run_tasks(
             fail(e)
 
     def wait() -> None:
-        # Not Thread.join: Ctrl-C in it makes the thread look ended while it still writes. A
-        # helper that has not taken a task yet will find none.
+        # Not Thread.join: after Ctrl-C in it the thread seems to have ended while it still writes.
+        # A helper that has not taken a task yet will get none.
         while running:
             pause.acquire(timeout=0.05)
 
@@ -103,7 +103,7 @@ def run_tasks(
         for _ in range(min(threads, count) - 1):
             try:
                 threading.Thread(target=help_out, name="cordwood-io", daemon=True).start()
-            except RuntimeError:  # no more threads to be had: this one does it all
+            except RuntimeError:  # no more threads are possible: this thread does the rest
                 break
         worker = make_worker()
         while (task := take(0)) is not None:

@@ -1,8 +1,8 @@
-"""Run something where no Ctrl-C comes in the middle of it.
+"""Calls that Ctrl-C cannot interrupt in the middle.
 
-Python raises KeyboardInterrupt between any two steps of the main thread, those of a `finally`
-among them: descriptors and locks would be lost. So what must not be cut in two runs in a thread
-of its own, and is told to stop at the next place where it can.
+Python raises KeyboardInterrupt between any two steps of the main thread, also inside a `finally`
+block: descriptors and locks would be lost. So code that must not be interrupted runs in another
+thread, and stops at the next point where it calls its stop check.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from collections.abc import Callable
 from typing import Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
-StopCheck: TypeAlias = Callable[[], None]
+StopCheck: TypeAlias = Callable[[], None]  # raises an exception to end the work that calls it
 
 _POLL_SECONDS = 0.05
 
 
 class StoppedError(BaseException):
-    """The main thread was interrupted. Leaves `run_uninterruptible` as that interrupt."""
+    """An interrupt of the main thread; `run_uninterruptible` raises that interrupt in its place."""
 
     def __str__(self) -> str:
-        return "it was interrupted"  # which other processes are told
+        return "it was interrupted"  # this text is sent to the other processes
 
 
 def run_uninterruptible(function: Callable[[StopCheck], T]) -> T:
-    """What `function` returns, or raises.
+    """Call a function that no interrupt cuts in two; return its result, or raise its exception.
 
-    From the main thread it is called in another one. After an interrupt (Ctrl-C, or whatever a
-    signal handler raises) the `check` that it was given raises StoppedError; when it has ended,
-    the interrupt is raised here. From any other thread it is called at once: there are no
-    interrupts there.
+    In the main thread, the function is called in another thread. After an interrupt (Ctrl-C, or
+    an exception of a signal handler) the `check` that it gets as argument raises StoppedError; once
+    the function has ended, the interrupt is raised here. In any other thread it is called directly:
+    there are no interrupts there.
     """
     if threading.current_thread() is not threading.main_thread():
         return function(never_stop)
@@ -55,7 +55,7 @@ def run_uninterruptible(function: Callable[[StopCheck], T]) -> T:
 
 
 def never_stop() -> None:
-    """A `check` that never stops anything."""
+    """Do nothing: the stop check of work that is never stopped."""
 
 
 class _Run(Generic[T]):
@@ -67,15 +67,15 @@ class _Run(Generic[T]):
         self._ended = threading.Lock()
         self._ended.acquire()
         self._stopped = False
-        self._begun = False
+        self._started = False
         self._over = False
         self._values: list[T] = []
         self._error: BaseException | None = None
 
     def start(self) -> bool:
-        """False where there are no more threads to be had."""
+        """Start the thread; return False if no more threads are possible."""
         try:
-            # Not threading.Thread, which an interrupt in its `start` leaves in disorder.
+            # Not threading.Thread: an interrupt in its `start` leaves it in an undefined state.
             _thread.start_new_thread(self._body, ())
         except RuntimeError:
             return False
@@ -85,7 +85,7 @@ class _Run(Generic[T]):
         with self._lock:
             if self._stopped:
                 return
-            self._begun = True
+            self._started = True
         try:
             self._values.append(self._function(self._check))
         except BaseException as e:  # noqa: BLE001  (handed to the main thread)
@@ -101,10 +101,10 @@ class _Run(Generic[T]):
     def stop(self) -> None:
         with self._lock:
             self._stopped = True
-            self._over = self._over or not self._begun
+            self._over = self._over or not self._started
 
     def wait(self) -> None:
-        """Until it has ended, or will never begin."""
+        """Wait until the call has ended, or will never start."""
         while not self._over:
             self._ended.acquire(timeout=_POLL_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Which blocks of a checkpoint a verification reads: all, a random share, or those still left."""
+"""The blocks that a verification reads: all, a random share, or those not verified before."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from contextvars import ContextVar
 from cordwood.encoding.digests import digest_of
 from cordwood.index import Digests
 
-_HEAD = b"cordwood verify: found whole\n"  # a record begins so: no other file is taken for one
+_HEAD = b"cordwood verify: found whole\n"  # the first line of a record, by which it is recognized
 
 
 class VerifySample:
-    """What a verification reads, and how much it has.
+    """The choice of the blocks that a verification reads, and its counts.
 
     Args:
-        share: of the blocks of each file, at random; 1 is all.
-        seed: of the choice.
-        record: a file that names the sources that were found whole, one a line after a head, so
-            that a later call can leave them out; None: there is none.
+        share: the fraction of the blocks of each file to read, chosen at random; 1 is all.
+        seed: the seed of the random choice.
+        record: a file with one line for each source that was verified without errors, so that a
+            later call can skip it; None: there is none.
 
-    Raises ValueError where there is another file in place of the record, which would be lost.
+    Raises ValueError if `record` is a file of another kind, which would be lost.
     """
 
     def __init__(self, share: float, seed: int | None, record: str | None) -> None:
@@ -32,24 +32,24 @@ class VerifySample:
         self._record = record
         self._known = _lines(record)
         self.checked_bytes = 0
-        self.previously_verified_bytes = 0  # of sources that an earlier call has found whole
+        self.previously_verified_bytes = 0  # of sources that an earlier call has verified
 
     def choose(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Those of the ranges of a source that are to be read."""
+        """Return the ranges of a source that are to be read."""
         if self._share >= 1:
             return list(ranges)
         count = min(len(ranges), max(1, round(len(ranges) * self._share)))
         return [ranges[i] for i in sorted(self._random.sample(range(len(ranges)), count))]
 
     def was_verified(self, name: str, size_bytes: int, digests: Digests) -> bool:
-        """Whether an earlier call has found a source whole."""
+        """Return True if an earlier call has verified a source without errors."""
         if _mark(name, size_bytes, digests) not in self._known:
             return False
         self.previously_verified_bytes += size_bytes
         return True
 
     def record_verified(self, name: str, size_bytes: int, digests: Digests) -> None:
-        """A source is whole."""
+        """Add a source without errors to the record."""
         if self._record is None or self._share < 1:
             return
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -61,7 +61,7 @@ class VerifySample:
             os.close(fd)
 
     def delete_record(self) -> None:
-        """All was checked: the next call begins anew."""
+        """Delete the record once all is verified, so that the next call starts again."""
         if self._record is not None and os.path.exists(self._record):
             os.unlink(self._record)
 
@@ -78,13 +78,13 @@ def _lines(record: str | None) -> frozenset[str]:
             )
         data += file.read()
     end = data.rfind(b"\n") + 1
-    if end < len(data):  # the last line was cut off: the next one must not join it
+    if end < len(data):  # drop a partial last line, or the next line would be appended to it
         os.truncate(record, end)
     return frozenset(data[len(_HEAD) : end].decode(errors="replace").split("\n")) - {""}
 
 
 def _mark(name: str, size_bytes: int, digests: Digests) -> str:
-    """A source and what it should hold, as a line."""
+    """Return the line of the record for a source: a digest of its name, size and digests."""
     what = f"{name}\0{size_bytes}\0{digests.start}\0".encode(errors="surrogatepass")
     return digest_of(what + digests.values).hex()
 
@@ -93,7 +93,7 @@ _SAMPLING: ContextVar[VerifySample | None] = ContextVar("sampling", default=None
 
 
 def current_sample() -> VerifySample | None:
-    """That of the verification that this thread is in."""
+    """Return the sample of the verification that this thread belongs to."""
     return _SAMPLING.get()
 
 

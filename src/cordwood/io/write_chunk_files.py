@@ -1,9 +1,9 @@
-"""Write the files of a new directory from a few threads, hashing them, and flush them to the disk.
+"""Writing of the files of a new directory from a few threads: written, hashed and flushed.
 
-Large raw chunks go past the page cache, through a few MiB of each thread. Small ones go to it from
-the leaf's own memory; the kernel is told at once to write them back, and each file is flushed some
-files later, when that is mostly done: so most flushes wait for nothing, and one commit of the
-journal does for many files.
+Large raw chunks are written past the page cache, through a buffer of a few MiB for each thread.
+Small ones are written to the page cache from the memory of the leaf. The kernel is asked at once to
+write them back, and each file is flushed some files later, when that is mostly done. So most
+flushes do not wait, and one commit of the file system's journal serves many files.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from cordwood.tree.long_double import without_padding
 _UNIT_BYTES = 4 << 20
 _DIRECT_BYTES = 1 << 20  # a smaller chunk goes through the page cache
 _THREADS = 4
-_OPEN_FILES = 64  # of one thread, written and not yet flushed
+_OPEN_FILES = 64  # files of one thread that are written but not yet flushed
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class WrittenFile(NamedTuple):
-    """What became of a file."""
+    """The size and the digests of a file that was written."""
 
     size_bytes: int
     digests: bytes  # of its blocks, packed
@@ -56,17 +56,17 @@ def write_new_files(
     *,
     check: StopCheck,
 ) -> list[WrittenFile]:
-    """Create files that are not there yet. When this returns, their bytes are on the disk.
+    """Create new files. When this returns, their bytes are on the disk.
 
-    The directories they lie in must exist; flushing those is the caller's.
+    Their directories must exist; the caller flushes those.
 
     Args:
-        folder: what their paths are relative to.
-        files: what to write; the chunk files of one leaf one after another.
+        folder: the directory that their paths are relative to.
+        files: the files; the chunk files of one leaf must follow one another.
         fetch: returns a leaf: a numpy array, a jax.Array, an ArraySnapshot or a LazyArray. Called
             once for each leaf, by one thread at a time; the leaf is released after its last chunk.
-        encode: what compresses chunks; None for raw ones.
-        check: called between files; whatever it raises stops all.
+        encode: compresses a chunk; None for raw chunks.
+        check: called between files; an exception that it raises ends the work.
 
     Raises OSError as the system does, with the name of the file.
     """
@@ -77,8 +77,8 @@ def write_new_files(
     order = sorted(range(len(files)), key=lambda i: -_bulk(files[i]))
 
     def make_worker() -> Callable[[int], None]:
-        own: deque[tuple[str, list[int]]] = deque()
-        waiting.append(own)
+        unflushed: deque[tuple[str, list[int]]] = deque()
+        waiting.append(unflushed)
         scratch = ScratchBuffer()
 
         def work(task: int) -> None:
@@ -86,12 +86,12 @@ def write_new_files(
             file = files[order[task]]
             path = f"{folder}/{file.path}"
             opened: list[int] = []
-            own.append((path, opened))
+            unflushed.append((path, opened))
             try:
                 open_into(opened, path, _FLAGS)
                 results[order[task]] = _write(path, opened[0], file, leaves, encode, scratch)
-                if len(own) > _OPEN_FILES:
-                    _flush(own)
+                if len(unflushed) > _OPEN_FILES:
+                    _flush(unflushed)
             except OSError as e:
                 raise with_file_name(e, path) from e
 
@@ -99,7 +99,7 @@ def write_new_files(
 
     try:
         run_tasks(len(files), threads=_THREADS, make_worker=make_worker)
-        rest = [entry for own in waiting for entry in own]
+        rest = [entry for unflushed in waiting for entry in unflushed]
 
         def finish(task: int) -> None:
             check()
@@ -107,14 +107,14 @@ def write_new_files(
 
         run_tasks(len(rest), threads=_THREADS, make_worker=lambda: finish)
     finally:
-        for own in waiting:
-            for _, opened in own:
+        for unflushed in waiting:
+            for _, opened in unflushed:
                 close_all(opened)
     return results
 
 
 def adopt_files(folder: str, paths: Sequence[str], *, check: StopCheck) -> list[WrittenFile]:
-    """Hash files that something else has written, and flush them to the disk.
+    """Hash files that other code has written, and flush them to the disk.
 
     Raises OSError as the system does, with the name of the file.
     """
@@ -153,13 +153,13 @@ def _hash(fd: int, scratch: ScratchBuffer, *, name: str) -> WrittenFile:
 
 
 def _bulk(file: PlannedFile) -> int:
-    """Its size, as far as it matters; small ones keep their order."""
+    """Return the size of a large file, 0 for a small one: sorting keeps the order of those."""
     size = math.prod(file.shape) * file.itemsize if isinstance(file, ChunkFile) else 0
     return size if size >= _UNIT_BYTES else 0
 
 
 def _flush(files: deque[tuple[str, list[int]]]) -> None:
-    """Flush the first of the files to the disk and close it. A failed flush is never retried."""
+    """Flush the first of the files to the disk and close it. A failed fsync is never retried."""
     path, opened = files[0]
     calls = syscalls.current()
     try:
@@ -186,7 +186,7 @@ def _write(
         if isinstance(part, LazyArray):
             size = math.prod(file.shape) * file.itemsize
             if encode is None and size >= _DIRECT_BYTES and _leads(file):
-                return _write_raw(target, file, part, scratch)  # never whole
+                return _write_raw(target, file, part, scratch)  # read in parts, never as a whole
             part = np.asarray(part)
         if encode is not None:
             data = encode(_padded(part, file.shape))
@@ -232,7 +232,7 @@ def _write_raw(
 def _write_units(
     target: DirectFile, size: int, unit_of: Callable[[int, int], memoryview]
 ) -> WrittenFile:
-    """Hash and write a file of that size, some MiB at a time."""
+    """Hash and write a file of that size, a few MiB at a time."""
     digests = []
     for start in range(0, size, _UNIT_BYTES):
         unit = unit_of(start, min(start + _UNIT_BYTES, size))
@@ -244,12 +244,12 @@ def _write_units(
 
 
 def _leads(file: ChunkFile) -> bool:
-    """Whether the elements of the box come first in the chunk, all padding after them."""
+    """Return True if the elements of the box come first in the chunk, before all padding."""
     return is_contiguous(shape_of(file.box), file.shape)
 
 
 def _padded(part: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """A C-contiguous little-endian chunk of that shape."""
+    """Return a C-contiguous little-endian chunk of that shape, padded with zeros."""
     dtype = part.dtype.newbyteorder("<")
     if part.shape == shape:
         return np.ascontiguousarray(part, dtype).reshape(shape)
@@ -259,16 +259,16 @@ def _padded(part: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[An
 
 
 class _Leaves:
-    """The leaves that chunk files take their elements from, each held from first to last use."""
+    """The leaves of the chunk files; each is held from its first to its last use."""
 
     def __init__(self, files: Sequence[PlannedFile], fetch: Callable[[int], Any]) -> None:
         self._fetch = fetch
         self._lock = threading.Lock()
-        self._left = Counter(file.leaf for file in files if isinstance(file, ChunkFile))
+        self._uses = Counter(file.leaf for file in files if isinstance(file, ChunkFile))
         self._held: dict[int, Any] = {}
 
     def part(self, file: ChunkFile) -> np.ndarray[Any, Any] | LazyArray:
-        """The elements of a file's box: a view of what holds them, wherever one thing does."""
+        """Return the elements of a file's box: a view where possible."""
         with self._lock:
             leaf = self._held.get(file.leaf)
             if leaf is None:
@@ -287,6 +287,6 @@ class _Leaves:
 
     def release(self, file: ChunkFile) -> None:
         with self._lock:
-            self._left[file.leaf] -= 1
-            if not self._left[file.leaf]:
+            self._uses[file.leaf] -= 1
+            if not self._uses[file.leaf]:
                 self._held.pop(file.leaf, None)

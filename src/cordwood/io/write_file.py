@@ -1,9 +1,9 @@
-"""Write one file: fill, hash and write its units from a few threads, seal, commit.
+"""Writing of one file: several threads fill, hash and write its units; then the header is sealed.
 
-A unit is a few MiB of the file's own offsets. A thread fills a page-aligned buffer with it from
-the leaves, hashes its blocks, and writes it, past the page cache (O_DIRECT) where the file
-system takes that: a durable file then costs one trip to the disk and no page cache. Nothing of
-the tree is copied but through those buffers.
+A unit is a range of a few MiB of the file. A thread fills a page-aligned buffer with it from the
+leaves, hashes its blocks, and writes it past the page cache (O_DIRECT) where the file system
+supports that: a durable file is then written to the disk once, without the page cache. The tree is
+copied only through those buffers.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from cordwood.storage import syscalls
 from cordwood.storage.file_transaction import WritableFile, atomic_file
 
 _UNIT_BYTES = 4 << 20
-_WRITES = 4  # at a time; two to four saturate a local disk
-_THREADS = 2 * _WRITES  # each with one buffer: while half of them are written, half are filled
-# Below this on average, filling is more the interpreter's work than memcpy's.
+_WRITES = 4  # concurrent writes; two to four saturate a local disk
+_THREADS = 2 * _WRITES  # each with one buffer: half of them are filled while half are written
+# For smaller segments on average, filling is interpreter time, not memcpy.
 _SMALL_SEGMENT_BYTES = 64 << 10
 _THREADS_FOR_SMALL = 1
 _DIRECT_BYTES = 8 << 20  # a smaller file goes through the page cache
@@ -39,14 +39,15 @@ _STREAM_BYTES = 1 << 20
 def write_file(
     path: str | os.PathLike[str], plan: FilePlan, fetch: Callable[[int], np.ndarray]
 ) -> None:
-    """Write what `plan` says to `path`, durably and atomically.
+    """Write the file that `plan` describes to `path`, durably and atomically.
 
     Args:
-        path: the destination; symlinks are followed, missing directories made.
-        plan: the file's segments, and the header's seal.
-        fetch: gives a leaf's array. Called once for each leaf, when its first byte is needed, by
-            one thread at a time (though not always the same one); the array is let go right
-            after its last byte. Any strides and byte order: C-order little-endian is written.
+        path: the destination; symlinks are followed, missing directories are made.
+        plan: the segments of the file, and the seal of its header.
+        fetch: returns the array of a leaf. Called once for each leaf, when its first byte is
+            needed, by one thread at a time (not always the same); the array is released right
+            after its last byte. It may have any strides and byte order: C order and little-endian
+            is written.
 
     Raises what `file_transaction.atomic_file` raises, and ValueError for a plan whose sizes
     disagree with each other or with the leaves.
@@ -59,10 +60,11 @@ def write_file(
 def fill_file(
     file: WritableFile, plan: FilePlan, fetch: Callable[[int], np.ndarray], check: StopCheck
 ) -> bytes:
-    """Write what `plan` says into an open, empty file; its header.
+    """Write the file that `plan` describes into an open, empty file; return its header.
 
-    Raises OSError as the system does, ValueError as `write_file` does, and whatever `check` does,
-    which is called every few MiB. Nothing is flushed.
+    `check` is called every few MiB. Nothing is flushed.
+
+    Raises OSError as the system does, ValueError as `write_file` does, and what `check` raises.
     """
     return _fill(file, plan, segment_offsets(plan), fetch, check)
 
@@ -78,9 +80,9 @@ def _fill(
     header = build_header(plan, digests)
     file.doing = "writing the header"
     file.write(memoryview(header), 0)
-    found = os.fstat(file.fd).st_size
-    if found != plan.size_bytes:
-        raise OSError(errno.EIO, f"wrote {plan.size_bytes} bytes, found {found}")
+    size = os.fstat(file.fd).st_size
+    if size != plan.size_bytes:
+        raise OSError(errno.EIO, f"wrote {plan.size_bytes} bytes, found {size}")
     return header
 
 
@@ -89,8 +91,8 @@ def write_stream(
 ) -> None:
     """Write `chunks` one after another to `path`, durably and atomically.
 
-    Each chunk is used before the next is asked for. Raises as `atomic_file` does; an exception
-    of `chunks` passes through and leaves what was at `path`.
+    Each chunk is used before the next one is requested. Raises as `atomic_file` does; an exception
+    of `chunks` is passed on, and the old file at `path` stays.
     """
     with atomic_file(path) as temporary:
         offset = 0
@@ -106,9 +108,9 @@ def write_stream(
             small = bytearray()
         temporary.write(memoryview(small), offset)
         offset += len(small)
-        found = os.fstat(temporary.fd).st_size
-        if found != offset:
-            raise OSError(errno.EIO, f"wrote {offset} bytes, found {found}")
+        size = os.fstat(temporary.fd).st_size
+        if size != offset:
+            raise OSError(errno.EIO, f"wrote {offset} bytes, found {size}")
 
 
 def _write_data(

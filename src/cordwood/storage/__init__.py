@@ -1,0 +1,1 @@
+"""Storage: files and directories of local disks, objects in stores, locks and transactions."""
