@@ -1,4 +1,4 @@
-"""Whole directories: what lies in them, their permissions, their removal."""
+"""Whole directories: listing, counting and removal."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cordwood.storage.openat import open_beneath
 
 
 def remove_tree(path: str, check: StopCheck = never_stop) -> None:
-    """Remove a directory and all in it, as far as that can be done.
+    """Remove a directory and everything in it, as far as possible.
 
-    Everything is removed relative to a descriptor of the directory. So nothing outside of it goes,
-    even if somebody replaces it, or a directory in it, by a symbolic link meanwhile.
+    Everything is removed relative to a descriptor of the directory. So nothing outside of it is
+    removed, even if another process replaces it, or a directory in it, by a symbolic link.
 
     Args:
         path: the directory. Nothing happens if it is a symbolic link.
-        check: called before each directory; what it raises ends the removal.
+        check: called before each directory; an exception that it raises ends the removal.
     """
     with suppress(OSError):  # the next save tries again
         with suppress(OSError), open_directory_fd(path) as fd:
@@ -32,7 +32,7 @@ def remove_tree(path: str, check: StopCheck = never_stop) -> None:
 
 @contextmanager
 def open_directory_fd(path: str) -> Iterator[int]:
-    """Open a directory in the block. Raises OSError, also for a symbolic link to one."""
+    """Open a directory in the block. Raises OSError, also for a symbolic link to a directory."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
     opened: list[int] = []
     try:
@@ -51,10 +51,10 @@ def _close_all(opened: list[int]) -> None:
 
 
 def _empty(root: int, check: StopCheck) -> None:
-    """Remove what an open directory holds."""
+    """Remove everything in an open directory."""
     calls = syscalls.current()
     folders = [""]
-    for folder in folders:  # which grows meanwhile
+    for folder in folders:  # the loop appends to this list
         check()
         with suppress(OSError), _opened(root, folder) as fd:
             for name, is_folder in _entries_at(fd).items():
@@ -81,33 +81,33 @@ def _opened(root: int, path: str) -> Iterator[int]:
 
 
 def list_entries(folder: str) -> dict[str, bool]:
-    """Return what a directory holds, and of each if it is a directory; {} if it is not there."""
+    """Return the names in a directory, with True for directories; {} if there is no directory."""
     with suppress(FileNotFoundError, NotADirectoryError):
-        # Not os.scandir, which an interrupt would leave open.
+        # Not os.scandir: an interrupt would leave its descriptor open.
         return _are_folders(os.listdir(folder), lambda name: os.lstat(f"{folder}/{name}"))
     return {}
 
 
 def _entries_at(folder: int) -> dict[str, bool]:
-    """Return what an open directory holds, as `list_entries`."""
+    """Return the names in an open directory, with True for directories."""
     return _are_folders(
         os.listdir(folder), lambda name: os.stat(name, dir_fd=folder, follow_symlinks=False)
     )
 
 
 def _are_folders(names: list[str], status_of: Callable[[str], os.stat_result]) -> dict[str, bool]:
-    found = {}
+    entries = {}
     for name in names:
         with suppress(FileNotFoundError):
-            found[name] = stat.S_ISDIR(status_of(name).st_mode)
-    return found
+            entries[name] = stat.S_ISDIR(status_of(name).st_mode)
+    return entries
 
 
 def may_remove(path: str) -> bool:
-    """Return whether what a killed process left at `path` is this user's to remove.
+    """Return True if this user may remove the leftovers of a killed process at `path`.
 
-    That is so if it belongs to this user, or to the owner of the directory that it lies in (some
-    file systems give all files one owner, whoever makes them). The superuser may remove it anyway.
+    That is so if they belong to this user, or to the owner of the directory that they are in (some
+    file systems give all files the same owner). The superuser may always remove them.
     """
     user = os.geteuid()
     owner = os.lstat(path).st_uid
@@ -115,40 +115,40 @@ def may_remove(path: str) -> bool:
 
 
 def list_names(folder: str) -> list[str]:
-    """Return the names in a directory, sorted; [] if it is not there, or has just been removed."""
+    """Return the names in a directory, sorted; [] if there is none, or it was just removed."""
     with suppress(FileNotFoundError):
         return sorted(os.listdir(folder))
     return []
 
 
 def list_subdirectories(folder: str) -> set[str]:
-    """Return the directories in a directory; symbolic links to such are among them.
+    """Return the names of the directories in a directory, with symbolic links to directories.
 
-    A directory that is not there, or has just been removed, has none.
+    A directory that does not exist, or has just been removed, has none.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
-            with suppress(PermissionError):  # behind a link
+            with suppress(PermissionError):  # the target of a link
                 if entry.is_dir():
-                    found.add(entry.name)
-    return found
+                    names.add(entry.name)
+    return names
 
 
 def scan_directory(folder: str) -> list[os.DirEntry[str]]:
-    """Return what a directory holds, without a look at each; [] if it is not there."""
-    found: list[os.DirEntry[str]] = []
+    """Return the entries of a directory without stat calls; [] if there is no directory."""
+    entries: list[os.DirEntry[str]] = []
     with suppress(FileNotFoundError, NotADirectoryError):
-        # No bytecode between: an interrupt would leave it open.
-        found.extend(chain.from_iterable(map(os.scandir, (folder,))))
-    return found
+        # No bytecode between open and close: an interrupt would leave the directory open.
+        entries.extend(chain.from_iterable(map(os.scandir, (folder,))))
+    return entries
 
 
 def contains_file(folder: str, name: str, *, at_most: int) -> bool:
-    """Return whether a file of that name lies in a directory, at any depth.
+    """Return True if a directory holds a file of that name, at any depth.
 
-    No more than `at_most` entries are looked at, and one directory. Follows no symlinks, and
-    passes over directories that may not be read, such as lost+found.
+    The search ends after the directory in which it has seen more than `at_most` entries. It follows
+    no symlinks and skips directories that it may not read, such as lost+found.
     """
     folders = [folder]
     seen = 0
@@ -168,13 +168,13 @@ def contains_file(folder: str, name: str, *, at_most: int) -> bool:
 
 
 def count_files(folder: str, *, at_most: int) -> int:
-    """Return how many files lie in a directory, at any depth; at most `at_most` + 1.
+    """Return the number of files in a directory, at any depth, but at most `at_most` + 1.
 
-    More directories than that count as too many files.
+    That many directories count as too many files as well.
     """
     count = 0
     folders = [folder]
-    for each in folders:  # which grows meanwhile
+    for each in folders:  # the loop appends to this list
         for name, is_folder in list_entries(each).items():
             if is_folder:
                 folders.append(f"{each}/{name}")

@@ -1,7 +1,7 @@
-"""A directory to read from, as it was when it was opened.
+"""Reading from one directory, which stays the same while it is open.
 
-Everything is reached from one open descriptor: a save that puts another directory in its place
-meanwhile does not mix the two, and what an index names cannot lie outside.
+Everything is opened relative to one descriptor. So if a save replaces the directory meanwhile, the
+two are not mixed, and an index cannot name a file outside of the directory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cordwood.storage.open_files import (
 from cordwood.storage.openat import open_beneath
 
 MAX_OPEN_FILES = 64  # the files of a checkpoint with more are opened for each read
-FOLDER, OTHER = -1, -2  # instead of a size: a directory; a symbolic link, pipe, socket or device
+FOLDER, OTHER = -1, -2  # in place of a size: a directory; a symbolic link, pipe, socket or device
 
 _HOLD_SECONDS = 1.0
 _POLL_SECONDS = 0.002
@@ -37,46 +37,46 @@ _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 class ReadableDirectory(Protocol):
-    """What formats need of a directory to scan it. Paths are relative, with '/'."""
+    """A directory that formats can read. Paths are relative, with '/'."""
 
     @property
     def name(self) -> str: ...
 
     def sizes(self, path: str) -> Mapping[str, int]:
-        """What lies directly in a directory of it: the sizes of regular files, FOLDER or OTHER.
+        """Return the entries of a directory in it: the sizes of regular files, FOLDER or OTHER.
 
-        Raises CorruptionError where there is no such directory.
+        Raises CorruptionError if there is no such directory.
         """
         ...
 
     def folders(self, path: str) -> Sequence[str]:
-        """The names of the directories that lie directly in a directory of it, sorted.
+        """Return the names of the directories in a directory in it, sorted.
 
-        Raises CorruptionError where there is no such directory.
+        Raises CorruptionError if there is no such directory.
         """
         ...
 
     def read(self, path: str, *, limit_bytes: int) -> bytes:
-        """A whole file.
+        """Return the bytes of a whole file.
 
-        Raises CorruptionError where it is missing or no regular file, LimitError where it is
-        larger than `limit_bytes`.
+        Raises CorruptionError if it is missing or no regular file, LimitError if it is larger than
+        `limit_bytes`.
         """
         ...
 
     def has(self, path: str) -> bool:
-        """Whether there is anything of that name, a broken symlink included; nothing behind one."""
+        """Return True if anything has that name, also a broken symlink; follow no symlinks."""
         ...
 
     def file(self, path: str, size_bytes: int) -> ReadableFile:
-        """A file that must have `size_bytes`; it is opened when it is read."""
+        """Return a file that must have `size_bytes`; it is opened when it is read."""
         ...
 
 
 class LocalDirectory(Closable):
-    """A directory of a local disk, opened.
+    """An open directory of a local disk.
 
-    Raises FileNotFoundError and NotADirectoryError as open does.
+    Raises FileNotFoundError and NotADirectoryError as `os.open` does.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -86,26 +86,26 @@ class LocalDirectory(Closable):
 
     def sizes(self, path: str) -> Mapping[str, int]:
         fd = self._open_folder(path)
-        found = {}
+        sizes = {}
         try:
             with os.scandir(fd) as entries:
                 for entry in entries:
-                    with suppress(FileNotFoundError):  # it has gone meanwhile: it is not there
+                    with suppress(FileNotFoundError):  # removed meanwhile
                         status = entry.stat(follow_symlinks=False)
                         if stat.S_ISREG(status.st_mode):
-                            found[entry.name] = status.st_size
+                            sizes[entry.name] = status.st_size
                         else:
-                            found[entry.name] = FOLDER if stat.S_ISDIR(status.st_mode) else OTHER
+                            sizes[entry.name] = FOLDER if stat.S_ISDIR(status.st_mode) else OTHER
         except OSError as e:
             raise with_file_name(e, f"{self.name}/{path}") from e
         finally:
             os.close(fd)
-        return found
+        return sizes
 
     def folders(self, path: str) -> Sequence[str]:
-        """The names of the directories that lie directly in one of it, sorted.
+        """Return the names of the directories in a directory in it, sorted.
 
-        Symbolic links to directories are among them, and cannot be opened: see `sizes`.
+        Symbolic links to directories are among them, but cannot be opened: see `sizes`.
         """
         fd = self._open_folder(path)
         try:
@@ -117,7 +117,7 @@ class LocalDirectory(Closable):
             os.close(fd)
 
     def has(self, path: str) -> bool:
-        """Whether there is anything of that name, a broken symlink included; nothing behind one."""
+        """Return True if anything has that name, also a broken symlink; follow no symlinks."""
         folder, _, name = path.rpartition("/")
         try:
             fd = open_beneath(self._folder(), folder, directory=True) if folder else self._folder()
@@ -133,14 +133,14 @@ class LocalDirectory(Closable):
         return True
 
     def folder(self, path: str) -> LocalDirectory:
-        """A directory of it, opened; it outlives this one.
+        """Open a directory in it, which stays open when this one is closed.
 
-        Raises CorruptionError where there is none, or a symbolic link is on the way.
+        Raises CorruptionError if there is none, or if the path contains a symbolic link.
         """
         fd = self._open(path, directory=True)
-        found = LocalDirectory.__new__(LocalDirectory)
-        found.name, found._fd = f"{self.name.rstrip('/')}/{path}", fd
-        return found
+        directory = LocalDirectory.__new__(LocalDirectory)
+        directory.name, directory._fd = f"{self.name.rstrip('/')}/{path}", fd
+        return directory
 
     def read(self, path: str, *, limit_bytes: int) -> bytes:
         fd = self._open(path)
@@ -160,14 +160,14 @@ class LocalDirectory(Closable):
         return data
 
     def file(self, path: str, size_bytes: int) -> DirectoryFile:
-        """A file that must have `size_bytes`; it is opened when it is read."""
+        """Return a file that must have `size_bytes`; it is opened when it is read."""
         return DirectoryFile(self, path, size_bytes)
 
     def hold(self) -> None:
-        """Keep savers from removing what is open here, once they have replaced it.
+        """Take a shared lock, so that a save that replaces the directory does not remove it.
 
-        As far as the file system has locks; and a saver that is just putting it in place is
-        waited for, but not for long.
+        Without effect where the file system has no locks. Waits a short time for a save that is
+        just putting the directory in place.
         """
         deadline = time.monotonic() + _HOLD_SECONDS
         while True:
@@ -182,12 +182,12 @@ class LocalDirectory(Closable):
             return
 
     def is_still_at(self, path: str | os.PathLike[str]) -> bool:
-        """Whether `path` leads to this directory, and not to one put in its place."""
+        """Return True if `path` still leads to this directory, not to one that replaced it."""
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             return False
-        return os.path.samestat(found, os.fstat(self._folder()))
+        return os.path.samestat(status, os.fstat(self._folder()))
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
@@ -221,14 +221,16 @@ class LocalDirectory(Closable):
             raise type(e)(e.errno, e.strerror, where) from e
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not ending():  # the names of this module may be gone then; the system closes all
+        if (
+            not ending()
+        ):  # at exit the names of this module may be gone; the system closes all files
             self.close()
 
 
 class DirectoryFile(Closable):
-    """A file of an open directory, opened for each read: there may be very many.
+    """A file of an open directory, opened for each read, because there may be very many.
 
-    Its size is what the index says; that the file has it is checked at every read.
+    Its size is given by the index and checked at every read.
     """
 
     name: str
@@ -272,11 +274,11 @@ class DirectoryFile(Closable):
     def _open(self) -> int:
         fd = self._directory._open(self._path)
         try:
-            found = regular_file_size(fd, self.name)
-            if found != self.size_bytes:
-                kind = TruncatedError if found < self.size_bytes else CorruptionError
+            size = regular_file_size(fd, self.name)
+            if size != self.size_bytes:
+                kind = TruncatedError if size < self.size_bytes else CorruptionError
                 raise kind(
-                    f"{self.name}: expected {self.size_bytes} bytes, found {found}: it is damaged "
+                    f"{self.name}: expected {self.size_bytes} bytes, found {size}: it is damaged "
                     "or belongs to another checkpoint; copy or save it again"
                 )
         except BaseException:
@@ -286,7 +288,7 @@ class DirectoryFile(Closable):
 
 
 class FileOwningDirectory(DirectoryFile):
-    """A file of a directory that is closed with it: one of those that a checkpoint consists of."""
+    """A file of a checkpoint that closes its directory when it is closed."""
 
     def close(self) -> None:
         self._directory.close()
@@ -323,7 +325,9 @@ class OpenDirectoryFile(DirectoryFile):
             close_file(fd, self.name)
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not ending():  # the names of this module may be gone then; the system closes all
+        if (
+            not ending()
+        ):  # at exit the names of this module may be gone; the system closes all files
             self.close()
 
 
@@ -343,10 +347,10 @@ def open_directory_files(
 
 
 def regular_file_size(fd: int, name: str) -> int:
-    """The size of an open file. Raises CorruptionError for anything but a regular one."""
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):
+    """Return the size of an open file. Raises CorruptionError unless it is a regular file."""
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
         raise CorruptionError(
             f"{name}: expected a regular file, found a directory, pipe, socket or device"
         )
-    return found.st_size
+    return status.st_size

@@ -1,4 +1,4 @@
-"""The size and the age of a file or a directory."""
+"""The size and the modification time of a file or a directory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cordwood.storage.urls import local_or_url, parse_url
 
 
 def size_on_disk(path: str | os.PathLike[str]) -> int:
-    """Return the sizes of all files at a path together; 0 for a URL, or where nothing is."""
+    """Return the total size of all files at a path; 0 for a URL, or if there is nothing."""
     path = local_or_url(path)
     if parse_url(path) is not None:
         return 0
@@ -23,13 +23,13 @@ def size_on_disk(path: str | os.PathLike[str]) -> int:
         for name in names:
             try:
                 total += os.lstat(os.path.join(folder, name)).st_size
-            except OSError:  # a save has removed it meanwhile
+            except OSError:  # a save has just removed it
                 continue
     return total
 
 
 def modified_seconds(path: str | os.PathLike[str]) -> float | None:
-    """Return when what lies at a path was last modified, in seconds since 1970; None for a URL."""
+    """Return the modification time of a path, in seconds since 1970; None for a URL."""
     path = local_or_url(path)
     if parse_url(path) is not None:
         return None

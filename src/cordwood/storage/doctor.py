@@ -1,4 +1,4 @@
-"""Whether a path is a safe place for checkpoints: tried, and not guessed."""
+"""Tests of a file system: are checkpoints safe on it? Each operation of a save is tried."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import NamedTuple
 from cordwood.errors import StorageError
 
 _TRIAL_BYTES = 32 << 20
-_LITTLE_BYTES = 1 << 30  # of free space: fewer are a problem
+_MIN_FREE_BYTES = 1 << 30  # less free space is reported as a problem
 _BLOCK = 4096
 
 
 class Finding(NamedTuple):
-    """One thing that was tried."""
+    """The result of one test."""
 
     name: str
     good: bool
@@ -28,12 +28,12 @@ class Finding(NamedTuple):
 
 
 def examine(path: str | os.PathLike[str]) -> list[Finding]:
-    """Try in a directory what saves do there; what this writes is removed again.
+    """Try the operations of a save in a directory, and remove all files of the tests.
 
     Args:
-        path: the directory, or where a checkpoint is to be: then the directory it is to lie in.
+        path: the directory; or the path of a future checkpoint: then its first existing parent.
 
-    Raises PermissionError, or StorageError, where nothing can be made in the directory.
+    Raises PermissionError or StorageError if nothing can be created in the directory.
     """
     folder = os.path.abspath(path)
     while not os.path.isdir(folder):
@@ -62,16 +62,16 @@ def examine(path: str | os.PathLike[str]) -> list[Finding]:
 
 
 def _free(folder: str) -> Finding:
-    found = os.statvfs(folder)
-    free = found.f_bavail * found.f_frsize
+    status = os.statvfs(folder)
+    free = status.f_bavail * status.f_frsize
     text = f"{free / (1 << 30):.1f} GiB"
-    if found.f_files and not found.f_favail:
+    if status.f_files and not status.f_favail:
         return Finding("free space", False, True, f"{text}, but no inodes")
-    return Finding("free space", free >= _LITTLE_BYTES, True, text)
+    return Finding("free space", free >= _MIN_FREE_BYTES, True, text)
 
 
 def _speed(trial: str) -> Finding:
-    """A file, written and flushed: fails where the disk does."""
+    """Write and flush a file, which fails if the disk does."""
     data = os.urandom(1 << 20)
     start = time.perf_counter()
     try:
@@ -107,7 +107,7 @@ def _replace(trial: str) -> None:
 
 
 def _sync(trial: str) -> None:
-    """Flush a directory; unlike `sync_directory`, also told where the file system cannot."""
+    """Flush a directory; unlike `sync_directory`, fail if the file system cannot."""
     fd = os.open(trial, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -116,7 +116,7 @@ def _sync(trial: str) -> None:
 
 
 def _rename_folder(trial: str) -> None:
-    """Rename a directory that holds something, as saves of the zarr layout and deletions do."""
+    """Rename a directory that is not empty, as saves of the zarr layout and deletions do."""
     before, after = os.path.join(trial, "before"), os.path.join(trial, "after")
     os.mkdir(before)
     with open(os.path.join(before, "held"), "w", encoding="utf-8") as file:
@@ -132,7 +132,7 @@ def _rename_folder(trial: str) -> None:
 
 
 def _look_twice(trial: str) -> None:
-    """Look at a file by path and by descriptor: a lock is told from others by its inode number."""
+    """Compare the inode number of a file by path and by descriptor; locks depend on it."""
     path = os.path.join(trial, "looked at")
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:

@@ -1,8 +1,8 @@
-"""Advisory locks: of what a save writes, and of a place that only one may change at a time.
+"""Advisory locks: on the files that a save writes, and lock files that exclude other processes.
 
-A place is locked by a regular file beside what is changed, which is made, locked, and removed
-again. Not by its directory: network file systems that pass locks of files on to other machines
-(NFS, Lustre) keep those of directories to themselves.
+A lock file is a regular file beside the files that it protects; it is created, locked, and removed
+again. The directory itself is not locked: network file systems that share locks on files between
+machines (NFS, Lustre) do not share locks on directories.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ NO_LOCK_ERRORS = (
     errno.ENOLCK,
 )  # what flock(2) says where there are none
 _POLL_SECONDS = 0.02
-_ATTEMPTS = 3  # to open a lock of another user, who may just remove it
-_NOBODY_KNOWN = "another process, perhaps of another machine,"
-_MAX_ROUNDS = 100  # of taking a lock whose file is found to be another one each time
+_ATTEMPTS = 3  # to open the lock file of another user, which may just be removed
+_UNKNOWN_HOLDER = "another process, perhaps of another machine,"
+_MAX_ROUNDS = 100  # of locking a file that turns out to be another one each time
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def lock(fd: int, operation: int = fcntl.LOCK_EX, *, path: str = "") -> None:
-    """Lock a file that is open, as far as its file system has locks. Raises OSError.
+    """Lock an open file; without effect if its file system has no locks. Raises OSError.
 
     Args:
         fd: the file.
-        operation: as flock(2) has it.
-        path: of the file. Where the file system has no locks, that is logged as a warning, once
-            for a directory and those beside it.
+        operation: the operation of flock(2).
+        path: the path of the file. If the file system has no locks, a warning is logged, once for
+            all directories with the same parent.
     """
     try:
         syscalls.current().flock(fd, operation)
@@ -67,18 +67,18 @@ def wait_and_lock(
     check: StopCheck = never_stop,
     timeout_seconds: float | None = None,
 ) -> None:
-    """Lock a file that is open once nobody else holds its lock, as `lock`.
+    """Wait until an open file can be locked, and lock it, as `lock` does.
 
-    A wait of 10 s or more is logged, with the holder.
+    A wait of 10 s or more is logged, with the process that holds the lock.
 
     Args:
         fd: the file.
-        path: of the file, for messages.
+        path: the path of the file, for messages.
         operation: LOCK_EX or LOCK_SH.
-        check: called while it waits; what it raises ends the wait.
-        timeout_seconds: how long to wait; None: for ever.
+        check: called during the wait; an exception that it raises ends the wait.
+        timeout_seconds: the longest wait; None: no limit.
 
-    Raises OSError; StorageError where the time is over (ETIMEDOUT).
+    Raises OSError; StorageError after the timeout (ETIMEDOUT).
     """
     wait = _LockWait(path, check, timeout_seconds)
     while True:
@@ -91,7 +91,7 @@ def wait_and_lock(
 
 
 class _LockWait:
-    """One wait for a lock: bounded, reported, and ended by what `check` raises."""
+    """One wait for a lock, with a timeout, a log message, and a stop check."""
 
     def __init__(self, path: str, check: StopCheck, timeout_seconds: float | None) -> None:
         self._path = path
@@ -103,7 +103,7 @@ class _LockWait:
         )
 
     def pause(self) -> None:
-        """Sleep for a moment. Raises what `check` does, and StorageError at the timeout."""
+        """Sleep for a moment. Raises what `check` raises, and StorageError at the timeout."""
         self._check()
         self._waiting.tick()
         seconds = self._timeout_seconds
@@ -121,24 +121,24 @@ class _LockWait:
 
 
 def describe_holder(path: str) -> str:
-    """Return who holds the lock of a file, in words, as far as this machine knows."""
+    """Return a description of the process that holds the lock of a file, if this machine knows."""
     try:
         with open("/proc/locks", encoding="ascii", errors="replace") as file:
             lines = file.read().splitlines()
         status = os.stat(path)
     except OSError:
-        return _NOBODY_KNOWN
+        return _UNKNOWN_HOLDER
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
     for line in lines:
-        # 1: FLOCK  ADVISORY  WRITE 3731 fe:00:2146611 0 EOF; of one that waits, "1: -> FLOCK ..."
+        # 1: FLOCK  ADVISORY  WRITE 3731 fe:00:2146611 0 EOF; of a waiting process: "1: -> FLOCK"
         fields = line.split()
         if len(fields) < 6 or fields[1] != "FLOCK" or not fields[4].isdigit():
             continue
         where, _, inode = fields[5].rpartition(":")
-        # Some file systems (btrfs, overlayfs) give stat(2) another device, with the major number 0.
+        # On btrfs and overlayfs stat(2) reports another device, with the major number 0.
         if inode == str(status.st_ino) and (where == device or where.startswith("00:")):
             return _describe_process(int(fields[4]))
-    return _NOBODY_KNOWN
+    return _UNKNOWN_HOLDER
 
 
 def _describe_process(process: int) -> str:
@@ -157,7 +157,7 @@ _warned: set[tuple[str, str]] = set()
 
 
 def _warn(folder: str, text: str) -> None:
-    """Log a warning of a directory, once for all that lie beside it: the steps of a run."""
+    """Log a warning about a directory, once for all with the same parent: the steps of a run."""
     key = (os.path.dirname(folder), text)
     if key not in _warned:
         _warned.add(key)
@@ -165,9 +165,9 @@ def _warn(folder: str, text: str) -> None:
 
 
 def unlock(opened: list[int]) -> None:
-    """Unlock and close what is open; closing is not enough where a fork has copied it.
+    """Unlock and close open files; closing alone does not unlock a descriptor that a fork copied.
 
-    No `suppress`, which is Python code: an interrupt in it would come before the call.
+    Does not use `suppress`: that is Python code, in which an interrupt could prevent the call.
     """
     while opened:
         try:
@@ -182,7 +182,7 @@ def unlock(opened: list[int]) -> None:
 
 
 def is_open_file_at(fd: int, path: str) -> bool:
-    """Return whether an open file is what lies at a path now."""
+    """Return True if a path currently leads to the given open file."""
     try:
         return _is_same(fd, lambda: os.lstat(path))
     except FileNotFoundError:
@@ -190,17 +190,17 @@ def is_open_file_at(fd: int, path: str) -> bool:
 
 
 def _is_same(fd: int, look: Callable[[], os.stat_result]) -> bool:
-    """Return whether an open file is what `look` finds.
+    """Return True if an open file is the file whose status `look` returns.
 
-    On some file systems (FUSE) the inode number changes from look to look. There only the type
-    is compared: else no lock could ever be taken, and no old directory be removed.
+    On some file systems (FUSE) the inode number changes with each call of stat(2). There only the
+    type is compared: otherwise no lock could ever be taken, and no old directory be removed.
     """
     before = os.fstat(fd)
-    found = look()
+    status = look()
     after = os.fstat(fd)
-    if os.path.samestat(found, before) or os.path.samestat(found, after):
+    if os.path.samestat(status, before) or os.path.samestat(status, after):
         return True
-    return before.st_ino != after.st_ino and stat.S_IFMT(found.st_mode) == stat.S_IFMT(
+    return before.st_ino != after.st_ino and stat.S_IFMT(status.st_mode) == stat.S_IFMT(
         after.st_mode
     )
 
@@ -209,25 +209,25 @@ def _is_same(fd: int, look: Callable[[], os.stat_result]) -> bool:
 def locked(
     path: str, check: StopCheck = never_stop, *, timeout_seconds: float | None = None
 ) -> Iterator[None]:
-    """Hold the lock that the file `path` stands for: it must not exist for any other reason.
+    """Hold the lock file `path` during the block. The file must have no other purpose.
 
-    Where a full disk has no room for the file, its directory is locked. Where the file system has
-    no locks, or the file seems to be another at each look, nothing is locked, with a warning in the
-    log.
+    If a full disk has no room for the file, its directory is locked. If the file system has no
+    locks, or the inode number of the file changes with each call, nothing is locked, and a warning
+    is logged.
 
     Args:
-        path: the file; made, and removed at the end.
-        check: called while somebody else holds it; what it raises ends the wait.
-        timeout_seconds: how long to wait; None: as long as it takes. After 10 s the wait is logged.
+        path: the lock file; created, and removed at the end.
+        check: called while another process holds the lock; an exception of it ends the wait.
+        timeout_seconds: the longest wait; None: no limit. After 10 s the wait is logged.
 
-    Raises OSError as open(2) and flock(2) do; StorageError where the time is over (ETIMEDOUT).
+    Raises OSError as open(2) and flock(2) do; StorageError after the timeout (ETIMEDOUT).
     """
     opened: list[int] = []
-    mine = False
+    is_ours = False
     rounds = 0
     wait = _LockWait(path, check, timeout_seconds)
     try:
-        while not mine:
+        while not is_ours:
             unlock(opened)
             is_file = _open_lock(opened, path)
             try:
@@ -237,30 +237,30 @@ def locked(
                 continue
             if not is_file:
                 break
-            mine = _is_still_at(opened[0], path)  # or whoever had it has removed it
+            is_ours = _is_still_at(opened[0], path)  # False if its last holder has just removed it
             rounds += 1
-            if not mine and rounds > _ATTEMPTS:
+            if not is_ours and rounds > _ATTEMPTS:
                 wait.pause()
-            if not mine and rounds > _MAX_ROUNDS:
+            if not is_ours and rounds > _MAX_ROUNDS:
                 _warn(
                     os.path.dirname(path),
                     "a file has another inode number at each look, so locks do not work here: two "
                     "saves of one directory at the same time may lose one of the two",
                 )
-                mine = True
+                is_ours = True
         wait.end()
         yield
     finally:
         try:
-            if mine:
-                with suppress(OSError):  # whoever comes next does it
+            if is_ours:
+                with suppress(OSError):  # the next holder removes it
                     syscalls.current().unlink(path)
         finally:
             unlock(opened)
 
 
 def _open_lock(opened: list[int], path: str) -> bool:
-    """Open the file of a lock, or make it; False where it is the directory that was opened."""
+    """Open or create a lock file; return False if its directory was opened in its place."""
     for attempt in range(_ATTEMPTS):
         try:
             open_into(opened, path, os.O_RDWR | os.O_CREAT | _FLAGS)
@@ -295,21 +295,23 @@ def _is_still_at(fd: int, path: str) -> bool:
 
 
 def wait_for_lock(path: str, check: StopCheck = never_stop) -> None:
-    """Wait while somebody holds the lock `path`; `check` is called meanwhile. Changes nothing."""
+    """Wait until the lock `path` is free, and call `check` meanwhile. Changes nothing."""
     opened: list[int] = []
     try:
         open_into(opened, path, os.O_RDONLY | _FLAGS)
         wait_and_lock(opened[0], path, fcntl.LOCK_SH, check=check)
     except OSError:
-        pass  # nobody holds it, or that cannot be told
+        pass  # the lock is free, or its state is unknown
     finally:
         unlock(opened)
 
 
 def is_locked(path: str, *, even_shared: bool) -> bool:
-    """Return whether somebody holds the lock of a file, as far as that can be told.
+    """Return True if the lock of a file is known to be held. Changes nothing.
 
-    Changes nothing. `even_shared`: or shares it with others.
+    Args:
+        path: the file.
+        even_shared: count a shared lock, too.
     """
     opened: list[int] = []
     try:
@@ -326,13 +328,13 @@ def is_locked(path: str, *, even_shared: bool) -> bool:
 def remove_unlocked(
     path: str, *, folder: int | None = None, dry_run: bool = False, without_locks: bool = False
 ) -> bool:
-    """Remove a file unless a living save holds its lock; return whether it could be removed.
+    """Remove a file unless a running save holds its lock; return True if it could be removed.
 
     Args:
         path: the file.
         folder: the descriptor of a directory that `path` is relative to.
         dry_run: remove nothing.
-        without_locks: also where the file system has no locks, and nobody can tell.
+        without_locks: remove it also where the file system has no locks.
     """
     calls = syscalls.current()
     opened: list[int] = []
@@ -344,6 +346,6 @@ def remove_unlocked(
             calls.unlink(path, folder)
         return True
     except OSError:
-        return False  # gone meanwhile, another user's, a live save's, or no locks here: not ours
+        return False  # already removed, another user's, locked by a running save, or no locks here
     finally:
         unlock(opened)

@@ -1,9 +1,9 @@
-"""Put a file in place at once and for good, or not at all.
+"""Atomic and durable replacement of one file.
 
-The new bytes go to a temporary sibling under an exclusive lock; then fsync, rename over the
-destination, fsync of the directory. Until the rename the old file is whole; after the last
-fsync the new one outlives a power cut. A save that was killed leaves its temporary behind,
-unlocked: the next save of the same name removes it.
+The new bytes are written to a temporary file in the same directory, under an exclusive lock; then
+fsync, rename over the destination, fsync of the directory. Until the rename the old file is whole;
+after the last fsync the new one survives a power cut. A save that was killed leaves its temporary
+file unlocked: the next save of the same name removes it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _RANDOM_BYTES = 8
 
 
 class WritableFile:
-    """A file being written. `doing` says what, for the message of an error.
+    """A file that is being written. `doing` is the current step, for error messages.
 
-    It is made before its file is, so that an interrupt while that is made finds what to remove.
+    The object exists before its file, so that after an interrupt during the creation of the file
+    it is known what to remove.
     """
 
     def __init__(self, path: str) -> None:
@@ -49,9 +50,9 @@ class WritableFile:
         open_into(self.opened, self.path, flags, mode=mode)
 
     def lock(self, check: StopCheck = never_stop) -> bool:
-        """Lock it; return False if it is gone: another save took it for a killed one's before.
+        """Lock it; return False if another save has removed it first, as a killed save's file.
 
-        `check` is called while somebody else holds its lock.
+        `check` is called while another process holds its lock.
         """
         wait_and_lock(self.fd, self.path, check=check)
         return os.fstat(self.fd).st_nlink > 0
@@ -61,16 +62,16 @@ class WritableFile:
             syscalls.current().unlink(self.path)
 
     def write(self, data: memoryview, offset: int) -> None:
-        """All of `data` at `offset`."""
+        """Write all of `data` at `offset`."""
         write_all(self.fd, data, offset)
 
 
 @contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[WritableFile]:
-    """Write a temporary inside the block; on leaving it, it durably becomes `path`.
+    """Create a temporary file for the block; at its end, the file durably becomes `path`.
 
-    The block returns normally only when all bytes are written. On any exception the temporary
-    is removed and what was at `path` stays. The new file has at most the rights of the old one.
+    The block must write all bytes before it ends. On any exception the temporary file is removed,
+    and the old file at `path` stays. The new file has at most the permissions of the old one.
 
     Raises:
         IsADirectoryError: `path` is a directory.
@@ -102,8 +103,8 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[WritableFile]:
         doing = temporary.doing = "setting its permissions"
         limit_file(temporary.fd, rights_of(target) or old, folder)
         doing = temporary.doing = "flushing it to the disk"
-        # Never retried: after a failed fsync the kernel may have dropped the pages and call
-        # them clean, so a second fsync would succeed without the data.
+        # Never retried: after a failed fsync the kernel may have dropped the pages and marked
+        # them as clean, so a second fsync would succeed without the data.
         calls.fsync(temporary.fd)
         doing = temporary.doing = "renaming it into place"
         calls.replace(temporary.path, target)
@@ -122,29 +123,29 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[WritableFile]:
         raise
     finally:
         if temporary is not None and temporary.opened:
-            # No `suppress`, which is Python code: an interrupt in it would come before the call.
+            # No `suppress`: it is Python code, in which an interrupt could prevent the call.
             try:  # noqa: SIM105
                 calls.close(temporary.opened[0])
             except OSError:
-                pass  # its fsync has told all there is to tell
+                pass  # fsync has already reported any error
 
 
 def _resolve(path: str) -> str:
-    """The absolute path behind any symlinks; refuses what a rename must not replace."""
+    """Return the absolute path without symlinks; refuse what a rename must not replace."""
     if path.endswith(os.sep):
         raise IsADirectoryError(errno.EISDIR, "expected the path of a file to save", path)
     target = os.path.realpath(path)
     try:
-        found = os.lstat(target)
+        status = os.lstat(target)
     except (FileNotFoundError, NotADirectoryError):
         return target
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(
             errno.EISDIR, "expected the path of a file to save, found a directory", path
         )
-    if stat.S_ISLNK(found.st_mode):
+    if stat.S_ISLNK(status.st_mode):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise NotACheckpointError(
             errno.EEXIST, "will not replace a pipe, socket or device with a file", path
         )
@@ -152,7 +153,7 @@ def _resolve(path: str) -> str:
 
 
 def make_ancestors(folder: str, made: list[str]) -> None:
-    """Make a directory and those above it that are missing; they are added to `made`."""
+    """Make a directory and its missing parents, and append their paths to `made`."""
     missing: list[str] = []
     while not os.path.isdir(folder):
         missing.append(folder)
@@ -167,15 +168,15 @@ def make_ancestors(folder: str, made: list[str]) -> None:
         except FileExistsError:
             if not os.path.isdir(each):
                 raise
-        sync_directory(os.path.dirname(each))  # also where another process just made it
+        sync_directory(os.path.dirname(each))  # also if another process has just made it
     if missing:
-        # Whoever made the one that was there may not have flushed it yet, or have died.
+        # The process that made the first existing parent may not have flushed its entry.
         with suppress(PermissionError):
             sync_directory(os.path.dirname(folder))
 
 
 def sync_directory(folder: str) -> None:
-    """Flush a directory to the disk, where the file system can do that (some FUSE, SMB cannot)."""
+    """Flush a directory to the disk, if the file system supports it (some FUSE and SMB do not)."""
     calls = syscalls.current()
     opened: list[int] = []
     try:
@@ -190,7 +191,7 @@ def sync_directory(folder: str) -> None:
 
 
 def temporary_prefix(name: str) -> str:
-    """What the names of all temporaries of `name` begin with."""
+    """Return the common prefix of the names of all temporary files of `name`."""
     stem = f".{name}.cordwood-"
     if len(os.fsencode(stem)) + 2 * _RANDOM_BYTES + len(".tmp") <= _NAME_MAX:
         return stem
@@ -199,17 +200,17 @@ def temporary_prefix(name: str) -> str:
 
 
 def temporary_pattern(name: str) -> re.Pattern[str]:
-    """The names of all temporaries of `name`."""
+    """Return a pattern that matches the names of all temporary files of `name`."""
     return re.compile(re.escape(temporary_prefix(name)) + f"[0-9a-f]{{{2 * _RANDOM_BYTES}}}\\.tmp")
 
 
 def temporary_path(folder: str, name: str) -> str:
-    """Where a new temporary of `name` may go."""
+    """Return the path of a new temporary file of `name`, with a random part."""
     return os.path.join(folder, f"{temporary_prefix(name)}{secrets.token_hex(_RANDOM_BYTES)}.tmp")
 
 
 def remove_stale_temporaries(folder: str, name: str) -> None:
-    """Remove the temporaries of `name` that no living save holds. Raises OSError."""
+    """Remove the temporary files of `name` that no running save has locked. Raises OSError."""
     pattern = temporary_pattern(name)
     with open_directory_fd(folder) as fd:
         for entry in os.listdir(fd):
@@ -223,12 +224,12 @@ def _abandon(temporary: WritableFile | None, made: list[str], *, in_place: bool)
     if temporary is not None:
         temporary.remove()
     for folder in reversed(made):
-        with suppress(OSError):  # not empty: someone else uses it
+        with suppress(OSError):  # not empty: another process uses it
             syscalls.current().rmdir(folder)
 
 
 def storage_error(error: OSError, path: str, doing: str, *, what: str, in_place: bool) -> OSError:
-    """What to raise of a system call's failure in the middle of a save."""
+    """Return the exception to raise for a system call that failed during a save."""
     if in_place:
         then = (
             f"the new {what} is in place and whole, but a power cut may still undo it; save again"

@@ -1,4 +1,4 @@
-"""Link into a new directory what the old one holds and the save does not replace."""
+"""Hard links from an old directory into its replacement, for files that a save does not change."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ def link_unchanged(
     *,
     missing_only: bool = False,
 ) -> None:
-    """Bring all of a directory into the stage, its files by hard links; copied without those.
+    """Link all files of a directory into the staging directory; copy them if links do not work.
 
     Args:
         source: the old directory.
         stage: the new one.
-        exclude: which of the names in a directory are not to come: given the directory's path
-            ('' for the outermost) and its names.
-        missing_only: the stage is in place already: only what it has not comes.
+        exclude: returns the names that are not linked, given the path of a directory ('' for
+            `source` itself) and the names in it.
+        missing_only: skip files that the new directory has: it is in place already.
 
-    Raises NotACheckpointError where a file of the old one would have to give way.
+    Raises NotACheckpointError if the new directory has another file of the same name.
     """
     stack = [""]
     while stack:
         path = stack.pop()
-        found = list_entries(f"{source}/{path}" if path else source)
-        names = set(found)
+        entries = list_entries(f"{source}/{path}" if path else source)
+        names = set(entries)
         kept = names - exclude(path, names)
         if path and not names:
             _make_folder(source, stage, path)
         for name in sorted(kept):
             inner = f"{path}/{name}" if path else name
-            if found[name]:
+            if entries[name]:
                 stack.append(inner)
                 continue
             if path:
@@ -54,7 +54,7 @@ def link_unchanged(
 
 
 def _make_folder(source: str, stage: StagingDirectory, path: str) -> None:
-    """Make a directory and those above it as they are in the old one."""
+    """Make a directory and its parents, with the permissions of the old ones."""
     steps = path.split("/")
     for i in range(1, len(steps) + 1):
         inner = "/".join(steps[:i])
@@ -78,7 +78,7 @@ def _link(source: str, stage: StagingDirectory, path: str, *, missing_only: bool
         ) from e
     except FileNotFoundError:
         if not os.path.lexists(source):
-            return  # removed meanwhile
+            return  # it was removed meanwhile
         raise
     except OSError as e:
         if e.errno not in _NO_LINKS:
@@ -88,7 +88,7 @@ def _link(source: str, stage: StagingDirectory, path: str, *, missing_only: bool
 
 
 def _copy(source: str, stage: StagingDirectory, path: str) -> None:
-    """For file systems without hard links."""
+    """Copy a file, for file systems without hard links."""
     if os.path.islink(source) or not os.path.isfile(source):
         raise NotACheckpointError(
             errno.EEXIST,

@@ -1,4 +1,4 @@
-"""A second name for a file that others may want to remove."""
+"""Hard links to files that other processes may be about to remove."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _POLL_SECONDS = 0.02
 
 
 def link_under_shared_lock(opened: list[int], source: str, target: str, check: StopCheck) -> bool:
-    """Give a file another name, under a shared lock that whoever removes files asks for.
+    """Link a file to a new name, under a shared lock; a process that removes files checks for it.
 
     Args:
-        opened: gets the descriptor that holds the lock.
-        source: the file; no symlink.
-        target: the new name. There may already be a link to the same file.
-        check: called while the lock is waited for, which is not for long.
+        opened: the descriptor that holds the lock is appended to it.
+        source: the file; not a symlink.
+        target: the new name. It may already be a link to the same file.
+        check: called during the short wait for the lock.
 
-    Returns whether `target` is that file now. Raises OSError as the system does.
+    Returns True if `target` is that file now. Raises OSError as the system does.
     """
     open_into(opened, source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     deadline = time.monotonic() + _WAIT_SECONDS
@@ -33,11 +33,11 @@ def link_under_shared_lock(opened: list[int], source: str, target: str, check: S
         try:
             lock(opened[0], fcntl.LOCK_SH | fcntl.LOCK_NB)
             break
-        except BlockingIOError:  # somebody looks whether it is in use, or its save just ends
+        except BlockingIOError:  # another process checks if it is in use, or its save just ends
             if time.monotonic() > deadline:
                 return False
             check()
             time.sleep(_POLL_SECONDS)
-    with suppress(FileExistsError):  # of a save of this directory that died, or goes on
+    with suppress(FileExistsError):  # from a save of this directory that died, or still runs
         syscalls.current().link(source, target)
     return is_open_file_at(opened[0], target)

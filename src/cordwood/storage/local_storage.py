@@ -1,11 +1,11 @@
-"""A directory of a local disk, or of a file system that several machines mount.
+"""Storage in a directory of a local disk, or of a file system that several machines mount.
 
-A data file is created under its final name and locked until its save ends. The index is replaced
-under a lock, and what it no longer refers to is removed under that lock too: of data files that no
-index has referred to yet, only those whose own lock is free. So savers lose nothing of each other,
-and nobody removes what a living save has written.
+A data file is created under its final name, and locked until its save ends. The index is replaced
+under a lock, and files that it no longer refers to are removed under the same lock; data files that
+no index has referred to yet are removed only if their own lock is free. So concurrent saves do not
+lose each other's data, and nothing that a running save has written is removed.
 
-One file, as all its operations rely on one order of locks.
+This is one module because all operations depend on one order of locks.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ from cordwood.storage.visibility import wait_until_visible
 
 T = TypeVar("T")
 
-_ABANDON_SECONDS = 10.0  # how long a save that failed waits for the lock, to tidy up
-_ATTEMPTS = 100  # to create a file in a directory that others keep removing
+_ABANDON_SECONDS = 10.0  # the longest wait of a failed save for the lock, to remove its files
+_ATTEMPTS = 100  # to create a file in a directory that other processes keep removing
 
 
 class LocalStorage:
-    """A directory, which need not exist yet, and the rules of the format it holds."""
+    """A directory, which need not exist yet, and the naming rules of its format."""
 
     has_links = True
     file_sizes = FileSizes(pack_bytes=1 << 30, max_packs=16, part_bytes=None)
@@ -93,7 +93,7 @@ class LocalStorage:
     ) -> Iterator[LocalTransaction]:
         save = LocalTransaction(self._path, self._rules, others_commit, timeout_seconds)
         if not others_commit and not os.path.lexists(f"{self._path}/{self._rules.index_name}"):
-            with suppress(OSError):  # of a first save in the zarr layout that was killed
+            with suppress(OSError):  # left by a killed first save in the zarr layout
                 collect_stages(self._path, dry_run=False)
         try:
             yield save
@@ -108,12 +108,12 @@ class LocalStorage:
             save.abandon()
             raise
         else:
-            save.remove_marks()
+            save.remove_probes()
         finally:
-            # Nothing but the call: an interrupt would come before any Python code.
+            # A single call: an interrupt between two steps of Python would leave files open.
             try:
                 deque(save.closing, maxlen=0)
-            except OSError:  # closed all the same
+            except OSError:  # that file is closed anyway; close the others
                 deque(save.closing, maxlen=0)
 
     def wait_for_commit(self) -> None:
@@ -128,28 +128,30 @@ class LocalStorage:
         return _alone(self._path, self._rules, lambda: self._collect(dry_run=False))
 
     def _collect(self, *, dry_run: bool) -> list[str]:
-        # One descriptor for all of it: a link put in place of the directory is not followed.
+        # One descriptor for everything, so that a link that replaces the directory is not followed.
         with open_directory_fd(self._path) as folder:
             return self._collect_in(folder, dry_run=dry_run)
 
     def _collect_in(self, folder: int, *, dry_run: bool) -> list[str]:
         names = sorted(os.listdir(folder))
-        data = _read_index(self._path, self._rules, folder)  # after the names: it knows them all
+        data = _read_index(
+            self._path, self._rules, folder
+        )  # read after the names, so it refers to all that are in use
         kept = frozenset() if data is None else self._rules.referenced_files(data)
-        found = []
+        removed = []
         patterns = [temporary_pattern(name) for name in _small_names(self._rules)]
         if dry_run and is_locked(_lock_of(self._path, self._rules), even_shared=True):
-            patterns = []  # of a commit that goes on: those are not locked
+            patterns = []  # these may belong to a running commit, which does not lock them
         for name in names:
             stray = self._rules.is_data_file(name) and name not in kept
             stray = stray or any(pattern.fullmatch(name) for pattern in patterns)
             if stray and remove_unlocked(name, folder=folder, dry_run=dry_run):
-                found.append(name)
-        return found
+                removed.append(name)
+        return removed
 
 
 class LocalTransaction:
-    """A save under way. `doing` says what, for the message of an error."""
+    """A save in progress. `doing` is the current step, for error messages."""
 
     def __init__(
         self, path: str, rules: NamingRules, others_commit: bool, timeout_seconds: float | None
@@ -164,24 +166,24 @@ class LocalTransaction:
         self._made: list[str] = []
         self._files: list[WritableFile] = []
         self._small: list[WritableFile] = []
-        self._links: list[WritableFile] = []  # what is open of each is the file itself
-        self._new_links: set[str] = set()  # the paths of those that were not there before
-        self._marks: list[WritableFile] = []
-        # Closes what is open by the time that it is consumed, and so unlocks it.
+        self._links: list[WritableFile] = []  # the open descriptors are those of the linked files
+        self._new_links: set[str] = set()  # the paths of links that did not exist before
+        self._probes: list[WritableFile] = []
+        # Consuming this iterator closes, and so unlocks, all files that are open at that time.
         opened = chain.from_iterable(
-            map(attrgetter("opened"), chain(self._files, self._small, self._marks, self._links))
+            map(attrgetter("opened"), chain(self._files, self._small, self._probes, self._links))
         )
         self.closing = map(syscalls.current().close, opened)
 
     def create_probe(self) -> str:
-        # Named like a temporary of the index: what becomes of one is known.
+        # It is named like a temporary file of the index, so a later save or gc removes it.
         name = os.path.basename(temporary_path(self._path, self._rules.index_name))
         self._create(name)
-        self._marks.append(self._files.pop())
+        self._probes.append(self._files.pop())
         return name
 
-    def sees_probe(self, mark: str, *, timeout_seconds: float) -> bool:
-        path = f"{self._path}/{mark}"
+    def sees_probe(self, probe: str, *, timeout_seconds: float) -> bool:
+        path = f"{self._path}/{probe}"
         return wait_until_visible(
             lambda: os.path.lexists(path), path, timeout_seconds=timeout_seconds
         )
@@ -195,7 +197,7 @@ class LocalTransaction:
             file = self._create(name, check)
             try:
                 header = fill_file(file, plan, fetch, check)
-                # Never retried: see `engine.commit`.
+                # Never retried: see `file_transaction.atomic_file`.
                 file.doing = "flushing it to the disk"
                 calls.fsync(file.fd)
             except OSError:
@@ -205,11 +207,11 @@ class LocalTransaction:
         if sealed or self._links:
             self.doing = "flushing its directory to the disk"
             sync_directory(self._path)
-        self._perhaps_committed = self._others_commit  # as soon as the caller has reported it
+        self._perhaps_committed = self._others_commit  # once the caller has reported it
         return sealed
 
     def _create(self, name: str, check: StopCheck = never_stop) -> WritableFile:
-        """A new file of that name, locked."""
+        """Create a new file of that name, and lock it."""
         for _ in range(_ATTEMPTS):
             self.doing = "creating its directory"
             make_ancestors(self._path, self._made)
@@ -223,7 +225,7 @@ class LocalTransaction:
                     return file
                 syscalls.current().close(file.opened.pop())
             except FileNotFoundError:
-                pass  # a save that failed has removed the directory that it had made
+                pass  # a failed save has removed the directory that it had made
             self._files.pop()
         raise StorageError(errno.EBUSY, f"other processes keep removing {name}", self._path)
 
@@ -238,12 +240,12 @@ class LocalTransaction:
             is_new = not os.path.lexists(file.path)
             try:
                 linked = link_under_shared_lock(file.opened, f"{folder}/{name}", file.path, check)
-            except FileNotFoundError:  # it has just been deleted; or this directory, still empty
+            except FileNotFoundError:  # the file was deleted; or this directory, still empty
                 if not os.path.isdir(self._path):
                     unlock(file.opened)
                     continue
             except OSError:
-                pass  # no links here, or too many of this file
+                pass  # no hard links here, or too many of this file
             if linked and is_new:
                 self._new_links.add(file.path)
             break
@@ -268,19 +270,19 @@ class LocalTransaction:
         self.doing = "looking for what was written"
         self._require(change.added)
         self._replace(change)
-        with suppress(OSError):  # a later save, or gc, does it
+        with suppress(OSError):  # a later save, or gc, removes the rest
             self._clean(change)
 
     def _require(self, added: Mapping[str, int]) -> None:
-        """What a process has written is gone if it died and others took it for a dead save's."""
+        """Raise StorageError if files are missing: another save removes those of a dead process."""
         for name, size_bytes in added.items():
             path = f"{self._path}/{name}"
             try:
-                found = os.stat(path, follow_symlinks=False).st_size
+                size = os.stat(path, follow_symlinks=False).st_size
             except FileNotFoundError:
-                found = -1
-            if found != size_bytes:
-                what = "nothing" if found < 0 else f"{found} bytes"
+                size = -1
+            if size != size_bytes:
+                what = "nothing" if size < 0 else f"{size} bytes"
                 raise StorageError(
                     errno.EIO,
                     f"expected {size_bytes} bytes in {name}, found {what}: the process that wrote "
@@ -290,7 +292,7 @@ class LocalTransaction:
                 )
 
     def _replace(self, change: IndexChange) -> None:
-        """Put the index in place, then the small files beside it."""
+        """Put the index in place, then the sidecar files."""
         calls = syscalls.current()
         for name in _small_names(self._rules):
             self.doing = "removing what a killed save left"
@@ -302,12 +304,12 @@ class LocalTransaction:
             small = WritableFile(temporary_path(self._path, name))
             self._small.append(small)
             old = rights_of(f"{self._path}/{name}")
-            small.open(creation_mode(old, self._path))  # the directory's lock is its lock, too
+            small.open(creation_mode(old, self._path))  # protected by the lock of the directory
             small.write(memoryview(data), 0)
             limit_file(small.fd, old, self._path)
             calls.fsync(small.fd)
         self.doing = f"renaming {index} into place"
-        self._perhaps_committed = True  # an interrupt may come before the next line but one
+        self._perhaps_committed = True  # an interrupt may come before `in_place` is set
         calls.replace(self._small[0].path, f"{self._path}/{index}")
         self.in_place = True
         for small, name in zip(self._small[1:], beside, strict=True):
@@ -316,21 +318,21 @@ class LocalTransaction:
         for name, kept in change.sidecars.items():
             if kept is None and os.path.lexists(f"{self._path}/{name}"):
                 self.doing = f"removing {name}"
-                with open_directory_fd(self._path) as folder:  # not through a link put in its place
+                with open_directory_fd(self._path) as folder:  # follows no link in its place
                     calls.unlink(name, folder)
         self.doing = "flushing its directory to the disk"
         sync_directory(self._path)
 
     def _clean(self, change: IndexChange) -> None:
-        """Remove data files that the index does not refer to, so far as that can be done."""
+        """Remove data files that the index does not refer to, as far as possible."""
         with open_directory_fd(self._path) as folder:
             names = os.listdir(folder)
             if _read_index(self._path, self._rules, folder) != change.new_index:
-                return  # the file system has no locks, and another save has come first
+                return  # the file system has no locks, and another save has replaced the index
             for name in names:
                 if not self._rules.is_data_file(name) or name in change.kept:
                     continue
-                if name in change.dropped:  # its save has ended, so there is no lock to look at
+                if name in change.dropped:  # its save has ended, so it has no lock
                     with suppress(OSError):
                         syscalls.current().unlink(name, folder)
                 else:
@@ -338,8 +340,8 @@ class LocalTransaction:
                     remove_unlocked(name, folder=folder, without_locks=is_new)
 
     def abandon(self) -> None:
-        """Remove what was written, unless an index refers to it."""
-        for small in (*self._small, *self._marks):
+        """Remove the files of this save, unless an index refers to them."""
+        for small in (*self._small, *self._probes):
             small.remove()
         if self.in_place:
             return
@@ -348,12 +350,12 @@ class LocalTransaction:
             for file in written:
                 file.remove()
             written = []
-        if written or self._links:  # these may be of another save of this directory as well
+        if written or self._links:  # other saves of this directory may use the same links
             with suppress(OSError, CordwoodError):
                 work = partial(self._remove_unreferenced, written)
                 _alone(self._path, self._rules, work, _ABANDON_SECONDS)
         for folder in reversed(self._made):
-            with suppress(OSError):  # not empty: someone else uses it
+            with suppress(OSError):  # not empty: another process uses it
                 syscalls.current().rmdir(folder)
 
     def _remove_unreferenced(self, written: Sequence[WritableFile]) -> None:
@@ -372,10 +374,10 @@ class LocalTransaction:
                     is_new = link.path in self._new_links
                     remove_unlocked(name, folder=folder, without_locks=is_new)
 
-    def remove_marks(self) -> None:
-        """Remove what only told others where this save goes."""
-        for mark in self._marks:
-            mark.remove()
+    def remove_probes(self) -> None:
+        """Remove the probe files."""
+        for probe in self._probes:
+            probe.remove()
 
 
 def _lock_of(path: str, rules: NamingRules) -> str:
@@ -385,10 +387,10 @@ def _lock_of(path: str, rules: NamingRules) -> str:
 def _alone(
     path: str, rules: NamingRules, work: Callable[[], T], timeout_seconds: float | None = None
 ) -> T:
-    """Return what `work` returns, called while nobody else commits to a directory.
+    """Call `work` while no other process commits to a directory, and return its result.
 
-    Not in the main thread: there a signal's handler could begin a save of the same directory,
-    and wait for the one that it interrupts.
+    It does not run in the main thread: there a signal handler could start a save of the same
+    directory, and wait for the save that it interrupts.
     """
 
     def run(check: StopCheck) -> T:

@@ -46,20 +46,20 @@ class MultiprocessStaging:
     def __init__(self, path: str | os.PathLike[str], rendezvous: Rendezvous) -> None:
         self.stage = StagingDirectory(path, timeout_seconds=rendezvous.timeout_seconds)
         self._rendezvous = rendezvous
-        self._own: list[WrittenFile] = []
+        self._written: list[WrittenFile] = []
         self._reported = False
 
     def create_probe(self) -> str:
         self.stage.begin(self._rendezvous.poll)
         return os.path.basename(self.stage.path)
 
-    def sees_probe(self, mark: str, *, timeout_seconds: float) -> bool:
-        path = self.stage.path_beside(mark)
+    def sees_probe(self, probe: str, *, timeout_seconds: float) -> bool:
+        path = self.stage.path_beside(probe)
         if not wait_until_visible(
             lambda: os.path.lexists(path), path, timeout_seconds=timeout_seconds
         ):
             return False
-        self.stage.join(mark)
+        self.stage.join(probe)
         return True
 
     def write_files(
@@ -90,13 +90,15 @@ class MultiprocessStaging:
     ) -> bytes:
         stage = self.stage
         stage.make_directories(dict.fromkeys([os.path.dirname(file.path) for file in files]))
-        self._own = write_new_files(stage.path, files, fetch, encode, check=self._rendezvous.poll)
+        self._written = write_new_files(
+            stage.path, files, fetch, encode, check=self._rendezvous.poll
+        )
         if self._rendezvous.count > 1:
             for file in files:
                 stage.mark_unsynced(file.path)  # another process may have made its directory
         if self._rendezvous.index == 0:
             return b""
-        report = _pack(self._own)
+        report = _pack(self._written)
         stage.write(_REPORT.format(self._rendezvous.index), [report])
         stage.doing = "flushing its directories to the disk"
         stage.sync_directories()
@@ -109,14 +111,14 @@ class MultiprocessStaging:
 
         Raises StorageError where one of them is not there as its process left it.
         """
-        written = [self._own]
+        written = [self._written]
         for process in range(1, self._rendezvous.count):
             self.stage.doing = "looking for what the other processes have written"
             self._rendezvous.poll()
             data = self._read(process, reports[process])
             written.append(_unpack(data, len(files[process])))
-            for file, found in zip(files[process], written[process], strict=True):
-                if _size_of(f"{self.stage.path}/{file.path}") != found.size_bytes:
+            for file, result in zip(files[process], written[process], strict=True):
+                if _size_of(f"{self.stage.path}/{file.path}") != result.size_bytes:
                     raise self._lost(file.path, process)
             self.stage.remove(_REPORT.format(process))
         return written
@@ -163,18 +165,18 @@ class MultiprocessStaging:
 
 
 def _pack(written: Sequence[WrittenFile]) -> bytes:
-    sizes = [_SIZE.pack(found.size_bytes) for found in written]
-    return b"".join([*sizes, *[found.digests for found in written]])
+    sizes = [_SIZE.pack(file.size_bytes) for file in written]
+    return b"".join([*sizes, *[file.digests for file in written]])
 
 
 def _unpack(data: bytes, count: int) -> list[WrittenFile]:
     at = count * _SIZE.size
-    found = []
+    written = []
     for (size,) in _SIZE.iter_unpack(data[:at]):
         stop = at + block_count(size, BLOCK_BYTES) * DIGEST_BYTES
-        found.append(WrittenFile(size, data[at:stop]))
+        written.append(WrittenFile(size, data[at:stop]))
         at = stop
-    return found
+    return written
 
 
 def _size_of(path: str) -> int | None:

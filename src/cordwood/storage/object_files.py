@@ -1,4 +1,4 @@
-"""Files in an object store: read by ranges, several at once, and written whole."""
+"""Files in an object store: byte ranges are read by concurrent requests; objects written whole."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from cordwood.storage.object_store_client import ObjectStore, has_object, storag
 from cordwood.storage.open_files import Closable
 from cordwood.storage.storage_protocol import NewDataFile
 
-_PART_BYTES = 4 << 20  # of one request
-_READS_IN_FLIGHT = 8  # of one call
-IN_FLIGHT_BYTES = 256 << 20  # of one call that writes
+_PART_BYTES = 4 << 20  # the size of one request
+_READS_IN_FLIGHT = 8  # the most concurrent requests of one call
+IN_FLIGHT_BYTES = 256 << 20  # the most bytes in concurrent requests of one call that writes
 
 
 class ObjectFile(Closable):
     """An object of known size, as a file.
 
-    The size comes from the index; that the object has it is checked before it is read first.
+    The size is given by the index, and checked before the first read.
 
-    Raises CorruptionError and TruncatedError where it is missing or of another size.
+    Raises CorruptionError and TruncatedError if the object is missing or has another size.
     """
 
     name: str
@@ -113,7 +113,7 @@ class ObjectFile(Closable):
 
 
 class _Scatter:
-    """Byte views, filled one after another."""
+    """A sequence of byte views that are filled one after another."""
 
     def __init__(self, views: Sequence[memoryview]) -> None:
         self._views = deque(views)
@@ -132,23 +132,23 @@ class _Scatter:
 
 
 def write_objects(store: ObjectStore, files: Iterable[NewDataFile]) -> list[HeaderDigest]:
-    """Write objects, several on their way at any time; all are there when this returns.
+    """Write objects with several concurrent requests; all are stored when this returns.
 
-    On their way are at most IN_FLIGHT_BYTES, or one object; while one is handed over, it is in
-    memory three times (TensorStore copies what it is given). After an exception nothing more is
-    begun, and what was begun is waited for, so that the caller can delete all of it.
+    At most IN_FLIGHT_BYTES, or one object, are in flight. While an object is passed to TensorStore,
+    which copies it, it is in memory three times. After an exception no more requests are started,
+    and those in flight are waited for, so that the caller can delete all objects.
 
-    Returns what their headers are known by.
+    Returns the digests of their headers.
     """
     started: deque[tuple[str, int, Any]] = deque()
-    sealed: list[HeaderDigest] = []
+    header_digests: list[HeaderDigest] = []
     failure: BaseException | None = None
-    on_their_way = 0
+    bytes_in_flight = 0
 
     def finish_oldest() -> None:
-        nonlocal on_their_way
+        nonlocal bytes_in_flight
         name, size, future = started.popleft()
-        on_their_way -= size
+        bytes_in_flight -= size
         try:
             future.result()
         except ValueError as e:
@@ -156,15 +156,15 @@ def write_objects(store: ObjectStore, files: Iterable[NewDataFile]) -> list[Head
 
     try:
         for name, plan, fetch in files:
-            while started and on_their_way + plan.size_bytes > IN_FLIGHT_BYTES:
+            while started and bytes_in_flight + plan.size_bytes > IN_FLIGHT_BYTES:
                 finish_oldest()
             data = build_object(plan, fetch)
             header = memoryview(data)[: plan.header_bytes]
-            sealed.append(HeaderDigest(plan.header_bytes, digest_of(header)))
+            header_digests.append(HeaderDigest(plan.header_bytes, digest_of(header)))
             started.append((name, len(data), store.start_write(name, data)))
-            on_their_way += len(data)
+            bytes_in_flight += len(data)
             del data, header
-    except BaseException as e:  # noqa: BLE001  (raised below, once nothing is on its way)
+    except BaseException as e:  # noqa: BLE001  (raised below, once no request is in flight)
         failure = e
     while started:
         try:
@@ -173,16 +173,16 @@ def write_objects(store: ObjectStore, files: Iterable[NewDataFile]) -> list[Head
             failure = failure or e
     if failure is not None:
         raise failure
-    return sealed
+    return header_digests
 
 
 def build_object(plan: FilePlan, fetch: Callable[[int], np.ndarray]) -> bytes:
-    """What an object holds, filled, hashed and sealed.
+    """Return the bytes of an object: filled with the leaves, hashed and sealed.
 
     Raises ValueError for a plan whose sizes disagree with each other or with the leaves.
     """
     ends = segment_offsets(plan)
-    whole = io.BytesIO()  # gives its memory away as bytes, without a copy
+    whole = io.BytesIO()  # `getvalue` returns its memory as bytes, without a copy
     if plan.size_bytes:
         whole.seek(plan.size_bytes - 1)
         whole.write(b"\0")

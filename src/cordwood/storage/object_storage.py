@@ -1,12 +1,12 @@
-"""A directory of data objects and an index in an object store.
+"""Storage in an object store: data objects and an index below one URL.
 
-There are no locks here. Data objects have names of their own and are written whole; the index is
-replaced by a conditional write, again and again until nobody else has come first. Each save
-removes what its own replacement of the index has left without a reference, and nothing else: what
-lies there without one may be of a save that still writes. Only `collect` removes such objects,
-once their save began longer than GRACE_SECONDS ago. Clocks may be wrong, so it first says in an
-object what it is going to remove, and a save looks for such objects after it has replaced the
-index: docs/design/0002-directories.md has the argument.
+There are no locks. Data objects have unique names and are written whole; the index is replaced by a
+conditional write, which is repeated until no other writer comes first. A save removes only the
+objects that its own replacement of the index has left without a reference: other objects without a
+reference may belong to a save that is still writing. Only `collect` removes such objects, if their
+save began longer than GRACE_SECONDS ago. Clocks may be wrong, so `collect` first writes an object
+that lists what it is going to remove, and a save looks for such lists after it has replaced the
+index. docs/design/0002-directories.md has the argument.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from cordwood.storage.visibility import wait_until_visible
 
 _log = logging.getLogger("cordwood")
 
-GRACE_SECONDS = 24 * 3600  # a save that has not ended by then has died
+GRACE_SECONDS = 24 * 3600  # an older save that has not ended is taken for dead
 _MAX_LIST_BYTES = 1 << 30
 
 
 class ObjectStorage:
-    """All objects below a URL, and the rules of the format they hold."""
+    """All objects below a URL, and the naming rules of their format."""
 
     has_links = False
     # An object is written whole, from memory.
@@ -84,7 +84,7 @@ class ObjectStorage:
             save.release()
 
     def wait_for_commit(self) -> None:
-        """There are no locks by which to tell."""
+        """Do nothing: without locks a commit in progress cannot be noticed."""
 
     def collect(self, *, dry_run: bool) -> list[str]:
         store, rules = self._store, self._rules
@@ -92,20 +92,20 @@ class ObjectStorage:
         if not names:
             raise FileNotFoundError(errno.ENOENT, "there is nothing there", self.name)
         old = [name for name in names if self._is_old(name)]
-        found = self._unreferenced(old)
-        if found and not dry_run:
-            said = _name_beside(rules, _CONDEMNED)
-            store.write(said, "\n".join(found).encode())
-            # A save that replaces the index after this sees what was said, and fails.
-            found = self._unreferenced(found)
-            store.delete(found)
-            store.delete([said])
-        left = [name for name in names if name not in found]
-        return found + self._collect_remains(left, dry_run=dry_run)
+        removed = self._unreferenced(old)
+        if removed and not dry_run:
+            list_name = _name_beside(rules, _REMOVAL_LIST)
+            store.write(list_name, "\n".join(removed).encode())
+            # A save that replaces the index after this sees the list, and fails.
+            removed = self._unreferenced(removed)
+            store.delete(removed)
+            store.delete([list_name])
+        others = [name for name in names if name not in removed]
+        return removed + self._collect_remains(others, dry_run=dry_run)
 
     def _is_old(self, name: str) -> bool:
-        """Return True for data and marks of saves that began longer than GRACE_SECONDS ago."""
-        if not self._rules.is_data_file(name) and not _is_beside(self._rules, _MARK, name):
+        """Return True for data and probes of saves that began longer than GRACE_SECONDS ago."""
+        if not self._rules.is_data_file(name) and not _is_beside(self._rules, _PROBE, name):
             return False
         began = start_seconds_of(name)
         return began is not None and time.time() - began > GRACE_SECONDS
@@ -116,17 +116,17 @@ class ObjectStorage:
         return [name for name in names if name not in kept]
 
     def _collect_remains(self, names: Sequence[str], *, dry_run: bool) -> list[str]:
-        """Remove the small objects that deletions have left which were cut off."""
+        """Remove the small objects that interrupted deletions have left."""
         store, rules = self._store, self._rules
-        lists = [name for name in names if _is_beside(rules, _CONDEMNED, name)]
+        lists = [name for name in names if _is_beside(rules, _REMOVAL_LIST, name)]
         gone = [name for name in lists if not set(_listed(store, name) or [""]) & set(names)]
         remains = [name for name in names if name not in gone]
         if set(remains) <= set(rules.sidecars):
             for name in remains:
-                found = store.read(name, limit_bytes=rules.max_index_bytes)
-                if not _is_map_of_old_data(found.data or b"", rules):
+                stored = store.read(name, limit_bytes=rules.max_index_bytes)
+                if not _is_map_of_old_data(stored.data or b"", rules):
                     continue
-                if dry_run or write_if_unchanged(store, name, None, found.generation) is not None:
+                if dry_run or write_if_unchanged(store, name, None, stored.generation) is not None:
                     gone.append(name)
         if not dry_run:
             store.delete([name for name in gone if name in lists])
@@ -134,7 +134,7 @@ class ObjectStorage:
 
 
 class ObjectTransaction:
-    """A save under way."""
+    """A save in progress."""
 
     def __init__(self, store: ObjectStore, rules: NamingRules, *, others_commit: bool) -> None:
         self._store = store
@@ -145,25 +145,27 @@ class ObjectTransaction:
         self._marks: list[str] = []
 
     def create_probe(self) -> str:
-        name = _name_beside(self._rules, _MARK)
+        name = _name_beside(self._rules, _PROBE)
         self._marks.append(name)
         self._store.write(name, b"")
         return name
 
-    def sees_probe(self, mark: str, *, timeout_seconds: float) -> bool:
+    def sees_probe(self, probe: str, *, timeout_seconds: float) -> bool:
         def is_there() -> bool:
-            return self._store.read(mark, limit_bytes=1).data is not None
+            return self._store.read(probe, limit_bytes=1).data is not None
 
-        return wait_until_visible(is_there, mark, timeout_seconds=timeout_seconds)
+        return wait_until_visible(is_there, probe, timeout_seconds=timeout_seconds)
 
     def write(
         self, files: Iterable[NewDataFile], check: StopCheck = never_stop
     ) -> list[HeaderDigest]:
-        sealed = write_objects(self._store, self._noted(files, check))
-        self._perhaps_committed = self._others_commit  # as soon as the caller has reported it
-        return sealed
+        header_digests = write_objects(self._store, self._record_names(files, check))
+        self._perhaps_committed = self._others_commit  # once the caller has reported it
+        return header_digests
 
-    def _noted(self, files: Iterable[NewDataFile], check: StopCheck) -> Iterator[NewDataFile]:
+    def _record_names(
+        self, files: Iterable[NewDataFile], check: StopCheck
+    ) -> Iterator[NewDataFile]:
         for file in files:
             check()
             self._written.append(file.name)
@@ -173,7 +175,7 @@ class ObjectTransaction:
         return False
 
     def unlink_later(self, name: str) -> None:
-        """There are none."""
+        """Do nothing: there are no links."""
 
     def commit(self, update: Callable[[bytes | None], IndexChange]) -> None:
         rules, store = self._rules, self._store
@@ -181,23 +183,23 @@ class ObjectTransaction:
         change: IndexChange | None = None
         dropped: set[str] = set()
 
-        def replaced(data: bytes | None) -> bytes:
+        def new_index(data: bytes | None) -> bytes:
             nonlocal old, change
             old, change = data, update(data)
             dropped.update(change.dropped)
             self._require(change.added)
-            self._perhaps_committed = True  # an answer may be lost on the way
+            self._perhaps_committed = True  # the answer to the write may be lost
             return change.new_index
 
         generation = replace_object(
-            store, rules.index_name, replaced, limit_bytes=rules.max_index_bytes
+            store, rules.index_name, new_index, limit_bytes=rules.max_index_bytes
         )
         assert change is not None
         self._confirm(change, old)
         for name, data in change.sidecars.items():
             try:
                 self._write_sidecar(name, data, generation)
-            except Exception as e:  # noqa: BLE001  (the tree is there)
+            except Exception as e:  # noqa: BLE001  (the tree is saved)
                 _log.warning(
                     "%s is saved, but %s was not brought in line with it, and tools that read that "
                     "find the tree before, or none: %s",
@@ -205,28 +207,28 @@ class ObjectTransaction:
                     name,
                     e,
                 )
-        useless = sorted(dropped - change.kept)
+        unreferenced = sorted(dropped - change.kept)
         try:
-            store.delete(useless)
-        except Exception as e:  # noqa: BLE001  (the tree is there)
+            store.delete(unreferenced)
+        except Exception as e:  # noqa: BLE001  (the tree is saved)
             _log.warning(
                 "%s is saved, but not all of %d objects that it replaces were deleted; gc removes "
                 "them a day after they were saved: %s",
                 store.url,
-                len(useless),
+                len(unreferenced),
                 e,
             )
 
     def _require(self, added: Mapping[str, int]) -> None:
-        """Raise StorageError if `collect` takes what was written for a dead save's."""
+        """Raise StorageError if `collect` has removed, or will remove, what was written."""
         missing = self._taken(added)
         if missing:
             raise self._error(missing, "what was there before is untouched")
 
     def _confirm(self, change: IndexChange, old: bytes | None) -> None:
-        """Look again, now that the index refers to what was written.
+        """Check again, now that the index refers to what was written.
 
-        A `collect` that read the index before that has said before what it removes.
+        A `collect` that read the index before the replacement has written its list before it.
         """
         try:
             taken = self._taken(change.added)
@@ -248,7 +250,7 @@ class ObjectTransaction:
         raise self._error(taken, "what was there before is there again")
 
     def _put_back(self, new: bytes, old: bytes | None) -> None:
-        """Undo the replacement of the index. Raises StorageError where another save has come."""
+        """Restore the old index. Raises StorageError if another save has replaced it."""
 
         def update(data: bytes | None) -> bytes | None:
             if data not in (new, old):
@@ -259,14 +261,14 @@ class ObjectTransaction:
         replace_object(self._store, self._rules.index_name, update, limit_bytes=limit)
 
     def _taken(self, added: Collection[str]) -> list[str]:
-        """Return what of the data is gone, or is going to be."""
+        """Return the names of data objects that were removed, or are listed for removal."""
         while True:
             names = self._store.names()
-            lists = [name for name in names if _is_beside(self._rules, _CONDEMNED, name)]
-            condemned = [_listed(self._store, name) for name in lists]
-            if None not in condemned:  # else one has ended since: what it took is gone now
-                going = {name for listed in condemned for name in listed or ()}
-                return sorted(set(added) - (set(names) - going))
+            lists = [name for name in names if _is_beside(self._rules, _REMOVAL_LIST, name)]
+            contents = [_listed(self._store, name) for name in lists]
+            if None not in contents:  # else a `collect` has ended meanwhile: list the names again
+                condemned = {name for listed in contents for name in listed or ()}
+                return sorted(set(added) - (set(names) - condemned))
 
     def _error(self, taken: Sequence[str], state: str) -> StorageError:
         more = f" and {len(taken) - 1} more" if len(taken) > 1 else ""
@@ -279,10 +281,10 @@ class ObjectTransaction:
         )
 
     def _write_sidecar(self, name: str, data: bytes | None, generation: bytes) -> None:
-        """Bring a small object in line with the index, unless a later save has the say by now.
+        """Update a sidecar object to match the index, unless a later save has replaced the index.
 
-        The look at the index comes between the look at the object and its conditional
-        replacement: so of two saves the one that replaced the index last prevails here too.
+        The index is checked between the read of the object and its conditional replacement. So of
+        two saves the one that replaced the index last also writes the sidecar last.
         """
 
         class Overtaken(Exception):
@@ -299,19 +301,19 @@ class ObjectTransaction:
     def abandon(self) -> None:
         """Remove what was written, if no index can refer to it.
 
-        One that is on its way can: what it would refer to is left to `collect`.
+        If the index may have been replaced, its data is left to `collect`.
         """
         if not self._perhaps_committed:
             with suppress(OSError, CordwoodError):  # `collect` does it
                 self._store.delete(self._written)
 
     def release(self) -> None:
-        """Remove the marks."""
+        """Remove the probes."""
         with suppress(OSError, CordwoodError):  # `collect` does it
             self._store.delete(self._marks)
 
 
-_MARK, _CONDEMNED = "tmp", "gc"  # what an object beside the index is, by the end of its name
+_PROBE, _REMOVAL_LIST = "tmp", "gc"  # the kinds of temporary objects, by the end of their names
 
 
 def _name_beside(rules: NamingRules, kind: str) -> str:
@@ -324,13 +326,13 @@ def _is_beside(rules: NamingRules, kind: str, name: str) -> bool:
 
 
 def _listed(store: ObjectStore, name: str) -> list[str] | None:
-    """Return what a `collect` has said that it removes; None where that is over."""
+    """Return the names in the list of a `collect`; None if the list is gone: it has ended."""
     data = store.read(name, limit_bytes=_MAX_LIST_BYTES).data
     return None if data is None else data.decode("utf-8", "replace").split("\n")
 
 
 def _is_map_of_old_data(text: bytes, rules: NamingRules) -> bool:
-    """Return True if a file beside the index names old data, and nothing else."""
+    """Return True if a sidecar file refers to old data only."""
     names = [each.decode() for each in re.findall(rb'"([!-~]+\.safetensors)"', text)]
     began = [start_seconds_of(name) if rules.is_data_file(name) else None for name in names]
     return bool(began) and all(

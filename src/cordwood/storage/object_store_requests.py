@@ -1,9 +1,9 @@
-"""Requests to an object store through TensorStore: where they go, and how long they are tried.
+"""Requests to an object store through TensorStore: endpoints, retries and log messages.
 
-The environment says where: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL for s3://, and
-STORAGE_EMULATOR_HOST for gs://. TensorStore tries a request again when it fails; that is told in
-the log, and so is a request that has no answer for long. A store that has never answered is given
-up after the second failure.
+The endpoint comes from the environment: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL for s3://, and
+STORAGE_EMULATOR_HOST for gs://. TensorStore retries failed requests; retries, and requests without
+an answer for long, are logged. A store that has never answered is given up after the second
+failure.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from cordwood.storage.urls import Url
 
 _log = logging.getLogger("cordwood")
 
-# About two minutes; TensorStore's own 32 retries are a quarter of an hour.
+# About two minutes; the default of TensorStore, 32 retries, takes a quarter of an hour.
 _RETRIES = {"max_retries": 8, "initial_delay": "1s", "max_delay": "32s"}
 _FIRST_RETRIES = {"max_retries": 1, "initial_delay": "1s", "max_delay": "1s"}
 _POLL_SECONDS = 0.5
 _SECONDS_BETWEEN_REPORTS = 60.0
-_BUSY = re.compile(r"http_response_code='(5\d\d|429)'")  # an answer: the store is there
+_BUSY = re.compile(r"http_response_code='(5\d\d|429)'")  # an answer: the store exists
 _ANSWERED = re.compile(r"http_response_code='|OUT_OF_RANGE")
 _SKEWED = "TimeTooSkewed"
-_DEFAULT_REGION = "us-east-1"  # which stores that have no regions take
+_DEFAULT_REGION = "us-east-1"  # accepted by stores without regions
 
 
 class Store:
-    """A key-value store of TensorStore, opened twice: with all retries, and with few."""
+    """A key-value store of TensorStore, opened twice: with all retries, and with one."""
 
     def __init__(self, spec: dict[str, Any], where: str) -> None:
         import tensorstore
 
-        self.where = where  # the bucket and the endpoint: what has answered, or has not
+        self.where = where  # the bucket and the endpoint
         self.patient = tensorstore.KvStore.open(spec, context=_context()).result()
         self._quick = None
         if spec["driver"] in ("gcs", "s3"):
@@ -46,21 +46,21 @@ class Store:
 
     @property
     def quick(self) -> Any:
-        """The one with few retries; None once the store has answered."""
+        """The store with one retry; None once the store has answered."""
         return None if self.where in _answered else self._quick
 
 
-_answered: set[str] = set()  # stores that have, in this process
+_answered: set[str] = set()  # the stores that have answered in this process
 
 
 class Request:
-    """A request on its way.
+    """A request in flight.
 
     Args:
-        store: where it goes.
-        name: of the object, for the log.
-        start: begins it, given a key-value store of TensorStore; returns a future.
-        repeatable: it may be begun again: it holds no data, and changes nothing.
+        store: the store.
+        name: the name of the object, for the log.
+        start: starts the request, given a key-value store of TensorStore; returns a future.
+        repeatable: True if it may be started again: it holds no data, and changes nothing.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Request:
         """Wait for the answer. Raises ValueError, as TensorStore does."""
         try:
             result = self._wait()
-        except NotImplementedError as e:  # what TensorStore makes of a 501
+        except NotImplementedError as e:  # TensorStore raises this for a 501
             raise ValueError(f"UNIMPLEMENTED: {e}") from e
         except ValueError as e:
             if self._again is None or not _BUSY.search(str(e)):
@@ -105,14 +105,14 @@ class Request:
 
 
 class _Reported:
-    """The number of retries that the log has been told of."""
+    """The number of retries that have been logged."""
 
     count = 0
-    next_seconds = 0.0  # when it may be told again, by the monotonic clock
+    next_seconds = 0.0  # the monotonic time of the next permitted message
 
 
 def _report_retries(name: str) -> None:
-    """Log that TensorStore tries requests again, once a minute at most."""
+    """Log that TensorStore retries requests, at most once a minute."""
     count = _count_retries()
     if count <= _Reported.count:
         return
@@ -140,7 +140,7 @@ def _count_retries() -> int:
 
 
 def open_store(url: Url) -> Store:
-    """Open the store of a URL. No request is made for it."""
+    """Open the store of a URL, without a request."""
     driver = {"gs": "gcs"}.get(url.scheme, url.scheme)
     key = url.key.rstrip("/")
     spec: dict[str, Any] = {"driver": driver, "path": f"{key}/" if key or not url.bucket else ""}
@@ -149,32 +149,32 @@ def open_store(url: Url) -> Store:
         spec["bucket"] = url.bucket
     if url.scheme == "s3":
         endpoint = s3_endpoint() or ""
-        # Without this TensorStore looks before it writes, and takes that for the condition.
+        # Without this TensorStore checks the condition itself by a read before the write.
         spec["use_conditional_write"] = True
         if endpoint:
             spec.update(endpoint=endpoint, aws_region=s3_region() or _DEFAULT_REGION)
     elif url.scheme == "gs":
         endpoint = gcs_endpoint() or ""
         if endpoint:
-            # TensorStore has no option for it, and reads this variable once in a process.
+            # TensorStore has no option for it, and reads this variable once per process.
             os.environ.setdefault("TENSORSTORE_GCS_HTTP_URL", endpoint)
     return Store(spec, f"{url.scheme}://{url.bucket} at {endpoint}")
 
 
 def s3_endpoint() -> str | None:
-    """Return the endpoint that the environment names, in boto3's order; None for Amazon's."""
+    """Return the endpoint from the environment, in boto3's order; None for Amazon's."""
     if os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true":
         return None
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
 
 
 def s3_region() -> str | None:
-    """Return the region that the environment names."""
+    """Return the region from the environment."""
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or None
 
 
 def gcs_endpoint() -> str | None:
-    """Return the emulator that the environment names; None for Google's own service."""
+    """Return the emulator from the environment; None for Google's own service."""
     host = os.environ.get("STORAGE_EMULATOR_HOST")
     if not host:
         return None
@@ -183,7 +183,7 @@ def gcs_endpoint() -> str | None:
 
 @functools.cache
 def _context() -> Any:
-    """Return the context of the process: what memory:// holds belongs to it."""
+    """Return the context of the process, which holds the contents of memory:// stores."""
     return _new_context(_RETRIES)
 
 
@@ -197,6 +197,6 @@ def _new_context(retries: dict[str, Any]) -> Any:
 
     spec: dict[str, Any] = {"gcs_request_retries": retries, "s3_request_retries": retries}
     if os.environ.get("AWS_ACCESS_KEY_ID") and os.environ.get("AWS_SECRET_ACCESS_KEY"):
-        # They come first anyhow, and the default would look for profiles, and complain of none.
+        # These have priority anyway; the default would also look for profiles, and warn of none.
         spec["aws_credentials"] = {"type": "environment"}
     return tensorstore.Context(spec)

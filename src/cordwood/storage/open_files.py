@@ -1,4 +1,4 @@
-"""Files to read from: on a local disk, or in memory."""
+"""Files that are open for reading: on a local disk, or in memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from cordwood.errors import LimitError, TruncatedError, counted
 
 _SMALL_COPY_BYTES = 64 << 10
 _NO_MAPS = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
-# What a disk says that does not give back what was written to it.
+# The errors of a disk that cannot read data that was written to it.
 DISK_ERRORS = (errno.EIO, errno.EREMOTEIO, errno.EBADMSG, errno.EUCLEAN)
 _IOV_MAX = 1024  # Linux; the most buffers one preadv takes
 
 
 class ReadableFile(Protocol):
-    """Bytes that can be read at any offset, from any thread."""
+    """A file that can be read at any offset, from any thread."""
 
     @property
     def name(self) -> str: ...
@@ -33,11 +33,11 @@ class ReadableFile(Protocol):
 
     @property
     def latency_bound(self) -> bool:
-        """Whether a read is mostly waiting for an answer, so that many at once are faster."""
+        """True if a read mostly waits for a network, so that concurrent reads are faster."""
         ...
 
     def read(self, offset: int, length: int) -> bytes:
-        """Exactly `length` bytes, or TruncatedError."""
+        """Return exactly `length` bytes, or raise TruncatedError."""
         ...
 
     def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
@@ -45,7 +45,7 @@ class ReadableFile(Protocol):
         ...
 
     def map(self) -> memoryview:
-        """The whole file, read-only, without copying. Valid as long as any view of it lives."""
+        """Return the whole file, read-only, without a copy. Valid as long as a view of it lives."""
         ...
 
     def close(self) -> None: ...
@@ -61,12 +61,12 @@ class ReadableFile(Protocol):
 
 
 class Closable:
-    """What every file shares."""
+    """The base of all files: a context manager that closes the file."""
 
     latency_bound = False
 
     def close(self) -> None:
-        """Nothing to do, unless a file says otherwise."""
+        """Do nothing; files with resources override this."""
 
     def __enter__(self) -> Self:
         return self
@@ -81,9 +81,9 @@ class Closable:
 
 
 class OpenFile(Closable):
-    """A regular file that is open, read through its descriptor: the first of `opened`.
+    """An open regular file, read through its descriptor: the first in `opened`.
 
-    Whoever opens it puts the descriptor there; `close` takes it out.
+    The code that opens it appends the descriptor; `close` removes it.
     """
 
     def __init__(self, name: str | os.PathLike[str]) -> None:
@@ -126,7 +126,7 @@ class OpenFile(Closable):
         """Close the descriptor. Views from `map` stay valid."""
         self._map = None
         try:
-            # In one call: an interrupt between two steps of Python would cost the descriptor.
+            # In one call: an interrupt between two steps of Python would leave it open.
             deque(map(os.close, map(list.pop, repeat(self.opened, len(self.opened)))), maxlen=0)
         except OSError as e:
             raise with_file_name(e, self.name) from e
@@ -137,7 +137,7 @@ class OpenFile(Closable):
 
 
 class LocalFile(OpenFile):
-    """A regular file, opened for reading. Its size is read once, when it is opened.
+    """A regular file of a local disk. Its size is read once, when it is opened.
 
     Raises FileNotFoundError, IsADirectoryError, and OSError for pipes, sockets and devices.
     """
@@ -147,24 +147,24 @@ class LocalFile(OpenFile):
         # O_NONBLOCK: opening a FIFO must not wait for a writer. In one call: see `open_into`.
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
         self.opened.extend(map(os.open, (self.name,), (flags,)))
-        found = os.fstat(self.opened[0])
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(self.opened[0])
+        if not stat.S_ISREG(status.st_mode):
             self.close()
-            if stat.S_ISDIR(found.st_mode):
+            if stat.S_ISDIR(status.st_mode):
                 code = errno.EISDIR
                 raise IsADirectoryError(code, "expected a file, found a directory", self.name)
             what = "expected a regular file, found a pipe, socket or device"
             raise OSError(errno.EINVAL, what, self.name)
-        self.size_bytes = found.st_size
+        self.size_bytes = status.st_size
 
 
 class MemoryFile(Closable):
-    """A buffer read as a file; nothing is copied until it is read.
+    """A buffer that is read as a file; nothing is copied until it is read.
 
     Args:
         buffer: its bytes.
         name: for messages.
-        checked_bytes: how many of them were under a checksum that was checked.
+        checked_bytes: the number of bytes that a checksum has verified.
         done_with: called with the start and stop of what `read_into` has read: nobody will want
             those bytes again.
     """
@@ -198,7 +198,7 @@ class MemoryFile(Closable):
             part = self._view[offset : offset + len(view)]
             if len(view) < _SMALL_COPY_BYTES:
                 view[:] = part
-            else:  # numpy lets other threads run meanwhile
+            else:  # numpy releases the GIL
                 import numpy as np
 
                 np.copyto(np.frombuffer(view, np.uint8), np.frombuffer(part, np.uint8))
@@ -217,21 +217,21 @@ class MemoryFile(Closable):
 
 
 def read_whole(file: ReadableFile, *, limit_bytes: int) -> bytes:
-    """All bytes of a file. Raises LimitError, before it is read, for more than that."""
+    """Return all bytes of a file. Raises LimitError for a larger one, without reading it."""
     if file.size_bytes > limit_bytes:
         raise LimitError(f"{file.name}: {file.size_bytes} bytes; expected at most {limit_bytes}")
     return file.read(0, file.size_bytes)
 
 
 def with_file_name(error: OSError, name: str) -> OSError:
-    """Return an error of the system with the name of the file that it is about."""
+    """Return the same OSError with the name of the file."""
     if error.errno is None or isinstance(error.filename, str | bytes):
         return error
     return type(error)(error.errno, error.strerror, name)
 
 
 def close_file(fd: int, name: str) -> None:
-    """Close a file. Raises OSError with its name."""
+    """Close a descriptor. Raises OSError with the name of the file."""
     try:
         os.close(fd)
     except OSError as e:
@@ -239,14 +239,14 @@ def close_file(fd: int, name: str) -> None:
 
 
 def map_file(fd: int, size_bytes: int, *, name: str) -> memoryview:
-    """Return the whole of an open file, read-only.
+    """Return all bytes of an open file, read-only.
 
-    It is mapped; read into memory where the file system cannot do that (9p, FUSE with direct_io).
-    Raises OSError with the name of the file, TruncatedError.
+    The file is mapped, or read into memory if the file system cannot map it (9p, FUSE with
+    direct_io). Raises OSError with the name of the file, TruncatedError.
     """
     if size_bytes == 0:  # mmap refuses empty files
         return memoryview(b"")
-    for flags in (mmap.MAP_SHARED, mmap.MAP_PRIVATE):  # some can do the second alone
+    for flags in (mmap.MAP_SHARED, mmap.MAP_PRIVATE):  # some file systems support only the second
         try:
             return memoryview(mmap.mmap(fd, size_bytes, flags=flags, prot=mmap.PROT_READ))
         except OSError as e:
@@ -284,15 +284,15 @@ def read_views(fd: int, offset: int, views: Sequence[memoryview], *, name: str) 
 
 
 def zero_bytes(size_bytes: int) -> memoryview:
-    """So many zero bytes, which take no memory of their own while they are read."""
+    """Return that many zero bytes, which need no memory as long as they are only read."""
     if size_bytes == 0:  # mmap refuses that
         return memoryview(b"")
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     return memoryview(mmap.mmap(-1, size_bytes, flags=private, prot=mmap.PROT_READ))
 
 
-def _truncated(name: str, offset: int, expected: int, found: int) -> TruncatedError:
+def _truncated(name: str, offset: int, expected: int, available: int) -> TruncatedError:
     return TruncatedError(
-        f"{name}: expected {counted(expected, 'byte')} at offset {offset}, found {found}: "
+        f"{name}: expected {counted(expected, 'byte')} at offset {offset}, found {available}: "
         "the file is shorter than what it promises; copy or save it again"
     )

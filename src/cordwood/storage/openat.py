@@ -1,4 +1,4 @@
-"""Open what lies under a directory and nothing else: no symlink on the way is followed."""
+"""Opening of files strictly inside a directory: no symlink in the path is followed (openat2)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 _SYS_OPENAT2 = 437  # the same on every architecture
 _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
-_UNAVAILABLE = (errno.ENOSYS, errno.EPERM, errno.EINVAL)  # EPERM: a sandbox that does not know it
+_UNAVAILABLE = (errno.ENOSYS, errno.EPERM, errno.EINVAL)  # EPERM: a sandbox that forbids it
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -24,13 +24,13 @@ class _OpenHow(ctypes.Structure):
 
 
 def open_beneath(folder: int, path: str, *, directory: bool = False) -> int:
-    """A descriptor, to read from, of `path` (steps divided by '/') under the open directory.
+    """Open `path`, relative to an open directory, for reading; return the descriptor.
 
     A FIFO is opened without waiting for a writer.
 
     Raises:
-        OSError: ELOOP where a step is a symlink, ENOENT, ENOTDIR and so on, as open does.
-        ValueError: a step is '', '.' or '..', or holds a null character.
+        OSError: ELOOP if a component is a symlink; ENOENT, ENOTDIR and so on, as open(2) does.
+        ValueError: a component is '', '.' or '..', or contains a null character.
     """
     steps = path.split("/")
     if "\0" in path or not all(step and step not in (".", "..") for step in steps):
@@ -47,7 +47,7 @@ def open_beneath(folder: int, path: str, *, directory: bool = False) -> int:
 
 
 def _walk(folder: int, steps: list[str], flags: int) -> int:
-    """The same, one step at a time, where the kernel cannot do it in one call."""
+    """Open the path component by component, for kernels without openat2(2)."""
     at = folder
     try:
         for step in steps[:-1]:
@@ -64,16 +64,16 @@ def _walk(folder: int, steps: list[str], flags: int) -> int:
 def _step(folder: int, name: str, flags: int) -> int:
     try:
         return os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
-    except NotADirectoryError as e:  # of a symlink, where a directory is asked for
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if stat.S_ISLNK(found.st_mode):
+    except NotADirectoryError as e:  # also for a symlink, with O_DIRECTORY
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISLNK(status.st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name) from e
         raise
 
 
 @functools.cache
 def _openat2() -> Callable[[int, bytes, int], int] | None:
-    """openat2(2) with its guards on; minus errno where it fails."""
+    """Return a call of openat2(2) that follows no symlinks; on failure it returns -errno."""
     try:
         syscall = ctypes.CDLL(None, use_errno=True).syscall
     except (OSError, AttributeError):

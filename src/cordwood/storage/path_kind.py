@@ -1,4 +1,4 @@
-"""What lies at a path."""
+"""The kind of a path: nothing, a file, a directory, a link or something else."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _WHY = {
 def kind_at(
     path: str | os.PathLike[str],
 ) -> Literal["nothing", "a file", "a folder", "something else"]:
-    """Symbolic links are followed.
+    """Return what a path leads to. Symbolic links are followed.
 
-    Raises StorageError for links that lead in a circle and for names that nothing can have;
-    PermissionError. Each names the path.
+    Raises StorageError for circular links and for names that are too long; PermissionError. Each
+    names the path.
     """
     try:
         mode = os.stat(path).st_mode
@@ -39,9 +39,7 @@ def kind_at(
 
 
 def blocking_parent(path: str | os.PathLike[str]) -> str | None:
-    """What stands where a directory above a path has to be, and is none; None where nothing does,
-    as far as can be told.
-    """
+    """Return the existing parent of a path that is not a directory; None if there is none."""
     for parent in Path(path).parents:
         with suppress(OSError):
             return None if stat.S_ISDIR(os.stat(parent).st_mode) else os.fspath(parent)
@@ -49,50 +47,50 @@ def blocking_parent(path: str | os.PathLike[str]) -> str | None:
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:
-    """Whether a directory lies at a path, as far as can be told; symbolic links are followed."""
+    """Return True if a path is known to lead to a directory; symbolic links are followed."""
     return os.path.isdir(path)
 
 
 def is_same_path(path: str, other: str) -> bool:
-    """Whether two paths, or URLs, lead to one place; symbolic links are followed."""
+    """Return True if two paths, or URLs, are the same; symbolic links are followed."""
     return os.path.realpath(path) == os.path.realpath(other)
 
 
 def last_name(path: str | os.PathLike[str]) -> str:
-    """Return the last name of a path, or of a URL; symbolic links are followed."""
+    """Return the last component of a path, or of a URL; symbolic links are followed."""
     return os.path.basename(os.path.realpath(path))
 
 
 def absolute_path(path: str | os.PathLike[str]) -> str:
-    """A path that means the same place wherever the process goes; `..` stays, for links."""
+    """Return an absolute path; `..` is kept, because it depends on symbolic links."""
     return os.path.join(os.getcwd(), path) if not os.path.isabs(path) else os.fspath(path)
 
 
 def is_empty_file(path: str | os.PathLike[str]) -> bool:
-    """Whether a file without bytes lies at a path, which is not opened; links are followed."""
+    """Return True if a path leads to an empty file, without opening it; links are followed."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return False
-    return stat.S_ISREG(found.st_mode) and found.st_size == 0
+    return stat.S_ISREG(status.st_mode) and status.st_size == 0
 
 
 def is_link(path: str | os.PathLike[str]) -> bool:
-    """Whether a symbolic link lies at a path, wherever it leads."""
+    """Return True if a path is a symbolic link, also a broken one."""
     return os.path.islink(path)
 
 
 def path_exists(path: str | os.PathLike[str]) -> bool:
-    """Whether there is anything of that name, a broken symbolic link included.
+    """Return True if a path exists, also as a broken symbolic link.
 
-    Raises PermissionError where that cannot be seen.
+    Raises PermissionError if the parent directory may not be searched.
     """
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as e:
-        if e.errno == errno.ELOOP:  # behind a link that leads back to itself
+        if e.errno == errno.ELOOP:  # a parent is a circular link
             return False
         raise
     return True

@@ -1,7 +1,7 @@
-"""Permissions: a file or directory has at most those of the one that it replaces.
+"""Permissions: a new file or directory has at most those of the one that it replaces.
 
-While it is written a file has fewer: it is its owner's alone, unless it would be made with no more
-rights than the old one has.
+While a file is written, only its owner may access it, unless it is created with no more rights than
+the old one has.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from cordwood.storage import syscalls
 
 _ACL = "system.posix_acl_access"
-_DEFAULT_ACL = "system.posix_acl_default"  # of a directory, for what is made in it
+_DEFAULT_ACL = "system.posix_acl_default"  # of a directory, inherited by new files in it
 _NO_ACL = (errno.ENODATA, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM, errno.EACCES)
 _REFUSED = (errno.EPERM, errno.EACCES, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 _FILE_BITS = 0o666
@@ -23,16 +23,16 @@ _PRIVATE = 0o600
 
 
 class Rights(NamedTuple):
-    """The permissions, group and ACL of a file or directory. Its owner is whoever saves."""
+    """The permissions, group and ACL of a file or directory. The owner is the user who saves."""
 
     mode: int  # the permission bits
     group: int
-    acl: bytes | None = None  # as the extended attribute has it
+    acl: bytes | None = None  # the value of the extended attribute
     default_acl: bytes | None = None
 
 
 def rights_of(path: str | int) -> Rights | None:
-    """Return the rights of a file or directory, by path or descriptor; None if it is not there."""
+    """Return the rights of a file or directory, by path or descriptor; None if there is none."""
     try:
         status = os.fstat(path) if isinstance(path, int) else os.lstat(path)
         if stat.S_ISLNK(status.st_mode):
@@ -44,10 +44,10 @@ def rights_of(path: str | int) -> Rights | None:
 
 
 def creation_mode(old: Rights | None, folder: str) -> int:
-    """Return the mode to create a file with in a directory, for open(2).
+    """Return the mode for open(2) to create a file in a directory.
 
     Args:
-        old: the rights of the file that it is to replace; None: there is none.
+        old: the rights of the file that it will replace; None: there is none.
         folder: the directory.
     """
     if old is None:
@@ -65,16 +65,16 @@ def creation_mode(old: Rights | None, folder: str) -> int:
 
 
 def limit_file(fd: int, old: Rights | None, folder: str) -> None:
-    """Give a file, made with `creation_mode`, the rights of the one that it is to replace.
+    """Give a file, created with `creation_mode`, the rights of the file that it will replace.
 
-    The umask takes bits away from them, as from those of any new file. If the group or the ACL of
-    the old file cannot be given, the rights that depend on them are not given either.
+    The umask removes bits from them, as for any new file. If the group or the ACL of the old file
+    cannot be set, the rights that depend on them are not given either.
     """
     if old is None:
         return
     mode = old.mode & _FILE_BITS
-    now = rights_of(fd)
-    if now == old._replace(mode=mode):
+    current = rights_of(fd)
+    if current == old._replace(mode=mode):
         return
     if _attribute(folder, _DEFAULT_ACL) is None:
         mode &= ~_umask()
@@ -88,34 +88,35 @@ def limit_folder(fd: int, old: Rights | None) -> None:
 
 
 def make_private(fd: int, old: Rights | None) -> None:
-    """Make a new directory its owner's alone until `limit_folder`, unless its rights are right."""
+    """Give only the owner access to a new directory, until `limit_folder` sets its rights."""
     if old is not None and rights_of(fd) != old:
         _allowed(lambda: syscalls.current().chmod(fd, 0o700))
 
 
 def _limit(fd: int, old: Rights, mode: int) -> None:
-    """Set group, ACLs and mode, so that there are no more rights than `old` has at any moment.
+    """Set group, ACLs and mode in an order that never gives more rights than `old` has.
 
-    Some file systems (FAT) give all files one mode and refuse to change it: that of the old one.
+    Some file systems (FAT) give all files the same mode and refuse to change it; the old file then
+    has this mode, too.
     """
     calls = syscalls.current()
-    now = rights_of(fd)
-    assert now is not None
-    if now.mode & ~old.mode or now.group != old.group or now.acl != old.acl:
-        private = now.mode & 0o700
+    current = rights_of(fd)
+    assert current is not None
+    if current.mode & ~old.mode or current.group != old.group or current.acl != old.acl:
+        private = current.mode & 0o700
         _allowed(lambda: calls.chmod(fd, private))
     group_bits = True
-    if now.group != old.group:
+    if current.group != old.group:
         group_bits = _allowed(lambda: calls.chown(fd, old.group))
-    acl_is_set = now.acl == old.acl
+    acl_is_set = current.acl == old.acl
     if not acl_is_set and (group_bits or old.acl is None):
         acl_is_set = _allowed(lambda: calls.set_attribute(fd, _ACL, old.acl))
-    if now.default_acl != old.default_acl:
+    if current.default_acl != old.default_acl:
         _allowed(lambda: calls.set_attribute(fd, _DEFAULT_ACL, old.default_acl))
     if not acl_is_set or (old.acl is not None and not group_bits):
         mode &= ~0o077
     elif not group_bits:
-        # The old group's members count as others now: they get what they had, or less.
+        # Members of the old group now count as others: they get what they had, or less.
         mode &= ~0o070 & ~(~(mode >> 3) & 0o007)
     after = rights_of(fd)
     assert after is not None
@@ -149,7 +150,7 @@ def _attribute(path: str | int, name: str) -> bytes | None:
 
 
 def _umask() -> int:
-    """Return the umask of this process, without changing it for a moment if that can be helped."""
+    """Return the umask of this process, if possible without changing it for a moment."""
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as file:
             for line in file:
@@ -157,6 +158,6 @@ def _umask() -> int:
                     return int(line.split()[1], 8)
     except OSError:
         pass
-    found = os.umask(0o077)
-    os.umask(found)
-    return found
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask

@@ -1,4 +1,4 @@
-"""Read the small files of a checkpoint: its index, and what lies beside it."""
+"""Reading of the small files of a checkpoint: its index and its sidecar files."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 def read_small_file(
     path: str, name: str, *, limit_bytes: int, folder: int | None = None
 ) -> bytes | None:
-    """Return all bytes of a file in the directory of a checkpoint; None where there is none.
+    """Return all bytes of a file in the directory of a checkpoint; None if there is no file.
 
     Args:
         path: the directory.
         name: the file.
-        limit_bytes: how many there may be.
+        limit_bytes: the most bytes that it may have.
         folder: a descriptor of the directory, to read from in place of `path`.
 
-    Raises LimitError for more bytes than that, CorruptionError for a symbolic link, OSError
-    with the name of the file where the system refuses.
+    Raises LimitError for a larger file, CorruptionError for a symbolic link, and OSError with the
+    name of the file.
     """
     calls = syscalls.current()
     where = f"{path}/{name}"
@@ -52,7 +52,7 @@ def read_small_file(
         ) from e
     finally:
         if opened:
-            try:  # noqa: SIM105  (no `suppress`: an interrupt in it would come before the call)
+            try:  # noqa: SIM105  (no `suppress`: an interrupt in its code could prevent the call)
                 calls.close(opened[0])
             except OSError:
                 pass

@@ -58,7 +58,7 @@ class Transaction(Protocol):
         """
         ...
 
-    def sees_probe(self, mark: str, *, timeout_seconds: float) -> bool:
+    def sees_probe(self, probe: str, *, timeout_seconds: float) -> bool:
         """Whether the mark of another process's save comes in sight in that time."""
         ...
 
