@@ -5,7 +5,7 @@ under a lock, and files that it no longer refers to are removed under the same l
 no index has referred to yet are removed only if their own lock is free. So concurrent saves do not
 lose each other's data, and nothing that a running save has written is removed.
 
-This is one module because all operations depend on one order of locks.
+One file, because all operations depend on one order of locks.
 """
 
 from __future__ import annotations
