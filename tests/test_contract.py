@@ -15,6 +15,7 @@ NAMED = """
     api/test_round_trip.py
     cli/test_transcripts.py
     compat/test_names.py
+    docs/test_examples.py
     formats/flax_msgpack/test_bytes_vs_flax.py
     formats/hugging_face/test_hostile.py
     formats/hugging_face/test_round_trip.py
@@ -29,10 +30,9 @@ NAMED = """
     processes/test_save_and_load.py
     storage/test_broken_file_saves.py
     storage/test_conformance.py
-    test_any_sharding.py
     test_bitflips.py
-    test_examples.py
-    test_memory.py
+    test_load_under_any_sharding.py
+    test_peak_memory.py
     test_public_names.py
 """.split()  # noqa: SIM905
 
@@ -49,12 +49,12 @@ def test_this_module_belongs_to_it(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("import cordwood.errors", ["cordwood.errors"]),
+        ("import cordwood.index", ["cordwood.index"]),
         ("from cordwood import dtypes, _hidden", ["cordwood._hidden", "cordwood.dtypes"]),
-        ("from cordwood.errors import FormatError", ["cordwood.errors.FormatError"]),
-        ("import cordwood\nprint(cordwood.errors)", ["cordwood.errors"]),
+        ("from cordwood.index import Index", ["cordwood.index.Index"]),
+        ("import cordwood\nprint(cordwood.index)", ["cordwood.index"]),
         ("def f():\n    from cordwood.cli import output", ["cordwood.cli.output"]),
-        ("run_python('import cordwood.keypath')", ["cordwood.keypath"]),
+        ("run_python('import cordwood.index')", ["cordwood.index"]),
         ("from cordwood.testing import equality", ["cordwood.testing.equality"]),
         ("import cordwood, cordwood.msgpack, cordwood.compat.flax", []),
         ("from cordwood import load, msgpack, testing, __version__", []),

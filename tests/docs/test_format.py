@@ -24,9 +24,9 @@ from cordwood.storage.object_storage import GRACE_SECONDS, ObjectStorage
 from cordwood.tree import structure
 from tests.golden.orbax_checkpoints import WRITTEN_BY
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parent.parent.parent / "docs"
 DESIGN = (DOCS / "design" / "0002-directories.md").read_text()
-TEXT = (Path(__file__).parent.parent / "docs" / "format.md").read_text()
+TEXT = (Path(__file__).parent.parent.parent / "docs" / "format.md").read_text()
 
 
 def test_the_dtype_table_is_the_one_in_the_code() -> None:

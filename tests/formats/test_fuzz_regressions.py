@@ -18,7 +18,7 @@ from cordwood.errors import FormatError, UnsupportedFormatError
 from tests.children import SRC
 from tests.fuzz import TARGETS
 
-FUZZ = Path(__file__).with_name("fuzz.py")
+FUZZ = Path(__file__).parent.parent / "fuzz.py"
 
 
 def test_a_header_that_ends_after_its_metadata(tmp_path: Path) -> None:
