@@ -199,14 +199,14 @@ def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:
         MismatchError: it does not have the structure of `target`.
         OSError: it cannot be read.
     """
-    from cordwood.loading.restore import restore, target_as_saved
+    from cordwood.loading.restore_targets import default_target, restore_targets
     from cordwood.storage.open_files import LocalFile
     from cordwood.tree.flatten import build_tree
 
     with LocalFile(expand_home(filepath)) as file:
         index = read_index(file)
-        targets = [target_as_saved(leaf, None) for leaf in index.leaves]
-        values = restore(index, [file], targets, mmap=False, verify=False, alias=False)
+        targets = [default_target(leaf, None) for leaf in index.leaves]
+        values = restore_targets(index, [file], targets, mmap=False, verify=False, alias=False)
     return from_state_dict(target, build_tree(index.structure, values))
 
 

@@ -14,7 +14,6 @@ from jax.sharding import PartitionSpec as P
 import cordwood
 from cordwood.index import Box, Piece, Pieces, Span
 from cordwood.loading.read_boxes import read_boxes
-from cordwood.loading.read_context import Reading
 from cordwood.plan.load_boxes import BoxRequest
 from cordwood.sharding.boxes import intersect, shape_of
 from cordwood.storage.directory_reader import DirectoryFile
@@ -67,7 +66,7 @@ def rounded_out(checkpoint: cordwood.Checkpoint, wants: Sequence[BoxRequest]) ->
                     continue
                 first = piece.offset + (common.start[0] - around(piece, leaf.shape).start[0]) * row
                 last = first + shape_of(common)[0] * row
-                digests = checkpoint.digests[piece.source]
+                digests = checkpoint._digests[piece.source]
                 if digests is None:
                     plain += last - first
                     continue
@@ -75,7 +74,7 @@ def rounded_out(checkpoint: cordwood.Checkpoint, wants: Sequence[BoxRequest]) ->
                 for block in range((first - origin) // MIB, -(-(last - origin) // MIB)):
                     blocks.add((piece.source, block))
     for source, block in blocks:
-        digests = checkpoint.digests[source]
+        digests = checkpoint._digests[source]
         assert digests is not None
         assert digests.block_bytes == MIB
         plain += min(MIB, sources[source].size_bytes - digests.start - block * MIB)
@@ -99,9 +98,7 @@ def test_what_each_of_some_processes_reads(
     cordwood.save(path, jax.device_put(TREE, sharding(P("x"), saved_on)), **options)
     with cordwood.open(path) as checkpoint:
         index = checkpoint.index
-        reading = Reading(
-            index.sources, checkpoint.files, checkpoint.digests, mmap=False, verify=True
-        )
+        reading = checkpoint._read_context()
         for processes in (1, 2, 4, 8):
             for process in range(processes):
                 wants = []

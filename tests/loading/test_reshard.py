@@ -21,8 +21,7 @@ from cordwood import msgpack
 from cordwood.devices import jax_private, to_jax
 from cordwood.index import Box
 from cordwood.loading.read_boxes import read_boxes
-from cordwood.loading.read_context import Reading
-from cordwood.loading.restore import restore, targets_as_saved
+from cordwood.loading.restore_targets import default_targets, restore_targets
 from cordwood.plan.load_boxes import BoxRequest
 from cordwood.storage.open_files import LocalFile
 from tests.shardings import SHARDINGS, mesh_of, sharding
@@ -214,9 +213,7 @@ def test_a_part_of_the_leading_axis(big: Path, monkeypatch: pytest.MonkeyPatch) 
     with cordwood.open(big) as checkpoint:
         leaves = {leaf.key_path[0]: leaf for leaf in checkpoint.index.leaves}
         count = Count(monkeypatch)
-        reading = Reading(
-            checkpoint.index.sources, checkpoint.files, checkpoint.digests, mmap=False, verify=True
-        )
+        reading = checkpoint._read_context()
         wants = [
             BoxRequest(
                 leaves["a"], (Box((32, 0, 0), (48, 1024, 32)), Box((48, 0, 0), (64, 1024, 32)))
@@ -258,11 +255,11 @@ def test_groups_of_leaves(big: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(to_jax, "wait_until_ready", wait_for)
         targets = [
             target._replace(sharding=sharding(P(None, "x"), 4) if target.leaf.shape[1:] else None)
-            for target in targets_as_saved(checkpoint.index.leaves, "jax")
+            for target in default_targets(checkpoint.index.leaves, "jax")
         ]
-        values = restore(
+        values = restore_targets(
             checkpoint.index,
-            checkpoint.files,
+            checkpoint._files,
             targets,
             mmap=False,
             verify=True,

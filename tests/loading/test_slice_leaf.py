@@ -17,7 +17,7 @@ from cordwood.api.checkpoint import Checkpoint
 from cordwood.formats.format_protocol import Opened
 from cordwood.index import Box, Encoded, Index, Leaf, Piece, Pieces, Source
 from cordwood.loading import slice_leaf
-from cordwood.loading.slice_leaf import select
+from cordwood.loading.slice_leaf import plan_slice
 from cordwood.sharding.boxes import grid_cells, shape_of, slices
 from cordwood.storage.open_files import MemoryFile
 from cordwood.tree.structure import LEAF
@@ -108,7 +108,7 @@ def test_no_more_than_the_enclosing_box_is_read(
     key: Any = (slice(1, 3), -1)
     if data is not None:
         key = data.draw(basic_indices(shape, allow_newaxis=False).filter(_has_no_steps))
-    selection = select(shape, key, item_bytes=4)
+    selection = plan_slice(shape, key, item_bytes=4)
     array = np.arange(math.prod(shape)).reshape(shape)
     (box,) = selection.boxes
     assert math.prod(shape_of(box)) == np.size(array[key])
@@ -120,13 +120,13 @@ def _has_no_steps(key: Any) -> bool:
 
 
 def test_long_steps_are_not_read_over() -> None:
-    found = select((1000, 1 << 20), (slice(990, None, -100), slice(0, 8)), item_bytes=4)
+    found = plan_slice((1000, 1 << 20), (slice(990, None, -100), slice(0, 8)), item_bytes=4)
     assert found.axis == 0
     assert len(found.boxes) == 10
     assert found.boxes[0] == Box((90, 0), (91, 8))
-    twice = select((1000, 1000, 1 << 20), (slice(None, None, 100),) * 2, item_bytes=4)
+    twice = plan_slice((1000, 1000, 1 << 20), (slice(None, None, 100),) * 2, item_bytes=4)
     assert twice.boxes[1] == Box((100, 0, 0), (101, 901, 1 << 20))
-    assert len(select((10, 10), slice(None, None, 2), item_bytes=4).boxes) == 1
+    assert len(plan_slice((10, 10), slice(None, None, 2), item_bytes=4).boxes) == 1
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".msgpack"])

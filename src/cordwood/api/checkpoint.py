@@ -20,15 +20,16 @@ from cordwood.io.gc_pause import gc_paused
 from cordwood.io.progress import Report, report_progress
 from cordwood.io.source_digests import SourceDigests
 from cordwood.keypath import format_path
-from cordwood.loading.as_saved import fit_as_saved
+from cordwood.loading.assign_shardings import ShardingOptions, assign_shardings
 from cordwood.loading.cast import Cast, cast_targets
-from cordwood.loading.leaf_target import Target, size_of
-from cordwood.loading.load_options import check_wishes
-from cordwood.loading.match import Extra, Missing, fit
-from cordwood.loading.match_positions import fit_positions
-from cordwood.loading.reshard import device_boxes
-from cordwood.loading.restore import check_x64, restore
-from cordwood.loading.target_shardings import Placing, place
+from cordwood.loading.leaf_target import Target, target_size_bytes
+from cordwood.loading.load_options import validate_load_options
+from cordwood.loading.match_like import Extra, Missing, match_like
+from cordwood.loading.match_positions import match_by_position
+from cordwood.loading.match_without_like import match_without_like
+from cordwood.loading.read_context import ReadContext
+from cordwood.loading.restore_boxes import device_boxes
+from cordwood.loading.restore_targets import check_x64, restore_targets
 from cordwood.message_text import printable, size_text
 from cordwood.plan.leaf_text import leaf_text
 from cordwood.plan.path_patterns import Select
@@ -145,8 +146,8 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         self.path = path
         self.format = opened.format
         self.index = opened.index
-        self.files = opened.files
-        self.digests = SourceDigests(self.index.sources, opened.fetch_digests)
+        self._files = opened.files
+        self._digests = SourceDigests(self.index.sources, opened.fetch_digests)
         self.is_current = opened.is_current
         self._locate = opened.locate
 
@@ -160,9 +161,9 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         return self.index.metadata
 
     def __getitem__(self, key_path: str) -> StoredLeaf:
-        return StoredLeaf(self.leaf(key_path), self)
+        return StoredLeaf(self._find_leaf(key_path), self)
 
-    def leaf(self, key_path: str) -> Leaf:
+    def _find_leaf(self, key_path: str) -> Leaf:
         """Return what the index says of a leaf. Raises KeyError where there is none."""
         try:
             return self._by_name[key_path]
@@ -202,24 +203,24 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         progress: Report | None = None,
     ) -> Any:
         """The tree, or what is selected of it; see `cordwood.load`."""
-        placing = Placing(mesh, rules, shardings)
-        check_wishes(like, to=to, cast=cast, missing=missing, extra=extra, placing=placing)
+        placing = ShardingOptions(mesh, rules, shardings)
+        validate_load_options(like, to=to, cast=cast, missing=missing, extra=extra, placing=placing)
         check = not mmap if verify is None else verify
         with gc_paused():
             part = self._part(select, rename, transpose)
             index = part.stored
             if like is None:
-                fitted = fit_as_saved(index, name=self.path, to=to, nest=nest)
+                fitted = match_without_like(index, name=self.path, to=to, nest=nest)
             elif index.naming == "positions":
                 if (missing, extra) != ("error", "error"):
                     raise ValueError(
                         f"{self.path} holds arrays without names: all have to be there"
                     )
-                fitted = fit_positions(
+                fitted = match_by_position(
                     index, like, name=self.path, to=to, strict=strict, cast=cast is True
                 )
             else:
-                fitted = fit(
+                fitted = match_like(
                     index,
                     like,
                     name=self.path,
@@ -235,13 +236,13 @@ class Checkpoint(Mapping[str, StoredLeaf]):
             if cast is not False and cast is not True:
                 paths = [target.leaf.key_path for target in targets]
                 targets = cast_targets(targets, paths, cast, naming=index.naming, where=self.path)
-            if placing != Placing():
-                targets = place(placing, targets, fitted.paths)
+            if placing != ShardingOptions():
+                targets = assign_shardings(placing, targets, fitted.paths)
             check_x64(self.path, targets, has_like=like is not None, cast=cast)
             if index is not self.index:
                 targets = self._own(part, targets)
-            with report_progress(sum(map(size_of, targets)) if progress else 0, progress):
-                values = self.restore(targets, mmap=mmap, verify=check, alias=alias)
+            with report_progress(sum(map(target_size_bytes, targets)) if progress else 0, progress):
+                values = self._restore(targets, mmap=mmap, verify=check, alias=alias)
             return fitted.rebuild(values)
 
     def _part(
@@ -270,27 +271,27 @@ class Checkpoint(Mapping[str, StoredLeaf]):
             for target, i in zip(targets, found, strict=True)
         ]
 
-    def restore(
+    def _restore(
         self, targets: Sequence[Target], *, mmap: bool, verify: bool, alias: bool
     ) -> list[Any]:
         """The values of the targets, leaves of this checkpoint, in their order."""
         if self._locate is not None:
             placed = device_boxes(targets)
             wanted = [placed[i].values() if i in placed else None for i in range(len(targets))]
-            leaves = self.located([target.leaf for target in targets], wanted)
+            leaves = self._with_pieces([target.leaf for target in targets], wanted)
             pairs = zip(targets, leaves, strict=True)
             targets = [target._replace(leaf=leaf) for target, leaf in pairs]
-        return restore(
+        return restore_targets(
             self.index,
-            self.files,
+            self._files,
             targets,
             mmap=mmap,
             verify=verify,
             alias=alias,
-            digests=self.digests,
+            digests=self._digests,
         )
 
-    def located(
+    def _with_pieces(
         self, leaves: Sequence[Leaf], boxes: Sequence[Collection[Box] | None]
     ) -> Sequence[Leaf]:
         """Leaves of this checkpoint with their pieces, as far as boxes (None: all) need them."""
@@ -304,13 +305,17 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         found = self._locate(wanted)
         return [found[number] for number in numbers]
 
+    def _read_context(self) -> ReadContext:
+        """Return the context of eager reads that check digests."""
+        return ReadContext(self.index.sources, self._files, self._digests, mmap=False, verify=True)
+
     @cached_property
     def _number_of(self) -> dict[int, int]:
         return {id(leaf): number for number, leaf in enumerate(self.index.leaves)}
 
     def close(self) -> None:
         """Close the files. Leaves that were mapped stay valid."""
-        for file in self.files:
+        for file in self._files:
             file.close()
 
     def __enter__(self) -> Self:

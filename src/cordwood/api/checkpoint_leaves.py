@@ -18,7 +18,7 @@ from cordwood.io.lazy_array import LazyArray
 from cordwood.io.progress import ProgressMeter
 from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.keypath import format_path
-from cordwood.loading.leaf_conversion import convert, transpose_copy
+from cordwood.loading.convert_leaf import convert_dtype, transpose_copy
 from cordwood.loading.leaf_target import Target
 from cordwood.plan.contiguous_leaves import contiguous_extents, plan_extent_moves
 from cordwood.plan.transpose_leaves import Axes, permute_shape, stored_box
@@ -65,7 +65,7 @@ class StoredLeaves:
         self._own = own
         self._wanted = wanted
         self._axes = axes
-        self._located = checkpoint.located(own, [None] * len(own))
+        self._located = checkpoint._with_pieces(own, [None] * len(own))
         self._kept: dict[int, _Kept] = {}
         self._kept_bytes = 0
         self._meter = meter
@@ -136,7 +136,10 @@ class StoredLeaves:
             return None
         for source in {extent.source for extent in extents}:
             # An object store wants many requests at a time; a checksum is of a range as a whole.
-            if checkpoint.files[source].latency_bound or checkpoint.index.sources[source].checksums:
+            if (
+                checkpoint._files[source].latency_bound
+                or checkpoint.index.sources[source].checksums
+            ):
                 return None
 
         def read_into(start: int, target: memoryview) -> None:
@@ -144,8 +147,8 @@ class StoredLeaves:
                 self._threads.scratch = ScratchBuffer()
             scratch = self._threads.scratch
             moves = plan_extent_moves(extents, start, start + len(target))
-            digests = checkpoint.digests
-            read_moves(moves, target, checkpoint.files, digests=digests, scratch=scratch)
+            digests = checkpoint._digests
+            read_moves(moves, target, checkpoint._files, digests=digests, scratch=scratch)
             self._tell(leaf, len(target))
 
         return read_into
@@ -190,7 +193,7 @@ class StoredLeaves:
     def _cast(self, number: int, array: Array) -> Array:
         leaf, dtype = self._located[number], self._wanted[number]
         if dtype != dtypes.name_of(array.dtype):
-            array = convert(array, Target(leaf, "numpy", dtype))
+            array = convert_dtype(array, Target(leaf, "numpy", dtype))
         if number in self._axes:
             array = transpose_copy(array, self._axes[number])
         return without_padding(array)

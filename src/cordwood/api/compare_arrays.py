@@ -9,7 +9,7 @@ import numpy as np
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-class Compared(NamedTuple):
+class ArrayDifference(NamedTuple):
     """How elements differ; see `LeafDiff`."""
 
     differing: int = 0
@@ -18,12 +18,12 @@ class Compared(NamedTuple):
     max_rel: float = 0.0
 
 
-SAME = Compared()
+NO_DIFFERENCE = ArrayDifference()
 
 
-def together(one: Compared, other: Compared) -> Compared:
+def combine_differences(one: ArrayDifference, other: ArrayDifference) -> ArrayDifference:
     """What holds of two parts of an array."""
-    return Compared(
+    return ArrayDifference(
         one.differing + other.differing,
         one.bits + other.bits,
         max(one.max_abs, other.max_abs),
@@ -31,12 +31,12 @@ def together(one: Compared, other: Compared) -> Compared:
     )
 
 
-def compare(a: Array, b: Array) -> Compared:
+def compare_arrays(a: Array, b: Array) -> ArrayDifference:
     """Two arrays of one shape, of one dtype or of two."""
     a, b = _flat(a), _flat(b)
     same_dtype = a.dtype == b.dtype
     if same_dtype and np.array_equal(a.view(np.uint8), b.view(np.uint8)):
-        return SAME
+        return NO_DIFFERENCE
     bits = _other_bits(a, b) if same_dtype else np.zeros(len(a), bool)
     x, y = _comparable(a), _comparable(b)
     with np.errstate(all="ignore"):
@@ -46,9 +46,9 @@ def compare(a: Array, b: Array) -> Compared:
         count = int(np.count_nonzero(differ))
         bits &= ~differ
         if not count:
-            return Compared(0, int(np.count_nonzero(bits)))
+            return ArrayDifference(0, int(np.count_nonzero(bits)))
         max_abs, max_rel = _largest(x[differ], y[differ])
-    return Compared(count, int(np.count_nonzero(bits)), max_abs, max_rel)
+    return ArrayDifference(count, int(np.count_nonzero(bits)), max_abs, max_rel)
 
 
 def _flat(array: Array) -> Array:

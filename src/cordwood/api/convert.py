@@ -17,8 +17,7 @@ from cordwood.api.convert_destination import (
     refuse_unknown_suffix,
     without_other_steps_record,
 )
-from cordwood.api.convert_losses import losses_of, refuse_positions
-from cordwood.errors import counted
+from cordwood.errors import LossError, counted
 from cordwood.field_docs import document_fields
 from cordwood.formats.detect_format import format_of
 from cordwood.formats.format_for_saving import format_for_saving
@@ -221,7 +220,9 @@ def convert(
             require_strings(strings)
             if metadata is None:
                 strings = without_other_steps_record(strings, path, to_format, source=name)
-            lost = losses_of(name, os.fspath(path), part.stored, to_format, strings, lossy=lossy)
+            lost = _accepted_losses(
+                name, os.fspath(path), part.stored, to_format, strings, lossy=lossy
+            )
             parts.append(part._replace(metadata={} if lost else strings, lost=lost))
         meter = None
         if progress is not None:
@@ -281,7 +282,7 @@ def _part(
 ) -> _Part:
     """Return what of an open tree is to be written, its strings and losses left out."""
     name = checkpoint.path
-    refuse_positions(name, checkpoint.index)
+    _refuse_positions(name, checkpoint.index)
     selected = select_leaves(
         checkpoint.index, select=select, rename=rename, transpose=transpose, where=name
     )
@@ -348,3 +349,33 @@ def _write(
 def _refuse_itself(source: str, destination: str) -> None:
     if is_same_path(source, destination):
         raise ValueError(f"{source} would be converted into itself: write to another path")
+
+
+def _refuse_positions(name: str, index: Index) -> None:
+    """Raise LossError for arrays without names."""
+    if index.naming == "positions":
+        raise LossError(
+            f"{name} holds {counted(len(index.leaves), 'array')} without names or structure: load "
+            "it with like=, and save what that returns"
+        )
+
+
+def _accepted_losses(
+    source: str,
+    destination: str,
+    index: Index,
+    format: WritableFormat,
+    metadata: Mapping[str, str],
+    *,
+    lossy: bool,
+) -> list[str]:
+    """Return what gets lost; raise LossError where that is not accepted."""
+    lost = format.losses(index, metadata)
+    if lost and not lossy:
+        has_no_strings = bool(metadata) and "metadata" not in format.save_options
+        leave_out = "; metadata={} leaves the strings out" if has_no_strings else ""
+        raise LossError(
+            f"converting {source} to {destination} would lose (lossy=True does so{leave_out}):\n"
+            + "\n".join([f"  {line}" for line in lost])
+        )
+    return lost

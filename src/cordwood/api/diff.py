@@ -10,13 +10,18 @@ from typing import Any, NamedTuple
 from cordwood import dtypes
 from cordwood.api.checkpoint import Checkpoint
 from cordwood.api.checkpoint import open as open_checkpoint
-from cordwood.api.compare_arrays import SAME, Compared, compare, together
-from cordwood.api.diff_operands import Side, StoredSide, TreeSide
+from cordwood.api.compare_arrays import (
+    NO_DIFFERENCE,
+    ArrayDifference,
+    combine_differences,
+    compare_arrays,
+)
+from cordwood.api.diff_operands import CheckpointOperand, Operand, TreeOperand
 from cordwood.api.diff_result import Diff, LeafDiff
 from cordwood.errors import MismatchError
 from cordwood.index import ARRAY_KINDS, Box, Encoded, Index, Leaf, Piece, Pieces, Span
 from cordwood.io.gc_pause import gc_paused
-from cordwood.loading.match_containers import Container, containers, label_of
+from cordwood.loading.match_containers import Container, containers_by_name, path_label
 from cordwood.plan.equal_digests import have_equal_digests
 from cordwood.plan.leaf_text import leaf_text
 from cordwood.plan.pair_leaves import pair_leaves
@@ -80,12 +85,12 @@ def diff(
         return _Comparison(one, other, strict=strict).run(select, values=values)
 
 
-def _side(value: Any, rename: Mapping[str, str] | None, opened: ExitStack) -> Side:
+def _side(value: Any, rename: Mapping[str, str] | None, opened: ExitStack) -> Operand:
     if isinstance(value, str | os.PathLike):
-        return StoredSide(opened.enter_context(open_checkpoint(value)), rename)
+        return CheckpointOperand(opened.enter_context(open_checkpoint(value)), rename)
     if isinstance(value, Checkpoint):
-        return StoredSide(value, rename)
-    return TreeSide(value, rename)
+        return CheckpointOperand(value, rename)
+    return TreeOperand(value, rename)
 
 
 class _Part(NamedTuple):
@@ -100,11 +105,11 @@ class _Part(NamedTuple):
 class _Comparison:
     """Two sides, and what is found of them."""
 
-    def __init__(self, one: Side, other: Side, *, strict: bool) -> None:
+    def __init__(self, one: Operand, other: Operand, *, strict: bool) -> None:
         self.one = one
         self.other = other
         self.strict = strict
-        self.found: dict[int, Compared] = {}  # by the leaf of the one side
+        self.found: dict[int, ArrayDifference] = {}  # by the leaf of the one side
         self.read_bytes = 0
         self.by_digest: set[int] = set()
 
@@ -126,7 +131,7 @@ class _Comparison:
                 to_compare.append((i, j))
         self._compare_values(to_compare)
         for i, j in to_compare:
-            compared = self.found.get(i, SAME)
+            compared = self.found.get(i, NO_DIFFERENCE)
             if i in differences and i in self.found:
                 differences[i] = _with_values(differences[i], compared, first.leaves[i])
             elif compared.differing or compared.bits:
@@ -157,7 +162,7 @@ class _Comparison:
     def _described(self, i: int, j: int) -> LeafDiff | None:
         """How two leaves differ before an element is seen."""
         a, b = self.one.index.leaves[i], self.other.index.leaves[j]
-        name = label_of(a.key_path)
+        name = path_label(a.key_path)
         arrays = a.kind in ARRAY_KINDS, b.kind in ARRAY_KINDS
         keys = "prng_key" in (a.kind, b.kind)
         other_kind = a.kind != b.kind and (keys or self.strict or not all(arrays))
@@ -176,9 +181,9 @@ class _Comparison:
             return LeafDiff(name, "weak_type", shown[0], shown[1])
         return None
 
-    def _values_of(self, i: int, j: int, compared: Compared) -> LeafDiff:
+    def _values_of(self, i: int, j: int, compared: ArrayDifference) -> LeafDiff:
         leaf = self.one.index.leaves[i]
-        name = label_of(leaf.key_path)
+        name = path_label(leaf.key_path)
         if leaf.kind in ARRAY_KINDS:
             what = leaf_text(leaf)
             return _with_values(LeafDiff(name, "value", what, what), compared, leaf)
@@ -203,7 +208,7 @@ class _Comparison:
             leaf = self.one.index.leaves[i]
             if leaf.kind not in ARRAY_KINDS:
                 same = _same_value(self.one.value(i), self.other.value(j))
-                self.found[i] = SAME if same else Compared(1)
+                self.found[i] = NO_DIFFERENCE if same else ArrayDifference(1)
                 continue
             other = self.other.index.leaves[j]
             item = max(dtypes.itemsize(leaf.dtype), dtypes.itemsize(other.dtype))
@@ -252,8 +257,10 @@ class _Comparison:
         ours = self.one.read([(part.number, part.box) for part in group])
         theirs = self.other.read([(part.other, part.box) for part in group])
         for part, a, b in zip(group, ours, theirs, strict=True):
-            found = compare(a, b)
-            self.found[part.number] = together(self.found.get(part.number, SAME), found)
+            found = compare_arrays(a, b)
+            self.found[part.number] = combine_differences(
+                self.found.get(part.number, NO_DIFFERENCE), found
+            )
             self.read_bytes += part.size_bytes
 
 
@@ -300,17 +307,17 @@ def _containers(first: Index, second: Index) -> list[str]:
     if namings & {"dotted", "slashed"}:
         return []  # there are names, but no containers
     common = min(namings, key=["keys", "strings", "exact"].index)
-    here, there = (containers(index.structure, common) for index in (first, second))
+    here, there = (containers_by_name(index.structure, common) for index in (first, second))
     found = []
     for name, one in here.items():
         other = there.get(name)
         if other is None:
             if one.empty:
-                found.append(f"{label_of(one.path)}: {_shown(one)} only in a")
+                found.append(f"{path_label(one.path)}: {_shown(one)} only in a")
         elif one.kind != other.kind:
-            found.append(f"{label_of(one.path)}: {_shown(one)} | {_shown(other)}")
+            found.append(f"{path_label(one.path)}: {_shown(one)} | {_shown(other)}")
     found += [
-        f"{label_of(other.path)}: {_shown(other)} only in b"
+        f"{path_label(other.path)}: {_shown(other)} only in b"
         for name, other in there.items()
         if other.empty and name not in here
     ]
@@ -323,13 +330,13 @@ def _shown(container: Container) -> str:
 
 
 def _only(leaf: Leaf, side: str) -> LeafDiff:
-    name = label_of(leaf.key_path)
+    name = path_label(leaf.key_path)
     if side == "a":
         return LeafDiff(name, "only_a", a=leaf_text(leaf))
     return LeafDiff(name, "only_b", b=leaf_text(leaf))
 
 
-def _with_values(found: LeafDiff, compared: Compared, leaf: Leaf) -> LeafDiff:
+def _with_values(found: LeafDiff, compared: ArrayDifference, leaf: Leaf) -> LeafDiff:
     size = element_count(whole_box(leaf.shape))
     differing, bits, max_abs, max_rel = compared
     if not differing:

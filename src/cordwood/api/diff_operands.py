@@ -20,7 +20,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 _APART = "diff compares in one process; save it to a directory and compare that with the other one"
 
 
-class Side(Protocol):
+class Operand(Protocol):
     """One of two trees that are compared."""
 
     name: str
@@ -39,7 +39,7 @@ class Side(Protocol):
         """Boxes of array leaves, by the leaves' numbers; those of one leaf together."""
 
 
-class StoredSide:
+class CheckpointOperand:
     """A checkpoint."""
 
     def __init__(self, checkpoint: Checkpoint, rename: Mapping[str, str] | None) -> None:
@@ -51,12 +51,12 @@ class StoredSide:
     def pieces(self, number: int) -> Leaf | None:
         if self._located is None:
             leaves = self._checkpoint.index.leaves
-            self._located = self._checkpoint.located(leaves, [None] * len(leaves))
+            self._located = self._checkpoint._with_pieces(leaves, [None] * len(leaves))
         leaf = self._located[self._numbers[number]]
         return None if isinstance(leaf.storage, Inline) else leaf
 
     def digests(self, source: int) -> Digests | None:
-        return self._checkpoint.digests[source]
+        return self._checkpoint._digests[source]
 
     def value(self, number: int) -> Any:
         leaf = self._checkpoint.index.leaves[self._numbers[number]]
@@ -75,7 +75,7 @@ class StoredSide:
         ]
 
 
-class TreeSide:
+class TreeOperand:
     """A tree in memory."""
 
     def __init__(self, tree: Any, rename: Mapping[str, str] | None) -> None:

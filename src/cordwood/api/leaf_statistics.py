@@ -21,7 +21,7 @@ _BINS = 24
 _FIRST = 8
 
 
-class Statistics(NamedTuple):
+class LeafStatistics(NamedTuple):
     """Of an array of numbers. NaNs and infinities count in their own columns alone."""
 
     size: int
@@ -36,7 +36,7 @@ class Statistics(NamedTuple):
     first: tuple[Any, ...]  # the first elements
 
 
-def statistics(checkpoint: Checkpoint, key_path: str) -> Statistics:
+def leaf_statistics(checkpoint: Checkpoint, key_path: str) -> LeafStatistics:
     """Read a leaf through, twice: once for its extent, once for its histogram.
 
     Complex numbers count by their absolute value.
@@ -46,10 +46,10 @@ def statistics(checkpoint: Checkpoint, key_path: str) -> Statistics:
         TypeError: it is no array of numbers.
         CorruptionError: it is damaged.
     """
-    leaf = checkpoint.leaf(key_path)
+    leaf = checkpoint._find_leaf(key_path)
     if leaf.kind not in ARRAY_KINDS or leaf.dtype.startswith(("datetime", "timedelta")):
         raise TypeError(f"{key_path} is of kind {leaf.kind} {leaf.dtype}: no array of numbers")
-    (located,) = checkpoint.located([leaf], [None])
+    (located,) = checkpoint._with_pieces([leaf], [None])
     size = nan = zero = finite = 0
     low, high = math.inf, -math.inf
     first: list[Any] = []
@@ -65,14 +65,14 @@ def statistics(checkpoint: Checkpoint, key_path: str) -> Statistics:
             finite += values.size
     inf = size - nan - finite
     if not finite:
-        return Statistics(size, nan, inf, zero, None, None, None, None, (), tuple(first))
+        return LeafStatistics(size, nan, inf, zero, None, None, None, None, (), tuple(first))
     mean, std = low, 0.0
     bins = np.zeros(_BINS, np.int64)
     if high > low:
         mean, std = _spread(_finite(checkpoint, located), low, high, bins)
     else:
         bins[0] = finite
-    return Statistics(
+    return LeafStatistics(
         size, nan, inf, zero, low, high, mean, std, tuple(bins.tolist()), tuple(first)
     )
 

@@ -23,7 +23,7 @@ _new = tuple.__new__
 _Look = tuple[str, int, int, int, tuple[int, ...], str]
 
 
-class Row(NamedTuple):
+class LeafRow(NamedTuple):
     """One leaf, or a container with all that is in it."""
 
     key_path: str
@@ -35,18 +35,18 @@ class Row(NamedTuple):
     sharding: str = ""  # as the writer has noted it
 
 
-class Listing(NamedTuple):
+class LeafListing(NamedTuple):
     """All leaves of a checkpoint."""
 
     path: str
     format: str
-    rows: Sequence[Row]
+    rows: Sequence[LeafRow]
     metadata: Mapping[str, str]
 
 
 def list_leaves(
     path: str | os.PathLike[str], *, prefix: str | None = None, format: str | None = None
-) -> Listing:
+) -> LeafListing:
     """Return the leaves of a checkpoint in their order.
 
     Of a local checkpoint of cordwood's only the index is read, without numpy; anything else is
@@ -59,13 +59,13 @@ def list_leaves(
         if quick is not None:
             known = quick.leaves
             rows = _rows_of_runs(known) if isinstance(known, LeafRuns) else _rows(known.leaves, {})
-            return Listing(quick.path, quick.format, rows, quick.metadata)
+            return LeafListing(quick.path, quick.format, rows, quick.metadata)
         from cordwood.api.checkpoint import open as open_checkpoint
 
         with open_checkpoint(path, prefix=prefix, format=format) as checkpoint:
             index = checkpoint.index
             rows = _rows(index.leaves, index.shardings)
-            return Listing(checkpoint.path, checkpoint.format, rows, checkpoint.metadata)
+            return LeafListing(checkpoint.path, checkpoint.format, rows, checkpoint.metadata)
 
 
 def list_trees(path: str | os.PathLike[str], *, format: str | None = None) -> list[str]:
@@ -79,17 +79,17 @@ def list_trees(path: str | os.PathLike[str], *, format: str | None = None) -> li
     return list(format_of(path, format=format, prefix=None).items(path))
 
 
-def _rows(leaves: Sequence[Leaf], shardings: Mapping[int, str]) -> list[Row]:
+def _rows(leaves: Sequence[Leaf], shardings: Mapping[int, str]) -> list[LeafRow]:
     return _joined([leaf.key_path for leaf in leaves], _looks(leaves, shardings))
 
 
-def _rows_of_runs(leaves: LeafRuns) -> list[Row]:
+def _rows_of_runs(leaves: LeafRuns) -> list[LeafRow]:
     return _joined(leaves.key_paths, _looks_of_runs(leaves))
 
 
-def _joined(paths: Sequence[KeyPath], looks: Sequence[_Look]) -> list[Row]:
+def _joined(paths: Sequence[KeyPath], looks: Sequence[_Look]) -> list[LeafRow]:
     columns = zip(format_paths(paths), *zip(*looks, strict=True), strict=True)
-    return list(map(_new, repeat(Row), columns))
+    return list(map(_new, repeat(LeafRow), columns))
 
 
 def _looks_of_runs(leaves: LeafRuns) -> Sequence[_Look]:
@@ -137,7 +137,7 @@ def _told(cuts: Sequence[int]) -> tuple[int, ...]:
     return tuple(cuts) if max(cuts, default=1) > 1 else ()
 
 
-def selected(rows: Sequence[Row], select: Select, *, where: str) -> list[Row]:
+def select_rows(rows: Sequence[LeafRow], select: Select, *, where: str) -> list[LeafRow]:
     """Return the rows that patterns take; see `cordwood.load`.
 
     Raises MismatchError for a pattern that matches nothing.
@@ -148,9 +148,9 @@ def selected(rows: Sequence[Row], select: Select, *, where: str) -> list[Row]:
     return [row for row, take in zip(rows, taken, strict=True) if take]
 
 
-def grouped(rows: Sequence[Row], depth: int) -> list[Row]:
+def group_rows(rows: Sequence[LeafRow], depth: int) -> list[LeafRow]:
     """Return rows of at most so many keys: what lies deeper is summed up in its container."""
-    found: dict[str, Row] = {}
+    found: dict[str, LeafRow] = {}
     for row in rows:
         keys = row.key_path.split("/")
         if len(keys) <= depth:
@@ -161,5 +161,5 @@ def grouped(rows: Sequence[Row], depth: int) -> list[Row]:
         count = (old.leaves if old is not None else 0) + 1
         size = (old.size_bytes if old is not None else 0) + row.size_bytes
         what = "1 leaf" if count == 1 else f"{count} leaves"
-        found[name] = Row(name, what, size, 1, count)
+        found[name] = LeafRow(name, what, size, 1, count)
     return list(found.values())

@@ -12,7 +12,7 @@ from cordwood.errors import CordwoodError, MismatchError
 from cordwood.io.gc_pause import gc_paused
 from cordwood.io.progress import Report
 from cordwood.loading.cast import Cast
-from cordwood.loading.match import Extra, Missing
+from cordwood.loading.match_like import Extra, Missing
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.transpose_leaves import Transpose
 from cordwood.sharding.partition_rules import Rules

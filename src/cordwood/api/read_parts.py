@@ -11,7 +11,6 @@ import numpy as np
 from cordwood.api.checkpoint import Checkpoint
 from cordwood.index import Box, Leaf
 from cordwood.loading.read_boxes import read_boxes
-from cordwood.loading.read_context import Reading
 from cordwood.plan.load_boxes import BoxRequest
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -24,9 +23,7 @@ def read_parts(checkpoint: Checkpoint, parts: Sequence[tuple[Leaf, Box]]) -> lis
         checkpoint: what they are in.
         parts: leaves with their pieces, and a box of each; those of one leaf together.
     """
-    reading = Reading(
-        checkpoint.index.sources, checkpoint.files, checkpoint.digests, mmap=False, verify=True
-    )
+    reading = checkpoint._read_context()
     wants = []
     for _, group in groupby(parts, key=lambda part: id(part[0])):
         some = list(group)

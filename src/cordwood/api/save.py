@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from cordwood.api.participants import rendezvous_for
+from cordwood.api.save_rendezvous import rendezvous_for
 from cordwood.formats.format_for_saving import format_for_saving
 from cordwood.formats.save_plan import SaveOptions, plan_save
 from cordwood.io.background_save import raise_unreported_failures, wait_for_saves

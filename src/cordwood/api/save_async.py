@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from cordwood.api.participants import announce_errors, rendezvous_for
+from cordwood.api.save_rendezvous import announce_errors, rendezvous_for
 from cordwood.devices.host_snapshot import snapshot_leaves
 from cordwood.formats.format_for_saving import format_for_saving
 from cordwood.formats.format_protocol import WritableFormat

@@ -11,9 +11,8 @@ from cordwood import dtypes
 from cordwood.index import ARRAY_KINDS, Leaf, LeafKind
 from cordwood.keypath import format_path
 from cordwood.loading.read_boxes import read_boxes
-from cordwood.loading.read_context import Reading
-from cordwood.loading.restore import target_as_saved
-from cordwood.loading.slice_leaf import select
+from cordwood.loading.restore_targets import default_target
+from cordwood.loading.slice_leaf import plan_slice
 from cordwood.message_text import printable
 from cordwood.plan.leaf_text import leaf_text
 from cordwood.plan.load_boxes import BoxRequest
@@ -71,8 +70,8 @@ class StoredLeaf:
 
     def load(self, *, to: Literal["jax", "numpy"] | None = None) -> Any:
         """Return the whole leaf, as it was saved or as `to` says; verified."""
-        target = target_as_saved(self._leaf, to)
-        (value,) = self._checkpoint.restore([target], mmap=False, verify=True, alias=True)
+        target = default_target(self._leaf, to)
+        (value,) = self._checkpoint._restore([target], mmap=False, verify=True, alias=True)
         return value
 
     def __getitem__(self, key: Any) -> Any:
@@ -85,11 +84,9 @@ class StoredLeaf:
         leaf, checkpoint = self._leaf, self._checkpoint
         if not self._is_array:
             raise TypeError(f"{self._name} is of kind {self.kind!r}, not an array; use load()")
-        boxes, axis, rest = select(self.shape, key, item_bytes=dtypes.itemsize(self.dtype))
-        reading = Reading(
-            checkpoint.index.sources, checkpoint.files, checkpoint.digests, mmap=False, verify=True
-        )
-        (leaf,) = checkpoint.located([leaf], [boxes])
+        boxes, axis, rest = plan_slice(self.shape, key, item_bytes=dtypes.itemsize(self.dtype))
+        reading = checkpoint._read_context()
+        (leaf,) = checkpoint._with_pieces([leaf], [boxes])
         (arrays,) = read_boxes(reading, [BoxRequest(leaf, boxes)])
         array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis)
         part = array[rest]

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from cordwood.api.list_leaves import Listing, Row, list_leaves, list_trees
+from cordwood.api.list_leaves import LeafListing, LeafRow, list_leaves, list_trees
 from cordwood.cli.output import (
     columns,
     json_option,
@@ -72,13 +72,13 @@ def _items(path: str) -> dict[str, Any]:
     return {"items": items} if items else {}
 
 
-def _sizes(rows: Sequence[Row]) -> dict[str, int]:
+def _sizes(rows: Sequence[LeafRow]) -> dict[str, int]:
     return {"leaves": len(rows), "size_bytes": sum([row.size_bytes for row in rows])}
 
 
-def _described(listing: Listing) -> dict[str, Any]:
+def _described(listing: LeafListing) -> dict[str, Any]:
     """Return what is told of one tree, as JSON has it."""
-    dtypes: dict[str, list[Row]] = {}
+    dtypes: dict[str, list[LeafRow]] = {}
     for row in listing.rows:
         dtypes.setdefault(row.what.partition("[")[0], []).append(row)
     return {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from cordwood.api.list_leaves import Row, grouped, list_leaves, selected
+from cordwood.api.list_leaves import LeafRow, group_rows, list_leaves, select_rows
 from cordwood.cli.output import (
     columns,
     fitted,
@@ -68,12 +68,12 @@ def _print(
     as_json: bool,
 ) -> None:
     listing = list_leaves(path, prefix=prefix, format=format_)
-    rows: Sequence[Row] = listing.rows
+    rows: Sequence[LeafRow] = listing.rows
     if patterns:
-        rows = selected(rows, patterns, where=path)
+        rows = select_rows(rows, patterns, where=path)
     count, size = len(rows), sum([row.size_bytes for row in rows])
     if depth is not None:
-        rows = grouped(rows, depth)
+        rows = group_rows(rows, depth)
     if sort == "size":
         rows = sorted(rows, key=lambda row: -row.size_bytes)
     elif sort == "name":
@@ -97,7 +97,7 @@ def _print(
         print_text("\n".join(filter(None, [columns(fitted(lines), right=[2]), total])))
 
 
-def _spread(row: Row) -> str:
+def _spread(row: LeafRow) -> str:
     """Return how an array is spread: "in 8 parts, 4x2", or what its writer has noted."""
     parts = f"in {row.parts} parts" if row.parts > 1 else ""
     return ", ".join(filter(None, [parts, row.sharding or "x".join(map(str, row.cuts))]))

@@ -40,12 +40,12 @@ def command(path: str, key: str, prefix: str | None, as_json: bool) -> None:
     elements. Of another leaf, its value.
     """
     from cordwood.api.checkpoint import open as open_checkpoint
-    from cordwood.api.leaf_statistics import statistics
+    from cordwood.api.leaf_statistics import leaf_statistics
     from cordwood.plan.leaf_text import leaf_text
 
     with open_checkpoint(path, prefix=prefix) as checkpoint:
         stored = checkpoint[key]
-        what = leaf_text(checkpoint.leaf(key))
+        what = leaf_text(checkpoint._find_leaf(key))
         if not stored.dtype or stored.dtype.startswith(("datetime", "timedelta")):
             value = stored.load(to="numpy")
             if as_json:
@@ -53,7 +53,7 @@ def command(path: str, key: str, prefix: str | None, as_json: bool) -> None:
             else:
                 print_text(f"{key}: {what}\n{key_literal(value)}"[:100_000])
             return
-        found = statistics(checkpoint, key)
+        found = leaf_statistics(checkpoint, key)
     if as_json:
         plain = {name: as_json_has_it(value) for name, value in found._asdict().items()}
         print_json({"key_path": key, "what": what, "size_bytes": stored.nbytes, **plain})

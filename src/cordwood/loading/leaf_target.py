@@ -20,7 +20,7 @@ class Target(NamedTuple):
     axes: tuple[int, ...] | None = None  # in this order, as numpy.transpose takes them
 
 
-def size_of(target: Target) -> int:
+def target_size_bytes(target: Target) -> int:
     """How many bytes the elements take that are read for it, if all are; 0 for a value."""
     leaf = target.leaf
     return math.prod(leaf.shape) * dtypes.itemsize(leaf.dtype) if leaf.dtype else 0

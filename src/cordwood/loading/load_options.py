@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from cordwood.loading.target_shardings import Placing
+from cordwood.loading.assign_shardings import ShardingOptions
 
 
-def check_wishes(
-    like: Any, *, to: Any, cast: Any, missing: Any, extra: Any, placing: Placing
+def validate_load_options(
+    like: Any, *, to: Any, cast: Any, missing: Any, extra: Any, placing: ShardingOptions
 ) -> None:
     """Raise ValueError for a value that an argument cannot have, and for arguments that would
     have no effect."""
     if to not in (None, "jax", "numpy"):
         raise ValueError(f'to={to!r}: expected "jax", "numpy" or None')
-    if to == "numpy" and placing != Placing():
+    if to == "numpy" and placing != ShardingOptions():
         raise ValueError('to="numpy" has no use for a mesh, rules or shardings: leave one out')
     if missing not in ("error", "keep"):
         raise ValueError(f'missing={missing!r}: expected "error" or "keep"')

@@ -28,7 +28,7 @@ class Container(NamedTuple):
     empty: bool
 
 
-def name_of(path: KeyPath, naming: Naming) -> Any:
+def match_name(path: KeyPath, naming: Naming) -> Any:
     """What a leaf or container is found by: its key path, as coarse as a format keeps that."""
     if naming == "exact":
         return path
@@ -37,12 +37,12 @@ def name_of(path: KeyPath, naming: Naming) -> Any:
     return keys if separator is None else separator.join(keys)
 
 
-def label_of(path: KeyPath) -> str:
+def path_label(path: KeyPath) -> str:
     """A key path, for an error."""
     return format_path(path) or "the root"
 
 
-def containers(structure: Structure, naming: Naming) -> dict[Any, Container]:
+def containers_by_name(structure: Structure, naming: Naming) -> dict[Any, Container]:
     """The containers by the name of their path; nodes with named fields count as one kind."""
     found: dict[Any, Container] = {}
     stack: list[KeyPath] = [()]
@@ -62,12 +62,12 @@ def containers(structure: Structure, naming: Naming) -> dict[Any, Container]:
             kind = "container"  # a state dict has made dicts of them all
         elif kind in _MAPPINGS:
             kind = "dict or node with fields"
-        found[name_of(path, naming)] = Container(path, kind, not node.size)
+        found[match_name(path, naming)] = Container(path, kind, not node.size)
         stack.extend((*path, key) for key in reversed(keys))
     return found
 
 
-def without_empty(found: Mapping[Any, Container], names: Collection[Any]) -> dict[Any, Container]:
+def remove_empty(found: Mapping[Any, Container], names: Collection[Any]) -> dict[Any, Container]:
     """Return the containers without each None of those names: there is nothing in its place."""
     return {
         name: each for name, each in found.items() if not (each.kind in _NOTHING and name in names)
@@ -85,7 +85,7 @@ def container_problems(
     problems = []
     for name, wanted in there.items():
         found = here.get(name)
-        label = label_of(wanted.path)
+        label = path_label(wanted.path)
         if found is not None and found.kind != wanted.kind:
             problems.append(Problem(name, f"{label}: expected {wanted.kind}, found {found.kind}"))
         elif found is None and wanted.kind == "None" and not missing:
@@ -94,7 +94,8 @@ def container_problems(
     problems += [
         Problem(
             name,
-            f"{label_of(found.path)}: {_described(found)} in the checkpoint, and nothing in `like`",
+            f"{path_label(found.path)}: {_described(found)} in the checkpoint, "
+            "and nothing in `like`",
         )
         for name, found in here.items()
         if found.kind == "None" and name not in there and not extra
@@ -102,7 +103,7 @@ def container_problems(
     return problems
 
 
-def leaves_for_containers(
+def leaf_container_problems(
     here: Mapping[Any, Container],
     there: Mapping[Any, Container],
     stored: Mapping[Any, str],
@@ -124,7 +125,7 @@ def leaves_for_containers(
     problems = [
         Problem(
             name,
-            f"{label_of(there[name].path)}: expected {_described(there[name])}, found {leaf}"
+            f"{path_label(there[name].path)}: expected {_described(there[name])}, found {leaf}"
             f"{ignore if there[name].kind == 'None' else ''}",
         )
         for name, leaf in stored.items()
@@ -133,7 +134,7 @@ def leaves_for_containers(
     problems += [
         Problem(
             name,
-            f"{label_of(here[name].path)}: expected {leaf}, found {_described(here[name])}"
+            f"{path_label(here[name].path)}: expected {leaf}, found {_described(here[name])}"
             f"{keep if here[name].kind == 'None' else ''}",
         )
         for name, leaf in wanted.items()
@@ -142,7 +143,7 @@ def leaves_for_containers(
     return problems
 
 
-def one_for_each(problems: Sequence[Problem], covering: Sequence[Problem]) -> list[Problem]:
+def merge_problems(problems: Sequence[Problem], covering: Sequence[Problem]) -> list[Problem]:
     """The problems; those of a subtree that a covering one is about give way to that one."""
     over = {problem.name: problem for problem in covering}
     kept: dict[Any, Problem] = {}

@@ -12,13 +12,13 @@ from cordwood.keypath import KeyPath, format_path
 from cordwood.plan.path_patterns import path_name
 from cordwood.plan.transpose_leaves import find_transposition
 
-RENAME = "use rename= (docs/hugging-face.md)"
-APART = f"no leaf has the same name: {RENAME}"
+RENAME_ADVICE = "use rename= (docs/hugging-face.md)"
+NO_COMMON_NAME = f"no leaf has the same name: {RENAME_ADVICE}"
 _SHOWN = 3
 _WILDCARDS = frozenset("*?[")
 
 
-def transpositions(
+def transpose_hints(
     misshapen: Mapping[int, tuple[Leaf, LeafSpec]],
     *,
     fitting: Sequence[Leaf],
@@ -90,13 +90,13 @@ def _pattern(path: KeyPath, naming: Naming) -> str:
     return name
 
 
-def some_names(paths: Sequence[KeyPath]) -> str:
+def first_names(paths: Sequence[KeyPath]) -> str:
     """Return the first names of several, and how many more there are."""
     more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
     return ", ".join(format_path(path) or "the root" for path in paths[:_SHOWN]) + more
 
 
-def about_modules(like: Any) -> str:
+def equinox_hint(like: Any) -> str:
     """Return how to load into an equinox module that has Python numbers, which filters take out."""
     equinox = sys.modules.get("equinox")
     if equinox is None:
@@ -114,7 +114,7 @@ def about_modules(like: Any) -> str:
     )
 
 
-def about_numbers(leaf: Leaf, spec: LeafSpec) -> str:
+def python_number_hint(leaf: Leaf, spec: LeafSpec) -> str:
     """Return what to do where one side has a Python number, and the other an array of it."""
     if spec.kind != "int" or not leaf.dtype.startswith(("int", "uint")):
         return "cast=True converts"
@@ -126,7 +126,7 @@ def about_numbers(leaf: Leaf, spec: LeafSpec) -> str:
     )
 
 
-def variable(name: Any, stored: Collection[Any], wanted: Collection[Any]) -> str:
+def nnx_variable_hint(name: Any, stored: Collection[Any], wanted: Collection[Any]) -> str:
     """Return what to do where one side has a variable of flax.nnx, and the other its value."""
     inside = (*name, "value")
     if inside in stored and name in wanted:
@@ -136,7 +136,7 @@ def variable(name: Any, stored: Collection[Any], wanted: Collection[Any]) -> str
     return ""
 
 
-def elsewhere(place: Nesting) -> str:
+def nesting_hint(place: Nesting) -> str:
     """Return how to load a tree that is a part of the other one."""
     name = format_path(place.container)
     if place.is_deeper:
@@ -147,7 +147,7 @@ def elsewhere(place: Nesting) -> str:
     return f'the checkpoint holds what is under {name} in `like`: pass rename={{"": "{name}"}}'
 
 
-def about_keys(leaf: Leaf, spec: LeafSpec) -> str:
+def prng_key_hint(leaf: Leaf, spec: LeafSpec) -> str:
     """Return what to do where one side has a typed PRNG key and the other its data."""
     if spec.kind == "prng_key" and (leaf.dtype, leaf.shape) == ("uint32", spec.shape):
         return (

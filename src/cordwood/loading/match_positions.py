@@ -10,8 +10,8 @@ import numpy as np
 
 from cordwood.errors import counted
 from cordwood.index import Index, Leaf, LeafKind, LeafSpec
-from cordwood.loading.match import Fit, difference, mismatch, target_of
-from cordwood.loading.match_containers import label_of
+from cordwood.loading.match_containers import path_label
+from cordwood.loading.match_like import Matching, describe_mismatch, make_target, mismatch_error
 from cordwood.plan.leaf_text import leaf_text
 from cordwood.tree.flatten import flatten, unflatten
 from cordwood.tree.jax_order import jax_order
@@ -26,9 +26,9 @@ _STORED_AS: Mapping[LeafKind, tuple[str, ...]] = {
 }
 
 
-def fit_positions(
+def match_by_position(
     index: Index, like: Any, *, name: str, to: str | None, strict: bool, cast: bool
-) -> Fit:
+) -> Matching:
     """Match the leaves of a checkpoint to the arrays and numbers of `like`, one after another.
 
     Leaves of `like` that are neither (functions, strings) stay as they are, as in equinox. The
@@ -48,13 +48,13 @@ def fit_positions(
         leaf = _as_key(leaf._replace(key_path=path), spec)
         problem = _difference(leaf, spec, strict=strict, cast=cast)
         if problem:
-            problems.append(f"{label_of(path)}: {problem}")
+            problems.append(f"{path_label(path)}: {problem}")
         else:
-            targets.append(target_of(leaf, spec, flat.leaves[i], to, cast=cast))
+            targets.append(make_target(leaf, spec, flat.leaves[i], to, cast=cast))
     if len(order) != len(index.leaves):
-        problems.insert(0, _count(index, [label_of(flat.paths[i]) for i in order]))
+        problems.insert(0, _count(index, [path_label(flat.paths[i]) for i in order]))
     if problems:
-        raise mismatch(problems, name)
+        raise mismatch_error(problems, name)
 
     def rebuild(values: Sequence[Any]) -> Any:
         leaves = list(flat.leaves)
@@ -62,7 +62,7 @@ def fit_positions(
             leaves[i] = value
         return unflatten(flat, leaves)
 
-    return Fit(targets, [flat.paths[i] for i in order], rebuild)
+    return Matching(targets, [flat.paths[i] for i in order], rebuild)
 
 
 def _is_stored(leaf: Any) -> bool:
@@ -84,7 +84,7 @@ def _difference(leaf: Leaf, spec: LeafSpec, *, strict: bool, cast: bool) -> str 
     stored_as = _STORED_AS.get(spec.kind, ())
     if leaf.shape == () and leaf.dtype.startswith(stored_as):
         return None
-    return difference(leaf, spec, strict=strict, cast=cast)
+    return describe_mismatch(leaf, spec, strict=strict, cast=cast)
 
 
 def _count(index: Index, names: Sequence[str]) -> str:

@@ -12,8 +12,8 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.index import Box, Encoded, Leaf, Pieces, Span
 from cordwood.io.source_digests import block_bytes
-from cordwood.loading.bit_packing import decode
-from cordwood.loading.read_context import Reading
+from cordwood.loading.decode_elements import decode_elements
+from cordwood.loading.read_context import ReadContext
 from cordwood.plan.load_boxes import BoxRequest, plan_boxes
 from cordwood.plan.scatter import Codec
 from cordwood.sharding.boxes import shape_of, slices, whole_box
@@ -22,7 +22,7 @@ from cordwood.storage.open_files import ReadableFile
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-def read_boxes(reading: Reading, wants: Sequence[BoxRequest]) -> list[list[Array]]:
+def read_boxes(reading: ReadContext, wants: Sequence[BoxRequest]) -> list[list[Array]]:
     """The arrays of boxes of leaves; of each want, one for each box.
 
     Eager arrays own their memory, or share an allocation with others, and are writable. Mapped
@@ -86,7 +86,7 @@ def _mapped(leaf: Leaf, boxes: Sequence[Box], files: Sequence[ReadableFile]) -> 
     (piece,) = leaf.storage.pieces
     data = np.frombuffer(files[piece.source].map(), np.uint8)
     raw = data[piece.offset : piece.offset + piece.length]
-    array = decode(raw, "raw", leaf.shape, leaf.dtype)
+    array = decode_elements(raw, "raw", leaf.shape, leaf.dtype)
     return [_part(array, box) for box in boxes]
 
 
@@ -114,7 +114,7 @@ def _as_bytes(want: BoxRequest) -> BoxRequest:
 def _unpacked(raw: Array, want: BoxRequest) -> list[Array]:
     leaf = want.leaf
     assert isinstance(leaf.storage, Pieces)
-    array = decode(raw, leaf.storage.encoding, leaf.shape, leaf.dtype)
+    array = decode_elements(raw, leaf.storage.encoding, leaf.shape, leaf.dtype)
     if list(want.boxes) == [whole_box(leaf.shape)]:
         return [array]
     return [_part(array, box).copy() for box in want.boxes]

@@ -9,7 +9,7 @@ from cordwood.index import Digests, Source
 from cordwood.storage.open_files import ReadableFile
 
 
-class Reading(NamedTuple):
+class ReadContext(NamedTuple):
     """What to read from, and how."""
 
     sources: Sequence[Source]

@@ -12,8 +12,8 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.index import Leaf, Pieces
-from cordwood.loading.bit_packing import decode
-from cordwood.loading.read_context import Reading
+from cordwood.loading.decode_elements import decode_elements
+from cordwood.loading.read_context import ReadContext
 from cordwood.plan.load_plan import Placement, plan_load
 
 _MAX_DIMS = 64  # of numpy
@@ -21,7 +21,7 @@ _MAX_DIMS = 64  # of numpy
 _Buffers: TypeAlias = Sequence[np.ndarray[Any, Any]] | Mapping[int, np.ndarray[Any, Any]]
 
 
-def read_leaves(reading: Reading, leaves: Sequence[Leaf]) -> list[np.ndarray[Any, Any]]:
+def read_leaves(reading: ReadContext, leaves: Sequence[Leaf]) -> list[np.ndarray[Any, Any]]:
     """The arrays of leaves that are stored as spans.
 
     Eager arrays own their memory and are writable. Mapped ones are read-only views into the
@@ -42,7 +42,7 @@ def read_leaves(reading: Reading, leaves: Sequence[Leaf]) -> list[np.ndarray[Any
     return _views(buffers, leaves, plan.placements)
 
 
-def _mapped(reading: Reading, leaves: Sequence[Leaf]) -> list[np.ndarray[Any, Any]]:
+def _mapped(reading: ReadContext, leaves: Sequence[Leaf]) -> list[np.ndarray[Any, Any]]:
     eager: list[int] = []
     mapped: list[int] = []
     placements: list[Placement] = []
@@ -118,7 +118,7 @@ def _run(
         whole = _view(buffers[buffer], position, shape, leaf.dtype)
     else:
         raw = buffers[buffer][position : position + count * length]
-        whole = decode(raw, encoding, shape, leaf.dtype)
+        whole = decode_elements(raw, encoding, shape, leaf.dtype)
     return [whole] if count == 1 else list(whole)
 
 

@@ -17,7 +17,7 @@ _SKIP_BYTES = BLOCK_BYTES + RANGE_PRICE_BYTES  # a step over less is read
 _MAX_BOXES = 4096
 
 
-class Selection(NamedTuple):
+class SlicePlan(NamedTuple):
     """What to read for an index of an array, and how to index what was read."""
 
     boxes: tuple[Box, ...]  # equal but along `axis`, along which they are to be joined
@@ -34,7 +34,7 @@ class _Axis(NamedTuple):
     single: range | None = None
 
 
-def select(shape: Sequence[int], key: Any, *, item_bytes: int) -> Selection:
+def plan_slice(shape: Sequence[int], key: Any, *, item_bytes: int) -> SlicePlan:
     """The boxes that an index of an array needs.
 
     Of axes that are indexed by arrays, all is needed. Long steps of one axis are not read over.
@@ -97,7 +97,7 @@ def _slice(size: int, key: slice, step_bytes: int) -> _Axis:
     return _Axis(low, high + 1, slice(None, None, step))
 
 
-def _boxes(axes: Sequence[_Axis], key: tuple[Any, ...]) -> Selection:
+def _boxes(axes: Sequence[_Axis], key: tuple[Any, ...]) -> SlicePlan:
     start = tuple([axis.start for axis in axes])
     stop = tuple([axis.stop for axis in axes])
     for i, axis in enumerate(axes):
@@ -106,5 +106,5 @@ def _boxes(axes: Sequence[_Axis], key: tuple[Any, ...]) -> Selection:
                 Box((*start[:i], at, *start[i + 1 :]), (*stop[:i], at + 1, *stop[i + 1 :]))
                 for at in sorted(axis.single)
             ]
-            return Selection(tuple(boxes), i, key)
-    return Selection((Box(start, stop),), 0, key)
+            return SlicePlan(tuple(boxes), i, key)
+    return SlicePlan((Box(start, stop),), 0, key)

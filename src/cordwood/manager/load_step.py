@@ -16,7 +16,7 @@ from cordwood.encoding.step_record import PREFIX_KEY, Record, decode_record, enc
 from cordwood.errors import MismatchError, PrefixError
 from cordwood.io.progress import Progress
 from cordwood.loading.cast import Cast
-from cordwood.loading.match import Extra, Missing, is_abstract
+from cordwood.loading.match_like import Extra, Missing, is_abstract
 from cordwood.manager.foreign_items import foreign_extras, foreign_items, load_foreign_item
 from cordwood.manager.step_items import (
     ITEM,

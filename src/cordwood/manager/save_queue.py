@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from cordwood.api.participants import announce_errors
 from cordwood.api.save_async import begin_save
+from cordwood.api.save_rendezvous import announce_errors
 from cordwood.encoding.step_record import KEY, PREFIX_KEY, Record, encode_record
 from cordwood.errors import CordwoodError, PendingSaveError, StepError
 from cordwood.formats.format_for_saving import format_for_saving

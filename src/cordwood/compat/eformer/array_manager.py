@@ -25,7 +25,7 @@ from cordwood.io.check_sources import check_sources
 from cordwood.io.uninterruptible import StopCheck, run_uninterruptible
 from cordwood.io.write_chunk_files import WrittenFile, adopt_files
 from cordwood.loading.leaf_target import Target
-from cordwood.loading.restore import check_x64, restore
+from cordwood.loading.restore_targets import check_x64, restore_targets
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.staging_directory import StagingDirectory
@@ -162,7 +162,7 @@ def load_with_manager(
     theirs = [i for i, target in enumerate(targets) if _can_load(target)]
     others = [i for i in range(len(targets)) if i not in set(theirs)]
     values: list[Any] = [None] * len(targets)
-    found = restore(
+    found = restore_targets(
         item.stored,
         item.files,
         [targets[i] for i in others],

@@ -14,8 +14,8 @@ from cordwood.index import ARRAY_KINDS
 from cordwood.io.background_save import wait_for_saves
 from cordwood.io.gc_pause import gc_paused
 from cordwood.loading.leaf_target import Target
-from cordwood.loading.match import fit
-from cordwood.loading.restore import restore, targets_as_saved
+from cordwood.loading.match_like import match_like
+from cordwood.loading.restore_targets import default_targets, restore_targets
 from cordwood.sharding.partition_rules import Rules
 
 
@@ -97,11 +97,11 @@ def _load(
 ) -> Any:
     index = item.stored
     steps = leaf_steps(index, prefix)
-    targets: Sequence[Target] = targets_as_saved(index.leaves, None)
+    targets: Sequence[Target] = default_targets(index.leaves, None)
     order = leaf_order(index)
     rebuild = None
     if like is not None:
-        fitted = fit(
+        fitted = match_like(
             index,
             like,
             name=item.directory.name,
@@ -145,7 +145,7 @@ def _load(
 def _values(item: OpenItem, targets: Sequence[Target], manager: ArrayManager | None) -> list[Any]:
     if manager is not None:
         return load_with_manager(item, targets, manager)
-    return restore(
+    return restore_targets(
         item.stored,
         item.files,
         targets,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cordwood.api.participants import rendezvous_for
+from cordwood.api.save_rendezvous import rendezvous_for
 from cordwood.compat.eformer.array_manager import ArrayManager, save_with_manager
 from cordwood.compat.eformer.path_types import local_path
 from cordwood.formats.zarr.format import ZARR

@@ -13,15 +13,15 @@ from cordwood.index import Inline, Leaf
 from cordwood.plan.load_boxes import BoxRequest
 from cordwood.sharding.boxes import element_count
 
-BUDGET_BYTES = 1 << 30  # of a group
+GROUP_BYTES = 1 << 30  # of a group
 
 
-def groups_of(wants: Sequence[BoxRequest], budget_bytes: int) -> list[list[int]]:
+def group_requests(wants: Sequence[BoxRequest], budget_bytes: int) -> list[list[int]]:
     """Positions of wants in groups of at most so many bytes (or of one), by where they lie."""
     groups: list[list[int]] = []
     left = 0
     for i in sorted(range(len(wants)), key=lambda i: _place(wants[i].leaf)):
-        size = wanted_bytes(wants[i])
+        size = request_bytes(wants[i])
         if not groups or size > left:
             groups.append([])
             left = budget_bytes
@@ -30,7 +30,7 @@ def groups_of(wants: Sequence[BoxRequest], budget_bytes: int) -> list[list[int]]
     return groups
 
 
-def wanted_bytes(want: BoxRequest) -> int:
+def request_bytes(want: BoxRequest) -> int:
     leaf, boxes = want
     return sum(map(element_count, boxes)) * dtypes.itemsize(leaf.dtype) if leaf.dtype else 0
 

@@ -20,7 +20,7 @@ _HOST_ONLY = ("datetime64", "timedelta64", "float128", "complex256")  # jax has 
 _MAX_LINES = 20
 
 
-class Placing(NamedTuple):
+class ShardingOptions(NamedTuple):
     """What a caller of `load` said of devices."""
 
     mesh: Any = None
@@ -28,7 +28,9 @@ class Placing(NamedTuple):
     shardings: Any = None
 
 
-def place(placing: Placing, targets: Sequence[Target], paths: Sequence[KeyPath]) -> list[Target]:
+def assign_shardings(
+    placing: ShardingOptions, targets: Sequence[Target], paths: Sequence[KeyPath]
+) -> list[Target]:
     """The targets with the shardings that they are given; arrays become jax arrays.
 
     An entry of `shardings` counts before a rule, and that before the sharding that a target has

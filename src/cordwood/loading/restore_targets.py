@@ -15,25 +15,30 @@ from cordwood.index import Digests, Index, Inline, Leaf, LeafKind
 from cordwood.io.check_sources import check_sources
 from cordwood.io.source_digests import SourceDigests
 from cordwood.keypath import format_path
-from cordwood.loading.batches import BUDGET_BYTES
-from cordwood.loading.leaf_conversion import as_kind, convert, inline_value, transpose_copy
+from cordwood.loading.convert_leaf import (
+    convert_dtype,
+    convert_inline,
+    convert_kind,
+    transpose_copy,
+)
+from cordwood.loading.device_batches import GROUP_BYTES
 from cordwood.loading.leaf_target import Target
-from cordwood.loading.read_context import Reading
+from cordwood.loading.read_context import ReadContext
 from cordwood.loading.read_whole_leaves import read_leaves
-from cordwood.loading.reshard import are_plain, device_boxes, restore_boxes
+from cordwood.loading.restore_boxes import are_stored_in_order, device_boxes, restore_boxes
 from cordwood.storage.open_files import ReadableFile
 
 _new = tuple.__new__
 _NEED_X64 = frozenset({"int64", "uint64", "float64", "complex128"})
 
 
-def target_as_saved(leaf: Leaf, to: str | None) -> Target:
+def default_target(leaf: Leaf, to: str | None) -> Target:
     """The kind of value it was, except that `to` decides for arrays."""
-    (target,) = targets_as_saved([leaf], to)
+    (target,) = default_targets([leaf], to)
     return target
 
 
-def targets_as_saved(leaves: Sequence[Leaf], to: str | None) -> list[Target]:
+def default_targets(leaves: Sequence[Leaf], to: str | None) -> list[Target]:
     """Of each leaf the kind of value it was, except that `to` decides for arrays."""
     if not leaves:
         return []
@@ -54,7 +59,7 @@ def _kind_as_saved(kind: LeafKind, to: str | None) -> LeafKind:
     return kind
 
 
-def restore(
+def restore_targets(
     index: Index,
     files: Sequence[ReadableFile],
     targets: Sequence[Target],
@@ -87,11 +92,11 @@ def restore(
     known = SourceDigests(index.sources) if digests is None else digests
     if mmap and verify:
         check_sources(index, files, known)
-    reading = Reading(index.sources, files, known, mmap, verify and not mmap)
+    reading = ReadContext(index.sources, files, known, mmap, verify and not mmap)
     boxes = device_boxes(targets)
     if budget_bytes is None and _leaves_the_host(targets):
-        budget_bytes = BUDGET_BYTES
-    if boxes or budget_bytes is not None or not are_plain(targets):
+        budget_bytes = GROUP_BYTES
+    if boxes or budget_bytes is not None or not are_stored_in_order(targets):
         return restore_boxes(reading, targets, boxes, alias=alias, budget_bytes=budget_bytes)
     values: list[Any] = [None] * len(targets)
     stored: list[int] = []
@@ -101,7 +106,7 @@ def restore(
         if type(storage) is not Inline:
             stored.append(i)
             continue
-        values[i] = inline_value(storage.value, targets[i])
+        values[i] = convert_inline(storage.value, targets[i])
         if targets[i].kind == "jax":
             on_device.append(i)
     arrays: list[Any] = read_leaves(reading, [leaves[i] for i in stored])
@@ -110,7 +115,7 @@ def restore(
         target = targets[i]
         leaf, kind, dtype, _, _, axes = target
         if dtype != leaf[3] and dtype:
-            array = convert(array, target)
+            array = convert_dtype(array, target)
         if axes is not None:
             array = np.transpose(array, axes) if mmap else transpose_copy(array, axes)
         if kind == "numpy":
@@ -119,7 +124,7 @@ def restore(
             on_device.append(i)
             values[i] = array
         else:
-            values[i] = as_kind(array, target)
+            values[i] = convert_kind(array, target)
     if on_device:
         from cordwood.devices.to_jax import DevicePut, put_all
 

@@ -12,11 +12,16 @@ from cordwood import dtypes
 from cordwood.errors import MismatchError
 from cordwood.index import Box, Inline, Leaf, Pieces, Span
 from cordwood.keypath import format_path
-from cordwood.loading.batches import groups_of
-from cordwood.loading.leaf_conversion import as_kind, convert, inline_value, transpose_copy
+from cordwood.loading.convert_leaf import (
+    convert_dtype,
+    convert_inline,
+    convert_kind,
+    transpose_copy,
+)
+from cordwood.loading.device_batches import group_requests
 from cordwood.loading.leaf_target import Target
 from cordwood.loading.read_boxes import read_boxes
-from cordwood.loading.read_context import Reading
+from cordwood.loading.read_context import ReadContext
 from cordwood.plan.load_boxes import BoxRequest
 from cordwood.plan.transpose_leaves import permute_shape, stored_box
 from cordwood.sharding.boxes import whole_box
@@ -28,7 +33,7 @@ DeviceBoxes: TypeAlias = Mapping[int, Mapping[Any, Box]]  # by position; by devi
 _ON_DEVICE = frozenset({"jax", "prng_key"})
 
 
-def are_plain(targets: Iterable[Target]) -> bool:
+def are_stored_in_order(targets: Iterable[Target]) -> bool:
     """Whether all that is stored lies in the order of its elements, in raw bytes."""
     storages = [target[0][4] for target in targets]
     if not {Pieces, Inline}.issuperset(map(type, storages)):
@@ -84,7 +89,7 @@ def device_boxes(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:
 
 
 def restore_boxes(
-    reading: Reading,
+    reading: ReadContext,
     targets: Sequence[Target],
     boxes: DeviceBoxes,
     *,
@@ -108,7 +113,7 @@ def restore_boxes(
 
     values: list[Any] = [None] * len(targets)
     moving: list[Any] = []
-    for group in groups_of(wants, budget_bytes):
+    for group in group_requests(wants, budget_bytes):
         found = _restore(
             reading,
             [targets[i] for i in group],
@@ -130,7 +135,7 @@ def _want(leaf: Leaf, boxes: Mapping[Any, Box] | None) -> BoxRequest:
 
 
 def _restore(
-    reading: Reading,
+    reading: ReadContext,
     targets: Sequence[Target],
     wants: Sequence[BoxRequest],
     boxes: DeviceBoxes,
@@ -147,15 +152,15 @@ def _restore(
         if on_device:
             puts.append(i)
         if isinstance(storage, Inline):
-            value = inline_value(storage.value, target)
+            value = convert_inline(storage.value, target)
             values.append([value] * len(wants[i].boxes) if on_device else value)
             continue
         parts = arrays.pop(i)
         if target.dtype != target.leaf.dtype and target.dtype:
-            parts = [convert(part, target) for part in parts]
+            parts = [convert_dtype(part, target) for part in parts]
         if target.axes is not None:
             parts = [transpose_copy(part, target.axes) for part in parts]
-        values.append(parts if on_device else as_kind(parts[0], target))
+        values.append(parts if on_device else convert_kind(parts[0], target))
     _put(values, puts, targets, wants, boxes, alias=alias)
     return values
 

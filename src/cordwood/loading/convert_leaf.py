@@ -17,13 +17,15 @@ from cordwood.plan.load_plan import ALIGNMENT
 from cordwood.plan.transpose_leaves import permute_shape
 
 
-def inline_value(value: Any, target: Target) -> Any:
+def convert_inline(value: Any, target: Target) -> Any:
     """Return a stored Python value, or the array of shape () that it is to become."""
     if not target.dtype:
         return value
     array = np.asarray(value)
-    array = _beyond_64_bits(value, target) if array.dtype == object else convert(array, target)
-    return array if target.kind == "jax" else as_kind(array, target)
+    array = (
+        _beyond_64_bits(value, target) if array.dtype == object else convert_dtype(array, target)
+    )
+    return array if target.kind == "jax" else convert_kind(array, target)
 
 
 def _beyond_64_bits(value: int, target: Target) -> np.ndarray[Any, Any]:
@@ -43,7 +45,7 @@ _PYTHON_NUMBERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def as_kind(array: np.ndarray[Any, Any], target: Target) -> Any:
+def convert_kind(array: np.ndarray[Any, Any], target: Target) -> Any:
     """Return a host array as what a target is to be, jax arrays aside. Raises MismatchError."""
     if target.kind == "numpy":
         return array
@@ -70,7 +72,7 @@ def _would_change(target: Target, wanted: str, value: object) -> MismatchError:
     )
 
 
-def convert(array: np.ndarray[Any, Any], target: Target) -> np.ndarray[Any, Any]:
+def convert_dtype(array: np.ndarray[Any, Any], target: Target) -> np.ndarray[Any, Any]:
     """Return the array with the target's dtype.
 
     Between floating dtypes values are rounded. A conversion from or to integers, or from complex

@@ -11,7 +11,7 @@ from cordwood import dtypes
 from cordwood.index import Encoding
 
 
-def decode(
+def decode_elements(
     raw: np.ndarray[Any, Any], encoding: Encoding, shape: tuple[int, ...], dtype: str
 ) -> np.ndarray[Any, Any]:
     """Elements from the bytes of a leaf as they were stored (uint8[bytes])."""

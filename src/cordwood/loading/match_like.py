@@ -15,23 +15,23 @@ from cordwood.loading.match_containers import (
     Container,
     Problem,
     container_problems,
-    containers,
-    label_of,
-    leaves_for_containers,
-    name_of,
-    one_for_each,
-    without_empty,
+    containers_by_name,
+    leaf_container_problems,
+    match_name,
+    merge_problems,
+    path_label,
+    remove_empty,
 )
 from cordwood.loading.match_hints import (
-    APART,
-    RENAME,
-    about_keys,
-    about_modules,
-    about_numbers,
-    elsewhere,
-    some_names,
-    transpositions,
-    variable,
+    NO_COMMON_NAME,
+    RENAME_ADVICE,
+    equinox_hint,
+    first_names,
+    nesting_hint,
+    nnx_variable_hint,
+    prng_key_hint,
+    python_number_hint,
+    transpose_hints,
 )
 from cordwood.loading.nest_names import SEPARATORS
 from cordwood.plan.leaf_text import leaf_text
@@ -47,7 +47,7 @@ _PASSES_OVER = ' (extra="ignore" passes over it)'
 _NUMBERS = frozenset({"bool", "int", "float", "complex"})
 
 
-class Fit(NamedTuple):
+class Matching(NamedTuple):
     """How to fill a `like`: what to read, and what to make of it."""
 
     targets: Sequence[Target]
@@ -55,7 +55,7 @@ class Fit(NamedTuple):
     rebuild: Callable[[Sequence[Any]], Any]
 
 
-def fit(
+def match_like(
     index: Index,
     like: Any,
     *,
@@ -67,7 +67,7 @@ def fit(
     extra: Extra,
     left_out: Collection[KeyPath],
     transposed: Collection[KeyPath] = (),
-) -> Fit:
+) -> Matching:
     """Match the leaves of a checkpoint to those of `like` by key path.
 
     Args:
@@ -87,10 +87,10 @@ def fit(
             message names all of them.
     """
     flat, rebuild = _take_apart(like, index.naming)
-    stored = {name_of(leaf.key_path, index.naming): leaf for leaf in index.leaves}
+    stored = {match_name(leaf.key_path, index.naming): leaf for leaf in index.leaves}
     if len(stored) < len(index.leaves):
         raise _alike(index, name)
-    unwanted = {name_of(path, index.naming) for path in left_out}
+    unwanted = {match_name(path, index.naming) for path in left_out}
     problems: list[Problem] = []
     absent: list[tuple[int, KeyPath, bool]] = []
     targets: list[Target] = []
@@ -100,14 +100,14 @@ def fit(
     has_arrays = False
     kept = set()  # what `like` keeps, as nothing is stored for it
     for i, (path, leaf_like) in enumerate(zip(flat.paths, flat.leaves, strict=True)):
-        key = name_of(path, index.naming)
+        key = match_name(path, index.naming)
         leaf = stored.get(key)
         if is_static_leaf(leaf_like):
             kept.add(key)
             if leaf is not None:
                 seen.add(key)
                 text = f"expected nothing for {leaf_like!r:.60} in `like`, found {leaf_text(leaf)}"
-                problems.append(Problem(key, f"{label_of(path)}: {text}"))
+                problems.append(Problem(key, f"{path_label(path)}: {text}"))
             continue
         if leaf is None and missing == "keep" and not is_abstract(leaf_like):
             kept.add(key)
@@ -116,7 +116,7 @@ def fit(
         spec = describe_leaf(path, leaf_like, abstract=True)
         has_arrays = has_arrays or spec.kind in ARRAY_KINDS
         if key in seen:
-            text = f"{label_of(path)}: another leaf of `like` has the name {key!r} too"
+            text = f"{path_label(path)}: another leaf of `like` has the name {key!r} too"
             problems.append(Problem(key, text))
         seen.add(key)
         if leaf is None:
@@ -124,26 +124,30 @@ def fit(
             # Its text is known when it is known what nothing has asked for.
             problems.append(Problem(key, ""))
             continue
-        problem = difference(leaf, spec, strict=strict, cast=cast)
+        problem = describe_mismatch(leaf, spec, strict=strict, cast=cast)
         if problem:
             if leaf.key_path in transposed:
                 problem += " once transposed"
             elif leaf.shape != spec.shape:
                 misshapen[len(problems)] = leaf, spec
-            problems.append(Problem(key, f"{label_of(path)}: {problem}"))
+            problems.append(Problem(key, f"{path_label(path)}: {problem}"))
         else:
-            targets.append(target_of(leaf, spec, leaf_like, to, cast=cast))
+            targets.append(make_target(leaf, spec, leaf_like, to, cast=cast))
             filled.append(i)
     if misshapen:
         fitting = [target.leaf for target in targets]
-        hints = transpositions(misshapen, fitting=fitting, stored=index.leaves, naming=index.naming)
+        hints = transpose_hints(
+            misshapen, fitting=fitting, stored=index.leaves, naming=index.naming
+        )
         for i, hint in hints.items():
             problems[i] = problems[i]._replace(text=problems[i].text + hint)
     left = {key: leaf.key_path for key, leaf in stored.items() if key not in seen}
     place = None
     if absent and len(absent) + len(kept) == len(flat.leaves) and index.naming not in SEPARATORS:
         paths = [path for _, path, _ in absent]
-        place = find_nesting(paths, list(left.values()), lambda path: name_of(path, index.naming))
+        place = find_nesting(
+            paths, list(left.values()), lambda path: match_name(path, index.naming)
+        )
     passes_over = extra == "ignore" or not strict
     has_none = has_arrays and 0 < len(left) == len(stored)
     if has_none and passes_over and not problems:  # all of `like` would be kept
@@ -152,32 +156,32 @@ def fit(
     if not passes_over:
         for key, path in left.items():
             found = f"in the checkpoint ({leaf_text(stored[key])}), not in `like`"
-            problems.append(Problem(key, f"{label_of(path)}: {found}{_PASSES_OVER}"))
+            problems.append(Problem(key, f"{path_label(path)}: {found}{_PASSES_OVER}"))
     if strict and index.naming not in SEPARATORS and index.structure != flat.structure:
-        here = containers(index.structure, index.naming)
-        there = containers(flat.structure, index.naming)
+        here = containers_by_name(index.structure, index.naming)
+        there = containers_by_name(flat.structure, index.naming)
         if missing == "keep":
             kept |= there.keys()
-        here = without_empty(here, kept)
+        here = remove_empty(here, kept)
         if passes_over:
-            there = without_empty(there, left.keys() | here.keys())
+            there = remove_empty(there, left.keys() | here.keys())
         keeps = missing == "keep"
         problems += container_problems(here, there, missing=keeps, extra=passes_over)
         if problems:
             leaves = _leaves_for_containers(flat, index.naming, stored, here, there, keeps=keeps)
-            problems = one_for_each(problems, leaves)
+            problems = merge_problems(problems, leaves)
     if problems:
-        advice = "" if place is None else f"\n{elsewhere(place)}"
+        advice = "" if place is None else f"\n{nesting_hint(place)}"
         texts = [problem.text for problem in problems]
         first = ""
         if has_none and place is None and not any(is_unwanted for *_, is_unwanted in absent):
             first, texts = _apart(texts)
         kinds = dict(zip(flat.paths, map(type, flat.leaves), strict=True))
         if not advice and any(kinds[path] in (bool, int, float) for _, path, _ in absent):
-            advice = about_modules(like)
-        raise mismatch(texts, name, advice, first=first)
+            advice = equinox_hint(like)
+        raise mismatch_error(texts, name, advice, first=first)
     if len(filled) == len(flat.leaves):
-        return Fit(targets, flat.paths, rebuild)
+        return Matching(targets, flat.paths, rebuild)
 
     def rebuild_kept(values: Sequence[Any]) -> Any:
         leaves = list(flat.leaves)
@@ -185,7 +189,7 @@ def fit(
             leaves[i] = value
         return rebuild(leaves)
 
-    return Fit(targets, [flat.paths[i] for i in filled], rebuild_kept)
+    return Matching(targets, [flat.paths[i] for i in filled], rebuild_kept)
 
 
 def _tell_absent(
@@ -197,16 +201,16 @@ def _tell_absent(
 ) -> None:
     """Fill in the texts of what is not stored, now that it is known what nothing has asked for."""
     names = [format_path(path) for path in left]
-    of_strings = {name_of(path, "strings"): format_path(path) for path in left}
+    of_strings = {match_name(path, "strings"): format_path(path) for path in left}
     for i, path, is_unwanted in absent:
         close = None
         if place is not None:
             close = format_path(place.stored_path(path))
         elif i < _MAX_LINES:
             close = nearest_path(format_path(path), names)
-        same = of_strings.get(name_of(path, "strings"))
+        same = of_strings.get(match_name(path, "strings"))
         hint = f"{same}, whose keys are of other types" if same is not None else close
-        text = f"{label_of(path)}: {_absence(hint, missing, is_unwanted)}"
+        text = f"{path_label(path)}: {_absence(hint, missing, is_unwanted)}"
         problems[i] = problems[i]._replace(text=text)
 
 
@@ -219,7 +223,9 @@ def _apart(texts: list[str]) -> tuple[str, list[str]]:
     plain = [text for text in wanted if text.endswith(_KEEPS)]
     if 2 * len(plain) <= len(wanted):
         return "", texts
-    return f"  {APART}\n", [t.removesuffix(_KEEPS).removesuffix(_PASSES_OVER) for t in texts]
+    return f"  {NO_COMMON_NAME}\n", [
+        t.removesuffix(_KEEPS).removesuffix(_PASSES_OVER) for t in texts
+    ]
 
 
 def _no_leaf(
@@ -233,12 +239,12 @@ def _no_leaf(
     """Return the error of a load that would take nothing, and keep all of `like`."""
     place = None
     if naming not in SEPARATORS:
-        place = find_nesting(wanted, stored, lambda path: name_of(path, naming))
-    hint = f"the names differ: {RENAME}" if place is None else elsewhere(place)
+        place = find_nesting(wanted, stored, lambda path: match_name(path, naming))
+    hint = f"the names differ: {RENAME_ADVICE}" if place is None else nesting_hint(place)
     selected = " as it is selected" if is_part else ""
     return MismatchError(
         f"no leaf of `like` is in {name}{selected}; {hint}\n"
-        f"  in `like`: {some_names(wanted)}\n  in the checkpoint: {some_names(stored)}"
+        f"  in `like`: {first_names(wanted)}\n  in the checkpoint: {first_names(stored)}"
     )
 
 
@@ -252,16 +258,16 @@ def _leaves_for_containers(
     keeps: bool,
 ) -> list[Problem]:
     """Return a problem for each place where one side has a leaf and the other a container."""
-    names = [name_of(path, naming) for path in flat.paths]
+    names = [match_name(path, naming) for path in flat.paths]
     wanted = {
         name: leaf_text(describe_leaf(path, leaf, abstract=True))
         for name, path, leaf in zip(names, flat.paths, flat.leaves, strict=True)
         if name in here and not is_static_leaf(leaf)
     }
     found = {key: leaf_text(leaf) for key, leaf in stored.items() if key in there}
-    problems = leaves_for_containers(here, there, found, wanted, missing=keeps)
+    problems = leaf_container_problems(here, there, found, wanted, missing=keeps)
     return [
-        problem._replace(text=problem.text + variable(problem.name, stored, set(names)))
+        problem._replace(text=problem.text + nnx_variable_hint(problem.name, stored, set(names)))
         for problem in problems
     ]
 
@@ -270,7 +276,7 @@ def _alike(index: Index, name: str) -> MismatchError:
     """Two stored leaves have one name: `like` cannot say which it means."""
     seen: dict[Any, KeyPath] = {}
     for leaf in index.leaves:
-        key = name_of(leaf.key_path, index.naming)
+        key = match_name(leaf.key_path, index.naming)
         if key in seen:
             break
         seen[key] = leaf.key_path
@@ -306,7 +312,7 @@ def _take_apart(like: Any, naming: Naming) -> tuple[FlatTree, Callable[[Sequence
     return flat, lambda values: unflatten(flat, values)
 
 
-def difference(leaf: Leaf, spec: LeafSpec, *, strict: bool, cast: bool) -> str | None:
+def describe_mismatch(leaf: Leaf, spec: LeafSpec, *, strict: bool, cast: bool) -> str | None:
     """What keeps a stored leaf from taking the place of one in `like`; None if nothing."""
     arrays = leaf.kind in ARRAY_KINDS, spec.kind in ARRAY_KINDS
     keys = "prng_key" in (leaf.kind, spec.kind)
@@ -314,7 +320,7 @@ def difference(leaf: Leaf, spec: LeafSpec, *, strict: bool, cast: bool) -> str |
         return None  # most leaves: no text is made for them
     expected = f"expected {leaf_text(spec)}, found {leaf_text(leaf)}"
     if keys and (leaf.kind != spec.kind or leaf.prng_impl != spec.prng_impl):
-        return expected + about_keys(leaf, spec)
+        return expected + prng_key_hint(leaf, spec)
     if arrays == (True, True):
         if leaf.shape != spec.shape:
             return expected if strict else None
@@ -324,11 +330,11 @@ def difference(leaf: Leaf, spec: LeafSpec, *, strict: bool, cast: bool) -> str |
     if arrays == (False, False):
         return expected if leaf.kind != spec.kind and strict else None
     if leaf.shape == spec.shape == () and {leaf.kind, spec.kind} & _NUMBERS and not keys:
-        return None if cast or not strict else f"{expected} ({about_numbers(leaf, spec)})"
+        return None if cast or not strict else f"{expected} ({python_number_hint(leaf, spec)})"
     return expected
 
 
-def target_of(leaf: Leaf, spec: LeafSpec, like: Any, to: str | None, *, cast: bool) -> Target:
+def make_target(leaf: Leaf, spec: LeafSpec, like: Any, to: str | None, *, cast: bool) -> Target:
     kind = spec.kind if leaf.kind in ARRAY_KINDS or spec.kind in ARRAY_KINDS else leaf.kind
     if to is not None and kind in ("jax", "numpy"):
         kind = "jax" if to == "jax" else "numpy"
@@ -356,7 +362,7 @@ def _sharding(like: Any, leaf: Leaf) -> Any:
     return getattr(like, "sharding", None)
 
 
-def mismatch(
+def mismatch_error(
     problems: Sequence[str], name: str, advice: str = "", *, first: str = ""
 ) -> MismatchError:
     """Return the error that lists them all, behind what comes first, and ends with the advice."""

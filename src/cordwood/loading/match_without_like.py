@@ -8,13 +8,13 @@ from typing import Any
 from cordwood.errors import MismatchError, counted
 from cordwood.index import Index
 from cordwood.keypath import KeyPath, format_path
-from cordwood.loading.match import Fit
+from cordwood.loading.match_like import Matching
 from cordwood.loading.nest_names import SEPARATORS, nest_names
-from cordwood.loading.restore import targets_as_saved
+from cordwood.loading.restore_targets import default_targets
 from cordwood.tree.flatten import build_tree
 
 
-def fit_as_saved(index: Index, *, name: str, to: str | None, nest: bool) -> Fit:
+def match_without_like(index: Index, *, name: str, to: str | None, nest: bool) -> Matching:
     """Everything as it was saved; arrays as `to` says.
 
     With `nest`, joined names become nested dicts: those of a format that has no others, and the
@@ -32,12 +32,12 @@ def fit_as_saved(index: Index, *, name: str, to: str | None, nest: bool) -> Fit:
             "takes no memory)"
         )
     paths = [leaf.key_path for leaf in index.leaves]
-    targets = targets_as_saved(index.leaves, to)
+    targets = default_targets(index.leaves, to)
     separator = SEPARATORS.get(index.naming)
     if nest and separator is None:
         separator = _separator_of(paths, name)
     if not nest or separator is None:
-        return Fit(targets, paths, lambda values: build_tree(index.structure, values))
+        return Matching(targets, paths, lambda values: build_tree(index.structure, values))
     if any(len(path) > 1 for path in paths):
         raise ValueError("nest=True is for names as they are; rename has made paths of some")
     paths = [tuple(separator.join(map(str, path)).split(separator)) for path in paths]
@@ -45,7 +45,7 @@ def fit_as_saved(index: Index, *, name: str, to: str | None, nest: bool) -> Fit:
     def rebuild(values: Sequence[Any]) -> Any:
         return nest_names(build_tree(index.structure, values), separator, name)
 
-    return Fit(targets, paths, rebuild)
+    return Matching(targets, paths, rebuild)
 
 
 def _separator_of(paths: Sequence[KeyPath], name: str) -> str | None:
