@@ -243,7 +243,7 @@ def _decompress(
     from cordwood.formats.compressed.decompress import decompress
     from cordwood.storage.open_files import MemoryFile
 
-    return decompress(MemoryFile(data), "gz", max_bytes=max_bytes, outline=outline).map()
+    return decompress(MemoryFile(data), "gz", max_bytes=max_bytes, size_reader=outline).map()
 
 
 def to_compressed_bytes(target: Any) -> bytes:

@@ -222,7 +222,7 @@ def test_what_follows_the_value_is_bounded(kind: str, told: bool) -> None:
             MemoryFile(stream, "x"),
             kind,
             max_bytes=None,
-            outline=ValueSize(),
+            size_reader=ValueSize(),
             slack_bytes=2 * MIB,
         )
     assert steps.size_bytes <= 8 * MIB
@@ -240,7 +240,7 @@ def test_a_frame_that_tells_less_than_what_it_holds_is_refused_at_once() -> None
     assert len(stream) < 132_000
     steps = Steps()
     with pytest.raises(CompressedDataError, match="truncated or damaged"):
-        decompress_into(steps, MemoryFile(stream), "zst", max_bytes=None, outline=ValueSize())
+        decompress_into(steps, MemoryFile(stream), "zst", max_bytes=None, size_reader=ValueSize())
     assert steps.size_bytes <= 4 * MIB
 
 
@@ -252,11 +252,13 @@ def test_frames_that_do_not_tell_their_size_may_grow_less() -> None:
     stream = b"\x28\xb5\x2f\xfd\x00\x58" + first + blocks * 32_000 + b"\x01\0\0"
     steps = Steps()
     with pytest.raises(LimitError, match=f"more than {256 * MIB} bytes; pass max_bytes"):
-        decompress_into(steps, MemoryFile(stream), "zst", max_bytes=None, outline=ValueSize())
+        decompress_into(steps, MemoryFile(stream), "zst", max_bytes=None, size_reader=ValueSize())
     assert steps.size_bytes <= 256 * MIB
     with pytest.raises(LimitError, match=f"more than {5 * MIB} bytes; pass max_bytes"):
-        decompress_into(Steps(), MemoryFile(stream), "zst", max_bytes=5 * MIB, outline=ValueSize())
-    decompress_into(Steps(), MemoryFile(stream), "zst", max_bytes=5 << 30, outline=ValueSize())
+        decompress_into(
+            Steps(), MemoryFile(stream), "zst", max_bytes=5 * MIB, size_reader=ValueSize()
+        )
+    decompress_into(Steps(), MemoryFile(stream), "zst", max_bytes=5 << 30, size_reader=ValueSize())
 
 
 @given(tree=some.trees("msgpack"), sizes=st.lists(st.integers(1, 40), min_size=1))

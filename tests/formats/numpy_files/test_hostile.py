@@ -73,10 +73,14 @@ GOOD = saved(np.arange(4, dtype=np.float32))
 
 NPY: dict[str, tuple[bytes, type[Exception], str]] = {
     "empty": (b"", FormatError, "byte 0: expected b'\\x93NUMPY', found b''"),
-    "magic alone": (b"\x93NUMPY", TruncatedError, "ends within the header"),
-    "a zip": (b"PK\3\4" + bytes(40), FormatError, "this is no .npy array"),
+    "magic alone": (b"\x93NUMPY", TruncatedError, "ends inside the header"),
+    "a zip": (b"PK\3\4" + bytes(40), FormatError, "this is not a .npy array"),
     "version 9": (npy("{}", version=(9, 0)), UnsupportedFormatError, "version 9.0 of .npy"),
-    "header past the end": (GOOD[:40], TruncatedError, "its header takes 128 bytes, and 40"),
+    "header past the end": (
+        GOOD[:40],
+        TruncatedError,
+        "its header takes 128 bytes, and the file has 40",
+    ),
     "header of 4 GB": (
         b"\x93NUMPY\2\0\xff\xff\xff\xff",
         LimitError,
@@ -119,7 +123,7 @@ NPY: dict[str, tuple[bytes, type[Exception], str]] = {
     "void": (header(descr="|V1", data=b"\0"), UnsupportedFormatError, "float8 types, int4"),
     "unknown dtype": (header(descr="<f3"), FormatError, "the dtype '<f3' is unknown"),
     "bits": (header(descr="<i0"), FormatError, "the dtype '<i0' is unknown"),
-    "no dtype": (header(descr="float32"), FormatError, "'float32' is none of numpy's"),
+    "no dtype": (header(descr="float32"), FormatError, "'float32' is not a dtype of numpy"),
     "dtype is a bool": (header(descr=True), FormatError, "expected a dtype, a bool and a shape"),
 }
 
@@ -156,22 +160,22 @@ def deflate(data: bytes) -> bytes:
 
 
 NPZ: dict[str, tuple[bytes, type[Exception], str]] = {
-    "empty": (b"", FormatError, "this is no zip archive"),
+    "empty": (b"", FormatError, "this is not a zip archive"),
     "text": (b"hello" * 30, FormatError, "it has no directory at its end"),
     "no directory": (STORED[:ENTRY], TruncatedError, "without its directory, which comes last"),
     "cut": (STORED[:-1], TruncatedError, "without its directory"),
-    "front lost": (STORED[100:], FormatError, "does not end where its end is told"),
-    "front gained": (bytes(9) + STORED, FormatError, "does not end where its end is told"),
+    "front lost": (STORED[100:], FormatError, "does not end at its end record"),
+    "front gained": (bytes(9) + STORED, FormatError, "does not end at its end record"),
     "too many told": (changed(STORED, -12, b"\xf0\0"), UnsupportedFormatError, "several files"),
     "many told": (
         changed(STORED, END + 8, b"\x03\0\x03\0"),
         FormatError,
-        "does not end where its end is told",
+        "does not end at its end record",
     ),
     "one told": (
         changed(STORED, END + 8, b"\x01\0\x01\0"),
         FormatError,
-        "the directory tells 1 members, and has 2",
+        "the directory announces 1 members, and has 2",
     ),
     "another disk": (changed(STORED, END + 4, b"\1\0"), UnsupportedFormatError, "several files"),
     "entry damaged": (changed(STORED, ENTRY, b"XX"), FormatError, "expected an entry, found b'XX"),
@@ -232,7 +236,7 @@ NPZ: dict[str, tuple[bytes, type[Exception], str]] = {
         "a: expected 144 bytes for float32[4] and its header, found a member of 140",
     ),
     "an array and more": (zipped(("a.npy", GOOD + b"\0")), FormatError, "a member of 145"),
-    "a header cut": (zipped(("a.npy", GOOD[:60])), TruncatedError, "a: it ends within the header"),
+    "a header cut": (zipped(("a.npy", GOOD[:60])), TruncatedError, "a: it ends inside the header"),
     "objects": (
         zipped(("x/y.npy", saved(np.array([{}])))),
         UnsupportedFormatError,

@@ -1,6 +1,6 @@
-"""Compress: one frame around a whole file.
+"""Compression of a file as one frame.
 
-The same bytes in give the same bytes out: the gzip header tells no time and no system.
+Equal input gives equal output: the gzip header has no time and no system.
 """
 
 from __future__ import annotations
@@ -25,43 +25,43 @@ def compress(
     """Compress `chunks`, one after another, as one frame.
 
     Args:
-        chunks: what to compress.
+        chunks: the bytes to compress.
         kind: "gz" or "zst".
-        size_bytes: of all chunks together, where that is known: the zstd header tells it.
+        size_bytes: the size of all chunks together, if known; the zstd header then contains it.
     """
     if kind == "gz":
-        return _gzip(_steps(chunks))
+        return _gzip(_blocks(chunks))
     if kind == "zst":
-        return _zstd(_steps(chunks), size_bytes)
+        return _zstd(_blocks(chunks), size_bytes)
     raise ValueError(f'expected "gz" or "zst", found {kind!r}')
 
 
-def _steps(chunks: Iterable[Buffer]) -> Iterator[memoryview]:
+def _blocks(chunks: Iterable[Buffer]) -> Iterator[memoryview]:
     for chunk in chunks:
         view = memoryview(chunk).cast("B")
         for start in range(0, len(view), _STEP_BYTES):
             yield view[start : start + _STEP_BYTES]
 
 
-def _gzip(steps: Iterable[memoryview]) -> Iterator[bytes]:
+def _gzip(blocks: Iterable[memoryview]) -> Iterator[bytes]:
     yield _GZIP_HEADER
     deflate = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     checksum, size = 0, 0
-    for step in steps:
-        checksum = zlib.crc32(step, checksum)
-        size += len(step)
-        if data := deflate.compress(step):
+    for block in blocks:
+        checksum = zlib.crc32(block, checksum)
+        size += len(block)
+        if data := deflate.compress(block):
             yield data
     yield deflate.flush()
     yield struct.pack("<II", checksum, size & 0xFFFFFFFF)
 
 
-def _zstd(steps: Iterable[memoryview], size_bytes: int | None) -> Iterator[bytes]:
+def _zstd(blocks: Iterable[memoryview], size_bytes: int | None) -> Iterator[bytes]:
     import zstandard
 
     compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
     stream = compressor.compressobj(size=-1 if size_bytes is None else size_bytes)
-    for step in steps:
-        if data := stream.compress(step):
+    for block in blocks:
+        if data := stream.compress(block):
             yield data
     yield stream.flush()

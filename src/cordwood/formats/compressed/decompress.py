@@ -1,4 +1,4 @@
-"""Decompress: any number of frames, one after another, a few MiB at a time."""
+"""Decompression of any number of frames, one after another, a few MiB at a time."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from cordwood.formats.compressed.zstd_frames import ZstdFrame
 from cordwood.io.growable_buffer import GrowableBuffer
 from cordwood.storage.open_files import MemoryFile, ReadableFile
 
-MAX_RATIO = 1100  # of deflate, at most 1032
-MIN_LIMIT_BYTES = 4 << 30  # what any stream may grow to, however small it is
+MAX_RATIO = 1100  # the ratio of deflate is at most 1032
+MIN_LIMIT_BYTES = 4 << 30  # any stream may decompress to this size
 UNKNOWN_SIZE_LIMIT_BYTES = (
     256 << 20
 )  # the same, of zstd frames whose headers do not tell their size
-SLACK_BYTES = 64 << 20  # up to which a stream may be other than what it holds tells
+SLACK_BYTES = 64 << 20  # allowed excess over the size that the contents announce
 
 _PIECE_BYTES = 256 << 10
 _FIRST_PIECE_BYTES = 1 << 10
-_STEP_BYTES = 1 << 20  # of what gzip gives at once
+_STEP_BYTES = 1 << 20  # of decompressed gzip data at a time
 
 
 class CompressedDataError(CorruptionError, FormatError, gzip.BadGzipFile):
@@ -30,31 +30,31 @@ class CompressedDataError(CorruptionError, FormatError, gzip.BadGzipFile):
 
 
 def default_limit(compressed_bytes: int) -> int:
-    """How far a stream of that size may grow where the caller sets no limit."""
+    """Return the limit of the decompressed size if the caller sets none."""
     return max(MIN_LIMIT_BYTES, MAX_RATIO * compressed_bytes)
 
 
 class Sink(Protocol):
-    """Where decompressed bytes go, one after another."""
+    """A receiver of decompressed bytes."""
 
     size_bytes: int
 
     def reserve(self, size_bytes: int) -> None:
-        """Be told that so many more are to come."""
+        """Prepare for `size_bytes` more bytes."""
         ...
 
     def append(self, data: bytes) -> None: ...
 
 
 class SizeReader(Protocol):
-    """The size of what a stream holds, as far as what has arrived of it tells."""
+    """A reader of decompressed bytes that derives their total size from their headers."""
 
     @property
     def is_known(self) -> bool: ...
 
     @property
     def is_whole(self) -> bool:
-        """True once `least_bytes` is the size, and no longer the least that it can be."""
+        """True once `least_bytes` is the exact size, no longer the minimum."""
         ...
 
     @property
@@ -68,23 +68,23 @@ def decompress(
     kind: str,
     *,
     max_bytes: int | None,
-    outline: SizeReader | None = None,
+    size_reader: SizeReader | None = None,
     read_once: bool = False,
 ) -> MemoryFile:
-    """Return what a compressed file holds, in memory, its checksums checked.
+    """Decompress a file into memory and check its checksums.
 
-    `checked_bytes` of the result are those of frames with a checksum: a gzip stream always has
-    one, a zstd frame of others may have none.
+    `checked_bytes` of the result counts the bytes of frames with a checksum. A gzip stream always
+    has one; a zstd frame of another writer may have none.
 
     Args:
-        file, kind, max_bytes, outline: as `decompress_into` has them.
-        read_once: whether memory is given back as the result is read by `read_into`, so that a
+        file, kind, max_bytes, size_reader: see `decompress_into`.
+        read_once: whether memory is released as the result is read by `read_into`, so that a
             load does not hold everything twice.
 
     Raises as `decompress_into` does.
     """
     out = GrowableBuffer()
-    checked = decompress_into(out, file, kind, max_bytes=max_bytes, outline=outline)
+    checked = decompress_into(out, file, kind, max_bytes=max_bytes, size_reader=size_reader)
     done_with = out.release_pages if read_once else None
     return MemoryFile(out.view(), file.name, checked_bytes=checked, discard=done_with)
 
@@ -95,29 +95,29 @@ def decompress_into(
     kind: str,
     *,
     max_bytes: int | None,
-    outline: SizeReader | None = None,
+    size_reader: SizeReader | None = None,
     slack_bytes: int = SLACK_BYTES,
 ) -> int:
-    """Append what a compressed file holds, a few MiB at a time, its checksums checked.
+    """Decompress a file into `out`, a few MiB at a time, and check its checksums.
 
     Args:
-        out: where to.
-        file: open; any number of frames, one after another.
+        out: receives the bytes.
+        file: an open file of any number of frames, one after another.
         kind: "gz" or "zst".
-        max_bytes: how much to accept; None: 4 GiB, or 1100 times the file's size if that is more;
-            of zstd frames that do not tell their size 256 MiB, or the same.
-        outline: reads what is decompressed; what is larger than it tells by more than
-            `slack_bytes` is refused as soon as that is known.
-        slack_bytes: see `outline`.
+        max_bytes: the limit of the decompressed size. None: 4 GiB, or 1100 times the size of the
+            file if that is more; for zstd frames without a size, 256 MiB instead of 4 GiB.
+        size_reader: reads the decompressed bytes. A stream is refused as soon as it exceeds the
+            size that `size_reader` derives by more than `slack_bytes`.
+        slack_bytes: see `size_reader`.
 
     Returns:
-        How many bytes were under a checksum.
+        The number of bytes that a checksum covers.
 
     Raises:
         TruncatedError: the file ends inside a frame.
-        CompressedDataError: it is damaged, or is no such stream; or it holds less than what is in
-            it tells.
-        FormatError: it holds more than that.
+        CompressedDataError: the stream is damaged, or of another kind; or it holds less than
+            `size_reader` derives.
+        FormatError: it holds more than `size_reader` derives.
         LimitError: it holds more than `max_bytes`.
     """
     limit = default_limit(file.size_bytes) if max_bytes is None else max_bytes
@@ -136,80 +136,80 @@ def decompress_into(
             )
         size_before = out.size_bytes
         frame = zstd_frames.read_frame_header(file, pos)
-        frame_limit, told = limit, None
+        frame_limit, frames_bytes = limit, None
         if frame is not None and frame.size_bytes is not None:
             _require_room(size_before + frame.size_bytes, limit, name)
             out.reserve(frame.size_bytes)
-            if outline is not None and zstd_frames.frame_end(file, pos, frame) >= end:
-                told = size_before + frame.size_bytes
-                if told <= slack_bytes:
-                    outline = None  # there is nothing to save
+            if size_reader is not None and zstd_frames.frame_end(file, pos, frame) >= end:
+                frames_bytes = size_before + frame.size_bytes
+                if frames_bytes <= slack_bytes:
+                    size_reader = None  # a check would save nothing
         elif frame is not None and max_bytes is None:
-            frame_limit = _untold_limit(end)
-        room = _Room(out, name, frame_limit, outline, slack_bytes, told)
-        pos = _expand_frame(file, pos, frame, codec, room)
+            frame_limit = _unknown_size_limit(end)
+        output = _LimitedOutput(out, name, frame_limit, size_reader, slack_bytes, frames_bytes)
+        pos = _expand_frame(file, pos, frame, codec, output)
         if frame is None or frame.has_checksum:
             checked += out.size_bytes - size_before
     return checked
 
 
-def _untold_limit(compressed_bytes: int) -> int:
-    """Return how far a stream of that size may grow whose frames do not tell their size."""
+def _unknown_size_limit(compressed_bytes: int) -> int:
+    """Return the limit of the decompressed size of frames whose headers have no size."""
     return max(min(UNKNOWN_SIZE_LIMIT_BYTES, MIN_LIMIT_BYTES), MAX_RATIO * compressed_bytes)
 
 
-class _Room(NamedTuple):
-    """Where a frame is decompressed to, and how far."""
+class _LimitedOutput(NamedTuple):
+    """The output of a frame, with the limits of its size."""
 
     out: Sink
     name: str  # of the file, for errors
     limit: int  # of all frames
-    outline: SizeReader | None
+    size_reader: SizeReader | None
     slack_bytes: int
-    told: int | None  # the size of all frames together, where this is the last and tells its own
+    frames_bytes: int | None  # the size of all frames, if this is the last and its header has one
 
     def append(self, data: bytes) -> None:
-        """Raise LimitError, FormatError or CompressedDataError where that is too much."""
-        out, name, outline = self.out, self.name, self.outline
+        """Append bytes. Raises LimitError, FormatError or CompressedDataError beyond a limit."""
+        out, name, size_reader = self.out, self.name, self.size_reader
         if out.size_bytes + len(data) > self.limit:
             raise LimitError(
                 f"{name}: decompresses to more than {self.limit} bytes; pass max_bytes to accept "
                 "more"
             )
         out.append(data)
-        if outline is None:
+        if size_reader is None:
             return
-        outline.feed(data)
-        if not outline.is_known:
+        size_reader.feed(data)
+        if not size_reader.is_known:
             return
-        if outline.is_whole and out.size_bytes > outline.least_bytes + self.slack_bytes:
+        if size_reader.is_whole and out.size_bytes > size_reader.least_bytes + self.slack_bytes:
             raise FormatError(
-                f"{name}: byte {outline.least_bytes}: expected the end, found more than "
+                f"{name}: byte {size_reader.least_bytes}: expected the end, found more than "
                 f"{self.slack_bytes} more bytes"
             )
-        if self.told is not None and outline.least_bytes > self.told:
+        if self.frames_bytes is not None and size_reader.least_bytes > self.frames_bytes:
             raise CompressedDataError(
-                f"{name}: what it decompresses to takes {outline.least_bytes} bytes or more, by "
-                f"its own headers, and its frames hold {self.told}: it is truncated or damaged; "
-                "copy or save it again"
+                f"{name}: by its headers the decompressed value takes {size_reader.least_bytes} "
+                f"bytes or more, but its frames hold {self.frames_bytes}: it is truncated or "
+                "damaged; copy or save it again"
             )
 
 
 def require_magic(file: ReadableFile, kind: str) -> None:
-    """Raise FormatError unless a file begins as one of that kind does."""
+    """Raise FormatError unless a file begins with the magic number of that kind."""
     head = file.read(0, min(4, file.size_bytes))
     if len(head) < 4 or not _codec(kind).begins(head):
         raise FormatError(f"{file.name}: byte 0: expected a {kind} stream, found {head!r}")
 
 
 class _Codec(NamedTuple):
-    """How the frames of a kind are told and decoded."""
+    """The functions that recognise and decode the frames of one kind."""
 
     name: str
     begins: Callable[[bytes], bool]  # of the first four bytes of a frame
     decoder: Callable[[], Any]  # of one frame
-    feed: Callable[[Any, bytes], Iterator[bytes]]  # what a decoder makes of some bytes
-    error: type[Exception]  # what a decoder raises
+    feed: Callable[[Any, bytes], Iterator[bytes]]  # decodes some bytes
+    error: type[Exception]  # raised by a decoder
 
 
 def _codec(kind: str) -> _Codec:
@@ -247,15 +247,15 @@ def _feed_zstd(decoder: Any, data: bytes) -> Iterator[bytes]:
 
 
 def _expand_frame(
-    file: ReadableFile, start: int, frame: ZstdFrame | None, codec: _Codec, room: _Room
+    file: ReadableFile, start: int, frame: ZstdFrame | None, codec: _Codec, output: _LimitedOutput
 ) -> int:
-    """Append what a frame holds; return the offset after it."""
+    """Decompress one frame into `output`; return the offset after it."""
     pos, decoder = start, codec.decoder()
     pieces = _pieces(file, start) if frame is None else zstd_frames.read_frame(file, start, frame)
     try:
         for piece in pieces:
             for data in codec.feed(decoder, piece):
-                room.append(data)
+                output.append(data)
             pos += len(piece)
             if decoder.eof:
                 return pos - len(decoder.unused_data)
@@ -270,10 +270,10 @@ def _expand_frame(
 
 
 def _pieces(file: ReadableFile, start: int) -> Iterator[bytes]:
-    """Yield the bytes from an offset to the end: few at first, as a stream may be short.
+    """Yield the bytes from an offset to the end, in pieces that grow, as a stream may be short.
 
-    What is read after the end of a stream is read again for the next one, of which a file may have
-    hundreds of thousands.
+    Bytes after the end of a stream are read again for the next stream, and a file may have hundreds
+    of thousands of streams.
     """
     at, size = start, _FIRST_PIECE_BYTES
     while at < file.size_bytes:

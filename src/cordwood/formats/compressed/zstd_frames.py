@@ -1,4 +1,4 @@
-"""The frames of a zstd stream (RFC 8878): what their headers tell, and their blocks."""
+"""The frames of a zstd stream (RFC 8878): their headers and blocks."""
 
 from __future__ import annotations
 
@@ -17,38 +17,42 @@ _PIECE_BYTES = 1 << 20
 
 
 class ZstdFrame(NamedTuple):
-    """What the header of a frame tells."""
+    """The header of a frame."""
 
-    size_bytes: int | None  # of what it holds, where that is told
+    size_bytes: int | None  # decompressed; None if the header does not say
     has_checksum: bool
     header_bytes: int
 
 
 def is_zstd_magic(head: bytes) -> bool:
-    """Whether the first four bytes of a frame are one's; of those that hold nothing too."""
+    """Return whether four bytes begin a zstd frame, also a skippable one."""
     return head == MAGIC or (0x50 <= head[0] <= 0x5F and head[1:] == _SKIPPABLE)
 
 
 def read_frame_header(file: ReadableFile, pos: int) -> ZstdFrame | None:
-    """None where none begins that holds something, or it is damaged: its decoder will say so."""
+    """Return the header of the frame at `pos`.
+
+    Returns None for a skippable or damaged frame; the decoder reports damage.
+    """
     head = file.read(pos, min(_HEADER_BYTES, file.size_bytes - pos))
     if head[:4] != MAGIC:
         return None
     import zstandard
 
     try:
-        found = zstandard.get_frame_parameters(head)
+        parameters = zstandard.get_frame_parameters(head)
         header_bytes = zstandard.frame_header_size(head)
     except zstandard.ZstdError:
         return None
-    told = found.content_size != zstandard.CONTENTSIZE_UNKNOWN
-    return ZstdFrame(found.content_size if told else None, found.has_checksum, header_bytes)
+    is_known = parameters.content_size != zstandard.CONTENTSIZE_UNKNOWN
+    size_bytes = parameters.content_size if is_known else None
+    return ZstdFrame(size_bytes, parameters.has_checksum, header_bytes)
 
 
 def frame_end(file: ReadableFile, pos: int, frame: ZstdFrame) -> int:
     """Return the offset after the frame that begins at `pos`, by the headers of its blocks.
 
-    It may lie after the end of the file, where that is truncated.
+    The offset may be after the end of the file, if that is truncated.
     """
     at, is_last = pos + frame.header_bytes, False
     while not is_last and at < file.size_bytes:
@@ -60,10 +64,10 @@ def frame_end(file: ReadableFile, pos: int, frame: ZstdFrame) -> int:
 
 
 def read_frame(file: ReadableFile, pos: int, frame: ZstdFrame) -> Iterator[bytes]:
-    """The bytes of a frame, a few blocks at a time, which decode to 4 MiB at most.
+    """Yield the bytes of a frame, a few blocks at a time, which decode to 4 MiB at most.
 
-    A decoder gives all that its input decodes to, up to 128 KiB for every 4 bytes of it: so the
-    blocks are counted.
+    A decoder returns everything that its input decodes to, which can be 128 KiB for 4 bytes.
+    Therefore the blocks are counted.
     """
     end = file.size_bytes
     at, is_last = pos + frame.header_bytes, False

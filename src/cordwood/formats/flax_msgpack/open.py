@@ -22,13 +22,17 @@ def open_source(
     with file:
         if options.scratch is None:
             return decompress(
-                file, compression, max_bytes=max_bytes, outline=outline, read_once=options.read_once
+                file,
+                compression,
+                max_bytes=max_bytes,
+                size_reader=outline,
+                read_once=options.read_once,
             )
         from cordwood.storage.temporary_file import UnnamedTemporaryFile
 
         out = UnnamedTemporaryFile(options.scratch, file.name)
         try:
-            decompress_into(out, file, compression, max_bytes=max_bytes, outline=outline)
+            decompress_into(out, file, compression, max_bytes=max_bytes, size_reader=outline)
             out.finish()
         except BaseException:
             out.close()

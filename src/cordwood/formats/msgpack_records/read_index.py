@@ -1,7 +1,8 @@
-"""A stream of msgpack records, a key path and Flax's bytes of a value each.
+"""The index of a stream of msgpack records: a key path and Flax's bytes of a value each.
 
-What EasyLM's StreamingCheckpointer writes, and eFormer's CheckpointManager into buckets: for each
-entry of the flattened state dict, `msgpack.pack((keys, flax.serialization.to_bytes(value)))`.
+EasyLM's StreamingCheckpointer writes such streams, and eFormer's CheckpointManager into buckets:
+`msgpack.pack((keys, flax.serialization.to_bytes(value)))` for each entry of the flattened state
+dict.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ MAX_KEYS = 64  # of one record
 
 
 def read_index(file: ReadableFile) -> Index:
-    """What a stream of records holds: nested dicts of numpy arrays. Nothing can be verified.
+    """Read the index of a stream: nested dicts of numpy arrays. The file has no checksums.
 
     Raises:
-        FormatError: it is no such stream, or two records have one place in the tree; names the
-            byte.
-        TruncatedError: it ends within a record.
-        LimitError: a record has more than MAX_KEYS keys, or all together hold more than a Flax
-            file may.
+        FormatError: it is not such a stream, or two records have the same keys; the message names
+            the byte.
+        TruncatedError: it ends inside a record.
+        LimitError: a record has more than MAX_KEYS keys, or all records together exceed the limits
+            of a Flax file.
     """
     with gc_paused():
         data, name = file.map(), file.name
         tree: dict[str, Any] = {}
         at = node_count = key_count = 0
-        most_keys = MAX_PATH_KEYS + len(data) // 4
+        max_keys = MAX_PATH_KEYS + len(data) // 4
         while at < len(data):
             keys, start, stop = _read_record(data, at, name)
             value = read_value_index(
@@ -43,31 +44,36 @@ def read_index(file: ReadableFile) -> Index:
             )
             node_count += len(keys) + len(value.structure)
             key_count += sum([len(keys) + len(leaf.key_path) for leaf in value.leaves])
-            if node_count > MAX_NODES or key_count > most_keys:
-                what = f"{MAX_NODES} values" if node_count > MAX_NODES else f"{most_keys} keys"
+            if node_count > MAX_NODES or key_count > max_keys:
+                limit = f"{MAX_NODES} values" if node_count > MAX_NODES else f"{max_keys} keys"
                 raise LimitError(
-                    f"{name}: byte {at}: more than {what} in all records, key paths written out"
+                    f"{name}: byte {at}: more than {limit} in all records, key paths written out"
                 )
-            _put(tree, keys, _moved(value, start), f"{name}: byte {at}: {'/'.join(keys)!r:.200}")
+            _put(
+                tree,
+                keys,
+                _shift_offsets(value, start),
+                f"{name}: byte {at}: {'/'.join(keys)!r:.200}",
+            )
             at = stop
-        nodes, leaves = _laid_out(tree)
+        nodes, leaves = _flatten_tree(tree)
         source = Source(name, file.size_bytes)
         return Index(FORMAT, tuple(nodes), tuple(leaves), (source,), "strings")
 
 
 def begins_record(data: memoryview, name: str) -> bool:
-    """Whether keys and a binary value are what bytes begin with, however they go on."""
+    """Return whether bytes begin with a record: keys and a binary value."""
     try:
         _read_record(data, 0, name)
     except TruncatedError:
-        return True  # within one
+        return True  # the data ends inside the record
     except FormatError:
         return False
     return True
 
 
 def _read_record(data: memoryview, at: int, name: str) -> tuple[list[str], int, int]:
-    """The keys of a record, and where its value begins and ends."""
+    """Return the keys of a record, and the start and end of its value."""
     token = read_token(data, at, name)
     if token.kind != "array" or token.value != 2:
         raise FormatError(
@@ -94,8 +100,8 @@ def _read_record(data: memoryview, at: int, name: str) -> tuple[list[str], int, 
     return keys, value.start, value.stop
 
 
-def _moved(value: Index, start: int) -> Index:
-    """The index of a value that begins at byte `start` of the file."""
+def _shift_offsets(value: Index, start: int) -> Index:
+    """Return the index of a value that begins at byte `start` of the file."""
     leaves = []
     for leaf in value.leaves:
         storage = leaf.storage
@@ -111,14 +117,14 @@ def _put(tree: dict[str, Any], keys: list[str], value: Index, where: str) -> Non
     for key in keys[:-1]:
         node = node.setdefault(key, {})
         if type(node) is not dict:
-            raise FormatError(f"{where} lies within another record's value")
+            raise FormatError(f"{where} is inside the value of another record")
     if keys[-1] in node:
-        raise FormatError(f"{where}: another record has that place")
+        raise FormatError(f"{where}: another record has the same keys")
     node[keys[-1]] = value
 
 
-def _laid_out(tree: dict[str, Any]) -> tuple[list[Node], list[Leaf]]:
-    """The nodes in pre-order, and the leaves under their whole key paths."""
+def _flatten_tree(tree: dict[str, Any]) -> tuple[list[Node], list[Leaf]]:
+    """Return the nodes in pre-order, and the leaves with their full key paths."""
     nodes: list[Node] = []
     leaves: list[Leaf] = []
     stack: list[tuple[tuple[str, ...], Any]] = [((), tree)]

@@ -1,4 +1,4 @@
-"""Where the elements of a .npy array lie."""
+"""The storage of the elements of a .npy array, as an index describes it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from cordwood.formats.numpy_files.npy_header import NpyHeader
 from cordwood.index import Box, Encoded, Piece, Pieces, Span
 from cordwood.sharding.boxes import element_count, whole_box
 
-_CHUNK_BYTES = 4 << 20  # of an array in Fortran order, which is put in order a part at a time
+_CHUNK_BYTES = 4 << 20  # of an array in Fortran order, which is transposed in parts
 _MAX_CHUNKS = 4096
 
 
 def raw_storage(header: NpyHeader, offset: int) -> Pieces | Encoded:
-    """The elements of an array that begin at `offset` of source 0, as they are.
+    """Return the storage of uncompressed elements that begin at `offset` of source 0.
 
-    In C order they are one range of bytes. In Fortran order a range is some indices of the last
-    axis with all of the others.
+    In C order they are one range of bytes. In Fortran order they are several ranges, each with some
+    indices of the last axis and all indices of the other axes.
     """
     shape, length = header.shape, header.stop - header.start
     if not length:
@@ -35,7 +35,7 @@ def raw_storage(header: NpyHeader, offset: int) -> Pieces | Encoded:
 
 
 def _chunk_count(rows: int, length: int) -> int:
-    """How many equal parts of the last axis: of about _CHUNK_BYTES, if it can be divided so."""
+    """Return the number of equal parts of the last axis, of about _CHUNK_BYTES if possible."""
     least = -(-length // _CHUNK_BYTES)
     for count in range(least, min(rows, least + _MAX_CHUNKS) + 1):
         if rows % count == 0:
@@ -46,7 +46,7 @@ def _chunk_count(rows: int, length: int) -> int:
 def deflated_storage(
     header: NpyHeader, offset: int, length: int, *, crc32: int
 ) -> Pieces | Encoded:
-    """The elements of an array that lies with its header in a deflate stream of source 0."""
+    """Return the storage of an array in a deflate stream of source 0, header included."""
     if header.stop == header.start:
         return Pieces(())
     piece = Piece(whole_box(header.shape), 0, offset, length)

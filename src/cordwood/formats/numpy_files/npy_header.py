@@ -1,8 +1,8 @@
-"""The header of a .npy array: what its elements are, and how many bytes are before them.
+"""The header of a .npy array: shape, dtype and order, and the offset of the elements.
 
 https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html: the magic, two bytes of
 version, a little-endian length (of two bytes in version 1.0, of four later), and the text of a
-Python dict. It is read by its tokens, and never evaluated.
+Python dict. The text is parsed token by token and never evaluated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cordwood.errors import (
 )
 
 MAGIC = b"\x93NUMPY"
-FIRST_BYTES = 12  # what `header_bytes` needs
+FIRST_BYTES = 12  # the bytes that `header_bytes` needs
 MAX_HEADER_BYTES = 10_000  # of the dict's text: numpy's own limit
 MAX_DIMS = 64  # numpy's limit
 _MAX_ARRAY_BYTES = (1 << 63) - 1
@@ -34,28 +34,28 @@ _TIMES = {"M": "datetime64", "m": "timedelta64"}
 
 
 class NpyHeader(NamedTuple):
-    """An array as its header describes it."""
+    """The parsed header of an array."""
 
     shape: tuple[int, ...]
     dtype: str  # a name of cordwood.dtypes
-    swapped: bool  # its elements are big-endian
-    fortran: bool  # they lie with the first axis varying fastest
-    start: int  # where they begin, in bytes from that of the header
-    stop: int
+    swapped: bool  # elements are big-endian
+    fortran: bool  # elements are in Fortran order: the first axis varies fastest
+    start: int  # of the elements, in bytes from the start of the header
+    stop: int  # of the elements
 
 
 def header_bytes(first: bytes) -> int:
-    """How many bytes a header takes, by its first FIRST_BYTES (fewer at the end of a file).
+    """Return the size of a header from its first FIRST_BYTES (fewer at the end of a file).
 
-    Raises FormatError, TruncatedError or LimitError, without naming the file.
+    Raises FormatError, TruncatedError or LimitError, whose messages do not name the file.
     """
     if not first.startswith(MAGIC):
         raise FormatError(
-            f"expected {MAGIC!r}, found {first[: len(MAGIC)]!r}: this is no .npy array"
+            f"expected {MAGIC!r}, found {first[: len(MAGIC)]!r}: this is not a .npy array"
         )
     width = 2 if first[6:7] == b"\1" else 4
     if len(first) < 8 + width:
-        raise TruncatedError("it ends within the header of a .npy array; copy or save it again")
+        raise TruncatedError("it ends inside the header of a .npy array; copy or save it again")
     if first[6] not in (1, 2, 3):
         raise UnsupportedFormatError(
             f"version {first[6]}.{first[7]} of .npy is unknown; expected 1.0, 2.0 or 3.0"
@@ -70,12 +70,12 @@ def header_bytes(first: bytes) -> int:
 
 
 def parse_header(raw: bytes) -> NpyHeader:
-    """What a whole header says, from its magic to its end.
+    """Parse a complete header, from its magic to its end.
 
-    Raises, without naming the file:
-        FormatError: it is no such header.
-        UnsupportedFormatError: the array is of a type that cannot be read without unpickling, or
-            that the header does not tell.
+    Raises, in messages that do not name the file:
+        FormatError: the header is malformed.
+        UnsupportedFormatError: the dtype cannot be read without unpickling, or the header does not
+            name it.
     """
     text = raw[10 if raw[6] == 1 else 12 :].decode("latin-1")
     members = _Tokens(text).dict()
@@ -91,10 +91,10 @@ def parse_header(raw: bytes) -> NpyHeader:
         raise LimitError(f"{len(shape)} dimensions; expected at most {MAX_DIMS} (MAX_DIMS)")
     dtype, swapped = _parse_descr(descr)
     itemsize = dtypes.itemsize(dtype)
-    # As numpy counts: an axis of no elements does not make the others small enough.
+    # As in numpy: axes of length 0 are left out of this product.
     if math.prod(filter(None, shape)) * itemsize > _MAX_ARRAY_BYTES:
         raise FormatError(f"the shape {list(shape)} takes more than {_MAX_ARRAY_BYTES} bytes")
-    fortran = fortran and sum(size != 1 for size in shape) > 1  # else there is no difference
+    fortran = fortran and sum(size != 1 for size in shape) > 1  # otherwise both orders are the same
     stop = len(raw) + math.prod(shape) * itemsize
     return NpyHeader(shape, dtype, swapped, fortran, len(raw), stop)
 
@@ -156,11 +156,11 @@ class _Tokens:
             raise self._error(repr(mark))
 
     def _next(self) -> tuple[str, str]:
-        found = _TOKEN.match(self._text, self._at)
-        if found is None:
+        match = _TOKEN.match(self._text, self._at)
+        if match is None:
             raise self._error("more")
-        self._at = found.end()
-        single, double, truth, number, mark = found.groups()
+        self._at = match.end()
+        single, double, truth, number, mark = match.groups()
         if single is not None or double is not None:
             return "text", single if single is not None else double
         if truth is not None:
@@ -175,15 +175,15 @@ class _Tokens:
 
 
 def _parse_descr(descr: str) -> tuple[str, bool]:
-    """The name of a dtype, and whether its elements are big-endian."""
-    found = _CODE.fullmatch(descr)
-    if found is None:
-        raise FormatError(f"the dtype {descr!r:.80} is none of numpy's")
-    order, kind, size, unit = found.groups()
+    """Return the name of a dtype, and whether its elements are big-endian."""
+    match = _CODE.fullmatch(descr)
+    if match is None:
+        raise FormatError(f"the dtype {descr!r:.80} is not a dtype of numpy")
+    order, kind, size, unit = match.groups()
     if kind == "O":
         raise UnsupportedFormatError(
             "an array of Python objects is pickled, and cordwood never unpickles; if you trust "
-            "where it is from, numpy.load(..., allow_pickle=True) it and save what it holds as "
+            "where it is from, numpy.load(..., allow_pickle=True) it and save its contents as "
             "arrays of numbers"
         )
     if kind in "SUTa":
@@ -192,11 +192,12 @@ def _parse_descr(descr: str) -> tuple[str, bool]:
         )
     swapped = order == ">"
     if kind == "V" and size == "2":
-        return "bfloat16", swapped  # numpy's name of it: the only type of two bytes it has not
+        return "bfloat16", swapped  # numpy writes so the only two-byte type that it does not have
     if kind == "V":
         raise UnsupportedFormatError(
-            f"dtype {descr} does not say what the elements are: numpy writes {_unnamed(size)} so; "
-            f"save them in a format that does, or .view() them as {_carrier(size)} before saving"
+            f"dtype {descr} does not say what the elements are: numpy writes it for "
+            f"{_types_without_name(size)}; save them in a format that does, or .view() them as "
+            f"{_unsigned_type(size)} before saving"
         )
     name = ""
     if kind in _TIMES and size == "8":
@@ -208,11 +209,11 @@ def _parse_descr(descr: str) -> tuple[str, bool]:
     return name, swapped and dtypes.itemsize(name) > 1
 
 
-def _unnamed(size: str) -> str:
+def _types_without_name(size: str) -> str:
     if size == "1":
-        return "float8 types, int4 and other types of one byte that are not its own"
-    return f"types of {counted(int(size or 0), 'byte')} that are not its own"
+        return "float8 types, int4 and other one-byte types that numpy does not have"
+    return f"types of {counted(int(size or 0), 'byte')} that numpy does not have"
 
 
-def _carrier(size: str) -> str:
+def _unsigned_type(size: str) -> str:
     return {"1": "uint8", "4": "uint32", "8": "uint64"}.get(size, "uint8")

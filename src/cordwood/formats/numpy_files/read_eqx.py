@@ -1,7 +1,7 @@
-"""equinox's files: the arrays of a tree one after another, each as a .npy, without names.
+"""The index of an equinox file: the arrays of a tree as consecutive .npy, without names.
 
-What `equinox.tree_serialise_leaves` writes: a `.npy` for each leaf that is an array or a number, in
-the order of `jax.tree.leaves`; other leaves (functions, strings) leave no trace.
+`equinox.tree_serialise_leaves` writes a `.npy` for each leaf that is an array or a number, in the
+order of `jax.tree.leaves`. Other leaves (functions, strings) are not stored.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ MAX_ARRAYS = 1 << 20
 
 
 def read_index(file: ReadableFile) -> Index:
-    """What such a file holds: a list of numpy arrays. Nothing in it can be verified.
+    """Read the index of an equinox file: a list of numpy arrays. The file has no checksums.
 
     Raises:
-        FormatError: something else than a .npy array follows; names the byte.
-        TruncatedError: it ends within an array.
+        FormatError: something other than a .npy array follows; the message names the byte.
+        TruncatedError: the file ends inside an array.
         LimitError: it holds more than MAX_ARRAYS.
         UnsupportedFormatError: elements are Python objects, text, or of a type that .npy does
-            not tell (float8, int4).
+            not name (float8, int4).
     """
     leaves: list[Leaf] = []
     at = 0
@@ -38,7 +38,7 @@ def read_index(file: ReadableFile) -> Index:
             raise FormatError(
                 f"{file.name}: byte {at}: expected the end or another .npy array after "
                 f"{counted(len(leaves), 'array')}, found {head!r}: it is damaged, or was written "
-                "with a filter_spec of its own, which only equinox can be told of"
+                "with a custom filter_spec, which only equinox can read"
             )
         try:
             header = read_array_header(file, at)

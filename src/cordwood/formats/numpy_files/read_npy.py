@@ -1,4 +1,4 @@
-"""From a .npy file to an Index."""
+"""The index of a .npy file."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ FORMAT = "npy"
 
 
 def read_index(file: ReadableFile) -> Index:
-    """What a .npy file holds: the tree is one numpy array. Nothing in it can be verified.
+    """Read the index of a .npy file: one numpy array is the tree. The file has no checksums.
 
-    bfloat16, which numpy has no name for, lies as two bytes of void, and is read so; the other
-    types of ml_dtypes cannot be told apart in this format.
+    numpy writes bfloat16, which it does not have, as two bytes of void; they are read as bfloat16.
+    The other types of ml_dtypes cannot be distinguished in this format.
 
     Raises:
         FormatError: it is not a .npy file, or holds more than one array.
         TruncatedError: it ends too early.
-        LimitError: its header is longer, or its dimensions are more, than numpy allows.
+        LimitError: its header is longer than numpy allows, or has more dimensions.
         UnsupportedFormatError: its elements are Python objects, text, or of a type that the
-            header does not tell.
+            header does not name.
     """
     header = read_array_header(file, 0)
     if header.stop != file.size_bytes:
@@ -43,16 +43,16 @@ def read_index(file: ReadableFile) -> Index:
 
 
 def read_array_header(file: ReadableFile, offset: int) -> NpyHeader:
-    """The header of the array that begins at `offset`, which the file holds all of.
+    """Read the header of the array that begins at `offset`; check that the file holds all of it.
 
-    Raises as `read_index` does, naming the file and the byte.
+    Raises as `read_index`; the message names the file and the byte.
     """
     room = file.size_bytes - offset
     try:
         size = header_bytes(file.read(offset, min(FIRST_BYTES, room)))
         if size > room:
             raise TruncatedError(
-                f"its header takes {size} bytes, and {room} are there; copy or save it again"
+                f"its header takes {size} bytes, and the file has {room}; copy or save it again"
             )
         header = parse_header(file.read(offset, size))
         if header.stop > room:

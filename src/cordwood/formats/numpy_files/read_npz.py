@@ -1,4 +1,4 @@
-"""From a .npz file to an Index."""
+"""The index of a .npz file: a zip archive of .npy arrays."""
 
 from __future__ import annotations
 
@@ -46,40 +46,41 @@ from cordwood.tree.structure import LEAF, Node
 FORMAT = "npz"
 
 _MAX_HEAD_BYTES = FIRST_BYTES + MAX_HEADER_BYTES
-_DEFLATED_HEAD_BYTES = 16 << 10  # in which the header of an array must lie
+_DEFLATED_HEAD_BYTES = 16 << 10  # the header of an array must be within these
 MAX_RATIO = 1100  # of deflate, at most 1032
 _SUFFIX = ".npy"
 
 
-class _Found(NamedTuple):
-    """A leaf, and what of the file it takes."""
+class _MemberLeaf(NamedTuple):
+    """A leaf, its checksum and the bytes of the file that its member takes."""
 
     leaf: Leaf
     checksum: Checksum
-    begin: int  # of the member, its local header included
+    begin: int  # of the local header of the member
 
 
 def read_index(file: ReadableFile, *, max_bytes: int | None = None) -> Index:
-    """Return what a .npz file holds: a flat dict of numpy arrays under the names of its members.
+    """Read the index of a .npz file: a flat dict of numpy arrays under the names of its members.
 
-    As in numpy, a name loses its `.npy`, and a member that is no .npy array comes as bytes. Stored
-    members are ranges of bytes, which can be mapped; deflated ones are inflated when they are
-    read, each to the size that its header tells. The CRC-32 of each is kept for checking.
+    As in numpy, the suffix `.npy` of a name is removed, and a member that is not a .npy array
+    becomes bytes. Stored members are ranges of bytes, which can be mapped. Deflated members are
+    inflated when they are read, each to the size in its header. The index has the CRC-32 of each.
 
-    Where names hold '/', they are taken for key paths joined so, else for such joined by '.'.
+    Names are taken for key paths joined by '/', or by '.' if no name contains '/'.
 
     Args:
-        file: open.
-        max_bytes: how much all deflated members together may inflate to; None: 1100 times what
-            each takes in the file.
+        file: an open file.
+        max_bytes: the limit of the inflated size of all deflated members together; None: 1100
+            times the deflated size of each.
 
     Raises:
-        FormatError: it is no zip archive, or a member is not what the archive says.
+        FormatError: it is not a zip archive, or a member does not match the archive's directory.
         TruncatedError: it ends too early.
-        LimitError: a member tells of more than its bytes can hold, or all of more than
-            `max_bytes`.
+        LimitError: a member claims more bytes than its deflated size can hold, or all together
+            claim more than `max_bytes`.
         UnsupportedFormatError: a member holds Python objects, text, or elements of a type that
-            .npy does not tell, or is encrypted or compressed in another way; names it.
+            .npy does not name, or is encrypted or compressed by another method; the message names
+            it.
     """
     try:
         members = read_members(file)
@@ -91,27 +92,27 @@ def read_index(file: ReadableFile, *, max_bytes: int | None = None) -> Index:
             f"{file.name}: its members decompress to {size_bytes} bytes, and at most {max_bytes} "
             f"are accepted; pass max_bytes={size_bytes} to accept it"
         )
-    found = []
+    member_leaves = []
     names: set[str] = set()
     for member in members:
         name = member.name.removesuffix(_SUFFIX)
         try:
             if name in names:
                 raise FormatError(f"another member has the name {name!r:.200} too")
-            found.append(_read_member(file, member, name))
+            member_leaves.append(_read_member(file, member, name))
         except (FormatError, UnsupportedFormatError, CorruptionError) as e:
             raise type(e)(f"{file.name}: {format_path((name,))}: {e}") from e
         names.add(name)
-    _check_apart(found, file.name)
-    leaves = [each.leaf for each in found]
+    _check_no_overlap(member_leaves, file.name)
+    leaves = [each.leaf for each in member_leaves]
     structure = (Node("dict", len(leaves), tuple([str(leaf.key_path[0]) for leaf in leaves])),)
-    checksums = tuple([each.checksum for each in found])
+    checksums = tuple([each.checksum for each in member_leaves])
     source = Source(file.name, file.size_bytes, checksums=checksums)
     naming: Naming = "slashed" if any("/" in name for name in names) else "dotted"
     return Index(FORMAT, structure + (LEAF,) * len(leaves), tuple(leaves), (source,), naming)
 
 
-def _read_member(file: ReadableFile, member: Member, name: str) -> _Found:
+def _read_member(file: ReadableFile, member: Member, name: str) -> _MemberLeaf:
     if member.size_bytes > MAX_RATIO * member.stored_bytes + _MAX_HEAD_BYTES:
         raise LimitError(
             f"a member of {member.stored_bytes} bytes cannot hold {member.size_bytes} "
@@ -123,7 +124,7 @@ def _read_member(file: ReadableFile, member: Member, name: str) -> _Found:
         head = _inflate_head(file.read(offset, min(member.stored_bytes, _DEFLATED_HEAD_BYTES)))
         if len(head) < min(member.size_bytes, FIRST_BYTES):
             raise FormatError(
-                f"{member.size_bytes} bytes are told to be in it, and its first "
+                f"its size is given as {member.size_bytes} bytes, but its first "
                 f"{_DEFLATED_HEAD_BYTES} inflate to {len(head)}"
             )
         head = head[: member.size_bytes]
@@ -132,12 +133,12 @@ def _read_member(file: ReadableFile, member: Member, name: str) -> _Found:
         head = first
         checksum = Checksum(offset, stop, member.crc32)
     if not head.startswith(MAGIC):
-        return _Found(_bytes_leaf(member, name, offset), checksum, member.header)
+        return _MemberLeaf(_bytes_leaf(member, name, offset), checksum, member.header)
     size = header_bytes(head[:FIRST_BYTES])
     if size > len(head) and member.method != DEFLATED:
         head = file.read(offset, min(size, member.stored_bytes))
     if size > len(head):
-        raise TruncatedError("it ends within the header of its array; copy or save it again")
+        raise TruncatedError("it ends inside the header of its array; copy or save it again")
     head = head[:size]
     header = parse_header(head)
     if header.stop != member.size_bytes:
@@ -152,7 +153,7 @@ def _read_member(file: ReadableFile, member: Member, name: str) -> _Found:
         storage = raw_storage(header, offset + size)
         checksum = checksum._replace(head_bytes=size, head_crc32=zlib.crc32(head))
     leaf = Leaf((name,), "numpy", header.shape, header.dtype, storage)
-    return _Found(leaf, checksum, member.header)
+    return _MemberLeaf(leaf, checksum, member.header)
 
 
 def _inflate_head(data: bytes) -> bytes:
@@ -163,7 +164,7 @@ def _inflate_head(data: bytes) -> bytes:
 
 
 def _bytes_leaf(member: Member, name: str, offset: int) -> Leaf:
-    """A member that is no array."""
+    """Return the leaf of a member that is not an array."""
     size = member.size_bytes
     storage: Pieces | Encoded = Pieces(())
     if size and member.method == DEFLATED:
@@ -175,10 +176,10 @@ def _bytes_leaf(member: Member, name: str, offset: int) -> Leaf:
     return Leaf((name,), "bytes", (size,), "uint8", storage)
 
 
-def _check_apart(found: list[_Found], file_name: str) -> None:
-    """No two members share bytes: an archive of such grows without end."""
+def _check_no_overlap(member_leaves: list[_MemberLeaf], file_name: str) -> None:
+    """Raise FormatError if members share bytes, with which a small archive could be a zip bomb."""
     end = 0
-    for each in sorted(found, key=lambda each: each.begin):
+    for each in sorted(member_leaves, key=lambda each: each.begin):
         if each.begin < end:
             name = format_path(each.leaf.key_path)
             raise FormatError(f"{file_name}: {name}: its bytes are another member's too")

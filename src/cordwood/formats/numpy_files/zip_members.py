@@ -1,8 +1,8 @@
-"""The members of a zip archive, and where their bytes lie.
+"""The members of a zip archive and the offsets of their data.
 
 https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT, sections 4.3.7 (local header), 4.3.12
-(central directory), 4.3.14 to 4.3.16 (its end) and 4.5.3 (sizes of 64 bits). What the central
-directory says counts; what stands before a member must agree with it.
+(central directory), 4.3.14 to 4.3.16 (its end) and 4.5.3 (sizes of 64 bits). The central
+directory is authoritative; the local header before a member must agree with it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOCATOR64 = struct.Struct("<4sLQL")
 _LOCAL_MAGIC, _ENTRY_MAGIC, _END_MAGIC = b"PK\3\4", b"PK\1\2", b"PK\5\6"
 _END64_MAGIC, _LOCATOR64_MAGIC = b"PK\6\6", b"PK\6\7"
 _MAX_COMMENT_BYTES = (1 << 16) - 1
-_FULL32 = (1 << 32) - 1  # the number is elsewhere, in 64 bits
+_FULL32 = (1 << 32) - 1  # the value is in the extra field, in 64 bits
 _ENCRYPTED, _UTF8 = 0x0001, 0x0800
 _WINDOW_BYTES = 1024
 
@@ -35,8 +35,8 @@ class Member(NamedTuple):
     method: int  # STORED or DEFLATED
     crc32: int
     stored_bytes: int
-    size_bytes: int  # once inflated
-    header: int  # where its local header begins
+    size_bytes: int  # inflated
+    header: int  # the offset of its local header
 
 
 class _Directory(NamedTuple):
@@ -46,9 +46,10 @@ class _Directory(NamedTuple):
 
 
 def read_members(file: ReadableFile) -> list[Member]:
-    """The members of an archive in the order of its central directory, folders left out.
+    """Return the members of an archive in the order of its central directory, without folders.
 
-    Raises FormatError, TruncatedError or UnsupportedFormatError, without naming the file.
+    Raises FormatError, TruncatedError or UnsupportedFormatError, whose messages do not name the
+    file.
     """
     directory = _find_directory(file)
     raw = file.read(directory.start, directory.stop - directory.start)
@@ -64,12 +65,12 @@ def read_members(file: ReadableFile) -> list[Member]:
         if not member.name.endswith("/"):
             members.append(member)
     if count != directory.entries:
-        raise FormatError(f"the directory tells {directory.entries} members, and has {count}")
+        raise FormatError(f"the directory announces {directory.entries} members, and has {count}")
     return members
 
 
 def member_names(file: ReadableFile) -> list[str]:
-    """The names of the members of any zip archive. Raises as `read_members`."""
+    """Return the names of the members of any zip archive. Raises as `read_members`."""
     return [member.name for member in read_members(file)]
 
 
@@ -89,7 +90,7 @@ def _find_directory(file: ReadableFile) -> _Directory:
                 "a zip archive without its directory, which comes last: it is cut short, or was "
                 "not closed; copy or save it again"
             )
-        raise FormatError("this is no zip archive: it has no directory at its end")
+        raise FormatError("this is not a zip archive: it has no directory at its end")
     _, disk, first_disk, here, count, size, start, _ = _END.unpack_from(tail, at)
     end = base + at
     located = _find_end64(file, end)
@@ -100,13 +101,13 @@ def _find_directory(file: ReadableFile) -> _Directory:
     if start + size != end or count * _ENTRY.size > size:
         raise FormatError(
             f"the directory of {count} members, bytes {start} to {start + size}, does not end "
-            f"where its end is told, at byte {end}"
+            f"at its end record, at byte {end}"
         )
     return _Directory(start, end, count)
 
 
 def _find_end64(file: ReadableFile, end: int) -> tuple[int, int, int, int, int, int, int] | None:
-    """Where the end in 64 bits begins, and what it tells; None where there is none."""
+    """Return the offset and the fields of the 64-bit end record, or None if there is none."""
     at = end - _LOCATOR64.size
     if at < 0:
         return None
@@ -114,11 +115,11 @@ def _find_end64(file: ReadableFile, end: int) -> tuple[int, int, int, int, int, 
     if magic != _LOCATOR64_MAGIC:
         return None
     if offset + _END64.size > at:
-        raise FormatError(f"the end of the directory is told to be at byte {offset}, and is not")
-    found = _END64.unpack(file.read(offset, _END64.size))
-    if found[0] != _END64_MAGIC:
-        raise FormatError(f"byte {offset}: expected the end of the directory, found {found[0]!r}")
-    return (offset, *found[4:])
+        raise FormatError(f"the end of the directory should be at byte {offset}, and is not")
+    fields = _END64.unpack(file.read(offset, _END64.size))
+    if fields[0] != _END64_MAGIC:
+        raise FormatError(f"byte {offset}: expected the end of the directory, found {fields[0]!r}")
+    return (offset, *fields[4:])
 
 
 def _parse_entry(raw: bytes, at: int, base: int) -> tuple[Member, int]:
@@ -149,7 +150,7 @@ def _parse_entry(raw: bytes, at: int, base: int) -> tuple[Member, int]:
 
 
 def _wide(extra: bytes, numbers: list[int], where: str) -> list[int]:
-    """The numbers; those that do not fit into 32 bits are in the extra field."""
+    """Return the numbers; those that do not fit 32 bits come from the extra field."""
     if _FULL32 not in numbers:
         return numbers
     at = 0
@@ -175,10 +176,10 @@ def _decode_name(raw: bytes, flags: int, where: str) -> str:
 
 
 def find_member_data(file: ReadableFile, member: Member) -> tuple[int, bytes]:
-    """Where the bytes of a member begin, and the first of them (some, or all there are).
+    """Return the offset of the data of a member, and its first bytes (or all of them).
 
-    Raises FormatError, without naming the file, where what stands before them does not agree with
-    the directory.
+    Raises FormatError, which does not name the file, if the local header does not agree with the
+    directory.
     """
     room = file.size_bytes - member.header
     window = b""
