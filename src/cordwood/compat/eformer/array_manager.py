@@ -1,4 +1,4 @@
-"""Through a caller's manager of arrays: jax's GlobalAsyncCheckpointManager, or one like it."""
+"""Saves and loads through a caller's array manager (jax's GlobalAsyncCheckpointManager)."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from cordwood.tree.leaves import is_jax_array
 
 
 class ArrayManager(Protocol):
-    """What is used of a manager."""
+    """The methods of a manager that are called."""
 
     def serialize_with_paths(
         self, arrays: Any, paths: Any, *, on_commit_callback: Callable[[], None]
     ) -> None:
-        """Write each array as a zarr array, maybe in the background; then call back.
+        """Write each array as a zarr array, perhaps in the background; then call back.
 
-        Of several processes each writes its shards, and process 0 calls back once all have.
+        Each process writes its shards. Process 0 calls back when all processes have finished.
         """
         ...
 
     def deserialize_with_paths(self, shardings: Any, paths: Any) -> Any:
-        """The arrays, in their order."""
+        """Return the arrays, in the order of `paths`."""
         ...
 
     def wait_until_finished(self) -> None: ...
@@ -58,24 +58,26 @@ def save_with_manager(
     commit_callback: Callable[[], None],
     rendezvous: Rendezvous,
 ) -> None:
-    """Save a tree as one item of a directory, its jax arrays by a manager.
+    """Save a tree as one item of a directory; a manager writes the jax arrays.
 
-    They go into the stage. When the manager calls back, their files are hashed and the stage
-    is put in place, index last; until then the old checkpoint is whole. numpy arrays, and what
-    the manager cannot write, are written here, before it is called.
+    The manager writes into the staging directory. When it calls back, its files are hashed and the
+    staging directory is committed, index last; until then the old checkpoint is unchanged. numpy
+    arrays, and leaves that the manager cannot write, are written here before it is called.
 
     Args:
         path: the directory.
-        item: what to save.
-        manager: whose `serialize_with_paths` writes, on every process.
-        commit_callback: called when the item is in place; on process 0.
-        rendezvous: of the processes that save it; it ends before the manager is called.
+        item: the plan of the item.
+        manager: its `serialize_with_paths` is called on every process.
+        commit_callback: called on process 0 when the item is committed.
+        rendezvous: of the processes that save; it ends before the manager is called.
 
     Raises as `api.save_zarr.save_draft`; from the manager's callback too.
     """
     arrays = item.plan.arrays
-    theirs = [k for k, array in enumerate(arrays) if _can_manage(item, array, rendezvous.count)]
-    managed = set(theirs)
+    managed_arrays = [
+        k for k, array in enumerate(arrays) if _can_manage(item, array, rendezvous.count)
+    ]
+    managed = set(managed_arrays)
     owners = [k for k, array in enumerate(arrays) for _ in range(1 + len(array.chunks))]
     ours = [number for number, k in enumerate(owners) if k not in managed]
     written: dict[int, list[WrittenFile]] = {}
@@ -91,7 +93,7 @@ def save_with_manager(
     def end(check: StopCheck) -> None:
         with stage.abandon_on_error():
             stage.doing = "flushing what the manager has written"
-            for k in theirs:
+            for k in managed_arrays:
                 written[k] = _adopt(stage, arrays[k], item.paths[k], item.covered, check)
             own = _finish(item, [written[k] for k in range(len(arrays))])
             stage.commit(lambda there: place(stage, there, item, own), check)
@@ -103,8 +105,8 @@ def save_with_manager(
 
     try:
         manager.serialize_with_paths(
-            [fetch(arrays[k].leaf) for k in theirs],
-            [f"{stage.path}/{item.paths[k]}" for k in theirs],
+            [fetch(arrays[k].leaf) for k in managed_arrays],
+            [f"{stage.path}/{item.paths[k]}" for k in managed_arrays],
             on_commit_callback=on_commit,
         )
     except BaseException:
@@ -118,14 +120,14 @@ def _can_manage(item: Draft, array: ArrayPlan, process_count: int) -> bool:
     if not is_jax_array(leaf) or type(leaf.dtype).__module__.startswith("jax"):
         return False
     if process_count > 1 and leaf.is_fully_addressable:
-        return False  # every process has its own, and jax's manager refuses it
+        return False  # each process has its own array, which jax's manager refuses
     return dtypes.name_of(leaf.dtype) == array.dtype
 
 
 def _adopt(
     stage: StagingDirectory, array: ArrayPlan, path: str, marked: bool, check: StopCheck
 ) -> list[WrittenFile]:
-    """Take over the files of an array: its .zarray is marked, all are hashed and flushed."""
+    """Adopt the files of an array: mark its .zarray, hash and flush all files."""
     name = f"{path}/{METADATA_NAME}"
     with LocalDirectory(stage.path) as directory:
         data = directory.read(name, limit_bytes=MAX_METADATA_BYTES)
@@ -157,10 +159,10 @@ def _finish(item: Draft, written: Sequence[Sequence[WrittenFile]]) -> dict[str, 
 def load_with_manager(
     item: OpenItem, targets: Sequence[Target], manager: ArrayManager
 ) -> list[Any]:
-    """The values of the targets: jax arrays by a manager, after their files are checked."""
+    """Load the targets; a manager loads the jax arrays after their files are checked."""
     check_x64(item.directory.name, targets)
-    theirs = [i for i, target in enumerate(targets) if _can_load(target)]
-    others = [i for i in range(len(targets)) if i not in set(theirs)]
+    managed_arrays = [i for i, target in enumerate(targets) if _can_load(target)]
+    others = [i for i in range(len(targets)) if i not in set(managed_arrays)]
     values: list[Any] = [None] * len(targets)
     found = restore_targets(
         item.stored,
@@ -173,16 +175,18 @@ def load_with_manager(
     )
     for i, value in zip(others, found, strict=True):
         values[i] = value
-    if not theirs:
+    if not managed_arrays:
         return values
-    used = {piece.source for i in theirs for piece in _pieces(targets[i].leaf)}
+    used = {piece.source for i in managed_arrays for piece in _pieces(targets[i].leaf)}
     digests = [item.digests[n] if n in used else None for n in range(len(item.files))]
     check_sources(item.stored, item.files, digests)
-    paths = [f"{item.directory.name}/{_place(item.stored, targets[i].leaf)}" for i in theirs]
-    shardings = [targets[i].sharding for i in theirs]
+    paths = [
+        f"{item.directory.name}/{_place(item.stored, targets[i].leaf)}" for i in managed_arrays
+    ]
+    shardings = [targets[i].sharding for i in managed_arrays]
     arrays = manager.deserialize_with_paths(shardings=shardings, paths=paths)
     manager.wait_until_finished()
-    for i, array in zip(theirs, arrays, strict=True):
+    for i, array in zip(managed_arrays, arrays, strict=True):
         values[i] = _with_weak_type(array) if targets[i].weak_type else array
     return values
 
@@ -191,7 +195,7 @@ def _can_load(target: Target) -> bool:
     leaf = target.leaf
     if not target.kind == leaf.kind == "jax" or target.dtype != leaf.dtype:
         return False
-    if target.sharding is None:  # a manager's arrays are always committed to devices
+    if target.sharding is None:  # a manager always commits arrays to devices
         return False
     return bool(_pieces(leaf)) and not stored_as(leaf.dtype).disguised
 
@@ -201,7 +205,7 @@ def _pieces(leaf: Leaf) -> Sequence[Any]:
 
 
 def _place(index: Index, leaf: Leaf) -> str:
-    """The directory of an array, from the path of its first chunk."""
+    """Return the directory of an array, from the path of its first chunk."""
     name = index.sources[_pieces(leaf)[0].source].name
     folder, _, chunk = name.rpartition("/")
     if len(leaf.shape) > 1 and "." not in chunk:  # a directory for each axis but the last

@@ -1,4 +1,4 @@
-"""leaf_key_paths: a tree of its own leaves' dotted names; and its small relations."""
+"""leaf_key_paths and the small functions that belong to it: dotted names of leaves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def is_array_like(x: Any) -> bool:
-    """Whether something has a shape and a dtype: arrays of any kind, not Python's numbers.
+    """Return whether an object has a shape and a dtype: arrays of any kind, not Python numbers.
 
     >>> is_array_like(3.5)
     False
@@ -16,22 +16,22 @@ def is_array_like(x: Any) -> bool:
 
 
 def join_key(prefix: str | None, k: str | None) -> str:
-    """'prefix.key', where both are there; else the one that is, or ''."""
+    """Return 'prefix.key', or the one that is not empty, or ''."""
     return ".".join(part for part in (prefix, k) if part)
 
 
 def leaf_key_paths(
     pytree: Any, prefix: str | None = "", *, is_leaf: Callable[[Any], bool] | None = None
 ) -> Any:
-    """A tree of the same structure whose leaves are their own '.'-joined key paths.
+    """Return a tree of the same structure whose leaves are their '.'-joined key paths.
 
     Args:
         pytree: any jax pytree.
-        prefix: put in front of every name; a single leaf is named by it alone.
+        prefix: put in front of every name; it is the name of a single leaf.
         is_leaf: as in jax.tree_util.tree_flatten.
 
     Returns:
-        The same containers, with strings for leaves. The names are readable and not
+        The same containers with strings as leaves. The names are readable, but not
         injective ({'a.b': x} and {'a': {'b': x}} share one); `format_path` is.
 
     >>> leaf_key_paths({"a": [1, (2,)]})

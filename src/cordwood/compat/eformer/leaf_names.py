@@ -1,4 +1,4 @@
-"""Leaves under the names that eFormer gives them: nested dicts of strings."""
+"""The names that eFormer gives to leaves, and nested dicts under these names."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ KeySteps = tuple[str, ...]
 
 
 def leaf_order(index: Index) -> list[int]:
-    """The leaves in the order in which eFormer lists them."""
+    """Return the positions of the leaves in the order in which eFormer lists them."""
     return jax_order(index.structure) if index.naming == "exact" else list(range(len(index.leaves)))
 
 
 def leaf_steps(index: Index, prefix: str) -> list[KeySteps]:
-    """For each leaf the keys under which eFormer's loader would put it.
+    """Return for each leaf the keys under which eFormer's loader puts it.
 
-    Those of the directory's path below the prefix: dots and slashes divide keys. A leaf that
-    does not lie there keeps its own keys.
+    The keys are the parts of the directory's path below the prefix, divided at dots and slashes. A
+    leaf whose directory is not named so keeps its own keys.
     """
-    found: list[KeySteps] = [()] * len(index.leaves)
+    result: list[KeySteps] = [()] * len(index.leaves)
     taken: set[KeySteps] = set()
-    above: set[KeySteps] = set()
+    parents: set[KeySteps] = set()
     for i in leaf_order(index):
         path = index.leaves[i].key_path
         steps = _ordinary(path, prefix)
-        if steps in taken or steps in above or any(steps[:n] in taken for n in range(len(steps))):
+        if steps in taken or steps in parents or any(steps[:n] in taken for n in range(len(steps))):
             steps = tuple(format_path(path).split("/"))
         taken.add(steps)
-        above.update(steps[:n] for n in range(len(steps)))
-        found[i] = steps
-    return found
+        parents.update(steps[:n] for n in range(len(steps)))
+        result[i] = steps
+    return result
 
 
 def _ordinary(path: KeyPath, prefix: str) -> KeySteps:
-    if not path:  # the tree is one leaf: it lies in the directory of the prefix itself
+    if not path:  # the tree is one leaf, in the directory of the prefix itself
         return tuple(prefix.replace("/", ".").split(".")) if prefix else ("", "")
     ordinary = ordinary_path(dotted_name(path))
     if ordinary is None:
@@ -50,9 +50,9 @@ def _ordinary(path: KeyPath, prefix: str) -> KeySteps:
 
 
 def nest_by_steps(steps: Sequence[KeySteps], values: Sequence[Any], *, name: str) -> dict[str, Any]:
-    """Nested dicts with the values at these keys.
+    """Return nested dicts with the values at these keys.
 
-    Raises MismatchError where two leaves have one place, or one lies within another.
+    Raises MismatchError if two leaves have the same keys, or one is inside another.
     """
     tree: dict[str, Any] = {}
     for path, value in zip(steps, values, strict=True):
@@ -69,6 +69,6 @@ def nest_by_steps(steps: Sequence[KeySteps], values: Sequence[Any], *, name: str
 
 def _clash(name: str, path: KeySteps) -> MismatchError:
     return MismatchError(
-        f"{name}: {'.'.join(path)!r:.200} is the place of two leaves in a dict of strings; pass "
+        f"{name}: {'.'.join(path)!r:.200} is the name of two leaves in a dict of strings; pass "
         "like=, or use cordwood.load, which keeps all keys as they are"
     )

@@ -1,4 +1,4 @@
-"""Where `tree_deserialize_leaves` puts arrays: eFormer's rules, mended."""
+"""The shardings that `tree_deserialize_leaves` gives to arrays: eFormer's rules, corrected."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def apply_shardings(
     shardings: Any,
     like: bool,
 ) -> tuple[list[Target], dict[int, Any]]:
-    """The targets with their shardings, and the formats (layouts in memory) that some are given.
+    """Return the targets with their shardings, and the formats (layouts in memory) of some of them.
 
-    Rules count alone where they are given; then entries of `shardings`; then the sharding that
-    a target has, that of `like`; then replication over the mesh, which without `like` must have
-    one axis. numpy arrays and scalars stay what they are.
+    If there are rules, only they count. Otherwise the first of these counts: the entry of
+    `shardings`; the sharding of the target (from `like`); replication over the mesh, which must
+    have one axis unless `like` was passed. numpy arrays and scalars are not changed.
 
     Raises:
-        ValueError: no rule matches a name, or a mesh of several axes is all that is known.
-        TypeError: an entry is no sharding.
-        MismatchError: shapes cannot be cut so; names them all.
+        ValueError: no rule matches a name, or nothing but a mesh of several axes was passed.
+        TypeError: an entry is not a sharding.
+        MismatchError: shapes do not fit their shardings; the message names all of them.
     """
     if rules is not None and mesh is None:
         raise ValueError("partition_rules give partition specs, which need a mesh: pass one")
@@ -48,13 +48,13 @@ def apply_shardings(
             continue
         name = ".".join(steps)
         shape = _shape(target)
-        given = match_rule(rules, "/".join(steps)) if rules is not None else entries.get(name)
-        if given is None:
-            given = target.sharding
-        if given is None and mesh is not None:
-            given = _replicated(mesh, name, like=like)
+        spec = match_rule(rules, "/".join(steps)) if rules is not None else entries.get(name)
+        if spec is None:
+            spec = target.sharding
+        if spec is None and mesh is not None:
+            spec = _replicated(mesh, name, like=like)
         try:
-            sharding, layout = _sharding(given, mesh, shape, name, trim=rules is not None)
+            sharding, layout = _sharding(spec, mesh, shape, name, trim=rules is not None)
         except _Unfit as e:
             problems.append(f"  {name}: {e}")
             continue
@@ -75,7 +75,7 @@ class _Unfit(Exception):
 
 
 def _entries(shardings: Any) -> dict[str, Any]:
-    """The entries of a flat dict or a tree of them, by dotted name."""
+    """Return the entries of a flat dict or of a tree, by dotted name."""
     if shardings is None:
         return {}
     flat = flatten(shardings)
@@ -99,7 +99,7 @@ def _replicated(mesh: Any, name: str, *, like: bool) -> Any:
 
 
 def _shape(target: Target) -> tuple[int, ...]:
-    """The shape of the array that a target becomes: of keys, without the axes of their data."""
+    """Return the shape of the array of a target; of PRNG keys, without the axes of their data."""
     leaf = target.leaf
     if target.kind != "prng_key" or leaf.prng_impl is None:
         return leaf.shape
@@ -109,36 +109,36 @@ def _shape(target: Target) -> tuple[int, ...]:
 
 
 def _sharding(
-    given: Any, mesh: Any, shape: tuple[int, ...], name: str, *, trim: bool
+    spec: Any, mesh: Any, shape: tuple[int, ...], name: str, *, trim: bool
 ) -> tuple[Any, Any]:
-    """A sharding (None: the default device, uncommitted), and a format where one was given."""
+    """Return a sharding (None: the default device, uncommitted) and the format, if there is one."""
     import jax
 
-    if given is None:
+    if spec is None:
         return None, None
     layout = None
-    if isinstance(getattr(given, "sharding", None), jax.sharding.Sharding):
-        given, layout = given.sharding, given
-    if isinstance(given, jax.sharding.PartitionSpec):
+    if isinstance(getattr(spec, "sharding", None), jax.sharding.Sharding):
+        spec, layout = spec.sharding, spec
+    if isinstance(spec, jax.sharding.PartitionSpec):
         if mesh is None:
-            raise ValueError(f"{name}: {given} is a partition spec, which needs a mesh: pass one")
+            raise ValueError(f"{name}: {spec} is a partition spec, which needs a mesh: pass one")
         if trim:
-            given = type(given)(*tuple(given)[: len(shape)])
-        given = jax.sharding.NamedSharding(mesh, given)
-    if not isinstance(given, jax.sharding.Sharding):
+            spec = type(spec)(*tuple(spec)[: len(shape)])
+        spec = jax.sharding.NamedSharding(mesh, spec)
+    if not isinstance(spec, jax.sharding.Sharding):
         raise TypeError(
             f"shardings: {name}: expected a jax Sharding, PartitionSpec or Format, found "
-            f"{type(given).__name__}"
+            f"{type(spec).__name__}"
         )
     try:
-        given.shard_shape(shape)
+        spec.shard_shape(shape)
     except ValueError as e:
-        raise _Unfit(explain_sharding_error(shape, given, mesh, e)) from e
-    return given, layout
+        raise _Unfit(explain_sharding_error(shape, spec, mesh, e)) from e
+    return spec, layout
 
 
 def apply_layout(value: Any, layout: Any) -> Any:
-    """An array in the layout in memory that a jax Format asks for."""
+    """Return an array in the memory layout of a jax Format."""
     import jax
 
     return jax.device_put(value, layout)

@@ -1,4 +1,4 @@
-"""What `eformer.serialization` has for trees of arrays: switch by changing one import."""
+"""The calls of `eformer.serialization` for trees of arrays: switch by changing one import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tree_deserialize_leaves: eFormer's call, on cordwood's engine."""
+"""tree_deserialize_leaves: eFormer's call, implemented by cordwood."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ def tree_deserialize_leaves(
     chunk_size: int | None = None,
     like: Any = None,
 ) -> Any:
-    """Load what `tree_serialize_leaves` wrote, cordwood's or eFormer's (of any version).
+    """Load a directory written by `tree_serialize_leaves` of cordwood or of any eFormer version.
 
     Args:
         checkpoint_dir: the directory: a path, or a file:// URL.
-        mesh: of the devices to load onto; None: what has no sharding goes to the default device.
-        manager: None: cordwood's own engine reads, and checks what is under a digest. Given,
-            its `deserialize_with_paths` and `wait_until_finished` load jax arrays, whose files
-            are checked before.
-        prefix: the item that was saved under it.
-        partition_rules: (regular expression, PartitionSpec): the first that is found in a
-            leaf's name, its keys joined by '/', counts; `shardings` does not then.
+        mesh: of the devices to load onto. None: leaves without a sharding go to the default device.
+        manager: None: cordwood reads, and checks bytes that have a digest. Otherwise the
+            manager's `deserialize_with_paths` and `wait_until_finished` load jax arrays, after
+            their files are checked.
+        prefix: the prefix under which the tree was saved.
+        partition_rules: pairs of a regular expression and a PartitionSpec. The first expression
+            found in the name of a leaf (keys joined by '/') counts; `shardings` is ignored.
         shardings: a jax Sharding, PartitionSpec or Format for each name: a dict by dotted names
             (without the prefix), or a tree of dicts like the result.
         callback: called with each array and its dotted name, in the order of the index; its
-            result takes the array's place.
-        chunk_size: how many arrays to load before the callback sees them; None: all.
-        like: a tree of the structure, shapes and dtypes to expect; the result is one like it.
+            result replaces the array.
+        chunk_size: the number of arrays to load before the callback is called; None: all.
+        like: a tree with the expected structure, shapes and dtypes; the result has its structure.
 
     Returns:
         Without `like`, nested dicts with string keys ("0" for a list's first element): jax
@@ -55,12 +55,12 @@ def tree_deserialize_leaves(
 
     Raises:
         FileNotFoundError: there is no checkpoint.
-        PrefixError: there is no item of that prefix.
+        PrefixError: there is no tree of that prefix.
         MismatchError: leaves do not fit `like` or their shardings; or there are 64-bit arrays
             while jax's 64-bit types are off.
         ValueError: a leaf has no sharding on a mesh of several axes, or no rule matches it.
         CorruptionError: files are missing or damaged.
-        FormatError: the directory is not what its index says.
+        FormatError: the directory does not match its index.
     """
     path = local_path(checkpoint_dir)
     wait_for_saves(path)
@@ -129,7 +129,7 @@ def _load(
         loaded = _values(item, [placed[i] for i in batch], manager)
         for n, i in enumerate(batch):
             value = apply_layout(loaded[n], formats[i]) if i in formats else loaded[n]
-            loaded[n] = None  # the callback may let go of it
+            loaded[n] = None  # the callback may release it
             values[i] = callback(value, ".".join(steps[i]))
             del value
     rest = [i for i in order if placed[i].leaf.kind not in ARRAY_KINDS]

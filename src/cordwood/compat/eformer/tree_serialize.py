@@ -1,4 +1,4 @@
-"""tree_serialize_leaves: eFormer's call, on cordwood's engine."""
+"""tree_serialize_leaves: eFormer's call, implemented by cordwood."""
 
 from __future__ import annotations
 
@@ -27,32 +27,33 @@ def tree_serialize_leaves(
 ) -> None:
     """Save a tree as a directory of zarr arrays, which eFormer and TensorStore read.
 
-    When this returns, a power cut cannot lose it; until then what was there is whole. What other
-    prefixes have saved there stays, and so do files that are no part of a checkpoint. All
-    processes of `jax.distributed` call it together, as `cordwood.save`.
+    When this returns, a power cut cannot lose the checkpoint; until then the old one is unchanged.
+    Trees under other prefixes in the directory are kept, and so are files that are not part of a
+    checkpoint. All processes of `jax.distributed` must call it together, as `cordwood.save`.
 
     Args:
-        checkpoint_dir: the directory: a path, or a file:// URL; made where it is missing.
-        pytree: as `cordwood.save` takes. eFormer's loader sees the arrays; cordwood's
-            brings all of it back with `like`, as `cordwood.load` does without.
-        manager: None: cordwood's own engine writes. Given, its `serialize_with_paths` writes
-            the jax arrays, in the background perhaps: the checkpoint is put in place, index
-            last, when it calls back, and not before; its `wait_until_finished` waits for that.
-        prefix: a name for the tree beside others in the directory.
-        commit_callback: called when the checkpoint is in place; of several processes, on
-            process 0, as eFormer does.
-        write_index: False writes the arrays and leaves the index to the caller. They carry no
-            digests then.
+        checkpoint_dir: the directory: a path, or a file:// URL; created if it is missing.
+        pytree: any tree that `cordwood.save` accepts. eFormer's loader returns only the arrays.
+            cordwood's returns the whole tree with `like`; `cordwood.load` needs no `like`.
+        manager: None: cordwood writes. Otherwise the manager's `serialize_with_paths` writes the
+            jax arrays, perhaps in the background. The checkpoint is committed, index last, when
+            the manager calls back; its `wait_until_finished` waits for that.
+        prefix: a name for the tree, if the directory holds several trees.
+        commit_callback: called when the checkpoint is committed; with several processes, on
+            process 0, as in eFormer.
+        write_index: False writes the arrays only; the caller writes the index. Such arrays have
+            no digests.
 
     Raises:
         UnsupportedLeafError: a leaf cannot be stored; the message names its key path. Nothing
             has been written.
-        UnsupportedFormatError: a URL of an object store.
-        NotACheckpointError: the directory holds what this save would destroy.
-        OSError: the system refused (disk full, no permission); what was there is untouched.
-        ProcessError: a process died, failed or did not come in time, or holds another tree; it
-            is named, and nothing was saved.
-        PendingSaveError: an earlier `save_async` failed, and nobody has asked about it.
+        UnsupportedFormatError: the URL is of an object store.
+        NotACheckpointError: the directory holds something that this save would destroy.
+        OSError: the operating system reported an error (disk full, no permission); the old
+            checkpoint is unchanged.
+        ProcessError: a process died, failed, came too late or has another tree; the message
+            names it, and nothing was saved.
+        PendingSaveError: an earlier `save_async` failed, and the failure was not reported yet.
 
     >>> import numpy as np
     >>> tree_serialize_leaves("/tmp/example-zarr", {"w": np.ones(3, np.float32)}, prefix="params")
