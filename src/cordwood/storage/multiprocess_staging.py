@@ -1,12 +1,13 @@
-"""A stage that all processes of a rendezvous fill, each its own files.
+"""A staging directory that all processes of a rendezvous fill, each with its own files.
 
-Process 0 begins it, puts it in place or removes it; its random name is the mark that the others
-look for. What became of a process's files it leaves in the stage, in a file that goes before the
-commit: digests of many chunks are more than a rendezvous should carry.
+Process 0 creates the staging directory, and puts it in place or removes it; its random name is the
+probe that the others look for. Each other process writes a report on its files, with their digests,
+to a file in the staging directory, which is removed before the commit: the digests of many chunks
+are too large for a rendezvous.
 
-A failure is announced before the stage goes. So whoever is still writing, and finds no stage any
-more, can tell why; it stops, and removes what it has made since. A process that has reported
-leaves the stage alone: from then on process 0 may be putting it in place.
+A failure is announced before the staging directory is removed. So a process that is still writing,
+and finds no directory any more, knows why; it stops, and removes what it has created since. A
+process that has reported no longer touches the directory: process 0 may be putting it in place.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.staging_directory import StagingDirectory
 from cordwood.storage.visibility import wait_until_visible
 
-_REPORT = "report.{}"  # no array lies there: a dot in its name is a step down
+_REPORT = "report.{}"  # never the path of an array: a dot in a name becomes a slash
 _SIZE = struct.Struct("<Q")
 
 
 class MultiprocessStaging:
-    """One process's view of it; a rendezvous of one has a stage like any other.
+    """The view of one process; also used by a rendezvous of one process.
 
         shared = MultiprocessStaging(path, rendezvous)
-        with shared.saving():
-            save_together(rendezvous, shared, ...)  # which calls `fill`, then `gather`
+        with shared.transaction():
+            save_together(rendezvous, shared, ...)  # calls `write_files`, then `collect_written`
 
-    In a thread where no interrupts come (`run_uninterruptible`). Raises as `StagingDirectory` does.
+    For threads without interrupts (`run_uninterruptible`). Raises as `StagingDirectory` does.
     """
 
     def __init__(self, path: str | os.PathLike[str], rendezvous: Rendezvous) -> None:
@@ -68,11 +69,12 @@ class MultiprocessStaging:
         """Write the files of this process. When this returns, they are on the disk.
 
         Args:
-            files: which; others may make the same directories.
-            fetch, encode: as `write_new_files` has them.
+            files: the files; other processes may create the same directories.
+            fetch: returns a leaf, see `write_new_files`.
+            encode: compresses a chunk; None for raw chunks.
 
         Returns:
-            What process 0 needs to `gather` what became of them.
+            The size and digest of the report, which process 0 passes to `collect_written`.
         """
         if not self.stage.path:
             self.stage.begin(self._rendezvous.poll)
@@ -80,7 +82,7 @@ class MultiprocessStaging:
             report = self._fill(files, fetch, encode)
             self._rendezvous.poll_now()
         except OSError:
-            self._rendezvous.poll_now()  # another process has failed, and so the stage is gone
+            self._rendezvous.poll_now()  # another process failed, so the staging directory is gone
             raise
         self._reported = True
         return report
@@ -95,7 +97,7 @@ class MultiprocessStaging:
         )
         if self._rendezvous.count > 1:
             for file in files:
-                stage.mark_unsynced(file.path)  # another process may have made its directory
+                stage.mark_unsynced(file.path)  # another process may have created its directory
         if self._rendezvous.index == 0:
             return b""
         report = _pack(self._written)
@@ -107,9 +109,9 @@ class MultiprocessStaging:
     def collect_written(
         self, reports: Sequence[bytes], files: Sequence[Sequence[PlannedFile]]
     ) -> list[list[WrittenFile]]:
-        """On process 0: what became of the files of each process.
+        """Return on process 0 the sizes and digests of the files of each process.
 
-        Raises StorageError where one of them is not there as its process left it.
+        Raises StorageError if a file is not as its process wrote it.
         """
         written = [self._written]
         for process in range(1, self._rendezvous.count):
@@ -145,21 +147,21 @@ class MultiprocessStaging:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Meet in the block; an exception that leaves it is announced, then the stage goes."""
+        """Enter the rendezvous in the block; announce an exception of it, then remove the files."""
         try:
             with self._rendezvous, self.stage.explain_errors():
                 yield
         except BaseException as e:
             if self._rendezvous.index == 0:
                 self.stage.abandon()
-            elif self.stage.path and not self._reported and self._goes(e):
+            elif self.stage.path and not self._reported and self._must_remove(e):
                 remove_tree(self.stage.path)
             raise
 
-    def _goes(self, error: BaseException) -> bool:
-        """Whether process 0 may have removed the stage before this process stopped.
+    def _must_remove(self, error: BaseException) -> bool:
+        """Return True if process 0 may have removed the staging directory before this one stopped.
 
-        Where it has not announced a failure yet, it removes all that is there by now.
+        If no failure has been announced yet, process 0 will remove everything that exists now.
         """
         return isinstance(error, ProcessError) or self._rendezvous.has_failed()
 

@@ -1,17 +1,18 @@
-"""Replace a directory at once and for good, or not at all.
+"""Atomic and durable replacement of a directory.
 
-The new directory is made beside the old one, under a name and a lock of its own. Then, under a
-lock of the parent directory: what the save does not replace is linked in, everything is flushed,
-the two are exchanged, and the parent is flushed. Until the exchange the old directory is whole
-and untouched; after that flush the new one outlives a power cut. There is no moment without one.
+The new directory, the staging directory, is created beside the old one, under a unique name and a
+lock. Then, under a lock of the parent directory: files that the save does not replace are linked
+in, everything is flushed, the two directories are exchanged, and the parent is flushed. Until the
+exchange the old directory is whole and untouched; after the last flush the new one survives a power
+cut. There is a directory at the path at every moment.
 
-Where a file system cannot exchange, the old directory is renamed away first, to a name that
-readers know (`locate_directory`), and whoever saves next puts it back if it stands alone.
+If a file system cannot exchange, the old directory is first renamed to a name that readers know
+(`locate_directory`). If the save dies then, the next save renames it back.
 
-A save that was killed leaves its stage, unlocked: the next save of the same name removes it. So
-it does with an old directory that somebody still reads, who has a shared lock of it.
+A save that was killed leaves its staging directory unlocked: the next save of the same name removes
+it. An old directory that a reader still holds under a shared lock is removed by a later save, too.
 
-One file, as the steps of an exchange and the repair of each are read together.
+One file, because the steps of an exchange and the repair of each are read together.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY)
 
 
 class StagingDirectory:
-    """A directory in the making. `doing` says what, for the message of an error.
+    """A directory that is being written. `doing` is the current step, for error messages.
 
         stage = Stage(path)
         with stage.reporting():
@@ -54,13 +55,13 @@ class StagingDirectory:
             ...
             stage.commit(prepare)
 
-    In a thread where no interrupts come (`run_uninterruptible`): they could cost a lock.
+    In a thread where no interrupts come (`run_uninterruptible`): they could leave a lock held.
 
     Args:
-        path: the directory that it is to become.
-        timeout_seconds: how long to wait for locks of others; None: for ever.
+        path: the directory that it will replace.
+        timeout_seconds: the longest wait for a lock of another process; None: no limit.
 
-    Raises, when it is made:
+    The constructor raises:
         NotADirectoryError: `path` is a file.
         NotACheckpointError: `path` is a mount point.
 
@@ -80,60 +81,60 @@ class StagingDirectory:
         self.in_place = False
         self._parent, self._name = os.path.split(self.target)
         self._made: list[str] = []
-        self._rights: Rights | None = None  # of the directory that it is to replace
+        self._rights: Rights | None = None  # of the directory that it will replace
         self._unsynced: dict[str, None] = {}
 
     def begin(self, check: StopCheck = never_stop) -> None:
-        """Make it, and lock it; `check` ends the wait if somebody else has."""
+        """Create and lock it; an exception of `check` ends the wait for the lock."""
         make_ancestors(self._parent, self._made)
         self.doing = "removing what a killed save left"
         collect_stages(self.target, dry_run=False)
         self.doing = "creating a directory beside it"
         while not self._create(check):
             self.close()
-        # No `__del__`, which would run for every stage, and where a Ctrl-C is lost.
+        # Not `__del__`: it would run for every staging directory, and swallow a Ctrl-C.
         self._forgotten = finalize(self, unlock, self._lock)
-        self._forgotten.atexit = False  # of a forked child, it would unlock the parent's
+        self._forgotten.atexit = False  # in a forked child it would release the parent's lock
         self._unsynced[self.path] = None
         self.doing = "writing"
 
     def _create(self, check: StopCheck) -> bool:
-        """Make and lock it; return False where another save took it for a killed one's before."""
+        """Create and lock it; return False if another save has removed it as a killed save's."""
         calls = syscalls.current()
         random = secrets.token_hex(_RANDOM_BYTES)
         self.path = f"{self._parent}/{temporary_prefix(self._name)}{random}.stage"
         self._rights = rights_of(self.target)
         calls.mkdir(self.path, 0o777 if self._rights is None else self._rights.mode & 0o777 | 0o700)
         try:
-            # A link in its place is not followed: what it leads to would get the target's rights.
+            # A link in its place is not followed: its target would get the rights of the directory.
             open_into(self._lock, self.path, _FOLDER | os.O_NOFOLLOW)
         except FileNotFoundError:
             return False
         self._wait_and_lock(self._lock[0], self.path, fcntl.LOCK_EX, check)
         make_private(self._lock[0], self._rights)
-        return os.path.isdir(self.path)  # nobody else makes one of that name
+        return os.path.isdir(self.path)  # the name is random, so no other save creates it
 
     def _wait_and_lock(self, fd: int, path: str, operation: int, check: StopCheck) -> None:
         wait_and_lock(fd, path, operation, check=check, timeout_seconds=self._timeout_seconds)
 
     def path_beside(self, name: str) -> str:
-        """Where a stage of that name lies, which another process has begun."""
+        """Return the path of the staging directory of that name, which another process created."""
         return f"{self._parent}/{name}"
 
     def join(self, name: str) -> None:
-        """Fill the one of that name. Whoever began it puts it in place, or abandons it."""
+        """Write to the one of that name. The process that created it commits or abandons it."""
         self.path = self.path_beside(name)
         self.doing = "writing"
 
     def make_directories(self, paths: Iterable[str]) -> None:
-        """Make directories in it, and those that they lie in; none of them is flushed yet."""
+        """Make directories in it, with their parents; none of them is flushed yet."""
         for path in paths:
             steps = path.split("/")
             for i in range(1, len(steps) + 1):
                 self.make_directory("/".join(steps[:i]))
 
     def make_directory(self, path: str) -> bool:
-        """Make one directory in it; False where it is there already."""
+        """Make one directory in it; return False if it exists already."""
         folder = f"{self.path}/{path}"
         if folder in self._unsynced:
             return False
@@ -148,11 +149,11 @@ class StagingDirectory:
         return True
 
     def mark_unsynced(self, path: str) -> None:
-        """Note that a name has come or gone: the directory that it lies in is to be flushed."""
+        """Mark the directory of a path for flushing, because a name in it was added or removed."""
         self._unsynced[os.path.dirname(f"{self.path}/{path}")] = None
 
     def write(self, path: str, chunks: Iterable[bytes], *, mode: int = 0o666) -> None:
-        """Put a new file in it, flushed to the disk."""
+        """Write a new file in it, and flush the file to the disk."""
         calls = syscalls.current()
         opened: list[int] = []
         offset = 0
@@ -169,7 +170,7 @@ class StagingDirectory:
         self.mark_unsynced(path)
 
     def remove(self, name: str) -> None:
-        """Remove a file that lies directly in it; for the process that began it."""
+        """Remove a file directly in it; only for the process that created the directory."""
         syscalls.current().unlink(name, self._lock[0])
         self.mark_unsynced(name)
 
@@ -186,7 +187,7 @@ class StagingDirectory:
         self.mark_unsynced(target)
 
     def sync_directories(self) -> None:
-        """Flush every directory that has changed since the last time."""
+        """Flush every directory that has changed since the last flush."""
         while self._unsynced:
             sync_directory(next(reversed(self._unsynced)))
             self._unsynced.popitem()
@@ -194,30 +195,30 @@ class StagingDirectory:
     def commit(
         self, prepare: Callable[[str | None], Callable[[str], None]], check: StopCheck = never_stop
     ) -> None:
-        """Put it in place of the target.
+        """Replace the target by it.
 
         Args:
-            prepare: called under the lock of the parent with the path of the directory that
-                is there now (None: there is none), to bring in what is to be kept of it. What
-                it returns is called with the path of the old directory once that is out of
-                place, to bring in what came there meanwhile.
-            check: called while others hold the lock; what it raises ends the wait.
+            prepare: called under the lock of the parent with the path of the current directory
+                (None: there is none), to link the files that are kept. It returns a function
+                that is called with the path of the old directory after the exchange, to link
+                files that were added meanwhile.
+            check: called while other processes hold the lock; an exception of it ends the wait.
 
-        Where `prepare` raises, nothing is replaced.
+        If `prepare` raises, nothing is replaced.
         """
         self.doing = "flushing its directories to the disk"
         self.sync_directories()
         self.doing = "waiting for the lock of its parent directory"
-        held: list[int] = []  # the old one: nobody removes it before the exchange is on the disk
+        held: list[int] = []  # the old one, locked so that it stays until the exchange is flushed
         path = f"{self._parent}/{temporary_prefix(self._name)}lock"
         try:
             with locked(path, check, timeout_seconds=self._timeout_seconds):
-                out = self._replace(prepare, held, check)
+                replaced = self._replace(prepare, held, check)
         finally:
             unlock(held)
         self.close()
-        if out is not None:
-            _remove_unused(out, replaced=True)
+        if replaced is not None:
+            _remove_unused(replaced, replaced=True)
 
     def _replace(
         self,
@@ -225,7 +226,7 @@ class StagingDirectory:
         held: list[int],
         check: StopCheck,
     ) -> str | None:
-        """Do what `commit` does under the lock; return where the old directory is now, locked."""
+        """Do the part of `commit` under the lock; return the new path of the old directory."""
         old = f"{self._parent}/{_old_name(self._name)}"
         self.doing = "bringing in what it does not replace"
         _recover(self.target, old)
@@ -238,18 +239,18 @@ class StagingDirectory:
         self.sync_directories()
         self.doing = "putting it in place"
         limit_folder(self._lock[0], rights_of(self.target) or self._rights)  # may forbid writing
-        out = self._put(old, target_exists=target_exists)
+        replaced = self._put(old, target_exists=target_exists)
         self.path = self.target
         self.doing = "flushing its parent directory to the disk"
         sync_directory(self._parent)
-        if out is not None:
+        if replaced is not None:
             self.doing = "bringing in what came to the old directory meanwhile"
-            link_late_arrivals(out)
+            link_late_arrivals(replaced)
             self.sync_directories()
-        return out
+        return replaced
 
     def _put(self, old: str, *, target_exists: bool) -> str | None:
-        """Exchange it with the target, if there is one; return where the old one is now."""
+        """Exchange it with the target, if there is one; return the new path of the old one."""
         calls = syscalls.current()
         if not target_exists:
             calls.replace(self.path, self.target)
@@ -276,26 +277,26 @@ class StagingDirectory:
         return old
 
     def close(self) -> None:
-        """Give up its lock."""
+        """Release its lock."""
         unlock(self._lock)
         if self._forgotten is not None:
             self._forgotten.detach()
 
     def abandon(self) -> None:
-        """Remove it, and the directories that were made for it, unless it is in place."""
+        """Remove it, and the parent directories made for it, unless it is in place."""
         try:
             if not self.in_place:
                 if self.path:
                     remove_tree(self.path)
                 for folder in reversed(self._made):
-                    with suppress(OSError):  # not empty: someone else uses it
+                    with suppress(OSError):  # not empty: another process uses it
                         syscalls.current().rmdir(folder)
         finally:
             self.close()
 
     @contextmanager
     def abandon_on_error(self) -> Iterator[None]:
-        """On an exception abandon it; OSErrors are raised anew, saying what was going on."""
+        """Abandon it after an exception in the block; raise OSErrors with the current step."""
         try:
             with self.explain_errors():
                 yield
@@ -305,7 +306,7 @@ class StagingDirectory:
 
     @contextmanager
     def explain_errors(self) -> Iterator[None]:
-        """Raise OSErrors anew, saying what was going on."""
+        """Raise OSErrors of the block with the current step in their message."""
         try:
             yield
         except OSError as e:
@@ -317,7 +318,7 @@ class StagingDirectory:
 
 
 def locate_directory(path: str | os.PathLike[str]) -> str:
-    """Return where the directory of a path is: a save without exchange may have moved it."""
+    """Return the actual path of a directory: a save without exchange may have renamed it."""
     text = os.fspath(path)
     if not os.path.lexists(text):
         parent, name = os.path.split(os.path.realpath(text))
@@ -328,7 +329,7 @@ def locate_directory(path: str | os.PathLike[str]) -> str:
 
 
 def stale_stages(path: str | os.PathLike[str]) -> list[str]:
-    """Return the stages beside `path` that saves of it made, alive or killed."""
+    """Return the staging directories beside `path`, of running or killed saves of `path`."""
     parent, name = os.path.split(os.path.realpath(path))
     pattern = _pattern(name)
     with suppress(FileNotFoundError):
@@ -337,18 +338,18 @@ def stale_stages(path: str | os.PathLike[str]) -> list[str]:
 
 
 def collect_stages(path: str | os.PathLike[str], *, dry_run: bool) -> list[str]:
-    """Remove stages beside a path that nobody uses, but another user's; return their paths."""
+    """Remove this user's unused staging directories beside a path; return their paths."""
     return [stage for stage in stale_stages(path) if _remove_unused(stage, dry_run=dry_run)]
 
 
 def _resolve(path: str) -> str:
-    """Return the absolute path behind any symlinks; refuse what cannot be exchanged."""
+    """Return the absolute path without symlinks; refuse what cannot be exchanged."""
     target = os.path.realpath(path)
     try:
-        found = os.lstat(target)
+        status = os.lstat(target)
     except (FileNotFoundError, NotADirectoryError):
         return target
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(
             errno.ENOTDIR, "expected the path of a directory to save, found a file", path
         )
@@ -371,10 +372,13 @@ def _pattern(name: str) -> Callable[[str], object]:
 
 
 def _remove_unused(path: str, *, replaced: bool = False, dry_run: bool = False) -> bool:
-    """Remove a directory unless a living save or a reader has locked it; return whether it went.
+    """Remove a directory unless a running save or a reader has locked it; return True if removed.
 
-    `replaced`: this save has replaced it. Then it goes even if it is another user's, or the file
-    system has no locks.
+    Args:
+        path: the directory.
+        replaced: this save has replaced it. Then it is removed even if it belongs to another
+            user, or the file system has no locks.
+        dry_run: remove nothing.
     """
     opened: list[int] = []
     try:
@@ -383,7 +387,7 @@ def _remove_unused(path: str, *, replaced: bool = False, dry_run: bool = False) 
         open_into(opened, path, _FOLDER | os.O_NOFOLLOW)
         take = lock if replaced else syscalls.current().flock
         take(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # It may have been exchanged since: then another directory lies there.
+        # Another save may have exchanged it: then the path leads to another directory.
         if not is_open_file_at(opened[0], path):
             return False
         if dry_run:
@@ -391,13 +395,13 @@ def _remove_unused(path: str, *, replaced: bool = False, dry_run: bool = False) 
         remove_tree(path)
         return not os.path.lexists(path)  # another user's may stay
     except OSError:
-        return False  # gone meanwhile, another user's, or in use: the next save looks again
+        return False  # already removed, another user's, or in use: the next save tries again
     finally:
         close_all(opened)
 
 
 def _recover(target: str, old: str) -> None:
-    """Put back a directory that a save without exchange had renamed away, and remove garbage."""
+    """Rename back a directory that a dead save had renamed; remove it if it was replaced."""
     if not os.path.isdir(old):
         return
     if os.path.lexists(target):

@@ -1,9 +1,9 @@
-"""Where the steps of a run lie: directories in one directory, or below one URL.
+"""Storage of the steps of a run: directories in one directory, or below one URL.
 
-A step that is to go is first made no step, at once and for good, and only then removed file by
-file: so whenever that is interrupted, every step that is there is whole. A local directory is
-renamed; in an object store the index goes first. What is left of one that was interrupted is
-removed by `sweep`.
+A deleted step first stops being a step, atomically and durably, and only then its files are
+removed: so whenever a deletion is interrupted, every remaining step is whole. A local directory is
+renamed; in an object store the index is deleted first. `remove_leftovers` removes the files that
+interrupted deletions have left.
 """
 
 from __future__ import annotations
@@ -36,35 +36,35 @@ _LOCK_NAME = f"{temporary_prefix('steps')}lock"
 
 
 class StepEntry(NamedTuple):
-    """A directory or a file that lies there."""
+    """A directory or a file of a run."""
 
-    stamp: Hashable | None  # of a directory: None, or, with an index, what changes with that
+    stamp: Hashable | None  # of a directory with an index: a value that changes with it; else None
     is_file: bool = False
     is_link: bool = False  # a symbolic link to either
 
 
-UNREAD_STAMP = "unasked"  # the stamp of a directory with an index, where nobody has looked at that
+UNREAD_STAMP = "unasked"  # the stamp of a directory whose index exists but was not looked at
 
 
 class StepStorage(Protocol):
-    """A directory of directories, each of which holds a checkpoint or will."""
+    """A directory of entries, each of which is a checkpoint or will become one."""
 
     @property
     def name(self) -> str: ...
 
     def path_of(self, entry: str) -> str:
-        """The path or URL of an entry."""
+        """Return the path or URL of an entry."""
         ...
 
     def entries(
-        self, wanted: Callable[[str], bool], *, stamps: bool = True
+        self, matches: Callable[[str], bool], *, stamps: bool = True
     ) -> Mapping[str, StepEntry]:
-        """Return what lies there, of the names that are wanted; no other is looked at.
+        """Return the entries with certain names; no others are looked at.
 
         Args:
-            wanted: tells by its name what is looked at.
-            stamps: False: the stamp of what has an index may be UNREAD_STAMP; a store is then asked
-                for a listing and nothing else.
+            matches: returns True for the names of these entries.
+            stamps: False: the stamp of an entry with an index may be UNREAD_STAMP; an object store
+                then only lists names.
         """
         ...
 
@@ -73,54 +73,54 @@ class StepStorage(Protocol):
         ...
 
     def remove(self, entries: Iterable[str]) -> list[str]:
-        """Remove entries. When this returns, a power cut brings none back that is not whole.
+        """Remove entries. When this returns, a power cut cannot restore an incomplete one.
 
-        Of a symbolic link nothing goes but the link. Returns those that are gone; one that is in
-        use stays. Raises OSError.
+        Of a symbolic link only the link is removed. Returns the removed entries; an entry in use
+        stays. Raises OSError.
         """
         ...
 
     def set_aside(self, entry: str) -> None:
-        """Have an entry whose index cannot be read be no entry, so that it can be saved anew.
+        """Move away an entry whose index cannot be read, so that it can be saved again.
 
-        What it held lies beside it, out of sight, until `sweep` finds it saved. Raises OSError.
+        Its files stay under a hidden name until `remove_leftovers` finds the entry saved again.
+        Raises OSError.
         """
         ...
 
     def in_use(self, entry: str) -> bool:
-        """Whether somebody saves it, or has pinned it, as far as that can be told."""
+        """Return True if an entry is known to be pinned, or to be written by a save."""
         ...
 
     def has_temporaries(self, entry: str) -> bool:
-        """Whether a save that goes on, or was killed, has temporary files or a lock in it."""
+        """Return True if a running or killed save has temporary files or a lock in an entry."""
         ...
 
     def pin(self, entry: str) -> AbstractContextManager[None]:
-        """Have an entry be in use in the block.
+        """Mark an entry as in use during the block.
 
-        Raises FileNotFoundError where there is none, UnsupportedFormatError where there are no
-        locks to do it by.
+        Raises FileNotFoundError if there is none, UnsupportedFormatError if there are no locks.
         """
         ...
 
     def remove_leftovers(self) -> None:
-        """Remove what removals that were interrupted have left, if it is this user's to remove."""
+        """Remove what interrupted deletions have left, if this user may remove it."""
         ...
 
     def remove_empty(self, entry: str) -> None:
-        """Remove an entry that holds nothing, where that is something."""
+        """Remove an entry that is an empty directory."""
         ...
 
 
 def open_step_storage(
     root: str | os.PathLike[str], index_name: str, *, timeout_seconds: float | None = None
 ) -> StepStorage:
-    """Return the steps below a path or URL.
+    """Return the storage of the steps below a path or URL.
 
     Args:
         root: the path or URL.
-        index_name: of the file by which a directory is a finished step.
-        timeout_seconds: how long to wait for the lock of the root; None: for ever.
+        index_name: the name of the index file, which makes a directory a finished step.
+        timeout_seconds: the longest wait for the lock of the root; None: no limit.
 
     Raises UnsupportedFormatError for an unknown URL.
     """
@@ -134,7 +134,7 @@ def open_step_storage(
 
 
 class LocalStepStorage:
-    """A directory, which need not exist yet."""
+    """The steps in a local directory, which need not exist yet."""
 
     def __init__(self, root: str, index_name: str, *, timeout_seconds: float | None = None) -> None:
         self.name = os.path.abspath(root)
@@ -150,32 +150,32 @@ class LocalStepStorage:
 
     def entries(
         self,
-        wanted: Callable[[str], bool],
+        matches: Callable[[str], bool],
         *,
         stamps: bool = True,  # noqa: ARG002  (they cost nothing here)
     ) -> Mapping[str, StepEntry]:
-        found = {}
+        result = {}
         for each in scan_directory(self.name):
-            if each.name.startswith(".") or not wanted(each.name):
+            if each.name.startswith(".") or not matches(each.name):
                 continue
             if each.is_dir():
                 stamp = _stamp(f"{each.path}/{self._index_name}")
-                found[each.name] = StepEntry(stamp, is_link=each.is_symlink())
+                result[each.name] = StepEntry(stamp, is_link=each.is_symlink())
             elif each.is_file():
-                found[each.name] = StepEntry(None, is_file=True, is_link=each.is_symlink())
-        return found
+                result[each.name] = StepEntry(None, is_file=True, is_link=each.is_symlink())
+        return result
 
     def stamp(self, entry: str) -> Hashable | None:
         return _stamp(f"{self.path_of(entry)}/{self._index_name}")
 
     def remove(self, entries: Iterable[str]) -> list[str]:
-        wanted = list(entries)
-        if not wanted:
+        names = list(entries)
+        if not names:
             return []
 
         def remove(check: StopCheck) -> list[str]:
             with self._locked(check):
-                renamed = self._rename_away(wanted, "deleted")
+                renamed = self._rename_away(names, "deleted")
             for path in renamed.values():
                 _discard(path, check)
             return list(renamed)
@@ -197,17 +197,18 @@ class LocalStepStorage:
                     continue
                 random = secrets.token_hex(_RANDOM_BYTES)
                 away = f"{self.name}/{temporary_prefix(entry)}{random}.{why}"
-                with suppress(FileNotFoundError):  # another manager was quicker
+                with suppress(FileNotFoundError):  # another manager has already removed it
                     syscalls.current().replace(self.path_of(entry), away)
                     renamed[entry] = away
         finally:
             if renamed:
-                sync_directory(self.name)  # before any file of theirs goes
+                sync_directory(self.name)  # before any of their files is removed
         return renamed
 
     def in_use(self, entry: str) -> bool:
-        # A save holds a lock on each of its data files, or on the index's; a pin is such a file. It
-        # shares that of a file that it has linked: with all finished steps that have it, too.
+        # A save holds a lock on each of its data files or on the temporary index; a pin is such a
+        # temporary file. On a linked file a save has a shared lock, which is seen in all finished
+        # steps with that file; so in finished steps shared locks do not count.
         folder = self.path_of(entry)
         unfinished = _stamp(f"{folder}/{self._index_name}") is None
         return any(is_locked(each.path, even_shared=unfinished) for each in scan_directory(folder))
@@ -218,7 +219,7 @@ class LocalStepStorage:
 
     @contextmanager
     def pin(self, entry: str) -> Iterator[None]:
-        # Like a temporary of the index that a living save holds: what becomes of one is known.
+        # It looks like a temporary index file of a running save: leftover ones are removed.
         held = WritableFile(temporary_path(self.path_of(entry), self._index_name))
 
         def take(check: StopCheck) -> None:
@@ -226,7 +227,7 @@ class LocalStepStorage:
                 held.open()
                 try:
                     syscalls.current().flock(held.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:  # somebody looks whether it is a living save's
+                except BlockingIOError:  # another process tests if it belongs to a running save
                     held.lock(check)
                 except OSError as e:
                     if e.errno not in NO_LOCK_ERRORS:
@@ -249,7 +250,7 @@ class LocalStepStorage:
 
         def discard(check: StopCheck) -> None:
             for path in paths:
-                with suppress(OSError):  # it has gone meanwhile
+                with suppress(OSError):  # removed meanwhile
                     if may_remove(path):
                         _discard(path, check)
 
@@ -257,7 +258,7 @@ class LocalStepStorage:
             run_uninterruptible(discard)
 
     def _is_left(self, name: str) -> bool:
-        """Return whether a name is that of an entry that was removed, or replaced since."""
+        """Return True for the name of a deleted entry, or of a damaged one that was saved again."""
         away = _AWAY.fullmatch(name)
         if away is None:
             return False
@@ -266,56 +267,56 @@ class LocalStepStorage:
         return _stamp(f"{self.name}/{away[1]}/{self._index_name}") is not None
 
     def remove_empty(self, entry: str) -> None:
-        with suppress(OSError):  # it is not empty, or gone
+        with suppress(OSError):  # it is not empty, or does not exist
             syscalls.current().rmdir(self.path_of(entry))
 
 
 class ObjectStepStorage:
-    """What lies below a URL of an object store."""
+    """The steps below a URL of an object store."""
 
     def __init__(self, url: str, index_name: str) -> None:
         from cordwood.storage.object_store_client import ObjectStore
 
-        found = parse_url(url)
-        assert found is not None
+        parsed = parse_url(url)
+        assert parsed is not None
         self.name = url
-        self._store = ObjectStore(found)
+        self._store = ObjectStore(parsed)
         self._index_name = index_name
 
     def path_of(self, entry: str) -> str:
         return f"{self.name}/{entry}"
 
     def entries(
-        self, wanted: Callable[[str], bool], *, stamps: bool = True
+        self, matches: Callable[[str], bool], *, stamps: bool = True
     ) -> Mapping[str, StepEntry]:
-        found = {}
+        result = {}
         indexes = []
         for name in self._store.names():
             entry, slash, inner = name.partition("/")
-            if wanted(entry):
-                found[entry] = StepEntry(None, is_file=not slash)
+            if matches(entry):
+                result[entry] = StepEntry(None, is_file=not slash)
                 indexes += [name] if inner == self._index_name else []
         if not stamps:
             return {
-                **found,
+                **result,
                 **{name.partition("/")[0]: StepEntry(UNREAD_STAMP) for name in indexes},
             }
         for name, generation in self._store.generations(indexes).items():
-            found[name.partition("/")[0]] = StepEntry(generation)
-        return found
+            result[name.partition("/")[0]] = StepEntry(generation)
+        return result
 
     def stamp(self, entry: str) -> Hashable | None:
         return self._store.generation(f"{entry}/{self._index_name}")
 
     def remove(self, entries: Iterable[str]) -> list[str]:
-        wanted = list(entries)
-        self._store.delete([f"{entry}/{self._index_name}" for entry in wanted])
-        every = self._store.names()
-        self._store.delete([name for name in every if name.split("/")[0] in wanted and "/" in name])
-        return wanted
+        removed = list(entries)
+        self._store.delete([f"{entry}/{self._index_name}" for entry in removed])
+        objects = self._store.names()
+        self._store.delete([o for o in objects if o.split("/")[0] in removed and "/" in o])
+        return removed
 
     def set_aside(self, entry: str) -> None:
-        self._store.delete([f"{entry}/{self._index_name}"])  # there is no renaming here
+        self._store.delete([f"{entry}/{self._index_name}"])  # objects cannot be renamed
 
     def in_use(self, entry: str) -> bool:  # noqa: ARG002
         return False
@@ -332,14 +333,14 @@ class ObjectStepStorage:
         yield
 
     def remove_leftovers(self) -> None:
-        """What lost its index is found among the unfinished entries."""
+        """Do nothing: entries without an index count as unfinished, and are removed as such."""
 
     def remove_empty(self, entry: str) -> None:
-        """There are no directories."""
+        """Do nothing: there are no directories."""
 
 
 def _discard(path: str, check: StopCheck) -> None:
-    """Remove a directory, a file or a link, as far as that can be done."""
+    """Remove a directory, a file or a link, as far as possible."""
     with suppress(OSError):  # the next save tries again
         if stat.S_ISDIR(os.lstat(path).st_mode):
             remove_tree(path, check)
@@ -349,7 +350,7 @@ def _discard(path: str, check: StopCheck) -> None:
 
 def _stamp(path: str) -> Hashable | None:
     try:
-        found = os.stat(path, follow_symlinks=False)
+        status = os.stat(path, follow_symlinks=False)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size

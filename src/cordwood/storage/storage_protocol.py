@@ -1,8 +1,7 @@
-"""What a save of many files needs of the place where they go: a directory, or an object store.
+"""The protocol of storage for checkpoints of many files: a directory, or an object store.
 
-Data files have names that no other save uses, and are never changed. The index, one small file,
-says which of them belong to the checkpoint; it comes last, by a replacement that takes effect
-whole or not at all.
+Data files have unique names and are never changed. The index, one small file, lists those that
+belong to the checkpoint. It is written last, and replaced atomically.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from cordwood.storage.open_files import ReadableFile
 
 
 class NamingRules(NamedTuple):
-    """What a format says of the names in its directories."""
+    """The rules of a format for the names in its directories."""
 
     index_name: str
     max_index_bytes: int
-    sidecars: tuple[str, ...]  # other small files that are replaced with the index
-    is_data_file: Callable[[str], bool]  # whether a name is one of its data files
-    referenced_files: Callable[[bytes], frozenset[str]]  # the data files that an index refers to
+    sidecars: tuple[str, ...]  # other small files that are written with the index
+    is_data_file: Callable[[str], bool]  # True for the name of a data file
+    referenced_files: Callable[[bytes], frozenset[str]]  # the data files of an index
 
 
 class NewDataFile(NamedTuple):
@@ -35,31 +34,31 @@ class NewDataFile(NamedTuple):
 
     name: str
     plan: FilePlan
-    fetch: Callable[[int], np.ndarray[Any, Any]]  # as `cordwood.io.write_file.write_file` has it
+    fetch: Callable[[int], np.ndarray[Any, Any]]  # see `cordwood.io.write_file.write_file`
 
 
 class IndexChange(NamedTuple):
-    """A new index, and what goes with it."""
+    """A new index, and the changes that belong to it."""
 
     new_index: bytes
-    added: Mapping[str, int]  # data files that must be there, and their sizes in bytes
-    sidecars: Mapping[str, bytes | None]  # small files to write after it; None: to remove
+    added: Mapping[str, int]  # data files that must exist, and their sizes in bytes
+    sidecars: Mapping[str, bytes | None]  # small files to write after it; None: remove the file
     kept: frozenset[str]  # the data files that it refers to
-    dropped: frozenset[str]  # those that the old one referred to and it does not
+    dropped: frozenset[str]  # data files that the old index refers to, but not the new one
 
 
 class Transaction(Protocol):
-    """A save under way."""
+    """A save in progress."""
 
     def create_probe(self) -> str:
-        """Leave something that only processes which see this place can find; its random name.
+        """Create a probe that only processes with the same storage can see; return its name.
 
-        It goes when the save ends. Raises OSError.
+        The name is random. The probe is removed when the save ends. Raises OSError.
         """
         ...
 
     def sees_probe(self, probe: str, *, timeout_seconds: float) -> bool:
-        """Whether the mark of another process's save comes in sight in that time."""
+        """Return True if the probe of another process is visible, or becomes so in that time."""
         ...
 
     def write(
@@ -67,31 +66,32 @@ class Transaction(Protocol):
     ) -> list[HeaderDigest]:
         """Write data files. When this returns, a power cut cannot lose them.
 
-        Calls `check` now and then: what that raises ends it.
+        Calls `check` now and then; an exception that it raises ends the writing.
 
-        Returns what their headers are known by. Raises OSError, as `engine.commit` does.
+        Returns the digests of their headers. Raises OSError.
         """
         ...
 
     def link(self, folder: str, name: str, check: StopCheck = never_stop) -> bool:
-        """Take over a data file of another directory as it is, under its name, by a hard link.
+        """Add a data file of another directory, under the same name, by a hard link.
 
-        Until the save ends nobody removes it here; it stays whatever becomes of the other one.
+        Until the save ends no other process removes the link; it does not depend on the other
+        directory.
 
-        Returns whether that was possible: there may be no such file any more, or no links there.
+        Returns False if that is not possible: the file no longer exists, or there are no links.
         """
         ...
 
     def unlink_later(self, name: str) -> None:
-        """Do without a link after all: what the index does not refer to goes with the commit."""
+        """Give up a link: the commit removes it, because the index does not refer to it."""
         ...
 
     def commit(self, update: Callable[[bytes | None], IndexChange]) -> None:
         """Replace the index, and remove the data files that it no longer refers to.
 
         Args:
-            update: makes the change, given the index as it is (None: there is none). Where
-                other saves come first it is called again, with what they left.
+            update: computes the change from the current index (None: there is none). If other
+                saves come first, it is called again with their index.
 
         Raises OSError, and what `update` raises; the old index then stays.
         """
@@ -106,51 +106,52 @@ class Storage(Protocol):
 
     @property
     def has_links(self) -> bool:
-        """Whether a file can have several names."""
+        """True if a file can have several names."""
         ...
 
     @property
     def file_sizes(self) -> FileSizes:
-        """How large the files are to be that are written there."""
+        """The sizes of the files to write."""
         ...
 
     def read_index(self) -> bytes | None:
-        """The index; None where there is none.
+        """Return the bytes of the index; None if there is none.
 
-        Raises CorruptionError where it is no regular file, LimitError where it is too large.
+        Raises CorruptionError if it is no regular file, LimitError if it is too large.
         """
         ...
 
     def read_sidecar(self, name: str) -> bytes | None:
-        """One of the small files beside the index, as `read_index` reads that."""
+        """Read a sidecar file of the index; returns and raises as `read_index` does."""
         ...
 
     def open(self, sources: Sequence[Source]) -> list[ReadableFile]:
-        """The data files, to read from. One that is missing or of another size than its source
-        says is an error here or when it is first read: CorruptionError or TruncatedError.
+        """Open data files for reading.
+
+        Raises CorruptionError or TruncatedError, here or at the first read, if a file is missing or
+        its size is not that of its source.
         """
         ...
 
     def names(self) -> list[str]:
-        """What lies there, sorted; [] where there is no directory."""
+        """Return the names in the directory, sorted; [] if there is no directory."""
         ...
 
     def transaction(
         self, *, others_commit: bool, timeout_seconds: float | None = None
     ) -> AbstractContextManager[Transaction]:
-        """Save in the block. Leaving it by an exception removes what was written, unless an
-        index refers to it by then.
+        """Save in the block; after an exception remove what it wrote, unless an index refers to it.
 
         Args:
-            others_commit: whether another process is to commit what this one writes.
-            timeout_seconds: how long to wait for a lock that another save holds; None: for ever.
+            others_commit: True if another process commits what this one writes.
+            timeout_seconds: the longest wait for a lock of another save; None: no limit.
         """
         ...
 
     def wait_for_commit(self) -> None:
-        """Wait while a save is in the middle of its commit, where that can be told."""
+        """Wait until no commit is in progress, if that can be known."""
         ...
 
     def collect(self, *, dry_run: bool) -> list[str]:
-        """Remove what saves that died have left; the names."""
+        """Remove what dead saves have left; return the names."""
         ...

@@ -1,7 +1,7 @@
-"""The system calls that change what lies on disk, behind one object that tests can replace.
+"""The system calls that modify a file system, behind one object that tests can override.
 
-Everything that a save does to a file system goes through here, so a test can count the calls,
-make the Nth one fail, or end the process at it.
+All modifications by a save go through this module, so a test can count the calls, make the Nth one
+fail, or end the process at it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any
 
 
 class SystemCalls:
-    """The real calls, one a method."""
+    """The real system calls, one per method."""
 
-    open = staticmethod(os.open)  # these two themselves: see `open_into`
+    open = staticmethod(os.open)  # builtin functions, without Python code: see `open_into`
     close = staticmethod(os.close)
 
     def flock(self, fd: int, operation: int) -> None:
         fcntl.flock(fd, operation)
 
     def fallocate(self, fd: int, size_bytes: int) -> None:
-        """fallocate(2), never glibc's emulation, which would write the zeros itself."""
+        """Reserve space by fallocate(2), never by the emulation of glibc, which writes zeros."""
         call = _c_function("fallocate", _INT, _INT, _OFF_T, _OFF_T)
         if call is None:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -55,7 +55,7 @@ class SystemCalls:
         os.rmdir(path, dir_fd=folder)
 
     def chmod(self, path: str | int, mode: int) -> None:
-        """Set the permission bits of what is at a path, or is open."""
+        """Set the permission bits of a path, or of a descriptor."""
         os.chmod(path, mode)
 
     def chown(self, fd: int, group: int) -> None:
@@ -70,11 +70,11 @@ class SystemCalls:
             os.setxattr(fd, name, value)
 
     def link(self, source: str, target: str) -> None:
-        """Another name for a file, or for a symlink itself."""
+        """Create a hard link to a file, or to a symlink itself."""
         os.link(source, target, follow_symlinks=False)
 
     def exchange(self, one: str, other: str) -> None:
-        """Swap what lies at two paths, at once: renameat2(2) with RENAME_EXCHANGE."""
+        """Exchange two paths atomically: renameat2(2) with RENAME_EXCHANGE."""
         call = _c_function("renameat2", _INT, _PATH, _INT, _PATH, _UNSIGNED)
         if call is None:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -83,7 +83,7 @@ class SystemCalls:
             raise OSError(code, os.strerror(code), one, None, other)
 
     def start_writeback(self, fd: int, offset: int, length: int) -> None:
-        """Tell the kernel to begin writing a range to the disk; a hint, which cannot fail."""
+        """Ask the kernel to start writing a range to the disk; a hint, which cannot fail."""
         call = _c_function("sync_file_range", _INT, _OFF_T, _OFF_T, _UNSIGNED)
         if call is not None:
             call(fd, offset, length, _WRITE)
@@ -100,13 +100,14 @@ def open_into(
 ) -> None:
     """Open a file and append its descriptor to `opened`, which the caller closes.
 
-    open(2) takes its time, and a Ctrl-C meanwhile is raised as soon as Python is back in it:
-    before an assignment would keep the descriptor. `extend` keeps it with no bytecode between.
+    open(2) may take long, and a Ctrl-C during it is raised as soon as it returns: before an
+    assignment could keep the descriptor. `extend` keeps it without any bytecode in between.
 
     Args:
-        opened: gets the descriptor.
+        opened: the list that gets the descriptor.
         path: the file.
-        flags, mode: of open(2).
+        flags: the flags of open(2).
+        mode: the mode of open(2).
         folder: the descriptor of a directory that `path` is relative to.
     """
     call = current().open if folder is None else functools.partial(os.open, dir_fd=folder)
@@ -114,7 +115,7 @@ def open_into(
 
 
 def write_all(fd: int, data: memoryview, offset: int) -> None:
-    """Write all of `data` at `offset`, however many calls it takes. Raises OSError."""
+    """Write all of `data` at `offset`, with as many calls as necessary. Raises OSError."""
     calls = current()
     while len(data):
         count = calls.pwrite(fd, data, offset)
@@ -124,7 +125,7 @@ def write_all(fd: int, data: memoryview, offset: int) -> None:
 
 
 def close_all(opened: list[int]) -> None:
-    """Close the descriptors in a list, and take them out of it; errors are of no interest."""
+    """Close and remove all descriptors in a list; ignore errors."""
     while opened:
         with suppress(OSError):
             current().close(opened.pop())
@@ -132,7 +133,7 @@ def close_all(opened: list[int]) -> None:
 
 @functools.cache
 def _c_function(name: str, *argument_types: Any) -> Callable[..., int] | None:
-    """A function of the C library that returns an int; None where it has no such function."""
+    """Return a function of the C library whose result is an int; None if it does not exist."""
     try:
         call = getattr(ctypes.CDLL(None, use_errno=True), name)
     except (OSError, AttributeError):
@@ -147,7 +148,7 @@ _current = SystemCalls()
 
 
 def current() -> SystemCalls:
-    """The calls in use."""
+    """Return the system calls in use."""
     return _current
 
 

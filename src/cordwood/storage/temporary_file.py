@@ -1,8 +1,8 @@
-"""A file without a name: bytes that are too many for memory, on a disk for as long as it is open.
+"""A temporary file without a name (O_TMPFILE), for data that is too large for memory.
 
-It is in no directory, so nothing has to be removed: its space is free again when it is closed,
-or the process ends, however it does. Nobody wants it after that, but it is flushed once: a disk
-that fails or fills up behind the page cache says so then, and else what is read could be zeros.
+It is in no directory, so nothing has to be removed: its space is freed when it is closed, or when
+the process ends in any way. It is flushed once although it does not outlive the process: only then
+a disk reports errors or a lack of space behind the page cache; otherwise zeros could be read back.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from cordwood.storage.file_transaction import remove_stale_temporaries, temporar
 from cordwood.storage.open_files import OpenFile
 from cordwood.storage.syscalls import open_into, write_all
 
-_FLAGS = os.O_RDWR | os.O_EXCL | os.O_CLOEXEC  # O_EXCL: nobody gives it a name later
-# Of file systems that have no such files; the last two are old kernels'.
+_FLAGS = os.O_RDWR | os.O_EXCL | os.O_CLOEXEC  # O_EXCL: it cannot be given a name later
+# The errors of file systems without such files; the last two come from old kernels.
 _NO_UNNAMED = (errno.EOPNOTSUPP, errno.EINVAL, errno.EISDIR, errno.ENOENT)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class UnnamedTemporaryFile(OpenFile):
-    """Bytes that are appended, and read at any offset. Whoever makes it closes it.
+    """A temporary file for appending, and reading at any offset. Its creator closes it.
 
-    Where the file system has no files without a name, it has one for a moment; if the process is
-    killed just then, an empty file is left, which the next of that name here removes.
+    If the file system does not support files without a name, it has a name for a moment; if the
+    process is killed just then, an empty file is left, which the next file of that name removes.
 
     Args:
-        folder: a directory on the disk where it is to lie.
-        name: what the bytes come from, for messages.
+        folder: a directory on the disk that holds the file.
+        name: the name of the file that the data comes from, for messages.
 
-    Raises StorageError where the disk fails or is full, or the directory is none (errno kept);
-    with the name, the directory, and how much it takes. Never FileNotFoundError, which would say
-    that what the bytes come from is not there.
+    Raises StorageError if the disk fails or is full, or `folder` is no directory (errno kept); with
+    the name, the directory, and the required size. Never FileNotFoundError, which would mean that
+    the source of the data does not exist.
     """
 
     def __init__(self, folder: str | os.PathLike[str], name: str) -> None:
         super().__init__(name)
         self._folder = os.fspath(folder)
-        self._told_bytes = 0
+        self._required_bytes = 0
         try:
             with self._explaining("creating"):
                 self._open()
         except BaseException:
-            self.close()  # not when a traceback lets go of it
+            self.close()  # at once, not when the traceback is dropped
             raise
 
     def _open(self) -> None:
@@ -66,25 +66,25 @@ class UnnamedTemporaryFile(OpenFile):
         try:
             open_into(self.opened, path, _FLAGS | os.O_CREAT)
         finally:
-            with suppress(FileNotFoundError):  # it was not made, or another has just removed it
+            with suppress(FileNotFoundError):  # not created, or another process has removed it
                 syscalls.current().unlink(path)
 
     def reserve(self, size_bytes: int) -> None:
-        """Claim room for so many bytes more: a full disk is found before they are made."""
-        self._told_bytes = self.size_bytes + size_bytes
+        """Reserve space for that many more bytes, so that a full disk is noticed early."""
+        self._required_bytes = self.size_bytes + size_bytes
         with self._explaining("filling"):
-            DirectFile(self.name, self.opened[0]).reserve(self._told_bytes)
+            DirectFile(self.name, self.opened[0]).reserve(self._required_bytes)
 
     def append(self, data: bytes) -> None:
         """Add bytes at the end."""
         stop = self.size_bytes + len(data)
-        self._told_bytes = max(self._told_bytes, stop)
+        self._required_bytes = max(self._required_bytes, stop)
         with self._explaining("filling"):
             write_all(self.opened[0], memoryview(data), self.size_bytes)
         self.size_bytes = stop
 
     def finish(self) -> None:
-        """Say that all is there."""
+        """Flush the file after its last bytes."""
         with self._explaining("filling"):
             syscalls.current().fsync(self.opened[0])
 
@@ -94,7 +94,7 @@ class UnnamedTemporaryFile(OpenFile):
             yield
         except OSError as e:
             code = e.errno or errno.EIO
-            size = f", at least {self._told_bytes} bytes" if self._told_bytes else ""
+            size = f", at least {self._required_bytes} bytes" if self._required_bytes else ""
             advice = "pass scratch= (--scratch), another directory"
             if code in _FULL:
                 advice = f"make room there, or {advice} on a disk that has it"
@@ -106,11 +106,11 @@ class UnnamedTemporaryFile(OpenFile):
 
 
 def scratch_directory(path: str | os.PathLike[str]) -> str:
-    """The directory where what is saved at a local path comes into being: on the same disk."""
+    """Return a directory for temporary files on the disk of a local path."""
     target = os.path.realpath(path)
-    if os.path.isdir(target):  # beside it may be another disk, or nobody may write
+    if os.path.isdir(target):  # its parent may be another disk, or not writable
         return target
     folder = os.path.dirname(target)
     while not os.path.isdir(folder) and folder != os.path.dirname(folder):
-        folder = os.path.dirname(folder)  # the next one is made in it
+        folder = os.path.dirname(folder)  # the first that exists
     return folder

@@ -1,4 +1,4 @@
-"""URLs of object stores, told apart from paths."""
+"""URLs of object stores, and their distinction from paths."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cordwood.errors import UnsupportedFormatError
 SCHEMES = ("file", "gs", "memory", "s3")
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
-_COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):/(?!/)")  # what pathlib makes of a URL
+_COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):/(?!/)")  # a URL that was a pathlib object
 
 
 class Url(NamedTuple):
-    """`scheme://bucket/key`; of file:// and memory:// the bucket is empty, the key is all."""
+    """A URL `scheme://bucket/key`; for file:// and memory:// the bucket is empty."""
 
     scheme: str
     bucket: str
@@ -26,7 +26,7 @@ class Url(NamedTuple):
 
 
 def parse_url(path: str | os.PathLike[str]) -> Url | None:
-    """The URL that a string is; None for a path.
+    """Parse a string that is a URL; return None for a path.
 
     Only a `str` with `://` is a URL: path objects and strings such as `a/b` or `gs:b` are paths.
 
@@ -47,14 +47,14 @@ def parse_url(path: str | os.PathLike[str]) -> Url | None:
                 f"{text.replace(':/', '://', 1)!r}, or an absolute path to mean a local directory"
             )
         return None
-    found = _URL.match(text)
-    if found is None:
+    match = _URL.match(text)
+    if match is None:
         return None
-    scheme, rest = found[1].lower(), found[2]
+    scheme, rest = match[1].lower(), match[2]
     if scheme not in SCHEMES:
         raise UnsupportedFormatError(
             f"{text}: the scheme {scheme!r} is unknown; expected a path, or a URL of one of "
-            f"{', '.join(f'{known}://' for known in SCHEMES)}"
+            f"{', '.join(f'{each}://' for each in SCHEMES)}"
         )
     if scheme == "file":
         from urllib.parse import unquote

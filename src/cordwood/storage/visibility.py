@@ -1,4 +1,4 @@
-"""What one process has made, looked for by the others: do they see the same file system?"""
+"""A wait until a file of another process is visible: a test for a shared file system."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _LOOK_SECONDS = 0.05
 
 
 def wait_until_visible(is_there: Callable[[], bool], mark: str, *, timeout_seconds: float) -> bool:
-    """Return whether `mark`, which another process has made, is there or comes there in that time.
+    """Wait until `mark`, which another process has created, exists; return False on timeout.
 
-    A network file system may remember for a while that it was not there.
+    A network file system may cache for a while that it does not exist.
     """
     waiting = WaitLogger(f"{mark}, which process 0 has made, to be seen by this process")
     while not is_there():
