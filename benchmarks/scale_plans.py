@@ -144,7 +144,7 @@ def plan_load(data: bytes, *, saved: int, loading: int, tensor: int) -> Load:
             boxes_of[key] = tuple(dict.fromkeys(local_boxes))
         requested.append(boxes_of[key])
     boxes_seconds = clock.lap()
-    index = read_index(item, wanted=requested)
+    index = read_index(item, boxes=requested)
     pieces_seconds = clock.lap()
     plan = plan_boxes(
         [BoxRequest(leaf, boxes) for leaf, boxes in zip(index.leaves, requested, strict=True)],

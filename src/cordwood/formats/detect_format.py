@@ -183,6 +183,7 @@ def steps_at(path: str | os.PathLike[str], *, foreign: Sequence[str] | None = No
 
 
 def run_formats() -> list[RunFormat]:
+    """Return the formats of tools that have directories of steps of their own."""
     return [format for format in directory_formats() if has_runs(format)]
 
 

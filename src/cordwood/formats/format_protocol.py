@@ -25,7 +25,7 @@ Path: TypeAlias = str | os.PathLike[str]
 
 
 class Match(IntEnum):
-    """How well a place fits a format; of several formats the one that fits best is taken."""
+    """The degree to which a file or directory fits a format; the best one is taken."""
 
     NO = 0
     MAYBE = 1  # the content would do, where no other format fits better
@@ -259,16 +259,20 @@ class RunFormat(Format, Protocol):
 
 
 def is_writable(format: Format) -> TypeGuard[WritableFormat]:
+    """Return whether `save` or `convert` writes a format."""
     return hasattr(format, "plan_save")
 
 
 def is_listable(format: Format) -> TypeGuard[ListableFormat]:
+    """Return whether the index of a format alone says what the leaves are."""
     return hasattr(format, "list_index")
 
 
 def has_runs(format: Format) -> TypeGuard[RunFormat]:
+    """Return whether the tool of a format has directories of steps of its own."""
     return hasattr(format, "steps_at")
 
 
 def is_directory_format(format: Format) -> bool:
+    """Return whether checkpoints of a format are directories."""
     return not format.suffixes

@@ -55,10 +55,12 @@ def file_formats(*, writable: bool = False) -> list[Format]:
 
 
 def directory_formats() -> list[Format]:
+    """Return the formats of directories."""
     return [format for format in FORMATS if is_directory_format(format)]
 
 
 def writable_directory_formats() -> list[WritableFormat]:
+    """Return the formats of directories that are written."""
     return [format for format in directory_formats() if is_writable(format)]
 
 
@@ -76,6 +78,7 @@ def require_name(name: str) -> Format:
 
 
 def unknown_name(name: str, names: list[str]) -> UnsupportedFormatError:
+    """Return the error for a name that is none of `names`."""
     expected = ", ".join(map(repr, dict.fromkeys(names)))
     return UnsupportedFormatError(f"format {name!r} is unknown; expected one of {expected}")
 
@@ -107,6 +110,7 @@ def suffix_of(name: str) -> str:
 
 
 def suffixes_of(formats: list[Format]) -> list[str]:
+    """Return the suffixes of formats, each once."""
     return list(dict.fromkeys([suffix for format in formats for suffix in format.suffixes]))
 
 

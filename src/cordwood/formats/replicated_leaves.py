@@ -1,4 +1,4 @@
-"""The leaves of a save by several processes: what each holds for itself is compared first."""
+"""The leaves of a save by several processes; those that each process holds are compared first."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from cordwood.tree.leaves import whole_array
 
 
 class LocalLeaves:
-    """Asks for each leaf once, though it may be compared and then written.
+    """The leaves of one process: each is fetched once, for the comparison and for writing.
 
     Args:
-        snapshot: the tree's.
+        snapshot: of the tree.
         rendezvous: of the processes that save it.
-        fetch: gives a leaf, the caller's or a held one.
+        fetch: returns a leaf, the caller's or a held one.
     """
 
     def __init__(self, snapshot: Snapshot, rendezvous: Rendezvous, fetch: Fetch) -> None:
@@ -27,7 +27,7 @@ class LocalLeaves:
         self._kept: dict[int, Any] = {}  # what was compared and is yet to be written
 
     def prints(self) -> list[bytes]:
-        """This process's `fingerprints`; process 0 keeps what they are of for `fetch`."""
+        """Return the fingerprints of this process; process 0 keeps the leaves for `fetch`."""
         structure, specs, shards, _, leaves = self._snapshot
         local = {}
         for leaf in leaves:
@@ -38,10 +38,10 @@ class LocalLeaves:
         return fingerprints(structure, specs, shards, local)
 
     def look(self, leaf: int, look: Fetch) -> Any:
-        """A leaf that this process has not taken up for writing; `look` gives the others."""
+        """Return a leaf that this process has not begun to write; `look` returns the others."""
         return self._kept[leaf] if leaf in self._kept else look(leaf)
 
     def fetch(self, leaf: int) -> Any:
-        """A leaf that this process writes."""
+        """Return a leaf that this process writes."""
         self._rendezvous.poll()
         return self._kept.pop(leaf) if leaf in self._kept else self._fetch(leaf)

@@ -15,7 +15,7 @@ Fetch: TypeAlias = Callable[[int], Any]
 
 
 class Linking:
-    """What one save needs to link files of an older one.
+    """The functions with which one save links files of an older one.
 
     Args:
         base: asked on process 0, once the save has begun: the name of the checkpoint, a directory

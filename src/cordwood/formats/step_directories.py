@@ -18,7 +18,7 @@ _MOST_LISTED = 8
 
 
 def sorted_steps(names: Iterable[str], *, known: Iterable[str] = ()) -> list[str]:
-    """Those of the names that are steps', the oldest first, and those `known` to be.
+    """Return the names that are names of steps, the oldest first, and those in `known`.
 
     >>> sorted_steps(["step_20", "step_3", "100", "run-7.msgpack", "notes"], known=["my-9"])
     ['step_3', 'run-7.msgpack', 'my-9', 'step_20', '100']
@@ -57,7 +57,7 @@ def _last_number(name: str) -> int:
 
 
 def is_named_step(name: str) -> bool:
-    """Whether a name is a step's, and more than a number."""
+    """Return whether a name is that of a step, and more than a number."""
     match = _match(name)
     return match is not None and match["word"] is not None
 
@@ -67,7 +67,7 @@ def _match(name: str) -> re.Match[str] | None:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names, for a message.
+    """Return names as text for a message.
 
     >>> listed([str(i) for i in range(100)])
     '0, 1, 2, 3, ..., 96, 97, 98, 99'

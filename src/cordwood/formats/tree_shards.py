@@ -1,6 +1,6 @@
-"""A tree taken apart for a save of many files: what each leaf is, and how it is spread.
+"""A tree prepared for a save of many files: the type and the shards of each leaf.
 
-The leaves themselves stay apart from this: they are the caller's, or, for a save in the
+The elements of leaves are not part of it: they are the caller's, or, for a save in the
 background, what `cordwood.devices.host_snapshot.snapshot_leaves` made of them.
 """
 
@@ -27,7 +27,7 @@ Fetch: TypeAlias = Callable[[int], Any]
 
 
 class Snapshot(NamedTuple):
-    """What a save has to know of a tree before it sees an element of it."""
+    """The structure, leaves and shards of a tree, without an element."""
 
     structure: Structure
     specs: tuple[LeafSpec, ...]
@@ -37,7 +37,7 @@ class Snapshot(NamedTuple):
 
 
 def take_apart(tree: Any, *, process: int, process_count: int) -> Snapshot:
-    """A tree's structure, and what and where its leaves are.
+    """Return the structure of a tree, and the type and shards of its leaves.
 
     What jax has not spread over several processes (numpy arrays, Python values, arrays on this
     process's devices) counts as process 0's: every process has its own.
@@ -103,11 +103,11 @@ def _map(sharding: Any, spec: LeafSpec, leaf: Any, process: int, process_count: 
 
 
 class LeafParts:
-    """The leaves of a save, fetched when the first part of each is wanted, dropped after the last.
+    """The leaves of a save: each is fetched for its first part, and released after its last.
 
     Args:
-        fetch: gives a leaf, the caller's or a held one.
-        parts: the leaf that each part to come is of.
+        fetch: returns a leaf, the caller's or a held one.
+        parts: for each part that will be asked for, its leaf.
     """
 
     def __init__(self, fetch: Fetch, parts: Iterable[int]) -> None:
@@ -119,8 +119,10 @@ class LeafParts:
         self._local = LocalShardReader()
 
     def part(self, leaf: int, box: Box | None) -> Any:
-        """The elements of a box of a leaf, or of all of it: a view, wherever there can be one; of
-        a LazyArray, one."""
+        """Return the elements of a box of a leaf, or of all of it.
+
+        They are a view if possible; of a LazyArray, a LazyArray.
+        """
         if box is None:  # its only part
             return _whole(self._fetch(leaf))
         if leaf not in self._held:
@@ -136,7 +138,7 @@ class PartViews:
     """Parts of leaves that stay where they are, in any order, any number of times.
 
     Args:
-        look: gives a leaf, the caller's or a held one.
+        look: returns a leaf, the caller's or a held one.
     """
 
     def __init__(self, look: Fetch) -> None:
@@ -144,7 +146,7 @@ class PartViews:
         self._local = LocalShardReader()
 
     def part(self, leaf: int, box: Box | None) -> Any:
-        """As `LeafParts.part`."""
+        """Return a part as `LeafParts.part` does, any number of times."""
         value = self._look(leaf)
         return _whole(value) if box is None else _within(_elements(value), box, self._local)
 

@@ -90,7 +90,7 @@ def test_a_file_with_a_gap() -> None:
         StoredCell(0, 0, 4096, 128),
         StoredCell(2, 0, 4096 + 128 + 192, 256),
     ]
-    wanted = read_index(parsed, wanted=[(), None, (), ()])
+    wanted = read_index(parsed, boxes=[(), None, (), ()])
     assert [len(getattr(leaf.storage, "pieces", ())) for leaf in wanted.leaves] == [0, 1, 0, 0]
 
 

@@ -239,7 +239,7 @@ def test_an_index_of_what_is_wanted() -> None:
     directory = directory_of(TREE, shards={0: SPREAD, 2: SPREAD}, process_count=2)
     item = directory.items[""]
     wanted = [[Box((0, 0), (1, 4)), Box((1, 3), (2, 4))], (), None, None, [Box((0,), (5000,))]]
-    part, full = read_index(item, wanted=wanted), read_index(item)
+    part, full = read_index(item, boxes=wanted), read_index(item)
     assert part.sources == full.sources
     found = [leaf.storage.pieces for leaf in part.leaves if isinstance(leaf.storage, Pieces)]
     all_of_it = [leaf.storage.pieces for leaf in full.leaves if isinstance(leaf.storage, Pieces)]

@@ -34,8 +34,8 @@ class ShardsFormat(NamedTuple):
         if place.file is not None or place.search_below != self.is_single:
             return Match.NO
         if self.is_single:
-            found = path_exists(f"{place.path}/{self.index_name}")
-            return Match.MAYBE if found else Match.NO
+            has_file = path_exists(f"{place.path}/{self.index_name}")
+            return Match.MAYBE if has_file else Match.NO
         return Match.YES if fnmatch.filter(place.names, self.index_name) else Match.NO
 
     def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:

@@ -44,7 +44,7 @@ def encode_weight_map(weight_map: Mapping[str, str], *, total_bytes: int) -> byt
 
 
 class WeightMap(NamedTuple):
-    """What an index says."""
+    """The content of an index."""
 
     files: Mapping[str, str]  # of each tensor the name of its file
     by_cordwood: bool  # whether `convert` wrote it and the files
@@ -105,7 +105,7 @@ def read_index(parsed: WeightMap, shards: Mapping[str, ReadableFile], *, name: s
         CorruptionError: a file is of a checkpoint of cordwood's that has lost its own index.
     """
     weight_map = parsed.files
-    found: dict[str, Leaf] = {}
+    leaf_of: dict[str, Leaf] = {}
     place: dict[str, str] = {}
     sources: list[Source] = []
     metadata: Mapping[str, str] = {}
@@ -120,18 +120,18 @@ def read_index(parsed: WeightMap, shards: Mapping[str, ReadableFile], *, name: s
         sources += index.sources
         for leaf in index.leaves:
             tensor = str(leaf.key_path[0])
-            if tensor in found:
+            if tensor in leaf_of:
                 raise FormatError(
                     f"{name}: {tensor!r:.200} is in {place[tensor]} and in {shard}: one of them is "
                     "of another checkpoint; remove it, and download the files again"
                 )
-            found[tensor], place[tensor] = _moved(leaf, number), shard
+            leaf_of[tensor], place[tensor] = _moved(leaf, number), shard
     lost = [tensor for tensor, shard in weight_map.items() if place.get(tensor) != shard]
     if lost:
         raise FormatError(f"{name}: {_where(lost[0], weight_map, place)}{_more(lost)}")
-    names = [*weight_map, *[tensor for tensor in found if tensor not in weight_map]]
+    names = [*weight_map, *[tensor for tensor in leaf_of if tensor not in weight_map]]
     structure = (Node("dict", len(names), tuple(names)), *[LEAF] * len(names))
-    leaves = tuple([found[tensor] for tensor in names])
+    leaves = tuple([leaf_of[tensor] for tensor in names])
     return Index(FORMAT, structure, leaves, tuple(sources), "dotted", metadata)
 
 

@@ -1,4 +1,4 @@
-"""What lies in a directory of packs, by its names."""
+"""The names of the files in a directory of packs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from cordwood.storage.storage_protocol import NamingRules
 
 
 def is_pack_name(name: str) -> bool:
-    """Whether a file of that name is a data file."""
+    """Return whether a file of that name is a data file."""
     return PACK_NAME.fullmatch(name) is not None
 
 
 def names_in(items: Mapping[str, Any]) -> frozenset[str]:
-    """The data files that the items of an index refer to. Raises FormatError."""
+    """Return the data files that the items of an index refer to. Raises FormatError."""
     names = []
     for prefix, item in items.items():
         files = item.get("files") if type(item) is dict else None

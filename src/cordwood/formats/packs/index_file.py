@@ -35,7 +35,7 @@ _HEAD = re.compile(rb'\{"digest":"[0-9a-f]{32}","version":([1-9][0-9]{0,8})[,}]'
 
 
 def encode_index(items: Mapping[str, Any]) -> bytes:
-    """The file of some items, by their prefixes, in JSON form.
+    """Return the bytes of the index file of items in JSON form, given by their prefixes.
 
     Raises LimitError where it would pass MAX_INDEX_BYTES.
     """
@@ -55,7 +55,7 @@ def encode_index(items: Mapping[str, Any]) -> bytes:
 
 
 def decode_index(data: bytes) -> dict[str, Any]:
-    """The items by their prefixes, their insides not yet checked.
+    """Return the items by their prefixes; the content of an item is not checked yet.
 
     Raises:
         CorruptionError: the file is not what was written.
@@ -91,7 +91,7 @@ def decode_index(data: bytes) -> dict[str, Any]:
 
 
 def select_item(items: Mapping[str, _T], prefix: str | None, *, name: str) -> _T:
-    """The item of a prefix. Without one: the tree saved without one, or the only item.
+    """Return the item of a prefix; for None the one saved without a prefix, or the only one.
 
     Args:
         items: by their prefixes, whatever is known of each.

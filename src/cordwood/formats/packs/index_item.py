@@ -23,7 +23,7 @@ PACK_NAME = re.compile(
     rf"data-({SAVE_ID.pattern})-(?P<process>[0-9]{{1,7}})-[0-9]{{1,3}}\.safetensors"
 )
 
-# A few bytes can tell of very many leaves or cells; these bound the memory that they take.
+# A few bytes can stand for very many leaves or cells: these limits bound the memory for them.
 FREE_LEAVES = 1 << 18  # of all items, and one more for each byte of the index
 MAX_CELLS = 1 << 26  # of all leaves: 16,384 devices with 4,000 leaves each
 MAX_CUTS = 1 << 22  # along all axes of all types
@@ -43,7 +43,7 @@ class PackParts(NamedTuple):
 
     @property
     def has_gaps(self) -> bool:
-        """Whether some of its bytes belong to no leaf."""
+        """True if some bytes of the file belong to no leaf."""
         return any(column == GAP for column, _ in self.parts)
 
 
@@ -163,7 +163,7 @@ def _check_gaps(parts: Sequence[tuple[int, int]], *, where: str) -> None:
 
 
 def _spans(column: Any, leaves: int, *, where: str) -> list[tuple[int, int]]:
-    """The [start, stop) of a column of leaves."""
+    """Return the runs of a column of leaves, each as [start, stop)."""
     if type(column) is not list or len(column) % 2 or set(map(type, column)) != {int}:
         raise FormatError(f"{where}: expected pairs of first leaf and count")
     spans = []
@@ -246,7 +246,7 @@ def _check_coverage(item: Item, counts: Leaves, *, where: str) -> None:
 
 
 def cell_sizes(packed: PackedType) -> Callable[[int], int]:
-    """A function that tells the bytes of a cell of leaves of that type."""
+    """Return a function that gives the size of a cell of leaves of that type, in bytes."""
     if packed.grid is None:
         return lambda _: 0
     count, itemsize = cell_counter(packed.grid), packed.itemsize

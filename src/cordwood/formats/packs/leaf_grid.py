@@ -1,4 +1,4 @@
-"""How a leaf is cut into cells: along each axis, where the parts begin.
+"""The cells that a leaf is cut into: along each axis, the positions where the parts begin.
 
 In JSON an axis is a list of those starts, or, where the parts are as even as can be, their
 number n: part i of an axis of size s begins at i * s // n.
@@ -25,16 +25,16 @@ class Grid(NamedTuple):
 
     @property
     def cell_count(self) -> int:
-        """How many cells there are."""
+        """The number of cells."""
         return prod(map(len, self.cuts))
 
     def box(self, cell: int) -> Box:
-        """Where a cell lies."""
+        """Return the box of a cell."""
         return cell_box(self.shape, self.cuts, cell)
 
 
 def cell_counter(grid: Grid) -> Callable[[int], int]:
-    """A function that tells how many elements a cell has."""
+    """Return a function that gives the number of elements of a cell."""
     widths = [
         [b - a for a, b in zip(starts, (*starts[1:], size), strict=True)]
         for starts, size in zip(grid.cuts, grid.shape, strict=True)
@@ -54,7 +54,7 @@ def cell_counter(grid: Grid) -> Callable[[int], int]:
 
 
 def cells_meeting(grid: Grid, box: Box) -> Iterator[int]:
-    """The cells that have elements in common with a box.
+    """Return the cells that have elements in common with a box.
 
     >>> list(cells_meeting(Grid((8, 4), ((0, 4), (0, 2))), Box((1, 1), (3, 4))))
     [0, 1]
@@ -72,7 +72,7 @@ def cells_meeting(grid: Grid, box: Box) -> Iterator[int]:
 
 
 def cuts_to_json(shape: Sequence[int], cuts: Cuts) -> list[Any]:
-    """The JSON form."""
+    """Return the JSON form of cuts."""
     return [
         len(starts) if starts == _even(len(starts), size) else list(starts)
         for size, starts in zip(shape, cuts, strict=True)
@@ -84,7 +84,7 @@ def _even(count: int, size: int) -> tuple[int, ...]:
 
 
 class Axis(NamedTuple):
-    """The cuts along an axis as they were read, their number known."""
+    """The cuts along an axis as they were read; only their number is checked so far."""
 
     size: int
     parts: int
@@ -110,7 +110,7 @@ def parse_axis(size: int, item: Any, *, where: str) -> Axis:
 
 
 def cuts_from_json(axes: Sequence[Axis]) -> Cuts:
-    """The cuts, once their number is known to be bearable."""
+    """Return the cuts. Call it once their number has been checked against the limits."""
     return tuple(
         [_even(axis.parts, axis.size) if axis.starts is None else axis.starts for axis in axes]
     )

@@ -29,7 +29,7 @@ from cordwood.keypath import format_path
 class PackedType(NamedTuple):
     """A way in which leaves are stored. `grid` is None for values."""
 
-    leaf_type: LeafType  # its dtype is always told
+    leaf_type: LeafType  # always with its dtype
     itemsize: int
     grid: Grid | None
 
@@ -43,16 +43,16 @@ class ParsedType(NamedTuple):
 
     @property
     def cells(self) -> int:
-        """How many cells each leaf of this type has."""
+        """The number of cells of each leaf of this type."""
         return 0 if self.axes is None else prod([axis.parts for axis in self.axes])
 
     @property
     def leaf_bytes(self) -> int:
-        """How many bytes each leaf of this type has in packs."""
+        """The size of each leaf of this type in packs, in bytes."""
         return 0 if self.axes is None else prod([axis.size for axis in self.axes]) * self.itemsize
 
     def finish(self) -> PackedType:
-        """Make the grid, once the number of its cells is known to be bearable."""
+        """Return the type with its grid. Call it once the number of cells has been checked."""
         if self.axes is None:
             return PackedType(self.leaf_type, self.itemsize, None)
         shape = tuple([axis.size for axis in self.axes])
@@ -60,7 +60,7 @@ class ParsedType(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """What a leaf is as an array in packs."""
+    """The array that holds a leaf in packs."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -68,7 +68,7 @@ class Tensor(NamedTuple):
 
 
 def tensor_of(spec: LeafSpec) -> Tensor | None:
-    """What of a leaf goes into packs; None for a small value, which the index holds.
+    """Return the array that holds a leaf in packs; None for a small value, which the index holds.
 
     Raises UnsupportedLeafError for a leaf that cannot be stored.
     """
@@ -91,25 +91,25 @@ def _refusal(spec: LeafSpec) -> str:
 
 
 def type_of(spec: LeafSpec, tensor: Tensor | None, grid: Grid | None) -> PackedType:
-    """How a leaf is stored whose array is cut so."""
+    """Return the type of a leaf whose array is cut as `grid` says."""
     if tensor is None:
         return PackedType(LeafType(spec.kind, False), 0, None)
-    dtype = spec.dtype if spec.kind in _TELL_DTYPE else ""
+    dtype = spec.dtype if spec.kind in _KINDS_WITH_DTYPE else ""
     leaf_type = LeafType(spec.kind, True, dtype, spec.weak_type, spec.prng_impl)
     return PackedType(leaf_type, tensor.itemsize, grid)
 
 
-_TELL_DTYPE = ("jax", "numpy", "numpy_scalar")  # the others leave no choice
+_KINDS_WITH_DTYPE = ("jax", "numpy", "numpy_scalar")  # the others leave no choice
 _IMPLIED_DTYPE = {"prng_key": "uint32", "str": "uint8", "bytes": "uint8"}
 
 
 def dtype_of(leaf_type: LeafType) -> str:
-    """The dtype of the array that holds a leaf in packs."""
+    """Return the dtype of the array that holds a leaf in packs."""
     return leaf_type.dtype or _IMPLIED_DTYPE[leaf_type.kind]
 
 
 def to_json(packed: PackedType) -> dict[str, Any]:
-    """The JSON form."""
+    """Return the JSON form of a type."""
     item = type_to_json(packed.leaf_type)
     if packed.grid is not None:
         item["shape"] = list(packed.grid.shape)
@@ -119,7 +119,7 @@ def to_json(packed: PackedType) -> dict[str, Any]:
 
 
 def parse_type(item: Any, *, where: str) -> ParsedType:
-    """The type whose JSON form is `item`. Raises FormatError."""
+    """Return the type whose JSON form is `item`. Raises FormatError."""
     if type(item) is not dict:
         raise FormatError(f"{where}: expected an object with a kind, found {item!r:.80}")
     rest = {key: value for key, value in item.items() if key not in ("shape", "cuts")}
@@ -128,7 +128,7 @@ def parse_type(item: Any, *, where: str) -> ParsedType:
         if rest != item:
             raise FormatError(f"{where}: a value has neither shape nor cuts: {item!r:.200}")
         return ParsedType(leaf_type, 0, None)
-    if (leaf_type.kind in _TELL_DTYPE) != bool(leaf_type.dtype):
+    if (leaf_type.kind in _KINDS_WITH_DTYPE) != bool(leaf_type.dtype):
         raise FormatError(
             f"{where}: expected a dtype where the kind leaves one open: {item!r:.200}"
         )

@@ -1,4 +1,4 @@
-"""The files of an older checkpoint that a save takes over, where the tree's bytes are unchanged."""
+"""Hard links to files of an older checkpoint, for parts of the tree that have not changed."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Links(NamedTuple):
     """The files of one process that need not be written."""
 
     packs: list[WrittenPack]
-    cells: frozenset[tuple[int, int]]  # what of the tree they hold: leaf, and number of the cell
-    settled: frozenset[tuple[int, int]]  # cells to write that seem not to have changed
+    cells: frozenset[tuple[int, int]]  # the cells of the tree in them: leaf, and number of the cell
+    settled: frozenset[tuple[int, int]]  # cells to write that have probably not changed
     size_bytes: int  # of the cells
 
 
@@ -63,42 +63,42 @@ def link_packs(
     take: Fetch,
     check: StopCheck,
 ) -> Links:
-    """Link those files of a checkpoint whose cells are, mostly, the tree's to the last byte.
+    """Link the files of a checkpoint most of whose cells are equal to those of the tree.
 
-    What is linked was read, and matched both its digests and the tree. A file that is damaged is
-    not linked, so that what it holds is written anew; the log tells of it.
+    Every file is read before it is linked, and compared with its digests and with the tree. A
+    damaged file is not linked: its content is written again, and a line is logged.
 
     Args:
-        save: under way.
-        path: where it saves to.
+        save: the transaction, which has begun.
+        path: the directory that is saved.
         base: the name of the checkpoint, a directory beside that one.
-        layout: of the tree.
-        prefix: of the item.
-        process: this one's number; it links what it has written itself.
-        look: gives a leaf, any number of times.
-        take: called for each leaf of which nothing is left to write.
-        check: called now and then; what it raises ends the save.
+        layout: the layout of the tree.
+        prefix: the prefix of the item.
+        process: the number of this process; it links files that it wrote itself.
+        look: returns a leaf; it may be called several times.
+        take: called for each leaf of which no part remains to be written.
+        check: called regularly; an exception that it raises ends the save.
     """
     folder = f"{path.rpartition('/')[0]}/{base}"
     store = store_at(folder)
-    found = _item(store, prefix)
-    if not store.has_links or found is None:
+    base_item = _item(store, prefix)
+    if not store.has_links or base_item is None:
         return NOTHING
     views = PartViews(look)
     packs: list[WrittenPack] = []
     cells: set[tuple[int, int]] = set()
-    settled: dict[tuple[int, int], int] = {}  # and their bytes
+    settled: dict[tuple[int, int], int] = {}  # with their sizes
     size_bytes = 0
-    left = Counter(leaf for leaf, _ in cells_of_process(layout.shares, process))
-    for there in base_files(found, layout, process):
-        source, stored = there
-        value_of = partial(_value, layout, there, views)
+    remaining = Counter(leaf for leaf, _ in cells_of_process(layout.shares, process))
+    for base_file in base_files(base_item, layout, process):
+        source, stored = base_file
+        value_of = partial(_value, layout, base_file, views)
         try:
             (file,) = store.open([source])
             with file:
-                same = _peek(file, there, value_of, check)
+                same = _unchanged_cells(file, base_file, value_of, check)
         except (CorruptionError, FormatError, OSError) as e:
-            _tell(store, prefix, e)
+            _log_damage(store, prefix, e)
             continue
         held = {i: (stored[i].leaf, stored[i].cell) for i in same}
         sizes = {held[i]: stored[i].length for i in same}
@@ -116,7 +116,7 @@ def link_packs(
         except (CorruptionError, FormatError, OSError) as e:
             save.unlink_later(source.name)
             settled.update(sizes)
-            _tell(store, prefix, e)
+            _log_damage(store, prefix, e)
             continue
         if not should_link(stored, same):
             save.unlink_later(source.name)
@@ -126,15 +126,15 @@ def link_packs(
         packs.append(WrittenPack(source.name, source.size_bytes, source.header_digest, parts))
         size_bytes += sum([stored[i].length for i in same])
         cells.update([held[i] for i in same])
-        left.subtract([held[i][0] for i in same])
-        for leaf in {held[i][0] for i in same if not left[held[i][0]]}:
+        remaining.subtract([held[i][0] for i in same])
+        for leaf in {held[i][0] for i in same if not remaining[held[i][0]]}:
             take(leaf)
     apart = frozenset(settled) if should_separate_unchanged(settled.values()) else frozenset()
     return Links(packs, frozenset(cells), apart, size_bytes)
 
 
 def _item(store: Storage, prefix: str) -> Item | None:
-    """An item of a checkpoint that may just be deleted."""
+    """Return an item of a checkpoint; None if it has just been deleted, or cannot be read."""
     with suppress(CordwoodError, OSError):
         data = store.read_index()
         if data is not None:
@@ -149,23 +149,23 @@ def _value(layout: Layout, file: BaseFile, views: PartViews, position: int) -> A
     return views.part(leaf, grid.box(cell) if grid.cell_count > 1 else None)
 
 
-def _peek(
-    file: ReadableFile, there: BaseFile, value_of: Callable[[int], Any], check: StopCheck
+def _unchanged_cells(
+    file: ReadableFile, base_file: BaseFile, value_of: Callable[[int], Any], check: StopCheck
 ) -> frozenset[int]:
-    """The positions of cells that have not changed, as far as a few of their bytes tell.
+    """Return the positions of cells that have not changed, as far as a few of their bytes show.
 
-    Raises CorruptionError where the file is not to be linked because it is damaged.
+    Raises CorruptionError for a damaged file, which must not be linked.
     """
-    source, cells = there
+    source, cells = base_file
     sample, rest = comparison_order(cells)
     gone: dict[int, Difference] = {}
 
     def look(positions: list[int]) -> None:
         for i in positions:
             check()
-            found = find_difference(file, cells[i], value_of(i))
-            if found is not None:
-                gone[i] = found
+            difference = find_difference(file, cells[i], value_of(i))
+            if difference is not None:
+                gone[i] = difference
 
     look(sample)
     same: frozenset[int] = frozenset()
@@ -180,7 +180,7 @@ def _peek(
     return same
 
 
-def _tell(store: Storage, prefix: str, error: Exception) -> None:
-    """Say that a file is damaged, unless the whole checkpoint has been deleted meanwhile."""
+def _log_damage(store: Storage, prefix: str, error: Exception) -> None:
+    """Log that a file is damaged, unless the whole checkpoint has been deleted meanwhile."""
     if _item(store, prefix) is not None:
         _log.warning("%s; what it held is written anew", error)

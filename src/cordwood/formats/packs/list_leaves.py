@@ -1,4 +1,4 @@
-"""What the leaves of a directory of packs are, without where they lie: needs no numpy."""
+"""The leaves of a directory of packs, without the positions of their bytes: needs no numpy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def list_index(path: str, item: str | None) -> IndexListing:
 
 
 def list_items(data: bytes, *, name: str) -> dict[str, IndexListing]:
-    """The items of an index file by their prefixes; what is listed is checked, and no more.
+    """Return the items of an index file by their prefixes. Only the listed members are checked.
 
     Raises CorruptionError, FormatError and UnsupportedFormatError, as `parse_items`.
     """

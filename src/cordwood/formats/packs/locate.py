@@ -1,4 +1,4 @@
-"""Where the files of a directory of packs lie."""
+"""The storage of a directory of packs: a local disk or an object store."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cordwood.storage.urls import parse_url
 
 
 def store_at(path: str | os.PathLike[str]) -> Storage:
-    """The directory at a path or URL, which need not exist yet."""
+    """Return the directory at a path or URL, which need not exist yet."""
     url = parse_url(path)
     if url is None:
         return LocalStorage(path, RULES)
-    if url.scheme == "file":  # the locks of a directory are for all who write there
+    if url.scheme == "file":  # such a URL must use the same locks as the path
         return LocalStorage(url.key, RULES)
     from cordwood.storage.object_storage import ObjectStorage
 
@@ -23,5 +23,5 @@ def store_at(path: str | os.PathLike[str]) -> Storage:
 
 
 def collect(path: str | os.PathLike[str], *, dry_run: bool) -> list[str]:
-    """Remove what saves that died have left; the names."""
+    """Remove files that dead saves have left; return their names."""
     return store_at(path).collect(dry_run=dry_run)

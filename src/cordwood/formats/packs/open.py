@@ -20,18 +20,19 @@ from cordwood.index import Box, Digests, Leaf, Source
 from cordwood.storage.open_files import Closable, ReadableFile
 from cordwood.storage.storage_protocol import Storage
 
-_LISTED_CELLS = 200_000  # of an item with more, only those are listed that are wanted
-_ATTEMPTS = 20  # each lost to a save that came in between
+_LISTED_CELLS = 200_000  # of an item with more, pieces are only listed for the leaves that are read
+_ATTEMPTS = 20  # each ended by a save that replaced the index
 
 
 def open_item(
     path: str | os.PathLike[str], prefix: str | None, *, for_verify: bool = False
 ) -> Opened:
-    """An item of a directory of packs.
+    """Open an item of a directory of packs.
 
     Args:
         path: the directory.
-        prefix: of the item. None: the tree saved without one, or the only item.
+        prefix: the prefix of the item. None: the tree saved without one, or the only item.
+        for_verify: a file that is missing or damaged raises its error when it is read.
 
     Raises:
         FileNotFoundError: there is nothing.
@@ -67,7 +68,7 @@ def item_names(path: str | os.PathLike[str]) -> list[str]:
 
 
 def read_index_bytes(store: Storage) -> bytes:
-    """The index of a checkpoint that must be there. Raises as `open_item` does."""
+    """Return the bytes of an index that must be there. Raises as `open_item` does."""
     data = store.read_index()
     if data is not None:
         return data
@@ -95,7 +96,7 @@ def _open(store: Storage, data: bytes, prefix: str | None, *, for_verify: bool) 
     items = parse_items(data, name=f"{store.name}/{RULES.index_name}")
     item = select_item(items, prefix, name=store.name)
     listed = item.cell_count <= _LISTED_CELLS
-    index = read_index(item, wanted=None if listed else [()] * len(item.leaf_types))
+    index = read_index(item, boxes=None if listed else [()] * len(item.leaf_types))
     files = _open_each(store, index.sources) if for_verify else store.open(index.sources)
 
     def fetch(number: int) -> Digests:
@@ -108,8 +109,8 @@ def _open(store: Storage, data: bytes, prefix: str | None, *, for_verify: bool) 
             return store.read_index() == data
         return False
 
-    def locate(wanted: Mapping[int, Sequence[Box] | None]) -> dict[int, Leaf]:
-        return _located(item, wanted)
+    def locate(needed: Mapping[int, Sequence[Box] | None]) -> dict[int, Leaf]:
+        return _located(item, needed)
 
     return Opened(
         FORMAT, index, files, fetch, None if listed else locate, is_current, index_bytes=len(data)
@@ -154,7 +155,7 @@ def _open_each(store: Storage, sources: Sequence[Source]) -> list[ReadableFile]:
     return files
 
 
-def _located(item: Item, wanted: Mapping[int, Sequence[Box] | None]) -> dict[int, Leaf]:
-    boxes = [wanted.get(leaf, ()) for leaf in range(len(item.leaf_types))]
-    leaves = read_index(item, wanted=boxes).leaves
-    return {leaf: leaves[leaf] for leaf in wanted}
+def _located(item: Item, needed: Mapping[int, Sequence[Box] | None]) -> dict[int, Leaf]:
+    boxes = [needed.get(leaf, ()) for leaf in range(len(item.leaf_types))]
+    leaves = read_index(item, boxes=boxes).leaves
+    return {leaf: leaves[leaf] for leaf in needed}

@@ -1,4 +1,4 @@
-"""From shares of leaves to the plans of files, and to the index once these are written."""
+"""The plans of files from the assignment of cells, and the index once these are written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cordwood.tree.structure import LEAF, Node, Structure, structure_to_json
 
 
 class Layout(NamedTuple):
-    """A tree, and who writes which part of it. Equal on every process."""
+    """A tree, and the process that writes each part of it. Equal on every process."""
 
     structure: Structure
     specs: tuple[LeafSpec, ...]
@@ -38,11 +38,11 @@ class PackPlan(NamedTuple):
 
     name: str
     plan: FilePlan
-    parts: tuple[tuple[int, Box | None], ...]  # leaf, and which part of it; None: all
+    parts: tuple[tuple[int, Box | None], ...]  # leaf, and the part of it; None: all
 
 
 class WrittenPack(NamedTuple):
-    """What process 0 has to know of a file that was written, or linked."""
+    """A file that was written or linked, as process 0 needs it for the index."""
 
     name: str
     size_bytes: int
@@ -58,20 +58,20 @@ def lay_out(
     process_count: int,
     sizes: FileSizes,
 ) -> Layout:
-    """Decide what goes where.
+    """Assign the leaves of a tree to files and processes.
 
     Args:
         structure: the containers, with one leaf for each of `specs`, in order.
         specs: the leaves. Of a PRNG key array, shape and dtype are those of its key data.
-        shards: of each leaf, how it is spread; of one that is no array, anything.
+        shards: the shards of each leaf; of a leaf that is no array, anything.
         process_count: how many processes take part.
         sizes: how large the files are to be.
 
     Raises:
         UnsupportedLeafError: a leaf cannot be stored.
     """
-    known: dict[tuple[Any, ...], Tensor | None] = {}
-    tensors = tuple([_known_tensor(spec, known) for spec in specs])
+    tensor_of_type: dict[tuple[Any, ...], Tensor | None] = {}
+    tensors = tuple([_known_tensor(spec, tensor_of_type) for spec in specs])
     stored = []
     for leaf, (spec, tensor) in enumerate(zip(specs, tensors, strict=True)):
         if tensor is not None:
@@ -86,30 +86,32 @@ def lay_out(
     return Layout(structure, tuple(specs), tensors, tuple(grids), shares)
 
 
-def _known_tensor(spec: LeafSpec, known: dict[tuple[Any, ...], Tensor | None]) -> Tensor | None:
-    """As tensor_of, thought through once for leaves that are alike."""
+def _known_tensor(
+    spec: LeafSpec, tensor_of_type: dict[tuple[Any, ...], Tensor | None]
+) -> Tensor | None:
+    """Return `tensor_of(spec)`, computed once for leaves of one kind, shape and dtype."""
     if spec[6] is not None:  # a value
         return tensor_of(spec)
     alike = spec[1:4]  # kind, shape, dtype
-    if alike not in known:
-        known[alike] = tensor_of(spec)
-    return known[alike]
+    if alike not in tensor_of_type:
+        tensor_of_type[alike] = tensor_of(spec)
+    return tensor_of_type[alike]
 
 
 def pack_name(save_id: str, process: int, number: int) -> str:
-    """The name of a data file, which no other save uses."""
+    """Return the name of a data file, which no other save uses."""
     return f"data-{save_id}-{process}-{number}.safetensors"
 
 
 def own_packs(
     layout: Layout, packs: Sequence[Pack], process: int, *, save_id: str, format_tag: str
 ) -> list[PackPlan]:
-    """The files that a process writes.
+    """Return the files that a process writes.
 
     Args:
         layout: what `lay_out` returned.
-        packs: their contents, of `cordwood.plan.file_assignment`.
-        process: which process.
+        packs: their contents, from `cordwood.plan.file_assignment`.
+        process: the number of the process.
         save_id: 16 hexadecimal digits, of this save alone.
         format_tag: `format` in the metadata of each file, which some readers ask for.
     """
@@ -158,7 +160,7 @@ def _suffix(box: Box) -> str:
 
 
 def encode_report(written: Sequence[WrittenPack]) -> bytes:
-    """The files of a process, for process 0."""
+    """Return the files of a process as bytes, for process 0."""
     rows = [
         [name, size, sealed.header_bytes, sealed.digest.hex(), _rows(parts)]
         for name, size, sealed, parts in written
@@ -167,7 +169,7 @@ def encode_report(written: Sequence[WrittenPack]) -> bytes:
 
 
 def _rows(parts: Sequence[PackPart | Gap] | None) -> list[Any] | None:
-    """A part as its cell and its column, a gap as a number."""
+    """Return the JSON form: a part as its cell and its column, a gap as a number."""
     if parts is None:
         return None
     return [
@@ -177,7 +179,7 @@ def _rows(parts: Sequence[PackPart | Gap] | None) -> list[Any] | None:
 
 
 def decode_report(data: bytes) -> list[WrittenPack]:
-    """What `encode_report` was given."""
+    """Return the files that `encode_report` encoded."""
     return [
         WrittenPack(name, size, HeaderDigest(header_bytes, bytes.fromhex(digest)), _parts(rows))
         for name, size, header_bytes, digest, rows in json.loads(data)
@@ -209,12 +211,12 @@ def encode_item(
     save_id: str,
     metadata: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The item of the index, in JSON form.
+    """Return the item of the index, in JSON form.
 
     Args:
         layout: what `lay_out` returned.
         written: the files of each process.
-        save_id: of the save.
+        save_id: the id of the save.
         metadata: the user's strings.
 
     Raises ValueError where the files are not those that the layout asks for.
@@ -234,12 +236,12 @@ def encode_item(
     columns: dict[tuple[int, ...], int] = {}
     files = []
     for process, (packs, done) in enumerate(zip(packs_of_all(layout.shares), written, strict=True)):
-        told = [pack.parts for pack in done]
-        if None in told or not told:
+        contents = [pack.parts for pack in done]
+        if None in contents or not contents:
             if len(packs) != len(done):
                 raise ValueError(f"process {process} wrote {len(done)} files, not {len(packs)}")
-            told = [pack.parts for pack in packs]
-        for held, (name, size_bytes, sealed, _) in zip(told, done, strict=True):
+            contents = [pack.parts for pack in packs]
+        for held, (name, size_bytes, sealed, _) in zip(contents, done, strict=True):
             parts: list[int] = []
             for part in held or ():
                 if isinstance(part, Gap):

@@ -1,4 +1,4 @@
-"""From `cordwood.json` to an Index of one of its items."""
+"""The Index of an item of `cordwood.json`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from cordwood.tree.structure import leaf_paths
 
 FORMAT = "packs"
 
-Wanted: TypeAlias = Sequence[Sequence[Box] | None]  # of each leaf, the boxes; None: all of it
+NeededBoxes: TypeAlias = Sequence[Sequence[Box] | None]  # of each leaf the boxes; None: all of it
 
-_Found: TypeAlias = list[list[tuple[int, Piece]]]  # of each leaf: cell, and where it lies
+_Found: TypeAlias = list[list[tuple[int, Piece]]]  # of each leaf: its cells with their pieces
 
 
 def parse_items(data: bytes, *, name: str) -> dict[str, Item]:
-    """The items of an index file, by their prefixes.
+    """Return the items of an index file, by their prefixes.
 
     Args:
         data: the whole file.
@@ -34,7 +34,7 @@ def parse_items(data: bytes, *, name: str) -> dict[str, Item]:
 
     Raises:
         CorruptionError: the file is not what was written.
-        FormatError: it is no index of packs, or says what cannot be.
+        FormatError: it is no index of packs, or its members contradict each other.
         UnsupportedFormatError: it is of a newer version.
     """
     try:
@@ -57,49 +57,49 @@ def _where(prefix: str) -> str:
     return f"items[{prefix!r:.80}]"
 
 
-def read_index(item: Item, *, wanted: Wanted | None = None) -> Index:
-    """What an item holds.
+def read_index(item: Item, *, boxes: NeededBoxes | None = None) -> Index:
+    """Return the index of an item.
 
     A leaf that was not cut is one span; otherwise each cell is a box.
 
     Args:
         item: a member of what `parse_items` returns.
-        wanted: which boxes of each leaf are needed; the index then has no more pieces than
-            meet them. A leaf may have millions. None: all of every leaf.
+        boxes: the boxes of each leaf that are needed; the index then has only the pieces that
+            have elements of them, for a leaf may have millions. None: all of every leaf.
     """
     with gc_paused():
-        flags = None if wanted is None else _flags(item, wanted)
-        found = _pieces(item, flags)
+        flags = None if boxes is None else _flags(item, boxes)
+        pieces = _pieces(item, flags)
         return Index(
             FORMAT,
             item.structure,
-            tuple(_leaves(item, found)),
+            tuple(_leaves(item, pieces)),
             tuple([pack.source for pack in item.packs]),
             "exact",
             item.metadata,
         )
 
 
-def _flags(item: Item, wanted: Wanted) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which cells of all leaves are wanted."""
+def _flags(item: Item, boxes: NeededBoxes) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return a flag for each cell of all leaves: True if it is needed."""
     grids = [packed.grid for packed in item.types]
     kinds = item.leaf_types.tolist()
     flags = np.zeros(item.cell_count, np.bool_)
-    for start, kind, boxes in zip(item.cell_starts.tolist(), kinds, wanted, strict=True):
+    for start, kind, needed in zip(item.cell_starts.tolist(), kinds, boxes, strict=True):
         grid = grids[kind]
         if grid is None:
             continue
-        if boxes is None:
+        if needed is None:
             flags[start : start + grid.cell_count] = True
             continue
-        for box in boxes:
+        for box in needed:
             for cell in cells_meeting(grid, box):
                 flags[start + cell] = True
     return flags
 
 
 def _pieces(item: Item, flags: np.ndarray[Any, np.dtype[np.bool_]] | None) -> _Found:
-    found: _Found = [[] for _ in range(len(item.leaf_types))]
+    pieces: _Found = [[] for _ in range(len(item.leaf_types))]
     boxes: dict[tuple[int, int], Box | Span] = {}
     bytes_of = [cell_sizes(packed) for packed in item.types]
     kinds_of = [item.leaf_types[column] for column in item.columns]
@@ -135,15 +135,15 @@ def _pieces(item: Item, flags: np.ndarray[Any, np.dtype[np.bool_]] | None) -> _F
                 if where is None:
                     where = boxes[kind, cell] = _place(item.types[kind].grid, cell)
                 length = lengths[kind]
-                found[leaf].append((cell, _new(Piece, (where, number, stop - length, length))))
-    return found
+                pieces[leaf].append((cell, _new(Piece, (where, number, stop - length, length))))
+    return pieces
 
 
 _new = tuple.__new__
 
 
 def cells_of_file(item: Item, number: int) -> Iterator[StoredCell]:
-    """What lies in a file of an item, in order, without what lies in gaps."""
+    """Return the cells in a file of an item, in order; bytes in gaps are left out."""
     pack = item.packs[number]
     bytes_of = [cell_sizes(packed) for packed in item.types]
     end = pack.source.header_digest.header_bytes if pack.source.header_digest is not None else 0
@@ -163,10 +163,10 @@ def _place(grid: Grid | None, cell: int) -> Box | Span:
     return Span(0, prod(grid.shape)) if grid.cell_count == 1 else grid.box(cell)
 
 
-def _leaves(item: Item, found: _Found) -> Iterator[Leaf]:
+def _leaves(item: Item, pieces: _Found) -> Iterator[Leaf]:
     values = iter(item.values)
     paths = leaf_paths(item.structure)
-    for path, kind, cells in zip(paths, item.leaf_types.tolist(), found, strict=True):
+    for path, kind, cells in zip(paths, item.leaf_types.tolist(), pieces, strict=True):
         leaf_type, _, grid = item.types[kind]
         if grid is None:
             yield Leaf(path, leaf_type.kind, (), "", Inline(next(values)))

@@ -1,4 +1,4 @@
-"""Directories of packs: planned, written, opened and cleaned."""
+"""Save trees into a directory of packs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from cordwood.storage.save_ids import new_save_id
 from cordwood.storage.storage_protocol import IndexChange, NewDataFile, Transaction
 
 _MAX_SHOWN = 3
-_MAX_PACKS = 99_999  # of a process, where the caller says how large they are to be
+_MAX_PACKS = 99_999  # of a process, if the caller gives their size
 
 
 class Plan(NamedTuple):
@@ -64,15 +64,15 @@ def plan(
     process_count: int,
     sizes: FileSizes,
 ) -> Plan:
-    """Decide what of a tree goes where.
+    """Plan the files of one tree.
 
     Args:
-        tree: what to save.
-        prefix: under which name; None: none.
+        tree: the tree.
+        prefix: its name; None: none.
         metadata: the user's strings.
-        process: this one's number.
-        process_count: how many take part.
-        sizes: how large files are to be where they go.
+        process: the number of this process.
+        process_count: the number of processes that save.
+        sizes: the sizes of files that suit the storage.
 
     Raises as `cordwood.save` does, before it writes.
     """
@@ -112,7 +112,7 @@ def plan_save(
 
     Args:
         path: the directory.
-        tree: what to save.
+        tree: the tree.
         options: the options.
         rendezvous: of the processes, not entered yet.
         save_id: for tests.
@@ -151,7 +151,7 @@ def plan_save(
         leaves += planned.snapshot.leaves
         shares, count = planned.layout.shares, len(planned.snapshot.leaves)
         sizes += cell_bytes_of_leaves(shares, rendezvous.index, count)
-    # They are asked for when they are written: until then nothing here keeps them.
+    # Leaves are fetched when they are written; until then nothing here holds them.
     plans = [each._replace(snapshot=each.snapshot._replace(leaves=())) for each in plans]
 
     def write(fetch: Fetch) -> None:
@@ -162,7 +162,7 @@ def plan_save(
 
         def write_own(save_id: str, base: str) -> bytes:
             todo = []
-            for planned, own, start in zip(plans, parts, starts, strict=True):
+            for planned, tree_leaves, start in zip(plans, parts, starts, strict=True):
                 links = NOTHING
                 if linking is not None and base:
                     look = partial(_from, linking.look, start)
@@ -173,18 +173,19 @@ def plan_save(
                         planned.layout,
                         prefix=planned.prefix,
                         process=planned.process,
-                        look=partial(_look, own, look),
-                        take=own.fetch,
+                        look=partial(_look, tree_leaves, look),
+                        take=tree_leaves.fetch,
                         check=rendezvous.poll,
                     )
                     linking.linked_bytes += links.size_bytes
-                todo.append((planned, links, own.fetch))
+                todo.append((planned, links, tree_leaves.fetch))
             written = _write_packs(save, todo, save_id=save_id, check=rendezvous.poll)
             return b"\n".join(map(encode_report, written))
 
         def commit(save_id: str, reports: list[bytes]) -> None:
-            own = [list(map(decode_report, report.split(b"\n"))) for report in reports]
-            written = [list(each) for each in zip(*own, strict=True)]  # by tree, then process
+            by_process = [list(map(decode_report, report.split(b"\n"))) for report in reports]
+            by_tree = zip(*by_process, strict=True)
+            written = [list(each) for each in by_tree]
             saved = list(zip(plans, written, strict=True))
             alone = items is not None
             save.commit(lambda old: _change(saved, old, save_id, name=store.name, alone=alone))
@@ -217,7 +218,7 @@ def _look(leaves: LocalLeaves, look: Fetch, leaf: int) -> Any:
 
 
 def _specs(plans: Sequence[Plan]) -> Sequence[LeafSpec]:
-    """Return the leaves of all trees; of several, those of a prefix are named with it."""
+    """Return the leaves of all trees; of several trees, with the prefix in front of key paths."""
     if len(plans) == 1:
         return plans[0].snapshot.specs
     return [
@@ -228,7 +229,7 @@ def _specs(plans: Sequence[Plan]) -> Sequence[LeafSpec]:
 
 
 def _save_id_of(save_id: str, number: int) -> str:
-    """Return the id for one of the trees that are saved together, whose files need names apart."""
+    """Return the save id of one of several trees, so that the names of their files differ."""
     return f"{(int(save_id, 16) + number) % 2**64:016x}"
 
 
@@ -239,19 +240,19 @@ def _write_packs(
     save_id: str,
     check: StopCheck,
 ) -> list[list[WrittenPack]]:
-    """Write the files of this process; return what process 0 has to know of them, by tree.
+    """Write the files of this process; return them by tree, as process 0 needs them.
 
     Args:
-        save: under way.
-        todo: of each tree the plan, what of it need not be written, and what gives a leaf, the
-            caller's or a held one; that is called once for each.
+        save: the transaction, which has begun.
+        todo: for each tree its plan, the files that are linked, and the function that returns a
+            leaf. It is called once for each leaf.
         save_id: 16 hexadecimal digits, the same on every process, of this save alone.
-        check: called now and then; what it raises ends the save.
+        check: called regularly; an exception that it raises ends the save.
     """
     files: list[Iterator[NewDataFile]] = []
     packs_of: list[tuple[Sequence[Pack], list[PackPlan]]] = []
     for number, (planned, links, fetch) in enumerate(todo):
-        contents = _left(planned, links)
+        contents = _files_to_write(planned, links)
         packs = own_packs(
             planned.layout,
             contents,
@@ -263,29 +264,29 @@ def _write_packs(
         files.append(_new_files(packs, parts))
         packs_of.append((contents, packs))
     sealed = iter(save.write(chain.from_iterable(files), check))
-    found = []
+    packs_of_trees = []
     for (_, links, _), (contents, packs) in zip(todo, packs_of, strict=True):
         written = [
             WrittenPack(pack.name, pack.plan.size_bytes, next(sealed), content.parts)
             for pack, content in zip(packs, contents, strict=True)
         ]
         if not links.packs and not links.settled:
-            # All can tell for themselves what is in them.
-            found.append([pack._replace(parts=None) for pack in written])
+            # Every process can compute the contents of these files itself.
+            packs_of_trees.append([pack._replace(parts=None) for pack in written])
         else:
-            found.append([*links.packs, *written])
-    return found
+            packs_of_trees.append([*links.packs, *written])
+    return packs_of_trees
 
 
-def _left(planned: Plan, links: Links) -> Sequence[Pack]:
-    """The files to write: what has not changed in files of its own, which can be linked next."""
+def _files_to_write(planned: Plan, links: Links) -> Sequence[Pack]:
+    """Return the files to write. Unchanged cells get files of their own, to be linked next time."""
     shares = planned.layout.shares
     if not links.packs and not links.settled:
         return packs_of_process(shares, planned.process)
-    own = exclude_cells(shares, shares.by_process[planned.process], links.cells)
+    cells = exclude_cells(shares, shares.by_process[planned.process], links.cells)
     return [
-        *packs_of_ranges(shares, include_cells(shares, own, links.settled)),
-        *packs_of_ranges(shares, exclude_cells(shares, own, links.settled)),
+        *packs_of_ranges(shares, include_cells(shares, cells, links.settled)),
+        *packs_of_ranges(shares, exclude_cells(shares, cells, links.settled)),
     ]
 
 
@@ -310,10 +311,10 @@ def _change(
 
     Args:
         saved: the trees, with the files of each process.
-        old: the index as it is; None: there is none.
-        save_id: of the save.
-        name: the directory's, for errors.
-        alone: leave no item of another prefix.
+        old: the current index; None: there is none.
+        save_id: the id of the save.
+        name: the name of the directory, for errors.
+        alone: drop the items of other prefixes.
 
     Raises as `parse_items` does: the old index cannot be kept in part.
     """
@@ -332,7 +333,7 @@ def _change(
             save_id=_save_id_of(save_id, number),
             metadata=planned.metadata,
         )
-        added.update({pack.name: pack.size_bytes for own in written for pack in own})
+        added.update({pack.name: pack.size_bytes for packs in written for pack in packs})
     data = encode_index(dict(sorted(items.items())))
     parsed = parse_items(data, name=f"{name}/{RULES.index_name}")
     kept = names_in(items)
@@ -341,9 +342,9 @@ def _change(
 
 
 def refuse_foreign(path: str | os.PathLike[str]) -> None:
-    """Raise unless `path` is a place for a save: nothing, a checkpoint, or what a dead one left.
+    """Raise NotACheckpointError unless a save may write to `path`.
 
-    Raises NotACheckpointError.
+    It may if there is nothing, a checkpoint, or only files that dead saves have left.
     """
     store = store_at(path)
     try:
@@ -380,7 +381,7 @@ def refuse_foreign(path: str | os.PathLike[str]) -> None:
 
 
 def _may_be_ours(name: str) -> bool:
-    """Whether a save that died may have left a file of that name, or NFS keeps it for one."""
+    """Return whether a dead save, or NFS on its behalf, may have left a file of that name."""
     return (
         is_pack_name(name)
         or (name.startswith(".") and ".cordwood-" in name)

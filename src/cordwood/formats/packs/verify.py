@@ -64,6 +64,6 @@ def _surplus(store: Storage, items: Mapping[str, Item]) -> Iterator[str]:
     referenced = {pack.source.name for item in items.values() for pack in item.packs}
     saves = {item.save_id for item in items.values()}
     for name in store.names():
-        found = PACK_NAME.fullmatch(name)
-        if found is not None and found[1] in saves and name not in referenced:
+        match = PACK_NAME.fullmatch(name)
+        if match is not None and match[1] in saves and name not in referenced:
             yield f"{name}: the index does not refer to it, but to others of the same save"

@@ -1,8 +1,8 @@
-"""Where in the directory each array lies.
+"""The path of each array in the directory.
 
 eFormer's layout: the keys of the leaf's path joined by dots after the prefix, and every dot (or
 slash) a step down. A name that would leave the directory, that a file system would not take, or
-that collides with another is escaped: what is readable of it, `~`, and a digest of the exact
+that collides with another is escaped: its readable characters, `~`, and a digest of the exact
 key path, as one directory right under the prefix's. The index lists the path of every array, so
 reading needs none of these rules.
 """
@@ -28,7 +28,7 @@ _KEPT_CHARACTERS = 80  # of an escaped name
 
 
 def ordinary_path(name: str) -> str | None:
-    """The path that eFormer gives a dotted name; None where it must be escaped.
+    """Return the path that eFormer gives a dotted name; None if the name must be escaped.
 
     >>> ordinary_path("layers.0/kernel")
     'layers/0/kernel'
@@ -46,7 +46,7 @@ def ordinary_path(name: str) -> str | None:
 
 
 def _path_on_disk(name: str) -> str | None:
-    """Return the path of a dotted name; None where it must be escaped."""
+    """Return the path of a dotted name; None if it must be escaped."""
     return None if _UNPRINTABLE.search(name) else ordinary_path(name)
 
 
@@ -59,21 +59,21 @@ def prefix_path(prefix: str) -> str:
     """Return the directory of a prefix; '' for none."""
     if not prefix:
         return ""
-    found = _path_on_disk(prefix)
-    return _escaped(prefix, prefix) if found is None else found
+    path = _path_on_disk(prefix)
+    return _escaped(prefix, prefix) if path is None else path
 
 
 def array_paths(
     key_paths: Sequence[KeyPath], prefix: str, *, taken: Iterable[str] = ()
 ) -> list[str]:
-    """A path for the array of each leaf. No two are equal, and none lies within another.
+    """Return a path for the array of each leaf. No two are equal, and none lies within another.
 
-    Names that differ only in case or in Unicode's ways to write them count as equal. The first
+    Names that differ only in case or in their Unicode normalization count as equal. The first
     of two that collide keeps its name.
 
     Args:
-        key_paths: of the leaves, in the order of the index.
-        prefix: the item's; '' for none.
+        key_paths: the key paths of the leaves, in the order of the index.
+        prefix: the prefix of the item; '' for none.
         taken: paths of the arrays of other items in the same directory.
     """
     folder = prefix_path(prefix)
@@ -94,7 +94,7 @@ def array_paths(
 
 
 class _Used:
-    """The places that are arrays, and those that arrays lie in."""
+    """The paths of arrays, and the directories that arrays lie in."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._arrays: set[str] = set()
@@ -103,7 +103,7 @@ class _Used:
             self._put(_folded(path))
 
     def add(self, path: str) -> bool:
-        """Take a place; False where it is not free."""
+        """Take a path; return False if it is not free."""
         place = _folded(path)
         if place in self._arrays or place in self._folders:
             return False
@@ -121,7 +121,7 @@ class _Used:
 
 
 def _above(place: str) -> Iterator[str]:
-    """The directories that a path lies in, the innermost first."""
+    """Return the directories that a path lies in, the innermost first."""
     at = place.rfind("/")
     while at > 0:
         place = place[:at]
@@ -130,14 +130,14 @@ def _above(place: str) -> Iterator[str]:
 
 
 def _folded(path: str) -> str:
-    """What paths that a file system may take for one another have in common."""
+    """Return a form that is equal for paths that a file system may confuse."""
     if path.isascii():
         return path.lower()
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", path).casefold())
 
 
 def within_prefix(path: str, prefix: str) -> list[str]:
-    """The steps of an array's path below its prefix; all of them where it is not there.
+    """Return the steps of an array's path below its prefix; all of them if it is not below.
 
     >>> within_prefix("model/a/w", "model")
     ['a', 'w']

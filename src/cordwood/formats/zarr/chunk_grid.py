@@ -8,16 +8,16 @@ from collections.abc import Iterator, Sequence
 from cordwood.index import Box
 from cordwood.sharding.boxes import Cuts, element_count, is_contiguous, shape_of
 
-_FINER = 4  # how many times more chunks than needed, to have them end where shards do
+_FINER = 4  # at most so many times more chunks than needed, so that they end where shards do
 
 
 def chunk_shape(
     shape: Sequence[int], cuts: Cuts, *, itemsize: int, max_bytes: int
 ) -> tuple[int, ...]:
-    """The shape of the chunks of an array whose shards begin at the cuts.
+    """Return the shape of the chunks of an array whose shards begin at the cuts.
 
-    A chunk is a shard, or a part of one where a shard has more than `max_bytes`: it is split
-    along its first axis into equal parts (and along the next where one row is too much still).
+    A chunk is a shard, or a part of a shard of more than `max_bytes`: such a shard is split
+    along its first axis into equal parts, and along the next axis if one row is still too large.
     No chunk has elements of two shards.
 
     >>> chunk_shape((8, 6), ((0, 4), (0,)), itemsize=4, max_bytes=100)
@@ -40,7 +40,7 @@ def chunk_shape(
 
 
 def _period(size: int, starts: Sequence[int]) -> int:
-    """The largest extent whose multiples are all of the cuts; at least 1."""
+    """Return the largest extent whose multiples include all cuts; at least 1."""
     if len(starts) == 1:
         return max(1, size)
     step = starts[1]
@@ -50,7 +50,7 @@ def _period(size: int, starts: Sequence[int]) -> int:
 
 
 def _divisor(rows: int, most: int) -> int:
-    """The largest divisor of `rows` up to `most`; a larger one where that is far below it."""
+    """Return the largest divisor of `rows` up to `most`; a larger one if that is much smaller."""
     below = max(n for n in _divisors(rows) if n <= most)
     if below * _FINER >= most:
         return below
@@ -63,14 +63,14 @@ def _divisors(number: int) -> list[int]:
 
 
 def chunk_count(shape: Sequence[int], extents: Sequence[int]) -> int:
-    """How many chunks an array has; none where it has no elements."""
+    """Return the number of chunks of an array; 0 if it has no elements."""
     return math.prod([-(-size // extent) for size, extent in zip(shape, extents, strict=True)])
 
 
 def chunks(
     shape: Sequence[int], extents: Sequence[int], separator: str
 ) -> Iterator[tuple[str, Box]]:
-    """The name of each chunk and the part of the array that it holds, in C order.
+    """Return the name of each chunk and the part of the array that it holds, in C order.
 
     >>> list(chunks((3,), (2,), "."))
     [('0', Box(start=(0,), stop=(2,))), ('1', Box(start=(2,), stop=(3,)))]
@@ -85,16 +85,16 @@ def chunks(
 
 
 def chunk_box(shape: Sequence[int], extents: Sequence[int], index: Sequence[int]) -> Box:
-    """The part of the array that one chunk holds."""
+    """Return the part of the array that one chunk holds."""
     start = tuple([i * extent for i, extent in zip(index, extents, strict=True)])
     stop = [min(a + extent, size) for a, extent, size in zip(start, extents, shape, strict=True)]
     return Box(start, tuple(stop))
 
 
 def leading_bytes(box: Box, extents: Sequence[int], itemsize: int) -> int | None:
-    """How many bytes of a chunk in C order, from its start, the elements of a box are.
+    """Return the size in bytes of a box, if its elements are the first ones of its chunk.
 
-    None where padding lies between them: where it is padded along any axis but the first that
-    it holds more than one index of.
+    None if there is padding between the elements: if the chunk is padded along any axis but the
+    first one along which it holds more than one index.
     """
     return element_count(box) * itemsize if is_contiguous(shape_of(box), extents) else None

@@ -1,4 +1,4 @@
-"""How the elements of an array lie in its chunks."""
+"""The order, encoding and compression of the elements in the chunks of an array."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a written item goes: beside the others of its directory, which keep their places."""
+"""Commit a written item into its directory; the other items keep their paths."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ from cordwood.storage.hard_link_unchanged import link_unchanged
 from cordwood.storage.staging_directory import StagingDirectory
 
 MAX_FOREIGN_FILES = 10_000  # that a directory without an index may hold
-_OTHER_INDEX = "cordwood.json"  # of the layout of packs
+_OTHER_INDEX = "cordwood.json"  # of packs
 _MAX_SHOWN = 3
 _ATTEMPTS = 100  # to read an index while other saves replace the directory
 
 
 class _GoneError(Exception):
-    """What was just there is gone."""
+    """Another save has just removed the directory."""
 
 
 def place(
-    stage: StagingDirectory, there: str | None, item: Draft, own: Mapping[str, Any] | None
+    stage: StagingDirectory, existing: str | None, item: Draft, members: Mapping[str, Any] | None
 ) -> Callable[[str], None]:
     """Complete a stage that holds the arrays of an item, under the lock of its parent.
 
     Args:
-        stage: about to be put in place.
-        there: the directory that it replaces.
-        item: what was written.
-        own: cordwood's part of the index; None leaves the item out of it.
+        stage: the staging directory, about to replace the old directory.
+        existing: the old directory; None: there is none.
+        item: the item that was written.
+        members: cordwood's part of the index; None leaves the item out of it.
 
     Returns:
-        What brings in files that came to the old directory meanwhile.
+        A function that links files which came into the old directory meanwhile.
     """
-    index = None if there is None else _index_of(there, stage.asked)
+    index = None if existing is None else _index_of(existing, stage.asked)
     prefix = item.prefix
     others = [] if index is None else [name for name in item_names(index) if name != prefix]
     taken = [entry.path for name in others for entry in entries_of(index, name)] if index else []
@@ -64,11 +64,11 @@ def place(
     for staged, path in zip(item.paths, paths, strict=True):
         if staged != path:
             stage.move(staged, path)
-    replaced = _replaced({*dropped}, {*paths}, index_too=own is not None or index is not None)
-    if there is not None:
-        link_unchanged(there, stage, replaced)
-    if own is not None:
-        index = put_item(index, prefix, entries(item.plan, paths), own)
+    replaced = _replaced({*dropped}, {*paths}, index_too=members is not None or index is not None)
+    if existing is not None:
+        link_unchanged(existing, stage, replaced)
+    if members is not None:
+        index = put_item(index, prefix, entries(item.plan, paths), members)
     elif index is not None:
         index = drop_item(index, prefix)
     if index is not None:
@@ -79,11 +79,11 @@ def place(
 def _replaced(
     dropped: set[str], ours: set[str], *, index_too: bool
 ) -> Callable[[str, set[str]], set[str]]:
-    """Which names of an old directory the new one replaces, or has no use for."""
+    """Return a function that gives the names of an old directory that the new one drops."""
 
     def names_of(path: str, names: set[str]) -> set[str]:
         gone = {INDEX_NAME} if index_too and not path else set()
-        # Where an array is, and where one was that no index lists any more.
+        # The path of an array, and of an old one that no index lists any more.
         if (path or ".") in dropped or (path in ours and METADATA_NAME in names):
             gone |= {name for name in names if name == METADATA_NAME or is_chunk_name(name)}
         return gone
@@ -93,44 +93,47 @@ def _replaced(
 
 def refuse_foreign(path: str | os.PathLike[str]) -> None:
     """Raise NotACheckpointError for a directory that a save must not take over."""
-    there = os.fspath(path)
-    if _index_of(there, there) is None:
-        refuse_other_tools(there, asked=there)
+    text = os.fspath(path)
+    if _index_of(text, text) is None:
+        refuse_other_tools(text, asked=text)
 
 
 def refuse_to_fill(path: str | os.PathLike[str]) -> None:
-    """As `refuse_foreign`, and raise for any directory without an index that is not empty.
+    """Raise as `refuse_foreign`, and for any directory without an index that is not empty.
 
-    eFormer's calls add to such a one; `cordwood.save` does not.
+    eFormer's calls add to such a directory; `cordwood.save` does not.
     """
-    there = os.fspath(path)
-    if _index_of(there, there) is not None:
+    text = os.fspath(path)
+    if _index_of(text, text) is not None:
         return
-    refuse_other_tools(there, asked=there)
-    names = sorted([entry.name for entry in scan_directory(there)])
-    if names and _index_of(there, there) is None:  # no other save has put it there meanwhile
+    refuse_other_tools(text, asked=text)
+    names = sorted([entry.name for entry in scan_directory(text)])
+    if names and _index_of(text, text) is None:  # no other save has put it there meanwhile
         more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
         raise NotACheckpointError(
             errno.EEXIST,
             f"it is a directory that is no checkpoint: it has no {INDEX_NAME}, but "
             f"{', '.join(names[:_MAX_SHOWN])}{more}; remove it, save to another path, or add "
             "to it with tree_serialize_leaves",
-            there,
+            text,
         )
 
 
-def _index_of(there: str, asked: str) -> IndexFile | None:
-    """The index of a directory, if it has one."""
+def _index_of(directory_path: str, asked: str) -> IndexFile | None:
+    """Return the index of a directory; None if it has none."""
     for _ in range(_ATTEMPTS):
         with suppress(_GoneError):
-            return _index_now(there, asked)
+            return _index_now(directory_path, asked)
     raise NotACheckpointError(errno.EBUSY, "other saves keep replacing it; save again", asked)
 
 
-def _index_now(there: str, asked: str) -> IndexFile | None:
-    """As `_index_of`. Raises _GoneError if another save has replaced the directory meanwhile."""
+def _index_now(directory_path: str, asked: str) -> IndexFile | None:
+    """Return the same from one look at the directory.
+
+    Raises _GoneError if another save has replaced the directory meanwhile.
+    """
     try:
-        directory = LocalDirectory(there)
+        directory = LocalDirectory(directory_path)
     except (FileNotFoundError, NotADirectoryError):
         return None  # the stage says what is wrong with a file
     with directory:
@@ -153,7 +156,7 @@ def _index_now(there: str, asked: str) -> IndexFile | None:
                     f"({e}); remove it, or save to another path",
                     asked,
                 ) from e
-        if count_files(there, at_most=MAX_FOREIGN_FILES) > MAX_FOREIGN_FILES:
+        if count_files(directory_path, at_most=MAX_FOREIGN_FILES) > MAX_FOREIGN_FILES:
             raise NotACheckpointError(
                 errno.EEXIST,
                 f"it is no checkpoint and holds more than {MAX_FOREIGN_FILES} files; save to a "

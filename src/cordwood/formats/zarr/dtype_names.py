@@ -1,4 +1,4 @@
-"""What zarr version 2 calls dtypes, and what those that it lacks lie as."""
+"""The names of dtypes in zarr version 2, and the dtypes that stand for those it lacks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _EXPECTED = ", ".join([*_NUMPY, *EXTENSIONS])
 
 
 class Stored(NamedTuple):
-    """How the elements of a dtype lie."""
+    """The stored form of the elements of a dtype."""
 
     dtype: str  # a name of cordwood.dtypes that zarr has
     extra: tuple[int, ...]  # axes added after the leaf's own
@@ -55,7 +55,7 @@ class Stored(NamedTuple):
 
 @functools.cache
 def stored_as(dtype: str) -> Stored:
-    """Raises ValueError for a dtype that is not in cordwood.dtypes."""
+    """Return the stored form of a dtype. Raises ValueError for one not in cordwood.dtypes."""
     if dtype in _CODES:
         return Stored(dtype, (), False)
     size = dtypes.itemsize(dtype)
@@ -67,12 +67,12 @@ def stored_as(dtype: str) -> Stored:
 
 
 def zarr_dtype(dtype: str) -> str:
-    """zarr's code of a `Stored.dtype`: '<f4' of float32."""
+    """Return zarr's code of a `Stored.dtype`: '<f4' of float32."""
     return _CODES[dtype]
 
 
 def parse_zarr_dtype(code: object) -> tuple[str, bool]:
-    """The name of a dtype, and whether its elements are big-endian. Raises FormatError."""
+    """Return the name of a dtype, and whether it is big-endian. Raises FormatError."""
     if code in EXTENSIONS:
         return str(code), False
     if type(code) is str and code[:1] in ("<", ">", "|") and code[1:] in _NUMPY:

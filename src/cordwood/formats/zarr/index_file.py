@@ -48,7 +48,7 @@ class Entry(NamedTuple):
 
 
 class IndexFile(NamedTuple):
-    """The file, checked as far as all its items go."""
+    """The content of the file. The members that all items share are checked."""
 
     members: Mapping[str, Any]  # all but cordwood's, those that nobody here knows included
     items: Mapping[str, Any]  # cordwood's, by prefix
@@ -69,8 +69,8 @@ def parse_index(data: bytes) -> IndexFile:
     if type(members) is not dict:
         raise FormatError(f"{INDEX_NAME}: expected a JSON object, found {members!r:.80}")
     if members.get("format") != "tensorstore":
-        found = f"{members.get('format')!s:.80}"
-        raise FormatError(f"Unsupported index format: {found} (in {INDEX_NAME})")
+        name = f"{members.get('format')!s:.80}"
+        raise FormatError(f"Unsupported index format: {name} (in {INDEX_NAME})")
     prefixes = members.get("prefixes", {})
     if type(prefixes) is not dict or type(members.get("arrays", [])) is not list:
         raise FormatError(f"{INDEX_NAME}: expected prefixes to be an object and arrays a list")
@@ -108,7 +108,7 @@ def _own_items(members: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _digest(members: Mapping[str, Any], items: Mapping[str, Any]) -> str:
-    """Of the items and what eFormer's members say of them."""
+    """The items, and what eFormer's members say of them."""
     covered = {prefix: _raw_entries(members, prefix) for prefix in items}
     text = json.dumps([VERSION, items, covered], separators=(",", ":"), sort_keys=True)
     return digest_of(text.encode()).hex()
@@ -119,13 +119,13 @@ def _raw_entries(members: Mapping[str, Any], prefix: str) -> Any:
 
 
 def item_names(index: IndexFile) -> list[str]:
-    """The prefixes of the items; '' for the one without."""
+    """Return the prefixes of the items; '' for the one without."""
     names = [""] if "arrays" in index.members else []
     return [*names, *index.members.get("prefixes", {})]
 
 
 def select_item(index: IndexFile, prefix: str | None) -> str:
-    """The prefix of the item that is meant; '' for the one without.
+    """Return the prefix of the item that is asked for; '' for the one without.
 
     Raises PrefixError where there is none such; the message lists those that are.
     """
@@ -142,7 +142,7 @@ def select_item(index: IndexFile, prefix: str | None) -> str:
 
 
 def entries_of(index: IndexFile, prefix: str) -> list[Entry]:
-    """The arrays of an item, in the order of the index.
+    """Return the arrays of an item, in the order of the index.
 
     Raises FormatError for an entry that is none, leaves the directory, or occurs twice.
     """
@@ -169,7 +169,7 @@ def entries_of(index: IndexFile, prefix: str) -> list[Entry]:
 
 
 def _plain_entries(listed: Sequence[Any]) -> list[Entry] | None:
-    """All entries in columns, without a call for each; None where one of them is unusual."""
+    """Return all entries in columns, without a call for each; None if one of them is unusual."""
     if set(map(type, listed)) != {dict}:
         return None
     paths = [raw.get("path") for raw in listed]
@@ -211,7 +211,7 @@ def _entry(raw: Any) -> Entry:
 def put_item(
     index: IndexFile | None, prefix: str, entries: Sequence[Entry], item: Mapping[str, Any] | None
 ) -> IndexFile:
-    """The index with an item put in, in place of the one of that prefix; all else as it was.
+    """Return the index with an item in place of the one of that prefix; the rest is unchanged.
 
     Args:
         index: what is there; None for nothing.
@@ -236,17 +236,17 @@ def put_item(
 
 
 def drop_item(index: IndexFile, prefix: str) -> IndexFile:
-    """The index without cordwood's part of an item: its arrays are not what that says any more."""
+    """Return the index without cordwood's part of an item, which no longer fits its arrays."""
     return IndexFile(index.members, {p: item for p, item in index.items.items() if p != prefix})
 
 
 def encode_index(index: IndexFile) -> bytes:
-    """The bytes of the file: an entry a line."""
+    """Return the bytes of the file: one entry on each line."""
     lines = []
     for name, value in index.members.items():
         if name == "prefixes":
-            found = [f"{_json(prefix)}: {_list(entries, 4)}" for prefix, entries in value.items()]
-            text = _block(found, 2, "{}")
+            items = [f"{_json(prefix)}: {_list(entries, 4)}" for prefix, entries in value.items()]
+            text = _block(items, 2, "{}")
         elif name == "arrays":
             text = _list(value, 2)
         else:
@@ -254,8 +254,8 @@ def encode_index(index: IndexFile) -> bytes:
         lines.append(f"{_json(name)}: {text}")
     if index.items:
         digest = _digest(index.members, index.items)
-        own = {"version": VERSION, "digest": digest, "items": index.items}
-        lines.append(f"{_json(_OWN)}: {_json(own)}")
+        members = {"version": VERSION, "digest": digest, "items": index.items}
+        lines.append(f"{_json(_OWN)}: {_json(members)}")
     return f"{_block(lines, 0, '{}')}\n".encode()
 
 

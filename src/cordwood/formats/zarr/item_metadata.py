@@ -40,7 +40,7 @@ def encode_item(
     digests: bytes,
     metadata: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The JSON form. `structure` is the text of `cordwood.structure`."""
+    """Return the JSON form. `structure` is the text of `cordwood.structure`."""
     item: dict[str, Any] = {"structure": structure}
     if list(order) != sorted(order):
         item["order"] = list(order)

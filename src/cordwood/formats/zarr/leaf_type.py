@@ -1,4 +1,4 @@
-"""What an array of cordwood's is as a leaf."""
+"""The leaf that an array written by cordwood holds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LeafForm(NamedTuple):
 
 
 def leaf_form(leaf_type: LeafType, shape: tuple[int, ...], dtype: str) -> LeafForm:
-    """The form of the leaf that an array of this shape and dtype holds.
+    """Return the form of the leaf that an array of this shape and dtype holds.
 
     Raises FormatError where it can hold none of that type.
     """

@@ -1,6 +1,6 @@
-"""What the leaves of a directory of zarr arrays are, by its index alone: needs no numpy.
+"""The leaves of a directory of zarr arrays from its index alone: needs no numpy.
 
-In how many chunks an array lies is not in the index.
+The index does not have the number of chunks of an array.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def list_index(path: str, item: str | None) -> IndexListing | None:
 
 
 def list_item(data: bytes, prefix: str | None, *, name: str) -> IndexListing | None:
-    """An item by the bytes of its index; None where that does not say what its arrays are.
+    """Return an item by the bytes of its index; None if the index does not describe its arrays.
 
     Args:
         data: the index.
-        prefix: the item's. None: the one saved without, or the only one.
+        prefix: the prefix of the item. None: the one saved without, or the only one.
         name: the directory, for errors.
 
     Raises FormatError, CorruptionError, UnsupportedFormatError and PrefixError, as `read_index`.
@@ -91,9 +91,9 @@ _Form: TypeAlias = tuple[int, tuple[int, ...] | None, str | None]
 
 
 def _runs(paths: Sequence[KeyPath], types: Sequence[LeafType], forms: Sequence[_Form]) -> LeafRuns:
-    known = {form: position for position, form in enumerate(dict.fromkeys(forms))}
-    specs = [_spec(types[number], shape, dtype) for number, shape, dtype in known]
-    runs = [(known[form], 1) for form in forms]
+    numbers = {form: position for position, form in enumerate(dict.fromkeys(forms))}
+    specs = [_spec(types[number], shape, dtype) for number, shape, dtype in numbers]
+    runs = [(numbers[form], 1) for form in forms]
     return LeafRuns(paths, specs, [()] * len(specs), runs)
 
 

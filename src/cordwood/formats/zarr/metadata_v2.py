@@ -27,7 +27,7 @@ _COMPRESSOR_IDS = ("blosc", "bz2", "gzip", "zlib", "zstd")
 
 
 class ArrayMetadata(NamedTuple):
-    """What a `.zarray` says."""
+    """The content of a `.zarray`."""
 
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
@@ -47,7 +47,7 @@ def encode_metadata(
     *,
     marked: bool,
 ) -> bytes:
-    """The bytes of a `.zarray`: raw, or compressed with one of COMPRESSORS."""
+    """Return the bytes of a `.zarray`: raw, or compressed with one of COMPRESSORS."""
     members = {
         "chunks": list(chunks),
         "compressor": None if compression is None else dict(COMPRESSORS[compression]),
@@ -65,7 +65,7 @@ def encode_metadata(
 
 
 def marked_metadata(data: bytes) -> bytes:
-    """A `.zarray` of another writer's with cordwood's mark."""
+    """Return a `.zarray` of another writer with cordwood's mark."""
     members = parse_json(data.decode(), METADATA_NAME)
     return json.dumps({**members, MARK: 1}, separators=(",", ":"), sort_keys=True).encode()
 
@@ -116,16 +116,16 @@ def parse_metadata(data: bytes) -> ArrayMetadata:
 
 
 def parse_extents(members: Mapping[str, Any], name: str, *, least: int) -> tuple[int, ...]:
-    found = members.get(name)
-    if type(found) is not list or not all(type(n) is int and n >= least for n in found):
-        raise FormatError(f"{name}: expected integers of {least} or more, found {found!r:.80}")
-    if len(found) > MAX_DIMS:
-        raise LimitError(f"{name}: {len(found)} axes; expected at most {MAX_DIMS} (MAX_DIMS)")
-    return tuple(found)
+    extents = members.get(name)
+    if type(extents) is not list or not all(type(n) is int and n >= least for n in extents):
+        raise FormatError(f"{name}: expected integers of {least} or more, found {extents!r:.80}")
+    if len(extents) > MAX_DIMS:
+        raise LimitError(f"{name}: {len(extents)} axes; expected at most {MAX_DIMS} (MAX_DIMS)")
+    return tuple(extents)
 
 
 def codec_of(metadata: ArrayMetadata) -> str:
-    """What was done to the elements of each chunk, as JSON."""
+    """Return the codec of the chunks, as JSON."""
     codec = {
         "compressor": metadata.compressor,
         "order": metadata.order,

@@ -27,7 +27,7 @@ _DTYPES = frozenset(dtypes.DTYPES) - {"float128", "complex256"}
 
 
 class Shard(NamedTuple):
-    """What is stored under one key: several chunks, and an index of where they are."""
+    """The content of one key: several chunks, and an index of where they are."""
 
     shape: tuple[int, ...]
     index_first: bool
@@ -35,7 +35,7 @@ class Shard(NamedTuple):
 
 
 class Array3(NamedTuple):
-    """What a `zarr.json` says."""
+    """The content of a `zarr.json`."""
 
     array: ArrayMetadata  # its chunks are those within the shards, its separator that of the keys
     shard: Shard | None
@@ -92,7 +92,7 @@ def parse_metadata3(data: bytes) -> Array3:
 
 
 def is_zero(fill_value: Any) -> bool:
-    """Whether a fill value is all zero bits: -0.0 is not.
+    """Return whether all bits of a fill value are zero: those of -0.0 are not.
 
     >>> [is_zero(value) for value in (0, 0.0, False, [0.0, 0], -0.0, None, 1, "NaN")]
     [True, True, True, True, False, False, False, False]
@@ -104,7 +104,7 @@ def is_zero(fill_value: Any) -> bool:
 
 
 def _require_understood(members: Mapping[str, Any]) -> None:
-    """What a reader does not know it must refuse, unless the writer says that it need not."""
+    """Raise for a member that this reader does not know, unless the writer allows to ignore it."""
     transformers = members.get("storage_transformers", [])
     if transformers != []:
         raise UnsupportedFormatError(
@@ -130,7 +130,7 @@ def _configuration(members: Mapping[str, Any], name: str, kind: str) -> Mapping[
 
 
 def _codecs(members: Mapping[str, Any], name: str = "codecs") -> list[tuple[str, dict[str, Any]]]:
-    """The names of codecs and their configurations."""
+    """Return the names of codecs and their configurations."""
     found = members.get(name)
     codecs = []
     for codec in found if type(found) is list else [None]:
@@ -159,7 +159,7 @@ def _shard(shape: tuple[int, ...], inner: Mapping[str, Any]) -> Shard:
 def _element_codecs(
     codecs: list[tuple[str, dict[str, Any]]], dtype: str
 ) -> tuple[bool, str | None]:
-    """Whether elements are big-endian, and how chunks are compressed."""
+    """Return whether elements are big-endian, and the compressor of the chunks."""
     if not codecs or codecs[0][0] != "bytes":
         raise _unsupported(codecs[0][0] if codecs else "none at all")
     endian = codecs[0][1].get("endian", "little")
@@ -171,18 +171,18 @@ def _element_codecs(
     return endian == "big" and dtypes.itemsize(dtype) > 1, names[0] if names else None
 
 
-def _unsupported(found: str) -> UnsupportedFormatError:
+def _unsupported(value: str) -> UnsupportedFormatError:
     return UnsupportedFormatError(
         f"codecs: expected bytes, and one of {', '.join(_COMPRESSORS)} or none, perhaps within "
-        f"sharding_indexed; found {found:.80}"
+        f"sharding_indexed; found {value:.80}"
     )
 
 
 def _keys(members: Mapping[str, Any]) -> tuple[str, str]:
-    found = members.get("chunk_key_encoding")
-    kind = found.get("name") if type(found) is dict else None
+    keys = members.get("chunk_key_encoding")
+    kind = keys.get("name") if type(keys) is dict else None
     if kind not in ("default", "v2"):
-        raise UnsupportedFormatError(f"chunk_key_encoding: expected 'default', found {found!r:.80}")
+        raise UnsupportedFormatError(f"chunk_key_encoding: expected 'default', found {keys!r:.80}")
     separator = _configuration(members, "chunk_key_encoding", kind).get(
         "separator", "/" if kind == "default" else "."
     )

@@ -1,4 +1,4 @@
-"""Open one item of a directory of the zarr layout."""
+"""Open one item of a directory of zarr arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirector
 from cordwood.storage.open_files import ReadableFile
 from cordwood.storage.staging_directory import locate_directory
 
-_ATTEMPTS = 100  # with a saver that replaces it each time
+_ATTEMPTS = 100  # each ended by a save that replaced the directory
 
 
 class OpenItem(NamedTuple):
@@ -34,7 +34,7 @@ def open_item(path: str | os.PathLike[str], prefix: str | None) -> OpenItem:
 
     Args:
         path: the directory.
-        prefix: the item's; None or '' for the one that was saved without.
+        prefix: the prefix of the item; None or '' for the one that was saved without.
 
     Raises:
         FileNotFoundError: there is no such directory, or no index in it.
@@ -50,7 +50,7 @@ def open_item(path: str | os.PathLike[str], prefix: str | None) -> OpenItem:
 
 
 def open_checkpoint(path: str | os.PathLike[str], prefix: str | None) -> Opened:
-    """An item, for `cordwood.open`; without a prefix the one saved without, or the only one.
+    """Open an item; without a prefix the one saved without, or the only one.
 
     Raises as `open_item`.
     """
@@ -89,7 +89,7 @@ def _item(directory: LocalDirectory, prefix: str | None) -> OpenItem:
 
 
 def open_directory(path: str) -> LocalDirectory:
-    """The directory of a checkpoint, which no saver of cordwood's removes while it is open.
+    """Open the directory of a checkpoint. No save by cordwood removes it while it is open.
 
     Raises FileNotFoundError; IncompleteCheckpointError where it has no index.
     """

@@ -28,7 +28,7 @@ MAX_CHUNK_BYTES: Mapping[str | None, int] = {None: 256 << 20, "zstd": 32 << 20, 
 
 
 class ArrayPlan(NamedTuple):
-    """How one leaf lies, except where."""
+    """The stored form of one leaf, without its path."""
 
     leaf: int
     shape: tuple[int, ...]  # as it lies: maybe with an axis more than the leaf
@@ -125,7 +125,7 @@ def _checked(spec: LeafSpec) -> LeafSpec:
 
 
 def new_files(plan: ItemPlan, paths: Sequence[str]) -> list[PlannedFile]:
-    """The files of an item whose arrays lie at `paths`: of each its .zarray, then its chunks."""
+    """Return the files of arrays that lie at `paths`: for each array its .zarray, then chunks."""
     files: list[PlannedFile] = []
     for array, path in zip(plan.arrays, paths, strict=True):
         files.append(SmallFile(f"{path}/{METADATA_NAME}", array.metadata))
@@ -139,7 +139,7 @@ def new_files(plan: ItemPlan, paths: Sequence[str]) -> list[PlannedFile]:
 def finish_item(
     plan: ItemPlan, sizes: Sequence[int] | None, digests: bytes, metadata: Mapping[str, str]
 ) -> dict[str, Any]:
-    """cordwood's part of the index for an item whose files are written.
+    """Return cordwood's part of the index for an item whose files are written.
 
     Args:
         plan: the item's.
@@ -157,7 +157,7 @@ def finish_item(
 
 
 def entries(plan: ItemPlan, paths: Sequence[str]) -> list[Entry]:
-    """The arrays as the index lists them."""
+    """Return the arrays as the index lists them."""
     return [
         Entry(path, array.shape, array.dtype)
         for array, path in zip(plan.arrays, paths, strict=True)

@@ -54,8 +54,8 @@ def draft(
     Raises UnsupportedLeafError, which names the leaf's key path; ValueError for the options.
     """
     if compression is not None and compression not in COMPRESSORS:
-        known = ", ".join(map(repr, COMPRESSORS))
-        raise ValueError(f"compression={compression!r}: expected None or one of {known}")
+        names = ", ".join(map(repr, COMPRESSORS))
+        raise ValueError(f"compression={compression!r}: expected None or one of {names}")
     snapshot = take_apart(tree, process=rendezvous.index, process_count=rendezvous.count)
     specs = snapshot.specs
     shards = [
@@ -74,12 +74,14 @@ def draft(
 
 
 def finish(item: Draft, written: Sequence[WrittenFile]) -> dict[str, Any] | None:
-    """cordwood's part of the index, if there is to be one."""
+    """Return cordwood's part of the index, if there is to be one."""
     if not item.covered:
         return None
     sizes = None
     if item.plan.compression is not None:
         files = zip(item.files, written, strict=True)
-        sizes = [found.size_bytes for file, found in files if isinstance(file, ChunkFile)]
-    digests = b"".join([found.digests for found in written])
+        sizes = [
+            written_file.size_bytes for file, written_file in files if isinstance(file, ChunkFile)
+        ]
+    digests = b"".join([file.digests for file in written])
     return finish_item(item.plan, sizes, digests, item.metadata)

@@ -68,7 +68,7 @@ class _Array(NamedTuple):
 
 
 def read_index_file(directory: ReadableDirectory) -> IndexFile:
-    """The index file of a directory.
+    """Return the index file of a directory.
 
     Raises FormatError, CorruptionError and UnsupportedFormatError, which name the directory.
     """
@@ -80,7 +80,7 @@ def read_index_file(directory: ReadableDirectory) -> IndexFile:
 
 
 def read_index(directory: ReadableDirectory, prefix: str | None = None) -> Index:
-    """What one item of a directory holds.
+    """Return the index of one item of a directory.
 
     Names of sources are relative to the directory. An item of cordwood's comes with its tree,
     exact key paths and digests, its index and every `.zarray` verified here. Of any other the
@@ -112,7 +112,7 @@ def read_index(directory: ReadableDirectory, prefix: str | None = None) -> Index
 def read_arrays(
     directory: ReadableDirectory, prefix: str, entries: Sequence[Entry], own: Item | None
 ) -> Index:
-    """What arrays of a directory hold: those of cordwood's item `own`, or (None) of others'.
+    """Return the index of arrays: those of cordwood's item `own`, or (None) of another writer.
 
     Raises as `read_index`.
     """
@@ -137,7 +137,7 @@ def read_arrays(
 
 
 def _named(error: Exception, directory: ReadableDirectory, path: str) -> Exception:
-    """The same error, telling where."""
+    """Return the same error with the name of the file."""
     text = str(error)
     if not text.startswith(directory.name):
         text = f"{directory.name}/{path}: {text}"
@@ -257,7 +257,7 @@ class _Reader:
         return Digests(0, own.block_bytes, self._take(block_count(size, own.block_bytes)))
 
     def _take(self, count: int) -> bytes:
-        """The next digests."""
+        """Return the next digests."""
         assert self._own is not None
         start, stop = self._next_digest, self._next_digest + count * DIGEST_BYTES
         if stop > len(self._own.digests):
@@ -267,7 +267,7 @@ class _Reader:
 
 
 def is_chunk_name(name: str) -> bool:
-    """Whether a file in the directory of an array is one of its chunks."""
+    """Return whether a file in the directory of an array is one of its chunks."""
     return _CHUNK_NAME.fullmatch(name) is not None
 
 
@@ -300,7 +300,7 @@ def _wrong_size(name: str, expected: int, found: int) -> CordwoodError:
 
 
 def _storage(array: _Array, axes: int) -> Pieces | Encoded:
-    """The chunks of an array whose first `axes` axes are the leaf's."""
+    """Return the storage of an array whose first `axes` axes are those of the leaf."""
     found = []
     for (source, box), size in zip(array.chunks, array.sizes, strict=True):
         found.append(Piece(Box(box.start[:axes], box.stop[:axes]), source, 0, size))
@@ -308,7 +308,7 @@ def _storage(array: _Array, axes: int) -> Pieces | Encoded:
 
 
 def _leaf(path: KeyPath, array: _Array) -> Leaf:
-    """A leaf of another writer's."""
+    """Return a leaf of another writer."""
     shape, dtype = array.metadata.shape, array.metadata.dtype
     return Leaf(path, "jax", shape, dtype, _storage(array, len(shape)))
 

@@ -1,4 +1,4 @@
-"""Save one item into a directory of the zarr layout, all others kept."""
+"""Save one item into a directory of zarr arrays; all other items are kept."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def plan_save(
     )
     leaves = item.snapshot.leaves
     sizes = chunk_bytes_of_leaves(item.files, item.writers, rendezvous.index, len(leaves))
-    # They are asked for when they are written: until then nothing here keeps them.
+    # Leaves are fetched when they are written; until then nothing here holds them.
     item = item._replace(snapshot=item.snapshot._replace(leaves=()))
     return SavePlan(leaves, lambda fetch: save_draft(path, item, fetch, rendezvous), sizes)
 
@@ -53,16 +53,16 @@ def save_draft(
 
     Args:
         path: the directory; made where it is missing.
-        item: what to save.
-        fetch: gives a leaf by its position in the tree: called once for each array.
+        item: the plan of the tree.
+        fetch: returns a leaf by its position in the tree: called once for each array.
         rendezvous: of the processes that save it; not entered yet.
 
     Raises as `cordwood.save`.
     """
 
     def commit(stage: StagingDirectory, written: list[WrittenFile]) -> None:
-        own = finish(item, written)
-        stage.commit(lambda there: place(stage, there, item, own), rendezvous.poll)
+        members = finish(item, written)
+        stage.commit(lambda existing: place(stage, existing, item, members), rendezvous.poll)
 
     write_together(path, item, range(len(item.files)), fetch, rendezvous, commit)
 
@@ -75,29 +75,33 @@ def write_together(
     rendezvous: Rendezvous,
     then: Callable[[StagingDirectory, list[WrittenFile]], None],
 ) -> StagingDirectory:
-    """Write files of an item into a stage, each process of a rendezvous its own.
+    """Write files of an item into a staging directory, each process its own files.
 
     Args:
-        path, item, fetch, rendezvous: as `save_draft` has them.
-        chosen: which of `item.files`.
-        then: called on process 0 with the stage and what became of them, before any process goes
-            on. An exception is every process's, and the stage goes.
+        path: the directory; made where it is missing.
+        item: the plan of the tree.
+        chosen: the positions in `item.files` of the files to write.
+        fetch: returns a leaf by its position in the tree: called once for each array.
+        rendezvous: of the processes that save it; not entered yet.
+        then: called on process 0 with the staging directory and the written files, before any
+            process continues. If it raises, every process raises, and the staging directory is
+            removed.
 
     Returns:
-        The stage, which process 0 is to put in place or abandon, if `then` has not.
+        The staging directory. Process 0 must commit or abandon it, if `then` has not.
     """
     if rendezvous.index == 0:
         refuse_foreign(path)
     shared = MultiprocessStaging(path, rendezvous)
     leaves = LocalLeaves(item.snapshot, rendezvous, fetch)
     encode = None if item.plan.compression is None else chunk_encoder(item.plan.compression)
-    own: list[list[PlannedFile]] = [[] for _ in range(rendezvous.count)]
+    process_files: list[list[PlannedFile]] = [[] for _ in range(rendezvous.count)]
     for number in chosen:
-        own[item.writers[number]].append(item.files[number])
+        process_files[item.writers[number]].append(item.files[number])
 
     def commit(_: str, reports: list[bytes]) -> None:
-        found = list(map(iter, shared.collect_written(reports, own)))
-        then(shared.stage, [next(found[item.writers[number]]) for number in chosen])
+        written_files = list(map(iter, shared.collect_written(reports, process_files)))
+        then(shared.stage, [next(written_files[item.writers[number]]) for number in chosen])
 
     def run(check: StopCheck) -> None:
         rendezvous.set_stop_check(check)
@@ -110,7 +114,9 @@ def write_together(
                 choose_base=str,
                 fingerprints=leaves.prints,
                 specs=item.snapshot.specs,
-                write=lambda *_: shared.write_files(own[rendezvous.index], leaves.fetch, encode),
+                write=lambda *_: shared.write_files(
+                    process_files[rendezvous.index], leaves.fetch, encode
+                ),
                 commit=commit,
             )
 

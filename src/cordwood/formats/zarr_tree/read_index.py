@@ -28,7 +28,7 @@ _OTHERS = {
 
 
 def read_index(directory: ReadableDirectory) -> Index:
-    """What a directory tree holds: nested dicts of jax arrays by its directories, sorted.
+    """Return the index of a directory tree: nested dicts of jax arrays by its directories, sorted.
 
     An array is a directory with a `.zarray`; where one lies within another, the tree is one flat
     dict of paths. What else lies in the tree is passed over. Nothing can be verified.
@@ -50,7 +50,7 @@ def read_index(directory: ReadableDirectory) -> Index:
 
 
 def _array_paths(directory: ReadableDirectory) -> list[str]:
-    found = []
+    paths = []
     waiting = ["."]
     count = 0
     while waiting:
@@ -58,35 +58,35 @@ def _array_paths(directory: ReadableDirectory) -> list[str]:
         count += 1
         if count > MAX_FOLDERS:
             raise LimitError(f"{directory.name}: more than {MAX_FOLDERS} directories (MAX_FOLDERS)")
-        there = directory.sizes(path)
-        _require_no_checkpoint(there, directory.name, path)
-        if METADATA_NAME in there:
-            found.append(path)
+        entries = directory.sizes(path)
+        _require_no_checkpoint(entries, directory.name, path)
+        if METADATA_NAME in entries:
+            paths.append(path)
         for name, what in _OTHERS.items():
-            if name in there:
+            if name in entries:
                 raise UnsupportedFormatError(
                     f"{directory.name}/{path}: {name} says that this is {what}, which is not read "
                     "here; expected arrays of zarr version 2"
                 )
         if path.count("/") >= MAX_DEPTH:
             raise LimitError(f"{directory.name}/{path:.200}: nested deeper than {MAX_DEPTH}")
-        if OTHER in there.values():  # links among them, which may be to directories: an error
+        if OTHER in entries.values():  # links among them, which may be to directories: an error
             folders = directory.folders(path)
         else:
-            folders = sorted(name for name, size in there.items() if size == FOLDER)
+            folders = sorted(name for name, size in entries.items() if size == FOLDER)
         waiting += [name if path == "." else f"{path}/{name}" for name in reversed(folders)]
-    return found
+    return paths
 
 
-def _require_no_checkpoint(there: Collection[str], root: str, path: str) -> None:
+def _require_no_checkpoint(names: Collection[str], root: str, path: str) -> None:
     where = root if path == "." else f"{root}/{path}"
     for name in _CHECKPOINTS:
-        if name in there:
+        if name in names:
             raise FormatError(
                 f"{root} is no tree of arrays alone: {name} says that {where} is a checkpoint of "
                 "its own; load each by itself"
             )
-    for name in sorted(there):
+    for name in sorted(names):
         if name.endswith(_TENSORS):
             raise FormatError(
                 f"{root} is no tree of arrays alone: {where}/{name} would be left out; load that "
