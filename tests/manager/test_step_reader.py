@@ -171,7 +171,8 @@ def test_going_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
 def test_a_pin_takes_leave_to_write(tmp_path: Path, code: int) -> None:
     save(tmp_path, 1)
-    refused = patch("cordwood.storage.step_storage.Temporary.open", side_effect=OSError(code, "no"))
+    writable_open = "cordwood.storage.step_storage.WritableFile.open"
+    refused = patch(writable_open, side_effect=OSError(code, "no"))
     with (
         refused,
         pytest.raises(PermissionError, match=r"step 1 cannot be pinned: .* leave to write in both"),
