@@ -15,6 +15,7 @@ import safetensors.numpy
 
 import cordwood
 from benchmarks.bare import page_aligned_copy, preadv_into_empty, write_direct
+from cordwood.msgpack import to_buffers
 
 __all__ = [
     "BARE_READ",
@@ -36,7 +37,7 @@ BARE_WRITE = "bare fallocate + O_DIRECT + fsync (safetensors bytes)"
 BARE_READ = "bare threaded preadv into np.empty"
 MAPPED = "cordwood.load .safetensors mapped"
 FROM_BYTES = "cordwood.from_bytes (views)"
-TO_BUFFERS = "cordwood.to_buffers"
+TO_BUFFERS = "cordwood.msgpack.to_buffers"
 
 
 class Job:
@@ -130,7 +131,7 @@ def bytes_contenders(job: Job) -> dict[str, Callable[[], Any]]:
     data = job.flax_bytes.read_bytes()
     return {
         "cordwood.to_bytes": lambda: cordwood.to_bytes(job.tree),
-        TO_BUFFERS: lambda: cordwood.to_buffers(job.tree),
+        TO_BUFFERS: lambda: to_buffers(job.tree),
         "flax.to_bytes": lambda: flax.serialization.to_bytes(job.tree),
         FROM_BYTES: lambda: cordwood.from_bytes(job.tree, data),
         "flax.from_bytes": lambda: flax.serialization.from_bytes(job.tree, data),

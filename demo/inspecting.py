@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 import cordwood
+from cordwood.results import Diff
 from demo.children import require_links
 from demo.resuming import Runs
 from demo.transformer import held_out_loss, new_run, text_as_codes
@@ -103,7 +104,7 @@ def _require_one_device(console: Console, tree: Any, runs: Runs) -> None:
     )
 
 
-def _show_diff(console: Console, diff: cordwood.Diff) -> None:
+def _show_diff(console: Console, diff: Diff) -> None:
     console.print(
         f"diff: {len(diff.leaves)} leaves differ, {diff.equal_leaves} are equal, of which "
         f"{diff.equal_by_digest} by digest, unread. Three of those that differ:"

@@ -16,7 +16,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from cordwood import CheckpointManager, EverySteps, KeepLast, SaveReport
+from cordwood import CheckpointManager, EverySteps, KeepLast
+from cordwood.results import SaveReport
 from demo.transformer import held_out_loss, new_run, step_on, text_as_codes
 
 

@@ -24,6 +24,6 @@ assert isinstance(ours, TrainState)
 np.testing.assert_array_equal(ours.params["kernel"], theirs.params["kernel"])
 
 # The bytes as views of the arrays, without a copy, for a socket or writev.
-buffers = cordwood.to_buffers(state)
+buffers = cordwood.msgpack.to_buffers(state)
 print(f"{len(buffers)} buffers, {sum(len(buffer) for buffer in buffers)} bytes")
 assert b"".join(buffers) == cordwood.to_bytes(state)

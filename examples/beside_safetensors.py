@@ -30,7 +30,7 @@ with open("ours.safetensors", "r+b") as file:
     file.write(bytes([last ^ 1]))
 try:
     cordwood.load("ours.safetensors")
-except cordwood.CorruptionError as e:
+except cordwood.errors.CorruptionError as e:
     print(e)
 else:
     raise SystemExit("a flipped bit was not detected")

@@ -25,5 +25,5 @@ assert again["step"] == 7
 wrong = {**tree, "dense": {"kernel": jnp.ones((4, 8)), "bais": jnp.zeros(8)}}
 try:
     cordwood.load("model.safetensors", like=wrong)
-except cordwood.MismatchError as e:
+except cordwood.errors.MismatchError as e:
     print(e)

@@ -26,6 +26,8 @@ PUBLIC_MODULES = {
     "cordwood.errors",
     "cordwood.keypath",
     "cordwood.msgpack",
+    "cordwood.policies",
+    "cordwood.results",
     "cordwood.state_dict",
     "cordwood.testing",
     "cordwood.testing.faults",

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import pydoc
+from typing import Any
 
 import pytest
 
 import cordwood
+from cordwood import policies, results
 
-NAMED_TUPLES = [
-    name
-    for name in cordwood.__all__
-    if isinstance(getattr(cordwood, name), type) and hasattr(getattr(cordwood, name), "_fields")
-]
+NAMED_TUPLES = {
+    name: value
+    for module in (cordwood, policies, results)
+    for name, value in ((name, getattr(module, name)) for name in module.__all__)
+    if isinstance(value, type) and hasattr(value, "_fields")
+}
 
 
 def test_there_are_named_tuples() -> None:
@@ -21,14 +24,14 @@ def test_there_are_named_tuples() -> None:
 
 @pytest.mark.parametrize("name", NAMED_TUPLES)
 def test_help_of_a_named_tuple_explains_each_field(name: str) -> None:
-    text = pydoc.plain(pydoc.render_doc(getattr(cordwood, name)))
+    text = pydoc.plain(pydoc.render_doc(NAMED_TUPLES[name]))
     assert "Alias for field number" not in text
     assert "ForwardRef" not in text
 
 
 @pytest.mark.parametrize("name", NAMED_TUPLES)
 def test_a_documented_named_tuple_is_still_one(name: str) -> None:
-    cls = getattr(cordwood, name)
+    cls: Any = NAMED_TUPLES[name]
     values = tuple(range(len(cls._fields)))
     made = cls(*values)
     assert made == values

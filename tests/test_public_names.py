@@ -2,99 +2,71 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import inspect
 
 import pytest
 
 import cordwood
+from cordwood import errors
+from tests.contract import PUBLIC_MODULES
 
-PUBLIC = [
-    "AtSteps",
-    "Checkpoint",
-    "CheckpointManager",
-    "Conversion",
-    "CordwoodError",
-    "CorruptionError",
-    "Detected",
-    "Diff",
-    "DictKey",
-    "EverySeconds",
-    "EveryStep",
-    "EverySteps",
-    "FormatError",
-    "IncompleteCheckpointError",
-    "KeepAll",
-    "KeepAt",
-    "KeepBest",
-    "KeepEvery",
-    "KeepLast",
-    "KeepPolicy",
-    "KeepWithin",
-    "LeafDiff",
-    "LimitError",
-    "LossError",
-    "MismatchError",
-    "Moment",
-    "OnPreemption",
-    "NotACheckpointError",
-    "PendingSave",
-    "PendingSaveError",
-    "PlannedStep",
-    "PrefixError",
-    "ProcessError",
-    "Progress",
-    "Restored",
-    "RetentionPlan",
-    "SavePolicy",
-    "SaveReport",
-    "SavedStep",
-    "Stateful",
-    "StepError",
-    "StepReader",
-    "StorageError",
-    "StoredLeaf",
-    "TruncatedError",
-    "UnsupportedFormatError",
-    "UnsupportedLeafError",
-    "Verification",
-    "WhenIdle",
-    "compress_bytes",
-    "convert",
-    "current_path",
-    "decompress_bytes",
-    "detect",
-    "diff",
-    "format_path",
-    "from_bytes",
-    "from_compressed_bytes",
-    "from_state_dict",
-    "gc",
-    "get_serialization_info",
-    "is_array_like",
-    "is_serializable",
-    "join_key",
-    "leaf_key_paths",
-    "load",
-    "load_from_file",
-    "match_partition_rules",
-    "msgpack_restore",
-    "msgpack_serialize",
-    "open",
-    "parse_path",
-    "register_serialization_state",
-    "release_memory",
-    "save",
-    "save_async",
-    "save_to_file",
-    "to_buffers",
-    "to_bytes",
-    "to_compressed_bytes",
-    "to_state_dict",
-    "tree_deserialize_leaves",
-    "tree_serialize_leaves",
-    "validate_serializable",
-    "verify",
-]
+MAX_NAMES = 36  # of `cordwood` itself: a reader sees them all in one screen
+
+# The names of each public module.
+NAMESPACES = {
+    "cordwood": """
+        Checkpoint CheckpointManager CordwoodError DictKey EverySeconds EverySteps KeepBest
+        KeepEvery KeepLast PendingSave StepReader StoredLeaf convert detect diff from_bytes
+        from_state_dict gc load load_from_file match_partition_rules msgpack_restore
+        msgpack_serialize open register_serialization_state release_memory save save_async
+        save_to_file to_bytes to_state_dict tree_deserialize_leaves tree_serialize_leaves verify
+    """,
+    "cordwood.compat.eformer.serialization": """
+        is_array_like join_key leaf_key_paths match_partition_rules tree_deserialize_leaves
+        tree_serialize_leaves
+    """,
+    "cordwood.errors": """
+        CordwoodError CorruptionError FormatError IncompleteCheckpointError LimitError LossError
+        MismatchError NotACheckpointError PendingSaveError PrefixError ProcessError StepError
+        StorageError TruncatedError UnsupportedFormatError UnsupportedLeafError
+    """,
+    "cordwood.keypath": """
+        DictKey format_path parse_path
+    """,
+    "cordwood.msgpack": """
+        MAX_CHUNK_SIZE compress_bytes decompress_bytes from_bytes from_compressed_bytes
+        get_serialization_info load_from_file msgpack_restore msgpack_serialize save_to_file
+        to_buffers to_bytes to_compressed_bytes validate_serializable
+    """,
+    "cordwood.policies": """
+        AtSteps EverySeconds EveryStep EverySteps KeepAll KeepAt KeepBest KeepEvery KeepLast
+        KeepPolicy KeepWithin Moment OnPreemption SavePolicy SavedStep WhenIdle
+    """,
+    "cordwood.results": """
+        Conversion Detected Diff LeafDiff PlannedStep Progress Restored RetentionPlan SaveReport
+        Stateful Verification
+    """,
+    "cordwood.state_dict": """
+        current_path from_state_dict is_serializable register_serialization_state to_state_dict
+    """,
+    "cordwood.testing": """
+        BitFlip FlipReport Flipped assert_trees_equal faults flip_bits random_flips strategies
+    """,
+    "cordwood.testing.faults": """
+        Outcome Scenario cut_power fail_calls kill_calls strace_kills why_no_power_cuts
+        why_no_strace
+    """,
+    "cordwood.testing.strategies": """
+        Pair dict_keys jax_arrays key_paths leaves numpy_arrays numpy_scalars prng_keys
+        python_values trees
+    """,
+}
+# Modules with the names of the peer modules that they replace; tests/compat compares them.
+PEER_MODULES = ["cordwood.compat.flax", "cordwood.compat.eformer.pytree"]
+MOVED: dict[str, tuple[str, ...]] = vars(cordwood)["_MOVED"]
+NAMES = [(module, name) for module, names in NAMESPACES.items() for name in names.split()]
 
 SIGNATURES = {
     "save": [
@@ -141,15 +113,61 @@ SIGNATURES = {
 }
 
 
-def test_the_public_list() -> None:
-    assert sorted(cordwood.__all__) == sorted(PUBLIC)
+def test_every_public_module_is_pinned() -> None:
+    packages = {"cordwood.compat", "cordwood.compat.eformer"}
+    assert {*NAMESPACES, *PEER_MODULES} == PUBLIC_MODULES - packages
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_each_name_is_there_and_documented(name: str) -> None:
-    value = getattr(cordwood, name)
-    assert value.__module__.startswith("cordwood.")
-    assert value.__doc__, f"cordwood.{name} has no docstring"
+@pytest.mark.parametrize("module", NAMESPACES)
+def test_the_public_names(module: str) -> None:
+    assert sorted(importlib.import_module(module).__all__) == sorted(NAMESPACES[module].split())
+
+
+def test_cordwood_has_few_names() -> None:
+    assert len(cordwood.__all__) <= MAX_NAMES
+
+
+@pytest.mark.parametrize(("module", "name"), NAMES)
+def test_each_name_is_documented(module: str, name: str) -> None:
+    value = getattr(importlib.import_module(module), name)
+    if name != "MAX_CHUNK_SIZE":
+        assert inspect.ismodule(value) or value.__module__.startswith("cordwood.")
+        assert value.__doc__, f"{module}.{name} has no docstring"
+
+
+@pytest.mark.parametrize("module", ["cordwood", "cordwood.results", "cordwood.state_dict"])
+def test_type_checkers_and_python_import_the_same_names(module: str) -> None:
+    """The imports under TYPE_CHECKING are those that the table of lazy names describes."""
+    source = importlib.import_module(module)
+    tree = ast.parse(inspect.getsource(source))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    imports = {
+        alias.name: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname == alias.name
+    }
+    submodules = dict.fromkeys(getattr(source, "_SUBMODULES", ()), module)
+    assert imports == {**source._MODULE_OF, **submodules}
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(module, name) for module, names in MOVED.items() for name in names],
+)
+def test_an_old_name_warns_and_says_the_new_place(module: str, name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=rf"cordwood\.{name} is now {module}\.{name};"):
+        value = getattr(cordwood, name)
+    assert value is getattr(importlib.import_module(module), name)
+    assert name in NAMESPACES[module].split()
+
+
+def test_the_warning_names_the_line_of_the_import() -> None:
+    with pytest.warns(DeprecationWarning, match=r"is now cordwood\.errors\.") as caught:
+        from cordwood import MismatchError
+    assert MismatchError is errors.MismatchError
+    assert {warning.filename for warning in caught} == {__file__}
 
 
 @pytest.mark.parametrize("name", sorted(SIGNATURES))
@@ -163,10 +181,10 @@ def test_signatures(name: str) -> None:
 
 
 def test_every_error_is_a_cordwood_error_and_a_builtin_one() -> None:
-    errors = [name for name in PUBLIC if name.endswith("Error") and name != "CordwoodError"]
-    assert len(errors) >= 8
-    for name in errors:
-        error = getattr(cordwood, name)
+    names = [name for name in errors.__all__ if name != "CordwoodError"]
+    assert len(names) >= 8
+    for name in names:
+        error = getattr(errors, name)
         assert issubclass(error, cordwood.CordwoodError)
         assert any(base.__module__ == "builtins" for base in error.__mro__[1:-3]), name
 
@@ -177,7 +195,8 @@ def test_an_unknown_name() -> None:
 
 
 def test_dir_lists_what_there_is() -> None:
-    assert {*PUBLIC, "compat", "msgpack", "testing"} <= set(dir(cordwood))
+    submodules = {module.split(".")[1] for module in PUBLIC_MODULES - {"cordwood"}}
+    assert {*NAMESPACES["cordwood"].split(), *submodules} <= set(dir(cordwood))
 
 
 def test_compat_flax_has_every_public_name_of_flax() -> None:

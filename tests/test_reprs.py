@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import cordwood
+from cordwood.errors import MismatchError
 from cordwood.message_text import printable
+from cordwood.results import Restored
 
 HOSTILE = "a\x9b31m\u202eb\u2066"  # C1's CSI, and two bidirectional controls
 SHOWN = "a\\x9b31m\\u202eb\\u2066"
@@ -73,10 +75,10 @@ def test_a_restored_step_shows_shapes_and_no_elements(tmp_path: Path) -> None:
     assert second == "  layer0/w  float32[100,100]"
     assert last == "  ... and 14 more)"
     assert len(shown) < 1000
-    small = cordwood.Restored(1, {"note": "x" * 1000, "n": None, "t": 2.5}, {}, None)
+    small = Restored(1, {"note": "x" * 1000, "n": None, "t": 2.5}, {}, None)
     assert [line.split()[0] for line in repr(small).splitlines()[1:]] == ["note", "t"]
     assert len(repr(small)) < 300
-    assert repr(cordwood.Restored(1, {object(): 1}, {}, None)).endswith("tree: dict)")
+    assert repr(Restored(1, {object(): 1}, {}, None)).endswith("tree: dict)")
 
 
 def test_a_checkpoint_shows_its_first_leaves_and_their_sizes(tmp_path: Path) -> None:
@@ -99,10 +101,10 @@ def test_reprs_and_errors_escape_what_a_terminal_would_act_on(tmp_path: Path) ->
     with cordwood.open(path) as checkpoint:
         shown = [repr(checkpoint), repr(checkpoint[HOSTILE])]
     shown += [repr(cordwood.diff(path, other)), str(cordwood.diff(path, other).leaves[0])]
-    shown.append(repr(cordwood.Restored(1, saved, {}, None)))
+    shown.append(repr(Restored(1, saved, {}, None)))
     try:
         cordwood.load(path, like={HOSTILE: np.zeros(3, np.float32)})
-    except cordwood.MismatchError as e:
+    except MismatchError as e:
         shown.append(str(e))
     assert len(shown) == 6
     for text in shown:
@@ -119,12 +121,12 @@ def frames_of(error: BaseException) -> list[str]:
 def test_a_mismatch_shows_no_internal_frames(tmp_path: Path) -> None:
     like = {"w": np.zeros(3, np.float32)}
     cordwood.save(tmp_path / "a.safetensors", {"w": np.zeros(2, np.float32)})
-    with pytest.raises(cordwood.MismatchError) as found:
+    with pytest.raises(MismatchError) as found:
         cordwood.load(tmp_path / "a.safetensors", like=like)
     assert frames_of(found.value) == ["load"]
     with cordwood.CheckpointManager(tmp_path / "run", background=False) as manager:
         manager.save(1, {"w": np.zeros(2, np.float32)})
-        with pytest.raises(cordwood.MismatchError) as found:
+        with pytest.raises(MismatchError) as found:
             manager.restore(like=like)
     assert frames_of(found.value) == ["restore"]
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cordwood
-from cordwood.keypath import KeyPath
+from cordwood.keypath import KeyPath, format_path, parse_path
 from cordwood.testing import assert_trees_equal
 from cordwood.testing import strategies as some
 
@@ -104,4 +104,4 @@ def test_every_dtype_of_jax(name: str, data: st.DataObject) -> None:
 
 @given(some.key_paths())
 def test_key_paths(path: KeyPath) -> None:
-    assert cordwood.parse_path(cordwood.format_path(path)) == path
+    assert parse_path(format_path(path)) == path

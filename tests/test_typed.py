@@ -30,18 +30,18 @@ def test_what_load_returns_is_of_the_type_of_like(tmp_path: Path) -> None:
 
 def test_what_the_other_verbs_return(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
-    told: list[cordwood.Progress] = []
+    told: list[cordwood.results.Progress] = []
     pending = assert_type(cordwood.save_async(path, {"w": np.ones(3)}), cordwood.PendingSave)
     pending.wait()
     with assert_type(cordwood.open(path), cordwood.Checkpoint) as checkpoint:
         leaf = assert_type(checkpoint["w"], cordwood.StoredLeaf)
         assert assert_type(leaf.shape, tuple[int, ...]) == (3,)
         assert assert_type(leaf.dtype, str) == "float64"
-    done = assert_type(cordwood.verify(path, progress=told.append), cordwood.Verification)
+    done = assert_type(cordwood.verify(path, progress=told.append), cordwood.results.Verification)
     assert assert_type(done.verified_bytes, int) == path.stat().st_size
-    found = assert_type(cordwood.diff(path, {"w": np.ones(3)}), cordwood.Diff)
+    found = assert_type(cordwood.diff(path, {"w": np.ones(3)}), cordwood.results.Diff)
     assert assert_type(found.equal, bool)
-    made = assert_type(cordwood.convert(path, tmp_path / "b.msgpack"), cordwood.Conversion)
+    made = assert_type(cordwood.convert(path, tmp_path / "b.msgpack"), cordwood.results.Conversion)
     assert assert_type(made.lost, tuple[str, ...]) == ()
     assert told[-1].done_bytes == told[-1].total_bytes
 
@@ -50,12 +50,14 @@ def test_what_a_manager_restores(tmp_path: Path) -> None:
     state = State({"w": np.ones(3)}, 7)
     with cordwood.CheckpointManager(tmp_path) as manager:
         manager.save(1, state)
-        found = assert_type(manager.restore(like=state), cordwood.Restored[State] | None)
+        found = assert_type(manager.restore(like=state), cordwood.results.Restored[State] | None)
         assert found is not None
-        one = assert_type(manager.restore(1, like=state), cordwood.Restored[State])
-        required = assert_type(manager.restore(like=state, required=True), cordwood.Restored[State])
+        one = assert_type(manager.restore(1, like=state), cordwood.results.Restored[State])
+        required = assert_type(
+            manager.restore(like=state, required=True), cordwood.results.Restored[State]
+        )
         assert required.tree.step == one.tree.step == 7
-        assert_type(manager.restore(required=True), cordwood.Restored[Any])
+        assert_type(manager.restore(required=True), cordwood.results.Restored[Any])
         assert_type(manager.restore(1, like=state, prefix=None, items={}).tree, State)
-        assert_type(manager.restore(required=False), cordwood.Restored[Any] | None)
-        assert_type(manager.restore(), cordwood.Restored[Any] | None)
+        assert_type(manager.restore(required=False), cordwood.results.Restored[Any] | None)
+        assert_type(manager.restore(), cordwood.results.Restored[Any] | None)

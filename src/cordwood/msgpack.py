@@ -38,8 +38,6 @@ __all__ = [
     "load_from_file",
     "msgpack_restore",
     "msgpack_serialize",
-    "plan_buffers",
-    "plan_state",
     "save_to_file",
     "to_buffers",
     "to_bytes",

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood import CheckpointManager, CorruptionError
+from cordwood import CheckpointManager
+from cordwood.errors import CorruptionError
 
 MIB = 1 << 20
 TREE = {"a": np.arange(3 * MIB // 4, dtype=np.float32), "b": np.ones(MIB, np.float32)}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import cordwood
-from cordwood import LossError, MismatchError
+from cordwood.errors import LossError, MismatchError
 from tests.golden.orbax_checkpoints import LAYOUTS
 
 FOLDER = Path(__file__).parent.parent / "golden"

@@ -11,14 +11,9 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood import (
-    CheckpointManager,
-    NotACheckpointError,
-    PrefixError,
-    StepReader,
-    TruncatedError,
-    UnsupportedFormatError,
-)
+from cordwood import CheckpointManager, StepReader
+from cordwood.errors import NotACheckpointError, PrefixError, TruncatedError, UnsupportedFormatError
+from cordwood.results import Progress
 from tests.golden.orbax_checkpoints import GOLDEN
 
 KINDS = ["a.safetensors", "a.msgpack", "a.msgpack.zst", "packs", "zarr"]
@@ -171,7 +166,7 @@ def test_all_trees_of_a_directory(tmp_path: Path, kind: Any, name: Any) -> None:
     }
     for prefix, tree in trees.items():
         cordwood.save(source, tree, prefix=prefix, metadata={"of": str(prefix)}, layout=kind)
-    seen: list[cordwood.Progress] = []
+    seen: list[Progress] = []
     done = cordwood.convert(source, path, layout=name, cast="f32", progress=seen.append)
     assert (done.leaves, done.size_bytes, done.prefixes) == (3, 32, ("", "opt", "params"))
     assert (seen[-1].done_bytes, seen[-1].total_bytes) == (64, 64)

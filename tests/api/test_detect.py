@@ -19,6 +19,12 @@ import safetensors.numpy
 import zstandard
 
 import cordwood
+from cordwood.errors import (
+    FormatError,
+    IncompleteCheckpointError,
+    NotACheckpointError,
+    UnsupportedFormatError,
+)
 from tests.children import run_python
 from tests.golden.hugging_face_shards import FOLDER as SHARDS
 from tests.golden.orbax_checkpoints import GOLDEN as ORBAX
@@ -89,7 +95,7 @@ def test_files_by_their_bytes(tmp_path: Path, name: str, suffix: str) -> None:
 def test_a_known_suffix_decides(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     path.write_bytes(archive())
-    with pytest.raises(cordwood.FormatError, match="not a safetensors file"):
+    with pytest.raises(FormatError, match="not a safetensors file"):
         cordwood.load(path)
     assert list(cordwood.load(path, format="npz")) == ["w"]
 
@@ -118,7 +124,7 @@ def test_files_of_no_known_format(tmp_path: Path, name: str) -> None:
     path.write_bytes(data)
     for call in (cordwood.detect, cordwood.load, cordwood.open, cordwood.verify):
         with pytest.raises(
-            cordwood.UnsupportedFormatError, match=f"expected a file of one .* npz, .*{message}"
+            UnsupportedFormatError, match=f"expected a file of one .* npz, .*{message}"
         ) as caught:
             call(path)
         assert str(path) in str(caught.value)
@@ -142,19 +148,19 @@ def test_directories_that_are_none(tmp_path: Path) -> None:
         r"has no cordwood\.json or tensorstore_index\.json or _METADATA or "
         r"\*\.safetensors\.index\.json"
     )
-    with pytest.raises(cordwood.IncompleteCheckpointError, match="is an empty directory: expected"):
+    with pytest.raises(IncompleteCheckpointError, match="is an empty directory: expected"):
         cordwood.detect(tmp_path)
     own_file(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(
-        cordwood.IncompleteCheckpointError,
+        IncompleteCheckpointError,
         match=f"{looked_for}.*found config.json, x.safetensors; a file of it can be loaded alone: "
         f"{tmp_path}/x.safetensors",
     ):
         cordwood.load(tmp_path)
     cordwood.save(tmp_path / "both", TREE)
     (tmp_path / "both/tensorstore_index.json").write_text("{}")
-    with pytest.raises(cordwood.NotACheckpointError, match=r"has both cordwood\.json and tensor"):
+    with pytest.raises(NotACheckpointError, match=r"has both cordwood\.json and tensor"):
         cordwood.detect(tmp_path / "both")
 
 
@@ -162,7 +168,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path / "none.npz", "memory://test-detect/none"):
         with pytest.raises(FileNotFoundError):
             cordwood.detect(path)
-    with pytest.raises(cordwood.UnsupportedFormatError, match="the scheme 'https' is unknown"):
+    with pytest.raises(UnsupportedFormatError, match="the scheme 'https' is unknown"):
         cordwood.detect("https://example.com/model.safetensors")
 
 
@@ -185,7 +191,7 @@ def test_directories_of_steps(tmp_path: Path, pattern: str) -> None:
         f"load one of them; the newest is {tmp_path}/{steps[2]}"
     )
     for call in (cordwood.load, cordwood.open, cordwood.verify):
-        with pytest.raises(cordwood.IncompleteCheckpointError, match=re.escape(expected)):
+        with pytest.raises(IncompleteCheckpointError, match=re.escape(expected)):
             call(tmp_path)
     assert cordwood.detect(tmp_path / steps[2]).format == "packs"
 
@@ -195,12 +201,12 @@ def test_the_newest_step_is_one_that_is_whole(tmp_path: Path) -> None:
         (tmp_path / str(i)).mkdir()
     cordwood.save(tmp_path / "25", TREE)
     with pytest.raises(
-        cordwood.IncompleteCheckpointError,
+        IncompleteCheckpointError,
         match=r"30 steps \(0, 1, 2, 3, \.\.\., 26, 27, 28, 29\).* the newest is .*/25$",
     ):
         cordwood.load(tmp_path)
     shutil.rmtree(tmp_path / "25")
-    with pytest.raises(cordwood.IncompleteCheckpointError, match=r"the newest is .*/29$"):
+    with pytest.raises(IncompleteCheckpointError, match=r"the newest is .*/29$"):
         cordwood.load(tmp_path)
 
 
@@ -210,7 +216,7 @@ def test_steps_that_are_files(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(flax_bytes())
     (tmp_path / "0").write_bytes(b"a chunk")
     assert cordwood.detect(tmp_path).steps == ("checkpoint_9.msgpack", "checkpoint_10")
-    with pytest.raises(cordwood.IncompleteCheckpointError, match=r"the newest is .*checkpoint_10"):
+    with pytest.raises(IncompleteCheckpointError, match=r"the newest is .*checkpoint_10"):
         cordwood.load(tmp_path)
     assert list(cordwood.load(tmp_path / "checkpoint_10")) == ["a"]
 
@@ -228,12 +234,12 @@ def test_object_stores() -> None:
     assert cordwood.detect(f"{url}/step-9").format == "packs"
     assert cordwood.detect(url).steps == ("step-9", "step-10")
     with pytest.raises(
-        cordwood.IncompleteCheckpointError,
+        IncompleteCheckpointError,
         match=f"2 steps .step-9, step-10.*newest is {url}/step-10",
     ):
         cordwood.load(url)
     cordwood.save("memory://test-detect/other/model", TREE)
-    with pytest.raises(cordwood.IncompleteCheckpointError, match=r"found model$"):
+    with pytest.raises(IncompleteCheckpointError, match=r"found model$"):
         cordwood.detect("memory://test-detect/other")
 
 
@@ -250,7 +256,7 @@ def test_it_needs_no_jax(tmp_path: Path) -> None:
 
 def test_folders_with_the_suffix_of_a_file_are_no_steps(tmp_path: Path) -> None:
     (tmp_path / "5.npz").mkdir()
-    with pytest.raises(cordwood.IncompleteCheckpointError):
+    with pytest.raises(IncompleteCheckpointError):
         cordwood.load(tmp_path)
 
 

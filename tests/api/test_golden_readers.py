@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood import IncompleteCheckpointError, MismatchError
+from cordwood.errors import IncompleteCheckpointError, MismatchError
 from cordwood.testing import assert_trees_equal
 from tests.golden import eformer_directories, msgpack_files, zarr_trees
 from tests.golden.equinox_files import PATH as EQUINOX

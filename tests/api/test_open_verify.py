@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import cordwood
+from cordwood.errors import CorruptionError, FormatError
 from cordwood.storage.open_files import LocalFile
 from tests.children import run_python
 
@@ -104,11 +105,11 @@ def test_damage_is_named(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[9 << 20] ^= 1
     path.write_bytes(data)
-    with pytest.raises(cordwood.CorruptionError, match=r"bytes \d+ to \d+ of .*: big"):
+    with pytest.raises(CorruptionError, match=r"bytes \d+ to \d+ of .*: big"):
         cordwood.verify(path)
-    with pytest.raises(cordwood.CorruptionError, match=r"x\.safetensors"):
+    with pytest.raises(CorruptionError, match=r"x\.safetensors"):
         cordwood.load(path)
-    with pytest.raises(cordwood.CorruptionError, match="big"):
+    with pytest.raises(CorruptionError, match="big"):
         cordwood.load(path, mmap=True, verify=True)
     cordwood.load(path, verify=False)
     with cordwood.open(path) as checkpoint:
@@ -132,7 +133,7 @@ def test_foreign_names(tmp_path: Path) -> None:
     with cordwood.open(path) as checkpoint:
         assert checkpoint.metadata["format"] == "np"
     save_file({"a": np.ones(1), "a.b": np.ones(1)}, path)
-    with pytest.raises(cordwood.FormatError, match=r"'a\.b' cannot be nested: 'a' is a leaf too"):
+    with pytest.raises(FormatError, match=r"'a\.b' cannot be nested: 'a' is a leaf too"):
         cordwood.load(path, nest=True)
 
 

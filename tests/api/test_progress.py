@@ -12,6 +12,7 @@ import pytest
 import cordwood
 from cordwood.cli.progress_bar import bar
 from cordwood.io import progress
+from cordwood.results import Progress
 
 TREE = {f"w{i}": np.full(1 << 19, i, np.float32) for i in range(8)}  # 16 MiB
 
@@ -36,7 +37,7 @@ def test_what_is_told(tmp_path: Path, kind: str, verb: str) -> None:
     path = tmp_path / kind
     options: Any = {"layout": kind} if "." not in kind else {}
     cordwood.save(path, TREE, **options)
-    told: list[cordwood.Progress] = []
+    told: list[Progress] = []
     calls(path, tmp_path / "b.safetensors")[verb](told.append)
     done = [each.done_bytes for each in told]
     assert done[0] == 0
@@ -53,7 +54,7 @@ def test_an_error_of_the_callback_is_raised(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     cordwood.save(path, TREE)
 
-    def stop(progress: cordwood.Progress) -> None:
+    def stop(progress: Progress) -> None:
         if progress.done_bytes:
             raise RuntimeError("enough")
 
@@ -73,4 +74,4 @@ def test_a_bar_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         assert report is None
     with bar("reading", quiet=False) as report:
         assert report is not None
-        report(cordwood.Progress(1 << 20, 4 << 20, "params/w"))
+        report(Progress(1 << 20, 4 << 20, "params/w"))

@@ -14,6 +14,14 @@ import pytest
 import safetensors.numpy
 
 import cordwood
+from cordwood.errors import (
+    CorruptionError,
+    MismatchError,
+    NotACheckpointError,
+    StorageError,
+    UnsupportedFormatError,
+    UnsupportedLeafError,
+)
 
 
 class Color(enum.Enum):
@@ -45,7 +53,7 @@ def test_every_difference_is_listed(stored: Path) -> None:
     wanted["params"]["dense"] = {"kernel": jnp.ones((4, 8)), "bais": jnp.ones(8)}
     wanted["layers"] = (np.ones(1), np.ones(3))
     wanted["step"] = 0.0
-    with pytest.raises(cordwood.MismatchError) as error:
+    with pytest.raises(MismatchError) as error:
         cordwood.load(stored, like=wanted)
     text = str(error.value)
     assert f"of {stored} do not fit `like`:" in text
@@ -76,7 +84,7 @@ def test_containers_without_leaves(
 ) -> None:
     path = tmp_path / f"a{suffix}"
     cordwood.save(path, {"x": saved, "y": 1})
-    with pytest.raises(cordwood.MismatchError, match=problem):
+    with pytest.raises(MismatchError, match=problem):
         cordwood.load(path, like={"x": wanted, "y": 0})
     assert cordwood.load(path, like={"x": saved, "y": 0}) == {"x": saved, "y": 1}
 
@@ -84,7 +92,7 @@ def test_containers_without_leaves(
 def test_two_leaves_of_like_with_one_name(tmp_path: Path) -> None:
     path = tmp_path / "hf.safetensors"
     safetensors.numpy.save_file({"a.b": np.ones(1)}, path)
-    with pytest.raises(cordwood.MismatchError, match=r"has the name 'a\.b' too"):
+    with pytest.raises(MismatchError, match=r"has the name 'a\.b' too"):
         cordwood.load(path, like={"a.b": np.ones(1), "a": {"b": np.ones(1)}})
 
 
@@ -99,10 +107,10 @@ def test_cast(stored: Path) -> None:
 def test_cast_never_changes_a_value_on_the_way_to_integers(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     cordwood.save(path, {"n": np.array([-1])})
-    with pytest.raises(cordwood.MismatchError, match="n: casting int64 to uint64 would change"):
+    with pytest.raises(MismatchError, match="n: casting int64 to uint64 would change"):
         cordwood.load(path, like={"n": np.zeros(1, np.uint64)}, cast=True)
     cordwood.save(path, {"n": np.array([3e9], np.float32)})
-    with pytest.raises(cordwood.MismatchError, match="n: casting float32 to int32 would change"):
+    with pytest.raises(MismatchError, match="n: casting float32 to int32 would change"):
         cordwood.load(path, like={"n": np.zeros(1, np.int32)}, cast=True)
 
 
@@ -111,15 +119,13 @@ def test_a_python_number_for_an_array_and_back(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     cordwood.save(path, {"step": jnp.array(5), "x": np.float64(2.5), "n": 7})
     like: dict[str, Any] = {"step": 0, "x": 0.0, "n": jnp.array(0)}
-    with pytest.raises(
-        cordwood.MismatchError, match=r"expected int, found int32\[\] \(.*; cast=True"
-    ):
+    with pytest.raises(MismatchError, match=r"expected int, found int32\[\] \(.*; cast=True"):
         cordwood.load(path, like=like)
     got = cordwood.load(path, like=like, cast=True)
     assert (type(got["step"]), got["step"]) == (int, 5)
     assert (type(got["x"]), got["x"]) == (float, 2.5)
     assert (got["n"].dtype, got["n"].item()) == (jnp.int32, 7)
-    with pytest.raises(cordwood.MismatchError, match="x: casting float64 to int would change"):
+    with pytest.raises(MismatchError, match="x: casting float64 to int would change"):
         cordwood.load(path, like={**like, "x": 0}, cast=True)
 
 
@@ -127,14 +133,14 @@ def test_not_strict_ignores_extras_and_shapes(stored: Path) -> None:
     wanted = {"params": {"dense": {"kernel": jnp.ones((1, 1))}}}
     got = cordwood.load(stored, like=wanted, strict=False)
     assert got["params"]["dense"]["kernel"].shape == (4, 8)
-    with pytest.raises(cordwood.MismatchError, match="nothere: not in the checkpoint"):
+    with pytest.raises(MismatchError, match="nothere: not in the checkpoint"):
         cordwood.load(stored, like={"nothere": np.ones(1)}, strict=False)
 
 
 def test_int64_into_jax_without_x64(tmp_path: Path) -> None:
     path = tmp_path / "x.msgpack"
     cordwood.save(path, {"n": np.array([2**40 + 1])})
-    with pytest.raises(cordwood.MismatchError, match=r'n: int64|to="numpy"') as error:
+    with pytest.raises(MismatchError, match=r'n: int64|to="numpy"') as error:
         cordwood.load(path, to="jax")
     assert "jax_enable_x64" in str(error.value)
     assert cordwood.load(path)["n"][0] == 2**40 + 1
@@ -164,7 +170,7 @@ def test_int64_into_jax_without_x64(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_unstorable_leaves(tmp_path: Path, suffix: str, leaf: Any, advice: str) -> None:
     path = tmp_path / f"x{suffix}"
-    with pytest.raises(cordwood.UnsupportedLeafError) as error:
+    with pytest.raises(UnsupportedLeafError) as error:
         cordwood.save(path, {"m": {"a": leaf}})
     assert "m/a" in str(error.value)
     assert advice in str(error.value)
@@ -178,19 +184,19 @@ def test_tracers_deleted_arrays_and_abstract_values(tmp_path: Path) -> None:
         cordwood.save(path, {"x": x})
         return x
 
-    with pytest.raises(cordwood.UnsupportedLeafError, match="x: a tracer has no value"):
+    with pytest.raises(UnsupportedLeafError, match="x: a tracer has no value"):
         jax.jit(step)(jnp.ones(2))
     gone = jnp.ones(2)
     gone.delete()
-    with pytest.raises(cordwood.UnsupportedLeafError, match="x: the array was deleted"):
+    with pytest.raises(UnsupportedLeafError, match="x: the array was deleted"):
         cordwood.save(path, {"x": gone})
-    with pytest.raises(cordwood.UnsupportedLeafError, match="ShapeDtypeStruct has no value"):
+    with pytest.raises(UnsupportedLeafError, match="ShapeDtypeStruct has no value"):
         cordwood.save(path, {"x": jax.ShapeDtypeStruct((2,), jnp.float32)})
 
 
 @pytest.mark.parametrize("name", ["x.safetensor", "x.npz", "x.eqx", "x.msgpck", "x.NPZ", "x.pt"])
 def test_unknown_suffixes(tmp_path: Path, name: str) -> None:
-    with pytest.raises(cordwood.UnsupportedFormatError, match=r"expected a name that ends in"):
+    with pytest.raises(UnsupportedFormatError, match=r"expected a name that ends in"):
         cordwood.save(tmp_path / name, {"a": 1})
     assert not list(tmp_path.iterdir())
 
@@ -199,7 +205,7 @@ def test_format_beats_suffix(tmp_path: Path) -> None:
     path = tmp_path / "flax_model.bin"
     cordwood.save(path, {"a": 1}, format="msgpack")
     assert cordwood.load(path, format="msgpack") == {"a": 1}
-    with pytest.raises(cordwood.UnsupportedFormatError, match="format 'zip' is unknown"):
+    with pytest.raises(UnsupportedFormatError, match="format 'zip' is unknown"):
         cordwood.load(path, format="zip")
 
 
@@ -207,7 +213,7 @@ def test_format_beats_suffix(tmp_path: Path) -> None:
 def test_never_replaces_what_is_no_checkpoint(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"thesis{suffix}"
     path.write_bytes(b"three years of work")
-    with pytest.raises(cordwood.NotACheckpointError, match=r"is not a .* checkpoint"):
+    with pytest.raises(NotACheckpointError, match=r"is not a .* checkpoint"):
         cordwood.save(path, {"a": 1})
     assert path.read_bytes() == b"three years of work"
     path.unlink()
@@ -235,7 +241,7 @@ GREEK, CYRILLIC, HEBREW, ARABIC = (
 def test_text_is_no_msgpack(tmp_path: Path, text: str) -> None:
     path = tmp_path / "notes.msgpack"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(cordwood.NotACheckpointError, match="is not a msgpack checkpoint"):
+    with pytest.raises(NotACheckpointError, match="is not a msgpack checkpoint"):
         cordwood.save(path, {"a": 1})
     assert path.read_text(encoding="utf-8") == text
 
@@ -270,7 +276,7 @@ def test_a_damaged_safetensors_checkpoint_is_overwritten(tmp_path: Path) -> None
     data = bytearray(path.read_bytes())
     data[60] ^= 1  # in the digest of the header
     path.write_bytes(data)
-    with pytest.raises(cordwood.CorruptionError):
+    with pytest.raises(CorruptionError):
         cordwood.load(path)
     cordwood.save(path, {"a": 2})
     assert cordwood.load(path) == {"a": 2}
@@ -292,7 +298,7 @@ def test_missing_file(tmp_path: Path) -> None:
 def test_prng_keys_of_another_implementation(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     cordwood.save(path, {"k": jax.random.key(0)})
-    with pytest.raises(cordwood.MismatchError, match=r"expected key<rbg>\[\], found key<threefry"):
+    with pytest.raises(MismatchError, match=r"expected key<rbg>\[\], found key<threefry"):
         cordwood.load(path, like={"k": jax.random.key(0, impl="rbg")})
 
 
@@ -308,9 +314,9 @@ def test_links_in_a_circle(tmp_path: Path, name: str, call: Callable[[Path], obj
     link = tmp_path / name.split("/")[0]
     link.symlink_to(link.name)
     message = f"a symbolic link leads back to itself; expected a checkpoint: '{path}'"
-    with pytest.raises(cordwood.StorageError, match=message):
+    with pytest.raises(StorageError, match=message):
         call(path)
-    with pytest.raises(cordwood.StorageError, match=message):
+    with pytest.raises(StorageError, match=message):
         cordwood.save(path, {"a": 1})
 
 
@@ -319,9 +325,9 @@ def test_links_in_a_circle(tmp_path: Path, name: str, call: Callable[[Path], obj
 def test_names_that_nothing_can_have(
     tmp_path: Path, name: str, call: Callable[[Path], object]
 ) -> None:
-    with pytest.raises(cordwood.StorageError, match=f"longer than a name .*: '{tmp_path}/xx?"):
+    with pytest.raises(StorageError, match=f"longer than a name .*: '{tmp_path}/xx?"):
         call(tmp_path / name)
-    with pytest.raises(cordwood.StorageError, match="longer than a name or a path can be"):
+    with pytest.raises(StorageError, match="longer than a name or a path can be"):
         cordwood.save(tmp_path / name, {"a": 1})
 
 

@@ -21,7 +21,12 @@ from jax.sharding import PartitionSpec as P
 
 import cordwood
 from cordwood.devices import host_snapshot
-from cordwood.errors import NotACheckpointError, PendingSaveError
+from cordwood.errors import (
+    NotACheckpointError,
+    PendingSaveError,
+    UnsupportedFormatError,
+    UnsupportedLeafError,
+)
 from cordwood.io.background_save import save_in_background
 from cordwood.storage import syscalls
 from cordwood.testing import assert_trees_equal
@@ -394,9 +399,9 @@ def test_what_only_writing_shows_is_told_by_wait(tmp_path: Path) -> None:
 
 
 def test_what_the_tree_shows_is_told_at_once(tmp_path: Path) -> None:
-    with pytest.raises(cordwood.UnsupportedLeafError, match="a/1"):
+    with pytest.raises(UnsupportedLeafError, match="a/1"):
         cordwood.save_async(tmp_path / "x.safetensors", {"a": [1, object()]})
-    with pytest.raises(cordwood.UnsupportedFormatError):
+    with pytest.raises(UnsupportedFormatError):
         cordwood.save_async(tmp_path / "x.safetensor", {})
 
 

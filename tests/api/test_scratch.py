@@ -23,6 +23,7 @@ from cordwood.errors import (
     StorageError,
 )
 from cordwood.io import progress
+from cordwood.results import Progress
 from cordwood.storage import syscalls
 from cordwood.storage.temporary_file import UnnamedTemporaryFile
 from cordwood.testing.faults import Scenario, fail_calls, kill_calls, why_no_power_cuts
@@ -199,7 +200,7 @@ def test_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) 
     monkeypatch.setattr(progress, "_EVERY_SECONDS", 0.0)
     source = tmp_path / f"a{suffix}"
     cordwood.save(source, {f"w{i}": np.full(1 << 18, i, np.float32) for i in range(8)})
-    told: list[cordwood.Progress] = []
+    told: list[Progress] = []
     cordwood.convert(source, tmp_path / "b.safetensors", progress=told.append)
     done = [each.done_bytes for each in told]
     assert len(done) > 8

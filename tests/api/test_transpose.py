@@ -16,7 +16,7 @@ import safetensors.numpy
 from jax.sharding import PartitionSpec as P
 
 import cordwood
-from cordwood import CorruptionError, MismatchError
+from cordwood.errors import CorruptionError, MismatchError
 from cordwood.testing import assert_trees_equal
 from tests.children import run_python
 from tests.golden.orbax_checkpoints import GOLDEN

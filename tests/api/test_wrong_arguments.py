@@ -14,6 +14,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import cordwood
+from cordwood.errors import MismatchError, UnsupportedLeafError
 from tests.shardings import mesh_of
 
 TREE: dict[str, Any] = {"a": np.arange(4.0), "b": 1}
@@ -45,7 +46,7 @@ CASES: dict[str, tuple[Callable[[str], Any], type[Exception], str]] = {
     "rename is a list": (load(rename=[("a", "b")]), TypeError, "rename: expected a dict"),
     "rename to a number": (load(rename={"a": 3}), TypeError, "rename: expected key paths.*3"),
     "rename of a number": (load(rename={1: "b"}), TypeError, "rename: expected key paths.*1"),
-    "cast of nothing": (load(cast={"z": "bf16"}), cordwood.MismatchError, "^cast matches no leaf"),
+    "cast of nothing": (load(cast={"z": "bf16"}), MismatchError, "^cast matches no leaf"),
     "a glob as rule": (load_with([("**", P())]), ValueError, r"rules: '\*\*' is no regular"),
     "a broken rule": (load_with([("(", P())]), ValueError, r"rules: '\(' is no regular"),
     "rules are a dict": (load_with({"w": P()}), TypeError, "rules: expected a list of"),
@@ -71,7 +72,7 @@ CASES: dict[str, tuple[Callable[[str], Any], type[Exception], str]] = {
     ),
     "an open leaf in a tree": (
         lambda path: cordwood.save(f"{path}-2", {"w": next(iter(cordwood.open(path).values()))}),
-        cordwood.UnsupportedLeafError,
+        UnsupportedLeafError,
         r"w: a leaf of an open checkpoint cannot be stored; pass leaf.load\(\)",
     ),
     "metadata": (
@@ -147,7 +148,7 @@ def test_a_subclass_of_dict_in_msgpack() -> None:
         pass
 
     with pytest.raises(
-        cordwood.UnsupportedLeafError, match=r"Odd cannot be stored.*, or convert it with dict\(\)"
+        UnsupportedLeafError, match=r"Odd cannot be stored.*, or convert it with dict\(\)"
     ):
         cordwood.to_bytes({"k": Odd(a=np.ones(1))})
 

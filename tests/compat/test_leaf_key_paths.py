@@ -8,8 +8,7 @@ import jax
 import pytest
 from eformer.serialization import serialization as eformer
 
-import cordwood
-from cordwood import join_key
+from cordwood.compat.eformer.serialization import join_key, leaf_key_paths
 
 
 class Pair(NamedTuple):
@@ -35,12 +34,12 @@ TREES = [
 @pytest.mark.parametrize("tree", TREES, ids=repr)
 @pytest.mark.parametrize("prefix", ["", "p"])
 def test_as_eformer(tree: Any, prefix: str) -> None:
-    assert cordwood.leaf_key_paths(tree, prefix) == eformer.leaf_key_paths(tree, prefix)
+    assert leaf_key_paths(tree, prefix) == eformer.leaf_key_paths(tree, prefix)
 
 
 def test_is_leaf() -> None:
     tree = {"a": [1, 2], "b": None}
-    got = cordwood.leaf_key_paths(tree, is_leaf=lambda x: x is None or isinstance(x, list))
+    got = leaf_key_paths(tree, is_leaf=lambda x: x is None or isinstance(x, list))
     assert got == {"a": "a", "b": "b"}
 
 
@@ -59,7 +58,7 @@ def test_nodes_without_keys_are_numbered() -> None:
         def tree_unflatten(cls, _aux: None, children: tuple[Any]) -> Opaque:
             return cls(*children)
 
-    assert cordwood.leaf_key_paths({"a": Opaque(1)})["a"].x == "a.0"
+    assert leaf_key_paths({"a": Opaque(1)})["a"].x == "a.0"
 
 
 @pytest.mark.parametrize("prefix", [None, "", "a"])

@@ -71,8 +71,9 @@ def _arguments(signature: inspect.Signature, *, keywords: bool) -> list[tuple[st
 @pytest.mark.parametrize("face", [*FACES, tree_face])
 def test_faces_hold_the_functions_of_cordwood(face: Any) -> None:
     for name in face.__all__:
-        if name != "MAX_CHUNK_SIZE":
-            assert getattr(face, name) is getattr(cordwood, name)
+        for module in (cordwood, cordwood.msgpack, cordwood.state_dict):
+            if name in module.__all__ and name != "MAX_CHUNK_SIZE":
+                assert getattr(face, name) is getattr(module, name)
 
 
 @pytest.mark.parametrize("face", FACES)

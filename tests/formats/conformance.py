@@ -29,6 +29,8 @@ from jax.sharding import PartitionSpec as P
 
 import cordwood
 from cordwood.cli.main import main
+from cordwood.errors import LossError, MismatchError, NotACheckpointError, UnsupportedLeafError
+from cordwood.keypath import format_path
 from cordwood.testing import assert_trees_equal, flip_bits
 from tests.shardings import mesh_of
 
@@ -82,7 +84,7 @@ def named_leaves(row: Row) -> dict[str, Any]:
     leaves = jax.tree_util.tree_leaves_with_path(row.tree)
     if not row.has_names:
         return {str(number): leaf for number, (_, leaf) in enumerate(leaves)}
-    return {cordwood.format_path(tuple([k.key for k in path])): leaf for path, leaf in leaves}
+    return {format_path(tuple([k.key for k in path])): leaf for path, leaf in leaves}
 
 
 def load(row: Row, path: Path, **options: Any) -> Any:
@@ -192,7 +194,7 @@ def load_fits_like(row: Row, folder: Path) -> None:
 def load_selects_a_part(row: Row, folder: Path) -> None:
     path = row.make(folder)
     if not row.has_names:
-        with pytest.raises(cordwood.MismatchError):
+        with pytest.raises(MismatchError):
             cordwood.load(path, select="0")
         return
     for name, leaf in named_leaves(row).items():
@@ -204,13 +206,13 @@ def load_selects_a_part(row: Row, folder: Path) -> None:
 def load_names_each_leaf_that_does_not_fit(row: Row, folder: Path) -> None:
     path = row.make(folder)
     like = jax.tree.map(lambda leaf: np.zeros((9, *leaf.shape), np.int64), row.tree)
-    with pytest.raises(cordwood.MismatchError) as raised:
+    with pytest.raises(MismatchError) as raised:
         cordwood.load(path, like=like)
     paths, _ = zip(*jax.tree_util.tree_leaves_with_path(row.tree), strict=True)
     for keys in paths:
-        assert cordwood.format_path(tuple([key.key for key in keys])) in str(raised.value)
+        assert format_path(tuple([key.key for key in keys])) in str(raised.value)
     if row.has_names and isinstance(row.tree, dict):
-        with pytest.raises(cordwood.MismatchError, match="in_no_checkpoint"):
+        with pytest.raises(MismatchError, match="in_no_checkpoint"):
             cordwood.load(path, like={**row.tree, "in_no_checkpoint": np.zeros(1)})
 
 
@@ -267,7 +269,7 @@ def bit_flips_are_reported(row: Row, folder: Path) -> None:
 def diff_with_itself_is_equal(row: Row, folder: Path) -> None:
     path = row.make(folder)
     if not row.has_names:
-        with pytest.raises(cordwood.MismatchError):
+        with pytest.raises(MismatchError):
             cordwood.diff(path, path)
         return
     assert cordwood.diff(path, path).equal
@@ -279,7 +281,7 @@ def convert_keeps_the_values(row: Row, folder: Path) -> None:
     """To packs, and back where the format is written."""
     path = row.make(folder)
     if not row.has_names:
-        with pytest.raises(cordwood.LossError):
+        with pytest.raises(LossError):
             cordwood.convert(path, folder / "converted")
         return
     report = cordwood.convert(path, folder / "converted")
@@ -350,12 +352,12 @@ def save_replaces_the_old_tree(row: Row, folder: Path) -> None:
 
 def a_save_that_fails_leaves_the_old_tree(row: Row, folder: Path) -> None:
     path = folder / row.file
-    with pytest.raises(cordwood.UnsupportedLeafError, match="odd"):
+    with pytest.raises(UnsupportedLeafError, match="odd"):
         save(row, path, {"odd": object()})
     assert not list(folder.iterdir())
     save(row, path, row.tree)
     before = contents_of(folder)
-    with pytest.raises(cordwood.UnsupportedLeafError, match="odd"):
+    with pytest.raises(UnsupportedLeafError, match="odd"):
         save(row, path, {**changed(row.tree), "odd": object()})
     assert contents_of(folder) == before
     assert_holds(row, path, row.tree)
@@ -403,9 +405,9 @@ def save_refuses_to_replace_what_is_no_checkpoint(row: Row, folder: Path) -> Non
     notes.parent.mkdir(exist_ok=True)
     notes.write_text("these are notes, and no checkpoint\n")
     before = contents_of(foreign.parent)
-    with pytest.raises(cordwood.NotACheckpointError):
+    with pytest.raises(NotACheckpointError):
         save(row, foreign, row.tree)
-    with pytest.raises(cordwood.NotACheckpointError):
+    with pytest.raises(NotACheckpointError):
         cordwood.save_async(foreign, row.tree, **(row.options or {})).wait()
     assert contents_of(foreign.parent) == before
 

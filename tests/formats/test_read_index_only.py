@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood import CorruptionError, FormatError, PrefixError
 from cordwood.api.list_leaves import list_leaves
-from cordwood.errors import LimitError
+from cordwood.errors import CorruptionError, FormatError, LimitError, PrefixError
 from cordwood.formats.packs import index_file as packs_index
 from cordwood.formats.zarr import index_file as zarr_index
 from tests.memory import traced_memory

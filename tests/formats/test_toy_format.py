@@ -14,6 +14,7 @@ import pytest
 
 import cordwood
 from cordwood.cli.main import main
+from cordwood.errors import CorruptionError, IncompleteCheckpointError, NotACheckpointError
 from cordwood.formats import registry
 from tests.formats.conformance import Check, Row, checks_of
 from tests.formats.toy.format import ELEMENTS_NAME, INDEX_NAME, TOY
@@ -64,12 +65,12 @@ def test_the_directory_decides_the_format_of_the_next_save(path: Path) -> None:
     cordwood.save(path, {"x": 1})
     assert cordwood.detect(path)[:2] == ("toy", "a toy of the tests")
     assert cordwood.load(path) == {"x": 1}
-    with pytest.raises(cordwood.NotACheckpointError, match="of the layout 'toy'"):
+    with pytest.raises(NotACheckpointError, match="of the layout 'toy'"):
         cordwood.save(path, TREE, format="packs")
     cordwood.save(path, {"x": 2}, layout="toy")  # type: ignore[arg-type]
     cordwood.save_async(path, {"x": 3}).wait()
     assert cordwood.load(path, format="toy") == {"x": 3}
-    with pytest.raises(cordwood.IncompleteCheckpointError, match=r"no cordwood\.json"):
+    with pytest.raises(IncompleteCheckpointError, match=r"no cordwood\.json"):
         cordwood.load(path, format="packs")
 
 
@@ -81,7 +82,7 @@ def test_options_that_it_does_not_take(tmp_path: Path) -> None:
 
 def test_verify_reports_what_the_items_do_not_show(path: Path) -> None:
     (path / "notes").write_text("x")
-    with pytest.raises(cordwood.CorruptionError) as raised:
+    with pytest.raises(CorruptionError) as raised:
         cordwood.verify(path)
     assert str(raised.value) == (
         f"{path}: 1 damaged range or file:\n  notes: the index does not refer to it"
@@ -90,7 +91,7 @@ def test_verify_reports_what_the_items_do_not_show(path: Path) -> None:
 
 def test_two_indexes_are_refused(path: Path) -> None:
     (path / "cordwood.json").write_text("{}")
-    with pytest.raises(cordwood.NotACheckpointError, match=f"cordwood.json and {INDEX_NAME}"):
+    with pytest.raises(NotACheckpointError, match=f"cordwood.json and {INDEX_NAME}"):
         cordwood.open(path)
 
 

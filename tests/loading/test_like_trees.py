@@ -18,7 +18,7 @@ from flax import nnx
 from jax.example_libraries import optimizers
 
 import cordwood
-from cordwood import MismatchError, UnsupportedLeafError
+from cordwood.errors import MismatchError, UnsupportedLeafError
 from cordwood.testing import assert_trees_equal
 
 Store: TypeAlias = Callable[[Any], Path]

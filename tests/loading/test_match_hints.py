@@ -16,7 +16,7 @@ from flax.training.train_state import TrainState
 from jax.sharding import PartitionSpec as P
 
 import cordwood
-from cordwood import MismatchError
+from cordwood.errors import MismatchError
 from cordwood.testing import assert_trees_equal
 from tests.children import run_python
 from tests.shardings import mesh_of
@@ -48,7 +48,7 @@ bert, wide, mixed = sys.argv[1:]
 def message(path, **options):
     try:
         cordwood.load(path, to="jax", **options)
-    except cordwood.MismatchError as e:
+    except cordwood.errors.MismatchError as e:
         return str(e)
 
 

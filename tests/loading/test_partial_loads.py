@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import cordwood
 from cordwood import dtypes
-from cordwood.errors import MismatchError
+from cordwood.errors import CorruptionError, MismatchError
 from cordwood.testing import assert_trees_equal
 
 Store: TypeAlias = Callable[[Any], Path]
@@ -430,7 +430,7 @@ def test_only_what_is_selected_is_read(tmp_path: Path) -> None:
         file.seek(piece.offset + (4 << 20))
         file.write(b"damage")
     assert cordwood.load(path, select="a")["a"].sum() == 1 << 20
-    with pytest.raises(cordwood.CorruptionError):
+    with pytest.raises(CorruptionError):
         cordwood.load(path, select="b")
 
 

@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import cordwood
+from cordwood.errors import MismatchError
 from tests.shardings import mesh_of, sharding
 
 TREE: dict[str, Any] = {
@@ -122,7 +123,7 @@ def test_what_is_no_sharding(path: Path) -> None:
 
 
 def test_shapes_that_cannot_be_cut_are_all_named(path: Path) -> None:
-    with pytest.raises(cordwood.MismatchError) as caught:
+    with pytest.raises(MismatchError) as caught:
         cordwood.load(path, mesh=mesh_of(8), rules=[("kernel|w", P(None, "x")), ("", P("x"))])
     assert "dense/kernel: shape [8, 4] cannot be cut by" in str(caught.value)
     assert "dense/bias" not in str(caught.value)
@@ -130,9 +131,9 @@ def test_shapes_that_cannot_be_cut_are_all_named(path: Path) -> None:
     like["dense"]["kernel"] = jax.ShapeDtypeStruct(
         (8, 4), np.float32, sharding=sharding(P(None, "x"), 8)
     )
-    with pytest.raises(cordwood.MismatchError, match=r"dense/kernel: .*dimension 1 is 4 long"):
+    with pytest.raises(MismatchError, match=r"dense/kernel: .*dimension 1 is 4 long"):
         cordwood.load(path, like=like)
-    with pytest.raises(cordwood.MismatchError, match=r"dense/bias: shape .* cannot be cut by"):
+    with pytest.raises(MismatchError, match=r"dense/bias: shape .* cannot be cut by"):
         cordwood.load(path, mesh=mesh_of(8), shardings={"dense/bias": P("nowhere")})
 
 

@@ -15,7 +15,8 @@ import orbax.checkpoint as ocp
 import pytest
 
 import cordwood
-from cordwood import CheckpointManager, CorruptionError, MismatchError, PrefixError, StepReader
+from cordwood import CheckpointManager, StepReader
+from cordwood.errors import CorruptionError, MismatchError, PrefixError
 from tests.manager.counters import ByteCounter, Counter
 
 META = {"lr": 0.5, "names": ["a", "b"]}

@@ -16,6 +16,7 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager, StepReader
+from cordwood.errors import StepError
 
 
 def tree_of(step: int) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def test_a_run_moves_over(tmp_path: Path, tool: str) -> None:
         assert (restored.tree["w"] == tree_of(100)["w"]).all()
         assert (restored.tree["b"]["x"] == 100).all()
         assert (manager.restore(90, like=tree_of(0)).tree["b"]["x"] == 90).all()
-        with pytest.raises(cordwood.StepError, match="step 95 is not newer than step 100"):
+        with pytest.raises(StepError, match="step 95 is not newer than step 100"):
             manager.save(95, tree_of(95))
         manager.save(110, tree_of(110))
         manager.save(120, tree_of(120))

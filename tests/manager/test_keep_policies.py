@@ -10,19 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood import (
-    KeepAll,
-    KeepAt,
-    KeepBest,
-    KeepEvery,
-    KeepLast,
-    KeepPolicy,
-    KeepWithin,
-    PlannedStep,
-    SavedStep,
-)
+from cordwood import KeepBest, KeepEvery, KeepLast
 from cordwood.manager.keep_policies import as_keep_policy, best_policy
 from cordwood.manager.retention import plan_retention
+from cordwood.policies import KeepAll, KeepAt, KeepPolicy, KeepWithin, SavedStep
+from cordwood.results import PlannedStep
 
 NOW = 1000.0
 LOSSES = {0: 9.0, 10: 1.0, 20: math.nan, 30: 1.0, 40: 5.0}

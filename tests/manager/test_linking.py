@@ -21,8 +21,10 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import cordwood
-from cordwood import CheckpointManager, SaveReport
+from cordwood import CheckpointManager
+from cordwood.errors import CorruptionError
 from cordwood.io import compare_bytes
+from cordwood.results import SaveReport
 from cordwood.storage import syscalls
 from cordwood.testing.equality import assert_trees_equal
 from tests.manager.linked_runs import (
@@ -226,7 +228,7 @@ def test_a_flipped_byte_is_healed_by_the_next_save(
     save(tmp_path, 0, 1)
     name = min(os.listdir(tmp_path / "0"), key=lambda name: not name.startswith("data-"))
     flip(tmp_path / "1" / name, PLACES[where])
-    with pytest.raises(cordwood.CorruptionError):
+    with pytest.raises(CorruptionError):
         cordwood.verify(tmp_path / "1")
     save(tmp_path, 2, 3, on_save=reports.append)
     warned = [record.getMessage() for record in caplog.records if record.levelno > logging.INFO]

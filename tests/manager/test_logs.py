@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import cordwood
-from cordwood import CheckpointManager, KeepBest, KeepLast, StepError, StepReader
+from cordwood import CheckpointManager, KeepBest, KeepLast, StepReader
+from cordwood.errors import StepError
+from cordwood.results import SaveReport
 
 TREE = {"w": np.zeros(3 << 20, np.uint8)}
 
@@ -66,7 +67,7 @@ def test_a_step_that_the_policy_leaves_out_is_a_line_for_debugging(
 
 
 def test_sizes_are_readable(tmp_path: Path) -> None:
-    seen: list[cordwood.SaveReport] = []
+    seen: list[SaveReport] = []
     with CheckpointManager(tmp_path, on_save=seen.append) as manager:
         manager.save(1, {"w": np.zeros(3, np.uint8)})
     assert str(seen[0]).startswith("saved step 1: 3 B written, 0 B linked, ")

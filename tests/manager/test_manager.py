@@ -17,20 +17,17 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood import (
-    CheckpointManager,
+from cordwood import CheckpointManager, KeepBest, KeepEvery, KeepLast
+from cordwood.errors import (
     CorruptionError,
     IncompleteCheckpointError,
-    KeepBest,
-    KeepEvery,
-    KeepLast,
     MismatchError,
     PendingSaveError,
-    SaveReport,
     StepError,
-    WhenIdle,
 )
 from cordwood.io import write_file
+from cordwood.policies import WhenIdle
+from cordwood.results import SaveReport
 from cordwood.storage import step_storage
 
 _numbers = itertools.count()

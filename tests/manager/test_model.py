@@ -32,14 +32,12 @@ from cordwood import (
     KeepBest,
     KeepEvery,
     KeepLast,
-    KeepPolicy,
-    KeepWithin,
     PendingSave,
-    PendingSaveError,
-    SavedStep,
-    StepError,
     StepReader,
 )
+from cordwood.errors import CorruptionError, IncompleteCheckpointError, PendingSaveError, StepError
+from cordwood.policies import KeepPolicy, KeepWithin, SavedStep
+from cordwood.results import Restored
 from cordwood.storage import syscalls
 from cordwood.testing.faults.systems import FailingSystem
 from tests.manager.dying import Dying, Killed
@@ -376,7 +374,7 @@ class Managers(RuleBasedStateMachine):
         with unfinished_steps_allowed():
             try:
                 found = manager.restore()
-            except cordwood.CorruptionError:
+            except CorruptionError:
                 assert not self.numbers()
                 return
         if found is None:
@@ -385,7 +383,7 @@ class Managers(RuleBasedStateMachine):
         assert found.step == max(self.numbers())
         self.require_right(found)
 
-    def require_right(self, found: cordwood.Restored[Any]) -> None:
+    def require_right(self, found: Restored[Any]) -> None:
         if found.step in self.model:
             entry, salt = self.model[found.step]
             assert str(found.metrics) == str(entry.metrics)
@@ -404,7 +402,7 @@ class Managers(RuleBasedStateMachine):
 
     @rule(who=whos, by=st.integers(1, 2))
     def restore_what_is_not_there(self, who: int, by: int) -> None:
-        with pytest.raises((FileNotFoundError, cordwood.IncompleteCheckpointError)):
+        with pytest.raises((FileNotFoundError, IncompleteCheckpointError)):
             self.managers[who].restore(self.next_step(by))
 
     @rule()

@@ -10,14 +10,9 @@ from unittest.mock import patch
 
 import pytest
 
-from cordwood import (
-    CheckpointManager,
-    EverySeconds,
-    EverySteps,
-    PendingSaveError,
-    ProcessError,
-    SavePolicy,
-)
+from cordwood import CheckpointManager, EverySeconds, EverySteps
+from cordwood.errors import PendingSaveError, ProcessError
+from cordwood.policies import SavePolicy
 from tests.manager.counters import Counter
 from tests.processes.failures import Huge
 from tests.processes.fake_processes import FakeProcesses, run_processes

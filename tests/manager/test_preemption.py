@@ -17,8 +17,10 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from cordwood import CheckpointManager, EverySteps, OnPreemption, PendingSaveError
+from cordwood import CheckpointManager, EverySteps
+from cordwood.errors import PendingSaveError
 from cordwood.io import write_file
+from cordwood.policies import OnPreemption
 from cordwood.processes.preemption import PreemptionNotice
 
 TREE = {"w": np.zeros(3)}

@@ -13,8 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 import cordwood
-from cordwood import CheckpointManager, CorruptionError, StepReader
+from cordwood import CheckpointManager, StepReader
 from cordwood.cli.main import cli
+from cordwood.errors import CorruptionError
 
 
 def tree_of(step: int) -> dict[str, Any]:

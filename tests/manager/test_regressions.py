@@ -21,7 +21,9 @@ import orbax.checkpoint as ocp
 import pytest
 from eformer.serialization import AsyncCheckpointManager, Checkpointer, base_manager
 
-from cordwood import CheckpointManager, EverySeconds, PendingSaveError, SaveReport, verify
+from cordwood import CheckpointManager, EverySeconds, verify
+from cordwood.errors import PendingSaveError
+from cordwood.results import SaveReport
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -19,13 +19,12 @@ from cordwood import (
     EverySteps,
     KeepBest,
     KeepLast,
-    KeepPolicy,
-    KeepWithin,
-    PendingSaveError,
-    SaveReport,
-    StepError,
     StepReader,
+    policies,
 )
+from cordwood.errors import PendingSaveError, StepError
+from cordwood.policies import KeepPolicy, KeepWithin
+from cordwood.results import SaveReport
 
 TREE = {"w": np.zeros(3)}
 
@@ -178,7 +177,7 @@ def test_policies_are_told_integers(tmp_path: Path) -> None:
         with pytest.raises(
             TypeError, match=rf"{name}: expected several steps, as \[5, 7\], found 5"
         ):
-            getattr(cordwood, name)(5)
+            getattr(policies, name)(5)
 
 
 @pytest.mark.parametrize("other", [5, EverySteps(2), None])

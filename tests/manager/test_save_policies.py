@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood import AtSteps, EverySeconds, EveryStep, EverySteps, Moment, SavePolicy, WhenIdle
+from cordwood import EverySeconds, EverySteps
 from cordwood.manager.save_policies import OnPreemption, as_save_policy
+from cordwood.policies import AtSteps, EveryStep, Moment, SavePolicy, WhenIdle
 
 CALM = Moment(step=7, last_step=None, seconds_since_last=5.0, saving=False, preempted=False)
 

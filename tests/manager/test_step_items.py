@@ -12,15 +12,11 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood import (
-    CheckpointManager,
-    CorruptionError,
-    MismatchError,
-    PrefixError,
-    StepReader,
-)
+from cordwood import CheckpointManager, StepReader
 from cordwood.encoding.step_record import Record
+from cordwood.errors import CorruptionError, MismatchError, PrefixError, UnsupportedLeafError
 from cordwood.manager.load_step import RestoreRequest, _own_item
+from cordwood.results import SaveReport
 from tests.manager.counters import Counter
 
 
@@ -86,7 +82,7 @@ def test_one_commit_for_all(tmp_path: Path) -> None:
 
 
 def test_an_item_that_has_not_changed_is_linked(tmp_path: Path) -> None:
-    reports: list[cordwood.SaveReport] = []
+    reports: list[SaveReport] = []
     big = {"w": np.random.default_rng(0).random((1 << 20,), np.float32)}
     with CheckpointManager(tmp_path, on_save=reports.append) as manager:
         for step in (1, 2):
@@ -126,7 +122,7 @@ def test_items_that_are_missing_or_of_another_kind(tmp_path: Path) -> None:
 def test_things_that_are_no_items(tmp_path: Path) -> None:
     manager = CheckpointManager(tmp_path)
     with pytest.raises(
-        cordwood.UnsupportedLeafError,
+        UnsupportedLeafError,
         match=r"items: data: .*object.* An item is a tree of arrays, or has get_state",
     ):
         manager.save(1, tree_of(1), items={"data": object()})

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood import CheckpointManager, FormatError, MismatchError
+from cordwood import CheckpointManager
+from cordwood.errors import FormatError, MismatchError
 from cordwood.manager.step_items import (
     collect_states,
     join_items,

@@ -15,13 +15,8 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood import (
-    CheckpointManager,
-    IncompleteCheckpointError,
-    MismatchError,
-    StepError,
-    StepReader,
-)
+from cordwood import CheckpointManager, StepReader
+from cordwood.errors import IncompleteCheckpointError, MismatchError, StepError
 from cordwood.storage.file_transaction import temporary_path
 from tests.manager.counters import Counter
 from tests.manager.test_manager import cut_short

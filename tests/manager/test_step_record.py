@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood import FormatError, UnsupportedFormatError
 from cordwood.encoding.step_record import Record, as_json, as_metrics, decode_record, encode_record
+from cordwood.errors import FormatError, UnsupportedFormatError
 
 json_values = st.recursive(
     st.none()

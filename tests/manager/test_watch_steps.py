@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cordwood import CheckpointManager, StepError
+from cordwood import CheckpointManager
+from cordwood.errors import StepError
 
 TREE = {"w": np.zeros(3)}
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood import CheckpointManager, IncompleteCheckpointError, StepError, UnsupportedFormatError
+from cordwood import CheckpointManager
 from cordwood.encoding.step_record import KEY
+from cordwood.errors import IncompleteCheckpointError, StepError, UnsupportedFormatError
 from cordwood.formats.packs.index_file import decode_index, encode_index
 from tests.manager.test_manager import break_data, cut_short
 

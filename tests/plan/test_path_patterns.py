@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cordwood import MismatchError
+from cordwood.errors import MismatchError
 from cordwood.plan.path_patterns import match_patterns, path_name
 
 NAMES = [

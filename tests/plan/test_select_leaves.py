@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given
 
-from cordwood import MismatchError
+from cordwood.errors import MismatchError
 from cordwood.index import Index, Inline, Leaf, Naming
 from cordwood.keypath import format_path
 from cordwood.plan.select_leaves import select_leaves

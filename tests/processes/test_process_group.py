@@ -12,17 +12,10 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood import (
-    CheckpointManager,
-    EverySeconds,
-    EverySteps,
-    KeepLast,
-    MismatchError,
-    ProcessError,
-    StepReader,
-    WhenIdle,
-)
+from cordwood import CheckpointManager, EverySeconds, EverySteps, KeepLast, StepReader
+from cordwood.errors import MismatchError, ProcessError, StepError
 from cordwood.io.background_save import PendingSave
+from cordwood.policies import WhenIdle
 from cordwood.processes.process_group import ProcessGroup
 from tests.manager.counters import Counter
 from tests.processes.fake_processes import FakeProcesses, Outcome, Store, run_processes
@@ -223,7 +216,7 @@ def test_a_step_that_is_not_newer_ends_the_save_of_all(tmp_path: Path) -> None:
         manager.wait()
 
     outcomes = run_processes(2, work)
-    assert isinstance(outcomes[0].error, cordwood.StepError)
+    assert isinstance(outcomes[0].error, StepError)
     assert isinstance(outcomes[1].error, ProcessError)
     assert "step 5 is not newer than step 7" in str(outcomes[1].error)
     assert CheckpointManager(tmp_path).steps() == [7]

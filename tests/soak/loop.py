@@ -10,7 +10,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from cordwood import CheckpointManager, KeepEvery, KeepLast, SaveReport
+from cordwood import CheckpointManager, KeepEvery, KeepLast
+from cordwood.results import SaveReport
 from cordwood.storage import syscalls
 from cordwood.testing.faults.systems import CountingSystem
 from tests.soak.journal import Journal, telling

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from cordwood import CheckpointManager, KeepEvery, KeepLast, PendingSaveError, load, verify
+from cordwood import CheckpointManager, KeepEvery, KeepLast, load, verify
+from cordwood.errors import PendingSaveError
 from cordwood.testing import assert_trees_equal
 from cordwood.testing.faults import why_no_power_cuts
 from cordwood.testing.faults.disks import make_disk, mounted, mounted_memory

@@ -13,15 +13,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from cordwood import (
-    CheckpointManager,
-    CordwoodError,
-    KeepLast,
-    PendingSaveError,
-    SaveReport,
-    load,
-    verify,
-)
+from cordwood import CheckpointManager, CordwoodError, KeepLast, load, verify
+from cordwood.errors import PendingSaveError
+from cordwood.results import SaveReport
 from cordwood.testing import assert_trees_equal
 from tests.processes.group import forked
 from tests.soak.journal import Line, read_journal, telling

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from cordwood import from_state_dict, is_serializable, to_state_dict
+from cordwood import from_state_dict, to_state_dict
+from cordwood.state_dict import is_serializable
 
 from .state_dict_trees import same
 

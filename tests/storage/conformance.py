@@ -23,6 +23,13 @@ from jax.sharding import PartitionSpec as P
 
 import cordwood
 from cordwood import CheckpointManager, StepReader
+from cordwood.errors import (
+    IncompleteCheckpointError,
+    NotACheckpointError,
+    PrefixError,
+    StepError,
+    UnsupportedLeafError,
+)
 from cordwood.testing import assert_trees_equal
 from tests.shardings import mesh_of
 from tests.threads import in_threads
@@ -147,7 +154,7 @@ def a_save_replaces_the_one_before(storage: Storage) -> None:
 
 def a_save_that_fails_changes_nothing(storage: Storage) -> None:
     def fail() -> None:
-        with pytest.raises(cordwood.UnsupportedLeafError, match="odd"):
+        with pytest.raises(UnsupportedLeafError, match="odd"):
             save(storage, {"w": np.ones(9), "odd": object()})
 
     fail()
@@ -194,7 +201,7 @@ def trees_with_prefixes_are_saved_at_once(storage: Storage) -> None:
     for number in range(8):
         loaded = cordwood.load(storage.place, prefix=f"p{number}")
         assert_trees_equal(loaded, {"w": np.full(50, number * 10 + 2)})
-    with pytest.raises(cordwood.PrefixError, match="p7"):
+    with pytest.raises(PrefixError, match="p7"):
         cordwood.load(storage.place, prefix="p8")
     assert cordwood.verify(storage.place).leaves == 8
     assert cordwood.gc(storage.place) == []
@@ -267,7 +274,7 @@ def saves_leave_no_files_behind(storage: Storage) -> None:
         save(storage, tree_of(step))
         assert len(files) == count
     before = dict(files)
-    with pytest.raises(cordwood.UnsupportedLeafError):
+    with pytest.raises(UnsupportedLeafError):
         save(storage, {"w": np.ones(9), "odd": object()})
     assert dict(files) == before
 
@@ -302,9 +309,9 @@ def damage_is_found(storage: Storage) -> None:
 def what_is_no_checkpoint_is_not_replaced(storage: Storage) -> None:
     files = files_of(storage)
     files["notes.txt"] = b"mine"
-    with pytest.raises(cordwood.IncompleteCheckpointError, match=r"cordwood\.json"):
+    with pytest.raises(IncompleteCheckpointError, match=r"cordwood\.json"):
         cordwood.load(storage.place)
-    with pytest.raises(cordwood.NotACheckpointError, match=r"notes\.txt"):
+    with pytest.raises(NotACheckpointError, match=r"notes\.txt"):
         save(storage, {"w": 1})
     assert dict(files) == {"notes.txt": b"mine"}
 
@@ -381,7 +388,7 @@ def a_run_goes_on_where_it_ended(storage: Storage) -> None:
             manager.save(step, tree_of(step))
         manager.wait()
         assert manager.steps() == [0, 2, 4, 6]
-        with pytest.raises(cordwood.StepError):
+        with pytest.raises(StepError):
             manager.save(4, tree_of(4))
 
 

@@ -295,7 +295,7 @@ def test_info_without_jax() -> None:
         """
         import sys
         import numpy as np
-        from cordwood import get_serialization_info
+        from cordwood.msgpack import get_serialization_info
 
         tree = {"w": np.ones((2, 3)), 5: [1, None], frozenset(): "ab"}
         info = get_serialization_info(tree)

@@ -160,8 +160,8 @@ def convert(
         max_bytes: how far a compressed source may grow, as `open` has it.
         scratch: a directory with room for what a compressed source holds. None: that of
             `destination`; or of the source, where `destination` is in an object store.
-        progress: called now and then with a `cordwood.Progress`: the bytes of elements that were
-            read, and the leaf that is.
+        progress: called now and then with a `cordwood.results.Progress`: the bytes of elements
+            that were read, and the leaf that is.
 
     Returns:
         What was written, and with `lossy` what was lost.

@@ -153,7 +153,7 @@ def load(
             flat dict of them by key paths with '.' or '/'; an entry holds for all leaves under
             it. It counts before `rules`, and those before the shardings of `like`. Each process
             reads what its own devices need, once however many of them hold it.
-        progress: called now and then with a `cordwood.Progress`: how many bytes were read.
+        progress: called now and then with a `cordwood.results.Progress`: how many bytes were read.
         format: the name of the format of a file, where the suffix does not say it, or of a
             directory, which is then not searched for an index of another format.
         prefix: which tree of a directory, or item of an Orbax checkpoint. None: the one saved

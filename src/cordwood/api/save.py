@@ -60,8 +60,8 @@ def save(
             has a file of its own. None: 1 GiB, and more where a process would write more than 16
             files.
         metadata: strings to keep beside the tree (safetensors and directories only).
-        progress: called now and then with a `cordwood.Progress`: how many bytes of the tree have
-            been taken up for writing.
+        progress: called now and then with a `cordwood.results.Progress`: how many bytes of the
+            tree have been taken up for writing.
         timeout_seconds: how long to wait for other processes that are late, but alive, and for the
             lock of another save of the directory.
 

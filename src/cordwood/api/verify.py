@@ -110,7 +110,7 @@ def verify(
         resume: a file to note in which files of the checkpoint were found whole. Where it is
             there, left by a call that was interrupted, those are not read again; it is removed
             at the end. Any other file is refused.
-        progress: called now and then with a `cordwood.Progress`.
+        progress: called now and then with a `cordwood.results.Progress`.
         format: the name of the format of a file, where the suffix does not say it, or of a
             directory, which is then not searched for an index of another format.
         max_bytes: how far a compressed file may grow; see `cordwood.load`.

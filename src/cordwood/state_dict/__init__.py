@@ -5,8 +5,9 @@ Names are imported when they are first used, so that importing this package need
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from cordwood.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from cordwood.state_dict.restore_path import current_path as current_path
@@ -18,29 +19,13 @@ if TYPE_CHECKING:
     )
 
 _MODULE_OF = {
-    "current_path": "restore_path",
-    "from_state_dict": "state_dicts",
-    "is_serializable": "type_handlers",
-    "register_serialization_state": "type_handlers",
-    "to_state_dict": "state_dicts",
+    "current_path": "cordwood.state_dict.restore_path",
+    "from_state_dict": "cordwood.state_dict.state_dicts",
+    "is_serializable": "cordwood.state_dict.type_handlers",
+    "register_serialization_state": "cordwood.state_dict.type_handlers",
+    "to_state_dict": "cordwood.state_dict.state_dicts",
 }
 
-__all__ = [
-    "current_path",
-    "from_state_dict",
-    "is_serializable",
-    "register_serialization_state",
-    "to_state_dict",
-]
+__all__ = sorted(_MODULE_OF)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULE_OF})
+__getattr__, __dir__ = lazy_names(__name__, _MODULE_OF)

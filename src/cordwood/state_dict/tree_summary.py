@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 def summarize_tree(tree: Any) -> dict[str, Any]:
-    """Return totals over the leaves of a tree; `cordwood.get_serialization_info` explains each."""
+    """Return totals over the leaves of a tree; `msgpack.get_serialization_info` explains each."""
     leaves, structure = _flatten(tree)
     dtypes = {_call_or(_dtype_name, leaf, "") for leaf in leaves}
     return {

@@ -22,6 +22,19 @@ from cordwood.index import LeafKind
 from cordwood.keypath import DictKey, KeyPath
 from cordwood.testing.random_arrays import elements
 
+__all__ = [
+    "Pair",
+    "dict_keys",
+    "jax_arrays",
+    "key_paths",
+    "leaves",
+    "numpy_arrays",
+    "numpy_scalars",
+    "prng_keys",
+    "python_values",
+    "trees",
+]
+
 Carrier: TypeAlias = Literal["safetensors", "msgpack"]
 Container: TypeAlias = Literal[
     "dict", "list", "tuple", "none", "namedtuple", "OrderedDict", "defaultdict"

@@ -11,6 +11,8 @@ import pytest
 import zstandard
 
 import cordwood
+from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError
+from cordwood.msgpack import compress_bytes, from_compressed_bytes, to_compressed_bytes
 
 SUFFIXES = [".msgpack.gz", ".msgpack.zst"]
 
@@ -30,7 +32,7 @@ def test_a_very_compressible_tree_loads_with_max_bytes(tmp_path: Path, suffix: s
     cordwood.save(path, tree)
     calls: list[Callable[..., Any]] = [cordwood.load, cordwood.open, cordwood.verify]
     for call in calls:
-        with pytest.raises(cordwood.LimitError, match=rf"x{suffix}: .* pass max_bytes"):
+        with pytest.raises(LimitError, match=rf"x{suffix}: .* pass max_bytes"):
             call(path)
     assert cordwood.load(path, max_bytes=5 << 20)["w"].nbytes == 4 << 20
     assert cordwood.load(path, mmap=True, max_bytes=5 << 20)["w"].nbytes == 4 << 20
@@ -44,13 +46,13 @@ def test_the_message_tells_how_much_to_accept(tmp_path: Path) -> None:
     path = tmp_path / "x.msgpack.zst"
     cordwood.save(path, np.zeros(2 << 20, np.uint8))
     size = len(cordwood.to_bytes(np.zeros(2 << 20, np.uint8)))
-    with pytest.raises(cordwood.LimitError, match=f"pass max_bytes={size} to accept it"):
+    with pytest.raises(LimitError, match=f"pass max_bytes={size} to accept it"):
         cordwood.load(path)
     assert cordwood.load(path, max_bytes=size).nbytes == 2 << 20
-    with pytest.raises(cordwood.LimitError, match="pass max_bytes"):
-        cordwood.from_compressed_bytes(None, cordwood.compress_bytes(bytes(2 << 20)))
-    data = cordwood.to_compressed_bytes(7)
-    assert cordwood.from_compressed_bytes(None, data, max_bytes=1) == 7
+    with pytest.raises(LimitError, match="pass max_bytes"):
+        from_compressed_bytes(None, compress_bytes(bytes(2 << 20)))
+    data = to_compressed_bytes(7)
+    assert from_compressed_bytes(None, data, max_bytes=1) == 7
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -90,7 +92,7 @@ def test_streams_given_to_the_plain_readers_are_named(tmp_path: Path, suffix: st
         lambda: cordwood.load(path, format="msgpack"),
         lambda: cordwood.msgpack_restore(path.read_bytes()),
     ):
-        with pytest.raises(cordwood.FormatError, match=message):
+        with pytest.raises(FormatError, match=message):
             call()
 
 
@@ -99,7 +101,7 @@ def test_a_damaged_stream_is_not_taken_for_another_format(tmp_path: Path, suffix
     path = tmp_path / f"x{suffix}"
     cordwood.save(path, {"w": np.arange(10_000)})
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(cordwood.TruncatedError) as error:
+    with pytest.raises(TruncatedError) as error:
         cordwood.load(path)
     assert "this is" not in str(error.value)
 
@@ -112,7 +114,7 @@ def test_counts_of_one_read_well(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    with pytest.raises(cordwood.CorruptionError, match=r"^1 damaged range \(the stored"):
+    with pytest.raises(CorruptionError, match=r"^1 damaged range \(the stored"):
         cordwood.verify(path)
-    with pytest.raises(cordwood.FormatError, match=r"expected the end, found 1 more byte$"):
+    with pytest.raises(FormatError, match=r"expected the end, found 1 more byte$"):
         cordwood.msgpack_restore(b"\xc0\xc0")

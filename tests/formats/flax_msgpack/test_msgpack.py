@@ -20,6 +20,7 @@ from cordwood.errors import LimitError
 from cordwood.formats.flax_msgpack import wire
 from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.formats.flax_msgpack.restore_values import restore_state
+from cordwood.formats.flax_msgpack.state_buffers import plan_state
 from cordwood.index import Inline, Leaf, Piece, Pieces, Source, Span
 from cordwood.io.write_file import write_file
 from cordwood.keypath import DictKey
@@ -276,7 +277,7 @@ def test_plan_written_and_read_by_the_engine(
     monkeypatch.setattr(flax.serialization, "MAX_CHUNK_SIZE", size)
     for seed in range(10):
         tree = Trees(seed).tree()
-        plan, leaves = msgpack.plan_state(to_state_dict(tree))
+        plan, leaves = plan_state(to_state_dict(tree))
         path = tmp_path / f"{seed}.msgpack"
         write_file(path, plan, [*map(host_array, leaves)].__getitem__)
         assert path.read_bytes() == flax.serialization.to_bytes(tree)

@@ -23,14 +23,9 @@ from eformer.pytree import _serialization as eformer
 from flax import nnx
 
 import cordwood
-from cordwood import (
-    FormatError,
-    MismatchError,
-    UnsupportedLeafError,
-    from_state_dict,
-    msgpack,
-    register_serialization_state,
-)
+from cordwood import from_state_dict, msgpack, register_serialization_state
+from cordwood.errors import CorruptionError, FormatError, MismatchError, UnsupportedLeafError
+from cordwood.formats.flax_msgpack.state_buffers import plan_state
 from cordwood.testing import assert_trees_equal
 from tests.memory import traced_memory
 from tests.random_trees import assert_same
@@ -99,7 +94,7 @@ def test_b5_flipped_bits_are_detected_where_the_format_has_room(tmp_path: Path) 
     stored = bytearray(path.read_bytes())
     stored[-100] ^= 1
     path.write_bytes(stored)
-    with pytest.raises((cordwood.CorruptionError, FormatError), match=r"a\.msgpack\.zst"):
+    with pytest.raises((CorruptionError, FormatError), match=r"a\.msgpack\.zst"):
         cordwood.load(path)
 
 
@@ -270,12 +265,12 @@ def test_b10_arrays_too_big_for_an_extension_are_refused_by_name(
     message = "does not fit one msgpack extension, which holds 4294967295.*put it in a dict"
     with pytest.raises(ValueError, match=f"^a/0: an array of 4294967296 bytes {message}"):
         msgpack.msgpack_serialize({"a": [huge]})
-    plan, leaves = msgpack.plan_state({"a": huge})  # in dicts it is stored in pieces
+    plan, leaves = plan_state({"a": huge})  # in dicts it is stored in pieces
     assert plan.size_bytes > 2**32
     assert leaves[0] is huge
     monkeypatch.setattr(msgpack, "MAX_CHUNK_SIZE", 2**33)
     with pytest.raises(UnsupportedLeafError, match=f"^a: .*{message}, lower MAX_CHUNK_SIZE"):
-        msgpack.plan_state({"a": huge})
+        plan_state({"a": huge})
 
 
 class Held:

@@ -10,8 +10,8 @@ import pytest
 import safetensors.numpy
 
 import cordwood
-from cordwood import (
-    CordwoodError,
+from cordwood import CordwoodError
+from cordwood.errors import (
     CorruptionError,
     FormatError,
     IncompleteCheckpointError,

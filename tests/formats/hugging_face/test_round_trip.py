@@ -14,6 +14,14 @@ import pytest
 import safetensors.numpy
 
 import cordwood
+from cordwood.errors import (
+    CorruptionError,
+    FormatError,
+    IncompleteCheckpointError,
+    MismatchError,
+    NotACheckpointError,
+    TruncatedError,
+)
 from tests.golden.hugging_face_shards import FOLDER, SHARDS
 
 INDEX = "model.safetensors.index.json"
@@ -54,7 +62,7 @@ def test_nested_and_like() -> None:
     found = cordwood.load(FOLDER, like=nested)
     assert found["model"]["embed"]["weight"].shape == (8, 3)
     del nested["lm_head"]
-    with pytest.raises(cordwood.MismatchError, match=r"lm_head\.weight: in the checkpoint \(int8"):
+    with pytest.raises(MismatchError, match=r"lm_head\.weight: in the checkpoint \(int8"):
         cordwood.load(FOLDER, like=nested)
 
 
@@ -90,7 +98,7 @@ def test_another_name_of_the_index(path: Path) -> None:
     (path / INDEX).rename(path / "diffusion_model.safetensors.index.json")
     assert set(cordwood.load(path)) == set(TENSORS)
     shutil.copy(path / "diffusion_model.safetensors.index.json", path / "b.safetensors.index.json")
-    with pytest.raises(cordwood.NotACheckpointError, match="remove all but the one that is meant"):
+    with pytest.raises(NotACheckpointError, match="remove all but the one that is meant"):
         cordwood.load(path)
 
 
@@ -152,26 +160,26 @@ def an_lfs_pointer(path: Path) -> None:
 
 BROKEN: dict[Callable[[Path], None], tuple[type[Exception], str]] = {
     without_a_file: (
-        cordwood.IncompleteCheckpointError,
+        IncompleteCheckpointError,
         f"has no {FIRST}, which .* names for 'model.embed.weight' and 1 tensor more: the download",
     ),
     in_the_other_file: (
-        cordwood.FormatError,
+        FormatError,
         f"'model.norm.weight' is not in {SECOND}, where the index says .it is in {FIRST}.",
     ),
     in_no_file: (
-        cordwood.FormatError,
+        FormatError,
         "'other' is not in .* .none of its files has it.: the files .*; and 1 tensor more",
     ),
-    in_two_files: (cordwood.FormatError, f"'lm_head.weight' is in {SECOND} and in {FIRST}: one"),
-    outside: (cordwood.FormatError, "'other': expected the name of a file beside it, found '../x"),
-    no_map: (cordwood.FormatError, "expected an object with a weight_map"),
-    an_empty_map: (cordwood.FormatError, "its weight_map is empty"),
-    a_key_twice: (cordwood.FormatError, "the key 'a' occurs twice"),
-    no_json: (cordwood.FormatError, "not UTF-8 at byte 1"),
-    a_number: (cordwood.FormatError, "'a': expected the name of a file beside it, found 1"),
-    a_file_cut: (cordwood.TruncatedError, f"{SECOND}: the tensors end at byte"),
-    an_lfs_pointer: (cordwood.FormatError, "run `git lfs pull`"),
+    in_two_files: (FormatError, f"'lm_head.weight' is in {SECOND} and in {FIRST}: one"),
+    outside: (FormatError, "'other': expected the name of a file beside it, found '../x"),
+    no_map: (FormatError, "expected an object with a weight_map"),
+    an_empty_map: (FormatError, "its weight_map is empty"),
+    a_key_twice: (FormatError, "the key 'a' occurs twice"),
+    no_json: (FormatError, "not UTF-8 at byte 1"),
+    a_number: (FormatError, "'a': expected the name of a file beside it, found 1"),
+    a_file_cut: (TruncatedError, f"{SECOND}: the tensors end at byte"),
+    an_lfs_pointer: (FormatError, "run `git lfs pull`"),
 }
 
 
@@ -191,12 +199,12 @@ def test_a_directory_of_cordwoods_that_has_lost_its_index(tmp_path: Path) -> Non
     assert (tmp_path / INDEX).exists()
     assert list(cordwood.load(tmp_path)) == ["a"]
     (tmp_path / "cordwood.json").unlink()
-    with pytest.raises(cordwood.CorruptionError, match=r"the cordwood.json .* is gone: restore"):
+    with pytest.raises(CorruptionError, match=r"the cordwood.json .* is gone: restore"):
         cordwood.load(tmp_path)
 
 
 def test_nothing_is_saved_there(path: Path) -> None:
-    with pytest.raises(cordwood.NotACheckpointError, match=r"has no cordwood.json, but"):
+    with pytest.raises(NotACheckpointError, match=r"has no cordwood.json, but"):
         cordwood.save(path, {"a": np.ones(1)})
     assert set(cordwood.load(path)) == set(TENSORS)
     with pytest.raises(ValueError, match="this one holds one"):
@@ -234,7 +242,7 @@ def test_a_snapshot_of_one_file(tmp_path: Path) -> None:
     assert (checked.leaves, checked.verified_bytes) == (len(TENSORS), 0)
     cordwood.convert(path, tmp_path / "own")
     assert cordwood.diff(path, tmp_path / "own").equal
-    with pytest.raises(cordwood.NotACheckpointError):
+    with pytest.raises(NotACheckpointError):
         cordwood.save(path, {"w": 1})
     with pytest.raises(ValueError, match="this one holds one"):
         cordwood.load(path, prefix="a")
@@ -243,7 +251,7 @@ def test_a_snapshot_of_one_file(tmp_path: Path) -> None:
 def test_a_snapshot_whose_blob_is_missing(tmp_path: Path) -> None:
     path = snapshot(tmp_path)
     (tmp_path / "blobs" / "ab12").unlink()
-    with pytest.raises(cordwood.IncompleteCheckpointError, match="the download is not complete"):
+    with pytest.raises(IncompleteCheckpointError, match="the download is not complete"):
         cordwood.load(path)
 
 
@@ -257,7 +265,7 @@ def test_a_single_file_of_cordwoods_keeps_its_tree_and_digests(tmp_path: Path) -
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
-    with pytest.raises(cordwood.CorruptionError):
+    with pytest.raises(CorruptionError):
         cordwood.verify(tmp_path / "run")
 
 
@@ -265,5 +273,5 @@ def test_in_a_directory_of_steps_the_steps_count(tmp_path: Path) -> None:
     cordwood.save(tmp_path / "run" / "100", {"w": 1})
     cordwood.save(tmp_path / "run" / "model.safetensors", {"w": 2})
     assert cordwood.detect(tmp_path / "run").steps == ("100",)
-    with pytest.raises(cordwood.IncompleteCheckpointError, match="directory of 1 step"):
+    with pytest.raises(IncompleteCheckpointError, match="directory of 1 step"):
         cordwood.load(tmp_path / "run")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.errors import LimitError, TruncatedError
+from cordwood.errors import LimitError, MismatchError, TruncatedError
 from cordwood.formats.msgpack_records.read_index import read_index
 from cordwood.storage.open_files import MemoryFile
 
@@ -60,7 +60,7 @@ def test_records(tmp_path: Path, name: str) -> None:
         part = checkpoint["params/embed"][2:5, 1]
     np.testing.assert_array_equal(part, TREE["params"]["embed"][2:5, 1])
     assert cordwood.verify(path).unverified_bytes == path.stat().st_size
-    with pytest.raises(cordwood.MismatchError, match="step: expected float32"):
+    with pytest.raises(MismatchError, match="step: expected float32"):
         cordwood.load(path, like={**TREE, "step": jnp.ones(1)})
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import cordwood
+from cordwood.errors import MismatchError, UnsupportedFormatError
 from tests.golden.equinox_files import PATH, TREE
 
 
@@ -87,7 +88,7 @@ def test_onto_a_mesh_and_mapped(path: Path) -> None:
 
 def test_without_like(path: Path) -> None:
     with pytest.raises(
-        cordwood.MismatchError, match=r"model\.eqx holds 11 arrays without names .*: pass like="
+        MismatchError, match=r"model\.eqx holds 11 arrays without names .*: pass like="
     ):
         cordwood.load(path)
     with cordwood.open(path) as checkpoint:
@@ -95,13 +96,13 @@ def test_without_like(path: Path) -> None:
         np.testing.assert_array_equal(
             checkpoint["0"][1:3, 0], Model(3).mlp.layers[0].weight[1:3, 0]
         )
-        with pytest.raises(cordwood.MismatchError, match="pass like="):
+        with pytest.raises(MismatchError, match="pass like="):
             checkpoint.load()
     assert cordwood.verify(path).unverified_bytes == path.stat().st_size
 
 
 def test_another_width(path: Path) -> None:
-    with pytest.raises(cordwood.MismatchError) as caught:
+    with pytest.raises(MismatchError) as caught:
         cordwood.load(path, like=Model(0, width=9))
     text = str(caught.value)
     assert f"5 leaves of {path} do not fit `like`" in text
@@ -113,7 +114,7 @@ def test_other_dtypes_and_kinds(tmp_path: Path) -> None:
     path = tmp_path / "x.eqx"
     equinox.tree_serialise_leaves(path, {"a": jnp.ones(2), "n": 7, "f": 2.0, "b": True})
     like: dict[str, Any] = {"a": jnp.ones(2, jnp.bfloat16), "n": 0.0, "f": 0, "b": 1}
-    with pytest.raises(cordwood.MismatchError) as caught:
+    with pytest.raises(MismatchError) as caught:
         cordwood.load(path, like=like)
     for line in (
         r"a: expected bfloat16[2], found float32[2] (cast=True converts)",
@@ -131,12 +132,12 @@ def test_other_dtypes_and_kinds(tmp_path: Path) -> None:
 def test_other_numbers_of_leaves(path: Path, tmp_path: Path) -> None:
     like: Any = {"model": Model(0), "zero": jnp.ones(1)}
     with pytest.raises(
-        cordwood.MismatchError,
+        MismatchError,
         match=r"expected 12 arrays and numbers, found 11 in the file: zero is the first that",
     ):
         cordwood.load(path, like=like)
     with pytest.raises(
-        cordwood.MismatchError,
+        MismatchError,
         match=r"expected 6 arrays .* found 11 .*: array 6, float64\[\], is the first one too many",
     ):
         cordwood.load(path, like=Model(0).mlp)
@@ -154,14 +155,14 @@ def test_prng_keys(tmp_path: Path) -> None:
     equinox.tree_serialise_leaves(path, {"k": jax.random.key_data(keys)})
     found = cordwood.load(path, like={"k": jax.random.split(jax.random.key(0), 3)})
     np.testing.assert_array_equal(jax.random.key_data(found["k"]), jax.random.key_data(keys))
-    with pytest.raises(cordwood.MismatchError, match=r"k: expected key<threefry2x32>\[2\], found"):
+    with pytest.raises(MismatchError, match=r"k: expected key<threefry2x32>\[2\], found"):
         cordwood.load(path, like={"k": jax.random.split(jax.random.key(0))})
 
 
 def test_types_that_npy_does_not_tell(tmp_path: Path) -> None:
     path = tmp_path / "x.eqx"
     equinox.tree_serialise_leaves(path, [jnp.ones(1), jnp.ones(1, jnp.float8_e4m3fn)])
-    with pytest.raises(cordwood.UnsupportedFormatError, match=r"float8 types.*it is array 1"):
+    with pytest.raises(UnsupportedFormatError, match=r"float8 types.*it is array 1"):
         cordwood.load(path, like=[jnp.ones(1), jnp.ones(1, jnp.float8_e4m3fn)])
 
 
@@ -175,5 +176,5 @@ def test_detect_and_save(path: Path, tmp_path: Path) -> None:
     path.rename(tmp_path / "model")
     assert cordwood.detect(tmp_path / "model").format == "eqx"
     assert cordwood.load(tmp_path / "model", like=Model(0)).step == 3
-    with pytest.raises(cordwood.UnsupportedFormatError, match="eqx is read, and not written"):
+    with pytest.raises(UnsupportedFormatError, match="eqx is read, and not written"):
         cordwood.save(tmp_path / "new.eqx", {"a": 1})

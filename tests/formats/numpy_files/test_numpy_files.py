@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import cordwood
+from cordwood.errors import CorruptionError, LimitError, MismatchError, UnsupportedFormatError
 from cordwood.formats.numpy_files import read_eqx, read_npy, read_npz
 from cordwood.index import Encoded, Pieces
 from cordwood.storage.open_files import MemoryFile
@@ -153,7 +154,7 @@ def test_names_with_slashes_are_key_paths(tmp_path: Path) -> None:
     assert list(cordwood.load(path, nest=True)["params"]) == ["w.0", "b"]
     like = {"params": {"b": np.zeros(1), "w.0": np.zeros(2)}}
     np.testing.assert_array_equal(cordwood.load(path, like=like)["params"]["w.0"], np.ones(2))
-    with pytest.raises(cordwood.MismatchError, match=r"params/w\.0: expected float64\[3\]"):
+    with pytest.raises(MismatchError, match=r"params/w\.0: expected float64\[3\]"):
         cordwood.load(path, like={"params": {"b": np.zeros(1), "w.0": np.zeros(3)}})
 
 
@@ -238,11 +239,11 @@ def test_a_damaged_member_is_named(tmp_path: Path) -> None:
         at = raw.find(array[500:].tobytes()) if save is savez else raw.find(b"hurt") + 500
         raw[at] ^= 16
         path.write_bytes(raw)
-        with pytest.raises(cordwood.CorruptionError, match=r"x\.npz: .*(CRC-32|damaged)"):
+        with pytest.raises(CorruptionError, match=r"x\.npz: .*(CRC-32|damaged)"):
             cordwood.load(path)
-        with pytest.raises(cordwood.CorruptionError, match=r"bytes [0-9]+ to [0-9]+ of .*: hurt"):
+        with pytest.raises(CorruptionError, match=r"bytes [0-9]+ to [0-9]+ of .*: hurt"):
             cordwood.verify(path)
-        with pytest.raises(cordwood.CorruptionError, match="hurt"):
+        with pytest.raises(CorruptionError, match="hurt"):
             cordwood.load(path, mmap=True, verify=True)
         with cordwood.open(path) as checkpoint:
             np.testing.assert_array_equal(checkpoint["fine"][1:], np.ones(2))
@@ -253,10 +254,10 @@ def test_a_limit_for_what_members_inflate_to(tmp_path: Path) -> None:
     np.savez_compressed(path, a=np.zeros(1 << 20, np.uint8), b=np.zeros(1 << 10))
     size = (1 << 20) + (8 << 10) + 2 * 128  # a header each
     for call in (cordwood.load, cordwood.open, cordwood.verify):
-        with pytest.raises(cordwood.LimitError, match=f"a.npz: .* pass max_bytes={size}"):
+        with pytest.raises(LimitError, match=f"a.npz: .* pass max_bytes={size}"):
             call(path, max_bytes=1 << 20)
         call(path, max_bytes=size)
-    with pytest.raises(cordwood.LimitError, match="pass max_bytes"):
+    with pytest.raises(LimitError, match="pass max_bytes"):
         cordwood.convert(path, tmp_path / "b.safetensors", max_bytes=1 << 20)
     assert not (tmp_path / "b.safetensors").exists()
     np.savez(tmp_path / "stored.npz", a=np.zeros(1 << 20, np.uint8))
@@ -265,7 +266,7 @@ def test_a_limit_for_what_members_inflate_to(tmp_path: Path) -> None:
 
 def test_they_are_not_written(tmp_path: Path) -> None:
     for name in ("x.npz", "x.npy"):
-        with pytest.raises(cordwood.UnsupportedFormatError, match="is read, and not written"):
+        with pytest.raises(UnsupportedFormatError, match="is read, and not written"):
             cordwood.save(tmp_path / name, {"a": 1})
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood import (
-    CordwoodError,
+from cordwood import CordwoodError
+from cordwood.errors import (
     CorruptionError,
     FormatError,
     LimitError,

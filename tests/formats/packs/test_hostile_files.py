@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import cordwood
+from cordwood.errors import CorruptionError
 
 TREE = {"a": {"w": np.arange(300_000.0), "b": np.arange(7, dtype=np.int8)}, "n": 5}
 MIB = 1 << 20
@@ -104,7 +105,7 @@ def test_files_that_are_not_what_was_saved(
     with pytest.raises(cordwood.CordwoodError, match=DAMAGE[damage]) as raised:
         cordwood.load(path)
     assert str(pack) in str(raised.value)
-    with pytest.raises(cordwood.CorruptionError, match=DAMAGE[damage]) as raised:
+    with pytest.raises(CorruptionError, match=DAMAGE[damage]) as raised:
         cordwood.verify(path)
     assert f"  {pack.name} (leaves: a/w, a/b): " in str(raised.value)
     assert str(raised.value).startswith(f"{path}: ")
@@ -129,14 +130,14 @@ def test_verify_names_leaf_file_and_range(path: Path) -> None:
         file.write(b"\xff\xff")
         file.seek(pack.stat().st_size - 1)
         file.write(b"\xff")
-    with pytest.raises(cordwood.CorruptionError) as raised:
+    with pytest.raises(CorruptionError) as raised:
         cordwood.verify(path)
     assert str(raised.value) == (
         f"{path}: 2 damaged ranges or files:\n"
         f"  bytes {4096 + MIB} to {4096 + 2 * MIB} of {pack.name}: a/w\n"
         f"  bytes {4096 + 2 * MIB} to {4096 + 2_400_007} of {pack.name}: a/w, a/b"
     )
-    with pytest.raises(cordwood.CorruptionError, match=f"{pack.name}: bytes {4096 + MIB} to"):
+    with pytest.raises(CorruptionError, match=f"{pack.name}: bytes {4096 + MIB} to"):
         cordwood.load(path)
     with cordwood.open(path) as checkpoint:
         assert checkpoint["a/w"][:3].tolist() == [0.0, 1.0, 2.0]
@@ -146,7 +147,7 @@ def test_more_files_of_a_save_than_it_wrote(path: Path) -> None:
     pack, _ = packs(path)
     surplus = pack.with_name(pack.name.replace("-0-0.", "-0-1."))
     shutil.copy(pack, surplus)
-    with pytest.raises(cordwood.CorruptionError, match=f"{surplus.name}: the index does not refer"):
+    with pytest.raises(CorruptionError, match=f"{surplus.name}: the index does not refer"):
         cordwood.verify(path)
     surplus.rename(pack.with_name(f"data-{'0' * 16}-0-1.safetensors"))
     assert cordwood.verify(path).leaves == 5  # of another save, which may be alive
@@ -156,12 +157,12 @@ def test_more_files_of_a_save_than_it_wrote(path: Path) -> None:
 def test_an_index_for_other_readers_that_is_not_of_this_save(path: Path) -> None:
     other = path / "model.safetensors.index.json"
     other.write_bytes(other.read_bytes().replace(b"a.w", b"a.v"))
-    with pytest.raises(cordwood.CorruptionError, match=r"index.json is not the one of this index"):
+    with pytest.raises(CorruptionError, match=r"index.json is not the one of this index"):
         cordwood.verify(path)
     other.unlink()
     cordwood.verify(path)
     other.symlink_to("/etc/passwd")
-    with pytest.raises(cordwood.CorruptionError, match="symbolic link"):
+    with pytest.raises(CorruptionError, match="symbolic link"):
         cordwood.verify(path)
 
 
@@ -175,5 +176,5 @@ def test_a_directory_copied_elsewhere_is_the_same(path: Path, tmp_path: Path) ->
 def test_the_index_of_another_directory(path: Path, tmp_path: Path) -> None:
     cordwood.save(tmp_path / "b", TREE)
     shutil.copy(tmp_path / "b" / "cordwood.json", path / "cordwood.json")
-    with pytest.raises(cordwood.CorruptionError, match="is missing: the checkpoint is incomplete"):
+    with pytest.raises(CorruptionError, match="is missing: the checkpoint is incomplete"):
         cordwood.load(path)

@@ -16,6 +16,13 @@ from jax.sharding import PartitionSpec as P
 
 import cordwood
 from cordwood.api.checkpoint import open_for_one_load
+from cordwood.errors import (
+    CorruptionError,
+    IncompleteCheckpointError,
+    NotACheckpointError,
+    PrefixError,
+    UnsupportedFormatError,
+)
 from cordwood.formats.packs import open
 from cordwood.formats.packs.read_index import parse_items
 from cordwood.testing import assert_trees_equal
@@ -131,7 +138,7 @@ def test_prefixes(tmp_path: Path) -> None:
     cordwood.save(tmp_path, params, prefix="params")
     assert_trees_equal(cordwood.load(tmp_path), params)
     cordwood.save(tmp_path, opt, prefix="opt/é\n", metadata={"a": "b"})
-    with pytest.raises(cordwood.PrefixError) as none:
+    with pytest.raises(PrefixError) as none:
         cordwood.load(tmp_path)
     assert str(none.value) == (
         f"{tmp_path}: No prefix specified. Available prefixes: ['opt/é\\n', 'params']; name "
@@ -164,7 +171,7 @@ def test_refused_prefixes_and_metadata(tmp_path: Path) -> None:
         cordwood.save(tmp_path / "a", {}, format="msgpack", layout="packs")
     with pytest.raises(ValueError, match=r"and a name with the suffix of a file means a file"):
         cordwood.save(tmp_path / "a.safetensors", {}, layout="packs")
-    with pytest.raises(cordwood.UnsupportedFormatError, match="layout 'tar' is unknown; expected"):
+    with pytest.raises(UnsupportedFormatError, match="layout 'tar' is unknown; expected"):
         cordwood.save(tmp_path / "a", {}, layout="tar")  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
     cordwood.save(tmp_path / "a.safetensors", {})
@@ -185,18 +192,16 @@ def test_what_is_no_checkpoint_is_not_replaced(tmp_path: Path) -> None:
     path.mkdir()
     for name in ("a.tex", "b.tex", "c.tex", "d.tex"):
         (path / name).write_text("three years of work")
-    with pytest.raises(
-        cordwood.NotACheckpointError, match=r"no cordwood.json, but a.tex, .*and 1 m"
-    ):
+    with pytest.raises(NotACheckpointError, match=r"no cordwood.json, but a.tex, .*and 1 m"):
         cordwood.save(path, {"a": 1})
     assert len(list(path.iterdir())) == 4
     file = tmp_path / "file"
     file.write_text("x")
-    with pytest.raises(cordwood.NotACheckpointError, match="is a file; expected a directory"):
+    with pytest.raises(NotACheckpointError, match="is a file; expected a directory"):
         cordwood.save(file, {"a": 1})
     assert file.read_text() == "x"
     (path / "cordwood.json").write_text("{}")
-    with pytest.raises(cordwood.NotACheckpointError, match="is not a checkpoint that can be saved"):
+    with pytest.raises(NotACheckpointError, match="is not a checkpoint that can be saved"):
         cordwood.save(path, {"a": 1})
     assert (path / "cordwood.json").read_text() == "{}"
 
@@ -205,7 +210,7 @@ def test_what_a_dead_save_left_is_a_place_to_save_to(tmp_path: Path) -> None:
     (tmp_path / f"data-{'0' * 16}-0-0.safetensors").write_bytes(b"half")
     (tmp_path / f".cordwood.json.cordwood-{'0' * 16}.tmp").write_bytes(b"{")
     with pytest.raises(
-        cordwood.IncompleteCheckpointError, match=r"has no cordwood.json or tensor.*: no save"
+        IncompleteCheckpointError, match=r"has no cordwood.json or tensor.*: no save"
     ):
         cordwood.load(tmp_path)
     assert len(cordwood.gc(tmp_path, dry_run=True)) == 2
@@ -218,15 +223,15 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         cordwood.load(tmp_path / "ckpt/100")
     with pytest.raises(FileNotFoundError, match=r"did you mean one that ends in .safetensors\?"):
         cordwood.load(tmp_path / "x.safetensor")
-    with pytest.raises(cordwood.IncompleteCheckpointError, match="is an empty directory"):
+    with pytest.raises(IncompleteCheckpointError, match="is an empty directory"):
         cordwood.verify(tmp_path)
     (tmp_path / ".100.cordwood-0123456789abcdef.stage").mkdir()
-    with pytest.raises(cordwood.IncompleteCheckpointError, match=r"100: a save to it has not fin"):
+    with pytest.raises(IncompleteCheckpointError, match=r"100: a save to it has not fin"):
         cordwood.load(tmp_path / "100")
     cordwood.save(tmp_path / "x.safetensors", {"a": 1})
     with pytest.raises(FileNotFoundError, match=r"did you mean .*/x.safetensors\?"):
         cordwood.load(tmp_path / "x.safetensor")
-    with pytest.raises(cordwood.UnsupportedFormatError, match=r"did you mean .safetensors\?"):
+    with pytest.raises(UnsupportedFormatError, match=r"did you mean .safetensors\?"):
         cordwood.save(tmp_path / "x.safetensor", {})
     with pytest.raises(FileNotFoundError, match=r"no cordwood.json"):
         cordwood.verify(tmp_path)
@@ -269,7 +274,7 @@ def test_gc(tmp_path: Path) -> None:
     stray.write_bytes(b"")
     index = tmp_path / "cordwood.json"
     index.write_bytes(index.read_bytes().replace(b'"version"', b'"versioN"'))
-    with pytest.raises(cordwood.CorruptionError, match="does not match its own digest"):
+    with pytest.raises(CorruptionError, match="does not match its own digest"):
         cordwood.gc(tmp_path)
     assert stray.exists()
 

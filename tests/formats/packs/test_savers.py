@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import cordwood
+from cordwood.errors import StorageError
 from cordwood.storage import syscalls
 from cordwood.storage.local_storage import LocalStorage
 from cordwood.testing.faults.systems import CountingSystem, FailingSystem
@@ -250,7 +251,7 @@ def test_a_disk_that_fails_is_no_reason_to_remove_a_checkpoint(tmp_path: Path) -
     cordwood.save(tmp_path, tree_of(1))
     with (
         syscalls.override(FailingSystem(1, errno.EIO)),
-        pytest.raises(cordwood.StorageError, match=r"while reading cordwood.json") as raised,
+        pytest.raises(StorageError, match=r"while reading cordwood.json") as raised,
     ):
         cordwood.save(tmp_path, tree_of(2))
     assert "remove it" not in str(raised.value)

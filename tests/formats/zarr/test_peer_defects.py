@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 from eformer.serialization import serialization as eformer
 
-from cordwood import leaf_key_paths, load, tree_deserialize_leaves, tree_serialize_leaves
+from cordwood import load, tree_deserialize_leaves, tree_serialize_leaves
+from cordwood.compat.eformer.serialization import leaf_key_paths
 from cordwood.errors import (
     CorruptionError,
     FormatError,

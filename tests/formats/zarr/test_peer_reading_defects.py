@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood import CorruptionError, MismatchError
+from cordwood.errors import CorruptionError, MismatchError
 from tests.shardings import mesh_of
 
 LAYOUTS = ["packs", "zarr"]

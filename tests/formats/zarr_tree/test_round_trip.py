@@ -17,6 +17,16 @@ import tensorstore
 from jax.experimental.array_serialization import serialization
 
 import cordwood
+from cordwood.errors import (
+    CorruptionError,
+    FormatError,
+    IncompleteCheckpointError,
+    LimitError,
+    MismatchError,
+    NotACheckpointError,
+    TruncatedError,
+    UnsupportedFormatError,
+)
 from cordwood.formats.orbax import locate_trees
 
 TREE: dict[str, Any] = {
@@ -90,7 +100,7 @@ def test_a_list_is_not_taken_for_steps(tmp_path: Path) -> None:
     assert list(cordwood.load(tmp_path / "list")) == ["0", "1", "2"]
     for name, newest in (("steps", "300"), ("named", "step-2")):
         assert cordwood.detect(tmp_path / name).format == "steps"
-        with pytest.raises(cordwood.IncompleteCheckpointError, match=f"the newest is .*/{newest}$"):
+        with pytest.raises(IncompleteCheckpointError, match=f"the newest is .*/{newest}$"):
             cordwood.load(tmp_path / name)
     assert list(cordwood.load(tmp_path / "steps/300")) == ["w"]
 
@@ -149,22 +159,22 @@ def shards_beside(path: Path) -> None:
 
 
 BROKEN: dict[Callable[[Path], None], tuple[type[Exception], str]] = {
-    a_chunk_missing: (cordwood.CorruptionError, "0.0 is missing: the checkpoint is incomplete"),
-    a_chunk_cut: (cordwood.TruncatedError, "0.0: expected 192 bytes, found 5"),
-    metadata_damaged: (cordwood.FormatError, "step"),
-    a_link: (cordwood.CorruptionError, "more is, or lies behind, a symbolic link"),
-    a_loop: (cordwood.CorruptionError, "model/again is, or lies behind, a symbolic link"),
-    version_three: (cordwood.UnsupportedFormatError, "zarr.json says that this is zarr of ver"),
-    a_database: (cordwood.UnsupportedFormatError, "manifest.ocdbt says that this is OCDBT"),
+    a_chunk_missing: (CorruptionError, "0.0 is missing: the checkpoint is incomplete"),
+    a_chunk_cut: (TruncatedError, "0.0: expected 192 bytes, found 5"),
+    metadata_damaged: (FormatError, "step"),
+    a_link: (CorruptionError, "more is, or lies behind, a symbolic link"),
+    a_loop: (CorruptionError, "model/again is, or lies behind, a symbolic link"),
+    version_three: (UnsupportedFormatError, "zarr.json says that this is zarr of ver"),
+    a_database: (UnsupportedFormatError, "manifest.ocdbt says that this is OCDBT"),
     a_checkpoint_within: (
-        cordwood.FormatError,
+        FormatError,
         "tree is no tree of arrays alone: tensorstore_index.json says that .*/tree/run is a check",
     ),
-    a_pack_within: (cordwood.FormatError, "cordwood.json says that .*/tree/model/head is a check"),
-    a_pack_beside: (cordwood.FormatError, "tree/model/head.safetensors would be left out; load"),
-    an_orbax_within: (cordwood.FormatError, "_METADATA says that .*/tree/model/layers is a"),
-    shards_beside: (cordwood.FormatError, "model.safetensors.index.json would be left out"),
-    very_deep: (cordwood.LimitError, "nested deeper than 64"),
+    a_pack_within: (FormatError, "cordwood.json says that .*/tree/model/head is a check"),
+    a_pack_beside: (FormatError, "tree/model/head.safetensors would be left out; load"),
+    an_orbax_within: (FormatError, "_METADATA says that .*/tree/model/layers is a"),
+    shards_beside: (FormatError, "model.safetensors.index.json would be left out"),
+    very_deep: (LimitError, "nested deeper than 64"),
 }
 
 
@@ -189,9 +199,7 @@ def test_a_parent_of_several_checkpoints(tmp_path: Path, save: str) -> None:
             write(tmp_path / name / "w", np.ones(2))
             text = '{"format": "tensorstore", "version": "1.0", "prefixes": {}}'
             (tmp_path / name / "tensorstore_index.json").write_text(text)
-    with pytest.raises(
-        cordwood.FormatError, match=r"tensorstore_index.json says that .*/a is a che"
-    ):
+    with pytest.raises(FormatError, match=r"tensorstore_index.json says that .*/a is a che"):
         cordwood.load(tmp_path)
 
 
@@ -239,13 +247,13 @@ def test_a_directory_is_looked_at_for_orbax_once_for_each_question(
 def test_arrays_of_cordwoods_that_have_lost_their_index(tmp_path: Path) -> None:
     cordwood.save(tmp_path / "x", {"a": np.ones(3)}, layout="zarr")
     (tmp_path / "x/tensorstore_index.json").unlink()
-    with pytest.raises(cordwood.CorruptionError, match="cordwood wrote this array"):
+    with pytest.raises(CorruptionError, match="cordwood wrote this array"):
         cordwood.load(tmp_path / "x")
 
 
 def test_nothing_is_saved_there(tmp_path: Path) -> None:
     path = write_tree(tmp_path / "tree", None)
-    with pytest.raises(cordwood.NotACheckpointError):
+    with pytest.raises(NotACheckpointError):
         cordwood.save(path, {"a": np.ones(1)})
     with pytest.raises(ValueError, match="open the directory of that name"):
         cordwood.load(path, prefix="model")
@@ -255,7 +263,7 @@ def test_two_arrays_of_one_joined_name(tmp_path: Path) -> None:
     write(tmp_path / "a" / "b", np.full(3, 1, np.float32))
     write(tmp_path / "a.b", np.full(3, 2, np.float32))
     like = {"a": {"b": np.zeros(3, np.float32)}}
-    with pytest.raises(cordwood.MismatchError, match=r"are both called .* load without `like`"):
+    with pytest.raises(MismatchError, match=r"are both called .* load without `like`"):
         cordwood.load(tmp_path, like=like)
     found = cordwood.load(tmp_path)
     assert (found["a"]["b"][0], found["a.b"][0]) == (1, 2)
@@ -265,6 +273,6 @@ def test_no_save_takes_its_place(tmp_path: Path) -> None:
     path = tmp_path / "theirs"
     write(path / "w", np.full(3, 5, np.float32))
     for tree in ({"w": np.ones(3)}, {"other": np.ones(3)}):
-        with pytest.raises(cordwood.NotACheckpointError, match="which cordwood only reads"):
+        with pytest.raises(NotACheckpointError, match="which cordwood only reads"):
             cordwood.save(path, tree, layout="zarr")
     assert cordwood.load(path)["w"].tolist() == [5, 5, 5]

@@ -1,0 +1,41 @@
+"""Types of the values that cordwood returns or passes to your functions, for annotations.
+
+`Stateful` is the protocol of the objects that `CheckpointManager.save(items=...)` takes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cordwood.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from cordwood.api.convert import Conversion as Conversion
+    from cordwood.api.detect import Detected as Detected
+    from cordwood.api.diff_result import Diff as Diff
+    from cordwood.api.diff_result import LeafDiff as LeafDiff
+    from cordwood.api.verify import Verification as Verification
+    from cordwood.io.progress import Progress as Progress
+    from cordwood.manager.restore_step import Restored as Restored
+    from cordwood.manager.retention import PlannedStep as PlannedStep
+    from cordwood.manager.retention import RetentionPlan as RetentionPlan
+    from cordwood.manager.save_report import SaveReport as SaveReport
+    from cordwood.manager.step_items import Stateful as Stateful
+
+_MODULE_OF = {
+    "Conversion": "cordwood.api.convert",
+    "Detected": "cordwood.api.detect",
+    "Diff": "cordwood.api.diff_result",
+    "LeafDiff": "cordwood.api.diff_result",
+    "PlannedStep": "cordwood.manager.retention",
+    "Progress": "cordwood.io.progress",
+    "Restored": "cordwood.manager.restore_step",
+    "RetentionPlan": "cordwood.manager.retention",
+    "SaveReport": "cordwood.manager.save_report",
+    "Stateful": "cordwood.manager.step_items",
+    "Verification": "cordwood.api.verify",
+}
+
+__all__ = sorted(_MODULE_OF)
+
+__getattr__, __dir__ = lazy_names(__name__, _MODULE_OF)
