@@ -1,8 +1,10 @@
 """The test modules that use public names only: a change of the inside must leave them as they are.
 
 A test module belongs to the contract if neither the module, nor a test helper that it imports, nor
-a fixture of a conftest.py that it uses, names an internal module of cordwood. `tests/conftest.py`
-gives the tests of such a module the marker `contract`.
+a fixture of a conftest.py that it uses, names an internal module of cordwood. The inside of
+`tests.faults` does not count: where the system calls of cordwood change, fault injection follows,
+and the tests that use it do not. `tests/conftest.py` gives the tests of such a module the marker
+`contract`.
 """
 
 from __future__ import annotations
@@ -30,10 +32,10 @@ PUBLIC_MODULES = {
     "cordwood.results",
     "cordwood.state_dict",
     "cordwood.testing",
-    "cordwood.testing.faults",
     "cordwood.testing.strategies",
 }
 _HELPERS = {"tests", "benchmarks", "demo", "examples"}
+_FAULTS = ROOT / "tests" / "faults"  # stands between the tests and the system calls of cordwood
 _SCENARIOS = ROOT / "tests" / "processes"  # tests.processes.group imports modules there by name
 _SCENARIO = re.compile(r"(\w+)\.\w+")
 _DOTTED = re.compile(r"\bcordwood(?:\.\w+)+")  # in strings: patches, and programs of children
@@ -80,6 +82,7 @@ def _helpers(path: Path) -> frozenset[Path]:
     files = {_file_of(name) for name in names if name.split(".")[0] in _HELPERS}
     scenarios = filter(None, map(_SCENARIO.fullmatch, words))
     files |= {_SCENARIOS / f"{match[1]}.py" for match in scenarios}
+    files -= {file for file in files if file is not None and file.is_relative_to(_FAULTS)}
     return frozenset(file for file in files if file is not None and file.exists())
 
 

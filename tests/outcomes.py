@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from cordwood.testing.faults import Outcome
+from tests.faults import Outcome
 
 __all__ = ["check", "check_errors"]
 

@@ -58,7 +58,7 @@ def test_this_module_belongs_to_it(name: str) -> None:
         ("from cordwood.testing import equality", ["cordwood.testing.equality"]),
         ("import cordwood, cordwood.msgpack, cordwood.compat.flax", []),
         ("from cordwood import load, msgpack, testing, __version__", []),
-        ("from cordwood.testing import faults, strategies, flip_bits", []),
+        ("from cordwood.testing import strategies, flip_bits", []),
         ("from cordwood.cli.main import main", []),
         ("open('cordwood.json')", []),
     ],

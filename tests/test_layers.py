@@ -323,7 +323,7 @@ def test_private_names_of_jax_are_in_one_file(source: Path) -> None:
     assert "jax._src" not in source.read_text(), f"{source.relative_to(ROOT)} reaches into jax._src"
 
 
-@each(outside("testing"))
+@each(FILES)
 def test_nothing_is_pickled_or_evaluated(source: Path) -> None:
     for found in imports_of(source):
         assert found.module.split(".")[0] not in ("pickle", "marshal", "shelve", "dill"), where(

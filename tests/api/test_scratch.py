@@ -26,12 +26,12 @@ from cordwood.io import progress
 from cordwood.results import Progress
 from cordwood.storage import syscalls
 from cordwood.storage.temporary_file import UnnamedTemporaryFile
-from cordwood.testing.faults import Scenario, fail_calls, kill_calls, why_no_power_cuts
-from cordwood.testing.faults.disks import mounted_memory
-from cordwood.testing.faults.systems import CountingSystem
 from tests.alarms import interruptions
 from tests.children import run_python
 from tests.descriptors import open_descriptors
+from tests.faults import Scenario, fail_calls, kill_calls, why_no_power_cuts
+from tests.faults.disks import mounted_memory
+from tests.faults.systems import CountingSystem
 from tests.outcomes import check
 
 SUFFIXES = [".msgpack.zst", ".msgpack.gz"]

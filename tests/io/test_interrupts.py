@@ -14,9 +14,9 @@ import pytest
 from cordwood.io.threads import run_tasks
 from cordwood.io.write_file import write_stream
 from cordwood.storage import syscalls
-from cordwood.testing.faults.systems import CountingSystem
 from tests.alarms import alarms, interrupted, interruptions
 from tests.descriptors import open_descriptors
+from tests.faults.systems import CountingSystem
 
 
 def test_no_task_runs_after_an_interrupt_was_raised() -> None:

@@ -24,7 +24,7 @@ from cordwood.io.write_chunk_files import write_new_files
 from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
 from cordwood.sharding.boxes import slices, whole_box
 from cordwood.storage import syscalls
-from cordwood.testing.faults.systems import CountingSystem, FailingSystem
+from tests.faults.systems import CountingSystem, FailingSystem
 
 
 def go_on() -> None:

@@ -20,7 +20,7 @@ from cordwood.io.write_file import write_file, write_stream
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes
 from cordwood.storage import syscalls
 from cordwood.storage.syscalls import SystemCalls
-from cordwood.testing.faults.systems import CountingSystem
+from tests.faults.systems import CountingSystem
 from tests.io.file_plans import expected_file, lay_out, stored_bytes
 
 HEADER = b"h" * 4096

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.testing.faults import Scenario, cut_power, fail_calls, kill_calls, why_no_power_cuts
-from cordwood.testing.faults.calls import calls_of_save
+from tests.faults import Scenario, cut_power, fail_calls, kill_calls, why_no_power_cuts
+from tests.faults.calls import calls_of_save
 from tests.outcomes import check
 
 # Numpy only: the children that fork must not start jax.

@@ -39,7 +39,7 @@ from cordwood.errors import CorruptionError, IncompleteCheckpointError, PendingS
 from cordwood.policies import KeepPolicy, KeepWithin, SavedStep
 from cordwood.results import Restored
 from cordwood.storage import syscalls
-from cordwood.testing.faults.systems import FailingSystem
+from tests.faults.systems import FailingSystem
 from tests.manager.dying import Dying, Killed
 
 LONG = os.environ.get("CORDWOOD_SOAK")

@@ -13,7 +13,7 @@ from typing import Any
 from cordwood import CheckpointManager, KeepEvery, KeepLast
 from cordwood.results import SaveReport
 from cordwood.storage import syscalls
-from cordwood.testing.faults.systems import CountingSystem
+from tests.faults.systems import CountingSystem
 from tests.soak.journal import Journal, telling
 from tests.soak.roots import strangers
 from tests.soak.training import State, advance, loss_of, state_at

@@ -17,8 +17,8 @@ import pytest
 from cordwood import CheckpointManager, KeepEvery, KeepLast, load, verify
 from cordwood.errors import PendingSaveError
 from cordwood.testing import assert_trees_equal
-from cordwood.testing.faults import why_no_power_cuts
-from cordwood.testing.faults.disks import make_disk, mounted, mounted_memory
+from tests.faults import why_no_power_cuts
+from tests.faults.disks import make_disk, mounted, mounted_memory
 from tests.soak.filler import Filler
 from tests.soak.page import SOAK, as_table, write_section
 from tests.soak.roots import inside, strangers, whole_steps

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.testing.faults import (
+from tests.faults import (
     Scenario,
     cut_power,
     fail_calls,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cordwood.errors import StorageError
-from cordwood.testing.faults import (
+from tests.faults import (
     Outcome,
     Scenario,
     cut_power,

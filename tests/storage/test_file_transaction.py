@@ -18,7 +18,7 @@ from cordwood.errors import CordwoodError, NotACheckpointError, StorageError
 from cordwood.io.write_file import write_stream
 from cordwood.storage import syscalls
 from cordwood.storage.file_transaction import atomic_file, temporary_pattern
-from cordwood.testing.faults.systems import CountingSystem, FailingSystem
+from tests.faults.systems import CountingSystem, FailingSystem
 
 
 def names(folder: Path) -> list[str]:

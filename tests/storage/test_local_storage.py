@@ -21,7 +21,7 @@ from cordwood.plan.file_plan import FilePlan, LeafBytes
 from cordwood.storage import syscalls
 from cordwood.storage.local_storage import LocalStorage
 from cordwood.storage.storage_protocol import IndexChange, NamingRules, NewDataFile, Transaction
-from cordwood.testing.faults.systems import FailingSystem
+from tests.faults.systems import FailingSystem
 from tests.threads import in_threads
 
 HEADER = b"h" * 4096

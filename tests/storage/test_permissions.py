@@ -14,7 +14,7 @@ import pytest
 
 import cordwood
 from cordwood.storage import syscalls
-from cordwood.testing.faults.systems import CountingSystem
+from tests.faults.systems import CountingSystem
 
 TREE = {"a": {"b": np.arange(6.0)}}
 FILES = ("m.safetensors", "m.msgpack", "m.msgpack.zst")

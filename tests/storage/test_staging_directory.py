@@ -24,10 +24,10 @@ from cordwood.storage.staging_directory import (
     locate_directory,
     stale_stages,
 )
-from cordwood.testing.faults.systems import CountingSystem
 from tests.alarms import interruptions
 from tests.children import run_python
 from tests.descriptors import open_descriptors
+from tests.faults.systems import CountingSystem
 from tests.threads import in_threads
 
 

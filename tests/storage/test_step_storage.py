@@ -23,7 +23,7 @@ from cordwood.storage.step_storage import (
     open_step_storage,
 )
 from cordwood.storage.urls import parse_url
-from cordwood.testing.faults.systems import CountingSystem, FailingSystem
+from tests.faults.systems import CountingSystem, FailingSystem
 
 _numbers = itertools.count()
 

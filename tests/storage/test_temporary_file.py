@@ -16,7 +16,7 @@ from cordwood.storage import syscalls
 from cordwood.storage.file_transaction import temporary_path
 from cordwood.storage.syscalls import SystemCalls
 from cordwood.storage.temporary_file import UnnamedTemporaryFile, scratch_directory
-from cordwood.testing.faults.systems import CountingSystem, FailingSystem
+from tests.faults.systems import CountingSystem, FailingSystem
 
 NAME = "models/m.msgpack.zst"
 

@@ -4,7 +4,6 @@
 - `strategies`: hypothesis strategies for key paths, arrays, leaves and whole trees; importing it
   needs hypothesis.
 - `flip_bits`: one bit of a file at a time; what does a load make of it?
-- `faults`: saves that fail, are killed, or lose power.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ __all__ = [
     "FlipReport",
     "Flipped",
     "assert_trees_equal",
-    "faults",
     "flip_bits",
     "random_flips",
     "strategies",
@@ -25,7 +23,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in ("faults", "strategies"):
+    if name == "strategies":
         import importlib
 
         return importlib.import_module(f"cordwood.testing.{name}")

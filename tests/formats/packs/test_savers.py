@@ -21,10 +21,10 @@ import cordwood
 from cordwood.errors import StorageError
 from cordwood.storage import syscalls
 from cordwood.storage.local_storage import LocalStorage
-from cordwood.testing.faults.systems import CountingSystem, FailingSystem
 from tests.alarms import interruptions
 from tests.children import SRC
 from tests.descriptors import open_descriptors
+from tests.faults.systems import CountingSystem, FailingSystem
 from tests.threads import in_threads, until
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cordwood.storage.syscalls import SystemCalls
-from cordwood.testing.faults import (
+from tests.faults import (
     Scenario,
     cut_power,
     fail_calls,

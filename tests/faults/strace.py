@@ -10,9 +10,9 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from cordwood.testing.faults.calls import fresh_template, with_old
-from cordwood.testing.faults.children import BEGIN, END, start_child
-from cordwood.testing.faults.scenario import Outcome, Scenario, judge
+from tests.faults.calls import fresh_template, with_old
+from tests.faults.children import BEGIN, END, start_child
+from tests.faults.scenario import Outcome, Scenario, judge
 
 SYSCALLS = (
     "openat",
@@ -48,7 +48,7 @@ def strace_kills(
     every kind has its turn."""
     template = fresh_template(scenario, folder)
     points = _points(scenario, folder, template)
-    random.Random(seed).shuffle(points)  # noqa: S311
+    random.Random(seed).shuffle(points)
     turn: Counter[str] = Counter()
     turns: list[tuple[int, str, int]] = []
     for syscall, number in points:

@@ -12,11 +12,11 @@
 
 from __future__ import annotations
 
-from cordwood.testing.faults.calls import fail_calls, kill_calls
-from cordwood.testing.faults.disks import why_no_power_cuts
-from cordwood.testing.faults.power import cut_power
-from cordwood.testing.faults.scenario import Outcome, Scenario
-from cordwood.testing.faults.strace import strace_kills, why_no_strace
+from tests.faults.calls import fail_calls, kill_calls
+from tests.faults.disks import why_no_power_cuts
+from tests.faults.power import cut_power
+from tests.faults.scenario import Outcome, Scenario
+from tests.faults.strace import strace_kills, why_no_strace
 
 __all__ = [
     "Outcome",

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator
 
 from cordwood.storage import syscalls
-from cordwood.testing.faults.children import run_child
-from cordwood.testing.faults.scenario import Outcome, Scenario, bind_trees, judge, run_save
-from cordwood.testing.faults.systems import (
+from tests.faults.children import run_child
+from tests.faults.scenario import Outcome, Scenario, bind_trees, judge, run_save
+from tests.faults.systems import (
     FAULT_STATUS,
     CountingSystem,
     ExitingSystem,

@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
 def bind_trees(scenario: Scenario) -> dict[str, Any]:
     """A namespace with `old` and `new`."""
     names: dict[str, Any] = {}
-    exec(scenario.trees, names)  # noqa: S102  (the test's own source)
+    exec(scenario.trees, names)
     return names
 
 
@@ -59,7 +59,7 @@ def run_save(
     scenario: Scenario, names: Mapping[str, Any], path: str, which: Literal["old", "new"]
 ) -> None:
     """Save one of the trees at `path`."""
-    exec(scenario.save, {**names, "path": path, "tree": names[which]})  # noqa: S102
+    exec(scenario.save, {**names, "path": path, "tree": names[which]})
 
 
 def judge(
@@ -79,7 +79,7 @@ def judge(
     others = tuple(sorted(n for n in os.listdir(folder) if n != scenario.name))
     others = tuple(n for n in others if n != "lost+found")  # every ext4 has one
     inside: dict[str, Any] = {"path": path}
-    exec(scenario.leftovers, inside)  # noqa: S102
+    exec(scenario.leftovers, inside)
     others += tuple(map(str, inside["leftovers"]))
     return Outcome(fault, found, returned, error, detail or why, after, others)
 
@@ -87,7 +87,7 @@ def judge(
 def _load(scenario: Scenario, names: Mapping[str, Any], path: str) -> tuple[Found, str]:
     bound = {**names, "path": path}
     try:
-        exec(scenario.load, bound)  # noqa: S102
+        exec(scenario.load, bound)
     except Exception as e:  # noqa: BLE001  (whatever it is, the tree did not load)
         if not os.path.lexists(path):
             return "lost", "no such file"

@@ -11,9 +11,9 @@ import shutil
 import time
 from collections.abc import Sequence
 
-from cordwood.testing.faults.children import run_child, start_child
-from cordwood.testing.faults.disks import make_disk, mounted
-from cordwood.testing.faults.scenario import Outcome, Scenario, judge
+from tests.faults.children import run_child, start_child
+from tests.faults.disks import make_disk, mounted
+from tests.faults.scenario import Outcome, Scenario, judge
 
 
 def cut_power(

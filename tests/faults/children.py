@@ -1,4 +1,4 @@
-"""Child processes that save: `python -m cordwood.testing.faults.children TASK`, JSON on stdin."""
+"""Child processes that save: `python -m tests.faults.children TASK`, JSON on stdin."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from cordwood.testing.faults.scenario import Scenario, bind_trees, run_save
+from tests.faults.scenario import Scenario, bind_trees, run_save
 
 # Names that a saving child tries to open around its save, for who reads its system calls.
 BEGIN = "cordwood-save-begins"
@@ -22,7 +22,7 @@ def start_child(
 ) -> subprocess.Popen[str]:
     """Start a child, maybe under another command; its stdin stays open."""
     child = subprocess.Popen(
-        [*under, sys.executable, "-m", "cordwood.testing.faults.children", task],
+        [*under, sys.executable, "-m", "tests.faults.children", task],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -50,7 +50,7 @@ def _main(task: str) -> None:
     asked = json.loads(sys.stdin.readline())
     scenario = Scenario(*asked["scenario"])
     if task == "kill":
-        from cordwood.testing.faults.calls import fork_kills
+        from tests.faults.calls import fork_kills
 
         print(json.dumps({"statuses": fork_kills(scenario, asked["places"], torn=asked["torn"])}))
         return
