@@ -1,4 +1,4 @@
-"""Runs Python code in a child process, away from what this process has imported."""
+"""Python code in a child process, which has not imported what this process has."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ SRC = Path(__file__).resolve().parent.parent / "src"
 
 
 def run_python(code: str, *arguments: str, flags: tuple[str, ...] = (), **variables: str) -> str:
-    """What the child prints; the test fails with its traceback if it fails.
+    """Run code in a child process and return its output; fail with its traceback if it fails.
 
     Args:
-        code: the child's program; indentation common to all lines is removed.
+        code: the program; indentation common to all lines is removed.
         arguments: its sys.argv[1:].
-        flags: for the interpreter, before `-c`.
+        flags: options of the interpreter, before `-c`.
         variables: added to its environment.
     """
     environment = {**os.environ, **variables}

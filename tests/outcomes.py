@@ -1,4 +1,4 @@
-"""What must hold of saves that were broken, however that was done."""
+"""Checks of the outcomes of broken saves, for every kind of fault."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from collections.abc import Sequence
 
 from tests.faults import Outcome
 
-__all__ = ["check", "check_errors"]
-
 
 def check(outcomes: Sequence[Outcome], *, at_least: int) -> None:
-    """Each kept exactly the old or the new tree, and the next save left nothing behind."""
+    """Require that each kept exactly the old or the new tree, and the next save nothing else."""
     for outcome in outcomes:
         assert outcome.kept_a_tree, outcome
     assert len(outcomes) >= at_least
 
 
 def check_errors(outcomes: Sequence[Outcome], code: int, *, name: str) -> None:
-    """Of failed calls: each error has the errno and the path, and says which tree is there now."""
+    """Require the errno and path of the failed call in each error, and which tree loads."""
     assert {outcome.found for outcome in outcomes} == {"old", "new"}
     for outcome in outcomes:
         error = outcome.error

@@ -17,7 +17,7 @@ __all__ = ["LEAVES"]
 
 
 def activation(x: Any) -> Any:
-    """A leaf that is not a value."""
+    """Return the input; as a leaf, this function cannot be saved."""
     return x
 
 

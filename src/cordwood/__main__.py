@@ -1,4 +1,4 @@
-"""`python -m cordwood`: the command."""
+"""Entry point of `python -m cordwood`: the command line program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of conversions, at a small size: all of it works, whatever it takes."""
+"""The benchmark of conversions, at a small size: every part works; times do not matter."""
 
 from __future__ import annotations
 

@@ -24,13 +24,13 @@ def printed(folder: Path, *arguments: str) -> str:
 
 
 def test_all_contenders_work(tmp_path: Path) -> None:
-    found = printed(tmp_path, "benchmarks/directory.py", "--tree", "smoke", "--rounds", "1")
+    output = printed(tmp_path, "benchmarks/directory.py", "--tree", "smoke", "--rounds", "1")
     for claim in (*SAVE_CLAIMS, *LOAD_CLAIMS, *ASYNC_CLAIMS):
-        assert f"| {claim.ours} |" in found
-        assert f"| {claim.other} |" in found
+        assert f"| {claim.ours} |" in output
+        assert f"| {claim.other} |" in output
 
 
 def test_training(tmp_path: Path) -> None:
-    found = printed(tmp_path, "benchmarks/training.py", "--case", "smoke")
-    assert "| cordwood |" in found
-    assert "| orbax |" in found
+    output = printed(tmp_path, "benchmarks/training.py", "--case", "smoke")
+    assert "| cordwood |" in output
+    assert "| orbax |" in output

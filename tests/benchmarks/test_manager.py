@@ -1,4 +1,4 @@
-"""The benchmark of managers, on a small state: every one saves, resumes, and fails as it does."""
+"""The benchmark of managers, on a small state: every contender saves, resumes and fails."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def test_all_contenders_work(tmp_path: Path) -> None:
     assert set(measured.resumes) == set(measured.frozen_bytes) == set(NAMES)
 
 
-def test_a_save_that_fails_is_told_and_leaves_the_last_good_step(tmp_path: Path) -> None:
-    found = answers(CORDWOOD, tmp_path)
-    assert set(found) == set(QUESTIONS)
-    assert found["latest_2"] == found["latest_3"] == found["left"] == "1"
-    assert found["save_3"].startswith(
+def test_a_save_that_fails_is_reported_and_leaves_the_last_good_step(tmp_path: Path) -> None:
+    results = answers(CORDWOOD, tmp_path)
+    assert set(results) == set(QUESTIONS)
+    assert results["latest_2"] == results["latest_3"] == results["left"] == "1"
+    assert results["save_3"].startswith(
         "PendingSaveError: the save of step 2 in the background failed"
     )
-    assert found["resume"] == "1, as it was saved"
+    assert results["resume"] == "1, as it was saved"

@@ -1,4 +1,4 @@
-"""The benchmark of parts, at a small size: what it says of bytes, not of times."""
+"""The benchmark of parts, at a small size: its numbers of bytes, not its times."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from benchmarks.parts import MIB, Counted, measure, report
 def test_the_table(tmp_path: Path) -> None:
     text = report(16 * MIB, tmp_path)
     assert text.count("| 16 | 2 | 1 | 16 |") == 2  # small rows come in one range
-    assert text.count("| 4,096 | 2 | 4 | 2 |") == 1  # large ones apart
+    assert text.count("| 4,096 | 2 | 4 | 2 |") == 1  # large rows come separately
     assert text.count("| 4,096 | 2 | 4 | 4 |") == 1  # rounded out to blocks
-    assert text.count("| 16 | 2 | 1 | 2 | 1 | 2 |") == 1  # along the leading axis: no more
+    assert text.count("| 16 | 2 | 1 | 2 | 1 | 2 |") == 1  # along the leading axis: no extra bytes
 
 
 def test_the_choice_is_one_of_the_two(tmp_path: Path) -> None:

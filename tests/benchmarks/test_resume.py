@@ -1,4 +1,4 @@
-"""The benchmark of loads in new processes: every contender loads, and the page has its claims."""
+"""The benchmark of loads in new processes: every contender loads, and the page has the claims."""
 
 from __future__ import annotations
 

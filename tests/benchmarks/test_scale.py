@@ -1,4 +1,4 @@
-"""The benchmark of scale, at a small size: what it claims of sizes, not of times."""
+"""The benchmark of scale, at a small size: its claims about sizes, not about times."""
 
 from __future__ import annotations
 

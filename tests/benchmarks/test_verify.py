@@ -1,4 +1,4 @@
-"""The benchmark of verify, at a small size: all of it works, whatever it takes."""
+"""The benchmark of verify, at a small size: every part works; times do not matter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command, run in this process."""
+"""A fixture that runs the command in this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cordwood.cli.main import main
 
 
 class Ran(NamedTuple):
-    """What a command printed, and its exit code."""
+    """The output of a command and its exit code."""
 
     code: int
     out: str

@@ -1,4 +1,4 @@
-"""Each command: what it prints, its JSON, its exit codes."""
+"""The commands: their text output, JSON and exit codes."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def test_ls(run: Run, path: Path) -> None:
     assert lines[0].split() == ["params/dense/kernel", "float64[4,6]", "192", "B"]
     assert "step" in lines[-3]
     assert lines[-1].startswith("7 leaves, 408 B, ")
-    found = json.loads(run("ls", path, "--json").out)
-    assert found["size_bytes"] == 408
-    assert found["leaves"][0]["key_path"] == "params/dense/kernel"
-    assert found["leaves"][0]["what"] == "float64[4,6]"
+    document = json.loads(run("ls", path, "--json").out)
+    assert document["size_bytes"] == 408
+    assert document["leaves"][0]["key_path"] == "params/dense/kernel"
+    assert document["leaves"][0]["what"] == "float64[4,6]"
 
 
 def test_ls_of_a_part(run: Run, path: Path) -> None:
@@ -105,8 +105,8 @@ def test_info_lists_the_trees_of_a_directory_of_several(
     assert code == 0
     assert "\ntree ema    2 leaves, 32 B\n" in out
     assert "\ntree state  1 leaf, 16 B\n" in out
-    found = json.loads(run("info", path, "--json").out)
-    assert sorted(tree["prefix"] for tree in found["trees"]) == ["ema", "state"]
+    document = json.loads(run("info", path, "--json").out)
+    assert sorted(tree["prefix"] for tree in document["trees"]) == ["ema", "state"]
     assert run("info", path, "--prefix", "ema").out.splitlines()[2].split() == ["leaves", "2"]
     command = out.splitlines()[-1].partition(": ")[2].split()
     assert run(*command[1:]).code == 0
@@ -115,9 +115,9 @@ def test_info_lists_the_trees_of_a_directory_of_several(
         assert code == 3
         assert "--prefix '" in err
     cordwood.save(path, {"m": np.zeros(2, np.float32)}, layout=layout)
-    found = json.loads(run("info", path, "--json").out)
-    assert found["leaves"] == 1
-    assert len(found["trees"]) == 2
+    document = json.loads(run("info", path, "--json").out)
+    assert document["leaves"] == 1
+    assert len(document["trees"]) == 2
 
 
 def test_info_lists_the_items_of_an_orbax_checkpoint(run: Run, tmp_path: Path) -> None:
@@ -145,10 +145,12 @@ def test_info_of_a_url_has_no_size_on_disk(run: Run, monkeypatch: pytest.MonkeyP
     assert json.loads(run("info", url, "--json").out)["disk_bytes"] is None
 
 
-def test_a_long_key_widens_no_other_row(run: Run, tmp_path: Path) -> None:
+def test_a_long_key_does_not_widen_other_rows(run: Run, tmp_path: Path) -> None:
     cordwood.save(tmp_path / "c", {"a": 1, "w" * 600: np.zeros(3, np.float32), "b": 2})
     lines = run("ls", tmp_path / "c").out.splitlines()
-    assert lines[1].startswith("w" * 600 + "  float32[3]")  # whole, where it is no terminal
+    assert lines[1].startswith(
+        "w" * 600 + "  float32[3]"
+    )  # not shortened: the output is no terminal
     assert max(len(lines[0]), len(lines[2])) < 120
 
 
@@ -181,7 +183,7 @@ def test_show(run: Run, path: Path) -> None:
     assert "did you mean 'params/dense/kernel'?" in err
 
 
-def test_show_of_a_container_says_what_is_in_it(run: Run, path: Path) -> None:
+def test_show_of_a_container_lists_its_leaves(run: Run, path: Path) -> None:
     code, out, err = run("show", path, "params/dense")
     assert (code, out) == (3, "")
     assert err == (
@@ -192,21 +194,21 @@ def test_show_of_a_container_says_what_is_in_it(run: Run, path: Path) -> None:
     assert run("ls", path, "params/layers").code == 0
 
 
-def test_show_of_no_leaf_says_what_there_is(run: Run, path: Path) -> None:
+def test_show_of_a_missing_leaf_suggests_names(run: Run, path: Path) -> None:
     code, _, err = run("show", path, "nope")
     assert code == 3
     assert "has no leaf 'nope'; it has 'params/dense/kernel', 'params/dense/bias', " in err
     assert f"...; `cordwood ls {path}` lists all" in err
 
 
-def test_show_counts_what_is_no_number(run: Run, tmp_path: Path) -> None:
+def test_show_counts_elements_that_are_not_numbers(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     array = np.array([np.nan, np.inf, -np.inf, 0, 2, 4], np.float32)
     cordwood.save(path, {"x": array, "e": np.zeros((0, 3)), "b": np.array([True, False])})
-    found = json.loads(run("show", path, "x", "--json").out)
-    assert (found["nan"], found["inf"], found["zero"]) == (1, 2, 1)
-    assert (found["min"], found["max"], found["mean"]) == (0, 4, 2)
-    assert sum(found["histogram"]) == 3
+    document = json.loads(run("show", path, "x", "--json").out)
+    assert (document["nan"], document["inf"], document["zero"]) == (1, 2, 1)
+    assert (document["min"], document["max"], document["mean"]) == (0, 4, 2)
+    assert sum(document["histogram"]) == 3
     assert json.loads(run("show", path, "e", "--json").out)["min"] is None
     assert json.loads(run("show", path, "b", "--json").out)["mean"] == 0.5
 
@@ -223,21 +225,23 @@ def test_show_of_any_range(run: Run, tmp_path: Path) -> None:
         "drawn": drawn * 2e150,
     }
     cordwood.save(tmp_path / "c", leaves)
-    found = {name: json.loads(run("show", tmp_path / "c", name, "--json").out) for name in leaves}
+    documents = {
+        name: json.loads(run("show", tmp_path / "c", name, "--json").out) for name in leaves
+    }
     for name in ("far", "near", "least", "single"):
         low, high = sorted(leaves[name].tolist())
-        assert (found[name]["min"], found[name]["max"]) == (low, high)
-        assert found[name]["histogram"] == [1, *[0] * 22, 1]
-    assert found["far"]["mean"] == 0
-    assert found["far"]["std"] == pytest.approx(1e308)
-    assert found["single"]["std"] == pytest.approx(3e38)
-    assert found["complex"]["max"] == pytest.approx(2**0.5 * 1e308)
-    assert (found["long"]["inf"], found["long"]["max"]) == (1, None)
-    assert found["drawn"]["std"] == pytest.approx(drawn.std() * 2e150)
-    assert found["drawn"]["histogram"] == np.histogram(drawn, 24)[0].tolist()
+        assert (documents[name]["min"], documents[name]["max"]) == (low, high)
+        assert documents[name]["histogram"] == [1, *[0] * 22, 1]
+    assert documents["far"]["mean"] == 0
+    assert documents["far"]["std"] == pytest.approx(1e308)
+    assert documents["single"]["std"] == pytest.approx(3e38)
+    assert documents["complex"]["max"] == pytest.approx(2**0.5 * 1e308)
+    assert (documents["long"]["inf"], documents["long"]["max"]) == (1, None)
+    assert documents["drawn"]["std"] == pytest.approx(drawn.std() * 2e150)
+    assert documents["drawn"]["histogram"] == np.histogram(drawn, 24)[0].tolist()
 
 
-def test_texts_of_other_people(run: Run, tmp_path: Path) -> None:
+def test_unusual_names_and_values(run: Run, tmp_path: Path) -> None:
     said = {"note": "\x1b[31mred", "k\n": "v", "plain": "naïve \u2014 42"}
     cordwood.save(tmp_path / "c", {"sur": "a\ud800", "big": 10**5000}, metadata=said)
     out = run("info", tmp_path / "c").out
@@ -251,20 +255,20 @@ def test_texts_of_other_people(run: Run, tmp_path: Path) -> None:
     assert json.loads(run("cat", tmp_path / "c", "sur", "--json").out)["value"] == "a\ud800"
     cordwood.save(tmp_path / "d", {"big": 2**2000, "date": np.array(["2020-01-01"], "M8[ns]")})
     for command in ("cat", "show"):
-        found = json.loads(run(command, tmp_path / "d", "big", "--json").out)
-        assert found["value"] == hex(2**2000)
-        found = json.loads(run(command, tmp_path / "d", "date", "--json").out)
-        assert found["value"] == ["2020-01-01T00:00:00.000000000"]
+        document = json.loads(run(command, tmp_path / "d", "big", "--json").out)
+        assert document["value"] == hex(2**2000)
+        document = json.loads(run(command, tmp_path / "d", "date", "--json").out)
+        assert document["value"] == ["2020-01-01T00:00:00.000000000"]
         assert hex(10**5000) in run(command, tmp_path / "c", "big").out
-        found = json.loads(run(command, tmp_path / "c", "big", "--json").out)
-        assert int(found["value"], 16) == 10**5000
+        document = json.loads(run(command, tmp_path / "c", "big", "--json").out)
+        assert int(document["value"], 16) == 10**5000
 
 
 HOSTILE = "a\x9b31m\u202eb\u2066"  # C1's CSI, and two bidirectional controls
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", "packs", "zarr"])
-def test_no_command_prints_what_a_terminal_acts_on(run: Run, tmp_path: Path, name: str) -> None:
+def test_no_command_prints_control_characters(run: Run, tmp_path: Path, name: str) -> None:
     path, other, absent = tmp_path / name, tmp_path / f"o{name}", tmp_path / f"{HOSTILE}/b"
     options: Any = {"layout": name} if "." not in name else {}
     saved = {HOSTILE: np.zeros(2, np.float32), "s": HOSTILE}
@@ -328,7 +332,7 @@ def test_closed_streams(tmp_path: Path, arguments: list[str]) -> None:
     assert "Traceback" not in failed.stderr
 
 
-def test_streams_that_lack_characters(tmp_path: Path) -> None:
+def test_streams_whose_encoding_lacks_characters(tmp_path: Path) -> None:
     cordwood.save(tmp_path / "c", {"é": np.arange(4)})
     for arguments in (["show", str(tmp_path / "c"), "é"], ["ls", str(tmp_path / "c"), "--json"]):
         ran = subprocess.run(
@@ -346,8 +350,8 @@ def test_cat(run: Run, path: Path) -> None:
     assert run("cat", path, "step").out == "7\n"
     assert run("cat", path, "name").out == "first\n"
     assert run("cat", path, "params/dense/kernel[1:3, -1]").out == "[11. 17.]\n"
-    found = json.loads(run("cat", path, "params/dense/kernel[...,0:2]", "--json").out)
-    assert found["value"] == tree()["params"]["dense"]["kernel"][:, :2].tolist()
+    document = json.loads(run("cat", path, "params/dense/kernel[...,0:2]", "--json").out)
+    assert document["value"] == tree()["params"]["dense"]["kernel"][:, :2].tolist()
     code, _, err = run("cat", path, "params/dense/kernel[__import__('os')]")
     assert code == 2
     assert "expected integers, slices and ..." in err
@@ -357,7 +361,7 @@ def test_cat(run: Run, path: Path) -> None:
         assert f"KEY: params/dense/kernel[{index}]: " in err
     code, out, _ = run("cat", path, "step[0]", "--json")
     assert code == 2
-    assert "step[0]: no array, but int" in json.loads(out)["error"]["message"]
+    assert "step[0]: expected an array, found int" in json.loads(out)["error"]["message"]
 
 
 def test_diff(run: Run, path: Path, tmp_path: Path) -> None:
@@ -379,22 +383,22 @@ def test_verify(run: Run, path: Path) -> None:
     code, out, _ = run("verify", path)
     assert code == 0
     assert ": no damage: 7 leaves, " in out
-    found = json.loads(run("verify", path, "--json").out)
-    assert (found["leaves"], found["damaged"]) == (7, False)
+    document = json.loads(run("verify", path, "--json").out)
+    assert (document["leaves"], document["damaged"]) == (7, False)
 
 
 def test_verify_a_sample(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     cordwood.save(path, {"x": np.ones(20 << 17)})  # five units of 4 MiB
-    found = json.loads(run("verify", path, "--sample", "20%", "--seed", "1", "--json").out)
-    assert found["verified_bytes"] == 4 << 20
+    document = json.loads(run("verify", path, "--sample", "20%", "--seed", "1", "--json").out)
+    assert document["verified_bytes"] == 4 << 20
     assert run("verify", path, "--sample", "0.5").code == 0
     code, _, err = run("verify", path, "--sample", "500%")
     assert code == 2
     assert "expected a share such as 5% or 0.05, found '500%'" in err
 
 
-def test_verify_tells_damage(run: Run, tmp_path: Path) -> None:
+def test_verify_reports_damage(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     cordwood.save(path, {"x": np.ones(1 << 18)})
     data = bytearray(path.read_bytes())
@@ -406,31 +410,31 @@ def test_verify_tells_damage(run: Run, tmp_path: Path) -> None:
     assert json.loads(run("verify", path, "--json").out)["damaged"]
 
 
-def test_verify_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_resumes(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, record = tmp_path / "z", tmp_path / "record"
     arrays = {f"x{i}": np.full(1000, i) for i in range(8)}
     cordwood.save(path, arrays, layout="zarr")
-    from cordwood.io import check_digests as engine
+    from cordwood.io import check_digests
 
     calls: list[str] = []
-    whole = engine.bad_blocks
+    bad_blocks = check_digests.bad_blocks
 
     def stop_at_x2(start: int, parts: Any, digests: Any) -> Any:
         calls.append("")
         if len(calls) == 5:
             raise KeyboardInterrupt
-        return whole(start, parts, digests)
+        return bad_blocks(start, parts, digests)
 
-    monkeypatch.setattr(engine, "bad_blocks", stop_at_x2)
+    monkeypatch.setattr(check_digests, "bad_blocks", stop_at_x2)
     assert run("verify", path, "--resume", record).code == 130
-    head, *noted = record.read_text().splitlines()
+    head, *verified = record.read_text().splitlines()
     assert head == "cordwood verify: found whole"
-    assert 3 <= len(noted) <= 5  # another thread may be at one
+    assert 3 <= len(verified) <= 5  # another thread may be verifying one
     before = len(calls)
     with cordwood.open(path) as checkpoint:
         sources = len(checkpoint.index.sources)
     assert run("verify", path, "--resume", record).code == 0
-    assert len(calls) == before + sources - len(noted)  # those that were left
+    assert len(calls) == before + sources - len(verified)  # only the remaining sources
     assert not record.exists()
 
 
@@ -438,7 +442,7 @@ def test_verify_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     "content",
     ["hello", "{}", "\n", "42", "c", "0" * 32 + "\n", "0" * 31 + "\n", "0" * 33, "\xff\x00"],
 )
-def test_verify_keeps_files_that_are_no_records(
+def test_verify_refuses_to_overwrite_other_files_with_its_record(
     run: Run, path: Path, tmp_path: Path, content: str
 ) -> None:
     other = tmp_path / "notes"
@@ -450,7 +454,7 @@ def test_verify_keeps_files_that_are_no_records(
 
 
 def test_a_record_that_was_cut_off(tmp_path: Path) -> None:
-    """In the middle of a line: the next one does not join it."""
+    """The call ends in the middle of a line of the record; the next call begins a new line."""
     record = tmp_path / "record"
     digests = Digests(0, 1 << 20, b"0" * 16)
     for count in (1, 2, 3):
@@ -465,7 +469,7 @@ def test_a_record_that_was_cut_off(tmp_path: Path) -> None:
             file.write("1" * 7)
 
 
-def test_verify_takes_an_empty_record(run: Run, path: Path, tmp_path: Path) -> None:
+def test_verify_accepts_an_empty_record(run: Run, path: Path, tmp_path: Path) -> None:
     (tmp_path / "record").touch()
     assert run("verify", path, "--resume", tmp_path / "record").code == 0
 
@@ -483,14 +487,14 @@ def test_convert(run: Run, path: Path, tmp_path: Path) -> None:
     turned = tmp_path / "turned"
     assert run("convert", path, turned, "--transpose", "**/kernel").code == 0
     kernel = cordwood.load(path, select="params/dense/kernel")["params"]["dense"]["kernel"]
-    found = cordwood.load(turned, select="params/dense/kernel")["params"]["dense"]["kernel"]
-    np.testing.assert_array_equal(found, kernel.T)
+    transposed = cordwood.load(turned, select="params/dense/kernel")["params"]["dense"]["kernel"]
+    np.testing.assert_array_equal(transposed, kernel.T)
     code, _, err = run("convert", path, tmp_path / "d", "--rename", "nonsense")
     assert code == 2
     assert "expected OLD=NEW, found 'nonsense'" in err
 
 
-def test_convert_keeps_what_is_there(run: Run, path: Path, tmp_path: Path) -> None:
+def test_convert_does_not_replace_a_checkpoint(run: Run, path: Path, tmp_path: Path) -> None:
     target = tmp_path / "b.safetensors"
     cordwood.save(target, {"old": 1})
     code, _, err = run("convert", path, target)
@@ -501,7 +505,7 @@ def test_convert_keeps_what_is_there(run: Run, path: Path, tmp_path: Path) -> No
     assert "old" not in cordwood.load(target)
 
 
-def test_convert_takes_all_trees(run: Run, tmp_path: Path) -> None:
+def test_convert_writes_all_trees(run: Run, tmp_path: Path) -> None:
     source, target = tmp_path / "a", tmp_path / "b"
     cordwood.save(source, {"w": 1.5}, prefix="params")
     cordwood.save(source, {"mu": 0.5}, prefix="opt")
@@ -538,7 +542,7 @@ def test_wrong_arguments_of_convert(
     assert "converted into itself" in err
 
 
-def test_what_convert_would_lose(run: Run, tmp_path: Path) -> None:
+def test_convert_names_what_would_be_lost(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     cordwood.save(path, {"l": [1, 2]})
     code, out, err = run("convert", path, tmp_path / "b.msgpack")
@@ -565,9 +569,9 @@ def test_steps(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("steps", root)
     assert code == 1
     assert "no save to it has finished" in out.splitlines()[-1]
-    found = json.loads(run("steps", root, "--json").out)
-    assert [step["step"] for step in found["steps"]] == [5, 20, 100]
-    assert [step["name"] for step in found["steps"]] == ["5", "20", "100"]
+    document = json.loads(run("steps", root, "--json").out)
+    assert [step["step"] for step in document["steps"]] == [5, 20, 100]
+    assert [step["name"] for step in document["steps"]] == ["5", "20", "100"]
     code, _, err = run("steps", root / "20")
     assert code == 2
     assert "not a directory of steps" in err
@@ -586,18 +590,18 @@ def test_steps_shows_metrics_dates_and_pins(
         cordwood.save(root / "step_30", {"w": np.ones(3)})
         with manager.pin(10):
             code, out, _ = run("steps", root)
-            found = json.loads(run("steps", root, "--json").out)["steps"]
+            steps = json.loads(run("steps", root, "--json").out)["steps"]
     assert code == 0
     first, second, third = out.splitlines()
     assert "2025-11-24 16:00  loss=0.5, accuracy=0.333333  pinned" in first
     assert "loss=nan" in second
     assert "pinned" not in second
-    assert "not restored by CheckpointManager" in third
-    assert [step["step"] for step in found] == [10, 20, 30]
-    assert [step["pinned"] for step in found] == [True, False, False]
-    assert found[0]["metrics"] == {"loss": 0.5, "accuracy": 1 / 3}
-    assert found[0]["time"] == "2025-11-24T16:00:00Z"
-    assert found[1]["metrics"]["loss"] == "nan"
+    assert "CheckpointManager does not restore it" in third
+    assert [step["step"] for step in steps] == [10, 20, 30]
+    assert [step["pinned"] for step in steps] == [True, False, False]
+    assert steps[0]["metrics"] == {"loss": 0.5, "accuracy": 1 / 3}
+    assert steps[0]["time"] == "2025-11-24T16:00:00Z"
+    assert steps[1]["metrics"]["loss"] == "nan"
 
 
 def test_steps_of_a_url(run: Run) -> None:
@@ -629,7 +633,7 @@ def damage(path: Path) -> None:
     data.write_bytes(bytes(whole))
 
 
-def test_verify_takes_a_root(run: Run, tmp_path: Path) -> None:
+def test_verify_accepts_a_directory_of_steps(run: Run, tmp_path: Path) -> None:
     root = tmp_path / "run"
     for step in (5, 20, 100):
         cordwood.save(root / str(step), {"x": np.ones(step)})
@@ -644,34 +648,34 @@ def test_verify_takes_a_root(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("verify", root)
     assert code == 1
     assert f"damaged: {root}/20: " in out
-    assert f"not whole: {root}/100 has no " in out
-    assert f"{root}: 3 steps: 1 without damage, 1 damaged, 1 not whole; " in out
+    assert f"incomplete: {root}/100 has no " in out
+    assert f"{root}: 3 steps: 1 without damage, 1 damaged, 1 incomplete; " in out
     code, out, _ = run("verify", root, "--json")
     assert code == 1
-    found = json.loads(out)
-    assert found["damaged"]
-    assert [step["damaged"] for step in found["steps"]] == [False, True, False]
+    document = json.loads(out)
+    assert document["damaged"]
+    assert [step["damaged"] for step in document["steps"]] == [False, True, False]
     code, out, _ = run("verify", root / "5", "--sample", "50%", "--seed", "1")
     assert code == 0
 
 
-def test_verify_of_a_root_goes_on_where_it_was_interrupted(
+def test_verify_of_a_directory_of_steps_resumes(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cordwood.io import check_digests as engine
+    from cordwood.io import check_digests
 
     root, record = tmp_path / "run", tmp_path / "record"
     for step in (5, 20, 100):
         cordwood.save(root / str(step), {"x": np.ones(step)})
-    whole, calls = engine.bad_blocks, []
+    bad_blocks, calls = check_digests.bad_blocks, []
 
     def stop_in_the_last_step(*arguments: Any) -> Any:
         calls.append("")
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return whole(*arguments)
+        return bad_blocks(*arguments)
 
-    monkeypatch.setattr(engine, "bad_blocks", stop_in_the_last_step)
+    monkeypatch.setattr(check_digests, "bad_blocks", stop_in_the_last_step)
     assert run("verify", root, "--resume", record).code == 130
     assert record.exists()
     code, out, _ = run("verify", root, "--resume", record)
@@ -681,7 +685,7 @@ def test_verify_of_a_root_goes_on_where_it_was_interrupted(
     assert not record.exists()
 
 
-def test_verify_of_what_is_no_root(run: Run, tmp_path: Path) -> None:
+def test_verify_of_a_directory_without_steps(run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     code, _, err = run("verify", tmp_path / "empty")
     assert code == 3
@@ -699,8 +703,8 @@ def test_doctor(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("doctor", tmp_path / "not" / "yet")
     assert code == 0
     assert out.endswith(": safe to save to\n")
-    found = json.loads(run("doctor", tmp_path, "--json").out)
-    names = [each["name"] for each in found["findings"]]
+    document = json.loads(run("doctor", tmp_path, "--json").out)
+    names = [each["name"] for each in document["findings"]]
     assert {"free space", "durable write", "hard links", "O_DIRECT"} <= set(names)
     assert {"rename of a directory", "inode numbers"} <= set(names)
     assert list(tmp_path.iterdir()) == []
@@ -717,16 +721,20 @@ def test_doctor_of_a_path_like_a_url(run: Run, tmp_path: Path) -> None:
     ("path", "code", "message"),
     [
         ("", 3, "found ''; '.' is the current directory"),
-        ("memory://run", 2, "memory://run: expected a path; what an object store does"),
+        ("memory://run", 2, "memory://run: expected a local path; doctor does not test"),
     ],
 )
-def test_doctor_of_no_path(run: Run, path: str, code: int, message: str) -> None:
-    found = run("doctor", path)
-    assert (found.code, found.out) == (code, "")
-    assert message in found.err
+def test_doctor_of_a_path_that_is_no_directory(
+    run: Run, path: str, code: int, message: str
+) -> None:
+    result = run("doctor", path)
+    assert (result.code, result.out) == (code, "")
+    assert message in result.err
 
 
-def test_doctor_tells_a_problem(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_a_problem(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: Any) -> None:
         raise OSError(1, "Operation not permitted")
 
@@ -737,14 +745,14 @@ def test_doctor_tells_a_problem(run: Run, tmp_path: Path, monkeypatch: pytest.Mo
     assert out.endswith(": not safe to save to\n")
 
 
-def test_doctor_where_nothing_can_be_made(run: Run) -> None:
-    found = run("doctor", "/proc")
-    assert (found.code, found.out) == (3, "")
-    assert "no directory can be made here (No such file or directory)" in found.err
-    assert found.err.rstrip().endswith("'/proc'")
+def test_doctor_where_nothing_can_be_created(run: Run) -> None:
+    result = run("doctor", "/proc")
+    assert (result.code, result.out) == (3, "")
+    assert "no directory can be made here (No such file or directory)" in result.err
+    assert result.err.rstrip().endswith("'/proc'")
 
 
-def test_doctor_tells_of_renames_that_lose_what_a_directory_holds(
+def test_doctor_reports_renames_that_lose_the_contents_of_a_directory(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace = os.replace
@@ -762,7 +770,7 @@ def test_doctor_tells_of_renames_that_lose_what_a_directory_holds(
     assert "what a directory holds is lost when it is renamed" in out
 
 
-def test_doctor_tells_of_inode_numbers_that_change(
+def test_doctor_reports_inode_numbers_that_change(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lstat = os.lstat
@@ -779,7 +787,7 @@ def test_doctor_tells_of_inode_numbers_that_change(
     assert "PROBLEM  inode numbers" in out
 
 
-def test_doctor_tells_of_directories_that_cannot_be_flushed(
+def test_doctor_reports_directories_that_cannot_be_flushed(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fsync = os.fsync
@@ -796,7 +804,7 @@ def test_doctor_tells_of_directories_that_cannot_be_flushed(
 
 
 @pytest.mark.parametrize("command", ["ls", "info", "verify"])
-def test_there_is_nothing(run: Run, tmp_path: Path, command: str) -> None:
+def test_a_missing_path(run: Run, tmp_path: Path, command: str) -> None:
     code, out, err = run(command, tmp_path / "nothing")
     assert (code, out) == (3, "")
     assert err.startswith("FileNotFoundError: ")
@@ -822,12 +830,14 @@ def test_help_has_examples(run: Run, command: str) -> None:
     assert "--json" in out
 
 
-def test_help_tells_the_commands_and_the_exit_codes(run: Run) -> None:
+def test_help_lists_the_commands_and_the_exit_codes(run: Run) -> None:
     out = run("--help").out
     for command in COMMANDS:
         assert f"\n  {command} " in out
-    assert "..." not in out.partition("Commands:")[2].partition("Exit codes:")[0]  # none is cut
-    assert "  3    there is no such checkpoint or leaf" in out
+    assert (
+        "..." not in out.partition("Commands:")[2].partition("Exit codes:")[0]
+    )  # no help text is cut
+    assert "  3    the checkpoint or leaf does not exist" in out
     assert run("--version").out == f"cordwood, version {cordwood.__version__}\n"
 
 
@@ -840,10 +850,10 @@ def test_help_is_a_command_too(run: Run) -> None:
     assert "There is no command 'lss'. Did you mean 'ls'?" in err
 
 
-def test_verify_takes_a_sample_or_a_record_and_not_both(run: Run, path: Path) -> None:
+def test_verify_accepts_a_sample_or_a_record_but_not_both(run: Run, path: Path) -> None:
     code, out, err = run("verify", path, "--sample", "5%", "--resume", "record")
     assert (code, out) == (2, "")
-    assert "--resume is for checking all" in err
+    assert "--resume needs a full check" in err
 
 
 IMPORTS = """
@@ -863,7 +873,7 @@ assert not heavy, heavy
 @pytest.mark.parametrize("name", ["a.safetensors", "a.msgpack", "packs", "zarr"])
 def test_ls_imports_neither_jax_nor_numpy(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    count = 500 if name == "zarr" else 20_000  # each a directory, and flushed
+    count = 500 if name == "zarr" else 20_000  # each is a directory that is flushed
     leaves = {f"layer{i}": {"w": np.zeros(2, np.float32)} for i in range(count)}
     options: Any = {"layout": "zarr"} if name == "zarr" else {}
     cordwood.save(path, {**leaves, "x": jnp.ones(3, jnp.bfloat16)}, **options)
@@ -900,33 +910,33 @@ def test_ls_prints_a_table_where_it_fits_the_screen(tmp_path: Path) -> None:
         assert shown.text.splitlines()[-1].endswith(", packs")
 
 
-def test_ls_of_what_others_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ls_of_checkpoints_of_other_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     from cordwood.api import list_leaves
 
     golden = GOLDEN / "eformer-0.0.101" / "run" / "run-12"
     quick = list_leaves.list_leaves(golden, prefix="params")
     monkeypatch.setattr(list_leaves, "quick_look", lambda *_, **__: None)
     opened = list_leaves.list_leaves(golden, prefix="params")
-    assert {row.cuts for row in opened.rows} == {(), (4, 2)}  # which the index does not tell
+    assert {row.cuts for row in opened.rows} == {(), (4, 2)}  # the index does not record them
     plain = [row._replace(parts=1, cuts=()) for row in opened.rows]
     assert quick == opened._replace(rows=plain)
 
 
-def test_ls_tells_how_arrays_are_spread(run: Run, tmp_path: Path) -> None:
+def test_ls_prints_how_arrays_are_partitioned(run: Run, tmp_path: Path) -> None:
     mesh = jax.make_mesh((4, 2), ("x", "y"))
     spread = NamedSharding(mesh, PartitionSpec("x", "y"))
     array = jax.device_put(np.zeros((8, 4), np.float32), spread)
     cordwood.save(tmp_path / "c", {"w": array, "b": 1})
     out = run("ls", tmp_path / "c").out
     assert out.splitlines()[0] == "w  float32[8,4]  128 B  in 8 parts, 4x2"
-    found = json.loads(run("ls", tmp_path / "c", "--json").out)["leaves"][0]
-    assert (found["parts"], found["cuts"], found["sharding"]) == (8, [4, 2], "")
+    leaf = json.loads(run("ls", tmp_path / "c", "--json").out)["leaves"][0]
+    assert (leaf["parts"], leaf["cuts"], leaf["sharding"]) == (8, [4, 2], "")
 
 
 @pytest.mark.parametrize("name", ["v0-zarr2-files", "v0-zarr3-ocdbt"])
-def test_ls_tells_the_shardings_that_orbax_noted(run: Run, name: str) -> None:
-    found = json.loads(run("ls", GOLDEN / "orbax" / name, "--json").out)["leaves"]
-    by_path = {leaf["key_path"]: leaf["sharding"] for leaf in found}
+def test_ls_prints_the_shardings_that_orbax_recorded(run: Run, name: str) -> None:
+    leaves = json.loads(run("ls", GOLDEN / "orbax" / name, "--json").out)["leaves"]
+    by_path = {leaf["key_path"]: leaf["sharding"] for leaf in leaves}
     assert by_path["params/kernel"] == "P('x', 'y') on x=4, y=2"
     assert by_path["params/bias"] == "cpu:0"
 
@@ -941,7 +951,7 @@ def test_completion_for_the_shell() -> None:
     assert "convert" in words
 
 
-def test_latest_is_the_newest_whole_step(
+def test_latest_is_the_newest_complete_step(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "run"
@@ -955,7 +965,7 @@ def test_latest_is_the_newest_whole_step(
     assert run("info", f"{root}/latest/").code == 0
     monkeypatch.chdir(root)
     assert run("show", "latest", "x").code == 0
-    cordwood.save(root / "latest", {"x": np.ones(3)})  # a checkpoint of that name is itself
+    cordwood.save(root / "latest", {"x": np.ones(3)})  # a checkpoint of that name is not an alias
     assert "float64[3]" in run("ls", root / "latest").out
 
 
@@ -965,7 +975,7 @@ def test_latest_of_a_url(run: Run) -> None:
     assert "float64[2]" in run("ls", "memory://latest/run/latest").out
 
 
-def test_there_is_no_latest_where_there_are_no_steps(run: Run, tmp_path: Path) -> None:
+def test_latest_of_a_directory_without_steps(run: Run, tmp_path: Path) -> None:
     code, _, err = run("ls", tmp_path / "latest")
     assert code == 3
     assert f"there is no checkpoint: '{tmp_path}/latest'" in err

@@ -1,4 +1,4 @@
-"""What a shell completes: files, and the key paths of the checkpoint that was named before."""
+"""Shell completion: files, and key paths of the checkpoint at the path before them."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def offered(*arguments: str) -> list[tuple[str, str]]:
-    """The types and words that are offered for the last of the arguments."""
+    """Return the types and words of the completions of the last argument."""
     completion = ShellComplete(cli, {}, "cordwood", "_CORDWOOD_COMPLETE")
-    found = completion.get_completions(list(arguments[:-1]), arguments[-1])
-    return [(item.type, item.value) for item in found]
+    completions = completion.get_completions(list(arguments[:-1]), arguments[-1])
+    return [(item.type, item.value) for item in completions]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_commands_and_options_are_completed() -> None:
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[list[str]]:
-    """A bash in tmux, where completion is set up as docs/cli.md says."""
+    """Start bash in tmux, with completion set up as in docs/cli.md."""
     (tmp_path / "bin").mkdir()
     tool = tmp_path / "bin" / "cordwood"
     tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m cordwood "$@"\n')

@@ -1,4 +1,4 @@
-"""The command typed into a real terminal: what tmux shows is what docs/cli.md shows."""
+"""A command typed in tmux: the screen shows the same as docs/cli.md."""
 
 from __future__ import annotations
 
@@ -39,19 +39,18 @@ def test_what_is_typed_in_tmux(tmp_path: Path) -> None:
         [*tmux, "new-session", "-d", *size, "sh"], cwd=tmp_path, env=environment, check=True
     )
     try:
-        # What is typed before the shell reads is echoed twice, once without a prompt.
+        # Input that arrives before the shell reads is echoed twice, once without a prompt.
         screen_with(tmux, _PROMPT)
         subprocess.run([*tmux, "send-keys", command, "Enter"], check=True)
-        wanted = transcript(tmp_path, command)
-        lines = screen_with(tmux, wanted.splitlines()[-1])
+        expected = transcript(tmp_path, command).splitlines()
+        lines = screen_with(tmux, expected[-1])
     finally:
         subprocess.run([*tmux, "kill-server"], check=False)
-    expected = wanted.splitlines()
     assert lines[: len(expected)] == [f"{_PROMPT}{command}", *expected[1:]]
 
 
 def screen_with(tmux: list[str], text: str) -> list[str]:
-    """The lines on the screen once ``text`` stands there; waits for it."""
+    """Wait until the screen shows `text`, and return its lines."""
     deadline = time.monotonic() + _SECONDS
     pane = ""
     while text.rstrip() not in pane and time.monotonic() < deadline:
@@ -63,7 +62,7 @@ def screen_with(tmux: list[str], text: str) -> list[str]:
     return pane.splitlines()
 
 
-def test_what_stands_on_a_screen() -> None:
+def test_text_on_a_screen() -> None:
     bar = "\x1b[?25l\rverify 10%\r\x1b[2K\rverify 99%\r\n\r\x1b[1A\x1b[2K\x1b[?25h"
     assert screen_text(f"{bar}no damage\r\n") == "no damage\n"
     with pytest.raises(ValueError, match="control sequence"):

@@ -1,13 +1,13 @@
-"""Break a save in every way a machine can, then tell what loads.
+"""Fault injection: break a save in every way that a machine can, then check what loads.
 
     scenario = Scenario("m.safetensors", trees=..., save=..., load=...)
     for outcome in fail_calls(scenario, folder, errno.ENOSPC):
         assert outcome.kept_a_tree, outcome
 
 - `fail_calls`: the Nth call of the save fails, for every N, in this process.
-- `kill_calls`: the process ends at its Nth call, for every N, in a child.
-- `strace_kills`: SIGKILL at the Nth system call, from outside, for a sample of N.
-- `cut_power`: the disk as it was the moment save returned, and seconds later, mounted again.
+- `kill_calls`: the process exits at its Nth call, for every N, in a child process.
+- `strace_kills`: strace sends SIGKILL at the Nth system call, for a sample of N.
+- `cut_power`: mount copies of the disk that were made when save returned, and seconds later.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fail, or end the process, at every call that a save makes."""
+"""Failures and exits at every system call that a save makes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.faults.systems import (
 
 
 def calls_of_save(scenario: Scenario, folder: str) -> list[str]:
-    """The calls that saving the new tree over the old one makes, in their order."""
+    """Return the names of the calls that saving the new tree over the old one makes, in order."""
     names = bind_trees(scenario)
     path = os.path.join(_fresh(folder, "count"), scenario.name)
     run_save(scenario, names, path, "old")
@@ -32,7 +32,7 @@ def calls_of_save(scenario: Scenario, folder: str) -> list[str]:
 def fail_calls(
     scenario: Scenario, folder: str, code: int, *, lasting: bool = False
 ) -> Iterator[Outcome]:
-    """Save with the Nth call failing with errno `code`, for every N, in this process."""
+    """Save in this process while the Nth call fails with errno `code`, for every N."""
     names = bind_trees(scenario)
     template = fresh_template(scenario, folder)
     for number, call in enumerate(calls_of_save(scenario, folder), start=1):
@@ -49,7 +49,7 @@ def fail_calls(
 
 
 def kill_calls(scenario: Scenario, folder: str, *, torn: bool = False) -> Iterator[Outcome]:
-    """Save in a child that ends at its Nth call, for every N. One child forks all the saves."""
+    """Save in a process that exits at its Nth call, for every N. One child forks them all."""
     calls = calls_of_save(scenario, folder)
     template = fresh_template(scenario, folder)
     places = [
@@ -61,14 +61,16 @@ def kill_calls(scenario: Scenario, folder: str, *, torn: bool = False) -> Iterat
         zip(calls, places, ended["statuses"], strict=True), start=1
     ):
         if status not in (0, FAULT_STATUS):
-            raise RuntimeError(f"a child that was to end at call {number} ended with {status}")
+            raise RuntimeError(
+                f"expected a child to exit at call {number}, found exit status {status}"
+            )
         fault = f"killed at {call}, call {number}{', torn' if torn else ''}"
         yield judge(scenario, place, fault=fault, returned=status == 0)
         shutil.rmtree(place)
 
 
 def fork_kills(scenario: Scenario, places: list[str], *, torn: bool) -> list[int]:
-    """In the child: one fork for each place, ending at call 1, 2, 3 and so on."""
+    """Fork once for each place, in the child process; the forks exit at call 1, 2, 3 and so on."""
     names = bind_trees(scenario)
     if "jax" in sys.modules:
         raise RuntimeError("the scenario imports jax, whose threads do not survive a fork")
@@ -88,14 +90,14 @@ def fork_kills(scenario: Scenario, places: list[str], *, torn: bool) -> list[int
 
 
 def fresh_template(scenario: Scenario, folder: str) -> str:
-    """A directory with the old tree saved, to copy from."""
+    """Make a directory with the saved old tree, to copy from."""
     place = _fresh(folder, "template")
     run_save(scenario, bind_trees(scenario), os.path.join(place, scenario.name), "old")
     return place
 
 
 def with_old(scenario: Scenario, folder: str, name: str, template: str) -> str:
-    """A fresh directory that holds the old tree alone."""
+    """Make a directory that holds a copy of the saved old tree only."""
     place = _fresh(folder, name)
     source, target = (os.path.join(folder, scenario.name) for folder in (template, place))
     if os.path.isdir(source):

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.faults.scenario import Scenario, bind_trees, run_save
 
-# Names that a saving child tries to open around its save, for who reads its system calls.
+# Names that a child tries to open before and after its save, as marks in the log of strace.
 BEGIN = "cordwood-save-begins"
 END = "cordwood-save-ends"
 
@@ -20,7 +20,7 @@ END = "cordwood-save-ends"
 def start_child(
     task: str, scenario: Scenario, options: Mapping[str, Any], *, under: Sequence[str] = ()
 ) -> subprocess.Popen[str]:
-    """Start a child, maybe under another command; its stdin stays open."""
+    """Start a child, optionally as the argument of another command; its stdin stays open."""
     child = subprocess.Popen(
         [*under, sys.executable, "-m", "tests.faults.children", task],
         stdin=subprocess.PIPE,
@@ -30,14 +30,14 @@ def start_child(
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},
     )
     assert child.stdin is not None
-    with suppress(BrokenPipeError):  # it ended already: the caller reads its status
+    with suppress(BrokenPipeError):  # it has ended already; the caller reads its status
         child.stdin.write(json.dumps({**options, "scenario": scenario}) + "\n")
         child.stdin.flush()
     return child
 
 
 def run_child(task: str, scenario: Scenario, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a child to its end; what it answered. Raises RuntimeError with its stderr."""
+    """Run a child to its end and return its answer. Raises RuntimeError with its stderr."""
     child = start_child(task, scenario, options)
     out, err = child.communicate()
     if child.returncode != 0:
@@ -47,20 +47,22 @@ def run_child(task: str, scenario: Scenario, options: Mapping[str, Any]) -> dict
 
 
 def _main(task: str) -> None:
-    asked = json.loads(sys.stdin.readline())
-    scenario = Scenario(*asked["scenario"])
+    request = json.loads(sys.stdin.readline())
+    scenario = Scenario(*request["scenario"])
     if task == "kill":
         from tests.faults.calls import fork_kills
 
-        print(json.dumps({"statuses": fork_kills(scenario, asked["places"], torn=asked["torn"])}))
+        print(
+            json.dumps({"statuses": fork_kills(scenario, request["places"], torn=request["torn"])})
+        )
         return
     names = bind_trees(scenario)
     _mark(BEGIN)
-    run_save(scenario, names, asked["path"], asked["which"])
+    run_save(scenario, names, request["path"], request["which"])
     _mark(END)
-    print(json.dumps({"saved": asked["which"]}), flush=True)
-    if asked.get("linger"):
-        sys.stdin.read()  # until the parent has seen what it wants to see
+    print(json.dumps({"saved": request["which"]}), flush=True)
+    if request.get("linger"):
+        sys.stdin.read()  # until the parent has copied the disk and closes the pipe
 
 
 def _mark(name: str) -> None:

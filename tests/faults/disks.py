@@ -1,4 +1,4 @@
-"""Disks of their own for tests: ext4 in a file, mounted as a loop, or memory of a bounded size."""
+"""Disks for single tests: an ext4 image on a loop device, or a tmpfs of a limited size."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _TOOLS = ("mkfs.ext4", "mount", "umount")
 
 
 def why_no_power_cuts(folder: str) -> str | None:
-    """Why no disk image can be mounted here, or None."""
+    """Return the reason why no disk image can be mounted on this machine, or None."""
     if os.geteuid() != 0:
-        return "mounting a disk image takes root"
+        return "mounting a disk image needs root"
     missing = [tool for tool in _TOOLS if _tool(tool) is None]
     if missing:
         return f"not installed: {', '.join(missing)}"
@@ -30,7 +30,7 @@ def why_no_power_cuts(folder: str) -> str | None:
 
 
 def make_disk(image: str, size_bytes: int) -> None:
-    """An empty ext4 file system in a file; none of it is reserved for root."""
+    """Make an empty ext4 file system in a file, without blocks reserved for root."""
     with open(image, "wb") as file:
         file.truncate(size_bytes)
     _run("mkfs.ext4", "-q", "-F", "-m", "0", image)
@@ -38,7 +38,7 @@ def make_disk(image: str, size_bytes: int) -> None:
 
 @contextmanager
 def mounted(image: str, place: str) -> Iterator[str]:
-    """The file system of an image at a directory, which is made."""
+    """Mount the file system of an image at a directory, which is created."""
     os.makedirs(place, exist_ok=True)
     _run("mount", "-o", "loop", image, place)
     try:
@@ -49,7 +49,7 @@ def mounted(image: str, place: str) -> Iterator[str]:
 
 @contextmanager
 def mounted_memory(size_bytes: int, place: str) -> Iterator[str]:
-    """A tmpfs of that size at a directory, which is made."""
+    """Mount a tmpfs of a given size at a directory, which is created."""
     os.makedirs(place, exist_ok=True)
     _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", place)
     try:

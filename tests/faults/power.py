@@ -1,7 +1,7 @@
-"""Cut the power: what a disk holds when save returns, as a machine would find it on waking.
+"""Power cuts: the contents of a disk at the moment when save returns.
 
-The disk is an ext4 image, loop-mounted. What the file system has not written to it by the
-moment its backing file is copied is what a power cut would lose.
+The disk is an ext4 image on a loop device. Its backing file is copied; the copy lacks exactly the
+data that the file system has not yet written to the disk, and that a power cut would lose.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ def cut_power(
     delays_seconds: Sequence[float] = (0.0, 8.0),
     disk_bytes: int = 64 << 20,
 ) -> list[Outcome]:
-    """Save over the old tree, copy the disk so long after save returned, mount the copies, load.
+    """Save over the old tree, copy the disk after each delay, mount the copies and load.
 
-    Each outcome counts as returned: the new tree must be there.
+    The delays count from the return of save. In each outcome `returned` is True: the new tree must
+    load.
     """
     image = os.path.join(folder, "disk.img")
     make_disk(image, disk_bytes)

@@ -1,4 +1,4 @@
-"""What is saved over what, and how it ended."""
+"""A save of one tree over another, and the outcome of a fault during it."""
 
 from __future__ import annotations
 
@@ -8,48 +8,51 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-Found: TypeAlias = Literal[
-    "old",  # the tree that was there before loads
-    "new",  # the tree being saved loads
-    "damaged",  # something is there and does not load, or is neither
-    "lost",  # nothing is there
+State: TypeAlias = Literal[
+    "old",  # the old tree loads
+    "new",  # the new tree loads
+    "damaged",  # a checkpoint exists, but does not load, or loads as neither tree
+    "lost",  # nothing exists at the path
 ]
 
 
 class Scenario(NamedTuple):
-    """A save of a new tree over an old one, as Python source that children can run too.
+    """A save of a new tree over an old one, as Python source, which child processes can run too.
 
-    Children of `kill_calls` fork: what they run must not start jax.
+    The children of `kill_calls` fork: the source must not import jax for them.
     """
 
-    name: str  # of the checkpoint in its directory: a file, or a directory of its own
+    name: str  # name of the checkpoint, a file or a directory
     trees: str  # binds `old` and `new`
     save: str  # saves `tree` at `path`
-    load: str  # loads `path` and binds `found`; may use `old` and `new`
-    leftovers: str = "leftovers = ()"  # binds what lies inside `path` and should not
+    load: str  # loads `path` and binds `found` to the tree; may use `old` and `new`
+    leftovers: str = "leftovers = ()"  # binds the entries inside `path` that should not exist
 
 
 class Outcome(NamedTuple):
-    """What one fault left."""
+    """The outcome of one fault."""
 
     fault: str
-    found: Found
-    returned: bool  # the save returned as if all were well
-    error: BaseException | None  # what it raised, where it ran in this process
-    detail: str  # why what is there does not load
-    after: Found  # what loads after one more, undisturbed save of the new tree
-    leftovers: tuple[str, ...]  # what else lies there after that save
+    found: State  # the state of the path after the fault
+    returned: bool  # the save returned without an error
+    error: BaseException | None  # raised by the save, if it ran in this process
+    detail: str  # why the checkpoint does not load; "" if it does
+    after: State  # the state after one more save of the new tree, without a fault
+    leftovers: tuple[str, ...]  # other entries that exist after that save
 
     @property
     def kept_a_tree(self) -> bool:
-        """Exactly the old or the new tree loads, the new one where save returned; and the next
-        save succeeds and leaves nothing else behind."""
+        """True if exactly the old or the new tree loads, and the next save leaves it alone there.
+
+        If the save returned, it must be the new tree. The next save must succeed and leave no other
+        files behind.
+        """
         whole = self.found == "new" if self.returned else self.found in ("old", "new")
         return whole and self.after == "new" and not self.leftovers
 
 
 def bind_trees(scenario: Scenario) -> dict[str, Any]:
-    """A namespace with `old` and `new`."""
+    """Return a namespace with `old` and `new`."""
     names: dict[str, Any] = {}
     exec(scenario.trees, names)
     return names
@@ -58,7 +61,7 @@ def bind_trees(scenario: Scenario) -> dict[str, Any]:
 def run_save(
     scenario: Scenario, names: Mapping[str, Any], path: str, which: Literal["old", "new"]
 ) -> None:
-    """Save one of the trees at `path`."""
+    """Save one of the two trees at `path`."""
     exec(scenario.save, {**names, "path": path, "tree": names[which]})
 
 
@@ -70,10 +73,10 @@ def judge(
     returned: bool,
     error: BaseException | None = None,
 ) -> Outcome:
-    """Load what a fault left in `folder`, save once more, and look around."""
+    """Load what a fault left in `folder`, save once more, and list the leftovers."""
     names = bind_trees(scenario)
     path = os.path.join(folder, scenario.name)
-    found, detail = _load(scenario, names, path)
+    state, detail = _load(scenario, names, path)
     run_save(scenario, names, path, "new")
     after, why = _load(scenario, names, path)
     others = tuple(sorted(n for n in os.listdir(folder) if n != scenario.name))
@@ -81,14 +84,14 @@ def judge(
     inside: dict[str, Any] = {"path": path}
     exec(scenario.leftovers, inside)
     others += tuple(map(str, inside["leftovers"]))
-    return Outcome(fault, found, returned, error, detail or why, after, others)
+    return Outcome(fault, state, returned, error, detail or why, after, others)
 
 
-def _load(scenario: Scenario, names: Mapping[str, Any], path: str) -> tuple[Found, str]:
+def _load(scenario: Scenario, names: Mapping[str, Any], path: str) -> tuple[State, str]:
     bound = {**names, "path": path}
     try:
         exec(scenario.load, bound)
-    except Exception as e:  # noqa: BLE001  (whatever it is, the tree did not load)
+    except Exception as e:  # noqa: BLE001  (on any error the tree did not load)
         if not os.path.lexists(path):
             return "lost", "no such file"
         return "damaged", f"{type(e).__name__}: {e}"
@@ -100,7 +103,7 @@ def _load(scenario: Scenario, names: Mapping[str, Any], path: str) -> tuple[Foun
 
 
 def same_tree(a: Any, b: Any) -> bool:
-    """Whether two trees of dicts, lists, tuples, arrays and values are equal to the last bit."""
+    """Compare two trees of dicts, lists, tuples, arrays and values; True if every bit is equal."""
     if isinstance(a, dict) or isinstance(b, dict):
         return (
             isinstance(a, dict)

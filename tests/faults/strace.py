@@ -1,4 +1,4 @@
-"""Kill a saving child from outside, at a system call, with strace's fault injection."""
+"""Kills of a saving child process at a system call, by the fault injection of strace."""
 
 from __future__ import annotations
 
@@ -32,20 +32,22 @@ _LINE = re.compile(r"(\d+) +(\w+)\(")
 
 
 def why_no_strace() -> str | None:
-    """Why `strace_kills` cannot run here, or None."""
+    """Return the reason why `strace_kills` cannot run on this machine, or None."""
     if shutil.which("strace") is None:
         return "strace is not installed"
-    tried = subprocess.run(["strace", "-o", os.devnull, "true"], capture_output=True, check=False)
-    if tried.returncode != 0:
-        return f"strace may not trace: {tried.stderr.decode().strip()}"
+    result = subprocess.run(["strace", "-o", os.devnull, "true"], capture_output=True, check=False)
+    if result.returncode != 0:
+        return f"strace may not trace: {result.stderr.decode().strip()}"
     return None
 
 
 def strace_kills(
     scenario: Scenario, folder: str, *, sample: int, seed: int = 0
 ) -> Iterator[Outcome]:
-    """SIGKILL at the Nth call of a kind: `sample` of the calls of one traced save, drawn so that
-    every kind has its turn."""
+    """Kill a save with SIGKILL at the Nth call of a kind, for a sample of the calls of one save.
+
+    The sample has `sample` calls. It takes them from each kind in turn.
+    """
     template = fresh_template(scenario, folder)
     points = _points(scenario, folder, template)
     random.Random(seed).shuffle(points)
@@ -65,8 +67,10 @@ def strace_kills(
 
 
 def _points(scenario: Scenario, folder: str, template: str) -> list[tuple[str, int]]:
-    """(syscall, N) within the save. strace counts N for each thread on its own. Of the files
-    opened only those in the save's directory count: the others are modules being imported."""
+    """Return (syscall, N) for the calls within the save. strace counts N per thread.
+
+    Calls that open files count only in the directory of the save: the others import modules.
+    """
     log = os.path.join(folder, "strace.log")
     place = with_old(scenario, folder, "trace", template)
     traced = ",".join(f"?{name}" for name in SYSCALLS)
@@ -79,10 +83,10 @@ def _points(scenario: Scenario, folder: str, template: str) -> list[tuple[str, i
     saving = False
     with open(log, encoding="utf-8") as lines:
         for line in lines:
-            found = _LINE.match(line)
-            if found is None:
+            match = _LINE.match(line)
+            if match is None:
                 continue
-            thread, syscall = found.groups()
+            thread, syscall = match.groups()
             seen[thread, syscall] += 1
             number = seen[thread, syscall]
             if BEGIN in line:

@@ -1,4 +1,4 @@
-"""Systems whose Nth call goes wrong."""
+"""System calls of which the Nth fails, or ends the process."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ FAULT_STATUS = 77  # the exit status of a process that an ExitingSystem ended
 
 
 class CountingSystem(SystemCalls):
-    """The real calls, counted: `made` lists their names."""
+    """The real system calls, counted; `made` lists their names."""
 
     def __init__(self) -> None:
         self.made: list[str] = []
         self._numbers = itertools.count(1)
-        # An RLock: the collector may run inside, and what it collects may close a file.
+        # An RLock: the garbage collector may run inside, and what it collects may close a file.
         self._counting = threading.RLock()
 
     def __getattribute__(self, name: str) -> Any:
@@ -41,7 +41,10 @@ class CountingSystem(SystemCalls):
 
 
 class FailingSystem(CountingSystem):
-    """Call number `at` fails with `code`; with `lasting`, every later pwrite and fsync too."""
+    """System calls of which number `at` fails with errno `code`.
+
+    With `lasting`, every later pwrite, fsync and fallocate fails too.
+    """
 
     def __init__(self, at: int, code: int, *, lasting: bool = False) -> None:
         super().__init__()
@@ -52,14 +55,14 @@ class FailingSystem(CountingSystem):
     def _make(self, number: int, name: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         again = self._lasting and number > self._at and name in ("pwrite", "fsync", "fallocate")
         if number == self._at or again:
-            if name == "close":  # Linux closes even where it reports an error
+            if name == "close":  # Linux closes the file even if it reports an error
                 call(*args)
             raise OSError(self._code, os.strerror(self._code))
         return call(*args)
 
 
 class ExitingSystem(CountingSystem):
-    """The process ends at call number `at`: before it, or halfway through a torn pwrite."""
+    """System calls that end the process at number `at`: before it, or halfway through a pwrite."""
 
     def __init__(self, at: int, *, torn: bool) -> None:
         super().__init__()
@@ -71,7 +74,7 @@ class ExitingSystem(CountingSystem):
             if self._torn and name == "pwrite":
                 fd, data, offset = args
                 half = len(data) // 2
-                half -= half % 4096 if half > 4096 else 0  # O_DIRECT takes whole pages
+                half -= half % 4096 if half > 4096 else 0  # O_DIRECT needs whole pages
                 call(fd, data[:half], offset)
             os._exit(FAULT_STATUS)
         return call(*args)

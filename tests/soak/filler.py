@@ -1,4 +1,4 @@
-"""A file that fills a disk at some moment, and frees it later."""
+"""A file that fills a disk at a chosen moment, and frees the space later."""
 
 from __future__ import annotations
 
@@ -6,26 +6,24 @@ import errno
 import os
 import threading
 
-__all__ = ["Filler"]
-
 
 class Filler:
-    """Fills the disk that a folder lies on, but for so many bytes; from threads of its own."""
+    """Fills the disk of a folder, except for some bytes, and frees it again; uses timer threads."""
 
     def __init__(self, folder: str) -> None:
         self._path = os.path.join(folder, "filler")
-        self._later: list[threading.Timer] = []
+        self._timers: list[threading.Timer] = []
 
     def fill_in(self, seconds: float, *, leave_bytes: int) -> None:
-        """Fill it then."""
+        """Fill the disk after some seconds."""
         self._after(seconds, lambda: self.fill(leave_bytes))
 
     def fill(self, leave_bytes: int = 0) -> None:
-        """Fill it now."""
+        """Fill the disk now."""
         fd = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
-            found = os.fstatvfs(fd)
-            want = found.f_bavail * found.f_frsize - leave_bytes
+            status = os.fstatvfs(fd)
+            want = status.f_bavail * status.f_frsize - leave_bytes
             offset = os.fstat(fd).st_size
             while want >= 4096:
                 try:
@@ -42,8 +40,8 @@ class Filler:
             os.close(fd)
 
     def free_in(self, seconds: float) -> None:
-        """Free it then, but only after every filling that was asked for before."""
-        before = list(self._later)
+        """Free the disk after some seconds, but not before every earlier filling is done."""
+        before = list(self._timers)
 
         def free() -> None:
             for timer in before:
@@ -53,16 +51,16 @@ class Filler:
         self._after(seconds, free)
 
     def settle(self) -> None:
-        """Wait for all that was to come."""
-        for timer in self._later:
+        """Wait for all timers."""
+        for timer in self._timers:
             timer.join()
-        self._later.clear()
+        self._timers.clear()
 
     def _after(self, seconds: float, work: object) -> None:
         assert callable(work)
         timer = threading.Timer(seconds, work)
         timer.start()
-        self._later.append(timer)
+        self._timers.append(timer)
 
     def _free(self) -> None:
         if os.path.exists(self._path):

@@ -1,4 +1,4 @@
-"""What a worker says of its run, line by line, each on the disk before it goes on."""
+"""The journal of a worker: one line per event, each flushed to disk before the worker goes on."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Journal", "Line", "read_journal", "telling", "writing"]
-
-STUCK_SECONDS = 200.0  # of a process: then it says where
+STUCK_SECONDS = 200.0  # then a worker writes the stacks of its threads
 
 
 class Line(NamedTuple):
-    """One thing that happened, the step that it happened to, and a number or text with it."""
+    """An event, the step that it belongs to, and a number or text."""
 
     what: str
     step: int
@@ -23,13 +21,13 @@ class Line(NamedTuple):
 
 
 class Journal:
-    """Lines for a file that outlives the worker."""
+    """Writes lines to a file that outlives the worker."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
     def write(self, what: str, step: int, detail: object = "") -> None:
-        """Add a line; it survives whatever comes next. From any thread."""
+        """Add a line, which survives a kill right afterwards. Any thread may call this."""
         text = str(detail).replace("\n", " ")
         os.write(self._fd, f"{what}\t{step}\t{text}\n".encode())
         os.fsync(self._fd)
@@ -37,7 +35,7 @@ class Journal:
 
 @contextmanager
 def writing(path: str) -> Iterator[Journal]:
-    """A journal to write, anew."""
+    """Open a new, empty journal for writing."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
     try:
         yield Journal(fd)
@@ -47,7 +45,7 @@ def writing(path: str) -> Iterator[Journal]:
 
 @contextmanager
 def telling(path: str) -> Iterator[Journal]:
-    """The same, for a worker: its error is the last line; where it is stuck stands beside it."""
+    """Open a journal for a worker: its error is the last line; `path`.stacks has stuck threads."""
     with writing(path) as lines, open(f"{path}.stacks", "w") as stacks:
         faulthandler.dump_traceback_later(STUCK_SECONDS, file=stacks)
         try:
@@ -58,7 +56,7 @@ def telling(path: str) -> Iterator[Journal]:
 
 
 def read_journal(path: Path) -> list[Line]:
-    """The whole lines of a journal; [] where the worker did not come so far as to begin one."""
+    """Return the complete lines of a journal; [] if the worker died before it created one."""
     if not path.exists():
         return []
     whole, _, _ = path.read_text().rpartition("\n")

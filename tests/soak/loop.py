@@ -18,24 +18,13 @@ from tests.soak.journal import Journal, telling
 from tests.soak.roots import strangers
 from tests.soak.training import State, advance, loss_of, state_at
 
-__all__ = [
-    "HOW",
-    "KEEP_EVERY",
-    "KEEP_LAST",
-    "REWRITE_EVERY",
-    "KillingSystem",
-    "on_jax",
-    "train",
-    "work",
-]
-
 KEEP_LAST, KEEP_EVERY, REWRITE_EVERY = 3, 20, 100
 HOW = ("before", "after", "torn")
-WAITS_ONE_IN = 3  # steps: then there is nothing under way while the next is computed
+WAITS_ONE_IN = 3  # steps: after one in three, the worker waits for the save
 
 
 class KillingSystem(CountingSystem):
-    """SIGKILL comes at call number `at`: as HOW says before it, after it or halfway through."""
+    """System calls that kill the process at number `at`: before, after or halfway, as in HOW."""
 
     def __init__(self, at: int, how: str) -> None:
         super().__init__()
@@ -54,18 +43,19 @@ class KillingSystem(CountingSystem):
                 call(*args)
         finally:  # O_DIRECT may refuse half
             os.kill(os.getpid(), signal.SIGKILL)
-        threading.Event().wait()  # for the signal, if another thread was given it
+        threading.Event().wait()  # for the signal, if it was delivered to another thread
         raise AssertionError
 
 
 def work(root: str, journal: str, *, use_jax: bool, kill: tuple[int, str] | None) -> None:
-    """What a process does that is on its own: train without an end.
+    """Train without an end, as a process without others.
 
     Args:
-        root: where the steps lie.
-        journal: a path.
-        use_jax: keep the state in jax's arrays.
-        kill: after how many calls of the system, and how; None: from outside.
+        root: the directory of the steps.
+        journal: the path of the journal.
+        use_jax: keep the state in jax arrays.
+        kill: the number of the system call to be killed at, and one of HOW; None: the process is
+            killed from outside.
     """
     place: Callable[[State], State] = dict
     if use_jax:
@@ -85,7 +75,7 @@ def train(
     steps: int | None = None,
     **options: Any,
 ) -> int:
-    """Resume and go on, saving every step; the last one of `steps` more, None: without an end."""
+    """Resume, save every step, and return the last step after `steps` more; None: never end."""
 
     def committed(report: SaveReport) -> None:
         journal.write("committed", report.step)
@@ -97,10 +87,10 @@ def train(
         state = place(state_at(0))
         step = 0
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of steps that did not finish
-            found = manager.restore(like=state)
-        if found is not None:
-            step, state = found.step, found.tree
+            warnings.simplefilter("ignore", RuntimeWarning)  # about unfinished steps
+            restored = manager.restore(like=state)
+        if restored is not None:
+            step, state = restored.step, restored.tree
         journal.write("restored", step)
         rng = random.Random(step)
         end = None if steps is None else step + steps
@@ -119,7 +109,7 @@ def train(
 
 
 def on_jax(state: State) -> State:
-    """The state with its arrays on this process's first device."""
+    """Put the arrays of a state on the first device of this process."""
     import jax
 
     return {**jax.tree.map(jax.numpy.array, state), "step": state["step"]}

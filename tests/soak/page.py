@@ -8,8 +8,6 @@ from pathlib import Path
 
 import jax
 
-__all__ = ["SOAK", "as_table", "write_section"]
-
 SOAK = os.environ.get("CORDWOOD_SOAK", "")  # the page's path; "": the short runs of `make test`
 
 SECTIONS = (

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from tests.soak.ledger import PLACES, Ledger
 from tests.soak.page import as_table
 
-__all__ = ["kills_table", "totals_table"]
-
 
 def kills_table(head: Sequence[str], kills: Sequence[tuple[tuple[str, ...], str]]) -> str:
     """Return a table of how many processes were killed at which place.
@@ -21,8 +19,8 @@ def kills_table(head: Sequence[str], kills: Sequence[tuple[tuple[str, ...], str]
     kinds = sorted({kind for kind, _ in kills})
     rows = []
     for kind in kinds:
-        found = Counter(place for each, place in kills if each == kind)
-        rows.append([*kind, found.total(), *(found[place] for place in PLACES)])
+        counts = Counter(place for each, place in kills if each == kind)
+        rows.append([*kind, counts.total(), *(counts[place] for place in PLACES)])
     return as_table([*head, "kills", *PLACES], rows)
 
 

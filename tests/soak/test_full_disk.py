@@ -1,7 +1,7 @@
 """A training run on a disk that fills up and is freed again, at random moments of its saves.
 
-Each save that fails is told, is never the latest and costs no other step; once there is room, saves
-go on. `make soak` fills an ext4 and a tmpfs 25 times each; both take root.
+Each failed save is reported, is never the latest step, and costs no other step; once space is free
+again, saves succeed. `make soak` fills an ext4 and a tmpfs 25 times each; both need root.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ from tests.soak.training import State, loss_of, state_at
 
 CYCLES = 25 if SOAK else 3
 DISK_BYTES = 16 << 20
-WRITTEN_BYTES = 110 << 10  # by a save: the rest is linked
-SECONDS = 0.02  # a save takes about so long
-TRIES = 3  # saves of a cycle before the disk is full for certain
+WRITTEN_BYTES = 110 << 10  # bytes that a save writes; the rest is linked
+SECONDS = 0.02  # the approximate duration of a save
+TRIES = 3  # saves in a cycle before the disk is certainly full
 KEEP_LAST, KEEP_EVERY = 3, 30
 
 
 class Run:
-    """A run on a small disk, and what must be there of it."""
+    """A run on a small disk, and the steps that must exist."""
 
     def __init__(self, disk: str, rng: random.Random) -> None:
         self.root = Path(disk) / "run"
         self.filler = Filler(disk)
         self.state: State = state_at(0)
-        self.good: set[int] = set()  # what was told to be committed, and is kept
-        self.saved = self.failed = self.told_late = self.most_left = 0
+        self.good: set[int] = set()  # steps that were reported as committed and are kept
+        self.saved = self.failed = self.reported_late = self.most_left = 0
         self._rng = rng
         keep = KeepLast(KEEP_LAST) | KeepEvery(KEEP_EVERY)
         self._manager = CheckpointManager(self.root, keep=keep)
 
     def save(self) -> bool:
-        """Save the next step; whether that went well. If not, the run stays where it was."""
+        """Save the next step; return True if saved. If not, the run stays at its last good step."""
         step, late = self.state["step"] + 1, self._rng.random() < 0.3
         try:
             self._begin(step)
-            if late:  # the next call tells it
+            if late:  # the next call reports its error
                 self._begin(step + 1)
                 self._commit(step)
                 step += 1
             self._manager.wait()
         except PendingSaveError as e:
             self._failed(e.__cause__, e, f"the save of step {step} in the background failed")
-            self.told_late += 1
+            self.reported_late += 1
         except OSError as e:
             self._failed(e, e, "No space left on device")
         else:
@@ -71,10 +71,10 @@ class Run:
         state = state_at(step)
         self._manager.save(step, state, metrics={"loss": loss_of(state["weights"])})
 
-    def _failed(self, cause: BaseException | None, told: Exception, text: str) -> None:
+    def _failed(self, cause: BaseException | None, reported: Exception, text: str) -> None:
         assert isinstance(cause, OSError)
         assert cause.errno == errno.ENOSPC
-        assert text in str(told)
+        assert text in str(reported)
         self.failed += 1
 
     def _commit(self, step: int) -> None:
@@ -84,7 +84,7 @@ class Run:
         }
 
     def check(self) -> None:
-        """Every good step is there and right, and none that failed."""
+        """Require that every good step exists and is right, and no failed step exists."""
         present = whole_steps(self.root)
         newest = max(self.good, default=None)
         assert self._manager.latest() == newest == max(present, default=None)
@@ -95,7 +95,7 @@ class Run:
         self.most_left = max(self.most_left, len(strangers(self.root)))
 
     def require_clean(self) -> None:
-        """Nothing is there but the steps that are kept."""
+        """Require that only the kept steps exist."""
         assert whole_steps(self.root) == sorted(self.good)
         assert strangers(self.root) == []
         for step in self.good:
@@ -103,8 +103,9 @@ class Run:
 
 
 def fill_and_free(run: Run, rng: random.Random) -> None:
-    """The disk fills while the run saves, until nothing is left for the last try; and is freed
-    later, maybe in the middle of a save.
+    """Fill the disk while the run saves, until the last save must fail, then free it.
+
+    The disk may be freed in the middle of a save.
     """
     run.filler.fill_in(
         rng.uniform(0, 2 * SECONDS), leave_bytes=rng.randrange(int(1.2 * WRITTEN_BYTES))
@@ -127,7 +128,7 @@ def fill_and_free(run: Run, rng: random.Random) -> None:
     run.require_clean()
 
 
-def test_failed_saves_are_told_and_cost_nothing(tmp_path: Path) -> None:
+def test_failed_saves_are_reported_and_cost_nothing(tmp_path: Path) -> None:
     if why := why_no_power_cuts(str(tmp_path)):
         pytest.skip(why)
     rows = []
@@ -138,7 +139,9 @@ def test_failed_saves_are_told_and_cost_nothing(tmp_path: Path) -> None:
             assert run.save()
             for _ in range(CYCLES):
                 fill_and_free(run, rng)
-        rows.append([kind, CYCLES, run.saved, run.failed, run.told_late, 0, 0, 0, run.most_left, 0])
+        rows.append(
+            [kind, CYCLES, run.saved, run.failed, run.reported_late, 0, 0, 0, run.most_left, 0]
+        )
     write_section(
         "A full disk",
         f"A disk of {DISK_BYTES >> 20} MiB is filled at a random moment of a save, up to a random "

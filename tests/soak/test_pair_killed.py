@@ -1,6 +1,6 @@
 """A training run of two processes of which one is killed, again and again.
 
-`make soak` does it 30 times: either process, at a random moment or at a random call of the system.
+`make soak` does it 30 times: either process, at a random moment or at a random system call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.threads import until
 LIVES = 30 if SOAK else 2
 SILENCE_SECONDS, TIMEOUT_SECONDS = 5.0, 20.0
 SECONDS = 300.0  # until the first save
-CALLS = 200  # of the system, by one process
+CALLS = 200  # system calls of one process
 
 
 def test_nothing_is_lost_wrong_or_left(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_nothing_is_lost_wrong_or_left(tmp_path: Path) -> None:
 
 
 def live(folder: Path, rng: random.Random, victim: int, *, inside: bool) -> None:
-    """Start a job anew, which resumes; and kill a process of it."""
+    """Start a new job, which resumes, and kill one of its processes."""
     for process in range(2):
         (folder / f"journal-{process}").unlink(missing_ok=True)
     kill = (int(rng.uniform(1, CALLS)), rng.choice(HOW)) if inside else None
@@ -73,5 +73,5 @@ def live(folder: Path, rng: random.Random, victim: int, *, inside: bool) -> None
 
 
 def names(victim: int, survivor: Result) -> bool:
-    """Whether the error of the survivor says who is missing."""
+    """Return True if the error of the survivor names the missing process."""
     return f"process {victim} " in (survivor.error or "")

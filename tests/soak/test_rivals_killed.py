@@ -1,6 +1,7 @@
-"""Two managers that save into one root and know nothing of each other, both killed again and again.
+"""Two independent managers that save into one root, both killed again and again.
 
-`make soak` does it 150 times. Who is overtaken is told so, and goes on with a later step.
+`make soak` does it 150 times. A manager whose step is not newer than the other's gets an error, and
+continues with a later step.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _OVERTAKEN = "is not newer than step"
 
 
 def compete(root: str, journal: str, parity: int) -> None:
-    """Save the next even step, or odd one, after the newest that is there; without an end."""
+    """Save the next even or odd step after the newest existing one, without an end."""
     rng = random.Random(parity)
 
     def committed(report: SaveReport) -> None:
@@ -51,26 +52,26 @@ def compete(root: str, journal: str, parity: int) -> None:
                 under_way = step
                 if rng.random() < 0.4:
                     manager.wait()
-            except CordwoodError as e:  # a PendingSaveError quotes what went wrong
+            except CordwoodError as e:  # a PendingSaveError quotes the error
                 if _OVERTAKEN not in str(e):
                     raise
-                found = under_way if isinstance(e, PendingSaveError) else step
-                lines.write("overtaken", found)
-                if found != step:
+                overtaken = under_way if isinstance(e, PendingSaveError) else step
+                lines.write("overtaken", overtaken)
+                if overtaken != step:
                     lines.write("dropped", step)
 
 
 def test_neither_harms_what_the_other_has_saved(tmp_path: Path) -> None:
     rng = random.Random(13)
     root = tmp_path / "run"
-    told: Counter[str] = Counter()
+    events: Counter[str] = Counter()
     most_left = 0
     for number in range(LIVES):
-        live(tmp_path, rng, awaited="committed" if number % 2 else "begun")
+        live(tmp_path, rng, awaited_event="committed" if number % 2 else "begun")
         present = whole_steps(root)
         for journal in journals(tmp_path):
             lines = read_journal(journal)
-            told.update([line.what for line in lines])
+            events.update([line.what for line in lines])
             require_kept(lines, present)
         for step in present:
             assert verify(root / str(step)).unverified_bytes == 0
@@ -94,7 +95,7 @@ def test_neither_harms_what_the_other_has_saved(tmp_path: Path) -> None:
             ["newest step", "begun", "committed", "overtaken", "lost", "wrong", "leftovers"],
             [
                 [present[-1]]
-                + [told[what] for what in ("begun", "committed", "overtaken")]
+                + [events[what] for what in ("begun", "committed", "overtaken")]
                 + [0, 0, f"at most {most_left}, 0 after the next save"]
             ],
         ),
@@ -102,7 +103,7 @@ def test_neither_harms_what_the_other_has_saved(tmp_path: Path) -> None:
 
 
 def require_kept(lines: Sequence[Line], present: Sequence[int]) -> None:
-    """What was told to be committed is there, or went for newer steps; no save went unheard of."""
+    """Require each reported step, unless newer ones replaced it, and an end of every save."""
     ended = set()
     for what, step, detail in lines:
         assert what != "error", detail
@@ -112,15 +113,15 @@ def require_kept(lines: Sequence[Line], present: Sequence[int]) -> None:
         if what != "begun":
             ended.add(step)
     begun = [line.step for line in lines if line.what == "begun"]
-    assert set(begun[:-2]) <= ended, "a save ended without a word"
+    assert set(begun[:-2]) <= ended, "a save ended without an entry in the journal"
 
 
 def journals(folder: Path) -> list[Path]:
     return [folder / f"journal-{rival}" for rival in range(RIVALS)]
 
 
-def live(folder: Path, rng: random.Random, *, awaited: str) -> None:
-    """Start both anew, and kill one after the other once both have told what is awaited."""
+def live(folder: Path, rng: random.Random, *, awaited_event: str) -> None:
+    """Start both managers, wait for an event in both journals, and kill one after the other."""
     for journal in journals(folder):
         journal.unlink(missing_ok=True)
     processes = [
@@ -129,9 +130,10 @@ def live(folder: Path, rng: random.Random, *, awaited: str) -> None:
     ]
 
     def have_begun() -> bool:
-        assert all(process.is_alive() for process in processes), said(folder)
+        assert all(process.is_alive() for process in processes), journal_texts(folder)
         return all(
-            any(line.what == awaited for line in read_journal(each)) for each in journals(folder)
+            any(line.what == awaited_event for line in read_journal(each))
+            for each in journals(folder)
         )
 
     try:
@@ -141,12 +143,12 @@ def live(folder: Path, rng: random.Random, *, awaited: str) -> None:
             time.sleep(rng.uniform(0, 0.6))
             process.kill()
             process.join()
-            assert process.exitcode == -signal.SIGKILL, said(folder)
+            assert process.exitcode == -signal.SIGKILL, journal_texts(folder)
     finally:
         for process in processes:
             process.kill()
 
 
-def said(folder: Path) -> str:
-    """All that the rivals have said, for an error."""
+def journal_texts(folder: Path) -> str:
+    """Return both journals, for an error message."""
     return "\n".join(journal.read_text() for journal in journals(folder) if journal.exists())

@@ -1,7 +1,7 @@
 """A training run that saves every step, killed again and again: nothing is lost, wrong or left.
 
-`make soak` kills it 200 times, half of them at a random moment from outside, half at a random call
-of the system from inside; a fifth of the runs keep their state in jax.
+`make soak` kills it 200 times: half at a random moment from outside, half at a random system call
+from inside. A fifth of the runs keep their state in jax arrays.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from tests.soak.page import SOAK, write_section
 from tests.soak.reports import kills_table, totals_table
 
 LIVES = 200 if SOAK else 12
-JAX_EACH, JAX_FROM = (50, 40) if SOAK else (12, 9)  # of so many lives, those from there on
+JAX_EACH, JAX_FROM = (
+    (50, 40) if SOAK else (12, 9)
+)  # of JAX_EACH lives, those from number JAX_FROM use jax
 SECONDS = 300.0  # no life takes longer
-CALLS = 400  # of the system: some ten steps
+CALLS = 400  # system calls, about ten steps
 
 
 def test_nothing_is_lost_wrong_or_left(tmp_path: Path) -> None:
@@ -47,7 +49,7 @@ def test_nothing_is_lost_wrong_or_left(tmp_path: Path) -> None:
 
 
 def live(folder: Path, rng: random.Random, *, uses_jax: bool, inside: bool) -> None:
-    """Start a process anew, which resumes; and kill it."""
+    """Start a new process, which resumes, and kill it."""
     (folder / "journal").unlink(missing_ok=True)
     kill = (int(rng.uniform(1, CALLS)), rng.choice(HOW)) if inside else None
     process = forked(

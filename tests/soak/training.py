@@ -1,7 +1,8 @@
-"""A training run whose state at any step can also be computed at once.
+"""A training run whose state at any step can also be computed directly.
 
-Its parameters are linear congruential generators, one an element: integers, so equal to the last
-bit on any machine and in any order. Half of the state is frozen, as in fine-tuning.
+Each element of its parameters is a linear congruential generator. They are integers, so every
+machine and every order of operations gives the same bits. Half of the state is frozen, as in
+fine-tuning.
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ROWS", "State", "advance", "loss_of", "state_at"]
-
 ROWS, COLUMNS = 64, 128
 _MULTIPLIER, _INCREMENT = 1664525, 1013904223
 _BITS = 32
@@ -20,7 +19,7 @@ _BITS = 32
 State = dict[str, Any]
 Matrix = tuple[tuple[int, int, int], ...]
 
-# Of (weight, momentum, 1): what one step makes of them, modulo 2**32.
+# One step as a matrix that multiplies (weight, momentum, 1), modulo 2**32.
 _STEP: Matrix = (
     (_MULTIPLIER, 0, _INCREMENT),
     (_MULTIPLIER, 1, _INCREMENT),
@@ -30,7 +29,7 @@ _IDENTITY: Matrix = ((1, 0, 0), (0, 1, 0), (0, 0, 1))
 
 
 def advance(state: State) -> State:
-    """One step of training, of numpy's or jax's arrays."""
+    """Take one step of training, with numpy or jax arrays."""
     weights = state["weights"] * np.uint32(_MULTIPLIER) + np.uint32(_INCREMENT)
     return {
         "base": state["base"],
@@ -42,7 +41,7 @@ def advance(state: State) -> State:
 
 
 def state_at(step: int) -> State:
-    """The state after so many steps, without taking them; as numpy's arrays."""
+    """Return the state after `step` steps, computed directly, as numpy arrays."""
     (a, b, c), (d, e, f), _ = _power(step)
     first, zero = _first(), np.zeros((ROWS, COLUMNS), np.uint32)
     weights = first * np.uint32(a) + zero * np.uint32(b) + np.uint32(c)
@@ -57,7 +56,7 @@ def state_at(step: int) -> State:
 
 
 def loss_of(weights: Any) -> float:
-    """What the run reports of a step: of the rows of `weights` that this process has."""
+    """Return the loss of a step, computed from the rows of `weights` that this process has."""
     shards = getattr(weights, "addressable_shards", None)
     parts = [weights] if shards is None else [np.asarray(shard.data) for shard in shards]
     total = sum(int(part.sum(dtype=np.uint64)) for part in parts)

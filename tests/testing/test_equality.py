@@ -1,4 +1,4 @@
-"""assert_trees_equal tells apart everything that a checkpoint is to keep."""
+"""assert_trees_equal reports every difference in what a checkpoint must keep."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def test_placement_on_request() -> None:
 
 
 def test_deep_trees() -> None:
-    left: Any = 1
-    right: Any = 1
+    one: Any = 1
+    other: Any = 1
     for _ in range(5000):
-        left, right = [left], [right]
-    assert_trees_equal(left, right)
+        one, other = [one], [other]
+    assert_trees_equal(one, other)

@@ -1,4 +1,4 @@
-"""The strategies make what they promise, of every kind."""
+"""The strategies generate every kind of value that they promise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `cordwood`: a face of the library, one module for each of its commands.
+"""The command line program `cordwood`: one module for each of its commands.
 
-Nothing here is imported by `import cordwood`, and a command imports what it needs when it runs.
+`import cordwood` imports nothing of this package. A command imports what it needs when it runs.
 """

@@ -1,4 +1,4 @@
-"""cordwood cat: elements of one leaf."""
+"""The command `cordwood cat`: print one leaf or a part of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from cordwood.cli.output import as_json_has_it, json_option, print_json, print_text
+from cordwood.cli.output import json_option, print_json, print_text, to_json_value
 from cordwood.cli.path_arguments import SOURCE, complete_key
 from cordwood.keypath import key_literal
 
@@ -15,7 +15,7 @@ EXAMPLES = """
 \b
 Examples:
   cordwood cat run/100 step
-  cordwood cat run/100 'params/dense/kernel[0:3,:]'   reads three rows, no more
+  cordwood cat run/100 'params/dense/kernel[0:3,:]'   three rows
   cordwood cat run/100 'params/dense/bias[-1]' --json
 """
 
@@ -26,35 +26,37 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 @click.command("cat", epilog=EXAMPLES, short_help="Print a leaf, or a part of it.")
 @click.argument("path", type=SOURCE)
 @click.argument("key", shell_complete=complete_key)
-@click.option("--prefix", help="Which tree of a directory that holds several.")
+@click.option("--prefix", help="The tree to use, if the directory holds several.")
 @json_option
 def command(path: str, key: str, prefix: str | None, as_json: bool) -> None:
     """Print the leaf KEY of the checkpoint at PATH, or a part of it: KEY[0:3,:,-1].
 
-    The part is read, and no more than that needs; it is checked. --json prints nested lists.
+    Only the bytes that the part needs are read and verified. --json prints nested lists.
     """
     from cordwood.api.checkpoint import open as open_checkpoint
 
     with open_checkpoint(path, prefix=prefix) as checkpoint:
-        found = None if key in checkpoint else _INDEX.fullmatch(key)
-        if found is None:
+        match = None if key in checkpoint else _INDEX.fullmatch(key)
+        if match is None:
             value = checkpoint[key].load(to="numpy")
         else:
-            stored, index = checkpoint[found[1]], parse_index(found[2])
+            stored, index = checkpoint[match[1]], parse_index(match[2])
             if not stored.dtype:
-                raise click.BadParameter(f"{key}: no array, but {stored.kind}", param_hint="KEY")
+                raise click.BadParameter(
+                    f"{key}: expected an array, found {stored.kind}", param_hint="KEY"
+                )
             try:
                 value = stored[index]
             except IndexError as e:
                 raise click.BadParameter(f"{key}: {e}", param_hint="KEY") from e
     if as_json:
-        print_json({"key_path": key, "value": as_json_has_it(value)})
+        print_json({"key_path": key, "value": to_json_value(value)})
         return
     print_text(_text(value), raw=isinstance(value, str))
 
 
 def parse_index(text: str) -> tuple[Any, ...]:
-    """Return the index that a text such as `0:3,:,-1` means: integers, slices, an ellipsis.
+    """Parse an index such as `0:3,:,-1`: integers, slices and `...`, separated by commas.
 
     Raises click.BadParameter.
     """

@@ -1,4 +1,4 @@
-"""cordwood convert: one format into another."""
+"""The command `cordwood convert`: write a checkpoint in another format."""
 
 from __future__ import annotations
 
@@ -30,20 +30,26 @@ Examples:
 @click.command("convert", epilog=EXAMPLES, short_help="Write a checkpoint in another format.")
 @click.argument("source", type=SOURCE)
 @click.argument("destination", type=PATH)
-@click.option("--select", multiple=True, help="A pattern of key paths to write; repeatable.")
-@click.option("--rename", multiple=True, metavar="OLD=NEW", help="Other key paths; repeatable.")
 @click.option(
-    "--transpose", multiple=True, help="A pattern of matrices to write transposed; repeatable."
+    "--select", multiple=True, help="Write only the leaves that match this pattern; repeatable."
+)
+@click.option("--rename", multiple=True, metavar="OLD=NEW", help="Change key paths; repeatable.")
+@click.option(
+    "--transpose",
+    multiple=True,
+    help="Write the matrices that match this pattern transposed; repeatable.",
 )
 @click.option(
     "--cast",
     multiple=True,
     metavar="DTYPE|PATTERN=DTYPE",
-    help="A dtype for floating arrays, or for those of a pattern; repeatable.",
+    help="Cast floating-point arrays to DTYPE: all, or those that match PATTERN; repeatable.",
 )
-@click.option("--lossy", is_flag=True, help="Write what the format can hold, where it is not all.")
-@click.option("--prefix", help="Which tree of a directory that holds several; default: all.")
-@click.option("--to-prefix", help="Write the tree under this prefix, beside those of others.")
+@click.option(
+    "--lossy", is_flag=True, help="Write what the format can store, and leave out the rest."
+)
+@click.option("--prefix", help="The tree to convert, if SOURCE holds several. Default: all.")
+@click.option("--to-prefix", help="Write the tree under this prefix, beside other trees.")
 @click.option("--force", is_flag=True, help="Replace the checkpoint at DESTINATION.")
 @click.option(
     "--format",
@@ -53,17 +59,28 @@ Examples:
 @click.option(
     "--layout",
     type=click.Choice(["packs", "zarr", "hugging_face"]),
-    help="The same as --format, of a directory.",
+    help="The same as --format, for directory formats.",
 )
 @click.option(
-    "--max-shard-bytes", type=click.IntRange(min=1), help="Of the arrays in one safetensors file."
-)
-@click.option("--compression", type=click.Choice(["zstd", "blosc"]), help="Of --format zarr.")
-@click.option(
-    "--max-bytes", type=click.IntRange(min=1), help="How far a compressed SOURCE may grow."
+    "--max-shard-bytes",
+    type=click.IntRange(min=1),
+    help="The largest size of the arrays in one safetensors file.",
 )
 @click.option(
-    "--scratch", type=PATH, metavar="DIR", help="Room for what a compressed SOURCE holds."
+    "--compression",
+    type=click.Choice(["zstd", "blosc"]),
+    help="Compress the arrays; for --format zarr.",
+)
+@click.option(
+    "--max-bytes",
+    type=click.IntRange(min=1),
+    help="The largest decompressed size of a compressed SOURCE.",
+)
+@click.option(
+    "--scratch",
+    type=PATH,
+    metavar="DIR",
+    help="The directory for the decompressed copy of a compressed SOURCE.",
 )
 @json_option
 def command(
@@ -85,22 +102,24 @@ def command(
     scratch: str | None,
     as_json: bool,
 ) -> None:
-    """Write what SOURCE holds as DESTINATION, whose suffix says the format.
+    """Write the checkpoint SOURCE as DESTINATION. The suffix of DESTINATION names the format.
 
-    The elements pass through a few MiB at a time. A SOURCE that is compressed as a whole is first
-    decompressed on the disk of DESTINATION, or in --scratch, into a file that has no name: nothing
-    is left of it. Where the format has no place for something (msgpack for lists, PRNG keys or weak
-    types), that is an error which names all of it.
+    The conversion holds a few MiB of elements in memory at a time. A SOURCE that is compressed as a
+    whole is first decompressed into an unnamed temporary file, on the disk of DESTINATION or in
+    --scratch; nothing is left of it afterwards. If the format cannot store something (msgpack
+    cannot store lists, PRNG keys and weak types), the command fails and names everything that it
+    would lose.
 
-    A checkpoint at DESTINATION is kept, unless --force is given. A SOURCE of several trees, such as
-    an Orbax composite, is converted whole into a directory; a file holds one, and --select,
-    --rename and --transpose are for one: name it with --prefix.
+    An existing checkpoint at DESTINATION is not replaced, unless --force is given. If SOURCE holds
+    several trees, such as an Orbax composite checkpoint, and DESTINATION is a directory, all are
+    converted. A file holds one tree, and --select, --rename and --transpose apply to one tree:
+    choose it with --prefix.
     """
     from cordwood.api.convert import convert
 
     try:
         with bar("converting", quiet=as_json) as progress:
-            done = convert(
+            conversion = convert(
                 source,
                 destination,
                 select=list(select) or None,
@@ -124,6 +143,6 @@ def command(
             raise
         raise click.UsageError(str(e)) from e
     if as_json:
-        print_json(done._asdict())
+        print_json(conversion._asdict())
         return
-    print_text(str(done))
+    print_text(str(conversion))

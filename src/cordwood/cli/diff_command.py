@@ -1,4 +1,4 @@
-"""cordwood diff: what two checkpoints differ in."""
+"""The command `cordwood diff`: compare two checkpoints."""
 
 from __future__ import annotations
 
@@ -14,18 +14,29 @@ EXAMPLES = """
 \b
 Examples:
   cordwood diff run/100 run/200                     structure, dtypes, and values
-  cordwood diff run/100 run/200 --select 'params'   of some leaves
-  cordwood diff a.safetensors b.msgpack --no-values what needs no reading
+  cordwood diff run/100 run/200 --select 'params'   only some leaves
+  cordwood diff a.safetensors b.msgpack --no-values without reading elements
 """
 
 
 @click.command("diff", epilog=EXAMPLES, short_help="Compare two checkpoints.")
 @click.argument("a", type=SOURCE)
 @click.argument("b", type=SOURCE)
-@click.option("--select", multiple=True, help="A pattern of key paths to compare; repeatable.")
-@click.option("--rename", multiple=True, metavar="OLD=NEW", help="Names for leaves of A.")
-@click.option("--strict", is_flag=True, help="numpy or jax arrays, and weak types, count too.")
-@click.option("--values/--no-values", default=True, help="Whether to compare elements.")
+@click.option(
+    "--select", multiple=True, help="Compare only the leaves that match this pattern; repeatable."
+)
+@click.option(
+    "--rename",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="Change key paths of A before comparing; repeatable.",
+)
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Report numpy against jax arrays, and weak types, as differences.",
+)
+@click.option("--values/--no-values", default=True, help="Compare elements. Default: --values.")
 @json_option
 def command(
     a: str,
@@ -36,14 +47,15 @@ def command(
     values: bool,
     as_json: bool,
 ) -> None:
-    """Compare the checkpoints A and B, of whatever formats, leaf by leaf.
+    """Compare the checkpoints A and B leaf by leaf. Their formats may differ.
 
-    What both have under equal digests is not read. Of values that differ: how many elements, and
-    the largest absolute and relative difference. Exits with 1 where there is a difference.
+    Data with equal digests in both is not read. For arrays that differ, print the number of
+    differing elements and the largest absolute and relative difference. Exit with 1 if there is a
+    difference.
     """
     from cordwood.api.diff import diff
 
-    found = diff(
+    difference = diff(
         a,
         b,
         select=list(select) or None,
@@ -52,8 +64,8 @@ def command(
         values=values,
     )
     if as_json:
-        print_json(found.to_json())
+        print_json(difference.to_json())
     else:
-        print_text(str(found))
-    if not found.equal:
+        print_text(str(difference))
+    if not difference.equal:
         raise click.exceptions.Exit(1)

@@ -1,4 +1,4 @@
-"""cordwood doctor: is a path safe to save to?"""
+"""The command `cordwood doctor`: test whether it is safe to save checkpoints at a path."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ Examples:
 """
 
 
-@click.command("doctor", epilog=EXAMPLES, short_help="Try whether a path is safe to save to.")
+@click.command("doctor", epilog=EXAMPLES, short_help="Test whether a path is safe to save to.")
 @click.argument("path", type=PATH, default=".")
 @json_option
 def command(path: str, as_json: bool) -> None:
-    """Try whether PATH (here, by default) is a safe place for checkpoints.
+    """Test whether PATH (default: the current directory) is safe to save checkpoints to.
 
-    Writes 32 MiB there, flushes them, and tries renames of files and directories, links, locks,
-    inode numbers and O_DIRECT; removes it all again. Exits with 1 where something is missing that
-    a save needs.
+    Write and flush 32 MiB there, and test renames of files and directories, hard links, locks,
+    inode numbers and O_DIRECT. Remove all test files afterwards. Exit with 1 if something that a
+    save needs does not work.
     """
     from cordwood.storage.doctor import examine
     from cordwood.storage.urls import local_or_url, parse_url
 
     place = local_or_url(path)
     if parse_url(place) is not None:
-        raise click.UsageError(f"{path}: expected a path; what an object store does is not tried")
+        raise click.UsageError(f"{path}: expected a local path; doctor does not test object stores")
     findings = examine(place)
     problems = [each for each in findings if each.needed and not each.good]
     if as_json:

@@ -1,4 +1,4 @@
-"""cordwood gc: what dead saves have left."""
+"""The command `cordwood gc`: remove files that interrupted saves have left."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from cordwood.cli.path_arguments import PATH
 EXAMPLES = """
 \b
 Examples:
-  cordwood gc run/100 --dry-run   what would be removed
+  cordwood gc run/100 --dry-run   only list the files
   cordwood gc run/100
 """
 
 
-@click.command("gc", epilog=EXAMPLES, short_help="Remove what dead saves have left.")
+@click.command("gc", epilog=EXAMPLES, short_help="Remove files that interrupted saves have left.")
 @click.argument("path", type=PATH)
-@click.option("--dry-run", is_flag=True, help="Remove nothing; list what would be.")
+@click.option("--dry-run", is_flag=True, help="Remove nothing, only list.")
 @json_option
 def command(path: str, dry_run: bool, as_json: bool) -> None:
-    """Remove what saves that died have left in the directory at PATH, or beside it.
+    """Remove files that interrupted saves have left in the directory at PATH, or beside it.
 
-    No tree loses anything; files of saves that are under way, and those of others, stay.
+    Every saved tree stays as it is. Files of saves that are still running, and files that cordwood
+    did not write, are kept.
     """
     from cordwood.api.gc import gc
 

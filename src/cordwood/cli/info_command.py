@@ -1,4 +1,4 @@
-"""cordwood info: a checkpoint in a few lines."""
+"""The command `cordwood info`: summarize a checkpoint."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ Examples:
 """
 
 
-@click.command("info", epilog=EXAMPLES, short_help="Sum up a checkpoint: format, sizes, dtypes.")
+@click.command("info", epilog=EXAMPLES, short_help="Summarize a checkpoint: format, sizes, dtypes.")
 @click.argument("path", type=SOURCE)
-@click.option("--prefix", help="Which tree of a directory that holds several.")
-@click.option("--format", "format_", help="The format of a file whose suffix does not say it.")
+@click.option("--prefix", help="The tree to use, if the directory holds several.")
+@click.option("--format", "format_", help="The format of the file, if its suffix does not name it.")
 @json_option
 def command(path: str, prefix: str | None, format_: str | None, as_json: bool) -> None:
-    """Tell what the checkpoint at PATH is: format, leaves, sizes, dtypes, and its strings.
+    """Summarize the checkpoint at PATH: format, leaves, sizes, dtypes and metadata.
 
-    Of a directory that holds several trees each is listed; --prefix tells more of one.
+    If the directory holds several trees, list each of them; --prefix prints more about one.
     """
     from cordwood.storage.disk_usage import size_on_disk
     from cordwood.storage.urls import parse_url
@@ -43,28 +43,28 @@ def command(path: str, prefix: str | None, format_: str | None, as_json: bool) -
     trees = list_trees(path, format=format_) if prefix is None else [prefix]
     named = [tree for tree in trees if tree] if len(trees) > 1 else []
     listings = {tree: list_leaves(path, prefix=tree) for tree in named}
-    found: dict[str, Any] = {"path": path}
+    summary: dict[str, Any] = {"path": path}
     if trees == named:
-        found["format"] = listings[named[0]].format
+        summary["format"] = listings[named[0]].format
     else:
-        found |= _described(list_leaves(path, prefix=prefix, format=format_))
-    found["disk_bytes"] = None if parse_url(path) is not None else size_on_disk(path)
+        summary |= _summary(list_leaves(path, prefix=prefix, format=format_))
+    summary["disk_bytes"] = None if parse_url(path) is not None else size_on_disk(path)
     if named:
-        found["trees"] = [{"prefix": tree, **_sizes(listings[tree].rows)} for tree in named]
-    if prefix is None and found["format"] == "orbax":
-        found |= _items(path)
+        summary["trees"] = [{"prefix": tree, **_sizes(listings[tree].rows)} for tree in named]
+    if prefix is None and summary["format"] == "orbax":
+        summary |= _items(path)
     if as_json:
-        print_json(found)
+        print_json(summary)
         return
-    text = f"{path}\n{columns(_rows(found))}"
+    text = f"{path}\n{columns(_rows(summary))}"
     if named:
-        text += f"\nfor more of one tree: cordwood info {shlex.quote(path)} --prefix "
+        text += f"\nfor more about one tree: cordwood info {shlex.quote(path)} --prefix "
         text += shlex.quote(named[0])
     print_text(text)
 
 
 def _items(path: str) -> dict[str, Any]:
-    """Return what lies beside the trees of an Orbax checkpoint, as JSON has it; {}: nothing."""
+    """Return the items of an Orbax checkpoint that are not trees, for JSON; {} if none."""
     from cordwood.formats.orbax.locate_trees import TREE
     from cordwood.manager.foreign_items import foreign_items
 
@@ -76,8 +76,8 @@ def _sizes(rows: Sequence[LeafRow]) -> dict[str, int]:
     return {"leaves": len(rows), "size_bytes": sum([row.size_bytes for row in rows])}
 
 
-def _described(listing: LeafListing) -> dict[str, Any]:
-    """Return what is told of one tree, as JSON has it."""
+def _summary(listing: LeafListing) -> dict[str, Any]:
+    """Summarize one tree, for JSON."""
     dtypes: dict[str, list[LeafRow]] = {}
     for row in listing.rows:
         dtypes.setdefault(row.what.partition("[")[0], []).append(row)
@@ -90,24 +90,24 @@ def _described(listing: LeafListing) -> dict[str, Any]:
     }
 
 
-def _rows(found: Mapping[str, Any]) -> list[list[str]]:
-    """Return what is told of a checkpoint as rows of two cells."""
-    rows = [["format", found["format"]]]
-    if "leaves" in found:
-        rows.append(["leaves", str(found["leaves"])])
-        rows.append(["in memory", size_text(found["size_bytes"])])
-    disk = found["disk_bytes"]
+def _rows(summary: Mapping[str, Any]) -> list[list[str]]:
+    """Return the summary of a checkpoint as rows of two cells."""
+    rows = [["format", summary["format"]]]
+    if "leaves" in summary:
+        rows.append(["leaves", str(summary["leaves"])])
+        rows.append(["in memory", size_text(summary["size_bytes"])])
+    disk = summary["disk_bytes"]
     rows.append(["on disk", "-" if disk is None else size_text(disk)])
-    dtypes = found.get("dtypes", {})
+    dtypes = summary.get("dtypes", {})
     for name, sizes in sorted(dtypes.items(), key=lambda item: -item[1]["size_bytes"]):
         rows.append([name, _sizes_text(sizes)])
     rows += [
         [printable(f"metadata {name}", keep=""), printable(text[:200], keep="")]
-        for name, text in found.get("metadata", {}).items()
+        for name, text in summary.get("metadata", {}).items()
     ]
-    for tree in found.get("trees", []):
+    for tree in summary.get("trees", []):
         rows.append([printable(f"tree {tree['prefix']}", keep=""), _sizes_text(tree)])
-    for name, kind in found.get("items", {}).items():
+    for name, kind in summary.get("items", {}).items():
         rows.append([printable(f"item {name}", keep=""), kind])
     return rows
 

@@ -1,4 +1,4 @@
-"""cordwood ls: the leaves of a checkpoint."""
+"""The command `cordwood ls`: list the leaves of a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ EXAMPLES = """
 \b
 Examples:
   cordwood ls run/100                    every leaf: key path, dtype and shape, size
-  cordwood ls run/100 --depth 1          containers of the first level, summed up
-  cordwood ls run/100 'params/**/bias'   the leaves that a pattern takes
+  cordwood ls run/100 --depth 1          one line for each key of the first level
+  cordwood ls run/100 'params/**/bias'   the leaves that match a pattern
   cordwood ls run/100 --sort size        the largest first
 """
 
@@ -32,10 +32,12 @@ Examples:
 @click.command("ls", epilog=EXAMPLES, short_help="List the leaves of a checkpoint.")
 @click.argument("path", type=SOURCE)
 @click.argument("patterns", nargs=-1, shell_complete=complete_key)
-@click.option("--depth", type=click.IntRange(1), help="Sum up what lies deeper than so many keys.")
-@click.option("--sort", type=click.Choice(["tree", "name", "size"]), default="tree", help="Order.")
-@click.option("--prefix", help="Which tree of a directory that holds several.")
-@click.option("--format", "format_", help="The format of a file whose suffix does not say it.")
+@click.option("--depth", type=click.IntRange(1), help="Sum up leaves with more keys than this.")
+@click.option(
+    "--sort", type=click.Choice(["tree", "name", "size"]), default="tree", help="The order."
+)
+@click.option("--prefix", help="The tree to use, if the directory holds several.")
+@click.option("--format", "format_", help="The format of the file, if its suffix does not name it.")
 @json_option
 def command(
     path: str,
@@ -48,13 +50,15 @@ def command(
 ) -> None:
     """List the leaves of the checkpoint at PATH.
 
-    Of each its key path, dtype and shape, size in memory, and how it was spread over devices where
-    the index tells: in how many parts it lies and how many along each axis, or the sharding that
-    Orbax has noted. On a terminal, what fits its screen is a table; all else is plain rows.
-    PATTERNS are held against the key paths: * is any part of a key, ** any
-    number of keys, and a pattern that takes a container takes all in it.
+    Print the key path of each leaf, its dtype and shape, its size in memory, and how it is
+    partitioned, if the index records that: the number of stored parts in total and along each axis,
+    or the sharding that Orbax recorded. A list that fits the terminal is printed as a table,
+    everything else as plain rows.
+
+    PATTERNS select key paths: * matches any part of a key, ** any number of keys, and a pattern
+    that matches a container selects all leaves in it.
     """
-    with gc_paused():  # which would look through all rows, several times
+    with gc_paused():  # the collector would traverse all rows several times
         _print(path, patterns, depth, sort, prefix, format_, as_json)
 
 
@@ -87,7 +91,7 @@ def _print(
             row.key_path or "(the root)",
             row.what,
             size_text(row.size_bytes) if row.size_bytes or row.leaves else "",
-            _spread(row) if row.parts > 1 or row.sharding else "",
+            _partition(row) if row.parts > 1 or row.sharding else "",
         ]
         for row in rows
     ]
@@ -97,7 +101,7 @@ def _print(
         print_text("\n".join(filter(None, [columns(fitted(lines), right=[2]), total])))
 
 
-def _spread(row: LeafRow) -> str:
-    """Return how an array is spread: "in 8 parts, 4x2", or what its writer has noted."""
+def _partition(row: LeafRow) -> str:
+    """Return how an array is partitioned: "in 8 parts, 4x2", or the recorded sharding."""
     parts = f"in {row.parts} parts" if row.parts > 1 else ""
     return ", ".join(filter(None, [parts, row.sharding or "x".join(map(str, row.cuts))]))

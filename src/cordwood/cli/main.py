@@ -1,4 +1,4 @@
-"""The command's entry: its subcommands, found when they are asked for, and its exit codes."""
+"""The entry point of the command: its subcommands, imported on demand, and its exit codes."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ COMMANDS = (
 EPILOG = """
 \b
 Exit codes:
-  0    done; no difference, no damage, no problem
-  1    the answer is no: diff found differences, verify damage, doctor a problem
+  0    success: no difference, no damage, no problem
+  1    diff found differences, verify found damage, or doctor found a problem
   2    the arguments are wrong
-  3    there is no such checkpoint or leaf, or it could not be read or written
+  3    the checkpoint or leaf does not exist, or it could not be read or written
   130  interrupted
 
 \b
-The newest whole step of a run is `run/latest`, as in `cordwood ls run/latest`.
+`run/latest` is the newest complete step in the directory `run`.
 
 \b
-Completion, for bash (zsh and fish likewise):
+Set up completion for bash (use zsh_source or fish_source for zsh and fish):
   eval "$(_CORDWOOD_COMPLETE=bash_source cordwood)"
 """
 
 
 class _Commands(click.Group):
-    """A group whose commands are imported when they are needed."""
+    """A click group that imports each command when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
@@ -53,13 +53,14 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        found: click.Command = importlib.import_module(f"cordwood.cli.{cmd_name}_command").command
-        return found
+        module = importlib.import_module(f"cordwood.cli.{cmd_name}_command")
+        command: click.Command = module.command
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] == "help":  # `cordwood help ls`, as git has it
+        if args and args[0] == "help":  # `cordwood help ls`, as in git
             args = [*args[1:2], "--help"]
             if len(args) == 1:
                 click.echo(ctx.get_help())
@@ -78,11 +79,11 @@ class _Commands(click.Group):
 )
 @click.version_option(package_name="cordwood", prog_name="cordwood")
 def cli() -> None:
-    """Look into, check, compare and convert checkpoints of JAX pytrees.
+    """Inspect, verify, compare and convert checkpoints of JAX pytrees.
 
     A checkpoint is a file (.safetensors, .msgpack, .npz ...), a directory (of cordwood, eFormer,
-    Orbax or Hugging Face), or the URL of one (gs://, s3://). Every command takes --json, which
-    prints one JSON document instead of text, errors included.
+    Orbax or Hugging Face), or the URL of one (gs://, s3://). Every command has the option --json:
+    it prints one JSON document instead of text, also for errors.
     """
 
 
@@ -106,4 +107,4 @@ def main() -> Any:
         sys.exit(0)
     except (CordwoodError, OSError, KeyError, ValueError) as e:
         fail(e, wants_json=wants_json, code=3)
-    sys.exit(code if isinstance(code, int) else 0)  # that of an Exit which a command has raised
+    sys.exit(code if isinstance(code, int) else 0)  # the code of an Exit that a command raised

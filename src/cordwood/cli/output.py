@@ -1,4 +1,4 @@
-"""Output of the commands: plain rows and JSON; tables only where they fit a terminal."""
+"""Output of the commands: JSON, plain rows, and tables where they fit the terminal."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import click
 from cordwood.cli.terminal import screen_size
 from cordwood.message_text import printable, shortened
 
-_MOST_BITS = 2000  # of an int that Python prints in decimal however it is configured
-_MAX_PADDED = 100  # characters of a cell that widen the other rows
-_MIN_KEY = 20  # characters that are left of a key path, however narrow the terminal is
-_TABLE_LINES = 6  # of a table beside its rows: titles, rules, caption, the prompt after it
+_MAX_INT_BITS = 2000  # Python prints such an int in decimal, however it is configured
+_MAX_PADDED = 100  # characters: the widest column; longer cells stick out of it
+_MIN_KEY = 20  # characters: a key path is never cut shorter, however narrow the terminal
+_TABLE_LINES = 6  # lines of a table besides its rows: titles, rules, caption, the next prompt
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
 def print_json(value: Any) -> None:
     """Print one JSON document; control and format characters in it are escaped."""
-    has_all = (sys.stdout.encoding or "").lower().startswith("utf")
-    text = json.dumps(value, indent=1, ensure_ascii=not has_all, allow_nan=False)
+    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    text = json.dumps(value, indent=1, ensure_ascii=not is_unicode, allow_nan=False)
     lines = [
         line if line.isprintable() else "".join([_json_character(c) for c in line])
         for line in text.split("\n")
@@ -36,15 +36,15 @@ def _json_character(character: str) -> str:
     return character if character.isprintable() else json.dumps(character)[1:-1]
 
 
-def as_json_has_it(value: Any) -> Any:
-    """Return a value of a leaf as JSON has one, or else its text."""
+def to_json_value(value: Any) -> Any:
+    """Return the value of a leaf as a JSON value, or as text if JSON has no such value."""
     if hasattr(value, "dtype") and value.dtype.kind in "mM":
         value = value.astype(str)
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, tuple | list):
-        return [as_json_has_it(item) for item in value]
-    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return [to_json_value(item) for item in value]
+    if isinstance(value, int) and value.bit_length() > _MAX_INT_BITS:
         return f"{value:#x}"
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -54,11 +54,11 @@ def as_json_has_it(value: Any) -> Any:
 
 
 def print_text(text: str, *, raw: bool = False) -> None:
-    """Print lines, in one write.
+    """Print lines in one write.
 
     Args:
         text: the lines; control and format characters in them are escaped.
-        raw: print what goes to a file or a pipe as it is.
+        raw: do not escape if the output is a file or a pipe.
     """
     if not raw or sys.stdout.isatty():
         text = "\n".join([printable(line) for line in text.split("\n")])
@@ -69,7 +69,7 @@ def print_text(text: str, *, raw: bool = False) -> None:
 def print_table(
     titles: Sequence[str], rows: Sequence[Sequence[str]], caption: str, *, right: Iterable[int] = ()
 ) -> bool:
-    """Print rows under titles, on a terminal and where all of it fits; return True if it was.
+    """Print a table if the output is a terminal and the whole table fits; return True if printed.
 
     A column without any text is left out.
     """
@@ -94,7 +94,7 @@ def print_table(
         table.add_column(titles[i], justify="right" if i in ends else "left", no_wrap=True)
     for row in rows:
         table.add_row(*[Text(row[i]) for i in kept])
-    console = Console(width=width, highlight=False)  # else COLUMNS counts, which may differ
+    console = Console(width=width, highlight=False)  # rich would use COLUMNS, which may differ
     console.print(table)
     console.print(Text(caption))
     return True
@@ -112,7 +112,7 @@ def fail(error: BaseException, *, wants_json: bool, code: int) -> NoReturn:
     try:
         if wants_json:
             print_json({"error": {"type": kind, "message": text}})
-    except OSError:  # nothing can be printed there: that may be what is told
+    except OSError:  # standard output is broken; that may be the error to report
         wants_json = False
     if not wants_json:
         click.echo(printable(f"{kind}: {text}"), err=True)
@@ -120,9 +120,9 @@ def fail(error: BaseException, *, wants_json: bool, code: int) -> NoReturn:
 
 
 def fitted(rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
-    """Return rows that fit the width of a terminal: the first cell of each is cut in the middle.
+    """Shorten the first cell of each row in the middle, so that rows fit the terminal's width.
 
-    Rows that go to a file or a pipe stay as they are.
+    If the output is a file or a pipe, the rows stay as they are.
     """
     width, _ = screen_size() if sys.stdout.isatty() else (0, 0)
     if not width or not rows:
@@ -135,7 +135,7 @@ def fitted(rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
 
 
 def columns(rows: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> str:
-    """Return rows of cells as text, in columns as wide as they need; those in `right` end together.
+    """Return rows as text in aligned columns; `right` are the numbers of right-aligned columns.
 
     >>> print(columns([["a", "10"], ["bcd", "9"]], right=[1]))
     a    10

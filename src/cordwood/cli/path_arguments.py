@@ -1,4 +1,4 @@
-"""Arguments that are paths and key paths: what a shell completes, and `run/latest`."""
+"""Arguments that are paths or key paths: shell completion, and `run/latest`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from click.shell_completion import CompletionItem
 if TYPE_CHECKING:
     _ParamType = click.ParamType[str]
 else:
-    _ParamType = click.ParamType  # no generic in older versions of click
+    _ParamType = click.ParamType  # not generic in older versions of click
 
 _LATEST = "latest"
-_LOOKED_AT = 20  # steps, for the newest that is whole
-_MAX_KEYS = 200  # that are offered whole; of more, the containers that they are in
-_PLAIN = re.compile(r"[\w./%+,-]+")  # keys that a shell takes as they are, without quotes
+_MAX_STEPS = 20  # steps that the search for the newest complete step opens
+_MAX_KEYS = 200  # completions; if more keys match, their containers are offered
+_PLAIN = re.compile(r"[\w./%+,-]+")  # keys that need no quotes in a shell
 
 
 class _Path(_ParamType):
-    """A path that is to be written, or looked at as it is; shells complete files."""
+    """A path that is used unchanged; shells complete it as a file."""
 
     name = "path"
 
@@ -36,7 +36,7 @@ class _Path(_ParamType):
 
 
 class _Source(_Path):
-    """The path of a checkpoint that is to be read: `run/latest` is the newest step in `run`."""
+    """The path of a checkpoint to read; `run/latest` means the newest complete step in `run`."""
 
     def convert(
         self,
@@ -52,9 +52,9 @@ PATH, SOURCE = _Path(), _Source()
 
 
 def newest_step(path: str) -> str:
-    """Return the path of the newest whole step, for a path that ends in `latest`.
+    """Return the path of the newest complete step, for a path that ends in `latest`.
 
-    The path is returned as it is where something lies at it, or no step is whole.
+    Return the path unchanged if something exists there, or if no step is complete.
     """
     from cordwood.api.detect import detect
     from cordwood.errors import CordwoodError
@@ -65,13 +65,13 @@ def newest_step(path: str) -> str:
     try:
         if parse_url(path) is None and kind_at(path) != "nothing":
             return path
-        for step in reversed(detect(root).steps[-_LOOKED_AT:]):
+        for step in reversed(detect(root).steps[-_MAX_STEPS:]):
             try:
                 detect(f"{root}/{step}")
             except (CordwoodError, OSError):
                 continue
             return f"{root}/{step}"
-    except (CordwoodError, OSError):  # the command says why there is nothing at the path itself
+    except (CordwoodError, OSError):  # the command reports the error for the path itself
         pass
     return path
 
@@ -81,9 +81,9 @@ def complete_key(
     param: click.Parameter,  # noqa: ARG001
     incomplete: str,
 ) -> list[str]:
-    """Return the key paths that a word may become, of the checkpoint at the PATH before it.
+    """Return the key paths in the checkpoint at the PATH argument that complete a word.
 
-    Of a URL there are none: a Tab key must not wait for a network.
+    For a URL, return none: the Tab key must not wait for a network.
     """
     from cordwood.api.list_leaves import list_leaves
     from cordwood.storage.urls import parse_url
@@ -92,38 +92,38 @@ def complete_key(
     if path is None or parse_url(path) is not None:
         return []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they would be printed into the line that is typed
+        warnings.simplefilter("ignore")  # they would be printed into the command line
         try:
             rows = list_leaves(path, prefix=ctx.params.get("prefix")).rows
-        except Exception:  # noqa: BLE001  (there is nothing to offer; the command says why)
+        except Exception:  # noqa: BLE001  (no completions; the command reports the error)
             return []
     return completions([row.key_path for row in rows], incomplete)
 
 
 def completions(keys: Sequence[str], incomplete: str) -> list[str]:
-    """Return what a shell offers for the beginning of a key path.
+    """Return the completions that a shell offers for the beginning of a key path.
 
-    All leaves that begin so; of very many the containers that they are in, up to where they fork.
-    Keys that need quotes in a shell are left out.
+    These are all leaves with that beginning; or, if they are more than 200, their containers at the
+    first level at which they differ. Keys that need quotes in a shell are left out.
 
     >>> completions(["a/b", "a/c", "d", "it's"], "")
     ['a/b', 'a/c', 'd']
     >>> completions([f"layers/{i}/w{j}" for i in range(2) for j in range(150)], "la")
     ['layers/0/', 'layers/1/']
     """
-    found = [key for key in keys if key.startswith(incomplete) and _PLAIN.fullmatch(key)]
-    if len(found) <= _MAX_KEYS:
-        return found
+    matches = [key for key in keys if key.startswith(incomplete) and _PLAIN.fullmatch(key)]
+    if len(matches) <= _MAX_KEYS:
+        return matches
     depth = incomplete.count("/")
     while True:
         depth += 1
-        starts = list(dict.fromkeys([_start(key, depth) for key in found]))
+        starts = list(dict.fromkeys([_start(key, depth) for key in matches]))
         if len(starts) > 1:
             return starts
 
 
 def _start(key: str, depth: int) -> str:
-    """Return the first keys of a key path, with a slash where there are more.
+    """Return the first keys of a key path, with a slash at the end if more keys follow.
 
     >>> [_start(key, 2) for key in ("a/b/c", "a/b", "a")]
     ['a/b/', 'a/b', 'a']

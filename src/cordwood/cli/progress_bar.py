@@ -1,4 +1,4 @@
-"""A bar for what takes long: in terminals, and nowhere else."""
+"""A progress bar, shown only in a terminal."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from cordwood.io.progress import Progress
 
 @contextmanager
 def bar(verb: str, *, quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """A callback that draws a bar with bytes, rate and what is being read, on standard error.
+    """Yield a callback that draws a bar on standard error: bytes, rate, and the file being read.
 
-    None where that is no terminal, or `quiet`.
+    Yield None if standard error is not a terminal, or if `quiet`.
     """
     if quiet or not sys.stderr.isatty():
         yield None

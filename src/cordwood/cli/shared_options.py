@@ -1,4 +1,4 @@
-"""What options mean that several commands have."""
+"""Parsers of the options that several commands have."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import click
 
 
 def pairs_of(option: str, form: str, values: Sequence[str]) -> dict[str, str] | None:
-    """`form`, such as OLD=NEW, several times, as a dict; None where there is none.
+    """Return the values of an option of the form OLD=NEW as a dict, or None if there are none.
 
-    Raises click.BadParameter.
+    Raises click.BadParameter, which shows `form`.
     """
-    found = {}
+    pairs = {}
     for value in values:
         old, sign, new = value.partition("=")
         if not sign:
             raise click.BadParameter(f"expected {form}, found {value!r}", param_hint=option)
-        found[old] = new
-    return found or None
+        pairs[old] = new
+    return pairs or None
 
 
 def cast_of(values: Sequence[str]) -> Any:
-    """A dtype by itself, or PATTERN=DTYPE several times; None where there is none.
+    """Return the argument `cast` for the values of --cast: a dtype, a dict of patterns, or None.
 
     Raises click.BadParameter.
     """

@@ -1,4 +1,4 @@
-"""cordwood show: one leaf, looked at closely."""
+"""The command `cordwood show`: statistics of one leaf."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from cordwood.cli.output import (
-    as_json_has_it,
     columns,
     json_option,
     print_json,
     print_text,
+    to_json_value,
 )
 from cordwood.cli.path_arguments import SOURCE, complete_key
 from cordwood.keypath import key_literal
@@ -27,17 +27,17 @@ Examples:
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
-@click.command("show", epilog=EXAMPLES, short_help="Show one leaf: statistics, histogram.")
+@click.command("show", epilog=EXAMPLES, short_help="Show statistics and a histogram of one leaf.")
 @click.argument("path", type=SOURCE)
 @click.argument("key", shell_complete=complete_key)
-@click.option("--prefix", help="Which tree of a directory that holds several.")
+@click.option("--prefix", help="The tree to use, if the directory holds several.")
 @json_option
 def command(path: str, key: str, prefix: str | None, as_json: bool) -> None:
-    """Tell what the leaf KEY of the checkpoint at PATH is like.
+    """Print statistics of the leaf KEY of the checkpoint at PATH.
 
-    Of an array of numbers: how many are NaN, infinite and zero, the extent, mean and standard
-    deviation of the others, a histogram of 24 bins from the least to the greatest, and the first
-    elements. Of another leaf, its value.
+    For an array of numbers: the number of NaN, infinite and zero elements; minimum, maximum, mean
+    and standard deviation of the finite ones, and their histogram in 24 bins; and the first
+    elements. For any other leaf, its value.
     """
     from cordwood.api.checkpoint import open as open_checkpoint
     from cordwood.api.leaf_statistics import leaf_statistics
@@ -49,35 +49,35 @@ def command(path: str, key: str, prefix: str | None, as_json: bool) -> None:
         if not stored.dtype or stored.dtype.startswith(("datetime", "timedelta")):
             value = stored.load(to="numpy")
             if as_json:
-                print_json({"key_path": key, "kind": stored.kind, "value": as_json_has_it(value)})
+                print_json({"key_path": key, "kind": stored.kind, "value": to_json_value(value)})
             else:
                 print_text(f"{key}: {what}\n{key_literal(value)}"[:100_000])
             return
-        found = leaf_statistics(checkpoint, key)
+        summary = leaf_statistics(checkpoint, key)
     if as_json:
-        plain = {name: as_json_has_it(value) for name, value in found._asdict().items()}
+        plain = {name: to_json_value(value) for name, value in summary._asdict().items()}
         print_json({"key_path": key, "what": what, "size_bytes": stored.nbytes, **plain})
         return
     rows = [
-        ["elements", f"{found.size} ({size_text(stored.nbytes)})"],
-        ["NaN", str(found.nan)],
-        ["infinite", str(found.inf)],
-        ["zero", str(found.zero)],
+        ["elements", f"{summary.size} ({size_text(stored.nbytes)})"],
+        ["NaN", str(summary.nan)],
+        ["infinite", str(summary.inf)],
+        ["zero", str(summary.zero)],
     ]
-    if found.min is not None:
+    if summary.min is not None:
         rows += [
-            ["min", f"{found.min:.6g}"],
-            ["max", f"{found.max:.6g}"],
-            ["mean", f"{found.mean:.6g}"],
-            ["std", f"{found.std:.6g}"],
-            ["histogram", _sparkline(found.histogram)],
+            ["min", f"{summary.min:.6g}"],
+            ["max", f"{summary.max:.6g}"],
+            ["mean", f"{summary.mean:.6g}"],
+            ["std", f"{summary.std:.6g}"],
+            ["histogram", _sparkline(summary.histogram)],
         ]
-    rows.append(["first", " ".join([_short(value) for value in found.first])])
+    rows.append(["first", " ".join([_short(value) for value in summary.first])])
     print_text(f"{key}: {what}\n{columns(rows)}")
 
 
 def _sparkline(counts: tuple[int, ...]) -> str:
-    """Return counts as bars; one that is not 0 shows.
+    """Return counts as a row of bars; every count above 0 has a visible bar.
 
     >>> _sparkline((0, 1, 50, 100))
     ' ▁▄█'

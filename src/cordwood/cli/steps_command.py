@@ -1,4 +1,4 @@
-"""cordwood steps: the checkpoints of a run."""
+"""The command `cordwood steps`: list the checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import click
 
 from cordwood.cli.output import (
-    as_json_has_it,
     columns,
     fitted,
     json_option,
     print_json,
     print_table,
     print_text,
+    to_json_value,
 )
 from cordwood.cli.path_arguments import PATH
 from cordwood.errors import counted
@@ -28,44 +28,44 @@ Examples:
   cordwood steps run --json
 """
 
-_NO_STEP = "not restored by CheckpointManager, which takes 100, checkpoint_100 and run-100"
+_NO_STEP = "CheckpointManager does not restore it: it reads the names 100, checkpoint_100, run-100"
 _TITLES = ("step", "format", "size", "saved", "metrics", "note")
 
 
 class _Step(NamedTuple):
-    """A checkpoint in the directory, as JSON has it."""
+    """A checkpoint in the directory, with the field names of the JSON output."""
 
     step: int | None
     name: str
     format: str
-    disk_bytes: int | None  # None: of a URL
-    time: float | None  # when its save began, or it was last modified; seconds since 1970
+    disk_bytes: int | None  # None for a URL
+    time: float | None  # start of its save, or else last modification; seconds since 1970
     metrics: Mapping[str, float]
     pinned: bool
-    problem: str  # why it is not whole
-    note: str  # why CheckpointManager does not restore or delete it, where it is whole
+    problem: str  # why it is incomplete or damaged; "" if it is not
+    note: str  # why CheckpointManager does not restore or delete this complete step, or ""
 
 
 @click.command("steps", epilog=EXAMPLES, short_help="List the steps of a run.")
 @click.argument("path", type=PATH)
 @json_option
 def command(path: str, as_json: bool) -> None:
-    """List the steps in the directory PATH, the oldest first.
+    """List the steps in the directory PATH, oldest first.
 
-    Of each its format, size, time and metrics, whether a job has pinned it, and why no policy of a
-    CheckpointManager restores or deletes it, where that is so. Which steps a policy keeps only the
-    job knows: `manager.plan()` tells it. The time is that when the save began; of what no manager
-    has saved, that of the last change.
+    Print the format, size, time and metrics of each step, whether a job has pinned it, and, where a
+    CheckpointManager does not restore or delete it, why not. The steps that a policy will keep are
+    known to the job only: call `manager.plan()` there. The time is the start of the save. For a
+    step that no manager saved, it is the last modification.
 
-    Whether a step is whole is told by its index; `cordwood verify` reads the rest. Exits with 1
-    where the newest is not.
+    A step is complete if its index is; `cordwood verify` reads the rest. Exit with 1 if the newest
+    step is not complete.
     """
     from cordwood.api.detect import detect
 
-    found = detect(path)
-    if found.format != "steps":
-        raise click.UsageError(f"{path} is {found.description}, not a directory of steps")
-    steps = _steps(path, found.steps)
+    detected = detect(path)
+    if detected.format != "steps":
+        raise click.UsageError(f"{path} is {detected.description}, not a directory of steps")
+    steps = _steps(path, detected.steps)
     if as_json:
         print_json({"path": path, "steps": [_as_json(step) for step in steps]})
     else:
@@ -84,8 +84,8 @@ def _steps(path: str, names: tuple[str, ...]) -> list[_Step]:
     from cordwood.storage.step_storage import open_step_storage
     from cordwood.storage.urls import parse_url
 
-    place = open_step_storage(path, RULES.index_name)
-    known = {each.entry: each for each in StepListing(place).entries(start=0) if each.finished}
+    storage = open_step_storage(path, RULES.index_name)
+    entries = {each.entry: each for each in StepListing(storage).entries(start=0) if each.finished}
     steps = []
     for name in names:
         child = f"{path.rstrip('/')}/{name}"
@@ -101,14 +101,15 @@ def _steps(path: str, names: tuple[str, ...]) -> list[_Step]:
             "",
             _NO_STEP,
         )
-        own = known.get(name)
-        if own is not None:
-            saved = own.saved if own.counts else own.noted
+        entry = entries.get(name)
+        if entry is not None:
+            saved = entry.saved if entry.counts else entry.noted
+            is_exempt = not entry.counts and not entry.damaged
             step = step._replace(
-                step=own.step,
-                pinned=place.in_use(name),
-                problem=own.problem if own.damaged else "",
-                note="" if own.counts or own.damaged else f"{own.problem}: no policy deletes it",
+                step=entry.step,
+                pinned=storage.in_use(name),
+                problem=entry.problem if entry.damaged else "",
+                note=f"{entry.problem}: no policy deletes it" if is_exempt else "",
             )
             if saved is not None:
                 step = step._replace(time=saved.time or step.time, metrics=dict(saved.metrics))
@@ -121,18 +122,18 @@ def _steps(path: str, names: tuple[str, ...]) -> list[_Step]:
 
 
 def _as_json(step: _Step) -> dict[str, Any]:
-    metrics = {name: as_json_has_it(value) for name, value in step.metrics.items()}
+    metrics = {name: to_json_value(value) for name, value in step.metrics.items()}
     return {**step._asdict(), "time": _time(step.time, utc=True), "metrics": metrics}
 
 
 def _time(seconds: float | None, *, utc: bool = False) -> str | None:
-    """Return a time for people, or in UTC as ISO 8601 has it; None where it is not known."""
+    """Return a time as local time to read, or as UTC in ISO 8601; None if it is unknown."""
     if seconds is None:
         return None
     try:
         time = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
         return f"{time:%Y-%m-%dT%H:%M:%SZ}" if utc else f"{time.astimezone():%Y-%m-%d %H:%M}"
-    except (OverflowError, ValueError, OSError):  # a record may hold any number
+    except (OverflowError, ValueError, OSError):  # a step record may contain any number
         return None
 
 
@@ -151,7 +152,7 @@ def _row(step: _Step) -> list[str]:
     notes += filter(None, [step.problem.partition(";")[0], step.note])
     cells = [
         step.name,
-        step.format or "not whole",
+        step.format or "incomplete",
         "-" if step.disk_bytes is None else size_text(step.disk_bytes),
         _time(step.time) or "",
         ", ".join(metrics),

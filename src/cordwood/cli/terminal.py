@@ -1,4 +1,4 @@
-"""What the process prints to."""
+"""The standard streams and the terminal of the process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def screen_size() -> tuple[int, int]:
-    """Columns and lines of the terminal that is standard output; zeros where it is none."""
+    """Return the columns and lines of the terminal at standard output, or (0, 0) if it is none."""
     try:
         return os.get_terminal_size(1)
     except OSError:
@@ -16,8 +16,11 @@ def screen_size() -> tuple[int, int]:
 
 
 def prepare_streams() -> None:
-    """Let a closed stream take what is printed, and lose it; and any other all characters: those
-    that it has no code for are escaped, as Python escapes them."""
+    """Make standard output and error accept every text.
+
+    A closed stream is replaced by one that discards the text. Any other stream escapes the
+    characters that its encoding lacks, as Python escapes them.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

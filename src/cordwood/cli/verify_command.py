@@ -1,4 +1,4 @@
-"""cordwood verify: every byte against its digest."""
+"""The command `cordwood verify`: check every byte against its digest."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from cordwood.message_text import size_text
 EXAMPLES = """
 \b
 Examples:
-  cordwood verify run/100                       all of it, by several threads
+  cordwood verify run/100                       the whole checkpoint, in several threads
   cordwood verify run/100 --sample 5%           a twentieth of each file, chosen at random
   cordwood verify run                           all steps of a run
-  cordwood verify run/100 --resume run.verify   go on where an interrupted call stopped
+  cordwood verify run/100 --resume run.verify   continue an interrupted call
 """
 
 
 def _share(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
-    """Return the share that a text such as 5% or 0.05 means."""
+    """Return the share that a text such as 5% or 0.05 stands for."""
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
@@ -37,13 +37,19 @@ def _share(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
 @click.command("verify", epilog=EXAMPLES, short_help="Check every byte against its digest.")
 @click.argument("path", type=SOURCE)
 @click.option(
-    "--sample", default="100%", callback=_share, help="Check a share of the blocks: 5% or 0.05."
+    "--sample",
+    default="100%",
+    callback=_share,
+    help="Check a random share of the blocks: 5% or 0.05.",
 )
-@click.option("--seed", type=int, help="Of the choice of the sample.")
+@click.option("--seed", type=int, help="The seed of the random sample.")
 @click.option(
-    "--resume", type=PATH, metavar="FILE", help="Note in FILE what was found whole, and go on."
+    "--resume",
+    type=PATH,
+    metavar="FILE",
+    help="Record verified files in FILE, and skip those that it lists.",
 )
-@click.option("--format", "format_", help="The format of a file whose suffix does not say it.")
+@click.option("--format", "format_", help="The format of the file, if its suffix does not name it.")
 @json_option
 def command(
     path: str,
@@ -53,14 +59,16 @@ def command(
     format_: str | None,
     as_json: bool,
 ) -> None:
-    """Read the checkpoint at PATH through, and check every byte that is under a digest.
+    """Read the whole checkpoint at PATH, and check every byte that has a digest.
 
-    Damage is told by leaf, file and byte range, and exits with 1. What other tools have written
-    without digests is counted as unverified. Of a directory of steps all are checked; those whose
-    save did not finish are named, and are no damage.
+    Print the leaf, file and byte range of any damage, and exit with 1. Data of other tools that has
+    no digests counts as unverified. For a directory of steps, check every step; an unfinished save
+    is listed, and is not damage.
     """
     if resume is not None and sample < 1:
-        raise click.UsageError("--resume is for checking all: a --sample is drawn anew each time")
+        raise click.UsageError(
+            "--resume needs a full check: --sample draws a new sample in each call"
+        )
     from cordwood.api.verify import verify_each
     from cordwood.errors import CorruptionError, IncompleteCheckpointError
 
@@ -89,7 +97,7 @@ def command(
 
 
 def _steps_in(path: str) -> list[str]:
-    """Return the paths of the steps in a directory of steps; [] where it is none."""
+    """Return the paths of the steps in a directory of steps; [] for any other directory."""
     from cordwood.api.detect import detect
     from cordwood.errors import CordwoodError
 
@@ -101,40 +109,40 @@ def _steps_in(path: str) -> list[str]:
 
 
 class _Outcome(NamedTuple):
-    """A checkpoint, and what was found of it: a Verification, or an error."""
+    """The result of verifying one checkpoint: a Verification, or an error."""
 
     path: str
-    found: Any
+    result: Any
 
     @property
     def whole(self) -> bool:
-        return not isinstance(self.found, Exception)
+        return not isinstance(self.result, Exception)
 
     @property
     def damaged(self) -> bool:
-        """True unless it is whole, its save has not finished, or it has just been deleted."""
-        return not self.whole and not isinstance(self.found, FileNotFoundError)
+        """True for any error but FileNotFoundError (an unfinished save, or one just deleted)."""
+        return not self.whole and not isinstance(self.result, FileNotFoundError)
 
     def text(self, *, is_step: bool) -> str:
-        text = str(self.found)
+        text = str(self.result)
         if self.whole:
             return text
         where = f"{self.path}: " if is_step and not text.startswith(self.path) else ""
-        return f"{'damaged' if self.damaged else 'not whole'}: {where}{text}"
+        return f"{'damaged' if self.damaged else 'incomplete'}: {where}{text}"
 
     def as_json(self) -> dict[str, Any]:
         if self.whole:
-            return {**self.found._asdict(), "damaged": False}
-        return {"path": self.path, "damaged": self.damaged, "message": str(self.found)}
+            return {**self.result._asdict(), "damaged": False}
+        return {"path": self.path, "damaged": self.damaged, "message": str(self.result)}
 
 
 def _summary(path: str, outcomes: Sequence[_Outcome]) -> str:
-    whole = [outcome.found for outcome in outcomes if outcome.whole]
+    whole = [outcome.result for outcome in outcomes if outcome.whole]
     damaged = sum([outcome.damaged for outcome in outcomes])
     unfinished = len(outcomes) - len(whole) - damaged
     parts = [f"{len(whole)} without damage"]
     parts += [f"{damaged} damaged"] * bool(damaged)
-    parts += [f"{unfinished} not whole"] * bool(unfinished)
+    parts += [f"{unfinished} incomplete"] * bool(unfinished)
     size = sum([each.verified_bytes for each in whole])
     steps = counted(len(outcomes), "step")
     return f"{path}: {steps}: {', '.join(parts)}; {size_text(size)} verified"

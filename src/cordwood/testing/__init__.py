@@ -1,9 +1,9 @@
-"""What tests of checkpoints need: random trees, exact equality, and damage of every kind.
+"""Tools for testing checkpoints: random trees, exact equality, and bit flips.
 
 - `assert_trees_equal`: structure, types, dtypes, bits, weak types and placement.
 - `strategies`: hypothesis strategies for key paths, arrays, leaves and whole trees; importing it
   needs hypothesis.
-- `flip_bits`: one bit of a file at a time; what does a load make of it?
+- `flip_bits`: load a checkpoint after flipping one bit at a time, and report the results.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Flip bits of a file or directory, one at a time, and see what a load makes of it.
+"""Flip bits of a file or directory, one at a time, and classify what a load does.
 
     report = flip_bits("m.safetensors", cordwood.load, count=2000)
     assert report.all_caught, report
 
-A flip is harmless where the load gives the same tree all the same, detected where it raises
-an error of cordwood's, silent where it gives another tree, and a crash where it raises
-anything else.
+A flip is harmless if the load still returns the same tree, detected if it raises an error of
+cordwood, silent if it returns a different tree, and crashed if it raises anything else.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ from cordwood.testing.equality import assert_trees_equal
 
 
 class BitFlip(NamedTuple):
-    """Which bit."""
+    """The position of one bit."""
 
     offset: int  # in bytes, from the start of the file
     bit: int  # 0 (least significant) to 7
-    file: str = ""  # of a directory: its path within
+    file: str = ""  # path of the file within a directory; "" if the checkpoint is a file
 
 
 class Flipped(NamedTuple):
-    """One flip and what came of it."""
+    """One flip and its result."""
 
     flip: BitFlip
-    message: str  # of the error, or how the tree differs; "" if harmless
+    message: str  # the error's text, or how the tree differs; "" if harmless
 
 
 class FlipReport(NamedTuple):
-    """All flips, by what came of them."""
+    """All flips, by result."""
 
     detected: tuple[Flipped, ...]
     harmless: tuple[Flipped, ...]
@@ -49,7 +48,7 @@ class FlipReport(NamedTuple):
 
     @property
     def all_caught(self) -> bool:
-        """Whether every flip was detected or harmless."""
+        """True if every flip was detected or harmless."""
         return not self.silent and not self.crashed
 
     def __str__(self) -> str:
@@ -62,7 +61,7 @@ class FlipReport(NamedTuple):
 
 
 def random_flips(size_bytes: int, count: int, *, seed: int = 0) -> list[BitFlip]:
-    """`count` different bits of a file (all, in order, if it has no more).
+    """Return `count` different bits of a file: all, in order, if it has no more.
 
     >>> random_flips(1 << 20, 2, seed=1)
     [BitFlip(offset=281782, bit=1, file=''), BitFlip(offset=132344, bit=4, file='')]
@@ -81,20 +80,23 @@ def flip_bits(
     seed: int = 0,
     assert_equal: Callable[[Any, Any], None] = assert_trees_equal,
 ) -> FlipReport:
-    """Load a copy with each of some bits flipped; what lies at `path` is left alone.
+    """Load a copy of a checkpoint once for each flipped bit; `path` itself is not changed.
 
     Args:
-        path: a file or a directory, undamaged: what it loads is what every flip is measured by.
-        load: called with a path of the same name; what it returns must not map files.
-        flips: the bits; None: `count` random ones, chosen by `seed`, of all files of a directory.
-        assert_equal: called with the tree of a damaged file and the right one; raises
-            AssertionError where they differ.
+        path: an undamaged file or directory. Its tree is the one that every load should return.
+        load: called with the path of the copy, which has the same name; the returned tree must not
+            contain memory maps of files.
+        flips: the bits to flip; None: `count` random bits, of all files of a directory.
+        count: the number of random bits.
+        seed: the seed of the random bits.
+        assert_equal: called with the tree of the damaged copy and the right one; raises
+            AssertionError if they differ.
     """
     source = Path(path)
     want = load(source)
     if flips is None:
         flips = _flips_within(source, count, seed)
-    found: dict[str, list[Flipped]] = {name: [] for name in FlipReport._fields}
+    results: dict[str, list[Flipped]] = {name: [] for name in FlipReport._fields}
     memory = Path("/dev/shm")  # noqa: S108
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
         copy = Path(folder) / source.name
@@ -109,12 +111,12 @@ def flip_bits(
                 _put(file, flip.offset, byte ^ 1 << flip.bit)
                 outcome, message = _outcome(copy, load, want, assert_equal)
                 _put(file, flip.offset, byte)
-            found[outcome].append(Flipped(flip, message))
-    return FlipReport(**{name: tuple(flips) for name, flips in found.items()})
+            results[outcome].append(Flipped(flip, message))
+    return FlipReport(**{name: tuple(flips) for name, flips in results.items()})
 
 
 def _flips_within(source: Path, count: int, seed: int) -> list[BitFlip]:
-    """Random flips of a file, or of the files of a directory taken as one."""
+    """Return random flips of a file, or of all files of a directory as if they were one."""
     if not source.is_dir():
         return random_flips(source.stat().st_size, count, seed=seed)
     files = sorted(path for path in source.rglob("*") if path.is_file())
@@ -139,7 +141,7 @@ def _outcome(
         got = load(path)
     except CordwoodError as e:
         return "detected", str(e)
-    except Exception as e:  # noqa: BLE001  (whatever it is, it is to be reported)
+    except Exception as e:  # noqa: BLE001  (every error is reported)
         return "crashed", f"{type(e).__name__}: {e}"
     try:
         assert_equal(got, want)

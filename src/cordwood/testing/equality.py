@@ -1,4 +1,4 @@
-"""What it means for two trees to be equal: everything that a checkpoint is to keep."""
+"""Equality of trees in everything that a checkpoint must keep."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ _Pair = tuple[KeyPath, Any, Any]
 
 
 def assert_trees_equal(got: Any, want: Any, *, placement: bool = True) -> None:
-    """Raise AssertionError, naming the first key path that differs, unless two trees are equal.
+    """Raise AssertionError with the first key path that differs, unless two trees are equal.
 
-    Compared are the types of containers and leaves, dict keys with their types and order, static
-    parts of registered nodes, shapes, dtypes, every bit of every element, weak types, and PRNG
-    implementations. NaNs are equal where their bits are. The byte order of numpy arrays is not
-    compared, as no format keeps it; their values are.
+    The comparison covers the types of containers and leaves, dict keys with their types and order,
+    static parts of registered nodes, shapes, dtypes, every bit of every element, weak types, and
+    PRNG implementations. NaNs are equal if their bits are. The byte order of numpy arrays is not
+    compared, because no format keeps it; their values are.
 
     Args:
-        got: the tree at hand.
-        want: the tree it is to equal.
-        placement: whether jax arrays must be committed alike, to equal shardings if they are.
+        got: the tree to check.
+        want: the expected tree.
+        placement: True to require that jax arrays have the same committedness and, if committed,
+            equal shardings.
 
     >>> assert_trees_equal({"a": [1, (2.0, None)]}, {"a": [1, (2.0, None)]})
     >>> assert_trees_equal({"a": [1]}, {"a": [True]})
@@ -52,19 +53,19 @@ def assert_trees_equal(got: Any, want: Any, *, placement: bool = True) -> None:
             stack += reversed(children)
 
 
-def _require(path: KeyPath, holds: bool, expected: object, found: object) -> None:
-    if not holds:
+def _require(path: KeyPath, is_equal: bool, expected: object, actual: object) -> None:
+    if not is_equal:
         name = format_path(path) or "the root"
-        raise AssertionError(f"{name}: expected {expected!s:.200}, found {found!s:.200}")
+        raise AssertionError(f"{name}: expected {expected!s:.200}, found {actual!s:.200}")
 
 
 def _children(path: KeyPath, got: Any, want: Any) -> list[_Pair] | None:
-    """The children of two nodes of one type, paired; None for leaves."""
+    """Pair the children of two nodes of the same type; return None for leaves."""
     kind = type(want)
     if kind is dict or kind is OrderedDict or kind is defaultdict:
         # repr: True is not 1, and -0.0 is not 0.0.
-        keys, found = [repr(key) for key in want], [repr(key) for key in got]
-        _require(path, found == keys, f"the keys {', '.join(keys)}", ", ".join(found))
+        keys, got_keys = [repr(key) for key in want], [repr(key) for key in got]
+        _require(path, got_keys == keys, f"the keys {', '.join(keys)}", ", ".join(got_keys))
         if kind is defaultdict:
             factory = got.default_factory
             _require(path, factory == want.default_factory, want.default_factory, factory)
@@ -86,13 +87,15 @@ def _registered_children(path: KeyPath, got: Any, want: Any) -> list[_Pair] | No
     tree_util = getattr(sys.modules.get("jax"), "tree_util", None)
     if tree_util is None or want is None:
         return None
-    ours, our_form = tree_util.tree_flatten_with_path(got, is_leaf=lambda x: x is not got)
-    theirs, form = tree_util.tree_flatten_with_path(want, is_leaf=lambda x: x is not want)
-    if len(theirs) == 1 and theirs[0][0] == ():
+    got_items, got_treedef = tree_util.tree_flatten_with_path(got, is_leaf=lambda x: x is not got)
+    want_items, treedef = tree_util.tree_flatten_with_path(want, is_leaf=lambda x: x is not want)
+    if len(want_items) == 1 and want_items[0][0] == ():
         return None
-    _require(path, our_form == form, form, our_form)
-    names = [tree_util.keystr(keys, simple=True, separator=".") for keys, _ in theirs]
-    return _paired(path, names, [value for _, value in ours], [value for _, value in theirs])
+    _require(path, got_treedef == treedef, treedef, got_treedef)
+    names = [tree_util.keystr(keys, simple=True, separator=".") for keys, _ in want_items]
+    return _paired(
+        path, names, [value for _, value in got_items], [value for _, value in want_items]
+    )
 
 
 def _compare_leaves(path: KeyPath, got: Any, want: Any, placement: bool) -> None:
@@ -128,26 +131,26 @@ def _compare_jax(path: KeyPath, got: Any, want: Any, placement: bool, jax: Any) 
 
 def _compare_arrays(path: KeyPath, got: Any, want: Any) -> None:
     dtype = want.dtype.newbyteorder("=")
-    found = got.dtype.newbyteorder("=")
-    _require(path, found == dtype, f"dtype {dtype}", found)
+    got_dtype = got.dtype.newbyteorder("=")
+    _require(path, got_dtype == dtype, f"dtype {dtype}", got_dtype)
     _require(path, got.shape == want.shape, f"shape {want.shape}", got.shape)
-    ours, theirs = _element_bytes(got, dtype), _element_bytes(want, dtype)
-    differ = np.flatnonzero((ours != theirs).any(axis=1))
+    got_bytes, want_bytes = _element_bytes(got, dtype), _element_bytes(want, dtype)
+    differ = np.flatnonzero((got_bytes != want_bytes).any(axis=1))
     if differ.size:
         first = int(differ[0])
-        expected = f"{np.asarray(want).flat[first]!r} (bytes {theirs[first].tobytes().hex()})"
-        actual = f"{np.asarray(got).flat[first]!r} (bytes {ours[first].tobytes().hex()})"
+        expected = f"{np.asarray(want).flat[first]!r} (bytes {want_bytes[first].tobytes().hex()})"
+        actual = f"{np.asarray(got).flat[first]!r} (bytes {got_bytes[first].tobytes().hex()})"
         _require(path, False, f"{expected} as element {first} in C order", actual)
 
 
 def _element_bytes(array: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """uint8[elements, bytes each], native byte order."""
+    """Return the bytes as uint8[elements, bytes of an element], in native byte order."""
     values = np.asarray(array)
     if values.dtype != dtype:
         values = values.byteswap().view(dtype)
     raw = np.frombuffer(values.tobytes(), np.uint8).reshape(values.size, dtype.itemsize)
     if dtype.type in _EXTENDED and np.finfo(np.longdouble).nmant == 63:
-        raw = raw.reshape(-1, 16)[:, :10]  # x87: ten bytes of value, six of padding
+        raw = raw.reshape(-1, 16)[:, :10]  # x87: ten bytes of value, then six of padding
     return raw
 
 

@@ -1,4 +1,4 @@
-"""Arrays of any dtype from a seed, with every bit pattern that the dtype has."""
+"""Random arrays of any dtype, with every bit pattern of the dtype, made from a seed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import numpy as np
 
 from cordwood import dtypes
 
-_WIDTH = re.compile(r"u?int([124])|float([46])_e.*")  # of types of less than a byte
+_WIDTH = re.compile(r"u?int([124])|float([46])_e.*")  # dtypes of less than a byte
 
 
 def elements(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]:
-    """A C-order array of a dtype of `cordwood.dtypes`; the same seed gives the same bits.
+    """Return a C-order array of a dtype of `cordwood.dtypes`; the same seed gives the same bits.
 
-    Seed 0 gives zeros, any other random bits: NaNs of every payload, infinities, subnormals.
+    Seed 0 gives zeros. Any other seed gives random bits, so that floating-point arrays have NaNs of
+    every payload, infinities and subnormals.
 
     >>> elements("uint8", (3,), 0)
     array([0, 0, 0], dtype=uint8)
@@ -27,7 +28,7 @@ def elements(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray[Any, An
         return zeros.view(dtype).reshape(shape)
     rng = np.random.default_rng(seed)
     count = math.prod(shape)
-    if dtype.type in (np.longdouble, np.clongdouble):  # most of their bit patterns are no numbers
+    if dtype.type in (np.longdouble, np.clongdouble):  # most of their bit patterns are invalid
         values = rng.standard_normal(count) + 1j * rng.standard_normal(count)
         parts = values if dtype.kind == "c" else values.real
         return parts.astype(dtype).reshape(shape)

@@ -1,10 +1,11 @@
-"""hypothesis strategies for everything that cordwood stores.
+"""Strategies of hypothesis for everything that cordwood stores.
 
     @given(trees(carried_by="msgpack"))
     def test_round_trip(tree): ...
 
-What they make shrinks towards small plain trees of zeros. `carried_by` leaves out what a format
-cannot hold; docs/format.md says why. Needs hypothesis; jax is imported only for its arrays.
+The values shrink towards small plain trees of zeros. `carried_by` is a format: values that it
+cannot store are left out (docs/format.md lists them). This module needs hypothesis. It imports jax
+only to make jax arrays.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ LEAF_KINDS: tuple[LeafKind, ...] = (
     "bytes",
 )
 DTYPE_NAMES = (*dtypes.DTYPES, "datetime64[ns]", "datetime64[D]", "timedelta64[25s]")
-# What jax holds on CPU without 64-bit types.
+# The dtypes that jax has on CPU while 64-bit types are disabled.
 JAX_DTYPE_NAMES = tuple(
     name
     for name in dtypes.DTYPES
@@ -88,7 +89,7 @@ _SURROGATES: tuple[Literal["Cs"], ...] = ("Cs",)
 
 
 class Pair(NamedTuple):
-    """The named tuple that `trees` makes."""
+    """The named tuple type in the trees of `trees`."""
 
     first: Any
     second: Any
@@ -101,7 +102,7 @@ def _text(carried_by: Carrier, max_size: int) -> SearchStrategy[str]:
 
 
 def dict_keys(carried_by: Carrier = "safetensors") -> SearchStrategy[Any]:
-    """Dict keys that come back as they were: str, int, bool, float, None, bytes and tuples."""
+    """Generate dict keys of all stored types: str, int, bool, float, None, bytes and tuples."""
     finite = st.floats(allow_nan=False, allow_infinity=False)
     text = _text(carried_by, 12)
     plain = st.one_of(st.integers(), st.booleans(), finite, st.none(), st.binary(max_size=5))
@@ -110,7 +111,7 @@ def dict_keys(carried_by: Carrier = "safetensors") -> SearchStrategy[Any]:
 
 
 def key_paths(max_size: int = 5) -> SearchStrategy[KeyPath]:
-    """Key paths, of every kind of key."""
+    """Generate key paths with every kind of key."""
     positions = st.integers(min_value=0)
     others = dict_keys().filter(lambda key: not isinstance(key, str)).map(DictKey)
     keys = st.one_of(_text("safetensors", 12), positions, others)
@@ -120,27 +121,27 @@ def key_paths(max_size: int = 5) -> SearchStrategy[KeyPath]:
 def numpy_arrays(
     *, names: Sequence[str] = DTYPE_NAMES, shapes: Sequence[tuple[int, ...]] = SHAPES
 ) -> SearchStrategy[np.ndarray[Any, Any]]:
-    """Arrays of any dtype, bits, shape and layout.
+    """Generate numpy arrays of any dtype, bits, shape and layout.
 
-    Layouts are C and Fortran order, strided, reversed, broadcast, read-only and big-endian.
+    The layouts are C and Fortran order, strided, reversed, broadcast, read-only and big-endian.
 
     Args:
         names: dtypes to choose from, by their names in `cordwood.dtypes`.
         shapes: shapes to choose from.
     """
     return st.builds(
-        _laid_out,
+        _with_layout,
         st.builds(elements, st.sampled_from(names), st.sampled_from(shapes), _seeds()),
         st.sampled_from(("C", "F", "strided", "reversed", "broadcast", "read-only", "big-endian")),
     )
 
 
 def _seeds() -> SearchStrategy[int]:
-    """Of elements; 0 stands for zeros."""
+    """Generate seeds of `elements`; seed 0 makes zeros."""
     return st.integers(min_value=0, max_value=0xFFFF)
 
 
-def _laid_out(array: np.ndarray[Any, Any], layout: str) -> np.ndarray[Any, Any]:
+def _with_layout(array: np.ndarray[Any, Any], layout: str) -> np.ndarray[Any, Any]:
     if layout == "F":
         return np.asfortranarray(array)
     if layout == "strided" and array.ndim:
@@ -158,7 +159,7 @@ def _laid_out(array: np.ndarray[Any, Any], layout: str) -> np.ndarray[Any, Any]:
 
 
 def numpy_scalars(*, names: Sequence[str] = DTYPE_NAMES) -> SearchStrategy[np.generic]:
-    """numpy scalars of any dtype and bits."""
+    """Generate numpy scalars of any dtype and bits."""
     return st.builds(
         lambda name, seed: elements(name, (1,), seed)[0], st.sampled_from(names), _seeds()
     )
@@ -170,12 +171,12 @@ def jax_arrays(
     shapes: Sequence[tuple[int, ...]] = SHAPES,
     committed: bool = True,
 ) -> SearchStrategy[Any]:
-    """jax arrays of any dtype and bits, weak types among them.
+    """Generate jax arrays of any dtype and bits, some with weak types.
 
     Args:
         names: dtypes to choose from.
         shapes: shapes to choose from.
-        committed: whether some are to be committed to a device, any that there is.
+        committed: True to commit some of them to a device, chosen from all devices.
     """
     return st.builds(
         _on_device,
@@ -198,7 +199,7 @@ def _on_device(array: np.ndarray[Any, Any], *, weak_type: bool, device: int | No
 
 
 def prng_keys() -> SearchStrategy[Any]:
-    """Typed PRNG key arrays of jax, of each implementation."""
+    """Generate typed PRNG key arrays of jax, of every implementation."""
     return st.builds(
         _prng_key, st.sampled_from(_PRNG), st.sampled_from(((), (2,), (0,), (2, 1))), _seeds()
     )
@@ -213,7 +214,7 @@ def _prng_key(impl: str, shape: tuple[int, ...], seed: int) -> Any:
 
 
 def python_values(kind: LeafKind, carried_by: Carrier = "safetensors") -> SearchStrategy[Any]:
-    """Python values of one kind: "bool", "int", "float", "complex", "str" or "bytes"."""
+    """Generate Python values of one kind: "bool", "int", "float", "complex", "str" or "bytes"."""
     if kind == "int":
         bounds = (-(2**63), 2**64 - 1) if carried_by == "msgpack" else (None, None)
         return st.integers(*bounds)
@@ -231,21 +232,21 @@ def python_values(kind: LeafKind, carried_by: Carrier = "safetensors") -> Search
 def leaves(
     carried_by: Carrier = "safetensors", *, kinds: Collection[LeafKind] = LEAF_KINDS
 ) -> SearchStrategy[Any]:
-    """Leaves of some kinds (all, if not told), as far as the format carries them."""
-    made: list[SearchStrategy[Any]] = []
+    """Generate leaves of the given kinds (default: all), except those the format cannot store."""
+    strategies: list[SearchStrategy[Any]] = []
     for kind in kinds:
         if kind == "numpy":
-            made.append(numpy_arrays())
+            strategies.append(numpy_arrays())
         elif kind == "numpy_scalar":
-            made.append(numpy_scalars())
+            strategies.append(numpy_scalars())
         elif kind == "jax":
-            made.append(jax_arrays())
+            strategies.append(jax_arrays())
         elif kind == "prng_key":
             if carried_by != "msgpack":
-                made.append(prng_keys())
+                strategies.append(prng_keys())
         else:
-            made.append(python_values(kind, carried_by))
-    return st.one_of(made)
+            strategies.append(python_values(kind, carried_by))
+    return st.one_of(strategies)
 
 
 def trees(
@@ -256,17 +257,18 @@ def trees(
     containers: Collection[Container] = CONTAINERS,
     max_leaves: int = 12,
 ) -> SearchStrategy[Any]:
-    """Whole trees, from a lone leaf or an empty container up.
+    """Generate whole trees; the smallest are a single leaf and an empty container.
 
     Args:
-        carried_by: the format that is to hold them; the compressed forms of msgpack are msgpack.
-        leaf: of what; None: `leaves(carried_by)`.
-        keys: of dicts; None: `dict_keys(carried_by)`.
-        containers: which kinds may occur. A named tuple is a `Pair`.
-        max_leaves: about how many leaves at most.
+        carried_by: the format that must be able to store them; "msgpack" also stands for its
+            compressed forms.
+        leaf: a strategy for leaves; None: `leaves(carried_by)`.
+        keys: a strategy for keys of dicts; None: `dict_keys(carried_by)`.
+        containers: the kinds of containers that may occur. A named tuple is a `Pair`.
+        max_leaves: the approximate maximum number of leaves.
     """
     keys = _named(dict_keys(carried_by) if keys is None else keys)
-    unique: Any = str if carried_by == "msgpack" else None  # its keys are strings in the file
+    unique: Any = str if carried_by == "msgpack" else None  # its file stores keys as strings
 
     def grow(inner: SearchStrategy[Any]) -> SearchStrategy[Any]:
         inner = _named(inner)
@@ -292,7 +294,7 @@ def trees(
 
 
 def _named(strategy: SearchStrategy[Any]) -> SearchStrategy[Any]:
-    """The same with a short repr: at each level of recursion it would be several times as long."""
+    """Give a strategy a short repr; the full one would multiply at each level of recursion."""
 
     @st.composite
     def part(draw: st.DrawFn) -> Any:
