@@ -96,5 +96,7 @@ def test_steps_lists_what_a_manager_restores(tmp_path: Path) -> None:
     told = CliRunner().invoke(cli, ["steps", str(tmp_path), "--json"])
     notes = {each["name"]: each["note"] for each in json.loads(told.stdout)["steps"]}
     assert [name for name, note in notes.items() if not note] == ["1", "2"]
-    assert notes["ckpt_3"].startswith("not restored by CheckpointManager, which takes 100, ")
+    assert notes["ckpt_3"].startswith(
+        "CheckpointManager does not restore it: it reads the names 100, "
+    )
     assert StepReader(tmp_path).steps() == [1, 2]
