@@ -1,0 +1,1 @@
+"""Modules with the names of Flax's and eFormer's: switch to cordwood by changing one import."""

@@ -1,0 +1,1 @@
+"""Coordination of several processes: barriers, rendezvous, failed and late processes, preemption."""

@@ -1,0 +1,1 @@
+"""The names of `eformer.pytree` and `eformer.serialization`, with saves through an array manager."""

@@ -1,0 +1,1 @@
+"""Hugging Face's sharded checkpoints: safetensors files and a `*.safetensors.index.json`."""

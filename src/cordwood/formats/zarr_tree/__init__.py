@@ -1,0 +1,1 @@
+"""Zarr trees, read only: directories of zarr arrays without an index."""
