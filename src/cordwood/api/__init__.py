@@ -1,1 +1,1 @@
-"""The public functions: save, load, open, verify, detect, convert, diff, gc, and their result types."""
+"""The public functions (save, load, open, verify, detect, convert, diff, gc) and their results."""

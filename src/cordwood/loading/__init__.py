@@ -1,1 +1,1 @@
-"""The inside of `load`: matching `like` with the checkpoint, casting, resharding, and restoring leaves."""
+"""The inside of `load`: matching `like` with a checkpoint, casts, resharding, restored leaves."""

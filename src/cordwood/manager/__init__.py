@@ -1,1 +1,1 @@
-"""CheckpointManager and StepReader: the steps of a training run, their retention, and their records."""
+"""CheckpointManager and StepReader: the steps of a run, their retention, and their records."""

@@ -1,1 +1,1 @@
-"""Coordination of several processes: barriers, rendezvous, failed and late processes, preemption."""
+"""Coordination of several processes: barriers, rendezvous, processes that fail, preemption."""

@@ -1,1 +1,1 @@
-"""The names of `eformer.pytree` and `eformer.serialization`, with saves through an array manager."""
+"""The names of `eformer.pytree` and `eformer.serialization`, and saves by an array manager."""
