@@ -1,4 +1,4 @@
-"""Interrupts at chosen moments, by an alarm whose handler raises as that of Ctrl-C does."""
+"""Interrupts at chosen moments: an alarm whose handler raises like that of Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Set before anything imports jax: eight virtual CPU devices, and no accelerator."""
+"""Settings before anything imports jax: eight virtual CPU devices and no accelerator."""
 
 from __future__ import annotations
 

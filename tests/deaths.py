@@ -1,4 +1,4 @@
-"""A fake process that dies, at every call that it makes."""
+"""A fake process that dies at any one of its calls."""
 
 from __future__ import annotations
 

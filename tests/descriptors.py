@@ -1,4 +1,4 @@
-"""How many descriptors this process holds open."""
+"""Number of open file descriptors of this process."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Fuzz what reads files: `make fuzz`, or `python tests/fuzz.py --seconds 60`.
+"""Fuzzer of all readers of files: `make fuzz`, or `python tests/fuzz.py --seconds 60`.
 
 Whatever the bytes, loading them gives a tree or raises an error of cordwood's. Coverage guides
 the mutations (https://github.com/google/atheris, a development dependency on Linux). Targets:
 
     msgpack      bytes as a .msgpack
     safetensors  bytes as a .safetensors
-    sealed       the same, with digests that always match, as one who wants harm would make them
+    sealed       the same, with digests that always match, as an attacker would make them
     npy, npz     bytes as one of numpy's files
     eqx          bytes as a file of equinox's
     records      bytes as a stream of msgpack records
@@ -118,7 +118,7 @@ READERS = {
 
 
 def reader(name: str) -> Callable[[bytes], None]:
-    """What is done with the bytes of an input."""
+    """Return the function that reads an input of one file."""
     if name in FOLDERS:
         return folder_reader(name)
     from cordwood.errors import CordwoodError
@@ -158,7 +158,7 @@ def reader(name: str) -> Callable[[bytes], None]:
 
 
 def folder_reader(name: str) -> Callable[[bytes], None]:
-    """The same, of an input that is several files."""
+    """Return the function that reads an input of several files."""
     import cordwood
     from cordwood.errors import CordwoodError
     from cordwood.formats.orbax.key_values import OcdbtValues
@@ -230,7 +230,7 @@ def folder_seeds(name: str) -> Iterator[bytes]:
 
 
 def seeds(name: str) -> Iterator[bytes]:
-    """Valid files to begin with, and a few odd ones."""
+    """Yield valid files as seeds, and a few odd ones."""
     if name in FOLDERS:
         yield from folder_seeds(name)
         return

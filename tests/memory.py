@@ -1,4 +1,4 @@
-"""How much memory a block of a test takes."""
+"""Peak memory of a block of a test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Traced", "traced_memory"]
 
 
 class Traced:
-    """What a block has taken, once it has ended without an error."""
+    """The result of a traced block; set when the block ends without an error."""
 
     peak_bytes: int
 

@@ -1,4 +1,4 @@
-"""Trees by seed, fast enough to make thousands of them, and what it means for two to be equal."""
+"""Random trees by seed, fast enough for thousands of them, and their comparison."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Trees:
         return scalar
 
     def tree(self, depth: int = 3) -> Any:
-        """Of dicts, lists, tuples and named tuples."""
+        """Return a tree of dicts, lists, tuples and named tuples."""
         pick = self.random.randrange(10) if depth else 9
         size = self.random.choice([0, 1, 1, 2, 2, 3, 3, 17])
         if pick < 4:
@@ -116,7 +116,7 @@ class Trees:
         return self.leaf()
 
     def plain(self, depth: int = 3, *, other_keys: bool = True) -> Any:
-        """Of dicts and lists, as the raw calls take them."""
+        """Return a tree of dicts and lists, for the raw msgpack calls."""
         pick = self.random.randrange(10) if depth else 9
         size = self.random.choice([0, 1, 1, 2, 2, 3, 3, 16, 17])
         if pick < 5:
@@ -129,33 +129,33 @@ class Trees:
         return self.leaf()
 
 
-def assert_same(left: Any, right: Any, path: str = "") -> None:
+def assert_same(first: Any, second: Any, path: str = "") -> None:
     """Equal in types, keys and their order, shapes, dtypes, and every bit."""
-    assert type(left) is type(right), f"{path}: {type(left)} {type(right)}"
-    if isinstance(left, dict):
-        assert list(left) == list(right), f"{path}: {list(left)} {list(right)}"
-        assert list(map(type, left)) == list(map(type, right)), path
-        for key in left:
-            assert_same(left[key], right[key], f"{path}/{key}")
-    elif isinstance(left, (list, tuple)):
-        assert len(left) == len(right), path
-        for i, (one, other) in enumerate(zip(left, right, strict=True)):
+    assert type(first) is type(second), f"{path}: {type(first)} {type(second)}"
+    if isinstance(first, dict):
+        assert list(first) == list(second), f"{path}: {list(first)} {list(second)}"
+        assert list(map(type, first)) == list(map(type, second)), path
+        for key in first:
+            assert_same(first[key], second[key], f"{path}/{key}")
+    elif isinstance(first, (list, tuple)):
+        assert len(first) == len(second), path
+        for i, (one, other) in enumerate(zip(first, second, strict=True)):
             assert_same(one, other, f"{path}/{i}")
-    elif isinstance(left, (np.ndarray, np.generic)):
-        assert left.dtype == right.dtype, f"{path}: {left.dtype} {right.dtype}"
-        assert left.shape == right.shape, f"{path}: {left.shape} {right.shape}"
-        assert left.tobytes() == right.tobytes(), path
-    elif isinstance(left, float):
-        assert struct.pack("<d", left) == struct.pack("<d", right), path
-    elif isinstance(left, complex):
-        parts = (left.real, left.imag), (right.real, right.imag)
+    elif isinstance(first, (np.ndarray, np.generic)):
+        assert first.dtype == second.dtype, f"{path}: {first.dtype} {second.dtype}"
+        assert first.shape == second.shape, f"{path}: {first.shape} {second.shape}"
+        assert first.tobytes() == second.tobytes(), path
+    elif isinstance(first, float):
+        assert struct.pack("<d", first) == struct.pack("<d", second), path
+    elif isinstance(first, complex):
+        parts = (first.real, first.imag), (second.real, second.imag)
         assert struct.pack("<2d", *parts[0]) == struct.pack("<2d", *parts[1]), path
     else:
-        assert left == right, f"{path}: {left!r} {right!r}"
+        assert first == second, f"{path}: {first!r} {second!r}"
 
 
 def fresh(tree: Any) -> Any:
-    """The same leaves in new dicts and lists, for calls that change what they are given."""
+    """Return the same leaves in new dicts and lists, for calls that change their arguments."""
     if type(tree) is dict:
         return {key: fresh(value) for key, value in tree.items()}
     if type(tree) is list:

@@ -1,4 +1,4 @@
-"""2,000 random bit flips in each format that carries checksums, and what the harness reports."""
+"""2,000 random bit flips in each format that has checksums, and the report of the harness."""
 
 from __future__ import annotations
 
@@ -28,8 +28,13 @@ def tree() -> dict[str, Any]:
 
 
 def say_where(report: FlipReport, data: str) -> int:
-    """That every message names the file, and where it begins with `data` also a leaf of it and a
-    range that the flip is in. How many of those there are."""
+    """Assert that messages name the damaged file, and in data files also a leaf and a range.
+
+    Data files are those whose names begin with `data`; the range must contain the flip.
+
+    Returns:
+        The number of messages about data files.
+    """
     count = 0
     for flip, message in report.detected:
         name = flip.file.rpartition("/")[2]
@@ -38,14 +43,14 @@ def say_where(report: FlipReport, data: str) -> int:
             continue
         count += 1
         file = re.escape(flip.file)
-        found = re.search(rf"bytes (\d+) to (\d+) of {file}: (.+)", message)
-        if found is None:  # the header of a pack, which is of all its leaves
+        match = re.search(rf"bytes (\d+) to (\d+) of {file}: (.+)", message)
+        if match is None:  # the header of a pack, which is of all its leaves
             header = rf"{file} \(leaves: (.+)\): .*?(\d+) to (\d+)"
-            found = re.search(header, message)
-            assert found is not None, (flip, message)
-            named, start, stop = found.groups()
+            match = re.search(header, message)
+            assert match is not None, (flip, message)
+            named, start, stop = match.groups()
         else:
-            start, stop, named = found.groups()
+            start, stop, named = match.groups()
         assert int(start) <= flip.offset < int(stop)
         leaves = {"layers/0/kernel", "layers/0/bias", "layers/1/0", "empty", "scalar"}
         assert leaves & set(named.split(", ")), message
@@ -65,7 +70,7 @@ def test_every_flip_is_detected_or_harmless(tmp_path: Path, suffix: str) -> None
 
 
 def test_every_flip_in_a_directory(tmp_path: Path) -> None:
-    """Of packs: those in what other readers have beside them are harmless to load."""
+    """Flips in packs are detected; flips in the file for other readers are harmless to load."""
     path = tmp_path / "tree"
     small = {name: leaf for name, leaf in tree().items() if name != "big"}
     cordwood.save(path, small, metadata={"k": "v"})

@@ -1,4 +1,4 @@
-"""The key path that was meant."""
+"""Suggestions of similar key paths."""
 
 from __future__ import annotations
 

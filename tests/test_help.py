@@ -1,4 +1,4 @@
-"""What `help()` shows of the values that cordwood returns."""
+"""Output of `help()` for the values that cordwood returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cordwood alone: what importing it costs and brings, and that it needs no peer and no jax."""
+"""Import of cordwood: its time, the modules that it loads, and no need of peers or jax."""
 
 from __future__ import annotations
 
@@ -152,12 +152,12 @@ def _link_runtime_dependencies(folder: Path) -> None:
         if name in seen or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
             continue
         seen.add(name)
-        found = importlib.metadata.distribution(name)
-        waiting += [Requirement(text) for text in found.requires or []]
-        for top in {file.parts[0] for file in found.files or []} - {"..", "__pycache__"}:
+        distribution = importlib.metadata.distribution(name)
+        waiting += [Requirement(text) for text in distribution.requires or []]
+        for top in {file.parts[0] for file in distribution.files or []} - {"..", "__pycache__"}:
             link = folder / top
             if not link.exists():
-                link.symlink_to(Path(str(found.locate_file(top))).resolve())
+                link.symlink_to(Path(str(distribution.locate_file(top))).resolve())
 
 
 def test_every_pin_is_a_name_and_a_version() -> None:
@@ -166,8 +166,8 @@ def test_every_pin_is_a_name_and_a_version() -> None:
     assert all(len(pin.specifier) == 1 and "==" in str(pin.specifier) for pin in pins), lines
     assert all(pin.url is None for pin in pins)
     project = tomllib.loads((SRC.parent / "pyproject.toml").read_text())["project"]
-    wanted = project["dependencies"] + project["optional-dependencies"]["dev"]
-    unpinned = {canonicalize_name(Requirement(text).name) for text in wanted} - {
+    requirements = project["dependencies"] + project["optional-dependencies"]["dev"]
+    unpinned = {canonicalize_name(Requirement(text).name) for text in requirements} - {
         canonicalize_name(pin.name) for pin in pins
     }
     assert not unpinned
@@ -175,10 +175,10 @@ def test_every_pin_is_a_name_and_a_version() -> None:
 
 def test_the_version_is_said_once() -> None:
     project = tomllib.loads((SRC.parent / "pyproject.toml").read_text())["project"]
-    found = run_python("import cordwood; print(cordwood.__version__)").strip()
-    assert found == project["version"]
+    version = run_python("import cordwood; print(cordwood.__version__)").strip()
+    assert version == project["version"]
     changelog = (SRC.parent / "CHANGELOG.md").read_text()
-    assert f"## {found}" in changelog
+    assert f"## {version}" in changelog
 
 
 def test_the_package_is_typed() -> None:

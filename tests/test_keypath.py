@@ -1,4 +1,4 @@
-"""The string form of key paths: readable, and one string for one path."""
+"""The string form of key paths: readable, and unique for each path."""
 
 from __future__ import annotations
 

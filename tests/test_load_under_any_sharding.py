@@ -1,4 +1,4 @@
-"""Any tree whose arrays are spread by any of thirty shardings loads equal under any other."""
+"""A tree that is saved under any of thirty shardings loads equal under any other."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ SHAPES = ((24, 48, 16), (48, 8), (24,), (8, 3, 2), (6, 6), (7,), (), (0, 8), (1,
 
 @cache
 def fitting(shape: tuple[int, ...]) -> list[Any]:
-    """Those that can cut an array of that shape: jax spreads none unevenly."""
-    found = []
+    """Return the shardings that cut an array of that shape evenly, as jax requires."""
+    fits = []
     for sharding in SHARDINGS:
         with suppress(ValueError):
             if len(getattr(sharding, "spec", ())) <= len(shape):
                 sharding.shard_shape(shape)
-                found.append(sharding)
-    return found
+                fits.append(sharding)
+    return fits
 
 
 def test_all_of_them_fit_the_largest_shape() -> None:
@@ -97,10 +97,10 @@ def test_saved_by_one_and_loaded_by_another(name: str, data: st.DataObject) -> N
             return leaf
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
 
-    wanted = jax.tree.map(elsewhere, tree)
+    target = jax.tree.map(elsewhere, tree)
     file, options = FORMATS[name]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / file
         cordwood.save(path, tree, **options)
         assert_trees_equal(cordwood.load(path, like=tree), tree)
-        assert_trees_equal(cordwood.load(path, like=jax.tree.map(described, wanted)), wanted)
+        assert_trees_equal(cordwood.load(path, like=jax.tree.map(described, target)), target)

@@ -1,4 +1,4 @@
-"""Peak memory of a child: a save copies nothing, a load costs the tree."""
+"""Peak memory of a child process: a save copies nothing, a load needs memory for the tree."""
 
 from __future__ import annotations
 
@@ -191,8 +191,8 @@ def test_peak_memory_of_shards(room: Path) -> None:
     path = room / "matrices.safetensors"
     flags = "--xla_force_host_platform_device_count=8"
     try:
-        found = run_python(COLUMNS, "load", str(path), "jax", JAX_PLATFORMS="cpu", XLA_FLAGS=flags)
-        peak = json.loads(found)
+        output = run_python(COLUMNS, "load", str(path), "jax", JAX_PLATFORMS="cpu", XLA_FLAGS=flags)
+        peak = json.loads(output)
         assert peak >= 243 * MIB, f"a peak of {peak / MIB:.0f} MiB measures something else"
         extra = peak - 256 * MIB
         assert extra <= 64 * MIB, f"loading took {extra / MIB:.0f} MiB beside the tree"

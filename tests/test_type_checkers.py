@@ -1,4 +1,4 @@
-"""What mypy and pyright infer: tests/test_typed.py holds, and a wrong claim is seen."""
+"""Results of mypy and pyright: tests/test_typed.py passes, and a wrong claim is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views into a caller's bytes hold them: no resize and no unmapping under an array's feet."""
+"""Views into a caller's bytes keep them alive: no resize or unmapping while an array uses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same work in several threads at once, and what they come to."""
+"""The same work in several threads at once, and their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kill of the demo hits a save that has begun and has not ended."""
+"""The kill in the demo happens between the start and the end of a save."""
 
 from __future__ import annotations
 

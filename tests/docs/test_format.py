@@ -1,4 +1,4 @@
-"""docs/format.md says what the code does."""
+"""docs/format.md agrees with the code."""
 
 from __future__ import annotations
 

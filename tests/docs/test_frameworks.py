@@ -87,13 +87,13 @@ def test_every_section_with_code_has_a_test() -> None:
 
 
 def test_static_fields_are_neither_stored_nor_compared() -> None:
-    """As the table says."""
+    """See the table in docs/frameworks.md."""
 
     class Model(eqx.Module):
         w: jax.Array
         heads: int = eqx.field(static=True)
 
     cordwood.save("m", Model(jnp.ones(2), heads=3))
-    found = cordwood.load("m", like=Model(jnp.zeros(2), heads=5))
-    assert found.heads == 5
-    np.testing.assert_array_equal(found.w, np.ones(2))
+    loaded = cordwood.load("m", like=Model(jnp.zeros(2), heads=5))
+    assert loaded.heads == 5
+    np.testing.assert_array_equal(loaded.w, np.ones(2))

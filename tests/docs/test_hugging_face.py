@@ -34,12 +34,12 @@ def test_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "snapshot" / "config.json").write_text("{}")
     safetensors.numpy.save_file(BERT, tmp_path / "snapshot" / "model.safetensors", {"format": "pt"})
     names: dict[str, Any] = {}
-    found: list[Any] = []
+    loaded_params: list[Any] = []
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         exec(compile(block, "docs/hugging-face.md", "exec"), names)
-        found.append(names.get("params"))
-    assert len(found) == 6
-    _, mapped, fitted, cast, _, _ = found
+        loaded_params.append(names.get("params"))
+    assert len(loaded_params) == 6
+    _, mapped, fitted, cast, _, _ = loaded_params
     assert set(mapped) == set(BERT)
     query = fitted["layer_0"]["query"]
     np.testing.assert_array_equal(query["kernel"], BERT[f"{LAYER}.attention.self.query.weight"].T)

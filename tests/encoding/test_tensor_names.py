@@ -1,4 +1,4 @@
-"""Tensor names: verbatim wherever they can be."""
+"""Tensor names: the dotted key paths wherever these are usable."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def test_dotted_names(path: KeyPath, name: str) -> None:
     ],
 )
 def test_names_change_only_where_they_must(paths: list[KeyPath], names: list[str]) -> None:
-    found = tensor_names(paths)
-    assert found.names == names
-    assert found.changed == [i for i, path in enumerate(paths) if names[i] != dotted_name(path)]
+    result = tensor_names(paths)
+    assert result.names == names
+    assert result.changed == [i for i, path in enumerate(paths) if names[i] != dotted_name(path)]
 
 
 def test_a_name_that_is_too_long_is_cut_and_told_apart_by_its_digest() -> None:
@@ -93,6 +93,6 @@ def test_trees_whose_names_would_collide_come_back(tree: dict[Any, Any]) -> None
         return np.array([value])
 
     raw = file_bytes(arrays(tree))
-    found, _ = read_bytes(raw)
-    assert found == arrays(tree)
+    loaded, _ = read_bytes(raw)
+    assert loaded == arrays(tree)
     assert len(header_of(raw)) == 1 + len(tree)  # __metadata__ and the tensors

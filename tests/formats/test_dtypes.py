@@ -78,10 +78,10 @@ def test_every_dtype_and_shape(
     path = tmp_path / f"x{suffix}"
     cordwood.save(path, {"array": array})
     for mmap in (False, True):
-        found = cordwood.load(path, to="numpy", mmap=mmap)["array"]
-        assert type(found) is np.ndarray
-        assert (found.dtype, found.shape) == (array.dtype, shape)
-        assert found.tobytes() == as_stored(array)
+        loaded = cordwood.load(path, to="numpy", mmap=mmap)["array"]
+        assert type(loaded) is np.ndarray
+        assert (loaded.dtype, loaded.shape) == (array.dtype, shape)
+        assert loaded.tobytes() == as_stored(array)
     (leaf,) = cordwood.load(path, like={"array": array}).values()
     assert leaf.tobytes() == as_stored(array)
 
@@ -102,13 +102,13 @@ def test_every_memory_layout(
     before = {key: array.tobytes() for key, array in arrays.items()}
     cordwood.save(path, arrays)
     assert {key: array.tobytes() for key, array in arrays.items()} == before
-    found = cordwood.load(path, to="numpy")
+    loaded = cordwood.load(path, to="numpy")
     for key, array in expected.items():
-        assert found[key].dtype == array.dtype
-        assert found[key].dtype.isnative
-        assert found[key].shape == array.shape
-        assert found[key].tobytes() == as_stored(array)
-        assert found[key].flags.writeable
+        assert loaded[key].dtype == array.dtype
+        assert loaded[key].dtype.isnative
+        assert loaded[key].shape == array.shape
+        assert loaded[key].tobytes() == as_stored(array)
+        assert loaded[key].flags.writeable
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
@@ -119,12 +119,12 @@ def test_numpy_scalars(tmp_path: Path, name: str, suffix: str) -> None:
         scalar = to_numpy(name).type(1) / 3
     path = tmp_path / f"x{suffix}"
     cordwood.save(path, {"scalar": scalar})
-    found = cordwood.load(path)["scalar"]
-    assert type(found) is type(scalar)
+    loaded = cordwood.load(path)["scalar"]
+    assert type(loaded) is type(scalar)
     if name in ("float128", "complex256"):
-        assert found == scalar
+        assert loaded == scalar
     else:
-        assert found.tobytes() == scalar.tobytes()
+        assert loaded.tobytes() == scalar.tobytes()
 
 
 # float6 and the 1-bit integers exist in ml_dtypes, but no jax.Array of jax 0.10 can have them.
@@ -139,8 +139,8 @@ def test_every_dtype_of_jax(tmp_path: Path, name: str, suffix: str) -> None:
     with jax.enable_x64(True):
         tree = {str(shape): jnp.asarray(elements(name, shape)) for shape in SHAPES}
         cordwood.save(path, tree)
-        found = cordwood.load(path, to="jax")
+        loaded = cordwood.load(path, to="jax")
         for key, array in tree.items():
-            assert isinstance(found[key], jax.Array)
-            assert (found[key].dtype, found[key].shape) == (to_numpy(name), array.shape)
-            assert np.asarray(found[key]).tobytes() == np.asarray(array).tobytes()
+            assert isinstance(loaded[key], jax.Array)
+            assert (loaded[key].dtype, loaded[key].shape) == (to_numpy(name), array.shape)
+            assert np.asarray(loaded[key]).tobytes() == np.asarray(array).tobytes()

@@ -1,4 +1,4 @@
-"""What fuzzing found, each with the error that it now gives; and that the fuzzer runs."""
+"""Inputs that fuzzing has found, each with its present error; and a run of the fuzzer."""
 
 from __future__ import annotations
 

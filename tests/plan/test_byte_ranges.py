@@ -1,4 +1,4 @@
-"""Boxes as ranges of bytes, against sets of elements."""
+"""Byte ranges of boxes, compared with sets of elements."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def boxes_of(draw: st.DrawFn, shape: tuple[int, ...]) -> Box:
 
 
 def positions(shape: tuple[int, ...], box: Box) -> set[int]:
-    """The flat indices of a box's elements."""
+    """Return the flat indices of the elements of a box."""
     return set(np.arange(math.prod(shape)).reshape(shape)[slices(box)].reshape(-1).tolist())
 
 
@@ -40,15 +40,15 @@ def test_ranges_are_the_cheapest(
     data: st.DataObject, shape: tuple[int, ...], item: int, gap: int
 ) -> None:
     boxes = data.draw(st.lists(boxes_of(shape), max_size=4))
-    found = byte_ranges(shape, boxes, item_bytes=item, gap_bytes=gap)
-    wanted = sorted(set().union(*[positions(shape, box) for box in boxes]))
+    ranges = byte_ranges(shape, boxes, item_bytes=item, gap_bytes=gap)
+    needed = sorted(set().union(*[positions(shape, box) for box in boxes]))
     expected: list[tuple[int, int]] = []
-    for at in wanted:  # greedily: every gap that costs less than a range is read
+    for at in needed:  # greedily: every gap that costs less than a range is read
         if expected and at * item - expected[-1][1] < gap:
             expected[-1] = expected[-1][0], (at + 1) * item
         else:
             expected.append((at * item, (at + 1) * item))
-    assert found == expected
+    assert ranges == expected
 
 
 def test_many_rows_are_one_range_or_many() -> None:
@@ -64,10 +64,10 @@ def test_many_rows_are_one_range_or_many() -> None:
 def test_flat_boxes(data: st.DataObject, shape: tuple[int, ...]) -> None:
     size = math.prod(shape)
     start, stop = sorted(data.draw(st.tuples(st.integers(0, size), st.integers(0, size))))
-    found = list(flat_boxes(shape, start, stop))
-    assert len(found) <= max(1, 2 * len(shape) - 1)
+    boxes = list(flat_boxes(shape, start, stop))
+    assert len(boxes) <= max(1, 2 * len(shape) - 1)
     flat = np.arange(size).reshape(shape)
-    elements = [int(x) for box in found for x in np.ravel(flat[slices(box)])]
+    elements = [int(x) for box in boxes for x in np.ravel(flat[slices(box)])]
     assert elements == list(range(start, stop))
 
 
@@ -76,15 +76,15 @@ def test_runs(data: st.DataObject, shape: tuple[int, ...], item: int, least: int
     box = data.draw(boxes_of(shape).filter(lambda box: 0 not in shape_of(box)))
     extent = shape_of(box)
     steps, other = byte_strides(shape, item), byte_strides(extent, item)
-    found = contiguous_runs(extent, steps, other, item_bytes=item, least_bytes=least)
+    runs = contiguous_runs(extent, steps, other, item_bytes=item, least_bytes=least)
     moved = {}
-    if found is None:
-        found = contiguous_runs(extent, steps, other, item_bytes=item, least_bytes=0)
-        assert found is not None
-        assert found.length < least
-        assert len(found.starts) > 1
-    for a, b in found.starts:
-        moved.update({b + i: a + i for i in range(found.length)})
+    if runs is None:
+        runs = contiguous_runs(extent, steps, other, item_bytes=item, least_bytes=0)
+        assert runs is not None
+        assert runs.length < least
+        assert len(runs.starts) > 1
+    for a, b in runs.starts:
+        moved.update({b + i: a + i for i in range(runs.length)})
     expected = {}
     for index in product(*map(range, extent)):
         a = sum(i * step for i, step in zip(index, steps, strict=True))

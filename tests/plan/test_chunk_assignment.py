@@ -1,4 +1,4 @@
-"""Who writes which chunk file: each one once, by a holder, and about as much as the others."""
+"""Assignment of chunk files: each is written once, by a holder, and the loads are even."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 
 def spread(shape: tuple[int, ...], parts: tuple[int, ...], copies: int = 1) -> ShardGrid:
-    """An array cut into equal parts, each held by that many processes in a row."""
+    """Return the grid of an array in equal parts, each held by `copies` consecutive processes."""
     cuts = tuple([tuple(range(0, size, size // n)) for size, n in zip(shape, parts, strict=True)])
     grid_cells = math.prod(parts)
     holders = [tuple(range(i * copies, (i + 1) * copies)) for i in range(grid_cells)]
@@ -35,7 +35,7 @@ def spread(shape: tuple[int, ...], parts: tuple[int, ...], copies: int = 1) -> S
 def files_of(
     shards: Sequence[ShardGrid], *, itemsize: int = 4, max_bytes: int = 256 * MIB
 ) -> list[PlannedFile]:
-    """Those of an item, as the layout makes them."""
+    """Return the files of an item, as the plan of a save has them."""
     files: list[PlannedFile] = []
     for leaf, (shape, cuts, _) in enumerate(shards):
         extents = chunk_shape(shape, cuts, itemsize=itemsize, max_bytes=max_bytes)
@@ -48,20 +48,20 @@ def files_of(
 
 
 def loads(files: Sequence[PlannedFile], written_by: Sequence[int], count: int) -> list[int]:
-    found = [0] * count
+    sizes = [0] * count
     for file, process in zip(files, written_by, strict=True):
         if isinstance(file, ChunkFile):
-            found[process] += math.prod(file.shape) * file.itemsize
-    return found
+            sizes[process] += math.prod(file.shape) * file.itemsize
+    return sizes
 
 
 def holders_of(file: ChunkFile, shards: ShardGrid) -> tuple[int, ...]:
-    (found,) = [
+    (shard_holders,) = [
         holders
         for holders, cell in zip(shards.holders, grid_cells(shards.shape, shards.cuts), strict=True)
         if intersect(file.box, cell) == file.box
     ]
-    return found
+    return shard_holders
 
 
 def test_small_arrays_are_not_cut() -> None:
@@ -87,7 +87,9 @@ def maps(draw: st.DrawFn, processes: int) -> ShardGrid:
             for size, n in zip(shape, parts, strict=True)
         ]
     )
-    each = st.sets(st.integers(0, processes - 1), min_size=1).map(lambda own: tuple(sorted(own)))
+    each = st.sets(st.integers(0, processes - 1), min_size=1).map(
+        lambda divided: tuple(sorted(divided))
+    )
     holders = tuple([draw(each) for _ in product(*cuts)])
     return ShardGrid(shape, cuts, holders)
 
@@ -105,18 +107,18 @@ def test_every_chunk_is_written_once_by_a_holder(
 ) -> None:
     shards, count = case
     files = files_of(shards, max_bytes=max_bytes)
-    found = assign_chunk_files(files, shards, process_count=count)
-    assert len(found) == len(files)
-    assert assign_chunk_files(files, list(shards), process_count=count) == found
+    writers = assign_chunk_files(files, shards, process_count=count)
+    assert len(writers) == len(files)
+    assert assign_chunk_files(files, list(shards), process_count=count) == writers
     largest = 0
-    for file, process in zip(files, found, strict=True):
+    for file, process in zip(files, writers, strict=True):
         if isinstance(file, SmallFile):
             assert process == 0
         else:
             assert process in holders_of(file, shards[file.leaf])
             largest = max(largest, math.prod(file.shape) * file.itemsize)
     by_leaf = [
-        chunk_bytes_of_leaves(files, found, process, len(shards)) for process in range(count)
+        chunk_bytes_of_leaves(files, writers, process, len(shards)) for process in range(count)
     ]
     elements = [element_count(file.box) for file in files if isinstance(file, ChunkFile)]
     assert sum(map(sum, by_leaf)) == 4 * sum(elements)
@@ -124,8 +126,8 @@ def test_every_chunk_is_written_once_by_a_holder(
         len(holders) == count for leaf in shards for holders in leaf.holders if leaf.shape
     )
     if everywhere and count > 1:
-        own = loads(files, found, count)
-        assert max(own) - min(own) <= largest + 4 * len(shards)
+        sizes = loads(files, writers, count)
+        assert max(sizes) - min(sizes) <= largest + 4 * len(shards)
 
 
 def test_one_process_writes_all() -> None:
@@ -138,8 +140,8 @@ def test_replicas_share_the_work() -> None:
     shards = [spread((4096, 1024), (4, 1), 4) for _ in range(24)]
     shards += [spread((512, 1024), (1, 1), 16) for _ in range(64)]
     files = files_of(shards)
-    own = loads(files, assign_chunk_files(files, shards, process_count=16), 16)
-    assert max(own) <= 1.05 * min(own)
+    sizes = loads(files, assign_chunk_files(files, shards, process_count=16), 16)
+    assert max(sizes) <= 1.05 * min(sizes)
 
 
 def test_what_others_could_write_comes_last_and_the_largest_of_it_first() -> None:

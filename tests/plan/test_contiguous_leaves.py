@@ -1,4 +1,4 @@
-"""Leaves that can be read as ranges of bytes, and what fills memory with such a range."""
+"""Leaves that can be read as byte ranges, and the moves that fill memory with such a range."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def leaf_of(shape: tuple[int, ...], storage: Pieces | Encoded | Inline) -> Leaf:
 
 @st.composite
 def stored(draw: st.DrawFn) -> tuple[np.ndarray, list[bytes], Pieces]:
-    """An array in cells, in any order, in two files."""
+    """Draw an array that is stored in cells, in any order, in two files."""
     shape = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=3)))
     array = np.arange(math.prod(shape), dtype=np.int16).reshape(shape)
     cuts = tuple((0, *sorted(draw(st.sets(st.integers(1, 6).filter(n.__gt__))))) for n in shape)

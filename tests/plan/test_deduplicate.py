@@ -1,4 +1,4 @@
-"""Which files are worth a link, what the index says of them, and what is left to write."""
+"""Files that are worth a link, their index entries, and the cells that remain to be written."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ SIZES = FileSizes(pack_bytes=1 << 30, max_packs=16, part_bytes=None)
 
 def laid_out(cells: list[tuple[int, int, int]], start: int = 100) -> list[StoredCell]:
     """Cells of (leaf, cell, length), one after another."""
-    found = []
+    laid = []
     for leaf, cell, length in cells:
-        found.append(StoredCell(leaf, cell, start, length))
+        laid.append(StoredCell(leaf, cell, start, length))
         start += length
-    return found
+    return laid
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_parts_say_all_and_no_more(cells: list[tuple[int, int, int]], rng: rando
     parts = linked_parts(stored, same)
     lengths = iter([stored[i] for i in same])
     at = 100
-    found = []
+    listed = []
     for part in parts:
         if isinstance(part, Gap):
             assert part.size_bytes > 0
@@ -105,11 +105,11 @@ def test_parts_say_all_and_no_more(cells: list[tuple[int, int, int]], rng: rando
         assert list(part.leaves) == sorted(set(part.leaves))
         for leaf in part.leaves:
             cell = next(lengths)
-            found.append(StoredCell(leaf, part.cell, at, cell.length))
+            listed.append(StoredCell(leaf, part.cell, at, cell.length))
             at += cell.length
     # An empty cell may stand anywhere between the bytes around it.
-    assert [cell for cell in found if cell.length] == [stored[i] for i in same if stored[i].length]
-    assert [cell[:2] for cell in found] == [stored[i][:2] for i in same]
+    assert [cell for cell in listed if cell.length] == [stored[i] for i in same if stored[i].length]
+    assert [cell[:2] for cell in listed] == [stored[i][:2] for i in same]
     assert at == 100 + sum(cell.length for cell in stored)
     kinds = [type(part) for part in parts]
     assert (Gap, Gap) not in set(pairwise(kinds))
@@ -146,19 +146,21 @@ def test_what_is_left_to_write(data: st.DataObject) -> None:
     stored = [ShardedLeaf(3 * i, 4, each) for i, each in enumerate(picks)]
     shares = assign_cells(stored, process_count=2, sizes=SIZES)
     for process in (0, 1):
-        own = cells_of_process(shares, process)
-        linked = data.draw(st.sets(st.sampled_from(sorted(own)))) if own else set()
+        process_cells = cells_of_process(shares, process)
+        linked = (
+            data.draw(st.sets(st.sampled_from(sorted(process_cells)))) if process_cells else set()
+        )
         mine = shares.by_process[process]
         for taken, expected in (
-            (exclude_cells(shares, mine, linked), own - linked),
+            (exclude_cells(shares, mine, linked), process_cells - linked),
             (include_cells(shares, mine, linked), linked),
         ):
-            found = [
+            cells = [
                 (leaf, part.cell)
                 for pack in packs_of_ranges(shares, taken)
                 for part in pack.parts
                 for leaf in part.leaves
             ]
-            assert sorted(found) == sorted(expected)
+            assert sorted(cells) == sorted(expected)
         assert exclude_cells(shares, mine, ()) == mine
         assert include_cells(shares, mine, ()) == ()

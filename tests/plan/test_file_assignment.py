@@ -1,4 +1,4 @@
-"""Who writes what, into which file: every cell once, by a holder, evenly."""
+"""Assignment of cells to processes and files: each cell once, by a holder, with even loads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def share_out(
 
 
 def spread(shape: tuple[int, ...], counts: tuple[int, ...], copies: int = 1) -> ShardGrid:
-    """An array cut evenly, each cell held by as many processes as `copies`, next to each other."""
+    """Return the grid of an evenly cut array; `copies` consecutive processes hold each cell."""
     cuts = tuple(
         tuple(i * size // count for i in range(count))
         for size, count in zip(shape, counts, strict=True)
@@ -36,11 +36,11 @@ def spread(shape: tuple[int, ...], counts: tuple[int, ...], copies: int = 1) -> 
 
 
 def written(shares: CellAssignment) -> Counter[tuple[int, int]]:
-    """How often each (leaf, cell) is written."""
+    """Count the writes of each (leaf, cell)."""
     return Counter(
         (leaf, share.cell)
-        for own in shares.by_process
-        for share in own
+        for ranges in shares.by_process
+        for share in ranges
         for leaf in shares.groups[share.group].leaves[share.start : share.stop]
     )
 
@@ -77,7 +77,12 @@ def test_a_large_replicated_leaf_is_cut_among_its_holders() -> None:
     shares = share_out([ShardedLeaf(0, 4, spread((4096, 1024), (1, 1), 4))], process_count=4)
     (group,) = shares.groups
     assert group.cuts == ((0, 1024, 2048, 3072), (0,))
-    assert [[share.cell for share in own] for own in shares.by_process] == [[0], [1], [2], [3]]
+    assert [[share.cell for share in ranges] for ranges in shares.by_process] == [
+        [0],
+        [1],
+        [2],
+        [3],
+    ]
     assert shares.bytes_by_process == (4 * MIB,) * 4
 
 
@@ -105,7 +110,12 @@ def test_shards_are_cut_within_the_grid() -> None:
     (group,) = shares.groups
     assert group.cuts == ((0, 1), (0,), (0, 512))
     # Cell (0, 0, 0) is the first half of the shard of processes 0 and 1.
-    assert [[share.cell for share in own] for own in shares.by_process] == [[0], [2], [1], [3]]
+    assert [[share.cell for share in ranges] for ranges in shares.by_process] == [
+        [0],
+        [2],
+        [1],
+        [3],
+    ]
 
 
 def test_small_replicated_leaves_are_dealt_out_whole() -> None:
@@ -113,20 +123,20 @@ def test_small_replicated_leaves_are_dealt_out_whole() -> None:
     shares = share_out(stored, process_count=4)
     assert sorted(shares.bytes_by_process) == [8000, 8000, 12000, 12000]
     assert written(shares) == all_cells(shares)
-    assert all(share.replicated for own in shares.by_process for share in own)
+    assert all(share.replicated for ranges in shares.by_process for share in ranges)
 
 
 def test_whoever_has_the_least_gets_the_rest() -> None:
-    own = ShardedLeaf(0, 1, single_process_grid((900,)))
+    large = ShardedLeaf(0, 1, single_process_grid((900,)))
     small = [ShardedLeaf(1 + i, 1, spread((100,), (1,), 2)) for i in range(11)]
-    shares = share_out([own, *small], process_count=2)
+    shares = share_out([large, *small], process_count=2)
     assert shares.bytes_by_process == (1000, 1000)
 
 
 def test_small_leaves_that_all_hold_lie_in_few_files() -> None:
-    own = [ShardedLeaf(0, 4, spread((64, 4 * MIB), (64, 1)))]
+    large = [ShardedLeaf(0, 4, spread((64, 4 * MIB), (64, 1)))]
     small = [ShardedLeaf(1 + i, 4, spread((1000,), (1,), 64)) for i in range(60)]
-    shares = share_out([*own, *small], process_count=64)
+    shares = share_out([*large, *small], process_count=64)
     assert [len(shares) for shares in shares.by_process] == [2] + [1] * 63
     assert shares.bytes_by_process[0] < 1.02 * shares.bytes_by_process[1]
 
@@ -178,7 +188,7 @@ def test_large_cells_of_several_holders_are_cut_and_shared() -> None:
     shares = share_out(
         [ShardedLeaf(0, 4, spread((4096, 1024), (1, 1), 2))], process_count=2, sizes=small
     )
-    assert [[share.cell for share in own] for own in shares.by_process] == [
+    assert [[share.cell for share in files] for files in shares.by_process] == [
         [*range(4)],
         [4, 5, 6, 7],
     ]
@@ -244,15 +254,15 @@ def test_every_cell_is_written_once_by_a_holder(
     assert written(shares) == all_cells(shares)
     maps = {item.leaf: item for item in stored}
     assert sorted(maps) == sorted(leaf for group in shares.groups for leaf in group.leaves)
-    for process, own in enumerate(packs):
-        assert len(own) <= 16
-        assert sum(pack.data_bytes for pack in own) == shares.bytes_by_process[process]
-        for pack in own:
+    for process, files in enumerate(packs):
+        assert len(files) <= 16
+        assert sum(pack.data_bytes for pack in files) == shares.bytes_by_process[process]
+        for pack in files:
             check_pack(pack, shares, maps, process)
     entries = Counter(
         (leaf, part.cell)
-        for own in packs
-        for pack in own
+        for files in packs
+        for pack in files
         for part in pack.parts
         for leaf in part.leaves
     )
@@ -308,8 +318,8 @@ def test_many_processes() -> None:
     assert max(loads) <= 1.05 * sum(loads) / len(loads)
     assert min(loads) >= 0.95 * sum(loads) / len(loads)
     packs = packs_of_all(shares)
-    assert {len(own) for own in packs} == {2}
-    columns = {part.leaves for own in packs for pack in own for part in pack.parts}
+    assert {len(files) for files in packs} == {2}
+    columns = {part.leaves for files in packs for pack in files for part in pack.parts}
     assert sum(map(len, columns)) < 6000  # of 256 processes that write 300 cells each
     smallest = min(size for group in shares.groups for size in group.cell_bytes if size > 8192 * 4)
     assert smallest >= MIN_PART_BYTES // 8

@@ -1,4 +1,4 @@
-"""Any boxes stored, any boxes wanted, against numpy slicing."""
+"""Any requested boxes from any stored boxes, compared with numpy slicing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def spans(size: int) -> st.SearchStrategy[list[Span]]:
 
 
 class Counted(MemoryFile):
-    """How many bytes were read, and by how many calls."""
+    """A file that counts the bytes that are read, and the calls."""
 
     def __init__(self, data: Any) -> None:
         super().__init__(data, "counted")
@@ -100,11 +100,11 @@ def test_every_box_is_numpys(
         patch.setattr(execution, "_UNIT_BYTES", unit)
         buffers = execute_load(plan, list(map(MemoryFile, files)), digests=digests, verify=True)
     assert plan.moves == tuple(sorted(plan.moves))
-    wanted = [(raw, box) for raw in raws for box in boxes]
-    for (raw, box), (buffer, position, length) in zip(wanted, plan.placements, strict=True):
+    box_requests = [(raw, box) for raw in raws for box in boxes]
+    for (raw, box), (buffer, position, length) in zip(box_requests, plan.placements, strict=True):
         assert position % 64 == 0
-        found = buffers[buffer][position : position + length]
-        assert found.tobytes() == raw[slices(box)].tobytes()
+        stored = buffers[buffer][position : position + length]
+        assert stored.tobytes() == raw[slices(box)].tobytes()
 
 
 def sum_of(some: tuple[list[Box], list[Box]]) -> list[Box]:
@@ -118,7 +118,7 @@ def stored_whole(shape: tuple[int, ...], dtype: str = "float32", offset: int = 0
 
 
 def read_bytes(leaf: Leaf, boxes: Sequence[Box], *, block: int = MIB) -> tuple[int, int]:
-    """How many bytes, and by how many calls, are read for boxes of a leaf."""
+    """Return the number of bytes that are read for boxes of a leaf, and the number of calls."""
     size = math.prod(leaf.shape) * dtypes.itemsize(leaf.dtype)
     data = np.zeros(size, np.uint8)
     file = Counted(data.data)
@@ -130,21 +130,21 @@ def read_bytes(leaf: Leaf, boxes: Sequence[Box], *, block: int = MIB) -> tuple[i
 
 def test_rows_are_read_alone() -> None:
     leaf = stored_whole((1024, 16 << 10))  # 64 MiB
-    found, _ = read_bytes(leaf, [Box((256, 0), (512, 16 << 10))])
-    assert found == 16 * MIB
-    found, _ = read_bytes(leaf, [Box((257, 0), (511, 16 << 10))])  # rounded out to blocks
-    assert found == 16 * MIB
-    found, _ = read_bytes(leaf, [Box((257, 0), (511, 16 << 10))], block=0)
-    assert found == 254 * (64 << 10)
+    byte_count, _ = read_bytes(leaf, [Box((256, 0), (512, 16 << 10))])
+    assert byte_count == 16 * MIB
+    byte_count, _ = read_bytes(leaf, [Box((257, 0), (511, 16 << 10))])  # rounded out to blocks
+    assert byte_count == 16 * MIB
+    byte_count, _ = read_bytes(leaf, [Box((257, 0), (511, 16 << 10))], block=0)
+    assert byte_count == 254 * (64 << 10)
 
 
 def test_columns_are_read_alone_where_that_is_less() -> None:
     wide = stored_whole((4, 4 << 20))  # rows of 16 MiB
-    found, calls = read_bytes(wide, [Box((0, 0), (4, 1 << 20))])
-    assert (found, calls) == (16 * MIB, 4)
+    byte_count, calls = read_bytes(wide, [Box((0, 0), (4, 1 << 20))])
+    assert (byte_count, calls) == (16 * MIB, 4)
     narrow = stored_whole((4 << 10, 4 << 10))  # rows of 16 KiB
-    found, calls = read_bytes(narrow, [Box((0, 0), (4 << 10, 1 << 10))])
-    assert (found, calls) == (64 * MIB, 16)
+    byte_count, calls = read_bytes(narrow, [Box((0, 0), (4 << 10, 1 << 10))])
+    assert (byte_count, calls) == (64 * MIB, 16)
     without = stored_whole((64, 256 << 10))  # rows of 1 MiB: a quarter each, but for the digests
     assert read_bytes(without, [Box((0, 0), (64, 64 << 10))], block=0) == (16 * MIB, 64)
     assert read_bytes(without, [Box((0, 0), (64, 64 << 10))]) == (64 * MIB, 16)

@@ -1,4 +1,4 @@
-"""Which key paths a pattern takes, and what is said of one that takes none."""
+"""Key paths that a pattern selects, and errors of patterns that select none."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ NAMES = [
 
 
 def taken(select: str | list[str]) -> list[str]:
-    found = match_patterns(NAMES, select, naming="exact", where="ckpt")
-    return [name for name, take in zip(NAMES, found, strict=True) if take]
+    selected = match_patterns(NAMES, select, naming="exact", where="ckpt")
+    return [name for name, take in zip(NAMES, selected, strict=True) if take]
 
 
 @pytest.mark.parametrize(

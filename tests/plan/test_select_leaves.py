@@ -1,4 +1,4 @@
-"""Parts of an index under other names, and the trees that they make."""
+"""Selected leaves under new names, and the trees that they make."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def part(
     rename: Mapping[str, str] | None = None,
     naming: Naming = "exact",
 ) -> Any:
-    """What is selected, as a tree."""
+    """Return the selected leaves as a tree."""
     index = index_of(tree, naming)
-    found = select_leaves(index, select=select, rename=rename, where="ckpt")
+    selection = select_leaves(index, select=select, rename=rename, where="ckpt")
     values = []
-    for leaf, number in zip(found.stored.leaves, found.numbers, strict=True):
+    for leaf, number in zip(selection.stored.leaves, selection.numbers, strict=True):
         assert leaf.storage is index.leaves[number].storage
         assert isinstance(leaf.storage, Inline)
         values.append(leaf.storage.value)
-    return build_tree(found.stored.structure, values)
+    return build_tree(selection.stored.structure, values)
 
 
 TREE: dict[str, Any] = {
@@ -106,15 +106,15 @@ def test_names_with_dots_become_paths() -> None:
 def test_names_with_slashes_are_paths() -> None:
     tree = {"params/dense/w": 1, "params/b": 2, "step": 3}
     index = index_of(tree)._replace(naming="slashed")
-    found = select_leaves(index, select="params/**", rename={"params/dense": "d"}, where="ckpt")
-    assert [leaf.key_path for leaf in found.stored.leaves] == [("d", "w"), ("params/b",)]
-    assert build_tree(found.stored.structure, [1, 2]) == {"d": {"w": 1}, "params/b": 2}
+    selection = select_leaves(index, select="params/**", rename={"params/dense": "d"}, where="ckpt")
+    assert [leaf.key_path for leaf in selection.stored.leaves] == [("d", "w"), ("params/b",)]
+    assert build_tree(selection.stored.structure, [1, 2]) == {"d": {"w": 1}, "params/b": 2}
 
 
 def test_positions_that_are_strings_stay_strings() -> None:
     tree = {"layers": {"0": {"w": 1}, "1": {"w": 2}}}
-    found = part(tree, rename={"layers/*": "blocks/*"}, naming="strings")
-    assert found == {"blocks": {"0": {"w": 1}, "1": {"w": 2}}}
+    selection = part(tree, rename={"layers/*": "blocks/*"}, naming="strings")
+    assert selection == {"blocks": {"0": {"w": 1}, "1": {"w": 2}}}
     assert part(tree, rename={"layers": ""}, naming="strings") == tree["layers"]
 
 
@@ -125,9 +125,11 @@ def test_select_goes_by_the_names_before() -> None:
 
 
 def test_what_is_left_out_is_told_under_its_new_name() -> None:
-    found = select_leaves(index_of(TREE), select="step", rename={"params/dense": "d"}, where="ckpt")
+    selection = select_leaves(
+        index_of(TREE), select="step", rename={"params/dense": "d"}, where="ckpt"
+    )
     assert {"d/kernel", "d/bias", "params/layers/0/w", "opt/0/mu"} <= set(
-        map(format_path, found.left_out)
+        map(format_path, selection.left_out)
     )
 
 
@@ -164,7 +166,7 @@ def test_everything_selected_is_the_same_index(tree: Any) -> None:
     index = index_of(tree)
     if not index.structure[0].size and not index.leaves:
         return
-    found = select_leaves(index, select="**", rename=None, where="ckpt")
-    assert found.stored == index
-    assert found.numbers == tuple(range(len(index.leaves)))
-    assert not found.left_out
+    selection = select_leaves(index, select="**", rename=None, where="ckpt")
+    assert selection.stored == index
+    assert selection.numbers == tuple(range(len(index.leaves)))
+    assert not selection.left_out

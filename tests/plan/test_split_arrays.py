@@ -1,4 +1,4 @@
-"""Arrays in parts, each an unbroken range of elements."""
+"""Division of arrays into parts that are contiguous in C order."""
 
 from __future__ import annotations
 

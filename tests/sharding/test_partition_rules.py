@@ -1,4 +1,4 @@
-"""Rules give what eformer's match_partition_rules gives."""
+"""Partition rules give the same specs as eFormer's match_partition_rules."""
 
 from __future__ import annotations
 

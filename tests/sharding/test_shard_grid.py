@@ -1,4 +1,4 @@
-"""Grids of cells, and what jax's shardings make of arrays."""
+"""Grids of cells, and the grids of jax's shardings."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_intersections() -> None:
 def test_shardings_of_jax(spec: P) -> None:
     mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     array = jax.device_put(np.arange(128.0).reshape(16, 8), NamedSharding(mesh, spec))
-    found = shard_grid(array.sharding, array.shape)
-    assert set(grid_cells(found.shape, found.cuts)) == set(
+    grid = shard_grid(array.sharding, array.shape)
+    assert set(grid_cells(grid.shape, grid.cuts)) == set(
         device_boxes(array.sharding, array.shape).values()
     )
     for shard in array.addressable_shards:
         box = device_boxes(array.sharding, array.shape)[shard.device]
         np.testing.assert_array_equal(np.asarray(array)[slices(box)], shard.data)
-    assert set(found.holders) == {(0,)}
+    assert set(grid.holders) == {(0,)}
 
 
 def test_one_device() -> None:

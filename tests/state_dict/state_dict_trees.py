@@ -1,4 +1,4 @@
-"""Random trees of everything that Flax stores, and what it means that two are the same."""
+"""Random trees of everything that Flax stores, and their comparison."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ class _Node:
 Node: Any = flax.struct.dataclass(_Node)
 
 
-def same(left: Any, right: Any) -> bool:
+def same(first: Any, second: Any) -> bool:
     """Equal in structure, order, types, dtypes and bits."""
-    if type(left) is not type(right):
+    if type(first) is not type(second):
         return False
-    if isinstance(left, (dict, flax.core.FrozenDict)):
-        return list(left) == list(right) and all(same(left[key], right[key]) for key in left)
-    if isinstance(left, (list, tuple)):
-        return len(left) == len(right) and all(map(same, left, right))
-    if isinstance(left, (np.ndarray, np.generic, jax.Array)):
+    if isinstance(first, (dict, flax.core.FrozenDict)):
+        return list(first) == list(second) and all(same(first[key], second[key]) for key in first)
+    if isinstance(first, (list, tuple)):
+        return len(first) == len(second) and all(map(same, first, second))
+    if isinstance(first, (np.ndarray, np.generic, jax.Array)):
         return (
-            left.dtype == right.dtype
-            and left.shape == right.shape
-            and np.asarray(left).tobytes() == np.asarray(right).tobytes()
+            first.dtype == second.dtype
+            and first.shape == second.shape
+            and np.asarray(first).tobytes() == np.asarray(second).tobytes()
         )
-    if isinstance(left, jax.tree_util.Partial):
-        return left.func is right.func and same(
-            (left.args, left.keywords), (right.args, right.keywords)
+    if isinstance(first, jax.tree_util.Partial):
+        return first.func is second.func and same(
+            (first.args, first.keywords), (second.args, second.keywords)
         )
-    if dataclasses.is_dataclass(left):
+    if dataclasses.is_dataclass(first):
         return all(
-            same(getattr(left, field.name), getattr(right, field.name))
-            for field in dataclasses.fields(left)
+            same(getattr(first, field.name), getattr(second, field.name))
+            for field in dataclasses.fields(first)
         )
-    return bool(left == right)
+    return bool(first == second)
 
 
 _leaves = st.one_of(

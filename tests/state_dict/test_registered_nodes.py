@@ -113,11 +113,11 @@ def test_nnx_module_and_state() -> None:
     zeros = jax.tree.map(jnp.zeros_like, variables)
     restored = from_state_dict(zeros, state)
     assert type(restored) is type(variables)
-    for left, right in zip(
+    for first, second in zip(
         jax.tree.leaves_with_path(restored), jax.tree.leaves_with_path(variables), strict=True
     ):
-        assert left[0] == right[0]
-        assert same(left[1], right[1])
+        assert first[0] == second[0]
+        assert same(first[1], second[1])
     whole = from_state_dict(module, to_state_dict(module))
     assert same(whole(jnp.ones((1, 2))), module(jnp.ones((1, 2))))
 

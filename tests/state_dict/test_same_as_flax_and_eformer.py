@@ -1,4 +1,4 @@
-"""Equal results, and errors that the same callers catch, beside Flax and eFormer themselves."""
+"""Results equal to those of Flax and eFormer, and errors that the same callers catch."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def outcome(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
 @settings(max_examples=1000)
 @given(target=flax_trees(), state=states())
 def test_states_of_other_trees(target: Any, state: Any) -> None:
-    """Where Flax returns, cordwood returns the same; where it raises, cordwood does."""
+    """Both return the same, and cordwood raises where Flax raises."""
     theirs, their_error = outcome(lambda: flax_serialization.from_state_dict(target, state))
     ours, our_error = outcome(lambda: from_state_dict(target, state))
     if their_error is None:
@@ -119,12 +119,12 @@ def test_messages_of_colliding_keys(peer: ModuleType) -> None:
 def test_messages_of_handlers(peer: ModuleType) -> None:
     caught: list[tuple[str, str]] = []
     for module in (peer, cordwood_serialization):
-        own = type("Own", (), {})
-        module.register_serialization_state(own, lambda _: {1: 2}, lambda _, state: state)
+        kind = type("Own", (), {})
+        module.register_serialization_state(kind, lambda _: {1: 2}, lambda _, state: state)
         with pytest.raises((AssertionError, TypeError)) as keys:
-            module.to_state_dict(own())
+            module.to_state_dict(kind())
         with pytest.raises(ValueError) as twice:
-            module.register_serialization_state(own, lambda _: {}, lambda _, state: state)
+            module.register_serialization_state(kind, lambda _: {}, lambda _, state: state)
         caught.append((str(keys.value), str(twice.value)))
     assert caught[0] == caught[1]
 
@@ -151,7 +151,7 @@ def test_flax_types_are_serializable(target: Any) -> None:
 @peers
 def test_a_peers_handler_is_called(peer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer, "_STATE_DICT_REGISTRY", dict(peer._STATE_DICT_REGISTRY))
-    own = type("Own", (), {})
+    kind = type("Own", (), {})
     seen: list[tuple[str, str]] = []
 
     def restore(target: Any, state: Any) -> Any:
@@ -159,9 +159,9 @@ def test_a_peers_handler_is_called(peer: ModuleType, monkeypatch: pytest.MonkeyP
         target.value = peer.from_state_dict([0], state["value"], name="value")
         return target
 
-    peer.register_serialization_state(own, lambda _: {"value": {"0": 1}}, restore)
-    tree = {"a": [own()]}
-    assert is_serializable(own)
+    peer.register_serialization_state(kind, lambda _: {"value": {"0": 1}}, restore)
+    tree = {"a": [kind()]}
+    assert is_serializable(kind)
     assert to_state_dict(tree) == {"a": {"0": {"value": {"0": 1}}}}
     assert from_state_dict(tree, {"a": {"0": {"value": {"0": 5}}}})["a"][0].value == [5]
     assert seen == [("./a/0", "./a/0")]

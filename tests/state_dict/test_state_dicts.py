@@ -1,4 +1,4 @@
-"""The calls themselves: containers, messages, depth."""
+"""to_state_dict and from_state_dict: containers, messages, depth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`strict=True`: every difference, in one message."""
+"""Strict restores: one message lists every difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers of types, and the path that they are told."""
+"""Handlers of types, and the path that is passed to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""B17, B18: what looks at a tree takes any object whatever, says what is true, and where."""
+"""Checks and totals of a tree accept any object, and name the paths of problems."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ NoRepr = odd(__repr__=fail)
 
 
 def node(children: Any, aux: Any = None) -> Any:
-    """Of a class registered with jax, which is taken apart into `children`."""
+    """Return an object of a class that is registered with jax and flattens into `children`."""
     kind = type("Node", (), {})
     flatten = children if callable(children) else lambda _: (children, aux)
     jax.tree_util.register_pytree_node(kind, flatten, lambda *_: kind())
@@ -69,7 +69,7 @@ def node(children: Any, aux: Any = None) -> Any:
 
 
 def handled(state: Any) -> Any:
-    """Of a class whose handler returns `state`."""
+    """Return an object of a class whose handler returns `state`."""
     kind = type("Handled", (), {})
     to_state = state if callable(state) else lambda _: state
     register_serialization_state(kind, to_state, lambda target, _: target)
@@ -229,7 +229,7 @@ TOO_DEEP: dict[str, Any] = {
 
 
 def looked_at(tree: Any) -> tuple[bool, list[str]]:
-    """What is said of a tree, once it is of the right types and of one mind."""
+    """Return the verdict on a tree, after checks of its types and consistency."""
     ok, problems = msgpack.validate_serializable(tree)
     assert ok is (not problems)
     assert all(type(problem) is str for problem in problems)

@@ -1,4 +1,4 @@
-"""The order of jax.tree.leaves, told from the structure alone."""
+"""The order of jax.tree.leaves, computed from the structure alone."""
 
 from __future__ import annotations
 

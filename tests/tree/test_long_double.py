@@ -1,4 +1,4 @@
-"""Long doubles: what lies in their padding is never written."""
+"""Long doubles: the bytes in their padding are never written."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_bytes_are_flaxs_where_the_padding_is_zero_already() -> None:
 
 @pytest.mark.parametrize("dtype", sorted(set(DTYPES) - {"float128", "complex256"}))
 def test_other_arrays_are_as_they_were(tmp_path: Path, dtype: str) -> None:
-    """Of ml_dtypes, float8_e4m3fnuz has the character of a complex long double."""
+    """No padding is cleared; float8_e4m3fnuz has the type character of a complex long double."""
     array = np.ones(32, to_numpy(dtype))
     assert without_padding(array) is array
     for suffix in (".safetensors", ".msgpack"):
