@@ -13,10 +13,10 @@ HUGGING_FACE_NAME = "model.safetensors.index.json"
 
 
 def hugging_face_index(items: Mapping[str, Item]) -> bytes | None:
-    """Which file holds the tensor of which name; None where that does not say all.
+    """Return the index that names the file of each tensor; None if it could not describe all.
 
-    That is where a leaf is cut into several tensors, where leaves of two items have one name,
-    where files hold tensors that belong to no leaf, and where there are no arrays.
+    It could not if a leaf is cut into several tensors, if leaves of two items have one name, if
+    files hold tensors that belong to no leaf, or if there are no arrays.
     """
     weight_map: dict[str, str] = {}
     total = count = 0

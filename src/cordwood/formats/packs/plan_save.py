@@ -222,15 +222,15 @@ def encode_item(
     Raises ValueError where the files are not those that the layout asks for.
     """
     numbers: dict[PackedType, int] = {}
-    known: dict[tuple[Any, ...], int] = {}
+    number_of_type: dict[tuple[Any, ...], int] = {}
     leaf_types = []
     values = []
     for spec, tensor, grid in zip(layout.specs, layout.tensors, layout.grids, strict=True):
         alike = (*spec[1:6], id(grid))  # all but the path and the value
-        if tensor is None or alike not in known:
+        if tensor is None or alike not in number_of_type:
             packed = type_of(spec, tensor, grid)
-            known[alike] = numbers.setdefault(packed, len(numbers))
-        leaf_types.append(known[alike])
+            number_of_type[alike] = numbers.setdefault(packed, len(numbers))
+        leaf_types.append(number_of_type[alike])
         if tensor is None:
             values.append(encode_value(spec.kind, spec.value))
     columns: dict[tuple[int, ...], int] = {}

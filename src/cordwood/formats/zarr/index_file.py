@@ -85,20 +85,20 @@ def parse_index(data: bytes) -> IndexFile:
 def _own_items(members: Mapping[str, Any]) -> Mapping[str, Any]:
     if _OWN not in members:
         return {}
-    own = members[_OWN]
-    if type(own) is not dict or type(own.get("version")) is not int:
+    section = members[_OWN]
+    if type(section) is not dict or type(section.get("version")) is not int:
         raise CorruptionError(f"{INDEX_NAME}: {_OWN}: expected an object with a version")
-    if own["version"] > VERSION:
+    if section["version"] > VERSION:
         raise UnsupportedFormatError(
-            f"{INDEX_NAME}: {_OWN}.version is {own['version']!r:.20}, newer than this cordwood "
+            f"{INDEX_NAME}: {_OWN}.version is {section['version']!r:.20}, newer than this cordwood "
             f"reads ({VERSION}); upgrade cordwood"
         )
-    items = own.get("items")
-    if set(own) != _OWN_MEMBERS or type(items) is not dict or own["version"] != VERSION:
+    items = section.get("items")
+    if set(section) != _OWN_MEMBERS or type(items) is not dict or section["version"] != VERSION:
         raise CorruptionError(
             f"{INDEX_NAME}: {_OWN}: expected version {VERSION} with {', '.join(_OWN_MEMBERS)}"
         )
-    if own["digest"] != _digest(members, items):
+    if section["digest"] != _digest(members, items):
         raise CorruptionError(
             f"{INDEX_NAME} does not match its own digest: it is damaged, or another tool changed "
             "what cordwood wrote; restore a copy, or, if the other tool saved one of the items "

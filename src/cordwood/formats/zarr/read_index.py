@@ -175,8 +175,8 @@ class _Reader:
                 f"expected {self._next_digest}"
             )
 
-    def _metadata(self, entry: Entry, there: Mapping[str, int]) -> ArrayMetadata:
-        _require_regular(METADATA_NAME, there)
+    def _metadata(self, entry: Entry, sizes: Mapping[str, int]) -> ArrayMetadata:
+        _require_regular(METADATA_NAME, sizes)
         data = self._directory.read(
             _join(entry.path, METADATA_NAME), limit_bytes=MAX_METADATA_BYTES
         )
@@ -207,7 +207,7 @@ class _Reader:
             self._check_count(count, metadata, there)
         chunk_bytes = dtypes.itemsize(metadata.dtype) * math.prod(extents)
         folder = ""
-        found = []
+        chunk_pieces = []
         sizes = []
         for name, box in chunks(shape, extents, separator):
             last = name
@@ -221,18 +221,18 @@ class _Reader:
             if metadata.compressor is None and size != chunk_bytes:
                 raise _wrong_size(name, chunk_bytes, size)
             digests = self._digests(name, size)
-            found.append((len(self.sources), box))
+            chunk_pieces.append((len(self.sources), box))
             sizes.append(size)
             self.sources.append(Source(_join(entry.path, name), size, digests))
-        return tuple(found), tuple(sizes)
+        return tuple(chunk_pieces), tuple(sizes)
 
-    def _check_count(self, count: int, metadata: ArrayMetadata, there: Mapping[str, int]) -> None:
+    def _check_count(self, count: int, metadata: ArrayMetadata, sizes: Mapping[str, int]) -> None:
         """Before the names of so many chunks are made: that there are as many files."""
         axes = max(1, len(metadata.shape))
-        named = [n for n in there if is_chunk_name(n) and n.count(".") == axes - 1]
+        named = [n for n in sizes if is_chunk_name(n) and n.count(".") == axes - 1]
         if len(named) > count:
-            wanted = {name for name, _ in chunks(metadata.shape, metadata.chunks, ".")}
-            extra = sorted(set(named) - wanted)
+            expected_names = {name for name, _ in chunks(metadata.shape, metadata.chunks, ".")}
+            extra = sorted(set(named) - expected_names)
             raise CorruptionError(
                 f"{extra[0]} is no chunk of an array of shape {list(metadata.shape)} in chunks of "
                 f"{list(metadata.chunks)}: it belongs to another checkpoint, or {METADATA_NAME} "
@@ -242,7 +242,7 @@ class _Reader:
             missing = next(
                 name
                 for name, _ in chunks(metadata.shape, metadata.chunks, ".")
-                if name not in there
+                if name not in sizes
             )
             raise _missing(missing)
 
@@ -275,8 +275,8 @@ def _join(path: str, name: str) -> str:
     return name if path == "." else f"{path}/{name}"
 
 
-def _require_regular(name: str, there: Mapping[str, int], *, shown: str = "") -> None:
-    size = there.get(name)
+def _require_regular(name: str, sizes: Mapping[str, int], *, shown: str = "") -> None:
+    size = sizes.get(name)
     if size is None:
         raise _missing(shown or name)
     if size < 0:
@@ -301,10 +301,10 @@ def _wrong_size(name: str, expected: int, found: int) -> CordwoodError:
 
 def _storage(array: _Array, axes: int) -> Pieces | Encoded:
     """Return the storage of an array whose first `axes` axes are those of the leaf."""
-    found = []
+    chunk_pieces = []
     for (source, box), size in zip(array.chunks, array.sizes, strict=True):
-        found.append(Piece(Box(box.start[:axes], box.stop[:axes]), source, 0, size))
-    return chunk_storage(array.metadata, found)
+        chunk_pieces.append(Piece(Box(box.start[:axes], box.stop[:axes]), source, 0, size))
+    return chunk_storage(array.metadata, chunk_pieces)
 
 
 def _leaf(path: KeyPath, array: _Array) -> Leaf:
