@@ -31,7 +31,7 @@ REPEATED_BYTES = 16 * CHUNK_BYTES  # what stands for a larger file
 
 
 def page_aligned_copy(path: Path, *, at_most: int | None = None) -> memoryview:
-    """A file's (first) bytes, zero-padded to whole pages, in memory that O_DIRECT takes."""
+    """Return a file's (first) bytes, zero-padded to whole pages, in memory fit for O_DIRECT."""
     size_bytes = path.stat().st_size
     if at_most is not None:
         size_bytes = min(size_bytes, at_most)

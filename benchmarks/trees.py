@@ -72,7 +72,7 @@ def small_leaves() -> Any:
 
 
 def minilm() -> Any:
-    """The weights of all-MiniLM-L6-v2: real ones."""
+    """Return the weights of all-MiniLM-L6-v2, a trained model."""
     data = np.fromfile(minilm_path(), np.uint8)
     header_bytes = int(data[:8].view("<u8")[0])
     header = json.loads(data[8 : 8 + header_bytes].tobytes())

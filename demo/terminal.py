@@ -52,10 +52,10 @@ def run_in_terminal(command: Sequence[str], folder: Path, environment: Mapping[s
 
 
 def screen_text(output: str) -> str:
-    """Return the text that a terminal shows for some output, without colours and erased text.
+    r"""Return the text that a terminal shows for some output, without colours and erased text.
 
-    >>> screen_text("\\x1b[1mtitle\\x1b[0m\\r\\n50%\\r\\x1b[2Kdone\\r\\n")
-    'title\\ndone\\n'
+    >>> screen_text("\x1b[1mtitle\x1b[0m\r\n50%\r\x1b[2Kdone\r\n")
+    'title\ndone\n'
     """
     lines, row, column = [""], 0, 0
     for match in _CONTROL.finditer(output):

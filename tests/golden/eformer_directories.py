@@ -35,7 +35,7 @@ PARAMS: dict[str, Any] = {
 
 
 def tree(step: int) -> dict[str, Any]:
-    """A train state: arrays that are spread, counters, and what eFormer pickles."""
+    """Return a train state: sharded arrays, counters, and values that eFormer pickles."""
     import jax
     import jax.numpy as jnp
 

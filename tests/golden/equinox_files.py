@@ -1,6 +1,7 @@
-"""The golden file of equinox, and how it was made: python -m tests.golden.equinox_files
+"""The golden file of equinox, and its generator.
 
-equinox-0.13.8.eqx: what tree_serialise_leaves of equinox 0.13.8 and numpy 2.4.6 makes of TREE.
+python -m tests.golden.equinox_files writes equinox-0.13.8.eqx: TREE, by tree_serialise_leaves of
+equinox 0.13.8 with numpy 2.4.6.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""A directory of Hugging Face, and how it was made: python -m tests.golden.hugging_face_shards
+"""A golden directory of Hugging Face, and its generator.
 
-hugging-face-shards: safetensors 0.8.0 wrote the files; the index is as transformers writes it.
+python -m tests.golden.hugging_face_shards writes hugging-face-shards: files of safetensors 0.8.0,
+and an index as transformers writes it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The golden files of msgpack, and how they were made: python -m tests.golden.msgpack_files
+"""The golden files of msgpack, and their generator: python -m tests.golden.msgpack_files.
 
-- flax-0.12.8.msgpack: what flax.serialization.to_bytes makes of TREE; flax-0.12.8-chunked.msgpack
-  the same, with its MAX_CHUNK_SIZE at 64 bytes, so that larger arrays are cut.
-- orbax-0.12.8.msgpack: what orbax.checkpoint.msgpack_utils, which writes the aggregate files of
-  older checkpoints, makes of TUPLES.
-- eformer-0.0.101.msgpack-records: what CheckpointManager.save_state_to_gcs_msgpack sends of
-  RECORDS.
+- flax-0.12.8.msgpack: TREE, by flax.serialization.to_bytes; flax-0.12.8-chunked.msgpack: the same
+  with MAX_CHUNK_SIZE at 64 bytes, so that larger arrays are cut.
+- orbax-0.12.8.msgpack: TUPLES, by orbax.checkpoint.msgpack_utils, which writes the aggregate files
+  of older checkpoints.
+- eformer-0.0.101.msgpack-records: RECORDS, as CheckpointManager.save_state_to_gcs_msgpack sends
+  them.
 """
 
 from __future__ import annotations

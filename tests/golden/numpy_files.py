@@ -1,7 +1,7 @@
-"""The golden files of numpy, and how they were made: python -m tests.golden.numpy_files
+"""The golden files of numpy, and their generator: python -m tests.golden.numpy_files.
 
-- numpy-2.4.6.npz: what numpy.savez makes of ARRAYS; numpy-2.4.6-deflated.npz: savez_compressed.
-- numpy-2.4.6.npy: what numpy.save makes of ARRAY.
+- numpy-2.4.6.npz: ARRAYS, by numpy.savez; numpy-2.4.6-deflated.npz: by savez_compressed.
+- numpy-2.4.6.npy: ARRAY, by numpy.save.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The golden directories of packs, and how they were made: python -m tests.golden.packs_directories
+"""The golden directories of packs, and their generator: python -m tests.golden.packs_directories.
 
-What version 1 of the format makes of WHOLE and, under two prefixes, of SPREAD and COUNTS. They
+Version 1 of the format: WHOLE; and, under two prefixes of one directory, SPREAD and COUNTS. They
 change only together with the version and docs/format.md.
 """
 
@@ -57,8 +57,8 @@ def spread() -> Any:
 def write(folder: Path, items: dict[str, tuple[Any, dict[str, str]]]) -> None:
     for number, (prefix, (tree, metadata)) in enumerate(items.items(), start=1):
         alone = Rendezvous(SINGLE_PROCESS, "save", timeout_seconds=1, silence_seconds=1)
-        own = f"{number:x}" * 16
-        plan = plan_save(folder, tree, SaveOptions(prefix, metadata), alone, save_id=own)
+        save_id = f"{number:x}" * 16
+        plan = plan_save(folder, tree, SaveOptions(prefix, metadata), alone, save_id=save_id)
         plan.write(plan.leaves.__getitem__)
 
 

@@ -1,8 +1,8 @@
-"""The golden safetensors files, and how they were made: python -m tests.golden.safetensors_files
+"""The golden safetensors files, and their generator: python -m tests.golden.safetensors_files.
 
-- v1.safetensors: what version 1 of the format makes of TREE. It changes only together with the
-  version and docs/format.md.
-- reference-0.8.0.safetensors: what safetensors 0.8.0 makes of ARRAYS.
+- v1.safetensors: TREE in version 1 of the format. It changes only together with the version and
+  docs/format.md.
+- reference-0.8.0.safetensors: ARRAYS, by safetensors 0.8.0.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class SystemCalls:
         fcntl.flock(fd, operation)
 
     def fallocate(self, fd: int, size_bytes: int) -> None:
-        """Reserve space by fallocate(2), never by the emulation of glibc, which writes zeros."""
+        """Reserve space with the system call fallocate; the emulation of glibc writes zeros."""
         call = _c_function("fallocate", _INT, _INT, _OFF_T, _OFF_T)
         if call is None:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
