@@ -52,11 +52,7 @@ NAMESPACES = {
         current_path from_state_dict is_serializable register_serialization_state to_state_dict
     """,
     "cordwood.testing": """
-        BitFlip FlipReport Flipped assert_trees_equal faults flip_bits random_flips strategies
-    """,
-    "cordwood.testing.faults": """
-        Outcome Scenario cut_power fail_calls kill_calls strace_kills why_no_power_cuts
-        why_no_strace
+        BitFlip FlipReport Flipped assert_trees_equal flip_bits random_flips strategies
     """,
     "cordwood.testing.strategies": """
         Pair dict_keys jax_arrays key_paths leaves numpy_arrays numpy_scalars prng_keys
