@@ -55,10 +55,10 @@ def state() -> State:
     return State(params, optax.adam(1e-3).init(params), 7, "run", None)
 
 
-def same(found: Any, expected: Any) -> None:
+def same(result: Any, expected: Any) -> None:
     """Equal but for shardings."""
-    assert str(jax.tree.structure(found)) == str(jax.tree.structure(expected))
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    assert str(jax.tree.structure(result)) == str(jax.tree.structure(expected))
+    for one, other in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
         if isinstance(other, jax.Array):
             assert one.dtype == other.dtype
             assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
@@ -74,13 +74,13 @@ def test_save_pytree_and_load_pytree(tmp_path: Path) -> None:
     index = stored_index(tmp_path / "c")
     assert sorted(index["cordwood"]["items"]) == ["ema", "model"]
     for prefix in ("model", "ema"):
-        found, extras = manager.load_pytree(tmp_path / "c", mesh_of(8), prefix=prefix)
+        result, extras = manager.load_pytree(tmp_path / "c", mesh_of(8), prefix=prefix)
         assert extras == {"step": 7}
-        same(found, tree)
-        found, _ = manager.load_pytree(
+        same(result, tree)
+        result, _ = manager.load_pytree(
             tmp_path / "c", mesh_of(8), prefix=prefix, template=tree, chunk_size=3
         )
-        same(found, tree)
+        same(result, tree)
     cordwood.verify(tmp_path / "c")
     like = cordwood.load(tmp_path / "c", like=tree, prefix="model")
     assert_trees_equal(like, tree)
@@ -91,8 +91,8 @@ def test_saving_again_replaces_it(tmp_path: Path) -> None:
     manager = AsyncCheckpointManager(use_tensorstore=True)
     manager.save_pytree({"w": jnp.ones(3)}, tmp_path / "c", prefix="m")
     manager.save_pytree({"w": jnp.zeros((2, 2)), "v": jnp.ones(1)}, tmp_path / "c", prefix="m")
-    found, _ = manager.load_pytree(tmp_path / "c", mesh_of(8), prefix="m")
-    same(found, {"v": jnp.ones(1), "w": jnp.zeros((2, 2))})
+    result, _ = manager.load_pytree(tmp_path / "c", mesh_of(8), prefix="m")
+    same(result, {"v": jnp.ones(1), "w": jnp.zeros((2, 2))})
     assert (tmp_path / "c" / "m_structure.json").exists() or list((tmp_path / "c").glob("*.json"))
 
 
@@ -101,11 +101,11 @@ def test_save_tree_and_load(tmp_path: Path) -> None:
     tree = {"a": {"w": jnp.arange(16.0).reshape(8, 2)}, "b": jnp.ones(8)}
     manager.save_tree(tree, tmp_path / "c", mesh=mesh_of(8))
     rules = ((".*w", P("x")), (".*", P()))
-    found, _ = manager.load(tmp_path / "c", mesh_of(4, 2), partition_rules=rules)
-    same(found, tree)
-    assert found["a"]["w"].sharding.spec == P("x")
-    found, _ = manager.load(tmp_path / "c", mesh_of(8), callback=lambda array, _: array + 1)
-    assert found["b"].tolist() == [2.0] * 8
+    result, _ = manager.load(tmp_path / "c", mesh_of(4, 2), partition_rules=rules)
+    same(result, tree)
+    assert result["a"]["w"].sharding.spec == P("x")
+    result, _ = manager.load(tmp_path / "c", mesh_of(8), callback=lambda array, _: array + 1)
+    assert result["b"].tolist() == [2.0] * 8
 
 
 def test_checkpointer(tmp_path: Path) -> None:
@@ -122,22 +122,22 @@ def test_checkpointer(tmp_path: Path) -> None:
         checkpointer.save_pytree(tree._replace(step=step), prefix="state", step=step)
         checkpointer.save_pytree(tree.params, prefix="params", step=step)
     checkpointer.wait_until_finished()
-    found, metadata = checkpointer.load_pytree(mesh_of(8), prefix="state", load_treedef=True)
+    result, metadata = checkpointer.load_pytree(mesh_of(8), prefix="state", load_treedef=True)
     assert metadata["step"] == 4
-    same(found, tree._replace(step=4))
-    found, _ = checkpointer.load_pytree(
+    same(result, tree._replace(step=4))
+    result, _ = checkpointer.load_pytree(
         mesh_of(8), prefix="params", path=str(tmp_path / "run-2"), discover_latest=False
     )
-    assert np.array_equal(found["dense"]["kernel"], tree.params["dense"]["kernel"])
+    assert np.array_equal(result["dense"]["kernel"], tree.params["dense"]["kernel"])
     assert sorted(p.name for p in tmp_path.iterdir()) == ["run-2", "run-4"]
     checkpointer.save_checkpoint(
         tree.params, "run-6", step=6, prefix="model", structured=True, extras={"loss": 0.5}
     )
     checkpointer.wait_until_finished()
-    found, metadata = checkpointer.load_checkpoint(
+    result, metadata = checkpointer.load_checkpoint(
         mesh_of(8), path=str(tmp_path), prefix="model", structured=True
     )
-    same(found, tree.params)
+    same(result, tree.params)
     assert cordwood.verify(tmp_path / "run-6").unverified_bytes == 0
 
 

@@ -27,7 +27,7 @@ FACES = [pytest.param(flax_face, id="flax"), pytest.param(eformer_face, id="efor
 
 
 def public_names(module: Any) -> set[str]:
-    """What the module itself defines; not what it imports."""
+    """Return the names that a module defines itself, without its imports."""
     return {
         name
         for name, value in vars(module).items()

@@ -49,7 +49,7 @@ class Moments(NamedTuple):
 
 
 def arrays() -> Any:
-    """What eFormer can save: jax arrays."""
+    """Return a tree that eFormer can save: jax arrays only."""
     low = [np.arange(6).astype(to_numpy(name)) for name in ("int4", "float8_e4m3fn", "float8_e5m2")]
     return {
         "layers": [
@@ -127,8 +127,8 @@ def test_cordwood_reads_both_as_eformer_does(
     ]
     for on, options in cases:
         theirs = eformer.tree_deserialize_leaves(tmp_path / "c", on, prefix=prefix, **options)
-        found = tree_deserialize_leaves(tmp_path / "c", on, manager, prefix=prefix, **options)
-        same(found, theirs)
+        result = tree_deserialize_leaves(tmp_path / "c", on, manager, prefix=prefix, **options)
+        same(result, theirs)
 
 
 @pytest.mark.parametrize("chunk_size", [None, 1, 3, 100])
@@ -152,11 +152,11 @@ def test_the_callback_sees_every_array_in_eformers_order(
         tmp_path / "theirs", mesh, prefix="m", callback=callback("peer"), chunk_size=chunk_size
     )
     for name in ("theirs", "ours"):
-        found = tree_deserialize_leaves(
+        result = tree_deserialize_leaves(
             tmp_path / name, mesh, prefix="m", callback=callback(name), chunk_size=chunk_size
         )
-        assert found.pop("b") is None
-        same(found, {key: value for key, value in peer.items() if key != "b"})
+        assert result.pop("b") is None
+        same(result, {key: value for key, value in peer.items() if key != "b"})
     assert seen["peer"] == seen["theirs"] == seen["ours"]
 
 
@@ -173,9 +173,9 @@ def test_old_indexes_and_scalars(tmp_path: Path) -> None:
         if version == "2.0":
             index["prefixes"] = {}
         (tmp_path / "tensorstore_index.json").write_text(json.dumps(index))
-        found = tree_deserialize_leaves(tmp_path, None)
-        assert found == {"lr": 0.5, "step": 7}
-        assert found["step"].shape == ()
+        result = tree_deserialize_leaves(tmp_path, None)
+        assert result == {"lr": 0.5, "step": 7}
+        assert result["step"].shape == ()
     index.pop("prefixes")
     (tmp_path / "tensorstore_index.json").write_text(json.dumps(index))
     assert tree_deserialize_leaves(tmp_path, None, prefix="whatever") == {"lr": 0.5, "step": 7}
@@ -197,12 +197,12 @@ def test_chunks_of_any_codec_that_eformer_or_its_ancestors_wrote(
         "arrays": [{"path": "w", "shape": [8, 6], "dtype": "float32"}],
     }
     (tmp_path / "tensorstore_index.json").write_text(json.dumps(index))
-    found = tree_deserialize_leaves(tmp_path, mesh_of(*MESH), shardings={"w": P("x", "y")})
-    assert np.array_equal(found["w"], array)
+    result = tree_deserialize_leaves(tmp_path, mesh_of(*MESH), shardings={"w": P("x", "y")})
+    assert np.array_equal(result["w"], array)
 
 
 def beyond() -> Any:
-    """What eFormer cannot save, or loses."""
+    """Leaves that eFormer cannot save, or loses."""
     return {
         "jax": [spread(np.arange(8.0, dtype=np.float32), "x"), jnp.ones(2), jnp.asarray(1.5)],
         "numpy": (np.arange(3, dtype=np.int64), np.float64(0.5), np.array(3)),
@@ -225,8 +225,8 @@ def test_like_gives_the_tree_back(tmp_path: Path, managed: bool) -> None:
     tree_serialize_leaves(tmp_path / "c", tree, manager)
     if manager is not None:
         manager.wait_until_finished()
-    found = tree_deserialize_leaves(tmp_path / "c", None, manager, like=tree)
-    assert_trees_equal(found, tree)
+    result = tree_deserialize_leaves(tmp_path / "c", None, manager, like=tree)
+    assert_trees_equal(result, tree)
     abstract = dict(tree, jax=[jax.ShapeDtypeStruct((8,), jnp.float32), *tree["jax"][1:]])
     placed = tree_deserialize_leaves(
         tmp_path / "c", mesh_of(), manager, like=abstract, shardings={"jax": {"0": P("x")}}
@@ -241,20 +241,20 @@ def test_without_like_all_leaves_come_as_they_were(tmp_path: Path, managed: bool
     tree_serialize_leaves(tmp_path / "c", beyond(), manager)
     if manager is not None:
         manager.wait_until_finished()
-    found = tree_deserialize_leaves(tmp_path / "c", mesh_of(), manager)
-    assert list(found["jax"]) == ["0", "1", "2"]
-    assert isinstance(found["jax"]["0"], jax.Array)
-    assert found["jax"]["2"].weak_type
-    assert isinstance(found["numpy"]["0"], np.ndarray)
-    assert found["numpy"]["0"].dtype == np.int64
-    assert type(found["numpy"]["1"]) is np.float64
-    assert found["python"]["int"] == 7
-    assert found["python"]["bytes"] == b"\0"
-    assert "none" not in found["python"]
-    assert "empty" not in found
-    assert found["uint4"].dtype == jnp.uint4
-    assert jnp.issubdtype(found["key"].dtype, jax.dtypes.prng_key)
-    nu = found["state"]["nu"]  # the second of two that eFormer would put at a/b keeps its own key
+    result = tree_deserialize_leaves(tmp_path / "c", mesh_of(), manager)
+    assert list(result["jax"]) == ["0", "1", "2"]
+    assert isinstance(result["jax"]["0"], jax.Array)
+    assert result["jax"]["2"].weak_type
+    assert isinstance(result["numpy"]["0"], np.ndarray)
+    assert result["numpy"]["0"].dtype == np.int64
+    assert type(result["numpy"]["1"]) is np.float64
+    assert result["python"]["int"] == 7
+    assert result["python"]["bytes"] == b"\0"
+    assert "none" not in result["python"]
+    assert "empty" not in result
+    assert result["uint4"].dtype == jnp.uint4
+    assert jnp.issubdtype(result["key"].dtype, jax.dtypes.prng_key)
+    nu = result["state"]["nu"]  # the second of two that eFormer would put at a/b keeps its own key
     assert {key: np.shape(value) for key, value in nu.items() if key != "a"} == {"a.b": (2,)}
     assert nu["a"]["b"].shape == (3,)
 
@@ -262,18 +262,18 @@ def test_without_like_all_leaves_come_as_they_were(tmp_path: Path, managed: bool
 def test_two_leaves_of_one_name_are_no_dict_of_strings(tmp_path: Path) -> None:
     tree = {"b": {"x": np.ones(1)}, "a": np.ones(2)}
     tree_serialize_leaves(tmp_path / "c", {**tree, "a.0": np.ones(3)})
-    found = tree_deserialize_leaves(tmp_path / "c", None)
-    assert {name: found[name].shape for name in ("a", "a.0")} == {"a": (2,), "a.0": (3,)}
+    result = tree_deserialize_leaves(tmp_path / "c", None)
+    assert {name: result[name].shape for name in ("a", "a.0")} == {"a": (2,), "a.0": (3,)}
 
 
 def test_a_leaf_is_a_tree(tmp_path: Path) -> None:
     for name, module in (("theirs", eformer), ("ours", cordwood)):
         for prefix in (None, "m"):
             module.tree_serialize_leaves(tmp_path / name, jnp.ones(2), prefix=prefix)
-            found = tree_deserialize_leaves(tmp_path / name, None, prefix=prefix)
+            result = tree_deserialize_leaves(tmp_path / name, None, prefix=prefix)
             expected = {"m": jnp.ones(2)} if prefix else {"": {"": jnp.ones(2)}}
-            assert jax.tree.map(np.asarray, found).keys() == expected.keys()
-            assert np.array_equal(jax.tree.leaves(found)[0], np.ones(2))
+            assert jax.tree.map(np.asarray, result).keys() == expected.keys()
+            assert np.array_equal(jax.tree.leaves(result)[0], np.ones(2))
             like = tree_deserialize_leaves(tmp_path / name, None, prefix=prefix, like=jnp.ones(2))
             assert np.array_equal(like, np.ones(2))
 
@@ -287,14 +287,14 @@ def test_shardings_of_any_form(tmp_path: Path, nested: bool) -> None:
     tree_serialize_leaves(tmp_path / "c", tree)
     mesh = mesh_of(*MESH)
     column = Format(Layout((1, 0)), jax.NamedSharding(mesh, P("x")))
-    wanted: Any = {"a.w": column, "l.0": P("y"), "l.1": jax.NamedSharding(mesh, P("x"))}
+    expected: Any = {"a.w": column, "l.0": P("y"), "l.1": jax.NamedSharding(mesh, P("x"))}
     if nested:
-        wanted = {"a": {"w": column}, "l": [P("y"), jax.NamedSharding(mesh, P("x"))]}
-    found = tree_deserialize_leaves(tmp_path / "c", mesh, shardings=wanted)
-    assert found["a"]["w"].format.layout.major_to_minor == (1, 0)
-    assert found["a"]["w"].sharding == column.sharding
-    assert found["l"]["0"].sharding == jax.NamedSharding(mesh, P("y"))
-    assert found["l"]["1"].sharding == jax.NamedSharding(mesh, P("x"))
+        expected = {"a": {"w": column}, "l": [P("y"), jax.NamedSharding(mesh, P("x"))]}
+    result = tree_deserialize_leaves(tmp_path / "c", mesh, shardings=expected)
+    assert result["a"]["w"].format.layout.major_to_minor == (1, 0)
+    assert result["a"]["w"].sharding == column.sharding
+    assert result["l"]["0"].sharding == jax.NamedSharding(mesh, P("y"))
+    assert result["l"]["1"].sharding == jax.NamedSharding(mesh, P("x"))
 
 
 def test_refusals_of_a_load(tmp_path: Path) -> None:
@@ -329,10 +329,10 @@ def test_rules_are_trimmed_to_the_axes_there_are(tmp_path: Path) -> None:
         tmp_path / "c", {"w": jnp.ones((8, 2)), "b": jnp.ones(8), "s": jnp.ones(())}
     )
     mesh = mesh_of(*MESH)
-    found = tree_deserialize_leaves(tmp_path / "c", mesh, partition_rules=((".*", P("x", "y")),))
-    assert found["w"].sharding.spec == P("x", "y")
-    assert found["b"].sharding.spec == P("x")
-    assert found["s"].sharding.spec == P()
+    result = tree_deserialize_leaves(tmp_path / "c", mesh, partition_rules=((".*", P("x", "y")),))
+    assert result["w"].sharding.spec == P("x", "y")
+    assert result["b"].sharding.spec == P("x")
+    assert result["s"].sharding.spec == P()
 
 
 def test_no_checkpoint(tmp_path: Path) -> None:
@@ -427,10 +427,10 @@ def test_with_a_manager_nothing_is_there_before_the_data(tmp_path: Path) -> None
     assert jax.tree.map(np.shape, read_tree(path)) == {"w": (2, 2), "n": (3,)}
     assert not (path / "old").exists()
     assert os.listdir(tmp_path) == ["c"]
-    found = tree_deserialize_leaves(path, mesh_of(), manager)
+    result = tree_deserialize_leaves(path, mesh_of(), manager)
     assert manager.paths == [f"{path}/w"]
     assert manager.waited == 1
-    assert np.array_equal(found["w"], np.ones((2, 2)))
+    assert np.array_equal(result["w"], np.ones((2, 2)))
 
 
 def test_a_manager_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
@@ -496,9 +496,9 @@ def test_prefixes_side_by_side(tmp_path: Path) -> None:
     tree_serialize_leaves(path, {"root": jnp.ones(1)})
     in_threads(work)
     for number in range(8):
-        found = read_tree(path, f"p{number}")
-        assert found["step"] == 2
-        assert (found["w"] == number + 2).all()
+        result = read_tree(path, f"p{number}")
+        assert result["step"] == 2
+        assert (result["w"] == number + 2).all()
     assert np.array_equal(read_tree(path)["root"], np.ones(1))
     assert sorted(stored_index(path)["prefixes"]) == [f"p{n}" for n in range(8)]
     assert os.listdir(tmp_path) == ["c"]
@@ -563,7 +563,7 @@ def test_what_must_not_be_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_stale_arrays_of_eformers_do_not_come_along(tmp_path: Path) -> None:
-    """Those that no index lists any more, where this save puts its own."""
+    """A save replaces arrays at its paths that no index lists any more."""
     eformer.tree_serialize_leaves(tmp_path / "c", {"w": jnp.ones(3), "v": jnp.ones(3)})
     eformer.tree_serialize_leaves(tmp_path / "c", {"v": jnp.ones(3)})
     tree_serialize_leaves(tmp_path / "c", {"w": jnp.zeros((2, 2)), "v": jnp.zeros(1)})
@@ -590,7 +590,7 @@ def test_what_eformer_cannot_or_drops_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_load_while_another_save_replaces_the_directory(tmp_path: Path) -> None:
-    """What is loaded is one checkpoint or the other, never parts of two."""
+    """A load returns one checkpoint or the other, never parts of both."""
     path = tmp_path / "c"
     done, stop = threading.Event(), threading.Event()
     failures: list[BaseException] = []
@@ -615,9 +615,9 @@ def test_a_load_while_another_save_replaces_the_directory(tmp_path: Path) -> Non
     thread.start()
     try:
         while not done.is_set():
-            found = tree_deserialize_leaves(path, None)
-            values = {int(array[0, 0]) for array in found.values()}
-            assert all((array == array[0, 0]).all() for array in found.values())
+            result = tree_deserialize_leaves(path, None)
+            values = {int(array[0, 0]) for array in result.values()}
+            assert all((array == array[0, 0]).all() for array in result.values())
             assert len(values) == 1
             seen |= values
     finally:

@@ -189,7 +189,7 @@ def test_bombs(kind: str) -> None:
 
 
 class Steps:
-    """What a sink is given."""
+    """A sink that records the bytes that it receives."""
 
     def __init__(self) -> None:
         self.size_bytes = 0

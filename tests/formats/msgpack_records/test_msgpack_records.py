@@ -34,7 +34,7 @@ def record(keys: Any, value: bytes) -> bytes:
 
 
 def stream(tree: Any) -> bytes:
-    """What EasyLM does."""
+    """Return the stream that EasyLM writes."""
     flat = flax.traverse_util.flatten_dict(flax.serialization.to_state_dict(tree))
     return b"".join(record(k, flax.serialization.to_bytes(v)) for k, v in flat.items())
 
@@ -45,11 +45,11 @@ def test_records(tmp_path: Path, name: str) -> None:
     path.write_bytes(stream(TREE))
     assert cordwood.detect(path).format == "msgpack-records"
     for mmap in (False, True):
-        found = cordwood.load(path, mmap=mmap)
-        assert list(found) == ["params", "step"]
-        assert list(found["params"]["layers"]) == ["0", "1"]
-        np.testing.assert_array_equal(found["params"]["embed"], TREE["params"]["embed"])
-        assert found["params"]["layers"]["0"].dtype == jnp.bfloat16
+        result = cordwood.load(path, mmap=mmap)
+        assert list(result) == ["params", "step"]
+        assert list(result["params"]["layers"]) == ["0", "1"]
+        np.testing.assert_array_equal(result["params"]["embed"], TREE["params"]["embed"])
+        assert result["params"]["layers"]["0"].dtype == jnp.bfloat16
     like = cordwood.load(path, like=TREE)
     jax.tree.map(np.testing.assert_array_equal, like, TREE)
     assert type(like["params"]["layers"]) is list
@@ -85,8 +85,8 @@ def test_what_eformer_writes(tmp_path: Path) -> None:
     manager.save_state_to_gcs_msgpack(tree, "gs://bucket/name")
     path = tmp_path / "checkpoint"
     path.write_bytes(kept.getvalue())
-    found = cordwood.load(path)
-    jax.tree.map(np.testing.assert_array_equal, found, tree)
+    result = cordwood.load(path)
+    jax.tree.map(np.testing.assert_array_equal, result, tree)
 
 
 def test_flax_files_are_not_taken_for_streams(tmp_path: Path) -> None:

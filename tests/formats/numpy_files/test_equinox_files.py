@@ -1,4 +1,4 @@
-"""What equinox writes, read into a `like`."""
+"""Files that equinox writes, read into a `like`."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Model(equinox.Module):
         self.half = jnp.full(3, seed, jnp.bfloat16)
 
 
-def same(found: Any, expected: Any) -> None:
-    leaves, others = jax.tree.leaves(found), jax.tree.leaves(expected)
-    assert str(jax.tree.structure(found)) == str(jax.tree.structure(expected))
+def same(result: Any, expected: Any) -> None:
+    leaves, others = jax.tree.leaves(result), jax.tree.leaves(expected)
+    assert str(jax.tree.structure(result)) == str(jax.tree.structure(expected))
     for leaf, other in zip(leaves, others, strict=True):
         assert type(leaf) is type(other)
         if isinstance(other, jax.Array | np.ndarray):
@@ -55,34 +55,34 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_the_golden_file() -> None:
-    found = cordwood.load(PATH, like=jax.tree.map(lambda leaf: leaf, TREE))
-    same(found, TREE)
-    for leaf, other in zip(jax.tree.leaves(found), jax.tree.leaves(TREE), strict=True):
+    result = cordwood.load(PATH, like=jax.tree.map(lambda leaf: leaf, TREE))
+    same(result, TREE)
+    for leaf, other in zip(jax.tree.leaves(result), jax.tree.leaves(TREE), strict=True):
         assert type(leaf) is type(other)
 
 
 def test_as_equinox_reads_it(path: Path) -> None:
     like = Model(9)
-    found = cordwood.load(path, like=like)
-    same(found, equinox.tree_deserialise_leaves(path, like))
-    assert (found.scale, found.step, found.name) == (3.5, 3, "model 9")  # no string is stored
-    assert found.mlp.activation is like.mlp.activation
+    result = cordwood.load(path, like=like)
+    same(result, equinox.tree_deserialise_leaves(path, like))
+    assert (result.scale, result.step, result.name) == (3.5, 3, "model 9")  # no string is stored
+    assert result.mlp.activation is like.mlp.activation
     assert like.step == 9
 
 
 def test_an_abstract_like(path: Path) -> None:
     like = equinox.filter_eval_shape(Model, 0)
-    found = cordwood.load(path, like=like)
-    np.testing.assert_array_equal(found.mlp.layers[0].weight, Model(3).mlp.layers[0].weight)
-    assert isinstance(found.half, jax.Array)
+    result = cordwood.load(path, like=like)
+    np.testing.assert_array_equal(result.mlp.layers[0].weight, Model(3).mlp.layers[0].weight)
+    assert isinstance(result.half, jax.Array)
 
 
 def test_onto_a_mesh_and_mapped(path: Path) -> None:
     mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
-    found = cordwood.load(
+    result = cordwood.load(
         path, like=Model(0), mesh=mesh, rules=[(r"0/weight", jax.P("x")), ("", jax.P())]
     )
-    assert found.mlp.layers[0].weight.sharding.spec == jax.P("x")
+    assert result.mlp.layers[0].weight.sharding.spec == jax.P("x")
     same(cordwood.load(path, like=Model(0), mmap=True).mlp, Model(3).mlp)
 
 
@@ -123,10 +123,10 @@ def test_other_dtypes_and_kinds(tmp_path: Path) -> None:
         r"b: expected int, found bool[] (cast=True converts)",
     ):
         assert line in str(caught.value)
-    found = cordwood.load(path, like=like, cast=True)
-    assert found["a"].dtype == jnp.bfloat16
-    assert (found["n"], found["f"], found["b"]) == (7.0, 2, 1)
-    assert [type(found[name]) for name in "nfb"] == [float, int, int]
+    result = cordwood.load(path, like=like, cast=True)
+    assert result["a"].dtype == jnp.bfloat16
+    assert (result["n"], result["f"], result["b"]) == (7.0, 2, 1)
+    assert [type(result[name]) for name in "nfb"] == [float, int, int]
 
 
 def test_other_numbers_of_leaves(path: Path, tmp_path: Path) -> None:
@@ -153,8 +153,8 @@ def test_prng_keys(tmp_path: Path) -> None:
     path = tmp_path / "x.eqx"
     keys = jax.random.split(jax.random.key(5), 3)
     equinox.tree_serialise_leaves(path, {"k": jax.random.key_data(keys)})
-    found = cordwood.load(path, like={"k": jax.random.split(jax.random.key(0), 3)})
-    np.testing.assert_array_equal(jax.random.key_data(found["k"]), jax.random.key_data(keys))
+    result = cordwood.load(path, like={"k": jax.random.split(jax.random.key(0), 3)})
+    np.testing.assert_array_equal(jax.random.key_data(result["k"]), jax.random.key_data(keys))
     with pytest.raises(MismatchError, match=r"k: expected key<threefry2x32>\[2\], found"):
         cordwood.load(path, like={"k": jax.random.split(jax.random.key(0))})
 

@@ -1,4 +1,4 @@
-"""What numpy and jax.numpy write, read by cordwood: values, dtypes, slices, maps, meshes."""
+"""Files that numpy and jax.numpy write, read by cordwood: values, dtypes, slices, maps, meshes."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ READ_INDEX = {
 }
 
 
-def same(found: Any, expected: Any) -> None:
+def same(result: Any, expected: Any) -> None:
     """Equal, in this machine's byte order."""
-    assert type(found) is np.ndarray
-    assert found.dtype == expected.dtype.newbyteorder("=")
-    assert found.shape == expected.shape
-    assert found.tobytes() == expected.astype(found.dtype).tobytes()
+    assert type(result) is np.ndarray
+    assert result.dtype == expected.dtype.newbyteorder("=")
+    assert result.shape == expected.shape
+    assert result.tobytes() == expected.astype(result.dtype).tobytes()
 
 
 def mixed() -> dict[str, np.ndarray]:
@@ -58,10 +58,10 @@ def mixed() -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("name", ["numpy-2.4.6.npz", "numpy-2.4.6-deflated.npz"])
 def test_golden_archives(name: str) -> None:
-    found = cordwood.load(FOLDER / name)
-    assert list(found) == list(ARRAYS)
+    result = cordwood.load(FOLDER / name)
+    assert list(result) == list(ARRAYS)
     for key, value in ARRAYS.items():
-        same(found[key], value)
+        same(result[key], value)
     checked = cordwood.verify(FOLDER / name)
     assert checked.verified_bytes > 500
 
@@ -86,9 +86,9 @@ def test_any_array(array: np.ndarray, fortran: bool, deflated: bool) -> None:
     np.save(one, array)
     (np.savez_compressed if deflated else np.savez)(many, array)
     for name, data in (("npy", one), ("npz", many)):
-        found = loaded(name, data.getvalue())
+        result = loaded(name, data.getvalue())
         expected = array.astype(array.dtype.newbyteorder("="))
-        (value,) = found.values() if isinstance(found, dict) else [found]
+        (value,) = result.values() if isinstance(result, dict) else [result]
         assert value.dtype == expected.dtype
         np.testing.assert_array_equal(value, expected)
 
@@ -109,9 +109,9 @@ def test_archives(tmp_path: Path, save: Callable[..., Any]) -> None:
     save(path, **arrays)
     expected = {name: np.asarray(value) for name, value in arrays.items()}
     for mmap, verify in [(False, None), (True, None), (True, True)]:
-        found = cordwood.load(path, mmap=mmap, verify=verify)
+        result = cordwood.load(path, mmap=mmap, verify=verify)
         for name, value in expected.items():
-            same(found[name], value)
+            same(result[name], value)
     with cordwood.open(path) as checkpoint:
         assert checkpoint.format == "npz"
         for name in ("c", "f"):
@@ -122,8 +122,8 @@ def test_archives(tmp_path: Path, save: Callable[..., Any]) -> None:
 def test_eager_arrays_are_writable_and_stored_ones_are_mapped(tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
     savez(path, **mixed())
-    found = cordwood.load(path)
-    assert all(value.flags.writeable for value in found.values())
+    result = cordwood.load(path)
+    assert all(value.flags.writeable for value in result.values())
     mapped = cordwood.load(path, mmap=True)
     assert not mapped["c"].flags.writeable
     assert not mapped["c"].flags.owndata
@@ -137,17 +137,17 @@ def test_onto_a_mesh_and_like(tmp_path: Path) -> None:
         for array in (w, np.asfortranarray(w)):
             save(tmp_path / "x.npz", **{"a.w": array})
             like = {"a": {"w": jax.ShapeDtypeStruct(w.shape, w.dtype, sharding=rows)}}
-            found = cordwood.load(tmp_path / "x.npz", like=like)["a"]["w"]
-            assert found.sharding == rows
-            np.testing.assert_array_equal(found, w)
+            result = cordwood.load(tmp_path / "x.npz", like=like)["a"]["w"]
+            assert result.sharding == rows
+            np.testing.assert_array_equal(result, w)
     np.save(tmp_path / "x.npy", w)
-    found = cordwood.load(tmp_path / "x.npy", mesh=mesh, rules=[("", jax.P(None, "x"))])
-    assert found.sharding.spec == jax.P(None, "x")
-    np.testing.assert_array_equal(found, w)
+    result = cordwood.load(tmp_path / "x.npy", mesh=mesh, rules=[("", jax.P(None, "x"))])
+    assert result.sharding.spec == jax.P(None, "x")
+    np.testing.assert_array_equal(result, w)
 
 
 def test_names_with_slashes_are_key_paths(tmp_path: Path) -> None:
-    """As big_vision and others flatten their trees."""
+    """Keys with slashes, as big_vision and others flatten their trees."""
     path = tmp_path / "x.npz"
     savez(path, **{"params/w.0": np.ones(2), "params/b": np.zeros(1)})
     assert list(cordwood.load(path)) == ["params/w.0", "params/b"]
@@ -165,8 +165,8 @@ def test_members_that_are_no_arrays_are_bytes(tmp_path: Path) -> None:
             archive.writestr("notes.txt", b"three words here" * 99)
             archive.writestr("empty", b"")
             archive.writestr("folder/", b"")
-        found = cordwood.load(path)
-        assert found == {"notes.txt": b"three words here" * 99, "empty": b""}
+        result = cordwood.load(path)
+        assert result == {"notes.txt": b"three words here" * 99, "empty": b""}
         cordwood.verify(path)
 
 
@@ -201,7 +201,7 @@ def test_archives_that_others_write(tmp_path: Path) -> None:
 
 
 def test_sizes_and_counts_of_64_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in archives of 4 GiB, or of 65,535 members."""
+    """64-bit fields, as in archives of 4 GiB or of 65,535 members."""
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 100)
     monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 1)
     for save in (np.savez, np.savez_compressed):
@@ -209,9 +209,9 @@ def test_sizes_and_counts_of_64_bits(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raw = (tmp_path / "x.npz").read_bytes()
         assert b"PK\6\6" in raw
         assert b"PK\6\7" in raw
-        found = cordwood.load(tmp_path / "x.npz")
-        same(found["arr_0"], np.arange(50))
-        same(found["arr_1"], np.ones(3))
+        result = cordwood.load(tmp_path / "x.npz")
+        same(result["arr_0"], np.arange(50))
+        same(result["arr_1"], np.ones(3))
 
 
 def test_how_arrays_are_stored() -> None:

@@ -18,7 +18,7 @@ EVERY = list(LAYOUTS)
 
 
 def tree_folder(layout: str) -> str:
-    """Where the files of the tree are, relative to the checkpoint."""
+    """Return the directory of the tree, relative to the checkpoint."""
     return "state" if layout == "v1" else "."
 
 

@@ -57,8 +57,8 @@ def flip(path: Path, offset: int) -> None:
     path.write_bytes(data)
 
 
-def shape(path: Path, found: list[int]) -> None:
-    change(path, lambda members: members.update(shape=found))
+def shape(path: Path, result: list[int]) -> None:
+    change(path, lambda members: members.update(shape=result))
 
 
 Damage = tuple[str, Callable[[Path], object], type[CordwoodError], str]
@@ -293,7 +293,7 @@ def test_damage(
 
 @pytest.mark.parametrize("layout", EVERY)
 def test_damaged_chunks_are_not_read_as_other_numbers(tmp_path: Path, layout: str) -> None:
-    """What is compressed; raw bytes carry no checksum, and `verify` says so."""
+    """Compressed chunks are checked; raw bytes carry no checksum, and `verify` says so."""
     path = copied(layout, tmp_path)
     expected = np.asarray(cordwood.load(path, to="numpy")["params"]["kernel"])
     index = index_at(path).tree
@@ -314,10 +314,10 @@ def test_damaged_chunks_are_not_read_as_other_numbers(tmp_path: Path, layout: st
 def test_what_carries_no_checksum_is_said(tmp_path: Path) -> None:
     for layout in EVERY:
         path = copied(layout, tmp_path)
-        found = cordwood.verify(path)
-        assert found.leaves == 14
-        assert found.unverified_bytes > 10_000
-        assert (found.verified_bytes > 500) == ("files" not in layout)
+        result = cordwood.verify(path)
+        assert result.leaves == 14
+        assert result.unverified_bytes > 10_000
+        assert (result.verified_bytes > 500) == ("files" not in layout)
 
 
 def test_keys_without_their_metadata_are_numbers(tmp_path: Path) -> None:
@@ -344,9 +344,9 @@ def test_zeros_that_are_said_not_to_be_stored(tmp_path: Path) -> None:
     (path / KERNEL / "c/1/1").unlink()
     (path / "rate/c").unlink()
     expected[16:32, 24:48] = 0
-    found = cordwood.load(path)
-    assert np.array_equal(found["params"]["kernel"], expected)
-    assert found["rate"] == 0.0
+    result = cordwood.load(path)
+    assert np.array_equal(result["params"]["kernel"], expected)
+    assert result["rate"] == 0.0
     with cordwood.open(path) as checkpoint:
         assert np.array_equal(checkpoint["params/kernel"][20:, 20:30], expected[20:, 20:30])
     checked = cordwood.verify(path)
@@ -395,9 +395,9 @@ def test_all_chunks_of_an_array_are_missing_and_nothing_says_why(tmp_path: Path)
     (path / "step/c").unlink()
     message = "no chunk of params/kernel and 1 more is stored: zeros, which older versions of Orbax"
     with pytest.warns(RuntimeWarning, match=message):
-        found = cordwood.load(path)
-    assert not np.asarray(found["params"]["kernel"]).any()
-    assert found["step"] == 0
+        result = cordwood.load(path)
+    assert not np.asarray(result["params"]["kernel"]).any()
+    assert result["step"] == 0
     checked = cordwood.verify(path)
     assert (checked.unstored_chunks, checked.unstored_leaves) == (9, ("params/kernel", "step"))
 
@@ -436,8 +436,8 @@ def test_zeros_that_the_real_library_leaves_out(
                 cordwood.load(path)
             continue
         assert_trees_equal(cordwood.load(path, like=tree), tree)
-        found = cordwood.verify(path)
-        assert (found.unstored_chunks, found.unstored_leaves) == expected
+        result = cordwood.verify(path)
+        assert (result.unstored_chunks, result.unstored_leaves) == expected
 
 
 def test_zeros_without_end(tmp_path: Path) -> None:
@@ -504,9 +504,9 @@ def test_a_shard_larger_than_its_array(tmp_path: Path) -> None:
     say(path, stores_zeros=False)
     shutil.rmtree(path / KERNEL / "c")
     change(path / KERNEL / "zarr.json", lambda m: inner(m, [3, 48], [2**50, 48], [2, 24]))
-    (found,) = [each for each in index_at(path).tree.leaves if each.key_path[-1] == "kernel"]
-    assert not isinstance(found.storage, Inline)
-    assert len(found.storage.pieces) == 4
+    (result,) = [each for each in index_at(path).tree.leaves if each.key_path[-1] == "kernel"]
+    assert not isinstance(result.storage, Inline)
+    assert len(result.storage.pieces) == 4
 
 
 def test_a_chunk_of_zeros_that_is_too_large(tmp_path: Path) -> None:

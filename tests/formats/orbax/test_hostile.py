@@ -493,7 +493,7 @@ def test_arrays_of_zarr_3(tmp_path: Path, case: Case) -> None:
 
 @pytest.mark.parametrize("compressor", ["zstd", "gzip", "zlib", "bz2", "blosc"])
 def test_chunks_that_are_not_compressed(tmp_path: Path, compressor: str) -> None:
-    """Which only a load sees."""
+    """Damage that only a load detects."""
     path = written(tmp_path / "c", GOOD2, zarr2(compressor={"id": compressor}))
     with pytest.raises(CorruptionError, match=r"0\.0: the chunk at byte 0"):
         cordwood.load(path)

@@ -58,8 +58,8 @@ def database(folder: Path) -> Path:
 
 
 def test_the_good_one(tmp_path: Path) -> None:
-    found = read(database(tmp_path))
-    assert found == {"w/.zarray": b"{}", "w/0": VALUE, "w/1": b"x"}
+    result = read(database(tmp_path))
+    assert result == {"w/.zarray": b"{}", "w/0": VALUE, "w/1": b"x"}
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -73,11 +73,11 @@ def test_every_byte(tmp_path: Path, name: str) -> None:
                 other = body[:i] + bytes([body[i] ^ bits]) + body[i + 1 :]
                 (path / name).write_bytes(wrapped(magic, other))
                 try:
-                    found = read(path)
+                    result = read(path)
                 except CordwoodError as e:
                     assert str(path) in str(e)  # noqa: PT017
                 else:
-                    assert sum(map(len, found.values())) <= len(VALUE) + len(body)
+                    assert sum(map(len, result.values())) <= len(VALUE) + len(body)
     assert memory.peak_bytes < 16 << 20
 
 

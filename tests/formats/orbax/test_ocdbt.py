@@ -45,12 +45,12 @@ def written(path: Path, values: dict[str, bytes], **config: Any) -> None:
 def read(path: Path) -> dict[str, bytes]:
     with LocalDirectory(path) as directory:
         database = OcdbtValues(directory)
-        found = {}
+        result = {}
         for key in database.keys:
             place = database.find(key)
             assert place is not None
-            found[key] = database.read(place, 0, place.length)
-        return found
+            result[key] = database.read(place, 0, place.length)
+        return result
 
 
 @given(
@@ -93,7 +93,7 @@ def test_many_keys_in_many_nodes(tmp_path: Path) -> None:
 
 
 def test_databases_of_several_processes_merged(tmp_path: Path) -> None:
-    """As Orbax does: the merged tree refers to values, and to whole nodes, of the others."""
+    """Merge as Orbax does: the merged tree refers to values, and to whole nodes, of the others."""
     config = {"max_inline_value_bytes": 10, "max_decoded_node_bytes": 300}
     context = ts.Context()
 

@@ -43,11 +43,11 @@ KINDS = {
 @pytest.mark.parametrize("layout", EVERY)
 def test_what_is_in_a_checkpoint(layout: str) -> None:
     index = index_at(GOLDEN / layout / tree_folder(layout)).tree
-    found = {format_path(leaf.key_path): leaf for leaf in index.leaves}
-    assert {name: (leaf.kind, leaf.dtype, leaf.shape) for name, leaf in found.items()} == KINDS
+    result = {format_path(leaf.key_path): leaf for leaf in index.leaves}
+    assert {name: (leaf.kind, leaf.dtype, leaf.shape) for name, leaf in result.items()} == KINDS
     assert (index.format, index.naming) == ("orbax", "keys")
-    assert found["keys"].prng_impl == "rbg"
-    assert found["large"].storage == Inline(2**60)
+    assert result["keys"].prng_impl == "rbg"
+    assert result["large"].storage == Inline(2**60)
     assert build_tree(index.structure, [0] * len(index.leaves))["empty"] == {
         "dict": {},
         "list": [],
@@ -87,15 +87,15 @@ def tree_file(*entries: dict[str, Any], **members: Any) -> bytes:
 
 
 def test_a_list_whose_first_elements_are_missing_is_a_dict() -> None:
-    found = parse_tree_metadata(tree_file(entry(("a", 2), ("1", 1))))
-    assert found.structure == (Node("dict", 1, ("a",)), Node("dict", 1, ("1",)), LEAF)
-    assert found.leaves[0].key_path == ("a", "1")
+    result = parse_tree_metadata(tree_file(entry(("a", 2), ("1", 1))))
+    assert result.structure == (Node("dict", 1, ("a",)), Node("dict", 1, ("1",)), LEAF)
+    assert result.leaves[0].key_path == ("a", "1")
 
 
 def test_the_order_of_positions_is_theirs() -> None:
-    found = parse_tree_metadata(tree_file(*[entry((str(i), 1)) for i in (10, *range(10))]))
-    assert [leaf.key_path for leaf in found.leaves] == [(i,) for i in range(11)]
-    assert [leaf.name for leaf in found.leaves][-1] == "10"
+    result = parse_tree_metadata(tree_file(*[entry((str(i), 1)) for i in (10, *range(10))]))
+    assert [leaf.key_path for leaf in result.leaves] == [(i,) for i in range(11)]
+    assert [leaf.name for leaf in result.leaves][-1] == "10"
 
 
 def test_an_empty_tree_and_a_single_leaf() -> None:
@@ -105,8 +105,8 @@ def test_an_empty_tree_and_a_single_leaf() -> None:
 
 
 def test_what_is_not_said() -> None:
-    found = parse_tree_metadata(tree_file(custom_metadata={"loss": float("nan")}))
-    assert (found.use_ocdbt, found.use_zarr3, found.stores_zeros) == (None, None, None)
+    result = parse_tree_metadata(tree_file(custom_metadata={"loss": float("nan")}))
+    assert (result.use_ocdbt, result.use_zarr3, result.stores_zeros) == (None, None, None)
 
 
 def test_rich_types_tell_tuples_from_lists() -> None:
@@ -317,8 +317,8 @@ def test_directories_that_may_not_be_read_are_passed_over(
 
 
 def leaf_named(leaves: tuple[Leaf, ...], name: str) -> Leaf:
-    (found,) = [leaf for leaf in leaves if format_path(leaf.key_path) == name]
-    return found
+    (result,) = [leaf for leaf in leaves if format_path(leaf.key_path) == name]
+    return result
 
 
 def test_a_file_may_be_moved(tmp_path: Path) -> None:

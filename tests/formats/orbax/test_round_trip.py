@@ -48,7 +48,7 @@ def plain(tree: Any) -> Any:
 
 
 def save(path: Path, tree: Any, **options: Any) -> None:
-    """As the handler of version 0 does, with its options."""
+    """Save as the handler of version 0 does, with its options."""
     with ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler(**options)) as checkpointer:
         checkpointer.save(path, args=ocp.args.PyTreeSave(tree))
         checkpointer.wait_until_finished()
@@ -57,8 +57,8 @@ def save(path: Path, tree: Any, **options: Any) -> None:
 @pytest.mark.parametrize("layout", EVERY)
 def test_golden_checkpoints(layout: str) -> None:
     expected = tree()
-    found = cordwood.load(GOLDEN / layout)
-    assert_trees_equal(sorted_keys(found), sorted_keys(plain(expected)), placement=False)
+    result = cordwood.load(GOLDEN / layout)
+    assert_trees_equal(sorted_keys(result), sorted_keys(plain(expected)), placement=False)
     assert_trees_equal(cordwood.load(GOLDEN / layout, like=expected), expected)
 
 
@@ -102,9 +102,9 @@ def test_saved_under_one_sharding_and_loaded_under_others(
     save(tmp_path / "c", jax.device_put(EXPECTED, SHARDINGS[number]), **options)
     for step in (0, 1, 4, 11, 13):
         wanted = SHARDINGS[(number + step) % len(SHARDINGS)]
-        found = cordwood.load(tmp_path / "c", shardings=wanted)
+        result = cordwood.load(tmp_path / "c", shardings=wanted)
         for dtype, expected in EXPECTED.items():
-            array = found[dtype]
+            array = result[dtype]
             assert array.sharding == wanted
             assert array.dtype == expected.dtype
             for shard in array.addressable_shards:
@@ -116,10 +116,10 @@ def test_rules_and_a_mesh(tmp_path: Path) -> None:
     v1.save(tmp_path / "c", tree)
     mesh = jax.make_mesh((4, 2), ("x", "y"))
     rules = [("kernel", jax.P("x", "y")), (".*", jax.P())]
-    found = cordwood.load(tmp_path / "c", mesh=mesh, rules=rules)
-    assert found["layer"]["kernel"].sharding == jax.NamedSharding(mesh, jax.P("x", "y"))
-    assert found["layer"]["bias"].sharding.is_fully_replicated
-    assert_trees_equal(found, tree, placement=False)
+    result = cordwood.load(tmp_path / "c", mesh=mesh, rules=rules)
+    assert result["layer"]["kernel"].sharding == jax.NamedSharding(mesh, jax.P("x", "y"))
+    assert result["layer"]["bias"].sharding.is_fully_replicated
+    assert_trees_equal(result, tree, placement=False)
 
 
 @pytest.mark.parametrize("use_zarr3", [False, True])
@@ -195,10 +195,10 @@ def test_rich_types_tell_tuples(tmp_path: Path) -> None:
     save(
         tmp_path / "c", tree, pytree_metadata_options=PyTreeMetadataOptions(support_rich_types=True)
     )
-    found = cordwood.load(tmp_path / "c")
-    assert_trees_equal(found["a"], tree["a"])
-    assert found["b"] == {"first": 1, "second": {}}
-    assert found["c"] == [()]
+    result = cordwood.load(tmp_path / "c")
+    assert_trees_equal(result["a"], tree["a"])
+    assert result["b"] == {"first": 1, "second": {}}
+    assert result["c"] == [()]
     assert_trees_equal(cordwood.load(tmp_path / "c", like=tree), tree)
 
 
@@ -252,8 +252,8 @@ def test_items(run: Path) -> None:
         cordwood.load(path, prefix="model")
     with pytest.raises(PrefixError, match=r"Prefix 'model' not found. It is one tree, without"):
         cordwood.load(path / "ema", prefix="model")
-    found = cordwood.verify(path)
-    assert (found.format, found.leaves) == ("orbax", 2)
+    result = cordwood.verify(path)
+    assert (result.format, result.leaves) == ("orbax", 2)
 
 
 def test_the_only_tree_needs_no_prefix(tmp_path: Path) -> None:
@@ -277,8 +277,8 @@ def test_steps_of_any_name(tmp_path: Path) -> None:
     with ocp.CheckpointManager(tmp_path / "run", item_handlers=handler, options=options) as manager:
         for step in (9, 10):
             manager.save(step, args=ocp.args.PyTreeSave({"w": jnp.ones(3)}))
-    found = cordwood.detect(tmp_path / "run")
-    assert (found.format, found.steps) == ("steps", ("model_9", "model_10"))
+    result = cordwood.detect(tmp_path / "run")
+    assert (result.format, result.steps) == ("steps", ("model_9", "model_10"))
     assert cordwood.detect(tmp_path / "run" / "model_9").format == "orbax"
     assert cordwood.load(tmp_path / "run" / "model_9")["w"].tolist() == [1, 1, 1]
 
@@ -342,7 +342,7 @@ def test_links_are_no_steps(tmp_path: Path) -> None:
 
 
 def test_items_that_are_links_are_not_followed(run: Path) -> None:
-    """What a checkpoint names lies in it."""
+    """Files that a checkpoint names are inside it."""
     path = run / "10"
     (path / "ema").rename(run.parent / "elsewhere")
     (path / "ema").symlink_to(run.parent / "elsewhere")

@@ -22,7 +22,7 @@ from cordwood.tree.leaves import describe_leaf, host_array
 
 
 def file_bytes(tree: Any, metadata: Mapping[str, str] | None = None) -> bytes:
-    """What `save` would write."""
+    """Return the bytes that `save` would write."""
     flat = flatten(tree)
     specs = [describe_leaf(path, leaf) for path, leaf in zip(flat.paths, flat.leaves, strict=True)]
     plan = plan_save(flat.structure, specs, metadata=metadata or {})
@@ -49,7 +49,7 @@ def element_bytes(leaf: Any) -> bytes:
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Whether two values are the same, bit for bit."""
+    """Return whether two values are equal bit for bit."""
     if type(a) is not type(b):
         return False
     if isinstance(a, dict):

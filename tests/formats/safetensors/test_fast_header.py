@@ -36,8 +36,8 @@ def careful(text: str) -> Tensors | None:
 
 def quick(text: str) -> Tensors | None:
     raw = with_header(text)
-    found = read_fast_header(text, len(raw), len(raw) + len(DATA))
-    return None if found is None else found.tensors
+    result = read_fast_header(text, len(raw), len(raw) + len(DATA))
+    return None if result is None else result.tensors
 
 
 def test_the_quick_reading_takes_what_it_is_for() -> None:
@@ -68,9 +68,9 @@ def test_the_quick_reading_never_takes_what_the_careful_one_refuses(
     text = BASE
     for position, removed, added in edits:
         text = text[:position] + added + text[position + removed :]
-    found = quick(text)
-    if found is not None:
-        assert found == careful(text)
+    result = quick(text)
+    if result is not None:
+        assert result == careful(text)
 
 
 @given(_EDITS)

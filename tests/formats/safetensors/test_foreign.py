@@ -28,8 +28,8 @@ def test_the_safetensors_package_reads_ours(tmp_path: Path) -> None:
     }
     path = tmp_path / "x.safetensors"
     path.write_bytes(file_bytes(tree, {"format": "pt"}))
-    found = safetensors.numpy.load_file(path)
-    assert set(found) == {
+    result = safetensors.numpy.load_file(path)
+    assert set(result) == {
         "model.layers.0.weight",
         "nested.b",
         "nested.é.0",
@@ -37,8 +37,8 @@ def test_the_safetensors_package_reads_ours(tmp_path: Path) -> None:
         "flag",
         "c",
     }
-    assert equal(found["model.layers.0.weight"], tree["model.layers.0.weight"])
-    assert found["nested.é.1"].shape == ()
+    assert equal(result["model.layers.0.weight"], tree["model.layers.0.weight"])
+    assert result["nested.é.1"].shape == ()
     with safetensors.safe_open(path, framework="np") as file:
         assert file.metadata()["format"] == "pt"
     as_jax = safetensors.flax.load_file(path)

@@ -160,8 +160,8 @@ def test_every_dtype(dtype: str, shape: tuple[int, ...]) -> None:
     else:
         extra = [] if array.dtype.itemsize == 1 else [array.dtype.itemsize]
         assert (entry["dtype"], entry["shape"]) == ("U8", [*shape, *extra])
-    found = {name: info["shape"] for name, info in safetensors.deserialize(raw)}
-    assert found["array"] == entry["shape"]
+    result = {name: info["shape"] for name, info in safetensors.deserialize(raw)}
+    assert result["array"] == entry["shape"]
 
 
 def _elements(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -355,8 +355,8 @@ _TREES = st.recursive(
 def test_any_tree_comes_back(tree: Any, metadata: dict[str, str]) -> None:
     metadata = {key: value for key, value in metadata.items() if not key.startswith("cordwood.")}
     raw = file_bytes(tree, metadata)
-    found, index = read_bytes(raw)
-    assert equal(found, tree)
+    result, index = read_bytes(raw)
+    assert equal(result, tree)
     assert index.metadata == metadata
     names = [name for name, _ in safetensors.deserialize(raw)]
     assert len({name.casefold() for name in names}) == len(names)
@@ -372,15 +372,15 @@ def test_trees_800_deep() -> None:
     tree: Any = np.ones(2)
     for i in range(400):
         tree = {"key": [tree, i]}
-    found, _ = read_bytes(file_bytes(tree))
+    result, _ = read_bytes(file_bytes(tree))
     for _ in range(400):
-        found = found["key"][0]
-    assert equal(found, np.ones(2))
+        result = result["key"][0]
+    assert equal(result, np.ones(2))
 
 
 def test_an_index_of_many_leaves() -> None:
     tree = {f"layer{i}": {"w": np.full(2, i), "b": np.float32(i)} for i in range(500)}
-    found, index = read_bytes(file_bytes(tree))
-    assert equal(found, tree)
+    result, index = read_bytes(file_bytes(tree))
+    assert equal(result, tree)
     assert isinstance(index, Index)
     assert len(index.leaves) == 1000

@@ -79,12 +79,12 @@ def _entries(shardings: Any) -> dict[str, Any]:
     if shardings is None:
         return {}
     flat = flatten(shardings)
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for path, value in zip(flat.paths, flat.leaves, strict=True):
         name = ".".join([str(getattr(key, "value", key)) for key in path]).replace("/", ".")
-        if found.setdefault(name, value) is not value:
+        if by_name.setdefault(name, value) is not value:
             raise ValueError(f"shardings: there are two entries for {name!r}")
-    return found
+    return by_name
 
 
 def _replicated(mesh: Any, name: str, *, like: bool) -> Any:

@@ -77,7 +77,10 @@ def decompress(
     has one; a zstd frame of another writer may have none.
 
     Args:
-        file, kind, max_bytes, size_reader: see `decompress_into`.
+        file: an open file of any number of frames, one after another.
+        kind: "gz" or "zst".
+        max_bytes: see `decompress_into`.
+        size_reader: see `decompress_into`.
         read_once: whether memory is released as the result is read by `read_into`, so that a
             load does not hold everything twice.
 

@@ -135,6 +135,7 @@ def _a(kind: TokenKind) -> str:
 
 
 def truncated_error(name: str, pos: int, what: str, expected: int, actual: int) -> TruncatedError:
+    """Return the error for a value of which `expected` more bytes should follow."""
     return TruncatedError(
         f"{name}: byte {pos}: truncated: {what} needs "
         f"{counted(expected, 'more byte')}, found {actual}"

@@ -30,6 +30,7 @@ class UnsupportedTextError(UnsupportedLeafError, ValueError):
 
 
 def name_of_path(path: KeyPath) -> str:
+    """Return the text of a key path, for errors."""
     return format_path(path) or "the tree itself"
 
 

@@ -19,18 +19,21 @@ MAX_LENGTH = 2**32 - 1  # of a string, binary, extension, array or map
 
 
 def map_header(count: int) -> bytes:
+    """Return the header of a map of `count` entries."""
     if count < 16:
         return bytes((0x80 | count,))
     return struct.pack(">BH", 0xDE, count) if count < 1 << 16 else struct.pack(">BI", 0xDF, count)
 
 
 def array_header(count: int) -> bytes:
+    """Return the header of an array of `count` values."""
     if count < 16:
         return bytes((0x90 | count,))
     return struct.pack(">BH", 0xDC, count) if count < 1 << 16 else struct.pack(">BI", 0xDD, count)
 
 
 def bin_header(length: int) -> bytes:
+    """Return the header of `length` bytes."""
     if length < 1 << 8:
         return struct.pack(">BB", 0xC4, length)
     if length < 1 << 16:
@@ -42,6 +45,7 @@ _FIXED_EXT = {1: 0xD4, 2: 0xD5, 4: 0xD6, 8: 0xD7, 16: 0xD8}
 
 
 def ext_header(code: int, length: int) -> bytes:
+    """Return the header of an extension of `length` bytes."""
     if length in _FIXED_EXT:
         return struct.pack(">Bb", _FIXED_EXT[length], code)
     if length < 1 << 8:
@@ -91,10 +95,12 @@ def encode_int(value: int) -> bytes:
 
 
 def encode_float(value: float) -> bytes:
+    """Encode a float in 64 bits."""
     return struct.pack(">Bd", 0xCB, value)
 
 
 def encode_complex(value: complex) -> bytes:
+    """Encode a complex number as Flax's extension of two floats."""
     payload = array_header(2) + encode_float(value.real) + encode_float(value.imag)
     return ext_header(EXT_COMPLEX, len(payload)) + payload
 

@@ -25,18 +25,18 @@ from cordwood.storage.path_kind import kind_at
 
 
 def is_at(path: str | os.PathLike[str]) -> bool:
-    """Whether a directory of Orbax's is there: a checkpoint, steps, or an unfinished save."""
+    """Return whether Orbax wrote a directory: a checkpoint, steps, or an unfinished save."""
     return _is_unfinished(path) or _found_at(path).is_orbax
 
 
 def is_checkpoint_at(path: str | os.PathLike[str]) -> bool:
-    """The same, but for a directory of steps."""
+    """Return whether Orbax wrote a directory that is not a directory of steps."""
     found = _found_at(path)
     return not found.steps and (found.is_orbax or _is_unfinished(path))
 
 
 def steps_at(path: str | os.PathLike[str]) -> Sequence[str]:
-    """The steps of a run whose root a directory is, the newest last; () where it is none."""
+    """Return the steps in a root directory of a run, the newest last; () for other directories."""
     return _found_at(path).steps
 
 
@@ -54,14 +54,14 @@ def _is_unfinished(path: str | os.PathLike[str]) -> bool:
 
 
 def refuse_unfinished(path: str | os.PathLike[str]) -> None:
-    """Raise IncompleteCheckpointError where nothing is at `path` but what a save was to become."""
+    """Raise IncompleteCheckpointError if there is only an unfinished save of `path`."""
     folder, _, name = os.fspath(path).rstrip("/").rpartition("/")
     try:
         with LocalDirectory(folder or ("/" if os.fspath(path).startswith("/") else ".")) as above:
-            there = above.sizes(".")
+            sizes = above.sizes(".")
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return
-    for each in sorted(there):
+    for each in sorted(sizes):
         if each.startswith(f"{name}.") and is_unfinished(each):
             raise IncompleteCheckpointError(
                 f"{os.fspath(path)}: Orbax did not finish this save, and left {each}; load an "
@@ -136,7 +136,7 @@ def other_items(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def _tree(place: LocalDirectory, item: str) -> LocalDirectory:
-    """The directory of an item, which lies in the checkpoint's own; '' is that, which is closed."""
+    """Return the directory of an item and close the checkpoint's; '' is the checkpoint itself."""
     if not item:
         return place
     with place:

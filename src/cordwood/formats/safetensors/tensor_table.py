@@ -55,7 +55,7 @@ def tensor_type(code: str, shape: tuple[int, ...]) -> TensorType:
 
 
 def tensor_table(entries: dict[str, Any], header: bytes, *, size_bytes: int) -> Tensors:
-    """The tensors of a file of `size_bytes`, in the order of its header.
+    """Return the tensors of a file of `size_bytes`, in the order of its header.
 
     Checked: dtypes, shapes, sizes, and that the tensors cover the data exactly.
 
