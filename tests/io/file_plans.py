@@ -31,7 +31,7 @@ class Laid(NamedTuple):
 
 
 def stored_bytes(array: np.ndarray) -> bytes:
-    """What a file holds of an array: C order, little-endian."""
+    """Return the bytes of an array in a file: C order, little-endian."""
     array = np.asarray(array)
     little = array.astype(array.dtype.newbyteorder("<"))
     return little.tobytes()

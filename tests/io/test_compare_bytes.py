@@ -1,4 +1,4 @@
-"""What lies in a file against what a tree holds."""
+"""Comparison of stored files with the leaves of a tree."""
 
 from __future__ import annotations
 
@@ -124,11 +124,11 @@ def test_a_look_at_three_places(at: int, seen: bool) -> None:
     with MemoryFile(raw, "old") as file:
         assert find_difference(file, cell, array) is None
         array[at] ^= 1
-        found = find_difference(file, cell, array)
-        assert (found is not None) is seen
-        if found is not None:
-            assert found.offset <= HEADER + at < found.offset + 8
-            assert found.part == 1 / 8
+        difference = find_difference(file, cell, array)
+        assert (difference is not None) is seen
+        if difference is not None:
+            assert difference.offset <= HEADER + at < difference.offset + 8
+            assert difference.part == 1 / 8
 
 
 @pytest.mark.parametrize("at", [0, BLOCK - 1, BLOCK, 199])

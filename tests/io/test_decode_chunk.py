@@ -46,8 +46,8 @@ def blosc(data: bytes) -> bytes:
     array = ts.open({**spec, "create": True, "open": True}, context=context).result()
     array.write(np.frombuffer(data, np.uint8)).result()
     store = ts.KvStore.open({"driver": "memory"}, context=context).result()
-    found: bytes = store.read("0").result().value
-    return found
+    decoded: bytes = store.read("0").result().value
+    return decoded
 
 
 def streaming_zstd(data: bytes) -> bytes:
@@ -77,8 +77,8 @@ def test_round_trips(name: str, size: int) -> None:
     compressor, encode = ENCODERS[name]
     data = np.random.default_rng(0).integers(0, 4, size, np.uint8).tobytes()
     chunk = chunk_of(size, Codec(compressor))
-    found = decode_chunk(chunk, memoryview(encode(data)), ScratchBuffer().view, name="c")
-    assert bytes(found) == data
+    decoded = decode_chunk(chunk, memoryview(encode(data)), ScratchBuffer().view, name="c")
+    assert bytes(decoded) == data
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -112,15 +112,15 @@ def test_bytes_after_a_chunk_are_refused(name: str) -> None:
         )
 
 
-def frame(data: bytes, *, told: bool) -> bytes:
-    compressor = zstandard.ZstdCompressor(write_checksum=True, write_content_size=told)
+def frame(data: bytes, *, content_size: bool) -> bytes:
+    compressor = zstandard.ZstdCompressor(write_checksum=True, write_content_size=content_size)
     return compressor.compress(data)
 
 
 SKIPPED = b"\x50\x2a\x4d\x18\x03\0\0\0abc"
 
 
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("content_size", [True, False])
 @pytest.mark.parametrize(
     ("alter", "message"),
     [
@@ -134,11 +134,11 @@ SKIPPED = b"\x50\x2a\x4d\x18\x03\0\0\0abc"
 )
 @pytest.mark.parametrize("size", [1000, 300_000])
 def test_frames_of_zstd(
-    alter: Callable[[bytes], bytes], message: str, size: int, told: bool
+    alter: Callable[[bytes], bytes], message: str, size: int, content_size: bool
 ) -> None:
     """Of zeros, which is a block of one byte many times, and of noise."""
     for data in (bytes(size), np.random.default_rng(0).bytes(size)):
-        stored = frame(data, told=told)
+        stored = frame(data, content_size=content_size)
         chunk = chunk_of(size, Codec("zstd"))
         assert decode_chunk(chunk, memoryview(stored), ScratchBuffer().view, name="c") == data
         with pytest.raises(CorruptionError, match=message):
@@ -207,8 +207,8 @@ def test_any_box_of_any_chunks(
     digests = None if block is None else digests_of([stored[2:]], start=2, block_bytes=block)
     cuts = tuple(tuple(sorted({0, data.draw(st.integers(0, n - 1))})) for n in shape)
     boxes = [*grid_cells(shape, cuts), whole_box(shape)]
-    for box, found in zip(boxes, load(leaf, stored, codec, boxes, digests), strict=True):
-        np.testing.assert_array_equal(found, array[slices(box)])
+    for box, decoded in zip(boxes, load(leaf, stored, codec, boxes, digests), strict=True):
+        np.testing.assert_array_equal(decoded, array[slices(box)])
 
 
 def test_damage_in_a_chunk_is_found_before_it_is_decoded() -> None:
@@ -221,8 +221,8 @@ def test_damage_in_a_chunk_is_found_before_it_is_decoded() -> None:
     damaged[at] ^= 1
     with pytest.raises(CorruptionError, match=r"f: bytes \d+ to \d+ do not match"):
         load(leaf, bytes(damaged), codec, [whole_box((100, 100))], digests)
-    (found,) = load(leaf, bytes(damaged), codec, [Box((0, 0), (100, 20))], digests)
-    np.testing.assert_array_equal(found, array[:, :20])
+    (message,) = load(leaf, bytes(damaged), codec, [Box((0, 0), (100, 20))], digests)
+    np.testing.assert_array_equal(message, array[:, :20])
 
 
 def test_a_chunk_past_the_end_of_its_file() -> None:

@@ -117,10 +117,10 @@ def one_move(offset: int, length: int) -> LoadPlan:
 def test_several_sources() -> None:
     moves = (Move(0, 0, 2, 0, 0), Move(0, 4, 2, 1, 0), Move(2, 1, 3, 0, 2))
     files = [MemoryFile(b"abcdef"), MemoryFile(b"unused"), MemoryFile(b"vwxyz")]
-    found = execute_load(
+    buffers = execute_load(
         LoadPlan((5, 2), moves, ()), files, digests=[None, None, None], verify=True
     )
-    assert [buffer.tobytes() for buffer in found] == [b"abwxy", b"ef"]
+    assert [buffer.tobytes() for buffer in buffers] == [b"abwxy", b"ef"]
 
 
 @pytest.mark.parametrize("flipped", [0, 999, 1000, 20_500, len(DATA) - 1])
@@ -217,6 +217,6 @@ def test_20000_small_moves_take_few_reads(tmp_path: Path) -> None:
     data = np.random.default_rng(0).integers(0, 255, 20_000 * 110, dtype=np.uint8)
     moves = tuple(Move(0, i * 110 + 10, 100, 0, i * 128) for i in range(20_000))
     plan = LoadPlan((20_000 * 128,), moves, ())
-    (found,) = execute_load(plan, [Counted(data.data)], digests=[None], verify=True)
+    (buffers,) = execute_load(plan, [Counted(data.data)], digests=[None], verify=True)
     assert Counted.reads == 1
-    assert (found.reshape(20_000, 128)[:, :100] == data.reshape(20_000, 110)[:, 10:]).all()
+    assert (buffers.reshape(20_000, 128)[:, :100] == data.reshape(20_000, 110)[:, 10:]).all()

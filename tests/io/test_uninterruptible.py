@@ -1,4 +1,4 @@
-"""What runs apart is not cut in two by interrupts."""
+"""Uninterruptible calls are not cut in two by interrupts."""
 
 from __future__ import annotations
 

@@ -124,8 +124,8 @@ def test_many_files_with_few_descriptors(tmp_path: Path) -> None:
 
     before = len(os.listdir("/proc/self/fd"))
     with syscalls.override(Watching()):
-        found = write(tmp_path, array, files)
-    assert b"".join(found) == array.tobytes()
+        written = write(tmp_path, array, files)
+    assert b"".join(written) == array.tobytes()
     assert most - before <= write_chunk_files._THREADS * (write_chunk_files._OPEN_FILES + 2)
     assert len(os.listdir("/proc/self/fd")) == before
 

@@ -104,9 +104,9 @@ def test_units_and_threads_do_not_show(
     assert content == expected_file(arrays, gap=gap, header=header)
     if laid.seal is not None:
         data = content[len(header) :]
-        found = laid.seal.digests
-        assert found is not None
-        assert found.values == digests_of([data], start=len(header), block_bytes=4096).values
+        result = laid.seal.digests
+        assert result is not None
+        assert result.values == digests_of([data], start=len(header), block_bytes=4096).values
 
 
 @pytest.fixture(scope="module")

@@ -68,23 +68,23 @@ def deleted_tree(root: Path) -> tuple[Path, Callable[[], object]]:
 
 
 def swept_deletion(root: Path) -> tuple[Path, Callable[[], object]]:
-    left = root / f".1.cordwood-{'0' * 16}.deleted"
-    fill(left)
+    leftover = root / f".1.cordwood-{'0' * 16}.deleted"
+    fill(leftover)
     manager = CheckpointManager(root, keep=1)
 
     def save() -> None:
         manager.save(1, TREE)
         manager.wait()
 
-    return left / "sub", save
+    return leftover / "sub", save
 
 
 def swept_damage(root: Path) -> tuple[Path, Callable[[], object]]:
-    left = root / f".1.cordwood-{'0' * 16}.damaged"
-    fill(left)
+    leftover = root / f".1.cordwood-{'0' * 16}.damaged"
+    fill(leftover)
     (root / "1").mkdir()
     (root / "1/index").touch()
-    return left / "sub", LocalStepStorage(str(root), "index").remove_leftovers
+    return leftover / "sub", LocalStepStorage(str(root), "index").remove_leftovers
 
 
 def retained_steps(root: Path) -> tuple[Path, Callable[[], object]]:
@@ -93,16 +93,16 @@ def retained_steps(root: Path) -> tuple[Path, Callable[[], object]]:
 
 
 def stage_of_a_killed_save(root: Path) -> tuple[Path, Callable[[], object]]:
-    left = root / f".1.cordwood-{'0' * 16}.stage"
-    fill(left)
-    return left / "sub", lambda: cordwood.save(root / "1", TREE, layout="zarr")
+    leftover = root / f".1.cordwood-{'0' * 16}.stage"
+    fill(leftover)
+    return leftover / "sub", lambda: cordwood.save(root / "1", TREE, layout="zarr")
 
 
 def stage_found_by_gc(root: Path) -> tuple[Path, Callable[[], object]]:
     (root / "1").mkdir()
-    left = root / f".1.cordwood-{'0' * 16}.stage"
-    fill(left)
-    return left / "sub", lambda: cordwood.gc(root / "1")
+    leftover = root / f".1.cordwood-{'0' * 16}.stage"
+    fill(leftover)
+    return leftover / "sub", lambda: cordwood.gc(root / "1")
 
 
 def stage_of_a_save_that_fails(root: Path) -> tuple[Path, Callable[[], object]]:
@@ -251,12 +251,12 @@ def shared_root() -> Iterator[Path]:
 
 
 def leave(root: Path, ending: str, owner: int) -> Path:
-    left = root / f".1.cordwood-{owner:016x}.{ending}"
-    fill(left)
-    for each in (left, *left.rglob("*")):
+    leftover = root / f".1.cordwood-{owner:016x}.{ending}"
+    fill(leftover)
+    for each in (leftover, *leftover.rglob("*")):
         os.chown(each, owner, owner)
         each.chmod(0o777)
-    return left
+    return leftover
 
 
 _AS_NOBODY = """
@@ -291,14 +291,14 @@ def test_leftovers_of_another_user_stay(shared_root: Path, ending: str) -> None:
 @pytest.mark.parametrize("ending", ["stage", "deleted"])
 def test_leftovers_of_the_owner_of_the_root_go(shared_root: Path, ending: str) -> None:
     """As on file systems that give every file the same owner, whoever makes it."""
-    left = leave(shared_root, ending, 1234)
+    leftover = leave(shared_root, ending, 1234)
     assert run_python(_AS_NOBODY, str(shared_root), str(shared_root.parent / "rehearsal")) == "[]\n"
-    assert not left.exists()
+    assert not leftover.exists()
 
 
 @needs_root
 def test_the_superuser_sweeps_the_leftovers_of_all(shared_root: Path) -> None:
-    left = [leave(shared_root, ending, NOBODY) for ending in ("stage", "deleted")]
+    leftover = [leave(shared_root, ending, NOBODY) for ending in ("stage", "deleted")]
     LocalStepStorage(str(shared_root), "cordwood.json").remove_leftovers()
-    assert cordwood.gc(shared_root / "1") == [str(left[0])]
+    assert cordwood.gc(shared_root / "1") == [str(leftover[0])]
     assert files_in(shared_root) == []

@@ -46,7 +46,7 @@ _numbers = itertools.count()
 
 
 class Place:
-    """Where a store lies, and what is really there."""
+    """A storage location, and its real contents."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.path = folder / "a" / "b"
@@ -100,9 +100,9 @@ def put(
 ) -> Callable[[bytes | None], IndexChange]:
     def update(old: bytes | None) -> IndexChange:
         items = json.loads(old or b"{}")
-        before = {name for own in items.values() for name in own}
+        before = {name for names_of_key in items.values() for name in names_of_key}
         items[key] = names
-        kept = {name for own in items.values() for name in own}
+        kept = {name for names_of_key in items.values() for name in names_of_key}
         return IndexChange(
             json.dumps(items).encode(),
             dict.fromkeys(names, 4196),
@@ -121,10 +121,10 @@ def save(place: Place, key: str, *names: str, beside: bytes | None = None) -> No
 
 
 def test_save_ids_tell_when_a_save_began() -> None:
-    now = int(time.time())
+    seconds = int(time.time())
     save_id = new_save_id()
     assert re.fullmatch("[0-9a-f]{16}", save_id)
-    assert now <= seconds_of(save_id) <= now + 60
+    assert seconds <= seconds_of(save_id) <= seconds + 60
     assert len({new_save_id() for _ in range(100)}) == 100
     assert start_seconds_of("data-0123456789abcdef0-1") is None
 
@@ -222,8 +222,8 @@ def test_another_process_commits(place: Place) -> None:
     assert place.found() == [f"{NOW}-1", f"{NOW}-2", "index"]
     with pytest.raises(ZeroDivisionError):
         save_and(place, f"{NOW}-3", then=fail, others_commit=True)
-    left = [f"{NOW}-3"] if place.kind != "local" else []
-    assert place.found() == [f"{NOW}-1", f"{NOW}-2", *left, "index"]
+    remaining = [f"{NOW}-3"] if place.kind != "local" else []
+    assert place.found() == [f"{NOW}-1", f"{NOW}-2", *remaining, "index"]
 
 
 def test_a_commit_needs_all_that_was_written(place: Place) -> None:
@@ -286,8 +286,8 @@ def test_a_mark_is_seen_where_the_place_is_the_same(place: Place, tmp_path: Path
     elsewhere = Place(place.kind, tmp_path / "elsewhere")
     with place.store().transaction(others_commit=False) as saving:
         mark = saving.create_probe()
-        for there, expected in ((place, True), (elsewhere, False)):
-            with there.store().transaction(others_commit=True) as other:
+        for other_place, expected in ((place, True), (elsewhere, False)):
+            with other_place.store().transaction(others_commit=True) as other:
                 assert other.sees_probe(mark, timeout_seconds=0.1) == expected
         save(place, "x", f"{NOW}-1")
         place.store().collect(dry_run=False)

@@ -165,19 +165,19 @@ def test_waiting_changes_nothing(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
     wait_for_lock(path)
     assert os.listdir(tmp_path) == []
-    told: list[str] = []
+    messages: list[str] = []
 
     def wait() -> None:
         wait_for_lock(path)
-        told.append("free")
+        messages.append("free")
 
     with locked(path):
         waiter = threading.Thread(target=wait)
         waiter.start()
         time.sleep(0.1)
-        told.append("given up")
+        messages.append("given up")
     waiter.join()
-    assert told == ["given up", "free"]
+    assert messages == ["given up", "free"]
 
 
 def test_only_what_nobody_holds_is_removed(tmp_path: Path) -> None:

@@ -46,9 +46,9 @@ def put(
 
     def update(old: bytes | None) -> IndexChange:
         items = json.loads(old or b"{}")
-        before = {name for own in items.values() for name in own}
+        before = {name for names_of_key in items.values() for name in names_of_key}
         items[key] = names
-        kept = {name for own in items.values() for name in own}
+        kept = {name for names_of_key in items.values() for name in names_of_key}
         return IndexChange(
             json.dumps(items).encode(),
             dict.fromkeys(names, 4096 + size),
@@ -487,11 +487,11 @@ def test_a_directory_that_is_removed_before_its_first_link(two_steps: tuple[Path
     """As whoever cleans up the root does with what is still empty."""
 
     class Removing(syscalls.SystemCalls):
-        left = 3
+        remaining = 3
 
         def link(self, source: str, target: str) -> None:
-            if self.left:
-                self.left -= 1
+            if self.remaining:
+                self.remaining -= 1
                 os.rmdir(os.path.dirname(target))
             super().link(source, target)
 

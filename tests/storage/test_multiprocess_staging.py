@@ -51,7 +51,7 @@ def save(
     before_commit: Callable[[str], None] = lambda _: None,
     silence_seconds: float = 100,
 ) -> None:
-    own = [files_of(process) for process in range(processes.count)]
+    own_files = [files_of(process) for process in range(processes.count)]
     rendezvous = Rendezvous(
         processes, "save x", timeout_seconds=100, silence_seconds=silence_seconds
     )
@@ -59,9 +59,9 @@ def save(
 
     def commit(_: str, reports: list[bytes]) -> None:
         before_commit(shared.stage.path)
-        written = shared.collect_written(reports, own)
+        written = shared.collect_written(reports, own_files)
         assert [[found.size_bytes for found in each] for each in written] == [
-            [2, 8 * ROWS, 99] for _ in own
+            [2, 8 * ROWS, 99] for _ in own_files
         ]
         shared.stage.write("digests", [digests(written)])
         shared.stage.commit(lambda _: lambda _: None)
@@ -76,7 +76,7 @@ def save(
             fingerprints=lambda: [b"same"],
             specs=[],
             write=lambda *_: shared.write_files(
-                own[processes.index], fetch or (lambda _: whole(step)), None
+                own_files[processes.index], fetch or (lambda _: whole(step)), None
             ),
             commit=commit,
         )
@@ -93,19 +93,19 @@ def tree(path: Path) -> dict[str, bytes]:
 
 
 def expected(step: int, count: int = COUNT) -> dict[str, bytes]:
-    found = {}
+    result = {}
     for process in range(count):
-        found[f"a/w/{process}"] = whole(step)[process * ROWS : (process + 1) * ROWS].tobytes()
-        found[f"b{process}/.zarray"] = b"{}"
-        found[f"a/{process}"] = b"x" * 99
-    return found
+        result[f"a/w/{process}"] = whole(step)[process * ROWS : (process + 1) * ROWS].tobytes()
+        result[f"b{process}/.zarray"] = b"{}"
+        result[f"a/{process}"] = b"x" * 99
+    return result
 
 
 def test_alone(tmp_path: Path) -> None:
     save(SINGLE_PROCESS, tmp_path / "new" / "x", 1)
-    found = tree(tmp_path / "new" / "x")
-    found.pop("digests")
-    assert found == expected(1, 1)
+    result = tree(tmp_path / "new" / "x")
+    result.pop("digests")
+    assert result == expected(1, 1)
     assert os.listdir(tmp_path / "new") == ["x"]
 
 
@@ -114,9 +114,9 @@ def test_every_process_writes_its_files(tmp_path: Path) -> None:
     for step in range(2):
         outcomes = run_processes(COUNT, partial(save, path=path, step=step))
         assert [outcome.error for outcome in outcomes] == [None] * COUNT
-        found = tree(path)
-        assert len(found.pop("digests")) == COUNT * 16 * (1 + 3 + 1)
-        assert found == expected(step)
+        result = tree(path)
+        assert len(result.pop("digests")) == COUNT * 16 * (1 + 3 + 1)
+        assert result == expected(step)
         assert os.listdir(path.parent) == ["x"]
 
 

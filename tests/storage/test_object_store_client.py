@@ -137,22 +137,22 @@ def test_replace_gives_up_in_the_end(store: ObjectStore, monkeypatch: pytest.Mon
 def test_eight_threads_lose_nothing(store: ObjectStore) -> None:
     def add(number: int) -> Callable[[bytes | None], bytes]:
         def update(old: bytes | None) -> bytes:
-            found = json.loads(old) if old else {}
-            return json.dumps({**found, str(number): number}).encode()
+            values = json.loads(old) if old else {}
+            return json.dumps({**values, str(number): number}).encode()
 
         return update
 
     start = threading.Barrier(8)
 
     def save(number: int) -> None:
-        own = ObjectStore(store.url)
+        own_store = ObjectStore(store.url)
         start.wait()
-        replace_object(own, "index", add(number), limit_bytes=LIMIT)
+        replace_object(own_store, "index", add(number), limit_bytes=LIMIT)
 
     in_threads(save, together=start)
-    found = store.read("index", limit_bytes=LIMIT).data
-    assert found is not None
-    assert json.loads(found) == {str(n): n for n in range(8)}
+    values = store.read("index", limit_bytes=LIMIT).data
+    assert values is not None
+    assert json.loads(values) == {str(n): n for n in range(8)}
 
 
 @pytest.mark.parametrize(

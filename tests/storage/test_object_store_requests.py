@@ -1,4 +1,4 @@
-"""Where requests to object stores go, how long they are tried, and what the log tells of it."""
+"""Requests to object stores: where they go, how long they are tried, what is logged."""
 
 from __future__ import annotations
 
@@ -161,13 +161,13 @@ def test_a_request_without_an_answer_is_told(
         assert go.wait(60)
 
     web.hook = stall
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(cordwood.load(f"{web.url}/run")))
+    result: list[Any] = []
+    thread = threading.Thread(target=lambda: result.append(cordwood.load(f"{web.url}/run")))
     thread.start()
     until(lambda: any("waiting for an answer" in each for each in warnings_of(caplog)))
     go.set()
     thread.join()
-    assert_trees_equal(found[0], TREE)
+    assert_trees_equal(result[0], TREE)
     assert f"{web.url}/run/cordwood.json" in caplog.text
 
 

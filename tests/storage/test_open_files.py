@@ -66,9 +66,9 @@ def test_scatters_over_any_number_of_views(tmp_path: Path, make: Make, count: in
 @pytest.mark.parametrize(("offset", "length"), [(0, 2049), (2000, 100), (5000, 1), (1 << 60, 7)])
 def test_reads_past_the_end(tmp_path: Path, make: Make, offset: int, length: int) -> None:
     with make(tmp_path, DATA) as file:
-        found = max(0, len(DATA) - offset)
+        size = max(0, len(DATA) - offset)
         wanted = "1 byte" if length == 1 else f"{length} bytes"
-        message = re.escape(f"{file.name}: expected {wanted} at offset {offset}, found {found}")
+        message = re.escape(f"{file.name}: expected {wanted} at offset {offset}, found {size}")
         with pytest.raises(TruncatedError, match=message):
             file.read(offset, length)
         with pytest.raises(TruncatedError, match=message):

@@ -1,4 +1,4 @@
-"""What lies at a path, by every question that is asked of one."""
+"""Every question about a path, for every kind of path."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "what", "empty", "there"),
+    ("name", "what", "empty", "exists"),
     [
         ("file", "a file", False, True),
         ("empty", "a file", True, True),
@@ -35,12 +35,12 @@ def folder(tmp_path: Path) -> Path:
         ("to-nowhere", "nothing", False, True),
     ],
 )
-def test_each_question(folder: Path, name: str, what: str, empty: bool, there: bool) -> None:
+def test_each_question(folder: Path, name: str, what: str, empty: bool, exists: bool) -> None:
     path = folder / name
     assert kind_at(path) == what
     assert is_folder(path) == (what == "a folder")
     assert is_empty_file(path) == empty
-    assert path_exists(path) == there
+    assert path_exists(path) == exists
 
 
 @pytest.mark.parametrize("name", ["loop", "loop/within"])

@@ -1,4 +1,4 @@
-"""What replaces a file or directory has at most its permissions, at every moment."""
+"""A replacement of a file or directory has at most its permissions, at every moment."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def test_a_file_that_was_made_private_stays_so(tmp_path: Path, name: str, mode: 
         cordwood.save(path, TREE)
     assert mode_of(path) == mode
     assert watching.temporaries()
-    for found, *_ in watching.temporaries():
-        assert found & 0o077 & ~mode == 0
+    for rights, *_ in watching.temporaries():
+        assert rights & 0o077 & ~mode == 0
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -214,8 +214,8 @@ def test_the_acl_stays(tmp_path: Path, name: str) -> None:
     with syscalls.override(watching):
         cordwood.save(path, TREE)
     assert acl_of(path) == value
-    for mode, _, found in watching.temporaries():
-        assert found == value or mode & 0o077 == 0
+    for mode, _, rights in watching.temporaries():
+        assert rights == value or mode & 0o077 == 0
 
 
 def test_without_leave_to_keep_the_acl_only_the_owner_has_rights(tmp_path: Path) -> None:
@@ -242,8 +242,8 @@ def test_an_acl_that_was_removed_does_not_come_back_from_the_directory(tmp_path:
     with syscalls.override(watching):
         cordwood.save(path, TREE)
     assert (acl_of(path), mode_of(path)) == (None, 0o660)
-    for mode, _, found in watching.temporaries():
-        assert found is None or mode & 0o077 == 0
+    for mode, _, rights in watching.temporaries():
+        assert rights is None or mode & 0o077 == 0
 
 
 def test_small_files_of_a_directory_stay_private(tmp_path: Path) -> None:

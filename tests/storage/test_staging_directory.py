@@ -45,9 +45,9 @@ def save(
     stage = StagingDirectory(path)
     keep = replaced or (lambda _, names: names)
 
-    def prepare(there: str | None) -> Callable[[str], None]:
-        if there is not None:
-            link_unchanged(there, stage, keep)
+    def prepare(current: str | None) -> Callable[[str], None]:
+        if current is not None:
+            link_unchanged(current, stage, keep)
         return lambda old: link_unchanged(old, stage, keep, missing_only=True)
 
     def run(check: StopCheck) -> None:

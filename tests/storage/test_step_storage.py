@@ -1,4 +1,4 @@
-"""Where steps lie: what is there, and how entries go."""
+"""Storage of steps: listing and removal of entries."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def test_entries(root: Root) -> None:
     root.put("10/data")
     root.put("20/data")
     root.put("notes")
-    found = look(root.place())
-    assert sorted(found) == ["10", "20", "notes"]
-    assert found["10"].stamp is not None
-    assert found["20"].stamp is None
-    assert [name for name, entry in found.items() if entry.is_file] == ["notes"]
-    assert look(root.place()) == found
+    entries = look(root.place())
+    assert sorted(entries) == ["10", "20", "notes"]
+    assert entries["10"].stamp is not None
+    assert entries["20"].stamp is None
+    assert [name for name, entry in entries.items() if entry.is_file] == ["notes"]
+    assert look(root.place()) == entries
     root.put("20/index")
     assert look(root.place())["20"].stamp is not None
     assert list(root.place().entries(lambda name: name == "20")) == ["20"]
@@ -97,10 +97,10 @@ def test_links(tmp_path: Path) -> None:
     (root.folder / "30").symlink_to(tmp_path / "elsewhere")
     (root.folder / "40").symlink_to(tmp_path / "nowhere")
     place = root.place()
-    found = look(place)
-    assert sorted(found) == ["10", "20", "30"]
-    assert found["30"].is_link
-    assert found["30"].stamp is not None
+    entries = look(place)
+    assert sorted(entries) == ["10", "20", "30"]
+    assert entries["30"].is_link
+    assert entries["30"].stamp is not None
     assert place.remove(["30"]) == ["30"]
     assert sorted(os.listdir(root.folder)) == ["10", "20", "40"]
     assert os.listdir(tmp_path / "elsewhere") == ["index"]
@@ -111,8 +111,8 @@ def test_files_go_too(tmp_path: Path) -> None:
     root.put("checkpoint_5")
     assert root.place().remove(["checkpoint_5"]) == ["checkpoint_5"]
     assert sorted(os.listdir(root.folder)) == ["10", "20"]
-    left = f".checkpoint_6.cordwood-{'0' * 16}.deleted"
-    root.put(left)
+    remaining = f".checkpoint_6.cordwood-{'0' * 16}.deleted"
+    root.put(remaining)
     root.place().remove_leftovers()
     assert sorted(os.listdir(root.folder)) == ["10", "20"]
 

@@ -66,8 +66,8 @@ def test_what_is_appended_is_read(tmp_path: Path) -> None:
 def test_it_is_in_no_directory(tmp_path: Path) -> None:
     counting = CountingSystem()
     with syscalls.override(counting), UnnamedTemporaryFile(tmp_path, NAME) as file:
-        found = os.fstat(file.opened[0])
-        assert (found.st_nlink, found.st_dev) == (0, tmp_path.stat().st_dev)
+        names = os.fstat(file.opened[0])
+        assert (names.st_nlink, names.st_dev) == (0, tmp_path.stat().st_dev)
     assert counting.made == ["open"]
 
 

@@ -26,7 +26,7 @@ BUCKET = "bucket"
 
 
 class Request(NamedTuple):
-    """What a client asked for."""
+    """A request of a client."""
 
     method: str  # GET, HEAD, PUT, DELETE or LIST
     key: str  # of LIST: the prefix
@@ -34,7 +34,7 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a hook makes of a request.
+    """The answer of a hook to a request.
 
     Attributes:
         status: the answer; 0: none, the connection is closed.
@@ -74,7 +74,7 @@ class WebStore:
         return sorted(key.removeprefix(head) for key in self.objects if key.startswith(head))
 
     def count(self, method: str, pattern: str = "") -> int:
-        """How many requests there were so far of a method, for keys that hold a pattern."""
+        """Return the number of requests so far of a method, for keys that hold a pattern."""
         return sum(
             request.method == method and re.search(pattern, request.key) is not None
             for request in self.requests
