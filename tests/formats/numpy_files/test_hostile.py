@@ -144,7 +144,7 @@ def with_size(raw: bytes, size: int) -> bytes:
 
 
 def deflated_as(stream: bytes, size: int, crc32: int = 0) -> bytes:
-    """An archive of one member whose deflate stream is given."""
+    """Return an archive of one member whose deflate stream is given."""
     raw = zipped(("a.npy", stream))
     entry = raw.find(b"PK\1\2")
     for at, base in ((8, 0), (10, entry)):

@@ -23,7 +23,7 @@ def tree_folder(layout: str) -> str:
 
 
 def copied(layout: str, folder: Path) -> Path:
-    """A copy of a golden checkpoint; the directory of its tree."""
+    """Return a copy of a golden checkpoint; the directory of its tree."""
     shutil.copytree(GOLDEN / layout, folder / layout)
     return folder / layout / tree_folder(layout)
 

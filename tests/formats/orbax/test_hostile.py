@@ -85,7 +85,7 @@ def zarr3(**changes: Any) -> dict[str, bytes | None]:
 
 
 def index(*entries: int) -> bytes:
-    """A shard of two chunks: their bytes, and what its index says of them."""
+    """Return a shard of two chunks: their bytes, and what its index says of them."""
     return CHUNK + struct.pack(f"<{len(entries)}Q", *entries)
 
 
@@ -500,7 +500,7 @@ def test_chunks_that_are_not_compressed(tmp_path: Path, compressor: str) -> None
 
 
 def items(**files: bytes) -> dict[str, bytes | None]:
-    """A checkpoint of version 1: its tree is an item."""
+    """Return a checkpoint of version 1: its tree is an item."""
     moved: dict[str, bytes | None] = {f"state/{name}": data for name, data in GOOD3.items()}
     return {"_CHECKPOINT_METADATA": b"{}", "orbax.checkpoint": b"", **moved, **files}
 

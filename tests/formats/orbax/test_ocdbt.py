@@ -35,7 +35,7 @@ from tests.memory import traced_memory
 
 
 def written(path: Path, values: dict[str, bytes], **config: Any) -> None:
-    """A database with these values, each put in by itself: as many versions."""
+    """Return a database with these values, each put in by itself: as many versions."""
     spec = {"driver": "ocdbt", "base": f"file://{path}/", "config": config}
     store = ts.KvStore.open(spec).result()
     for key, value in values.items():
@@ -139,7 +139,7 @@ def test_crc32c() -> None:
 
 
 def nodes(path: Path) -> list[Path]:
-    """The manifest, and the files that hold nothing but nodes."""
+    """Return the manifest, and the files that hold nothing but nodes."""
     return [path / "manifest.ocdbt", *path.glob("d/*")]
 
 

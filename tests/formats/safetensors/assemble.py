@@ -66,7 +66,7 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def read_bytes(raw: bytes) -> tuple[Any, Index]:
-    """The tree in a file, as plain containers and numpy values, its digests checked."""
+    """Return the tree in a file, as plain containers and numpy values, its digests checked."""
     file = MemoryFile(raw, "test.safetensors")
     index = read_index(file)
     for source in index.sources:
@@ -95,7 +95,7 @@ def header_of(raw: bytes) -> dict[str, Any]:
 
 
 def with_header(header: Any, data: bytes = b"") -> bytes:
-    """A file of any header: a JSON value, or its text."""
+    """Return a file of any header: a JSON value, or its text."""
     text = header if isinstance(header, (str, bytes)) else json.dumps(header)
     encoded = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     return struct.pack("<Q", len(encoded)) + encoded + data

@@ -27,7 +27,7 @@ def entry(
 
 
 def one(data: bytes = b"\0", **kwargs: Any) -> bytes:
-    """A file of one tensor called t."""
+    """Return a file of one tensor called t."""
     return with_header({"t": entry(**kwargs)}, data)
 
 

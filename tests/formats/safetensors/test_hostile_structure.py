@@ -28,7 +28,7 @@ def forged(
     tree: Any = None,
     own: Callable[[dict[str, str]], None] | None = None,
 ) -> bytes:
-    """A file of cordwood's whose structure was changed and whose header was sealed again."""
+    """Return a file of cordwood's whose structure was changed and whose header was sealed again."""
     raw = file_bytes({"a": np.ones(2), "b": 3} if tree is None else tree)
     start = 8 + int.from_bytes(raw[:8], "little")
     header = header_of(raw)
