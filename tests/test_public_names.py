@@ -10,7 +10,7 @@ import pytest
 
 import cordwood
 from cordwood import errors
-from tests.contract import PUBLIC_MODULES
+from tests.contract import PUBLIC_MODULES, ROOT
 
 MAX_NAMES = 36  # of `cordwood` itself: a reader sees them all in one screen
 
@@ -112,6 +112,11 @@ SIGNATURES = {
 def test_every_public_module_is_pinned() -> None:
     packages = {"cordwood.compat", "cordwood.compat.eformer"}
     assert {*NAMESPACES, *PEER_MODULES} == PUBLIC_MODULES - packages
+
+
+@pytest.mark.parametrize("module", [*NAMESPACES, *PEER_MODULES])
+def test_the_documentation_lists_every_public_module(module: str) -> None:
+    assert f"`{module}`" in (ROOT / "docs" / "compatibility.md").read_text()
 
 
 @pytest.mark.parametrize("module", NAMESPACES)
