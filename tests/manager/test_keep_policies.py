@@ -96,7 +96,7 @@ def test_joining_is_union_and_intersection(
 @given(policies, runs, st.sets(st.integers(0, 50), max_size=3))
 def test_a_plan(policy: KeepPolicy, steps: list[SavedStep], others: set[int]) -> None:
     spared = dict.fromkeys(others, "pinned")
-    plan = plan_retention(steps, policy, now=NOW, spared=spared)
+    plan = plan_retention(steps, policy, time_now=NOW, spared=spared)
     numbers = {step.step for step in steps}
     assert [row.step for row in plan.steps] == sorted(numbers | others)
     newest = {max(numbers)} if numbers else set()
@@ -111,10 +111,10 @@ def test_what_a_plan_keeps_later_ones_keep(
     policy: KeepPolicy, steps: list[SavedStep], data: st.DataObject
 ) -> None:
     """However much of it was carried out: it can be cut off anywhere and made again."""
-    plan = plan_retention(steps, policy, now=NOW, spared={})
+    plan = plan_retention(steps, policy, time_now=NOW, spared={})
     gone = data.draw(st.sets(st.sampled_from(plan.deleted))) if plan.deleted else set()
     left = [step for step in steps if step.step not in gone]
-    again = plan_retention(left, policy, now=NOW, spared={})
+    again = plan_retention(left, policy, time_now=NOW, spared={})
     assert set(again.kept) >= set(plan.kept)
     if "&" not in repr(policy):
         assert again.kept == plan.kept
@@ -122,7 +122,7 @@ def test_what_a_plan_keeps_later_ones_keep(
 
 def test_a_plan_reads_well() -> None:
     policy = KeepLast(1) | KeepBest(1, "loss")
-    plan = plan_retention(STEPS, policy, now=NOW, spared={20: "pinned"})
+    plan = plan_retention(STEPS, policy, time_now=NOW, spared={20: "pinned"})
     assert str(plan) == (
         " 0  delete  no policy keeps it\n"
         "10  delete  no policy keeps it\n"

@@ -103,7 +103,7 @@ def _steps(path: str, names: tuple[str, ...]) -> list[_Step]:
         )
         entry = entries.get(name)
         if entry is not None:
-            saved = entry.saved if entry.counts else entry.noted
+            saved = entry.saved if entry.counts else entry.foreign_metrics
             is_exempt = not entry.counts and not entry.damaged
             step = step._replace(
                 step=entry.step,

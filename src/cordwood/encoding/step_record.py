@@ -1,4 +1,4 @@
-"""What a step's checkpoint says of itself beside its tree: one string of JSON in its metadata."""
+"""The record of a step beside its tree: one JSON string in the metadata of the checkpoint."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import FormatError, StepError, UnsupportedFormatError
 
 KEY = "cordwood-step"  # in the checkpoint's metadata
-PREFIX_KEY = "cordwood-prefix"  # beside it: by which prefix the job restores the tree of its run
+PREFIX_KEY = "cordwood-prefix"  # the prefix by which the job restores the tree of its run
 _MEMBERS = ["version", "step", "time", "metrics", "extras", "items", "chain"]
 _VERSION = 1
-_MAX_DEPTH = 200  # to which an error looks for what is not JSON
+_MAX_DEPTH = 200  # how deep an error searches for a value that is not JSON
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 class Record(NamedTuple):
-    """A step, beside its tree."""
+    """The data of a step beside its tree."""
 
     step: int
     time: float  # when its save began, in seconds since 1970
     metrics: Mapping[str, float]
     extras: Any  # JSON
     items: Mapping[str, Any]  # by name, the states of all processes
-    chain: int = 0  # how many steps before it may share files with it; 0: all was written anew
+    chain: int = 0  # how many earlier steps may share files with it; 0: all files are its own
 
 
 def encode_record(record: Record) -> str:
-    """Return a record as one line of JSON; a metric that is no finite number is a string."""
+    """Return a record as one line of JSON; metrics that are NaN or infinite become strings."""
     metrics = {
         name: value if math.isfinite(value) else str(value)
         for name, value in record.metrics.items()
@@ -44,20 +44,24 @@ def encode_record(record: Record) -> str:
 
 
 def decode_record(text: str, where: str) -> Record:
-    """Return what `encode_record` was given; `where` says of what, for errors.
+    """Return the record that `encode_record` encoded.
+
+    Args:
+        text: the encoded record.
+        where: its place, for errors.
 
     Raises FormatError, or UnsupportedFormatError for a newer version.
     """
-    found = parse_json(text, where)
-    newer = found.get("version") if type(found) is dict else None
+    members = parse_json(text, where)
+    newer = members.get("version") if type(members) is dict else None
     if type(newer) is int and newer > _VERSION:
         raise UnsupportedFormatError(
             f"{where}: version {newer} is newer than this cordwood reads ({_VERSION}); upgrade "
             "cordwood"
         )
-    if type(found) is not dict or list(found) != _MEMBERS:
+    if type(members) is not dict or list(members) != _MEMBERS:
         raise FormatError(f"{where}: expected an object of {', '.join(_MEMBERS)}")
-    version, step, time, metrics, extras, items, chain = found.values()
+    version, step, time, metrics, extras, items, chain = members.values()
     if type(version) is not int or version != _VERSION:
         raise FormatError(f"{where}: expected version {_VERSION}, found {version!r:.40}")
     if type(step) is not int or step < 0:
@@ -90,7 +94,7 @@ def _number(value: Any, where: str) -> float:
 
 
 def wrong_step(record: Record, name: str) -> str:
-    """Return what to say of a directory named as one step with the record of another."""
+    """Return the error text for a directory that is named as one step and holds another."""
     saved = record.step
     return (
         f"{name} holds step {saved}: it is a copy of that, was renamed, or was mixed up when a "
@@ -99,43 +103,46 @@ def wrong_step(record: Record, name: str) -> str:
     )
 
 
-def require_same(saved: Record, given: Record, *, root: str) -> None:
-    """Raise StepError if a step that was saved is given other metrics or extras; none are none."""
-    if given.metrics and str(given.metrics) != str(saved.metrics):  # where NaN is NaN
-        what, old, new = "metrics", str(saved.metrics), str(given.metrics)
-    elif given.extras is not None and given.extras != saved.extras:
-        what, old, new = "extras", str(saved.extras), str(given.extras)
+def require_same(saved: Record, new: Record, *, root: str) -> None:
+    """Raise StepError if a saved step is saved again with other metrics or extras.
+
+    A second call without metrics or extras is not an error.
+    """
+    if new.metrics and str(new.metrics) != str(saved.metrics):  # where NaN is NaN
+        what, before, after = "metrics", str(saved.metrics), str(new.metrics)
+    elif new.extras is not None and new.extras != saved.extras:
+        what, before, after = "extras", str(saved.extras), str(new.extras)
     else:
         return
     raise StepError(
-        f"{root}: step {saved.step} has just been saved with the {what} {old:.200}, and cannot be "
-        f"given {new:.200} now: give them to the first save of a step"
+        f"{root}: step {saved.step} has just been saved with the {what} {before:.200}, and cannot "
+        f"be given {after:.200} now: give them to the first save of a step"
     )
 
 
 def as_metrics(metrics: Mapping[str, SupportsFloat] | None) -> dict[str, float]:
-    """Return metrics as floats, also where they are arrays of one element. Raises TypeError."""
+    """Return metrics as floats; arrays of one element are converted too. Raises TypeError."""
     if metrics is not None and not isinstance(metrics, Mapping):
         raise TypeError(f"metrics: expected a dict of numbers by name, found {metrics!r:.80}")
-    found = {}
+    floats = {}
     for name, value in (metrics or {}).items():
         if type(name) is not str:
             raise TypeError(f"metrics: expected names that are str, found {name!r:.80}")
         try:
-            found[name] = float(value)
+            floats[name] = float(value)
         except (TypeError, ValueError, OverflowError) as e:
             raise TypeError(f"metrics: {name}: expected a number, found {value!r:.80}") from e
-    return found
+    return floats
 
 
 def as_json(value: Any, where: str) -> Any:
-    """Return a copy of what comes back as it is from JSON.
+    """Return a copy of a value that JSON gives back unchanged.
 
     Args:
         value: the value.
-        where: what it is, for the error.
+        where: its name, for the error.
 
-    Raises TypeError for anything else; names the first value that JSON does not hold.
+    Raises TypeError for other values; it names the first one that JSON cannot hold.
     """
     try:
         copy = json.loads(json.dumps(value, allow_nan=False))
@@ -152,15 +159,15 @@ _ADVICE = "dicts with keys that are str, lists, str, int, finite float, bool and
 
 
 def _not_json(value: Any, path: str = "", depth: int = 0) -> str:
-    """Return where the first value lies that JSON does not keep, and what to do; "" for none."""
+    """Return the place of the first value that JSON does not keep, and advice; "" for none."""
     at = path or "it"
     if type(value) is dict and depth < _MAX_DEPTH:
         for key, each in value.items():
             if type(key) is not str:
                 return f"{at} has the key {key!r:.80}, a {type(key).__name__}; JSON holds {_ADVICE}"
-            found = _not_json(each, f"{path}[{key!r}]", depth + 1)
-            if found:
-                return found
+            problem = _not_json(each, f"{path}[{key!r}]", depth + 1)
+            if problem:
+                return problem
         return ""
     if type(value) is list and depth < _MAX_DEPTH:
         parts = (_not_json(each, f"{path}[{i}]", depth + 1) for i, each in enumerate(value))
@@ -174,5 +181,5 @@ def _not_json(value: Any, path: str = "", depth: int = 0) -> str:
         hint = "call .tolist() on it, or save it in the tree or in items="
     elif type(value) is tuple:
         hint = "make it a list"
-    found = f"{value!r:.80}" if type(value) in (float, tuple) else f"a {type(value).__name__}"
-    return f"{at} is {found}; {hint}"
+    problem = f"{value!r:.80}" if type(value) in (float, tuple) else f"a {type(value).__name__}"
+    return f"{at} is {problem}; {hint}"

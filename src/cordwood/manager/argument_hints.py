@@ -1,4 +1,4 @@
-"""What to type instead of a name that other tools have, and this library does not."""
+"""Hints for names that other tools have and this library does not: the name to use instead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cordwood.did_you_mean import nearest_name
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Names of orbax.checkpoint.CheckpointManager, and of Flax and eFormer, and what does the same here.
+# Names of orbax.checkpoint.CheckpointManager, Flax and eFormer, and the equivalent here.
 ATTRIBUTES: Mapping[str, str] = {
     "all_steps": "steps()",
     "best_step": "best(), with keep=KeepBest(...), or best('loss')",
@@ -32,7 +32,7 @@ ATTRIBUTES: Mapping[str, str] = {
     "wait_until_finished": "wait()",
 }
 
-# Arguments, and of which of the calls here.
+# Arguments of those, and the equivalent here.
 ARGUMENTS: Mapping[str, str] = {
     "args": "the tree itself: save(step, tree), restore(step, like=tree)",
     "async_options": "background=",
@@ -60,22 +60,22 @@ ARGUMENTS: Mapping[str, str] = {
 
 
 def no_attribute(kind: str, name: str) -> str:
-    """Return the message of an AttributeError, with what does the same where that is known."""
+    """Return the message of an AttributeError, with the equivalent name if there is one."""
     message = f"{kind!r} object has no attribute {name!r}"
     if name in ATTRIBUTES:
         return f"{message}; use {ATTRIBUTES[name]}"
     return message
 
 
-def refuse_arguments(call: str, unknown: Iterable[str], known: Iterable[str]) -> None:
+def refuse_arguments(call: str, unknown: Iterable[str], parameters: Iterable[str]) -> None:
     """Raise TypeError if a call was given arguments that it does not have.
 
     Args:
         call: its name, for the message.
-        unknown: the names that it was given beside those it has.
-        known: the names of those it has.
+        unknown: the names of arguments that it does not have.
+        parameters: the names of its arguments.
     """
-    names = list(known)
+    names = list(parameters)
     for name in unknown:
         close = nearest_name(name, names)
         if name in ARGUMENTS:
@@ -88,10 +88,12 @@ def refuse_arguments(call: str, unknown: Iterable[str], known: Iterable[str]) ->
 
 
 def with_hints(call: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator: of an argument that the function lacks, the TypeError says what to use.
+    """Return a decorator that makes a function explain arguments that it does not have.
+
+    The TypeError then names the argument to use.
 
     Args:
-        call: what the function is called by users.
+        call: the name of the function, as users know it.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

@@ -1,4 +1,4 @@
-"""Deletes what no policy keeps, and what dead saves and deletions have left."""
+"""Deletion of steps that no policy keeps, and of leftovers of dead saves and deletions."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _log = logging.getLogger("cordwood")
 
 
 def plan_deletions(
-    place: StepStorage, steps: Sequence[Step], policy: KeepPolicy, *, now: float
+    place: StepStorage, steps: Sequence[Step], policy: KeepPolicy, *, time_now: float
 ) -> RetentionPlan:
-    """Return what becomes of the steps of a root that are finished."""
+    """Return a plan for the finished steps of a root: which are kept, and which are deleted."""
     finished = {each.step: each for each in steps if each.finished}
     counting = [each.saved for each in finished.values() if each.saved is not None]
     spared = {step: each.problem for step, each in finished.items() if not each.counts}
-    plan = plan_retention(counting, policy, now=now, spared=spared)
+    plan = plan_retention(counting, policy, time_now=time_now, spared=spared)
     pinned = [step for step in plan.deleted if place.in_use(finished[step].entry)]
     spared.update(dict.fromkeys(pinned, "pinned"))
-    return plan_retention(counting, policy, now=now, spared=spared)
+    return plan_retention(counting, policy, time_now=time_now, spared=spared)
 
 
 def best_step_of(
@@ -44,7 +44,7 @@ def best_step_of(
     metric: str | None,
     mode: Literal["min", "max"] | None,
 ) -> int | None:
-    """Return the step where a metric is best, and warn where steps have other metrics only."""
+    """Return the step where a metric is best; warn if the steps have other metrics only."""
     saved = [step.saved for step in steps if step.saved is not None]
     best = best_step(saved, policy, metric, mode)
     if best is None and metric is not None:
@@ -61,34 +61,34 @@ def delete_steps(
 
     Args:
         place: the root.
-        listing: of it.
-        start: the first step that goes.
-        stop: the first after it that stays; None: all from `start` on go.
+        listing: the steps of the root.
+        start: the first step to delete.
+        stop: the first later step that is not deleted; None: all steps from `start` on are.
 
-    Returns the steps that are gone. Raises StepError where one is in use.
+    Returns the numbers of the deleted steps. Raises StepError if one is in use.
     """
-    found = listing.entries(start=start, stop=stop)[::-1]
-    gone = place.remove([each.entry for each in found])
-    steps = {each.step for each in found}
-    left = sorted({each.step for each in found if each.entry not in gone})
-    _log_deleted(place.name, sorted(steps - {*left}), "delete was called")
-    if left:
-        one = len(left) == 1
-        which = f"step {left[0]} is" if one else f"steps {', '.join(map(str, left))} are"
+    entries = listing.entries(start=start, stop=stop)[::-1]
+    removed = place.remove([each.entry for each in entries])
+    steps = {each.step for each in entries}
+    in_use = sorted({each.step for each in entries if each.entry not in removed})
+    _log_deleted(place.name, sorted(steps - {*in_use}), "delete was called")
+    if in_use:
+        one = len(in_use) == 1
+        which = f"step {in_use[0]} is" if one else f"steps {', '.join(map(str, in_use))} are"
         was = "was" if one else "were"
         raise StepError(f"{place.name}: {which} in use, and {was} not deleted")
     return sorted(steps)
 
 
 def _log_deleted(root: str, steps: Sequence[int], why: str) -> None:
-    """Log a line that names the steps that were deleted; nothing where there are none."""
+    """Log a line that names the deleted steps; nothing if there are none."""
     if steps:
         noun = "step" if len(steps) == 1 else "steps"
         _log.info("%s: deleted %s %s: %s", root, noun, listed([*map(str, steps)]), why)
 
 
 class StepCleaner:
-    """Keeps a root clean for one manager."""
+    """Deletes steps and leftovers in the root of one manager."""
 
     def __init__(self, place: StepStorage, listing: StepListing, policy: KeepPolicy) -> None:
         self._place = place
@@ -98,33 +98,33 @@ class StepCleaner:
         self._clean: set[tuple[str, Hashable | None]] = set()  # entries, and their stamps
 
     def make_room(self) -> None:
-        """Remove what is no step any more, or never became one.
+        """Remove entries that are no longer steps, or never became steps.
 
-        Before a save too: else a run that dies in every save would fill the disk with what they
-        leave, and no save could ever end. What cannot be removed now is left to the next call.
+        A save calls this before it writes: else a run that dies in every save would fill the disk
+        with leftovers, and no save could ever end. The next call removes what this one cannot.
         """
-        if parse_url(self._place.name) is None:  # without locks nothing but old things can go
+        if parse_url(self._place.name) is None:  # object stores have no locks
             self._remove_unfinished()
 
-    def after_commit(self, *, now: float) -> None:
-        """Carry out the plan, and remove all else. Raises OSError, CordwoodError."""
+    def after_commit(self, *, time_now: float) -> None:
+        """Delete steps by the plan, and all leftovers. Raises OSError, CordwoodError."""
         steps = self._listing.steps()
-        plan = plan_deletions(self._place, steps, self._policy, now=now)
+        plan = plan_deletions(self._place, steps, self._policy, time_now=time_now)
         saved = [each.saved for each in steps if each.saved is not None]
         for metric, problem in metric_problems(saved, self._policy).items():
             if metric not in self._warned:
                 self._warned.add(metric)
                 _log.warning("%s: keep: %s", self._place.name, printable(problem))
         entries = {each.step: each.entry for each in steps}
-        gone = self._place.remove([entries[number] for number in plan.deleted])
+        removed = self._place.remove([entries[number] for number in plan.deleted])
         _log_deleted(
             self._place.name,
-            [step for step in plan.deleted if entries[step] in gone],
+            [step for step in plan.deleted if entries[step] in removed],
             "no policy keeps it",
         )
         self._remove_unfinished()
         if parse_url(self._place.name) is None:
-            self._tidy([each for each in steps if each.entry not in gone])
+            self._tidy([each for each in steps if each.entry not in removed])
 
     def _remove_unfinished(self) -> None:
         self._place.remove_leftovers()
@@ -134,7 +134,7 @@ class StepCleaner:
                 self._place.remove_empty(each.entry)
 
     def _tidy(self, steps: Sequence[Step]) -> None:
-        """Remove what a process that died at the end of its commit left in a whole step."""
+        """Remove temporary files left in a committed step by a process that died."""
         seen = set()
         for each in steps:
             if each.finished and not each.tool and not each.is_link:
@@ -144,9 +144,9 @@ class StepCleaner:
         self._clean = seen
 
     def _has_remains(self, step: Step) -> bool:
-        """Return True if something of dead saves lies in a step.
+        """Return True if a step contains leftovers of dead saves.
 
-        No lock is taken for that: it would be one more file that a kill can leave there.
+        It takes no lock, which would be one more file that a killed process can leave.
         """
         if self._place.has_temporaries(step.entry):
             return True
@@ -156,5 +156,5 @@ class StepCleaner:
 
 
 def _collect(step: Step) -> None:
-    with suppress(OSError, CordwoodError):  # gone meanwhile, or damaged, which a load tells
+    with suppress(OSError, CordwoodError):  # deleted meanwhile, or damaged, which a load reports
         collect(step.path, dry_run=False)

@@ -1,4 +1,4 @@
-"""Items beside the tree in steps that other tools saved: JSON, random keys, states of iterators.
+"""Items beside the tree in steps of other tools: JSON, random keys, states of iterators.
 
 <step>/<item>/_METADATA                     Orbax: a tree
 <step>/<item>/metadata                      Orbax's JsonSave: a file of JSON
@@ -31,7 +31,7 @@ _METRICS = "metrics"  # the item of Orbax's CheckpointManager itself
 
 
 def foreign_items(path: str) -> dict[str, str]:
-    """Return the items of a step of another tool, and what each is, in words."""
+    """Return the items of a step of another tool, each with its kind in words."""
     format = format_of(path, format=None, prefix=None)
     items = {name: TREE for name in format.items(path) if name}
     if has_runs(format):
@@ -40,19 +40,19 @@ def foreign_items(path: str) -> dict[str, str]:
 
 
 def foreign_extras(path: str) -> dict[str, Any] | None:
-    """Return the JSON items of a step of Orbax's by their names; None where there are none.
+    """Return the JSON items of a step of Orbax by their names; None if there are none.
 
-    What is no JSON, whatever its name, is left out, with a line of the log: nobody asked for it,
-    and the tree is whole without it.
+    An item that is not JSON, whatever its name, is left out and logged: the caller did not ask for
+    it, and the tree is complete without it.
     """
-    found = {}
+    extras = {}
     for name, kind in foreign_items(path).items():
         if kind == JSON and name != _METRICS:
             try:
-                found[name] = _json_item(path, name)
+                extras[name] = _json_item(path, name)
             except (CorruptionError, FormatError, LimitError) as e:
                 _log.warning("%s: the item %r is left out of extras: %s", path, name, e)
-    return found or None
+    return extras or None
 
 
 def load_foreign_item(
@@ -67,14 +67,14 @@ def load_foreign_item(
     """Return an item of a step of another tool.
 
     Args:
-        path: of the step.
-        name: of the item; `foreign_items` has it.
-        item: what it is for: something with a state, a tree as `like` is one, or None.
+        path: the path of the step.
+        name: the name of the item, from `foreign_items`.
+        item: its target: an object with a state, a tree as `like` is one, or None.
         options: as in `cordwood.load`, for a tree.
-        process: this process, of those that have a state each.
-        count: how many there are.
+        process: the number of this process.
+        count: the number of processes, which have a state each.
 
-    Raises MismatchError where it is no item of that kind.
+    Raises MismatchError if the item is of another kind.
     """
     kind = foreign_items(path)[name]
     if kind == JSON:
@@ -84,16 +84,16 @@ def load_foreign_item(
     if kind == JAX_KEY:
         return _key(path, name, item)
     if kind == NUMPY_KEY:
-        found = load(f"{path}/{name}/np_random_key", to="numpy")
+        key = load(f"{path}/{name}/np_random_key", to="numpy")
         legacy = _json(path, f"{name}/np_random_key_metadata/metadata").get("legacy")
-        return tuple(found) if legacy else found
+        return tuple(key) if legacy else key
     if kind != TREE:
         raise MismatchError(f"{path}: the item {name!r} is {kind}: read it with what wrote it")
     return load(path, None if is_stateful(item) else item, prefix=name, **options)
 
 
 def _state_of_grain(path: str, name: str, item: Any, *, process: int, count: int) -> Any:
-    """Return the state that Grain wrote for this process: bytes for its loaders, else JSON."""
+    """Return the state that Grain saved for this process: bytes for its loaders, else JSON."""
     if not is_stateful(item) and item is not None:
         raise MismatchError(
             f"{path}: the item {name!r} holds the states of an iterator: give the iterator, which "
@@ -114,11 +114,11 @@ def _state_of_grain(path: str, name: str, item: Any, *, process: int, count: int
 
 
 def _key(path: str, name: str, item: Any) -> Any:
-    """Return a key of jax: typed, of the implementation of `item`, where it was typed."""
+    """Return a random key of jax; a typed one has the implementation of `item`."""
     import jax
 
-    found = load(f"{path}/{name}/jax_random_key", to="jax")
-    (data,) = found.values() if isinstance(found, dict) else (found,)
+    loaded = load(f"{path}/{name}/jax_random_key", to="jax")
+    (data,) = loaded.values() if isinstance(loaded, dict) else (loaded,)
     if not _json(path, f"{name}/jax_random_key_metadata/metadata").get("typed"):
         return data
     is_key = str(getattr(item, "dtype", "")).startswith("key<")
@@ -126,7 +126,7 @@ def _key(path: str, name: str, item: Any) -> Any:
 
 
 def _json_item(path: str, name: str) -> Any:
-    """Return a JSON item: a file `metadata`, or, as Orbax's metrics are, one of the item's name."""
+    """Return a JSON item, from the file `metadata` or else from the file named as the item."""
     with LocalDirectory(path) as directory:
         names = directory.sizes(name)
     return _json(path, f"{name}/metadata" if "metadata" in names else f"{name}/{name}")

@@ -1,4 +1,4 @@
-"""What other tools have saved: steps of a run that moves over, and checkpoints that are none."""
+"""Steps that other tools have saved, and checkpoints in a root that are not steps."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from cordwood.storage.step_storage import StepEntry, StepStorage
 from cordwood.storage.urls import parse_url
 
 _DIGIT = re.compile(r"[0-9]")
-# What eFormer writes last: its Checkpointer, and its AsyncCheckpointManager alone.
+# The files that eFormer writes last: its Checkpointer, and its AsyncCheckpointManager alone.
 _EFORMER_LAST = ("metadata.json", "checkpoint_metadata.json")
 _MAX_JSON_BYTES = 1 << 20
-_MAX_LOOKED_AT = 1000  # entries of a root without steps
+_MAX_DETECTED = 1000  # entries of a root without steps
 _MAX_OTHERS = 100
 
 
@@ -34,27 +34,27 @@ class ForeignStep(NamedTuple):
     step: int
     tool: str
     format: str | None  # of a file, as `cordwood.load` takes it
-    saved: SavedStep | None = None  # what the tool noted of it; None: nothing
+    saved: SavedStep | None = None  # the metrics that the tool saved; None: none
 
 
 def foreign_step(name: str, path: str, *, is_file: bool) -> ForeignStep | None:
-    """Return what lies at a path that is named like a step; None: no step of another tool.
+    """Return the step of another tool at a path that is named as a step; None if there is none.
 
     Args:
         name: its name in the root: `100` (Orbax, or a `cordwood.save`), `checkpoint_100` (Flax),
             `run-100` (eFormer).
-        path: where it lies.
-        is_file: a file, and no directory.
+        path: its path.
+        is_file: True for a file, False for a directory.
     """
-    found = STEP_ENTRY.fullmatch(name)
-    if found is None or parse_url(path) is not None:
+    match = STEP_ENTRY.fullmatch(name)
+    if match is None or parse_url(path) is not None:
         return None
-    prefix, step = found[1], int(found[2])
+    prefix, step = match[1], int(match[2])
     if is_file:
         return ForeignStep(step, "Flax", "msgpack") if prefix == "checkpoint_" else None
     try:
         layout = format_of(path, format=None, prefix=None).name
-        saved = _noted_by_orbax(path, step) if layout == ORBAX.name else None
+        saved = _metrics_of_orbax(path, step) if layout == ORBAX.name else None
         if prefix == "run-":
             with LocalDirectory(path) as directory:
                 if not any(directory.has(name) for name in _EFORMER_LAST):
@@ -65,11 +65,11 @@ def foreign_step(name: str, path: str, *, is_file: bool) -> ForeignStep | None:
     return ForeignStep(step, tools.get(layout, layout), None, saved)
 
 
-def _noted_by_orbax(path: str, step: int) -> SavedStep | None:
-    """Return the time and the metrics that Orbax's CheckpointManager noted; None: no metrics.
+def _metrics_of_orbax(path: str, step: int) -> SavedStep | None:
+    """Return the time and the metrics that Orbax's CheckpointManager saved; None: no metrics.
 
-    They lie in `metrics/metrics`, as JSON, and the time of the commit in `_CHECKPOINT_METADATA`.
-    What is not a number, or is too large for a float, is left out.
+    The metrics are in `metrics/metrics`, as JSON; the time of the commit is in
+    `_CHECKPOINT_METADATA`. A value that is not a number, or is too large for a float, is left out.
     """
     with LocalDirectory(path) as directory:
         metrics = _json(directory, "metrics/metrics")
@@ -91,53 +91,53 @@ def _as_float(value: Any) -> float | None:
 
 
 def _json(directory: LocalDirectory, name: str) -> dict[str, Any]:
-    """Return an object of JSON; {} where there is none."""
+    """Return a JSON object from a file; {} if there is none."""
     try:
         data = directory.read(name, limit_bytes=_MAX_JSON_BYTES)
-        found = parse_json(data.decode(), name, allow_nan=True)
+        value = parse_json(data.decode(), name, allow_nan=True)
     except (OSError, CordwoodError, UnicodeDecodeError):
         return {}
-    return found if type(found) is dict else {}
+    return value if type(value) is dict else {}
 
 
 class OtherCheckpoint(NamedTuple):
-    """An entry of a root that is a checkpoint, or is named like one, and not named as a step."""
+    """An entry of a root that is a checkpoint, or is named like one, but is not named as a step."""
 
     name: str
-    format: str  # as `cordwood.detect` has it; "" where only its name tells
+    format: str  # as `cordwood.detect` returns it; "" if only the name suggests it
     description: str = ""  # in words
 
 
 def other_checkpoints(place: StepStorage, *, steps: Collection[str]) -> list[OtherCheckpoint]:
-    """Return the checkpoints in a root that no manager takes for steps.
+    """Return the checkpoints in a root that managers do not treat as steps.
 
-    These are the entries that `detect` recognises, whatever their names, and those that are named
-    like steps in some other way, such as `ckpt_20`.
+    These are the entries that `detect` recognises, whatever their names, and entries with names
+    that look like steps, such as `ckpt_20`.
 
     Args:
         place: the root.
         steps: the names of the entries that are steps, which are left out.
     """
-    lying = place.entries(lambda name: name not in steps, stamps=False)
-    numbered = sorted_steps(lying, known=[name for name in lying if _DIGIT.search(name)])
-    names = [*numbered, *sorted(lying.keys() - set(numbered))]
-    found = []
-    for name in names[:_MAX_LOOKED_AT]:
-        other = _other(name, place.path_of(name), lying[name])
+    entries = place.entries(lambda name: name not in steps, stamps=False)
+    numbered = sorted_steps(entries, known=[name for name in entries if _DIGIT.search(name)])
+    names = [*numbered, *sorted(entries.keys() - set(numbered))]
+    others = []
+    for name in names[:_MAX_DETECTED]:
+        other = _other(name, place.path_of(name), entries[name])
         if other is not None:
-            found.append(other)
-        if len(found) == _MAX_OTHERS:
+            others.append(other)
+        if len(others) == _MAX_OTHERS:
             break
-    return found
+    return others
 
 
 def _other(name: str, path: str, entry: StepEntry) -> OtherCheckpoint | None:
-    """Return what an entry is; None where it is no checkpoint."""
+    """Return an entry of a root as a checkpoint; None if it is not one."""
     if is_unfinished(name):
         return None
     if parse_url(path) is not None:
-        there = entry.stamp is not None
-        return OtherCheckpoint(name, DEFAULT.name, DEFAULT.description) if there else None
+        is_checkpoint = entry.stamp is not None
+        return OtherCheckpoint(name, DEFAULT.name, DEFAULT.description) if is_checkpoint else None
     try:
         format, description = detect(path)[:2]
     except (OSError, CordwoodError):

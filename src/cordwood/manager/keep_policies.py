@@ -1,6 +1,6 @@
-"""Which steps to keep: small values that are joined by `|` and `&`, and say why.
+"""Policies that say which steps to keep: small values that are joined by `|` and `&`.
 
-Pure: what a policy keeps depends on the steps and the time that it is shown, and on nothing else.
+They are pure: the result depends on the given steps and the given time only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cordwood.manager.step_names import policy_count, policy_steps
 
 @document_fields
 class SavedStep(NamedTuple):
-    """A step that is saved, as a policy sees it.
+    """A saved step, as a policy sees it.
 
     Attributes:
         step: its number.
@@ -30,15 +30,18 @@ class SavedStep(NamedTuple):
 
 
 class KeepPolicy:
-    """Which steps to keep. `a | b` keeps what either keeps, `a & b` what both keep."""
+    """A rule that says which steps to keep.
+
+    `a | b` keeps the steps that either of the two keeps, `a & b` those that both keep.
+    """
 
     __slots__ = ()
 
     def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:
-        """The steps to keep, and why.
+        """Return the steps to keep, each with the reason.
 
         Args:
-            steps: all that are saved, by increasing number.
+            steps: all saved steps, by increasing number.
             now: the time, in seconds since 1970.
         """
         raise NotImplementedError
@@ -107,7 +110,7 @@ class KeepAt(KeepPolicy):
 
 @dataclass(frozen=True, slots=True)
 class KeepWithin(KeepPolicy):
-    """Keep what was saved in the last so many seconds; one from the future is kept too."""
+    """Keep the steps of the last `seconds` seconds; a step with a later time is kept too."""
 
     seconds: float
 
@@ -123,8 +126,8 @@ class KeepWithin(KeepPolicy):
 class KeepBest(KeepPolicy):
     """Keep the `count` steps where `metric` is least (or, with mode="max", greatest).
 
-    Of equal ones the newer counts. A step without that metric, or where it is NaN, is not among
-    them.
+    Of two steps with equal values the newer one is better. A step without that metric, or with NaN,
+    is never among the best.
     """
 
     count: int
@@ -158,10 +161,10 @@ def best_step(
     """Return the step where a metric is best, as `CheckpointManager.best` does.
 
     Args:
-        steps: all that policies see.
-        policy: says the metric and the mode where they are None.
+        steps: all steps that policies see.
+        policy: names the metric and the mode if they are None.
         metric: its name.
-        mode: which value is best.
+        mode: "min" or "max": which value is best.
     """
     best = best_policy(policy, metric)
     if metric is None and best is None:
@@ -171,8 +174,8 @@ def best_step(
     if best is not None:
         metric, mode = best.metric, mode or best.mode
     assert metric is not None
-    found = sort_by_metric(steps, metric, mode or "min")
-    return found[0].step if found else None
+    ranked = sort_by_metric(steps, metric, mode or "min")
+    return ranked[0].step if ranked else None
 
 
 def metric_problems(steps: Sequence[SavedStep], policy: KeepPolicy) -> dict[str, str]:
@@ -197,10 +200,10 @@ def metric_problem(steps: Sequence[SavedStep], metric: str) -> str:
 def sort_by_metric(
     steps: Sequence[SavedStep], metric: str, mode: Literal["min", "max"]
 ) -> list[SavedStep]:
-    """The steps that have a value of a metric, the best first; of equal ones the newer."""
+    """Return the steps that have a value of a metric, the best first; of equal ones the newer."""
     sign = 1.0 if mode == "min" else -1.0
-    known = [step for step in steps if not math.isnan(step.metrics.get(metric, math.nan))]
-    return sorted(known, key=lambda step: (sign * step.metrics[metric], -step.step))
+    measured = [step for step in steps if not math.isnan(step.metrics.get(metric, math.nan))]
+    return sorted(measured, key=lambda step: (sign * step.metrics[metric], -step.step))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +211,11 @@ class _AnyOf(KeepPolicy):
     parts: tuple[KeepPolicy, ...]
 
     def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:
-        found: dict[int, str] = {}
+        reasons: dict[int, str] = {}
         for part in self.parts:
             for step, why in part.kept(steps, now).items():
-                found[step] = f"{found[step]}; {why}" if step in found else why
-        return found
+                reasons[step] = f"{reasons[step]}; {why}" if step in reasons else why
+        return reasons
 
     def __repr__(self) -> str:
         return " | ".join(map(repr, self.parts))
@@ -223,11 +226,11 @@ class _AllOf(KeepPolicy):
     parts: tuple[KeepPolicy, ...]
 
     def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:
-        found = [part.kept(steps, now) for part in self.parts]
+        reasons = [part.kept(steps, now) for part in self.parts]
         return {
-            step: " and ".join([each[step] for each in found])
-            for step in found[0]
-            if all(step in each for each in found)
+            step: " and ".join([each[step] for each in reasons])
+            for step in reasons[0]
+            if all(step in each for each in reasons)
         }
 
     def __repr__(self) -> str:
@@ -239,24 +242,24 @@ class _AllOf(KeepPolicy):
 KeepWhat: TypeAlias = KeepPolicy | int | None
 
 
-def as_keep_policy(given: KeepWhat) -> KeepPolicy:
-    """The policy that is meant: a number is the last so many, None all."""
-    if given is None:
+def as_keep_policy(keep: KeepWhat) -> KeepPolicy:
+    """Return a policy for the argument `keep`: a number keeps the newest steps, None keeps all."""
+    if keep is None:
         return KeepAll()
-    if isinstance(given, KeepPolicy):
-        return given
-    if isinstance(given, int) and not isinstance(given, bool):
-        return KeepLast(given)
+    if isinstance(keep, KeepPolicy):
+        return keep
+    if isinstance(keep, int) and not isinstance(keep, bool):
+        return KeepLast(keep)
     raise TypeError(
-        f"keep: expected a number of steps or a policy such as KeepLast(3), found {given!r}"
+        f"keep: expected a number of steps or a policy such as KeepLast(3), found {keep!r}"
     )
 
 
 def best_policy(policy: KeepPolicy, metric: str | None) -> KeepBest | None:
-    """The first policy of the best by a metric, or by any, in one that may be joined of several."""
+    """Return the first `KeepBest` of a metric, or of any metric, in a policy that may be joined."""
     if isinstance(policy, _AnyOf | _AllOf):
-        found = [best for part in policy.parts if (best := best_policy(part, metric)) is not None]
-        return found[0] if found else None
+        matches = [best for part in policy.parts if (best := best_policy(part, metric)) is not None]
+        return matches[0] if matches else None
     if isinstance(policy, KeepBest) and metric in (None, policy.metric):
         return policy
     return None

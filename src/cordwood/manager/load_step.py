@@ -1,4 +1,4 @@
-"""Loads a step that was chosen: its tree, and the items beside it that are asked for."""
+"""Loading of one chosen step: its tree, and the requested items beside it."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from cordwood.tree.flatten import flatten
 
 _log = logging.getLogger("cordwood")
 
-_TO_THE_CALLER = 6  # frames from a warning to whoever called `CheckpointManager.restore`
+_TO_THE_CALLER = 6  # frames from a warning to the caller of `CheckpointManager.restore`
 
-# Options that hold for the trees among the items too; the others name leaves of the step's tree.
+# Options that apply to trees among the items too; the others name leaves of the tree of the step.
 _FOR_ITEMS = ("mesh", "rules", "strict", "cast", "missing", "extra")
 
 
 class LoadOptions(TypedDict, total=False):
-    """Options of `cordwood.load`: where a tree is to go, and what may differ."""
+    """Options of `cordwood.load`: the placement of a tree, and the differences to accept."""
 
     mesh: Any
     rules: Rules | None
@@ -58,94 +58,96 @@ class LoadOptions(TypedDict, total=False):
 
 
 class RestoreRequest(NamedTuple):
-    """The request for a step, whichever step it is."""
+    """The request to restore a step, before the step is chosen."""
 
     like: Any
-    items: Mapping[str, Any]  # by name: a tree like the one expected, something stateful, or None
+    items: Mapping[str, Any]  # by name: a tree like the expected one, a stateful object, or None
     options: LoadOptions
-    process: int  # of those that each have states
+    process: int  # this process, whose states are loaded
     process_count: int
 
 
 class LoadedStep(NamedTuple):
-    """A step that was loaded, and all that is beside its tree."""
+    """A loaded step: its tree and the data beside it."""
 
     step: int
     path: str
     tree: Any
     metrics: dict[str, float]
     extras: Any
-    items: dict[str, Any]  # by name; of what is stateful, the state to set
-    prefix: str | None  # that was asked for and meant the tree of the run; None: none was
+    items: dict[str, Any]  # by name; for stateful objects, the state to set
+    prefix: str | None  # the requested prefix, if it named the tree of the run; or None
 
 
 def as_message(step: Step) -> bytes:
-    """Return what all processes have to know of a step to load it."""
+    """Return, encoded, the facts about a step that all processes need to load it."""
     record = None if step.record is None else encode_record(step.record)
-    found = {
+    facts = {
         "step": step.step,
         "path": step.path,
         "format": step.format,
         "metrics": step.metrics,
         "record": record,
     }
-    return json.dumps(found).encode()
+    return json.dumps(facts).encode()
 
 
-def load_step(chosen: Mapping[str, Any], wish: RestoreRequest) -> LoadedStep:
+def load_step(chosen: Mapping[str, Any], request: RestoreRequest) -> LoadedStep:
     """Load a step and log a line about it.
 
     Args:
-        chosen: the step, as `as_message` has it.
-        wish: what to load of it.
+        chosen: the step, as decoded from `as_message`.
+        request: which parts of it to load.
 
-    Raises as `cordwood.load`, and MismatchError where the step lacks an item.
+    Raises as `cordwood.load` does, and MismatchError if the step lacks an item.
     """
     path, text = chosen["path"], chosen["record"]
     record = None if text is None else decode_record(text, path)
-    is_own = record is not None
-    of_others = {} if is_own or chosen["format"] or not _is_local(path) else foreign_items(path)
+    by_manager = record is not None
+    other_items = (
+        {} if by_manager or chosen["format"] or not _is_local(path) else foreign_items(path)
+    )
     kinds = (
-        of_others
+        other_items
         if record is None
         else {name: describe(item) for name, item in record.items.items()}
     )
-    _require_items(wish, kinds, path=path)
+    _require_items(request, kinds, path=path)
     since = time.monotonic()
     size_bytes = 0
     latest = Progress(0, 0)
 
-    def note(progress: Progress) -> None:
+    def note_progress(progress: Progress) -> None:
         nonlocal latest
         latest = progress
 
-    options: dict[str, Any] = {**wish.options}
+    options: dict[str, Any] = {**request.options}
     if record is not None:
-        options["prefix"] = _own_prefix(record, options.get("prefix"), path=path)
-    tree = load(path, wish.like, format=chosen["format"], progress=note, **options)
+        options["prefix"] = _prefix_in_step(record, options.get("prefix"), path=path)
+    tree = load(path, request.like, format=chosen["format"], progress=note_progress, **options)
     size_bytes += latest.done_bytes
     items = {}
     for_items: dict[str, Any] = {k: options[k] for k in _FOR_ITEMS if k in options}
     if isinstance(for_items.get("cast"), Mapping):  # by patterns of the tree's leaves
         del for_items["cast"]
-    for_items["progress"] = note
-    for name, item in wish.items.items():
+    for_items["progress"] = note_progress
+    for name, item in request.items.items():
         latest = Progress(0, 0)
         if name not in kinds:
             _log.info("%s has no item %r: what was given is kept", path, name)
             if not is_stateful(item):
                 items[name] = item
         elif record is not None:
-            items[name] = _own_item(record, name, item, wish, path=path, options=for_items)
+            items[name] = _load_item(record, name, item, request, path=path, options=for_items)
         else:
             items[name] = load_foreign_item(
-                path, name, item, for_items, process=wish.process, count=wish.process_count
+                path, name, item, for_items, process=request.process, count=request.process_count
             )
         size_bytes += latest.done_bytes
-    extras = record.extras if record is not None else foreign_extras(path) if of_others else None
+    extras = record.extras if record is not None else foreign_extras(path) if other_items else None
     seconds = time.monotonic() - since
     _log.log(
-        logging.DEBUG if wish.process else logging.INFO,
+        logging.DEBUG if request.process else logging.INFO,
         "restored step %d: %s read in %.3f s, %s/s (%s)",
         chosen["step"],
         size_text(size_bytes),
@@ -153,7 +155,7 @@ def load_step(chosen: Mapping[str, Any], wish: RestoreRequest) -> LoadedStep:
         size_text(size_bytes / max(seconds, 1e-9)),
         path,
     )
-    prefix = None if is_own and options["prefix"] is not None else wish.options.get("prefix")
+    prefix = None if by_manager and options["prefix"] is not None else request.options.get("prefix")
     return LoadedStep(chosen["step"], path, tree, chosen["metrics"], extras, items, prefix)
 
 
@@ -161,40 +163,41 @@ def _is_local(path: str) -> bool:
     return parse_url(path) is None
 
 
-def _require_items(wish: RestoreRequest, kinds: Mapping[str, str], *, path: str) -> None:
+def _require_items(request: RestoreRequest, kinds: Mapping[str, str], *, path: str) -> None:
     """Raise MismatchError unless a step has the items, or missing="keep" has values to keep."""
-    keeps = wish.options.get("missing") == "keep"
-    for name, item in wish.items.items():
+    keeps = request.options.get("missing") == "keep"
+    for name, item in request.items.items():
         if name not in kinds and not (keeps and _has_values(item)):
-            known = ", ".join(f"{each} ({kind})" for each, kind in kinds.items()) or "none"
+            available = ", ".join(f"{each} ({kind})" for each, kind in kinds.items()) or "none"
             raise MismatchError(
-                f"{path} has no item {name!r}; it has: {known}. To restore the tree without it, "
-                'leave it out of items=; missing="keep" keeps the tree that is given'
+                f"{path} has no item {name!r}; it has: {available}. To restore the tree without "
+                'it, leave it out of items=; missing="keep" keeps the tree that is given'
             )
 
 
 def _has_values(item: Any) -> bool:
-    """Return True if an item is something to keep: it has a state, or is a tree of values."""
+    """Return True if an item can be kept: it has a state, or is a tree of values."""
     if item is None or is_stateful(item):
         return item is not None
     return not any(map(is_abstract, flatten(item).leaves))
 
 
-def _own_prefix(record: Record, prefix: str | None, *, path: str) -> str | None:
-    """Return which tree of a manager's step is meant by a prefix; None is the tree of the run.
+def _prefix_in_step(record: Record, prefix: str | None, *, path: str) -> str | None:
+    """Return the prefix of a tree in a manager's step; None stands for the tree of the run.
 
-    Steps of other tools may hold several trees, one of which is the tree of the run; a manager's
-    step has that without a prefix. So that one script restores both, a step notes the prefix that
-    its job had restored the tree of the run by, and that prefix means this tree.
+    A step of another tool may hold several trees, and the tree of the run is one of them; a
+    manager's step holds that tree without a prefix. So that one script restores both, a step
+    records the prefix by which its job restored the tree of the run, and accepts that prefix for
+    this tree.
 
-    Raises PrefixError for another prefix where the step has several trees. Where it has only
-    one, warns and returns None.
+    Raises PrefixError for another prefix if the step has several trees. If it has only one, warns
+    and returns None.
     """
     if prefix is None or record.items.get(prefix) == ITEM:
         return prefix
     with open_checkpoint(path) as checkpoint:
-        noted = checkpoint.metadata.get(PREFIX_KEY)
-    if prefix == noted:
+        recorded_prefix = checkpoint.metadata.get(PREFIX_KEY)
+    if prefix == recorded_prefix:
         _log.debug("%s: prefix %r means the tree of this run", path, prefix)
         return None
     trees = [name for name, item in record.items.items() if item == ITEM]
@@ -214,11 +217,11 @@ def _own_prefix(record: Record, prefix: str | None, *, path: str) -> str | None:
     return None
 
 
-def _own_item(
+def _load_item(
     record: Record,
     name: str,
     item: Any,
-    wish: RestoreRequest,
+    request: RestoreRequest,
     *,
     path: str,
     options: Mapping[str, Any],
@@ -226,11 +229,11 @@ def _own_item(
     """Return an item of a manager's step: a tree, or the state of this process."""
     saved = record.items[name]
     if (saved == ITEM) == is_stateful(item) and item is not None:
-        found = "something with a state" if saved == ITEM else f"a {type(item).__name__}"
+        type_text = "something with a state" if saved == ITEM else f"a {type(item).__name__}"
         expected = "a tree like it" if saved == ITEM else "what has set_state or load_state_dict"
         raise MismatchError(
             f"{path}: the item {name!r} was saved as {describe(saved)}: expected {expected}, or "
-            f"None to get it as it was saved, found {found}"
+            f"None to get it as it was saved, found {type_text}"
         )
     if saved == ITEM:
         try:
@@ -244,7 +247,7 @@ def _own_item(
     else:
         of_process = partial(state_from_record, saved, name, path=path)
     try:
-        return of_process(process=wish.process, count=wish.process_count)
+        return of_process(process=request.process, count=request.process_count)
     except MismatchError:  # states of another number of processes
         if item is not None:
             raise

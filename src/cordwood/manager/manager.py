@@ -34,41 +34,41 @@ _log = logging.getLogger("cordwood")
 
 
 class CheckpointManager(StepReader):
-    """The checkpoints of a run, a directory for each step: `root/<step>`.
+    """The checkpoints of a run, one directory per step: `root/<step>`.
 
-    Use it in a `with` block, or call `close()` at the end. Each step is a checkpoint like any
-    other, whole by itself: `cordwood.load(f"{root}/100")` reads it.
+    Use it in a `with` block, or call `close()` at the end. Each step is a complete checkpoint like
+    any other: `cordwood.load(f"{root}/100")` reads it.
 
     A step counts once its save is committed. After each commit, and at no other time, steps that
-    `keep` does not keep are deleted, in the background. The newest is always kept; so are steps
-    that are damaged, or that no manager has saved.
+    `keep` does not keep are deleted, in the background. The newest step is always kept, and so are
+    steps that are damaged, or that no manager has saved.
 
     Several managers may work on one root. The processes of `jax.distributed` save together, as
     `cordwood.save` does: each calls `save`, `should_save` and `restore` for the same steps, in the
-    same order. Process 0 decides what no step number decides, and deletes.
+    same order. Process 0 deletes, and makes the decisions that depend on more than step numbers.
 
     Args:
-        root: a directory, which is made by the first save, or a URL as `cordwood.save` takes.
-        save: when `save` is to save: a number of steps, or policies joined by `|` and `&`, as
-            `EverySteps(100) | EverySeconds(900)`. None: whenever it is called.
-        keep: which steps to keep: a number of the newest, or policies joined by `|` and `&`, as
-            `KeepLast(3) | KeepEvery(1000) | KeepBest(1, "loss")`. None: all.
-        background: save as `save_async` does. False: `save` returns when all is done.
+        root: a directory, which the first save creates, or a URL as `cordwood.save` takes.
+        save: when `save` saves: a number of steps, or policies joined by `|` and `&`, such as
+            `EverySteps(100) | EverySeconds(900)`. None: at every call.
+        keep: which steps to keep: a number of the newest, or policies joined by `|` and `&`, such
+            as `KeepLast(3) | KeepEvery(1000) | KeepBest(1, "loss")`. None: all.
+        background: save as `save_async` does. False: `save` returns when everything is done.
         on_save: called with a SaveReport after each commit, on each process, in the thread that
-            saved. It may use this manager; of several processes, for nothing that all of them do
-            together. The next save does not wait for it, the one after that does.
-        rewrite_every: arrays that have not changed, to the last bit, are not written again: a
-            step's files are hard links to those of the step before, which are read and checked
-            for that. Each step is whole by itself all the same. After so many steps everything
-            is written anew, so that one place on the disk does not hold a part of all of them.
-            1: always. Object stores, and file systems without hard links, have no links.
-        preemption_seconds: take note of SIGTERM: the next `save` then saves whatever the policy
-            says, so far as that can be done in so many seconds from the signal, waits for it, and
-            `preempted` is true: end the loop. None: SIGTERM is left alone.
-        timeout_seconds: how long to wait for other processes that are late, but alive, and for the
+            saved. It may use this manager, but no calls that several processes make together. The
+            next save does not wait for it; the save after that does.
+        rewrite_every: arrays that are unchanged, to the last bit, are not written again: the files
+            of a step are hard links to those of the step before, which are read and checked first.
+            Each step is complete by itself all the same. After this many steps everything is
+            written again, so that a bad sector does not damage all steps. 1: write everything
+            always. Object stores, and file systems without hard links, have no links.
+        preemption_seconds: how long the job may run after SIGTERM. The next `save` after the signal
+            saves whatever the policy says, if there is time, waits for the commit, and then
+            `preempted` is true: end the loop. None: do not handle SIGTERM.
+        timeout_seconds: how long to wait for other processes that are late but alive, and for the
             lock of another save of a step.
 
-    Raises UnsupportedFormatError: the root is a URL of no store that is known.
+    Raises UnsupportedFormatError if the root is a URL of an unknown store.
 
     >>> import numpy as np
     >>> state = {"w": np.zeros(3, np.float32)}
@@ -99,7 +99,7 @@ class CheckpointManager(StepReader):
         self._keep_policy = as_keep_policy(keep)
         self._background = background
         self._closed = False
-        self._saver = SaveQueue(
+        self._queue = SaveQueue(
             self._place,
             self._listing,
             self._group,
@@ -109,14 +109,14 @@ class CheckpointManager(StepReader):
             timeout_seconds=timeout_seconds,
         )
         self._decider = SaveDecider(
-            as_save_policy(save), preemption_seconds, self._group, self._saver, self._listing
+            as_save_policy(save), preemption_seconds, self._group, self._queue, self._listing
         )
 
     @property
     def preempted(self) -> bool:
-        """True if the job was told to end, and a `save` has saved what can be saved before that.
+        """True once SIGTERM has come and a `save` has acted on it, or this manager was closed.
 
-        It becomes true in the same call of `save` on every process, or else when this is closed.
+        It becomes true in the same call of `save` on every process.
         """
         return self._decider.preempted
 
@@ -131,33 +131,33 @@ class CheckpointManager(StepReader):
         items: Items = None,
         force: bool = False,
     ) -> PendingSave | None:
-        """Save a step, if the policy says so, with the tree as it is now.
+        """Save a step with the tree as it is now, if the policy asks for it.
 
-        One save goes on at a time: this waits for the one before.
+        Only one save runs at a time: this call waits for the save before.
 
         Args:
-            step: its number, greater than that of any step that is there.
+            step: its number, greater than that of any existing step.
             tree: as `cordwood.save` takes it; it may be changed, donated or deleted afterwards.
             metrics: numbers by name, for `KeepBest` and `best`.
-            extras: whatever JSON holds, to be given back by `restore`.
-            items: what else to save with the step, by name: trees (an EMA, say), which
-                `cordwood.load(path, prefix=name)` reads alone; and what has `get_state` and
-                `set_state`, or `state_dict` and `load_state_dict` (an iterator over data, say):
-                each process's state is taken now. It is bytes, what JSON holds, or dicts, lists
-                and tuples of these and of arrays.
+            extras: any values that JSON holds, which `restore` returns.
+            items: more to save with the step, by name: trees (an EMA, for example), which
+                `cordwood.load(path, prefix=name)` reads alone; and objects with `get_state` and
+                `set_state`, or `state_dict` and `load_state_dict` (a data iterator, for example):
+                the state of each process is taken now. A state is bytes, values that JSON holds,
+                or dicts, lists and tuples of these and of arrays.
             force: save whatever the policy says.
 
         Returns:
-            None where the policy says no. Otherwise the save, which goes on in the background;
-            where this manager has just saved that step, and it is there, that save. None, too,
-            for the step that it has just restored: that is there.
+            The save, which runs in the background. If this manager has just saved that step, and
+            the step still exists, that save. None if the policy does not ask for this step, or if
+            this manager has just restored it and it still exists.
 
         Raises:
             StepError: there is a step of that number, or a later one; or this manager has just
                 saved that step with other metrics or extras, or is closed.
             PendingSaveError: the save before failed in the background; this one has not begun.
-                (With several processes it has: others may know of that failure already.)
-            TypeError: metrics, extras or states are not what they must be.
+                (With several processes it has begun: others may know of that failure already.)
+            TypeError: metrics, extras or states have a wrong type.
             Others: as `cordwood.save_async` does.
         """
         called = time.monotonic()
@@ -167,27 +167,27 @@ class CheckpointManager(StepReader):
                 "block, or make another CheckpointManager"
             )
         number = step_number(step)
-        if self._group.count == 1 and not self._decider.notice.received_at and self._saver.failed:
+        if self._group.count == 1 and not self._decider.notice.received_at and self._queue.failed:
             self._finish()
         pending, failure = None, None
-        with self._saver.attempt(number) as attempt:
-            told, why = self._decider.ask(number)
+        with self._queue.attempt(number) as attempt:
+            preempted, why = self._decider.ask(number)
             why = "it was forced" if force else why
             if why is None:
                 text = "%s: step %d is not saved: the policy does not ask for it"
                 _log.debug(text, self.root, number)
             else:
-                failure = self._finish_before(number, told=told)
+                failure = self._finish_before(number, preempted=preempted)
                 beside = as_metrics(metrics), as_json(extras, "extras")
                 record = Record(number, time.time(), *beside, {})
-                pending = self._save(record, tree, why, called, items, attempt, told)
-        if told:
+                pending = self._save(record, tree, why, called, items, attempt, preempted)
+        if preempted:
             self._finish_in_time()
         elif not self._background:
             self.wait()
         if failure is not None:
             raise failure
-        if self._group.count > 1 and pending is not None and not told:
+        if self._group.count > 1 and pending is not None and not preempted:
             raise_unreported_failures(save_started=True)
         return pending
 
@@ -198,54 +198,53 @@ class CheckpointManager(StepReader):
     def best(
         self, metric: str | None = None, *, mode: Literal["min", "max"] | None = None
     ) -> int | None:
-        """Return the step where a metric is best, of equal ones the newer; None where none has it.
+        """Return the step where a metric is best, of equal ones the newer; None if none has it.
 
         Args:
-            metric: its name; the log warns where steps have other metrics only. None: that of the
-                `KeepBest` in `keep`.
-            mode: "min" or "max"; None: that of the `KeepBest` of this metric, or "min".
+            metric: its name; the log warns if the steps have other metrics only. None: the metric
+                of the `KeepBest` in `keep`.
+            mode: "min" or "max"; None: the mode of the `KeepBest` of this metric, or "min".
         """
         return best_step_of(self._listing.steps(), self._keep_policy, metric, mode)
 
     def plan(self) -> RetentionPlan:
-        """Return which steps would be kept and deleted if a save ended now, and why; print it."""
+        """Return a plan of the steps that a commit now would keep and delete; print it."""
         steps = self._listing.steps()
-        return plan_deletions(self._place, steps, self._keep_policy, now=time.time())
+        return plan_deletions(self._place, steps, self._keep_policy, time_now=time.time())
 
     def wait(self, timeout_seconds: float | None = None) -> None:
-        """Return once what was begun is committed; on process 0, what is to go is deleted then.
+        """Wait until the last save is committed and, on process 0, old steps are deleted.
 
         Raises:
-            TimeoutError: it is still going on after that time, and goes on.
-            Exception: whatever the save failed with; no step was deleted for it.
+            TimeoutError: the save is still running after that time, and continues.
+            Exception: the exception of the save, if it failed; then no step was deleted.
         """
         try:
-            self._saver.wait(timeout_seconds)
+            self._queue.wait(timeout_seconds)
         finally:
-            if self._saver.step is None:
+            if self._queue.step is None:
                 self._decider.forget_failed_save()
 
     def delete(self, step: SupportsIndex) -> None:
-        """Delete a step, whatever policy keeps it; of several processes every one calls this.
+        """Delete a step, whatever policy keeps it; with several processes every one calls this.
 
-        All entries of that number go: `5` and `checkpoint_5` are both step 5.
+        All entries of that number are deleted: `5` and `checkpoint_5` are both step 5.
 
         Raises:
             FileNotFoundError: there is no such step.
-            StepError: somebody has pinned it, or saves it.
+            StepError: another process has pinned it, or saves it.
         """
         number = step_number(step)
         if not self._delete(number, number + 1, f"delete step {number} of"):
             raise missing_step_error(number, self._listing.steps(), root=self.root)
 
     def delete_after(self, step: SupportsIndex) -> list[int]:
-        """Delete all steps after one, to go back to it; of several processes every one calls this.
+        """Delete all steps after one, to go back to it, and return their numbers.
 
-        Policies are not asked. On a disk the newest goes first: a cut leaves the run up to a step.
+        With several processes every one calls this. Policies do not matter here. On a disk the
+        newest step is deleted first, so a power cut leaves all steps up to some step.
 
-        Returns the steps that are gone.
-
-        Raises StepError: somebody has pinned one, or saves it.
+        Raises StepError if another process has pinned one of them, or saves it.
 
         >>> import numpy as np
         >>> with CheckpointManager("/tmp/example-rewind") as manager:
@@ -258,39 +257,37 @@ class CheckpointManager(StepReader):
         return self._delete(number + 1, None, f"delete the steps after {number} of")
 
     def _delete(self, start: int, stop: int | None, what: str) -> list[int]:
-        self._saver.settle()
+        self._queue.wait_quietly()
         if self._restored is not None and self._restored >= start:
             self._restored = None
 
         def remove(_: list[bytes]) -> bytes:
             return json.dumps(delete_steps(self._place, self._listing, start, stop)).encode()
 
-        gone: list[int] = json.loads(self._group.agree(what, b"", remove))
+        deleted: list[int] = json.loads(self._group.agree(what, b"", remove))
         self._decider.invalidate()
-        return gone
+        return deleted
 
-    def _finish_before(self, number: int, *, told: bool) -> PendingSaveError | None:
-        """Wait for the save before. Return its failure where this one begins all the same."""
+    def _finish_before(self, number: int, *, preempted: bool) -> PendingSaveError | None:
+        """Wait for the save before, and return its failure if the next one begins all the same."""
         several = self._group.count > 1
         try:
-            if several or self._saver.step != number:
-                self._finish(go_on=told or several)
+            if several or self._queue.step != number:
+                self._finish(go_on=preempted or several)
         except PendingSaveError as e:
-            if not told and not several:
+            if not preempted and not several:
                 raise
-            said, end = (
-                str(e).removesuffix(SAVE_STARTED_ANYWAY),
-                ": the job is to end" if told else "",
-            )
-            _log.error("%sstep %d is saved all the same%s", said, number, end)
+            message = str(e).removesuffix(SAVE_STARTED_ANYWAY)
+            reason = ": the job is to end" if preempted else ""
+            _log.error("%sstep %d is saved all the same%s", message, number, reason)
             return e
         return None
 
     def _finish(self, *, go_on: bool = False) -> None:
         try:
-            self._saver.finish(go_on=go_on)
+            self._queue.finish(go_on=go_on)
         finally:
-            if self._saver.step is None:
+            if self._queue.step is None:
                 self._decider.forget_failed_save()
 
     def _save(
@@ -301,39 +298,39 @@ class CheckpointManager(StepReader):
         called: float,
         items: Items,
         attempt: SaveRendezvous,
-        told: bool,
+        preempted: bool,
     ) -> PendingSave | None:
-        """Begin a save, unless the step is there; None where this manager has only restored it."""
-        number, pending, saved = record.step, self._saver.pending, self._saver.record
-        if self._saver.step == number and self._is_there(number):
+        """Begin a save unless the step exists; return None if this manager has only restored it."""
+        number, pending, saved = record.step, self._queue.pending, self._queue.record
+        if self._queue.step == number and self._is_there(number):
             assert saved is not None
             require_same(saved, record, root=self.root)
             return pending
-        if self._saver.step is None and self._restored == number and self._is_there(number):
+        if self._queue.step is None and self._restored == number and self._is_there(number):
             _log.info("%s: step %d was restored, and is not saved again", self.root, number)
             return None
         trees: Mapping[str, Any] = {}
         if items:
             with attempt.items as rendezvous:
-                own = collect_states(items, process_count=rendezvous.count)
-                answer = rendezvous.exchange(own.message, join_items)
-            saved_items, trees = states_tree(answer, own)
+                collected = collect_states(items, process_count=rendezvous.count)
+                answer = rendezvous.exchange(collected.message, join_items)
+            saved_items, trees = states_tree(answer, collected)
             record = record._replace(items=saved_items)
-        if not told:
-            self._saver.limit_backlog()
+        if not preempted:
+            self._queue.limit_backlog()
             if attempt.save.count == 1:
                 raise_unreported_failures()
-        pending = self._saver.begin(
+        pending = self._queue.begin(
             record, tree, trees, attempt.save, why=why, called=called, prefix=self._prefix
         )
-        self._decider.begun()
+        self._decider.on_save_started()
         return pending
 
     def _is_there(self, number: int) -> bool:
-        """Return True unless somebody has deleted the step that was saved last."""
+        """Return True unless the step that was saved last has been deleted."""
 
         def look(_: list[bytes]) -> bytes:
-            if self._saver.saving or self._saver.failed:
+            if self._queue.saving or self._queue.failed:
                 return b"there"
             step = self._listing.at(number)
             return b"there" if step is not None and step.whole else b""
@@ -341,7 +338,7 @@ class CheckpointManager(StepReader):
         return bool(self._group.agree(f"look for step {number} of", b"", look))
 
     def _before_restoring(self) -> None:
-        self._saver.settle()
+        self._queue.wait_quietly()
         if self._group.count == 1:
             self._after_restoring()
 
@@ -349,22 +346,22 @@ class CheckpointManager(StepReader):
         self._decider.invalidate()  # steps may turn out to be damaged
 
     def _finish_in_time(self) -> None:
-        """Wait for what goes on, as long as a job may that has been told to end."""
+        """Wait for the running save, for as long as a preempted job may run."""
         self._decider.preempted = True
-        going_on = self._saver.pending
+        running = self._queue.pending
         try:
             self.wait(self._decider.seconds_left())
         except TimeoutError as e:
-            if going_on is None or going_on.failed:  # with an error that is called so
+            if running is None or running.failed:  # the save itself failed with a TimeoutError
                 raise
             _log.warning("the job has been told to end, and %s", e)
 
     def close(self) -> None:
-        """Wait as `wait` does, and leave SIGTERM to whoever had it before; a `with` block calls it.
+        """Wait as `wait` does, and restore the earlier handler of SIGTERM.
 
-        `save` is an error from then on, until a `with` block opens it again; steps can still be
-        listed, restored and deleted. Where SIGTERM has come and no `save` has heeded it, the
-        process ends by it now, as it would have without a manager.
+        A `with` block calls this at its end. After that `save` is an error, until a `with` block
+        opens the manager again; steps can still be listed, restored and deleted. If SIGTERM came
+        and no `save` has acted on it, the process ends by it now, as it would without a manager.
         """
         self._closed = True
         try:
@@ -393,7 +390,7 @@ class CheckpointManager(StepReader):
         self._closed = True
         try:
             self.wait()
-        except Exception as e:  # noqa: BLE001  (told by the error that leaves the block)
+        except Exception as e:  # noqa: BLE001  (added to the error that leaves the block)
             error.add_note(f"and a save in the background failed: {type(e).__name__}: {e}")
         finally:
             self._decider.notice.stop()

@@ -1,6 +1,6 @@
-"""Loads a step: the one that is asked for, or the newest that is whole.
+"""Restoring of a step: the requested one, or the newest whole one.
 
-All processes of a job load the same one: process 0 looks for it, and each says how it fared.
+All processes of a job load the same step: process 0 chooses it, and each one reports its result.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ _log = logging.getLogger("cordwood")
 T = TypeVar("T")
 _MAX_SHOWN = 10
 _MAX_EXTRAS = 200  # characters in a repr
-_TO_THE_CALLER = 4  # frames from a warning to whoever called `CheckpointManager.restore`
+_TO_THE_CALLER = 4  # frames from a warning to the caller of `CheckpointManager.restore`
 _NEWEST = b"(the newest)"
-_DAMAGED, _MISSING = b"!", b"?"  # what begins the word of a process that could not load
+_DAMAGED, _MISSING = b"!", b"?"  # the first byte of the report of a process that failed
 
 
 @document_fields
 class Restored(NamedTuple, Generic[T]):
-    """A step that was loaded. Its repr shows shapes and dtypes, and no elements.
+    """A restored step. Its repr shows shapes and dtypes, but no elements.
 
     Attributes:
         step: its number.
         tree: the tree, as `cordwood.load` returns it.
-        metrics: the metrics that were given to `save`, by name; {} where there are none.
-        extras: the JSON value that was given to `save`; None where there is none. Of a step of
-            Orbax's: its JSON items, by their names.
-        items: by name, the trees and other values that were asked for with `items=`. What has a
-            state is not among them: that was set.
+        metrics: the metrics that were given to `save`, by name; {} if there are none.
+        extras: the JSON value that was given to `save`; None if there is none. For a step of
+            Orbax: its JSON items, by their names.
+        items: by name, the trees and other values that were requested with `items=`. Objects with
+            a state are not included: their state was set.
     """
 
     step: int
@@ -77,15 +77,15 @@ class Restored(NamedTuple, Generic[T]):
 
 
 def restore_step(
-    listing: StepListing, rendezvous: Rendezvous, number: int, wish: RestoreRequest, *, root: str
+    listing: StepListing, rendezvous: Rendezvous, number: int, request: RestoreRequest, *, root: str
 ) -> LoadedStep:
-    """Load one step and no other, as one of the processes of a rendezvous.
+    """Load the step of a number, as one of the processes of a rendezvous.
 
     Raises as `CheckpointManager.restore` does.
     """
 
-    def find(asked: list[bytes]) -> bytes:
-        _require_same(asked, root)
+    def find(requests: list[bytes]) -> bytes:
+        _require_same(requests, root)
         step = listing.at(number)
         if step is None or not step.finished:
             raise missing_step_error(number, listing.steps(), root=root)
@@ -94,24 +94,29 @@ def restore_step(
 
     chosen = json.loads(rendezvous.exchange(str(number).encode(), find))
     with _explaining(listing, chosen):
-        found = load_step(chosen, wish)
-    rendezvous.exchange(b"", lambda _: b"")  # all have it
-    return found
+        loaded = load_step(chosen, request)
+    rendezvous.exchange(b"", lambda _: b"")  # all processes have loaded it
+    return loaded
 
 
 def restore_newest(
-    listing: StepListing, rendezvous: Rendezvous, wish: RestoreRequest, *, root: str, required: bool
+    listing: StepListing,
+    rendezvous: Rendezvous,
+    request: RestoreRequest,
+    *,
+    root: str,
+    required: bool,
 ) -> LoadedStep | None:
-    """Load the newest step that is whole, as one of the processes of a rendezvous.
+    """Load the newest whole step, as one of the processes of a rendezvous.
 
-    Warns of those that are passed over, and, where there is no step, of checkpoints that are no
-    steps. None where no save has finished; that is an error with `required`. Raises as
+    Warns of steps that are passed over and, if there is no step, of checkpoints that are not steps.
+    Returns None if no save has finished; with `required` that is an error. Raises as
     `CheckpointManager.restore` does.
     """
     damaged: dict[int, str] = {}
 
-    def choose(asked: list[bytes]) -> bytes:
-        _require_same(asked, root)
+    def choose(requests: list[bytes]) -> bytes:
+        _require_same(requests, root)
         return _choose(listing, damaged, root=root)
 
     while True:
@@ -122,11 +127,11 @@ def restore_newest(
         if "path" not in chosen:
             break
         with _explaining(listing, chosen):
-            word, found = _try(chosen, wish)
-        answer = rendezvous.exchange(word, partial(_judge, listing, chosen))
+            report, loaded = _try(chosen, request)
+        answer = rendezvous.exchange(report, partial(_judge, listing, chosen))
         if not answer:
             _warn_unfinished(chosen)
-            return found
+            return loaded
         if rendezvous.index:
             listing.mark_damaged(chosen["step"], answer.decode())
     _warn_unfinished(chosen)
@@ -147,41 +152,46 @@ def restore_newest(
     return None
 
 
-def _require_same(asked: Sequence[bytes], root: str) -> None:
-    for process, step in enumerate(asked):
-        if step != asked[0]:
+def _require_same(requests: Sequence[bytes], root: str) -> None:
+    for process, step in enumerate(requests):
+        if step != requests[0]:
             raise ProcessError(
                 f"process {process} came to restore step {step.decode()} of {root}, process 0 step "
-                f"{asked[0].decode()}: every process must restore the same step; steps() and "
+                f"{requests[0].decode()}: every process must restore the same step; steps() and "
                 "best() may differ for a moment, while process 0 deletes: let it choose, and send "
                 "its choice to the others (jax.experimental.multihost_utils.broadcast_one_to_all)"
             )
 
 
-def _choose(listing: StepListing, known: Mapping[int, str], *, root: str) -> bytes:
-    """Return, on process 0, the newest step that counts, and what is newer and does not."""
-    found: dict[str, Any] = {"damaged": [], "unfinished": []}
+def _choose(listing: StepListing, damaged: Mapping[int, str], *, root: str) -> bytes:
+    """Return, on process 0, the newest whole step, and the newer steps that are passed over."""
+    choice: dict[str, Any] = {"damaged": [], "unfinished": []}
     steps = listing.down_to(lambda step: step.whole)
     for each in steps:
         if each.whole:
             each.require_known()
-            return json.dumps({**json.loads(as_message(each)), **found}).encode()
-        if each.damaged and each.step not in known:
+            return json.dumps({**json.loads(as_message(each)), **choice}).encode()
+        if each.damaged and each.step not in damaged:
             why = "; ".join(filter(None, (each.problem, each.in_the_way)))
-            found["damaged"].append((each.step, each.path, why))
+            choice["damaged"].append((each.step, each.path, why))
         if listing.died(each):
-            found["unfinished"].append((each.step, each.path))
+            choice["unfinished"].append((each.step, each.path))
     if not steps:
         _require_root(root)
     others = listing.others()
-    found["others"] = bool(others)
-    nothing = _named_otherwise(others, root) if others else _no_step(listing, root)
-    found["nothing"] = printable(nothing, keep="")
-    return json.dumps(found).encode()
+    choice["others"] = bool(others)
+    nothing = (
+        _other_checkpoints_text(others, root) if others else _no_checkpoint_text(listing, root)
+    )
+    choice["nothing"] = printable(nothing, keep="")
+    return json.dumps(choice).encode()
 
 
 def _require_root(root: str) -> None:
-    """Raise for what steps cannot lie in, or were not meant to: to start anew is no answer then."""
+    """Raise an error if a root cannot hold steps, or is a checkpoint itself.
+
+    To start from the beginning would be wrong then.
+    """
     if parse_url(root) is not None:
         return
     what = kind_at(root)
@@ -197,8 +207,8 @@ def _require_root(root: str) -> None:
         )
 
 
-def _named_otherwise(others: Sequence[OtherCheckpoint], root: str) -> str:
-    """Return what to say of checkpoints that are not named as steps, and what to do."""
+def _other_checkpoints_text(others: Sequence[OtherCheckpoint], root: str) -> str:
+    """Return the text about checkpoints that are not named as steps, with advice."""
     names = listed([each.name for each in others])
     last = others[-1]
     path = f"{root}/{last.name}"
@@ -216,8 +226,8 @@ def _named_otherwise(others: Sequence[OtherCheckpoint], root: str) -> str:
     )
 
 
-def _no_step(listing: StepListing, root: str) -> str:
-    """Return what lies in a root without checkpoints, and what to do."""
+def _no_checkpoint_text(listing: StepListing, root: str) -> str:
+    """Return the text about a root without checkpoints, with advice."""
     check = "check the path, or save a step first"
     names = listing.names()
     if names:
@@ -229,9 +239,9 @@ def _no_step(listing: StepListing, root: str) -> str:
 
 @contextmanager
 def _explaining(listing: StepListing, chosen: Mapping[str, Any]) -> Iterator[None]:
-    """Raise errors of the disk anew, with the step and the one to restore in its place.
+    """Raise errors of the disk again, with the step and an older step to restore instead.
 
-    `restore` does not go back by itself then: the disk may give the step back the next time.
+    `restore` does not choose an older step by itself: the disk may work the next time.
     """
     try:
         yield
@@ -245,38 +255,38 @@ def _explaining(listing: StepListing, chosen: Mapping[str, Any]) -> Iterator[Non
         raise type(e)(e.errno, message, e.filename or chosen["path"]) from e
 
 
-def _try(chosen: Mapping[str, Any], wish: RestoreRequest) -> tuple[bytes, LoadedStep | None]:
+def _try(chosen: Mapping[str, Any], request: RestoreRequest) -> tuple[bytes, LoadedStep | None]:
     try:
-        return b"", load_step(chosen, wish)
+        return b"", load_step(chosen, request)
     except FileNotFoundError as e:
         return _MISSING + str(e).encode("utf-8", "surrogatepass"), None
     except (CorruptionError, FormatError) as e:
         return _DAMAGED + str(e).encode("utf-8", "surrogatepass"), None
 
 
-def _judge(listing: StepListing, chosen: Mapping[str, Any], words: Sequence[bytes]) -> bytes:
-    """Return, on process 0, why another step is to be tried; b"" if all have loaded this one."""
-    if not any(words):
+def _judge(listing: StepListing, chosen: Mapping[str, Any], reports: Sequence[bytes]) -> bytes:
+    """Return, on process 0, why another step must be tried; b"" if all have loaded this one."""
+    if not any(reports):
         return b""
     step = chosen["step"]
-    there = listing.at(step)
-    if there is None or not there.whole:
+    current = listing.at(step)
+    if current is None or not current.whole:
         return b"it was deleted meanwhile"
-    blind = [process for process, word in enumerate(words) if word.startswith(_MISSING)]
-    if blind and not words[0]:
+    missing = [process for process, each in enumerate(reports) if each.startswith(_MISSING)]
+    if missing and not reports[0]:
         raise ProcessError(
-            f"{process_names(blind)} found nothing at {chosen['path']}, which process 0 has "
+            f"{process_names(missing)} found nothing at {chosen['path']}, which process 0 has "
             "loaded: the steps must lie on a file system that all processes share"
         )
-    process, word = next((process, word) for process, word in enumerate(words) if word)
-    text = word[1:].decode("utf-8", "surrogatepass")
+    process, report = next((i, each) for i, each in enumerate(reports) if each)
+    text = report[1:].decode("utf-8", "surrogatepass")
     why = f"process {process}: {text}" if process else text
     listing.mark_damaged(step, why)
     return why.encode("utf-8", "surrogatepass")
 
 
 def missing_step_error(number: int, steps: Sequence[Step], *, root: str) -> Exception:
-    """Return the error for a step that was asked for by its number and cannot be loaded."""
+    """Return the error for a step that was requested by its number and cannot be loaded."""
     finished = [each.step for each in steps if each.finished]
     newest = f"the newest complete step is {finished[-1]}" if finished else "no step is complete"
     for each in steps:

@@ -1,4 +1,4 @@
-"""Which steps stay and which go, and why: a plan, to be printed or carried out. Pure."""
+"""A plan that says which steps are kept and which are deleted, with reasons; pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class PlannedStep(NamedTuple):
 
     Attributes:
         step: its number.
-        keep: True if it stays, False if it is to be deleted.
+        keep: True if it is kept, False if it is to be deleted.
         why: the reason, in words.
     """
 
@@ -30,7 +30,7 @@ class PlannedStep(NamedTuple):
 
 @document_fields
 class RetentionPlan(NamedTuple):
-    """The steps that stay and those that go. As a string, a line for each step.
+    """The steps to keep and the steps to delete. As a string, one line for each step.
 
     Attributes:
         steps: a PlannedStep for each step, by increasing number.
@@ -40,12 +40,12 @@ class RetentionPlan(NamedTuple):
 
     @property
     def kept(self) -> list[int]:
-        """The steps that stay."""
+        """The steps to keep."""
         return [row.step for row in self.steps if row.keep]
 
     @property
     def deleted(self) -> list[int]:
-        """The steps that go."""
+        """The steps to delete."""
         return [row.step for row in self.steps if not row.keep]
 
     def __str__(self) -> str:
@@ -61,21 +61,21 @@ def plan_retention(
     steps: Sequence[SavedStep],
     policy: KeepPolicy,
     *,
-    now: float,
+    time_now: float,
     spared: Mapping[int, str],
 ) -> RetentionPlan:
-    """Decide which steps stay.
+    """Return a plan that says which steps to keep.
 
-    The newest of `steps` stays whatever the policy says.
+    The newest of `steps` is kept whatever the policy says.
 
     Args:
-        steps: those that the policy is for.
-        policy: says which are kept.
-        now: the time, in seconds since 1970.
-        spared: steps that stay for another reason, among `steps` or not, and that reason.
+        steps: the steps that the policy decides about.
+        policy: says which of them are kept.
+        time_now: the time, in seconds since 1970.
+        spared: steps that are kept for another reason, and that reason; they may be in `steps`.
     """
     ordered = sorted(steps)
-    kept = policy.kept(ordered, now)
+    kept = policy.kept(ordered, time_now)
     newest = ordered[-1].step if ordered else None
     deleted_why = "; ".join(["no policy keeps it", *metric_problems(ordered, policy).values()])
     rows = []

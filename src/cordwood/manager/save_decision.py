@@ -1,4 +1,4 @@
-"""Whether to save a step: asks the policy, and heeds the notice that the job is to end."""
+"""The decision whether to save a step, from the policy and from a preemption notice."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from cordwood.processes.process_group import ProcessGroup
 
 
 class SaveDecider:
-    """Comes to the same on all processes.
+    """The decisions of a manager, which are the same on all processes.
 
     Args:
         policy: says when to save.
-        preemption_seconds: how long the job has from SIGTERM on; None: that is left alone.
-        group: of the processes.
-        saver: what it saves, and has saved.
-        listing: what is there.
+        preemption_seconds: how long the job may run after SIGTERM; None: SIGTERM is ignored here.
+        group: the processes of the job.
+        queue: the saves of the manager.
+        listing: the steps of the root.
 
     Attributes:
-        policy: as it was given.
-        notice: of SIGTERM.
-        preempted: the notice has come, and been heeded.
+        policy: the policy that was given.
+        notice: the receiver of SIGTERM.
+        preempted: True once SIGTERM has come and a `save` has acted on it.
 
-    Raises ValueError: the policy asks for a notice that is not taken, or the time is none.
+    Raises ValueError if the policy needs `preemption_seconds` and has none, or if it is not
+    positive.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class SaveDecider:
         policy: SavePolicy,
         preemption_seconds: float | None,
         group: ProcessGroup,
-        saver: SaveQueue,
+        queue: SaveQueue,
         listing: StepListing,
     ) -> None:
         if preemption_seconds is None and asks_for_notice(policy):
@@ -52,75 +53,75 @@ class SaveDecider:
         self.preempted = False
         self._preemption_seconds = preemption_seconds
         self._group = group
-        self._saver = saver
+        self._queue = queue
         self._listing = listing
-        self._newest: int | None = None  # of the steps that were there
+        self._newest: int | None = None  # of the steps that existed
         self._looked = False
         self._last_began = time.monotonic()
         self.listen()
 
     def listen(self) -> None:
-        """Take note of SIGTERM from now on, if this was given a time for that."""
+        """Receive SIGTERM from this call on, if there is a `preemption_seconds`."""
         if self._preemption_seconds is not None:
             self.notice.listen()
 
     def invalidate(self) -> None:
-        """Look at the root again at the next call: steps were deleted, or may be damaged.
+        """Read the root again at the next call, because steps were deleted or may be damaged.
 
-        Of several processes all must call this: they look together.
+        With several processes all of them must call this, because they look together.
         """
         self._looked = False
 
     def forget_failed_save(self) -> None:
-        """Forget the step whose save failed: the last one is what was saved before it.
+        """Forget the step whose save failed: the last step is the one that was saved before it.
 
-        With several processes nobody looks at the root again for that: not all may know of the
-        failure yet, and those who do not would not come.
+        With several processes no process reads the root again for that: some may not know of the
+        failure yet, and would not take part.
         """
         if self._group.count == 1:
             self.invalidate()
-        elif self._saver.last_good is not None:
-            self._newest = self._saver.last_good
+        elif self._queue.last_good is not None:
+            self._newest = self._queue.last_good
 
-    def begun(self) -> None:
-        """Take note that a save has just begun."""
+    def on_save_started(self) -> None:
+        """Note that a save has just begun."""
         self._last_began = time.monotonic()
 
     def ask(self, number: int) -> tuple[bool, str | None]:
-        """Return whether the job has been told to end, and why to save; None: do not.
+        """Return True if the job has been told to end, and the reason to save; None: do not save.
 
         Raises ProcessError.
         """
         if not self._looked:
             self._look_together()
         if self.policy.by_step and self._preemption_seconds is None:
-            return False, self.policy.why(self._moment(number, told=False))
+            return False, self.policy.why(self._moment(number, preempted=False))
 
-        def decide(told: bool) -> str | None:
-            if told and self.preempted:
+        def decide(preempted: bool) -> str | None:
+            if preempted and self.preempted:
                 return None
-            why = self.policy.why(self._moment(number, told=told))
-            if not told:
+            why = self.policy.why(self._moment(number, preempted=preempted))
+            if not preempted:
                 return why
-            if self._saver.saving and self.seconds_left() < 2 * self._saver.last_seconds:
-                return None  # the one that goes on is all there is time for
+            if self._queue.saving and self.seconds_left() < 2 * self._queue.last_seconds:
+                return None  # there is only time for the save that is running
             return why or "the job has been told to end"
 
         return self._group.decide(number, decide, preempted=self.notice.received_at is not None)
 
     def seconds_left(self) -> float:
-        """Return the time until the job ends, as far as this process knows."""
+        """Return the time until the job ends, by what this process knows."""
         assert self._preemption_seconds is not None
-        since = self.notice.received_at
-        gone = 0.0 if since is None else time.monotonic() - since
-        return max(0.0, self._preemption_seconds - gone)
+        received_at = self.notice.received_at
+        elapsed = 0.0 if received_at is None else time.monotonic() - received_at
+        return max(0.0, self._preemption_seconds - elapsed)
 
     def _look_together(self) -> None:
         try:
-            found = self._group.agree("look for the steps of", b"", self._look)
+            latest = self._group.agree("look for the steps of", b"", self._look)
         except BaseException:
             if self._group.count > 1:
-                # Others may have succeeded, and would not come again: this one looks by itself.
+                # Others may have succeeded, and would not take part again: this one looks alone.
                 with suppress(OSError, CordwoodError):
                     if self._group.index > 0:
                         self._group.restart_decisions()
@@ -128,18 +129,18 @@ class SaveDecider:
             raise
         if self._group.index > 0:
             self._group.restart_decisions()
-        self._newest, self._looked = int(found) if found else None, True
+        self._newest, self._looked = int(latest) if latest else None, True
 
     def _look(self, _: list[bytes]) -> bytes:
         self._group.restart_decisions()
         latest = self._listing.latest()
         return b"" if latest is None else str(latest).encode()
 
-    def _moment(self, number: int, *, told: bool) -> Moment:
+    def _moment(self, number: int, *, preempted: bool) -> Moment:
         return Moment(
             number,
-            self._newest if self._saver.step is None else self._saver.step,
+            self._newest if self._queue.step is None else self._queue.step,
             time.monotonic() - self._last_began,
-            saving=self._saver.saving,
-            preempted=told,
+            saving=self._queue.saving,
+            preempted=preempted,
         )

@@ -1,6 +1,6 @@
-"""When to save: small values that are joined by `|` and `&`, and say why.
+"""Policies that say when to save: small values that are joined by `|` and `&`.
 
-Pure: what a policy says depends on the moment that it is shown, and on nothing else.
+They are pure: the result depends on the given moment only.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Moment(NamedTuple):
 
     Attributes:
         step: the step that might be saved.
-        last_step: the newest that is saved, or being saved; None where there is none.
-        seconds_since_last: since that save began; where there was none, since the start.
-        saving: True while a save goes on.
+        last_step: the newest step that is saved, or being saved; None if there is none.
+        seconds_since_last: the time since that save began, or since the start if there was none.
+        saving: True while a save is running.
         preempted: True once this job has been told to end.
     """
 
@@ -33,17 +33,20 @@ class Moment(NamedTuple):
 
 
 class SavePolicy:
-    """When to save. `a | b` saves when one of the two does, `a & b` when both do."""
+    """A rule that says when to save.
+
+    `a | b` saves when one of the two does, `a & b` when both do.
+    """
 
     __slots__ = ()
 
     def why(self, moment: Moment) -> str | None:
-        """Why to save now; None: do not."""
+        """Return the reason to save now; None to save nothing."""
         raise NotImplementedError
 
     @property
     def by_step(self) -> bool:
-        """Whether only the steps decide, so that all processes come to the same on their own."""
+        """True if only step numbers decide, so that all processes decide alike by themselves."""
         return True
 
     def __or__(self, other: SavePolicy) -> SavePolicy:
@@ -67,7 +70,7 @@ class EveryStep(SavePolicy):
 
 @dataclass(frozen=True, slots=True)
 class EverySteps(SavePolicy):
-    """Save every `count` steps: at the multiples, or as soon as one has been passed unsaved."""
+    """Save at the multiples of `count`, or at the next step if a multiple was not saved."""
 
     count: int
 
@@ -85,7 +88,7 @@ class EverySteps(SavePolicy):
 
 @dataclass(frozen=True, slots=True)
 class EverySeconds(SavePolicy):
-    """Save when the last save began so many seconds ago (or, before the first, the job)."""
+    """Save when the last save, or else the job, began at least `seconds` seconds ago."""
 
     seconds: float
 
@@ -120,7 +123,7 @@ class AtSteps(SavePolicy):
 
 @dataclass(frozen=True, slots=True)
 class WhenIdle(SavePolicy):
-    """Save when no save goes on: `EverySteps(10) & WhenIdle()` never waits for the one before."""
+    """Save when no save is running: `EverySteps(10) & WhenIdle()` never waits for a save."""
 
     def why(self, moment: Moment) -> str | None:
         return None if moment.saving else "no save goes on"
@@ -184,21 +187,21 @@ class _AllOf(SavePolicy):
 SaveWhen: TypeAlias = SavePolicy | int | None
 
 
-def as_save_policy(given: SaveWhen) -> SavePolicy:
-    """The policy that is meant: a number is every so many steps, None every step."""
-    if given is None:
+def as_save_policy(save: SaveWhen) -> SavePolicy:
+    """Return a policy for the argument `save`: a number is an interval, None is every step."""
+    if save is None:
         return EveryStep()
-    if isinstance(given, SavePolicy):
-        return given
-    if isinstance(given, int) and not isinstance(given, bool):
-        return EverySteps(given)
+    if isinstance(save, SavePolicy):
+        return save
+    if isinstance(save, int) and not isinstance(save, bool):
+        return EverySteps(save)
     raise TypeError(
-        f"save: expected a number of steps or a policy such as EverySteps(100), found {given!r}"
+        f"save: expected a number of steps or a policy such as EverySteps(100), found {save!r}"
     )
 
 
 def asks_for_notice(policy: SavePolicy) -> bool:
-    """Whether an `OnPreemption` is in it."""
+    """Return True if a policy contains an `OnPreemption`."""
     if isinstance(policy, _AnyOf | _AllOf):
         return any(map(asks_for_notice, policy.parts))
     return isinstance(policy, OnPreemption)

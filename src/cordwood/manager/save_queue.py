@@ -1,4 +1,4 @@
-"""One save at a time: begins it, waits for the one before, deletes after the commit."""
+"""The saves of one manager: one at a time, each followed by the deletion of old steps."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class SaveQueue:
     """The saves of one manager.
 
     Attributes:
-        step: of the save that was begun last; None where there was none, or it has failed and
-            that has been told.
-        record: of the save that was begun last.
-        last_good: the last step whose save ended well before another one was begun; None: none.
-        last_seconds: how long the last one took that was committed; 0: there was none.
+        step: the step of the last save; None if there was none, or if it failed and that has been
+            reported.
+        record: the record of the last save.
+        last_good: the last step whose save succeeded before the next save began; None: none.
+        last_seconds: how long the last committed save took; 0 if there was none.
     """
 
     def __init__(
@@ -71,29 +71,29 @@ class SaveQueue:
         self._on_save = on_save
         self._rewrite_every = _count(rewrite_every)
         self._timeout_seconds = timeout_seconds
-        self._afterwards = PostCommitQueue()
+        self._post_commit = PostCommitQueue()
 
     @property
     def pending(self) -> PendingSave | None:
-        """The save that was begun last."""
+        """The last save."""
         return self._pending
 
     @property
     def saving(self) -> bool:
-        """True while the save that was begun last goes on."""
+        """True while the last save is running."""
         return self._pending is not None and not self._pending.done
 
     @property
     def failed(self) -> bool:
-        """True if the save that was begun last failed, and nobody has been told."""
+        """True if the last save failed, and that has not been reported."""
         return self._pending is not None and self._pending._has_unreported_failure
 
     @contextmanager
     def attempt(self, number: int) -> Iterator[SaveRendezvous]:
-        """Make the rendezvous for the save of a step, and announce to them an error in the block.
+        """Create the rendezvous for the save of a step, and announce an error of the block there.
 
-        With several processes, a step that one of them cannot save is saved by none, whatever
-        the reason; and the next step is saved by all, without a word about this one.
+        With several processes, if one of them cannot save a step, none saves it, whatever the
+        reason. All of them save the next step, and that save does not report this failure.
         """
         rendezvous = Rendezvous(
             current_processes(),
@@ -112,15 +112,15 @@ class SaveQueue:
             raise
 
     def _failed_to_begin(self, number: int, error: BaseException) -> None:
-        """Count as begun what failed at once: on the other processes it fails in the background.
+        """Count a save that failed at once as begun: on other processes it fails in the background.
 
-        So all processes take the same step for the last one, as policies ask for it.
+        So all processes agree on the last step, which policies use.
         """
         path = self._place.path_of(step_name(number))
         pending = PendingSave(path, path, 0)
         pending._has_owner = True
         pending._end(error)
-        assert pending.exception is error  # it is raised now: nothing is left to report
+        assert pending.exception is error  # the caller raises it, so it counts as reported
         self.step, self._pending = number, pending
 
     def begin(
@@ -134,16 +134,16 @@ class SaveQueue:
         called: float,
         prefix: str | None,
     ) -> PendingSave:
-        """Begin a save; the one before has ended.
+        """Begin a save. The save before must have ended.
 
         Args:
-            record: the step, beside its tree.
-            tree: what to save.
+            record: the record of the step.
+            tree: the tree to save.
             items: more trees, by name.
-            why: it is saved.
-            rendezvous: for the save, as `attempt` gave it.
+            rendezvous: the rendezvous of the save, from `attempt`.
+            why: the reason for the save.
             called: when the caller asked for it, by the monotonic clock.
-            prefix: by which this job has restored the tree; None: by none.
+            prefix: the prefix by which this job has restored the tree; None: none.
         """
         path = self._place.path_of(step_name(record.step))
         saved_format = format_for_saving(
@@ -152,17 +152,17 @@ class SaveQueue:
         is_first = self._group.is_first
         base: Step | None = None
 
-        def first() -> None:
+        def before_save() -> None:
             nonlocal base
             self._require_newest(record.step)
             base = self._base()
 
         def metadata() -> Mapping[str, str]:
             chain = 0 if base is None or base.record is None else base.record.chain + 1
-            noted = {} if prefix is None else {PREFIX_KEY: prefix}
-            return {KEY: encode_record(record._replace(chain=chain)), **noted}
+            prefix_entry = {} if prefix is None else {PREFIX_KEY: prefix}
+            return {KEY: encode_record(record._replace(chain=chain)), **prefix_entry}
 
-        def committed(pending: PendingSave, linked_bytes: int) -> None:
+        def on_commit(pending: PendingSave, linked_bytes: int) -> None:
             report = SaveReport(
                 record.step,
                 path,
@@ -173,7 +173,9 @@ class SaveQueue:
                 total_seconds=time.monotonic() - called,
             )
             self.last_seconds = report.total_seconds
-            self._afterwards.run(pending, lambda: self._report_and_clean(report, is_first=is_first))
+            self._post_commit.run(
+                pending, lambda: self._report_and_clean(report, is_first=is_first)
+            )
 
         if self.step is not None:
             self.last_good = self.step
@@ -185,9 +187,9 @@ class SaveQueue:
             compression=None,
             prefix=None,
             metadata=metadata,
-            before_save=first,
+            before_save=before_save,
             previous_step=lambda: "" if base is None else base.entry,
-            on_commit=committed,
+            on_commit=on_commit,
             items=items,
         )
         self._pending._has_owner = True
@@ -195,17 +197,17 @@ class SaveQueue:
         return self._pending
 
     def wait(self, timeout_seconds: float | None = None) -> None:
-        """Wait for the one that goes on, and for what is done after its commit.
+        """Wait for the running save, and for the work after its commit.
 
-        Raises what it failed with, or TimeoutError.
+        Raises the exception of the save if it failed, or TimeoutError.
         """
-        pending, since = self._pending, time.monotonic()
+        pending, start = self._pending, time.monotonic()
 
         def is_done() -> bool:
-            left = timeout_seconds
-            if left is not None:
-                left = max(0.0, left - (time.monotonic() - since))
-            return self._afterwards.wait(left)
+            remaining_seconds = timeout_seconds
+            if remaining_seconds is not None:
+                remaining_seconds = max(0.0, remaining_seconds - (time.monotonic() - start))
+            return self._post_commit.wait(remaining_seconds)
 
         try:
             if pending is not None:
@@ -213,7 +215,7 @@ class SaveQueue:
         except BaseException:
             if pending is not None and pending.failed and not pending._has_unreported_failure:
                 self.forget()
-                is_done()  # of the saves before
+                is_done()  # the work of the saves before
             raise
         if not is_done():
             raise TimeoutError(
@@ -222,10 +224,10 @@ class SaveQueue:
             )
 
     def finish(self, *, go_on: bool) -> None:
-        """Wait for the one that goes on; raise PendingSaveError if it failed, once.
+        """Wait for the running save; raise PendingSaveError if it failed and was not reported.
 
         Args:
-            go_on: the caller begins the next save all the same; the error says so.
+            go_on: True if the caller begins the next save all the same; the error says so.
         """
         step, pending = self.step, self._pending
         if pending is None:
@@ -243,11 +245,11 @@ class SaveQueue:
             ) from e
 
     def limit_backlog(self) -> None:
-        """Wait until what follows the saves is not more than one save behind."""
-        self._afterwards.limit_backlog()
+        """Wait until the work after commits is at most one save behind."""
+        self._post_commit.limit_backlog()
 
-    def settle(self) -> None:
-        """Wait for the one that goes on; it may turn out to be damaged. Raises nothing."""
+    def wait_quietly(self) -> None:
+        """Wait for the running save and raise nothing; forget it if it succeeded."""
         pending = self._pending
         if pending is not None:
             pending._wait_quietly()
@@ -259,9 +261,9 @@ class SaveQueue:
         self.step, self._pending = None, None
 
     def _require_newest(self, number: int) -> None:
-        """Raise StepError if a step stands in the way; put an index that is unreadable out of it.
+        """Raise StepError if an existing step does not allow a save; hide an unreadable index.
 
-        Damage elsewhere is replaced by the commit itself.
+        The commit itself replaces other damaged files.
         """
         entries = self._listing.entries(start=number)
         whole = [each.step for each in entries if each.whole]
@@ -287,7 +289,7 @@ class SaveQueue:
         self._cleaner.make_room()
 
     def _base(self) -> Step | None:
-        """Return the step whose files the next may link; None where all is to be written."""
+        """Return the step whose files the next save may link; None to write everything."""
         if parse_url(self._place.name) is not None:  # there are no links
             return None
         newest = self._listing.newest(lambda step: step.counts)
@@ -297,20 +299,20 @@ class SaveQueue:
         return newest if newest.record.chain + 1 < self._rewrite_every else None
 
     def _report_and_clean(self, report: SaveReport, *, is_first: bool) -> None:
-        """Report a step and delete what is to go. It is safe: no error here is one of its save."""
+        """Report a committed step and delete old steps; an error here is not one of the save."""
         _log.log(logging.INFO if is_first else logging.DEBUG, "%s", report)
         try:
             if self._on_save is not None:
                 self._on_save(report)
-        except Exception:  # noqa: BLE001  (the hook's own; it is logged with its traceback)
+        except Exception:  # noqa: BLE001  (of the caller's hook; it is logged with its traceback)
             _log.exception("on_save failed for step %d, which is saved", report.step)
         if not is_first:
             return
         try:
-            self._cleaner.after_commit(now=time.time())
+            self._cleaner.after_commit(time_now=time.time())
         except (OSError, CordwoodError) as e:
             _log.warning("%s: steps could not be deleted: %s", self._place.name, e)
-        except Exception:  # noqa: BLE001  (a policy's own; it is logged with its traceback)
+        except Exception:  # noqa: BLE001  (of a policy; it is logged with its traceback)
             _log.exception("%s: keep failed, and no step was deleted", self._place.name)
 
 

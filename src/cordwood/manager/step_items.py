@@ -1,9 +1,11 @@
-"""Items of a step beside its tree: more trees, and things with a state, as iterators over data.
+"""Items of a step beside its tree: more trees, and objects with a state, such as data iterators.
 
-In the record of a step an item is a list of states, one of each process (`{"json": ...}` or
-`{"bytes": ...}`), or it says which tree of the checkpoint it is, by the prefix of its name:
-`{"tree": "item"}`, or `{"tree": "states", "processes": n}` for states that hold arrays. That tree
-is the state itself if n is 1, and otherwise the list of the states.
+In the record of a step an item is one of these:
+
+- a list of states, one per process: `{"json": ...}` or `{"bytes": ...}`;
+- `{"tree": "item"}`: a tree of the checkpoint, whose prefix is the name of the item;
+- `{"tree": "states", "processes": n}`: states that hold arrays, in a tree of that prefix. The tree
+  is the state itself if n is 1, and otherwise the list of the states.
 """
 
 from __future__ import annotations
@@ -25,9 +27,10 @@ STATES = "states"
 
 
 class Stateful(Protocol):
-    """What `CheckpointManager` saves and restores beside a tree.
+    """An object whose state `CheckpointManager` saves and restores beside a tree.
 
-    Each process has its own. `state_dict` and `load_state_dict`, as PyTorch calls them, do too.
+    Each process has its own state. The methods may also be called `state_dict` and
+    `load_state_dict`, as in PyTorch.
     """
 
     def get_state(self) -> Any:
@@ -35,12 +38,12 @@ class Stateful(Protocol):
         ...
 
     def set_state(self, state: Any) -> None:
-        """Go on from a state that `get_state` returned."""
+        """Continue from a state that `get_state` returned."""
         ...
 
 
 def is_stateful(item: Any) -> bool:
-    """Return whether an item has a state that can be taken and set."""
+    """Return True if an item has methods to get and set a state."""
     return _has(item, "get_state", "set_state") or _has(item, "state_dict", "load_state_dict")
 
 
@@ -66,22 +69,22 @@ def require_mapping(items: object) -> None:
 
 
 class ItemsToSave(NamedTuple):
-    """The items of one process, before the processes have met."""
+    """The items of one process, before the processes have exchanged them."""
 
     message: bytes  # for `join_items`
     trees: Mapping[str, Any]  # items that are trees
-    states: Mapping[str, Any]  # of the others
+    states: Mapping[str, Any]  # of the other items
 
 
 def collect_states(items: Mapping[str, Any], *, process_count: int) -> ItemsToSave:
-    """Ask the items of this process for their states.
+    """Get the states of the items of this process.
 
     Args:
-        items: by name, trees, or things with a state.
-        process_count: how many processes save together; the states of several are sent around.
+        items: by name: trees, or objects with a state.
+        process_count: how many processes save together; if several, their states are exchanged.
 
-    Raises TypeError: items are no mapping, a name is no str, or a state holds what cannot be
-    stored. ValueError: a name is empty.
+    Raises TypeError if `items` is not a mapping, a name is not a str, or a state holds values that
+    cannot be stored; ValueError if a name is empty.
     """
     require_mapping(items)
     trees: dict[str, Any] = {}
@@ -102,7 +105,7 @@ def collect_states(items: Mapping[str, Any], *, process_count: int) -> ItemsToSa
 
 
 def join_items(messages: Sequence[bytes]) -> bytes:
-    """Return the items of all processes, from the messages of each, as one message."""
+    """Return the items of all processes as one message, from the message of each process."""
     every = [json.loads(message) for message in messages]
     kinds = [{name: item == ITEM for name, item in items.items()} for items in every]
     for process, kind in enumerate(kinds):
@@ -121,19 +124,23 @@ def _kinds(kinds: Mapping[str, bool]) -> str:
     return str([f"{name} (a tree)" if tree else name for name, tree in kinds.items()])
 
 
-def states_tree(answer: bytes, own: ItemsToSave) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return what the record says of the items, and the trees to save with the step, by prefix.
+def states_tree(
+    answer: bytes, collected: ItemsToSave
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the items as the record holds them, and the trees to save with the step, by prefix.
 
     Args:
         answer: what `join_items` returned.
-        own: the items of this process.
+        collected: the items of this process.
     """
     record: dict[str, Any] = {}
-    trees = dict(own.trees)
+    trees = dict(collected.trees)
     for name, states in json.loads(answer).items():
         if states != ITEM and any("arrays" in state for state in states):
             count = len(states)
-            trees[name] = own.states[name] if count == 1 else [_decode(each) for each in states]
+            trees[name] = (
+                collected.states[name] if count == 1 else [_decode(each) for each in states]
+            )
             record[name] = {"tree": STATES, "processes": count}
         else:
             record[name] = states
@@ -141,14 +148,14 @@ def states_tree(answer: bytes, own: ItemsToSave) -> tuple[Mapping[str, Any], Map
 
 
 def describe(saved: Any) -> str:
-    """Return in words which kind an item of a record is."""
+    """Return the kind of an item of a record, in words."""
     return "a tree" if saved == ITEM else "a state"
 
 
 def state_from_record(saved: Any, name: str, *, process: int, count: int, path: str) -> Any:
     """Return the state of this process from the record.
 
-    Raises MismatchError where the states are those of another number of processes, and differ.
+    Raises MismatchError if another number of processes saved the states, and they differ.
     """
     where = f"{path}: items: {name}"
     if type(saved) is not list or not saved:
@@ -166,15 +173,15 @@ def state_from_record(saved: Any, name: str, *, process: int, count: int, path: 
 def state_from_tree(
     tree: Any, saved: Any, name: str, *, process: int, count: int, path: str
 ) -> Any:
-    """Return the state of this process from the tree that holds those of all.
+    """Return the state of this process from the tree that holds the states of all processes.
 
     Args:
-        tree: as it was loaded.
-        saved: what the record says of it.
-        name: of the item.
-        process: this process.
-        count: how many there are.
-        path: of the step.
+        tree: the loaded tree.
+        saved: the item in the record.
+        name: the name of the item.
+        process: the number of this process.
+        count: the number of processes.
+        path: the path of the step.
 
     Raises as `state_from_record` does.
     """
@@ -195,7 +202,10 @@ def _require_count(states: Sequence[Any], name: str, *, count: int, path: str) -
 
 
 def _encode(state: Any, where: str, *, whole: bool) -> dict[str, Any]:
-    """Return a state as JSON; one with arrays whole, or only that it has some."""
+    """Return a state as JSON.
+
+    The arrays of a state are included if `whole`, and else replaced by a mark.
+    """
     if isinstance(state, bytes):
         return {"bytes": base64.b64encode(state).decode()}
     try:
@@ -218,7 +228,7 @@ def _encode_arrays(value: Any, where: str) -> list[Any]:
         return ["json", value]
     if type(value) is bytes:
         return ["bytes", base64.b64encode(value).decode()]
-    found = f"a {type(value).__name__}"
+    type_text = f"a {type(value).__name__}"
     if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
         try:
             array = np.asarray(value)
@@ -229,10 +239,10 @@ def _encode_arrays(value: Any, where: str) -> list[Any]:
             data = base64.b64encode(array.tobytes()).decode()
             return [kind, dtypes.name_of(array.dtype), list(array.shape), data]
         what = {"O": "objects", "M": "dates", "m": "durations"}.get(array.dtype.kind, "text")
-        found = f"an array of {what} ({array.dtype.str})"
+        type_text = f"an array of {what} ({array.dtype.str})"
     raise TypeError(
         f"{where}: expected bytes, values that JSON holds, or dicts, lists and tuples of these and "
-        f"of arrays of numbers, found {found}"
+        f"of arrays of numbers, found {type_text}"
     )
 
 
@@ -247,8 +257,8 @@ def _decode_arrays(encoded: list[Any]) -> Any:
     if kind == "dict":
         return {key: _decode_arrays(value) for key, value in rest[0]}
     if kind in ("list", "tuple"):
-        found = [_decode_arrays(value) for value in rest[0]]
-        return found if kind == "list" else tuple(found)
+        elements = [_decode_arrays(value) for value in rest[0]]
+        return elements if kind == "list" else tuple(elements)
     if kind == "json":
         return rest[0]
     if kind == "bytes":

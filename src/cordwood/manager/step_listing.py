@@ -1,4 +1,4 @@
-"""The steps that lie in a root, as they are now."""
+"""The steps in a root, and their states, read from disk."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from cordwood.manager.step_names import step_from_name, step_name
 from cordwood.storage.step_storage import UNREAD_STAMP, StepEntry, StepStorage
 from cordwood.storage.urls import parse_url
 
-_ATTEMPTS = 20  # to see a root while nothing changes in it
+_ATTEMPTS = 20  # to read a root at one moment, with no change meanwhile
 _DAMAGED = "damaged: "
 _NEWER = "of a newer version: "
 _UNREAD = "it cannot be read: "
-_FOREIGN = "foreign"  # the stamp of what another tool has saved
+_FOREIGN = "foreign"  # the stamp of steps that another tool has saved
 
 
 class Step(NamedTuple):
-    """A directory or file that is named like a step."""
+    """An entry of the root that is named as a step: a directory or a file."""
 
     step: int
     entry: str  # its name in the root
     path: str
     stamp: Hashable | None  # changes with its index; None: no save to it has finished
-    record: Record | None  # what a manager's save left
-    problem: str  # why no policy counts it; "" where they do
+    record: Record | None  # None: not saved by a manager
+    problem: str  # why policies ignore it; "" if they do not
     format: str | None = None  # of a file, as `cordwood.load` takes it
-    tool: str = ""  # what has saved it, where that was no manager
-    is_link: bool = False  # to where it lies
-    noted: SavedStep | None = None  # by another tool, where it noted metrics
+    tool: str = ""  # the tool that saved it, unless a manager did
+    is_link: bool = False  # a symbolic link
+    foreign_metrics: SavedStep | None = None  # metrics that another tool has saved
 
     @property
     def finished(self) -> bool:
-        """True if there is a checkpoint, whatever is in it."""
+        """True if there is a checkpoint, in whatever state."""
         return self.stamp is not None
 
     @property
@@ -51,17 +51,17 @@ class Step(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """True if it can be restored, as far as is known; perhaps by a newer cordwood."""
+        """True if it is finished and not known to be damaged; perhaps a newer cordwood saved it."""
         return self.finished and not self.damaged
 
     @property
     def is_read(self) -> bool:
-        """True if its index was read; False if the disk failed, which may pass."""
+        """True if its index was read; False if the disk failed, perhaps for a while only."""
         return not self.problem.startswith(_UNREAD)
 
     @property
     def in_the_way(self) -> str:
-        """The reason why the step cannot be saved where this lies; "" where it can."""
+        """The reason why a save cannot replace this entry; "" if it can."""
         if self.entry != step_name(self.step):
             return ""
         if self.tool:
@@ -71,11 +71,11 @@ class Step(NamedTuple):
         return ""
 
     def require_known(self) -> None:
-        """Raise unless this is the step that its name says, as far as this version can tell.
+        """Raise an error unless this is the step that its name says.
 
         Raises:
-            UnsupportedFormatError: a newer version saved it.
-            CorruptionError: its record is that of another step.
+            UnsupportedFormatError: a newer version saved it, so this version cannot know.
+            CorruptionError: it has the record of another step.
         """
         if self.problem.startswith(_NEWER):
             raise UnsupportedFormatError(f"{self.path}: step {self.step} is {self.problem}")
@@ -84,68 +84,71 @@ class Step(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """True if policies apply: a manager has saved it, and nothing is wrong with it."""
+        """True if policies apply to it: a manager has saved it, and it has no problem."""
         return self.record is not None and not self.problem
 
     @property
     def saved(self) -> SavedStep | None:
-        """The step as policies see it; None where they do not.
+        """The step as policies see it; None if they ignore it.
 
-        A step of another tool that has metrics is compared with the others, and never deleted.
+        A step of another tool that has metrics is compared with other steps, and never deleted.
         """
         if self.counts:
             assert self.record is not None
             return SavedStep(self.step, self.record.time, self.record.metrics)
-        return self.noted if self.whole else None
+        return self.foreign_metrics if self.whole else None
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Its metrics; {} where none were saved."""
-        noted = self.noted if self.record is None else self.record
-        return {} if noted is None else dict(noted.metrics)
+        """Its metrics; {} if none were saved."""
+        source = self.foreign_metrics if self.record is None else self.record
+        return {} if source is None else dict(source.metrics)
 
 
 class StepListing:
-    """Reads each index once, and again when it has been replaced."""
+    """The steps of a root. It reads each index once, and again when it was replaced."""
 
     def __init__(self, place: StepStorage) -> None:
         self._place = place
-        self._known: dict[str, Step] = {}
+        self._steps: dict[str, Step] = {}
         self._damaged: dict[tuple[str, Hashable | None], str] = {}
 
     def steps(self) -> list[Step]:
-        """Return all steps, finished or not, by number; of two of one number the better."""
+        """Return all steps, finished or not, by number; the better one of two with one number."""
         return self._take(_every, _best_of_each, ahead=True)[::-1]
 
     def down_to(self, is_wanted: Callable[[Step], bool]) -> list[Step]:
-        """Return the steps from the newest to the first of a kind; older ones are not read."""
+        """Return the steps from the newest down to the first for which `is_wanted` is true.
+
+        Older steps are not read.
+        """
 
         def take(groups: Iterator[list[Step]]) -> list[Step]:
-            found = []
+            steps = []
             for group in groups:
-                found.append(max(group, key=_rank))
-                if is_wanted(found[-1]):
+                steps.append(max(group, key=_rank))
+                if is_wanted(steps[-1]):
                     break
-            return found
+            return steps
 
         return self._take(_every, take)
 
     def newest(self, is_wanted: Callable[[Step], bool]) -> Step | None:
-        """Return the newest step of a kind; None where there is none."""
+        """Return the newest step for which `is_wanted` is true; None if there is none."""
         steps = self.down_to(is_wanted)
         return steps[-1] if steps and is_wanted(steps[-1]) else None
 
     def latest(self) -> int | None:
-        """Return the number of the newest step that is whole; None where there is none."""
+        """Return the number of the newest whole step; None if there is none."""
         step = self.newest(lambda step: step.whole)
         return None if step is None else step.step
 
     def at(self, number: int) -> Step | None:
-        """Return the step of that number; of two the better; None where there is none."""
+        """Return the step of a number, the better one of two; None if there is none."""
         return next(iter(self._take(lambda each: each == number, _best_of_each)), None)
 
     def entries(self, *, start: int, stop: int | None = None) -> list[Step]:
-        """Return all entries of the steps of some numbers, by increasing number."""
+        """Return all entries of the steps from `start` to before `stop`, by increasing number."""
 
         def within(number: int) -> bool:
             return number >= start and (stop is None or number < stop)
@@ -156,35 +159,35 @@ class StepListing:
         return self._take(within, take, ahead=True)[::-1]
 
     def unfinished(self) -> list[Step]:
-        """Return the steps that are not finished; no index is read."""
-        lying = self._place.entries(_wanted(_every), stamps=False)
-        found = [self._look(name, entry) for name, entry in lying.items() if entry.stamp is None]
-        return [step for step in found if step is not None and not step.finished]
+        """Return the unfinished steps; no index is read."""
+        entries = self._place.entries(_wanted(_every), stamps=False)
+        steps = [self._look(name, entry) for name, entry in entries.items() if entry.stamp is None]
+        return [step for step in steps if step is not None and not step.finished]
 
     def others(self) -> list[OtherCheckpoint]:
-        """Return the checkpoints that lie in the root and are no steps, by their names."""
+        """Return the checkpoints in the root that are not steps, by their names."""
         steps = {each.entry for each in self.steps() if each.whole}
         return other_checkpoints(self._place, steps=steps)
 
     def names(self) -> list[str]:
-        """Return the names of all entries of the root, but hidden ones."""
+        """Return the names of all entries of the root, except hidden ones."""
         return sorted(self._place.entries(lambda _: True, stamps=False))
 
     def died(self, step: Step) -> bool:
-        """Return True if a save to a step began and will not end, as far as that can be told."""
-        if step.finished or parse_url(step.path) is not None:  # there are no locks: nothing is said
+        """Return True if the save of a step began and its process has died, as far as is known."""
+        if step.finished or parse_url(step.path) is not None:  # without locks it is not known
             return False
         try:
-            left = collect(step.path, dry_run=True)
-        except (OSError, CordwoodError):  # gone, or finished by now
+            leftovers = collect(step.path, dry_run=True)
+        except (OSError, CordwoodError):  # deleted, or finished by now
             return False
-        if not left or self._place.in_use(step.entry):
+        if not leftovers or self._place.in_use(step.entry):
             return False
-        now = self.at(step.step)
-        return now is not None and not now.finished
+        current = self.at(step.step)
+        return current is not None and not current.finished
 
     def mark_damaged(self, number: int, why: str) -> None:
-        """Count a step as damaged until it is saved anew."""
+        """Count a step as damaged until it is saved again."""
         step = self.at(number)
         if step is not None:
             self._damaged[step.entry, step.stamp] = _DAMAGED + why
@@ -196,75 +199,75 @@ class StepListing:
         *,
         ahead: bool = False,
     ) -> list[Step]:
-        """Return what `take` takes of the entries of each step, the newest first, at one moment.
+        """Return what `take` selects from the entries of the steps, all read at one moment.
 
         Args:
-            numbers: of the steps that are looked at.
-            take: given the entries of each step.
-            ahead: all of them are taken: a store is asked for several at once.
+            numbers: returns True for the numbers of the steps to read.
+            take: called with the entries of each step, the newest step first.
+            ahead: True if it takes all steps: then an object store is asked for several at once.
         """
-        found: list[Step] = []
+        steps: list[Step] = []
         for _ in range(_ATTEMPTS):
-            lying = self._place.entries(_wanted(numbers), stamps=ahead)
-            for name in list(self._known):  # other threads add to it meanwhile
-                if name not in lying and _wanted(numbers)(name):
-                    self._known.pop(name, None)
-            found = take(self._read_all(lying, self._read_ahead(lying) if ahead else {}))
-            # While the entries are looked at one by one, a step may be committed that was already
-            # passed, and then an older one deleted: as if no step had ever been there.
-            if all(each.finished for each in found) or _same(
-                lying, self._place.entries(_wanted(numbers), stamps=False)
+            entries = self._place.entries(_wanted(numbers), stamps=ahead)
+            for name in list(self._steps):  # other threads may add to it meanwhile
+                if name not in entries and _wanted(numbers)(name):
+                    self._steps.pop(name, None)
+            steps = take(self._read_all(entries, self._read_ahead(entries) if ahead else {}))
+            # Entries are read one by one. A step may be committed after it was read as unfinished,
+            # and an older one deleted before it is read: it would look as if there were no step.
+            if all(each.finished for each in steps) or _same(
+                entries, self._place.entries(_wanted(numbers), stamps=False)
             ):
                 break
-        return found
+        return steps
 
-    def _read_ahead(self, lying: Mapping[str, StepEntry]) -> dict[str, Step | None]:
-        """Look at the steps of a store that are not known yet, several at once."""
+    def _read_ahead(self, entries: Mapping[str, StepEntry]) -> dict[str, Step | None]:
+        """Read the steps of an object store that were not read before, several at once."""
         if parse_url(self._place.name) is None:
             return {}
-        names = [name for name, entry in lying.items() if entry.stamp is not None]
+        names = [name for name, entry in entries.items() if entry.stamp is not None]
         unread = [
             name
             for name in names
-            if name not in self._known or self._known[name].stamp != lying[name].stamp
+            if name not in self._steps or self._steps[name].stamp != entries[name].stamp
         ]
-        found: dict[str, Step | None] = {}
+        steps: dict[str, Step | None] = {}
 
         def look(number: int) -> None:
-            found[unread[number]] = self._look(unread[number], lying[unread[number]])
+            steps[unread[number]] = self._look(unread[number], entries[unread[number]])
 
         run_tasks(
             len(unread), threads=reading_threads(latency_bound=True), make_worker=lambda: look
         )
-        return found
+        return steps
 
     def _read_all(
-        self, lying: Mapping[str, StepEntry], ahead: Mapping[str, Step | None]
+        self, entries: Mapping[str, StepEntry], ahead: Mapping[str, Step | None]
     ) -> Iterator[list[Step]]:
         names: dict[int, list[str]] = {}
-        for name in lying:
+        for name in entries:
             number = step_in_name(name)
             assert number is not None
             names.setdefault(number, []).append(name)
         for number in sorted(names, reverse=True):
             looked = [
-                ahead[name] if name in ahead else self._look(name, lying[name])
+                ahead[name] if name in ahead else self._look(name, entries[name])
                 for name in names[number]
             ]
-            found = [step for step in looked if step is not None]
-            for step in found:
-                self._known[step.entry] = step
-            if found:
-                yield [self._with_damage(step) for step in found]
+            steps = [step for step in looked if step is not None]
+            for step in steps:
+                self._steps[step.entry] = step
+            if steps:
+                yield [self._with_damage(step) for step in steps]
 
     def _with_damage(self, step: Step) -> Step:
         damage = self._damaged.get((step.entry, step.stamp))
         return step if damage is None else step._replace(problem=damage)
 
     def _look(self, name: str, entry: StepEntry) -> Step | None:
-        known = self._known.get(name)
-        if known is not None and entry.stamp is not None and known.stamp == entry.stamp:
-            return known
+        cached = self._steps.get(name)
+        if cached is not None and entry.stamp is not None and cached.stamp == entry.stamp:
+            return cached
         number = step_from_name(name)
         if entry.stamp == UNREAD_STAMP:
             return self._look(name, entry._replace(stamp=self._place.stamp(name)))
@@ -277,34 +280,34 @@ class StepListing:
         return step if entry.stamp is None else _read(step)
 
     def _foreign(self, name: str, entry: StepEntry) -> Step | None:
-        known = self._known.get(name)
-        if known is not None and known.stamp == _FOREIGN:
-            return known
+        cached = self._steps.get(name)
+        if cached is not None and cached.stamp == _FOREIGN:
+            return cached
         path = self._place.path_of(name)
-        found = foreign_step(name, path, is_file=entry.is_file)
-        if found is None:
+        foreign = foreign_step(name, path, is_file=entry.is_file)
+        if foreign is None:
             return None
-        problem = f"saved by {found.tool}"
+        problem = f"saved by {foreign.tool}"
         step = Step(
-            found.step,
+            foreign.step,
             name,
             path,
             _FOREIGN,
             None,
             problem,
-            found.format,
-            found.tool,
+            foreign.format,
+            foreign.tool,
             entry.is_link,
-            found.saved,
+            foreign.saved,
         )
-        if entry.stamp is not None:  # `checkpoint_7` with an index of cordwood's
+        if entry.stamp is not None:  # `checkpoint_7` with an index of cordwood
             read = _read(step)
             return read._replace(stamp=_FOREIGN) if read.damaged else step
         return step
 
 
 def _same(before: Mapping[str, StepEntry], after: Mapping[str, StepEntry]) -> bool:
-    """Return True if the same entries lie there, and the same of them have an index."""
+    """Return True if two readings have the same entries, and the same of them have an index."""
     return before.keys() == after.keys() and all(
         entry == after[name] or (after[name].stamp == UNREAD_STAMP and entry.stamp is not None)
         for name, entry in before.items()
@@ -316,7 +319,7 @@ def _every(_: int) -> bool:
 
 
 def _wanted(numbers: Callable[[int], bool]) -> Callable[[str], bool]:
-    """Return a function that tells whether a name is that of a step of one of the numbers."""
+    """Return a function that is true for names of steps with one of the numbers."""
 
     def is_wanted(name: str) -> bool:
         number = step_in_name(name)
@@ -347,9 +350,9 @@ def _read(step: Step) -> Step:
         record = decode_record(text, f"{where}: {KEY}")
         problem = wrong_step(record, step.entry) if record.step != step.step else ""
         return step._replace(record=record, problem=problem and _DAMAGED + problem)
-    except OSError as e:  # which may pass: to be read again the next time
+    except OSError as e:  # perhaps for a while only: it is read again the next time
         return step._replace(problem=f"{_UNREAD}{e}", stamp=object())
-    except UnsupportedFormatError as e:  # nothing is wrong with it
+    except UnsupportedFormatError as e:  # it is not damaged
         return step._replace(problem=_NEWER + str(e))
     except (CorruptionError, FormatError) as e:
         return step._replace(problem=_DAMAGED + str(e).splitlines()[0])

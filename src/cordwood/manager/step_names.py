@@ -1,4 +1,4 @@
-"""Which directories of a root are steps, by their names."""
+"""The names of the directories of steps, and the numbers in them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _NAME = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 def step_name(step: int) -> str:
-    """The directory of a step: its number."""
+    """Return the name of the directory of a step: its number."""
     return str(step)
 
 
 def step_from_name(name: str) -> int | None:
-    """The step whose directory has that name; None for any other.
+    """Return the step whose directory has a name; None for any other name.
 
     >>> [step_of(name) for name in ("0", "1200", "0007", "logs")]
     [0, 1200, None, None]
@@ -27,21 +27,24 @@ def step_from_name(name: str) -> int | None:
 
 
 def step_number(step: SupportsIndex) -> int:
-    """A step's number, also where it is numpy's or jax's. Raises TypeError, ValueError."""
+    """Return the number of a step, which may be an integer of numpy or jax.
+
+    Raises TypeError for other types, ValueError for a number out of range.
+    """
     try:
         number = operator.index(step)
     except TypeError:
         short = step is None or isinstance(step, str | float | complex)
-        found = f"{step!r:.80}" if short else f"a value of type {type(step).__name__}"
+        found_text = f"{step!r:.80}" if short else f"a value of type {type(step).__name__}"
         hint = "" if short else ": the step comes first, and a tree to restore into is like="
-        raise TypeError(f"step: expected an integer, found {found}{hint}") from None
+        raise TypeError(f"step: expected an integer, found {found_text}{hint}") from None
     if not 0 <= number <= MAX_STEP:
         raise ValueError(f"step: expected 0 to {MAX_STEP}, found {number}")
     return number
 
 
 def policy_steps(policy: str, steps: Collection[SupportsIndex]) -> frozenset[int]:
-    """The steps that a policy names. Raises TypeError, ValueError."""
+    """Return the steps that a policy names. Raises TypeError, ValueError."""
     try:
         return frozenset([step_number(step) for step in steps])
     except TypeError as e:
@@ -49,7 +52,7 @@ def policy_steps(policy: str, steps: Collection[SupportsIndex]) -> frozenset[int
 
 
 def policy_count(policy: str, count: Any) -> int:
-    """How many steps a policy is told. Raises TypeError, ValueError."""
+    """Return the count of a policy as an int. Raises TypeError, ValueError."""
     try:
         number = operator.index(count)
     except TypeError:

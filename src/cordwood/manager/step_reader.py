@@ -1,4 +1,4 @@
-"""What any job does with steps but saving them: lists, restores, waits for and pins them."""
+"""StepReader: everything that a job does with steps except saving: list, restore, wait, pin."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.storage.step_storage import open_step_storage
 
 T = TypeVar("T")
-Items: TypeAlias = Mapping[str, Any] | None  # trees, and what is Stateful
+Items: TypeAlias = Mapping[str, Any] | None  # trees, and `Stateful` objects
 _NEWEST = object()
 _OPTIONS = LoadOptions.__annotations__.keys()
-_RESTORE = ["step", "like", "items", "required", *_OPTIONS]  # what `restore` takes
-_LOAD_SECONDS = 6 * 3600  # that one process may load longer than another
+_RESTORE = ["step", "like", "items", "required", *_OPTIONS]  # parameters of `restore`
+_LOAD_SECONDS = 6 * 3600  # how much longer one process may load than another
 
 
 class StepReader:
-    """The steps below a root, for jobs that only read; `CheckpointManager` saves them too.
+    """The steps below a root, for jobs that only read; `CheckpointManager` also saves them.
 
-    Of several processes each lists the steps for itself (`steps`, `latest`, `metrics`); all call
-    `restore`, `wait_for_new_step` and `new_steps` together, and get the same.
+    With several processes, each one lists the steps by itself (`steps`, `latest`, `metrics`). All
+    processes call `restore`, `wait_for_new_step` and `new_steps` together, and get the same step.
 
     Args:
         root: a directory or URL, which need not exist yet.
-        timeout_seconds: how long to wait for other processes that are late, but alive.
+        timeout_seconds: how long to wait for other processes that are late but alive.
 
-    Raises UnsupportedFormatError: the root is a URL of no store that is known.
+    Raises UnsupportedFormatError if the root is a URL of an unknown store.
 
     >>> reader = StepReader("/tmp/example-steps")
     >>> for step in reader.new_steps(timeout_seconds=0):
@@ -55,38 +55,37 @@ class StepReader:
         self._group = ProcessGroup(self._place.name, timeout_seconds)
         self._watch = StepWatcher(self._listing, self._group)
         self._restored: int | None = None
-        self._prefix: str | None = None  # by which the tree of the run was restored
+        self._prefix: str | None = None  # the prefix by which the tree of the run was restored
 
     @property
     def root(self) -> str:
-        """The directory or URL that the steps lie in."""
+        """The directory or URL that holds the steps."""
         return self._place.name
 
     def steps(self) -> list[int]:
         """Return the numbers of the steps that can be restored, increasing.
 
-        Of several processes each looks by itself: while process 0 deletes, in the background
-        after a save, they may see different steps.
+        With several processes each one reads the root by itself. While process 0 deletes steps, in
+        the background after a save, they may see different steps.
         """
         return [step.step for step in self._listing.steps() if step.whole]
 
     def latest(self) -> int | None:
-        """Return the number of the newest step; None where there is none."""
+        """Return the number of the newest step; None if there is none."""
         return self._listing.latest()
 
     def metrics(self, step: SupportsIndex) -> dict[str, float]:
-        """Return the metrics of a step, without its tree; {} where it has none.
+        """Return the metrics of a step, without loading its tree; {} if it has none.
 
-        Those that Orbax's CheckpointManager saved count too.
+        Metrics that Orbax's CheckpointManager saved are returned too.
 
         Raises:
             FileNotFoundError: there is no such step.
             CorruptionError: the directory holds another step.
         """
-        number = step_number(step)
-        found = self._finished(number)
-        found.require_known()
-        return found.metrics
+        entry = self._finished(step_number(step))
+        entry.require_known()
+        return entry.metrics
 
     @overload
     def restore(
@@ -150,42 +149,45 @@ class StepReader:
     ) -> Restored[Any] | None:
         """Load a step; every byte that is read is checked.
 
-        Without a number: the newest that is whole. Newer ones whose save did not finish, or that
-        are damaged, are passed over with a RuntimeWarning that names them. One that does not fit
+        Without a number, load the newest whole step. Newer steps whose save did not finish, or that
+        are damaged, are passed over with a RuntimeWarning that names them. A step that does not fit
         `like` is not passed over.
 
-        Where there is no step, the result is None, for a run that starts anew. If the root holds
-        other checkpoints then, a RuntimeWarning names them; otherwise the log (the logger
-        `cordwood`, INFO) says what is there.
+        If there is no step, the result is None, for a run that starts from the beginning. If the
+        root then holds other checkpoints, a RuntimeWarning names them; otherwise the log (the
+        logger `cordwood`, INFO) says what the root holds.
 
         Args:
-            step: which one, and no other; None is an error, as `best()` returns it.
+            step: the number of the step to load, and no other; None is an error, because `best()`
+                may return it.
             like: as in `cordwood.load`.
-            items: what else to restore, by name. A tree, as `like` is one: it comes back in
-                `Restored.items`. Something with `set_state` or `load_state_dict`: that is called
-                with what this process had saved. None: whatever it is, as it was saved. Of
-                Orbax's steps, JSON and random keys come with None too, and the states that Grain
-                saved are set. With missing="keep", an item that the step lacks stays as it is
-                given. mesh, rules, strict, cast, missing and extra hold for items too.
+            items: more to restore, by name. A tree, as `like` is one: it is returned in
+                `Restored.items`. An object with `set_state` or `load_state_dict`: that method is
+                called with the state that this process saved. None: the item is returned as it was
+                saved. In steps of Orbax, JSON and random keys are returned for None too, and
+                states that Grain saved are set. With missing="keep", an item that the step lacks
+                is returned as it was given. mesh, rules, strict, cast, missing and extra apply to
+                items too.
             required: raise FileNotFoundError instead of returning None, for a job that must not
-                start anew. With a number it changes nothing: that step is always required.
+                start from the beginning. With a number it changes nothing: that step is always
+                required.
             options: mesh, rules, shardings, strict, cast, select, rename, transpose, missing,
-                extra: as in `cordwood.load`. prefix: which tree of a step that another tool saved
-                with several; of a manager's own steps, the item of that name. The prefix that a
-                job restored its tree by before it saved a step means the tree of that step; for
-                any other name that no item has, a step with one tree gives that, with a
-                RuntimeWarning.
+                extra: as in `cordwood.load`. prefix: which tree to load from a step of another
+                tool with several trees; in a manager's step, the item of that name. The prefix by
+                which a job restored its tree before it saved a step stands for the tree of that
+                step. For any other name that no item has, a step with one tree returns that tree,
+                with a RuntimeWarning.
 
         Returns:
-            The step, its tree, metrics, extras and items; None where no save has finished yet.
+            The step, its tree, metrics, extras and items; None if no save has finished yet.
 
         Raises:
-            FileNotFoundError: there is no such step, and the message names those that are there;
-                or there is none at all, with `required`, and it says what the root holds.
+            FileNotFoundError: there is no such step, and the message names the existing steps; or,
+                with `required`, there is no step at all, and it says what the root holds.
             IncompleteCheckpointError: its save did not finish.
             MismatchError: it does not fit `like`, or has no such items.
             PrefixError: a step with several trees has none of that prefix.
-            CorruptionError: it is damaged; without a number: all are.
+            CorruptionError: it is damaged; without a number: all steps are.
             ProcessError: processes ask for different steps.
             ValueError: there are no steps, and the root is a checkpoint itself.
             NotADirectoryError: the root is a file.
@@ -198,83 +200,85 @@ class StepReader:
             )
         refuse_arguments("restore", options.keys() - _OPTIONS, _RESTORE)
         number = None if step is _NEWEST else step_number(step)
-        wish = RestoreRequest(
+        request = RestoreRequest(
             like, {} if items is None else items, options, self._group.index, self._group.count
         )
         self._before_restoring()
-        found: LoadedStep | None
+        loaded: LoadedStep | None
         try:
             with self._group.rendezvous(
                 "restore a step of", timeout_seconds=_LOAD_SECONDS
             ) as rendezvous:
-                require_mapping(wish.items)
+                require_mapping(request.items)
                 if number is not None:
-                    found = restore_step(self._listing, rendezvous, number, wish, root=self.root)
-                else:
-                    found = restore_newest(
-                        self._listing, rendezvous, wish, root=self.root, required=required
+                    loaded = restore_step(
+                        self._listing, rendezvous, number, request, root=self.root
                     )
-        except MismatchError as e:  # the message says all; hide internal frames
+                else:
+                    loaded = restore_newest(
+                        self._listing, rendezvous, request, root=self.root, required=required
+                    )
+        except MismatchError as e:  # the message is complete; hide internal frames
             raise e.with_traceback(None) from e.__cause__
         self._after_restoring()
-        prefix = options.get("prefix") if found is None else found.prefix
+        prefix = options.get("prefix") if loaded is None else loaded.prefix
         self._prefix = self._prefix if prefix is None else prefix
-        if found is None:
+        if loaded is None:
             return None
-        self._restored = found.step
-        self._watch.restored(found.step)
-        stateful = {name: item for name, item in wish.items.items() if is_stateful(item)}
+        self._restored = loaded.step
+        self._watch.restored(loaded.step)
+        stateful = {name: item for name, item in request.items.items() if is_stateful(item)}
         for name, item in stateful.items():
-            if name in found.items:  # else it is kept: missing="keep"
-                set_state(item, found.items[name])
-        rest = {name: value for name, value in found.items.items() if name not in stateful}
-        return Restored(found.step, found.tree, found.metrics, found.extras, rest)
+            if name in loaded.items:  # else it is kept: missing="keep"
+                set_state(item, loaded.items[name])
+        rest = {name: value for name, value in loaded.items.items() if name not in stateful}
+        return Restored(loaded.step, loaded.tree, loaded.metrics, loaded.extras, rest)
 
     @contextmanager
     def pin(self, step: SupportsIndex) -> Iterator[str]:
-        """Have no manager delete a step in the block; its path.
+        """Keep managers from deleting a step in the block, which gets its path.
 
-        The pin ends with the process, however that ends.
+        The pin ends with the process, however the process ends.
 
         Raises:
             FileNotFoundError: there is no such step.
-            PermissionError: a pin is a file in the step's directory, made under the root's lock:
-                whoever pins must be allowed to write in both. A copy of a step needs no pin.
+            PermissionError: a pin is a file in the directory of the step, made under a lock in the
+                root, so it needs permission to write in both. A copy of a step needs no pin.
             UnsupportedFormatError: the root is in an object store, or in a file system without
-                locks, so nothing would hold the step.
+                locks, where a pin has no effect.
         """
-        found = self._finished(step_number(step))
+        entry = self._finished(step_number(step))
         with ExitStack() as stack:
             try:
-                if found.format is None:  # a file is another tool's: no manager deletes it
-                    stack.enter_context(self._place.pin(found.entry))
-                self._finished(found.step)
+                if entry.format is None:  # no manager deletes files, which other tools save
+                    stack.enter_context(self._place.pin(entry.entry))
+                self._finished(entry.step)
             except FileNotFoundError as e:  # it has just been deleted
-                raise missing_step_error(found.step, self._listing.steps(), root=self.root) from e
+                raise missing_step_error(entry.step, self._listing.steps(), root=self.root) from e
             except OSError as e:
                 if e.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                     raise
                 raise PermissionError(
                     errno.EACCES,
-                    f"step {found.step} cannot be pinned: a pin is a file in its directory, made "
+                    f"step {entry.step} cannot be pinned: a pin is a file in its directory, made "
                     "under a lock in the root, so it takes leave to write in both; or read a copy",
-                    found.path,
+                    entry.path,
                 ) from e
-            yield found.path
+            yield entry.path
 
     def wait_for_new_step(
         self, timeout_seconds: float | None = None, *, poll_seconds: float = 1.0
     ) -> int | None:
-        """Wait for a step that this has not seen, and return the newest.
+        """Wait for a step that was not seen before, and return the newest.
 
-        Seen are the steps that were there when it returned one last, and those up to what
-        `restore` has loaded. A step that is saved anew, after a run went back, is another one.
+        Seen are the steps that existed at the last return, and all steps up to the one that
+        `restore` has loaded. A step that is saved again, after a run went back, counts as new.
 
         Args:
-            timeout_seconds: how long to wait; None: for ever.
-            poll_seconds: how often to look.
+            timeout_seconds: how long to wait; None: without limit.
+            poll_seconds: the time between two looks.
 
-        Returns its number; None where there was none in that time.
+        Returns its number; None if there was none in that time.
         """
         return self._watch.wait(
             newest=True, timeout_seconds=timeout_seconds, poll_seconds=poll_seconds
@@ -283,31 +287,34 @@ class StepReader:
     def new_steps(
         self, timeout_seconds: float | None = None, *, poll_seconds: float = 1.0
     ) -> Iterator[int]:
-        """Yield each new step that is still there, the oldest first, until none comes in that time.
+        """Yield each new step that still exists, the oldest first, until none comes in time.
 
-        It begins with the newest, or with all after what `restore` has loaded.
+        It begins with the newest step, or with all steps after the one that `restore` has loaded.
         """
         while (
-            found := self._watch.wait(
+            new_step := self._watch.wait(
                 newest=False, timeout_seconds=timeout_seconds, poll_seconds=poll_seconds
             )
         ) is not None:
-            yield found
+            yield new_step
 
     def _finished(self, number: int) -> Step:
-        """Return a step. Raises FileNotFoundError where there is none, or it did not finish."""
+        """Return a finished step. Raises the error of a missing or unfinished step."""
         step = self._listing.at(number)
         if step is not None and step.finished:
             return step
         raise missing_step_error(number, self._listing.steps(), root=self.root)
 
-    if not TYPE_CHECKING:  # a type checker must not think that there is any attribute
+    if not TYPE_CHECKING:  # else type checkers would accept every attribute
 
         def __getattr__(self, name: str) -> Any:
             raise AttributeError(no_attribute(type(self).__name__, name), name=name, obj=self)
 
     def _before_restoring(self) -> None:
-        """For what must have ended by then."""
+        """Do what must be done before a step is restored; for subclasses."""
 
     def _after_restoring(self) -> None:
-        """Take note that a step was restored, or that none was found, by all processes."""
+        """Do what must be done after all processes have restored a step; for subclasses.
+
+        It is also called if there was no step to restore.
+        """
