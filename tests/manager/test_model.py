@@ -164,7 +164,7 @@ class Managers(RuleBasedStateMachine):
 
     def finish(self, who: int) -> None:
         """What follows the commits is done; nobody is told what became of them."""
-        self.managers[who]._saver._afterwards.wait(None)
+        self.managers[who]._queue._post_commit.wait(None)
 
     def save_well(self, who: int, step: int, loss: float, salt: int) -> None:
         """A save that ends well leaves nothing undone, by whoever that was begun."""

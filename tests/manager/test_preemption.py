@@ -58,7 +58,7 @@ def test_a_save_that_goes_on_is_finished_where_there_is_no_time_for_another(tmp_
     with CheckpointManager(tmp_path, save=EverySteps(10), preemption_seconds=200) as manager:
         manager.save(0, TREE)
         manager.wait()
-        manager._saver.last_seconds = 150.0
+        manager._queue.last_seconds = 150.0
         with patch("cordwood.storage.local_storage.fill_file", slow):
             manager.save(10, TREE)
             told()

@@ -15,7 +15,7 @@ import cordwood
 from cordwood import CheckpointManager, StepReader
 from cordwood.encoding.step_record import Record
 from cordwood.errors import CorruptionError, MismatchError, PrefixError, UnsupportedLeafError
-from cordwood.manager.load_step import RestoreRequest, _own_item
+from cordwood.manager.load_step import RestoreRequest, _load_item
 from cordwood.results import SaveReport
 from tests.manager.counters import Counter
 
@@ -255,6 +255,6 @@ def test_states_of_another_number_of_processes_come_as_a_list() -> None:
     states = [{"json": 1}, {"json": 2}, {"json": 3}]
     record = Record(1, 0.0, {}, None, {"data": states})
     wish = RestoreRequest(None, {"data": None}, {}, 0, 1)
-    assert _own_item(record, "data", None, wish, path="run/1", options={}) == [1, 2, 3]
+    assert _load_item(record, "data", None, wish, path="run/1", options={}) == [1, 2, 3]
     with pytest.raises(MismatchError, match="saved by 3 processes"):
-        _own_item(record, "data", Counter(), wish, path="run/1", options={})
+        _load_item(record, "data", Counter(), wish, path="run/1", options={})
