@@ -73,7 +73,7 @@ def train(tree: dict[str, Any]) -> int:
 
 
 def occupied_bytes(root: Path) -> int:
-    """What all files below a directory take on the disk, each once, however many names it has."""
+    """Return the disk space of all files below a directory, each counted once."""
     found = {}
     for path in root.rglob("*"):
         status = path.stat()
@@ -82,5 +82,5 @@ def occupied_bytes(root: Path) -> int:
 
 
 def links_of(step: Path) -> list[int]:
-    """Of each data file of a step, how many names it has."""
+    """Return the number of names of each data file of a step."""
     return [path.stat().st_nlink for path in sorted(step.glob("data-*"))]

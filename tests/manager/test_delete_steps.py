@@ -1,4 +1,4 @@
-"""What dead saves have left is removed by the next one, before it takes more of the disk."""
+"""Leftovers of dead saves are removed by the next save, before it writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which steps to keep: what each policy keeps, what they keep joined, and the plan of it all."""
+"""Policies of which steps to keep: each alone, joined, and the plan from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the logger "cordwood" tells of a run."""
+"""Messages of the logger "cordwood" about a run."""
 
 from __future__ import annotations
 

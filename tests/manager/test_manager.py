@@ -51,7 +51,7 @@ def break_data(folder: Path) -> None:
 
 
 def cut_short(folder: Path) -> None:
-    """As a save leaves it that was killed."""
+    """Make a step look as after a killed save."""
     (folder / "cordwood.json").unlink()
     (folder / "model.safetensors.index.json").unlink()
 

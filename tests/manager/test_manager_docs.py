@@ -22,7 +22,7 @@ STATE: dict[str, Any] = {"params": {"w": np.ones(3, np.float32)}, "opt_state": {
 
 
 class Writer:
-    """As TensorBoard's."""
+    """A writer like that of TensorBoard."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, float, int]] = []

@@ -128,7 +128,7 @@ class Managers(RuleBasedStateMachine):
     # Saves
 
     def ask_to_save(self, who: int, step: int, loss: float, salt: int) -> PendingSave | None:
-        """What this manager's save before failed with is told first, once."""
+        """Save; a failure of the save before is reported first, once."""
         if who in self.untold:
             self.untold.discard(who)
             with pytest.raises(PendingSaveError):
@@ -163,7 +163,7 @@ class Managers(RuleBasedStateMachine):
         self.save_well(who, self.next_step(by), loss, salt)
 
     def finish(self, who: int) -> None:
-        """What follows the commits is done; nobody is told what became of them."""
+        """Wait for the work after the commits; no failure is reported here."""
         self.managers[who]._queue._post_commit.wait(None)
 
     def save_well(self, who: int, step: int, loss: float, salt: int) -> None:

@@ -1,4 +1,4 @@
-"""What a manager says of saves: each failure once, and nothing that was no failure."""
+"""Reports of failed saves: each failure once, and nothing else."""
 
 from __future__ import annotations
 

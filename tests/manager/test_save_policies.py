@@ -1,4 +1,4 @@
-"""When to save: what each policy says, and what they say joined."""
+"""Policies of when to save: each alone, and joined."""
 
 from __future__ import annotations
 

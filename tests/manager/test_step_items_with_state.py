@@ -65,7 +65,7 @@ def test_states_that_cannot_be_kept(tmp_path: Path, state: Any) -> None:
 
 
 class Loader:
-    """As PyTorch's data loaders: `state_dict`, with arrays in it."""
+    """A loader like those of PyTorch: `state_dict` with arrays in it."""
 
     def __init__(self, state: Any) -> None:
         self.state = state
@@ -113,7 +113,7 @@ def test_states_with_arrays_come_back_as_they_were(tmp_path: Path, kind: str) ->
 
 @pytest.mark.parametrize("kind", STATES)
 def test_states_of_several_processes_are_sent_around(kind: str) -> None:
-    """What one process sends is what process 0 saves for all."""
+    """Process 0 saves the states that the other processes send."""
     own = [
         collect_states({"data": Loader(state)}, process_count=2) for state in (STATES[kind], [kind])
     ]

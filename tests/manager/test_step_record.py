@@ -1,4 +1,4 @@
-"""What a step says of itself: every value comes back, and nothing else is read."""
+"""The record of a step: every value comes back, and nothing else is read."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def disagree(folder: str, timeout_seconds: float) -> None:
 
 
 def use_alone(folder: str) -> list[str]:
-    """What single files and diff say of arrays that are spread over processes."""
+    """Return the errors of single-file saves and of diff for arrays spread over processes."""
     tree = {"w": spread(reference(1), 2)["rows"]}
     cordwood.save(f"{folder}/shared", tree)
     errors = []

@@ -25,7 +25,7 @@ class Injection(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What one process saw: the steps whose call raised, and why; and the steps that there are."""
+    """The results of one process: the steps whose call raised, the errors, the existing steps."""
 
     failed: dict[int, str]
     steps: list[int]

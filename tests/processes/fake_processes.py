@@ -1,6 +1,7 @@
-"""Processes that are threads: what they put in the common store, when they die, how slow they are.
+"""Fake processes: threads that share a key-value store, may die at any call, and may be slow.
 
-For tests of what processes tell each other; devices and memory are this process's own.
+They are for tests of the communication of processes. All of them use the devices and the memory of
+this process.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from cordwood.processes.coordination import RendezvousState, key_matches, overri
 
 
 class Died(BaseException):
-    """Ends the thread of a fake process; nothing but `run_processes` catches it."""
+    """The end of the thread of a fake process; only `run_processes` catches it."""
 
 
 class Store:
-    """The keys that fake processes share; gone when process 0 dies, as jax's is."""
+    """The key-value store that fake processes share; lost when process 0 dies, as with jax."""
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
@@ -32,9 +33,10 @@ class FakeProcesses:
 
     Args:
         store: shared by all of them.
-        index, count: which process this is, among how many.
-        dies_at: at which call of its own thread it dies, the first being 0; None: never.
-        delay_seconds: how long each call takes longer.
+        index: the number of this process.
+        count: the number of processes.
+        dies_at: the call of its own thread at which it dies, the first being 0; None: never.
+        delay_seconds: a delay of each call.
     """
 
     def __init__(
@@ -86,13 +88,13 @@ class FakeProcesses:
 
     def _call(self) -> None:
         time.sleep(self._delay_seconds)
-        own = threading.current_thread() is self._own_thread
+        is_own_thread = threading.current_thread() is self._own_thread
         with self._store.changed:
-            if own and self.calls == self._dies_at:
+            if is_own_thread and self.calls == self._dies_at:
                 self._store.dead.add(self.index)
                 self._store.changed.notify_all()
-            self.calls += own
-            if own and self.index in self._store.dead:
+            self.calls += is_own_thread
+            if is_own_thread and self.index in self._store.dead:
                 raise Died
             if self._unreachable():
                 raise self._lost()
@@ -105,7 +107,7 @@ class FakeProcesses:
 
 
 class Outcome(NamedTuple):
-    """What became of one fake process: a value, or the exception that ended it."""
+    """The result of one fake process: a value, or the exception that ended it."""
 
     value: Any
     error: BaseException | None
@@ -119,16 +121,16 @@ def run_processes(
     delay_seconds: Mapping[int, float] | None = None,
     store: Store | None = None,
 ) -> list[Outcome]:
-    """Call `work` once for each of `count` processes, each in a thread of its own.
+    """Call `work` once for each of `count` processes, each in its own thread.
 
-    In it, `cordwood.processes.coordination.current_processes()` is what `work` gets too.
+    There `cordwood.processes.coordination.current_processes()` returns the argument of `work`.
 
     Args:
-        count: how many processes.
-        work: what each does.
-        dies_at: for processes that are to die: at which of their calls.
-        delay_seconds: for slow ones: how much longer each call takes.
-        store: one to look into afterwards.
+        count: the number of processes.
+        work: the function that each process runs.
+        dies_at: by process, the call at which it dies.
+        delay_seconds: by process, a delay of each of its calls.
+        store: a store to use, which the test can read afterwards.
     """
     shared = store or Store()
     outcomes = [Outcome(None, None)] * count

@@ -38,7 +38,7 @@ def forked(target: Callable[..., object], *arguments: Any, **named: Any) -> Fork
 
 
 class Result(NamedTuple):
-    """What one process made of a scenario: a value or an error; neither, and it is dead."""
+    """The result of a scenario in one process: a value or an error; neither if it is dead."""
 
     value: Any = None
     error: str | None = None  # its type and text
@@ -95,7 +95,7 @@ class Group:
                 pipe.send((scenario, arguments))
 
     def results(self) -> list[Result]:
-        """What became of it, once every process has ended it or has died."""
+        """Return the results, once every process has ended the call or has died."""
         found: dict[int, Result] = {}
         deadline = time.monotonic() + SECONDS
         while len(found) < self.count:
@@ -147,7 +147,7 @@ def _own_port() -> socket.socket:
 
 
 def _serve(pipe: Connection[Any, Any], address: str, index: int, count: int) -> None:
-    """What a process does: join the job, then run what it is told to."""
+    """Join the job, then run the calls that come over the pipe."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES_EACH}"
     import jax

@@ -64,7 +64,7 @@ def tuned(mesh: Mesh, step: int) -> dict[str, Any]:
 
 
 def load_tuned(path: str, step: int) -> bool:
-    """Whether a step is right, as far as this process sees it."""
+    """Return True if a step is right, as far as this process sees it."""
     mesh = Mesh(np.array(jax.devices()), ("x",))
     expected = tuned(mesh, step)
     loaded = load(f"{path}/{step}", like=expected)
@@ -93,7 +93,7 @@ def train_until_told(path: str, process: int, step: int) -> tuple[int, list[int]
 
 
 def restore(manager: CheckpointManager, rows: int) -> int:
-    """Which step the manager restores; it must be what was saved as that step."""
+    """Return the step that the manager restores; its tree must be the saved one."""
     found = manager.restore(like=like(reference(0, rows), 2))
     if found is None:
         return 0

@@ -1,4 +1,4 @@
-"""What the processes of a group do; every function is called by all of them at once."""
+"""The scenarios of a group of processes; all processes call a function at the same time."""
 
 from __future__ import annotations
 

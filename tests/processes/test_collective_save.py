@@ -19,7 +19,7 @@ COUNT = 3
 
 
 class Disk:
-    """Where processes save to; which of them share it is up to the test."""
+    """A fake destination of a save; the test decides which processes share it."""
 
     def __init__(self) -> None:
         self.marks: set[str] = set()

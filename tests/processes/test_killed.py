@@ -97,7 +97,7 @@ def kill_one(group: Group, path: Path, step: int, rng: random.Random) -> Kill:
 
 
 def said(result: Result) -> str:
-    """What a survivor says; where process 0 died, jax may have ended it."""
+    """Return the error of a survivor; where process 0 died, jax may have ended it."""
     return "ended by jax" if result.dead else result.error or "saved"
 
 

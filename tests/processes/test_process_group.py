@@ -83,7 +83,7 @@ def test_a_run(tmp_path: Path, policy: Any) -> None:
 
 
 def test_the_clock_of_process_0_counts(tmp_path: Path) -> None:
-    """Of policies that differ, as those do that look at different clocks."""
+    """The policies differ between processes, as policies with different clocks do."""
 
     def work(processes: FakeProcesses) -> list[bool]:
         seconds = 1e-9 if processes.index == 0 else 1e9
@@ -109,7 +109,7 @@ def test_many_decisions_leave_few_keys(tmp_path: Path) -> None:
 
 
 def test_a_process_that_lags_hears_every_decision(tmp_path: Path) -> None:
-    """Those that were heard are deleted, and no others: 'say/6' is not 'say/64'."""
+    """Only received decisions are deleted: 'decisions/6' does not match 'decisions/64'."""
     ahead = threading.Event()
 
     def work(processes: FakeProcesses) -> int:

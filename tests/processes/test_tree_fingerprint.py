@@ -1,4 +1,4 @@
-"""What differs between processes is named, with the key path and the processes."""
+"""Differences between processes are named, with the key path and the processes."""
 
 from __future__ import annotations
 

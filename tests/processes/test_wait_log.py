@@ -1,4 +1,4 @@
-"""What the log says of a wait that takes long."""
+"""Log messages of long waits."""
 
 from __future__ import annotations
 
