@@ -45,7 +45,7 @@ def tree(mesh: jax.sharding.Mesh) -> dict[str, jax.Array]:
 
 
 def trained(tree: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Return the tree after a training step; an unchanged one would be linked, and need no space."""
+    """Return the tree after a training step: an unchanged tree would be linked, without space."""
     return {name: array + 1 for name, array in tree.items()}
 
 

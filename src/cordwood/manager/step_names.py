@@ -20,7 +20,7 @@ def step_name(step: int) -> str:
 def step_from_name(name: str) -> int | None:
     """Return the step whose directory has a name; None for any other name.
 
-    >>> [step_of(name) for name in ("0", "1200", "0007", "logs")]
+    >>> [step_from_name(name) for name in ("0", "1200", "0007", "logs")]
     [0, 1200, None, None]
     """
     return int(name) if _NAME.fullmatch(name) else None
