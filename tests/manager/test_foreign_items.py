@@ -166,7 +166,7 @@ def test_messages_say_what_an_item_is(composite: Path) -> None:
     with pytest.raises(MismatchError, match=r"has process_0-of-4.json, and no process_0-of-1.json"):
         reader.restore(20, prefix="state", items={"data": Counter()})
     advice = (
-        rf"the item 'meta' is JSON, and no tree. .* cordwood.StepReader\('{composite}'\)"
+        rf"the item 'meta' is JSON, not a tree. .* cordwood.StepReader\('{composite}'\)"
         r".restore\(20, prefix='params', items=\{'meta': None\}\).items\['meta'\]"
     )
     with pytest.raises(PrefixError, match=advice):
