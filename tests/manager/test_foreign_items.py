@@ -171,7 +171,7 @@ def test_messages_say_what_an_item_is(composite: Path) -> None:
     )
     with pytest.raises(PrefixError, match=advice):
         cordwood.load(composite / "20", prefix="meta")
-    with pytest.raises(PrefixError, match="the item 'rng' is a random key of jax, and no tree"):
+    with pytest.raises(PrefixError, match="the item 'rng' is a random key of jax, not a tree"):
         reader.restore(20, prefix="rng")
     with pytest.raises(PrefixError, match=r"name the tree: prefix='params'"):
         reader.restore(20)
