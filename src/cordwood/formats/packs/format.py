@@ -36,7 +36,7 @@ class PacksFormat:
         return item_names(path)
 
     def list_index(self, path: str, item: str | None) -> IndexListing | None:
-        from cordwood.formats.packs.list_leaves import list_index
+        from cordwood.formats.packs.list_index import list_index
 
         return list_index(path, item)
 
@@ -60,7 +60,7 @@ class PacksFormat:
         return []
 
     def extra_problems(self, path: Path) -> Iterable[str]:
-        from cordwood.formats.packs.verify import extra_problems
+        from cordwood.formats.packs.extra_problems import extra_problems
 
         return extra_problems(path)
 

@@ -37,7 +37,7 @@ class ZarrFormat:
         return sorted_item_names(path)
 
     def list_index(self, path: str, item: str | None) -> IndexListing | None:
-        from cordwood.formats.zarr.list_leaves import list_index
+        from cordwood.formats.zarr.list_index import list_index
 
         return list_index(path, item)
 
