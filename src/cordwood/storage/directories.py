@@ -11,7 +11,7 @@ from itertools import chain, repeat
 
 from cordwood.io.uninterruptible import StopCheck, never_stop
 from cordwood.storage import syscalls
-from cordwood.storage.openat import open_beneath
+from cordwood.storage.open_without_symlinks import open_beneath
 
 
 def remove_tree(path: str, check: StopCheck = never_stop) -> None:

@@ -26,7 +26,7 @@ from cordwood.storage.open_files import (
     read_views,
     with_file_name,
 )
-from cordwood.storage.openat import open_beneath
+from cordwood.storage.open_without_symlinks import open_beneath
 
 MAX_OPEN_FILES = 64  # the files of a checkpoint with more are opened for each read
 FOLDER, OTHER = -1, -2  # in place of a size: a directory; a symbolic link, pipe, socket or device
