@@ -157,7 +157,7 @@ def module_of(path: Path) -> str:
 
 
 def part_of(module: str) -> str:
-    """The module or package directly under cordwood; '' for cordwood itself."""
+    """Return the module or package directly under cordwood; '' for cordwood itself."""
     return module.split(".")[1] if "." in module else ""
 
 
@@ -188,15 +188,15 @@ def _walk(node: ast.AST, package: list[str], *, runs: bool) -> Iterator[Import]:
             yield from _walk(child, package, runs=runs)
 
 
-def targets_of(found: Import) -> list[str]:
-    """The modules of cordwood that an import reaches: `from cordwood import dtypes` is dtypes."""
-    if found.module == "cordwood":
-        return [f"cordwood.{name}" for name in found.names] or ["cordwood"]
-    return [found.module] if found.module.startswith("cordwood.") else []
+def targets_of(statement: Import) -> list[str]:
+    """Return the modules of cordwood that a statement imports."""
+    if statement.module == "cordwood":
+        return [f"cordwood.{name}" for name in statement.names] or ["cordwood"]
+    return [statement.module] if statement.module.startswith("cordwood.") else []
 
 
-def where(path: Path, found: Import) -> str:
-    return f"{path.relative_to(ROOT)}:{found.line} imports {found.module}"
+def where(path: Path, statement: Import) -> str:
+    return f"{path.relative_to(ROOT)}:{statement.line} imports {statement.module}"
 
 
 def each(files: list[Path]) -> pytest.MarkDecorator:
@@ -223,43 +223,44 @@ def test_every_module_has_a_layer() -> None:
 @each(outside(""))
 def test_imports_go_down(source: Path) -> None:
     part = part_of(module_of(source))
-    for found in imports_of(source):
-        for target in targets_of(found):
+    for statement in imports_of(source):
+        for target in targets_of(statement):
             other = part_of(target)
-            assert other in LAYERS, f"{where(source, found)}: import the module, not the package"
+            place = where(source, statement)
+            assert other in LAYERS, f"{place}: import the module, not the package"
             assert LAYERS[other] <= LAYERS[part], (
-                f"{where(source, found)}: {part} is in L{LAYERS[part]}, {other} in L{LAYERS[other]}"
+                f"{place}: {part} is in L{LAYERS[part]}, {other} in L{LAYERS[other]}"
             )
-            assert other != "testing" or part == "testing", where(source, found)
+            assert other != "testing" or part == "testing", place
 
 
 @each([path for path in only("formats") if path.name != "__init__.py"])
 def test_formats_do_not_import_each_other(source: Path) -> None:
     module = module_of(source)
-    own = ".".join(module.split(".")[:3])
-    if own.removeprefix("cordwood.formats.") in KNOW_EVERY_FORMAT:
+    package = ".".join(module.split(".")[:3])
+    if package.removeprefix("cordwood.formats.") in KNOW_EVERY_FORMAT:
         return
     shared = tuple(f"cordwood.formats.{name}." for name in FOR_EVERY_FORMAT)
-    for found in imports_of(source):
-        for target in targets_of(found):
+    for statement in imports_of(source):
+        for target in targets_of(statement):
             if part_of(target) == "formats":
-                allowed = (f"{own}.", *shared, *SHARED.get(own, ()))
-                assert f"{target}.".startswith(allowed), where(source, found)
+                allowed = (f"{package}.", *shared, *SHARED.get(package, ()))
+                assert f"{target}.".startswith(allowed), where(source, statement)
 
 
 @each([path for room in ("storage", "io", "devices", "processes") for path in only(room)])
 def test_what_moves_bytes_knows_no_format(source: Path) -> None:
-    for found in imports_of(source):
+    for statement in imports_of(source):
         for word in ("msgpack", "safetensors"):
-            assert word not in found.module, where(source, found)
+            assert word not in statement.module, where(source, statement)
 
 
 @each([*only("plan"), *[path for path in only("manager") if path.stem in PURE_OF_THE_MANAGER]])
 def test_plans_are_pure(source: Path) -> None:
-    for found in imports_of(source):
-        if found.module.startswith("cordwood"):
+    for statement in imports_of(source):
+        if statement.module.startswith("cordwood"):
             continue
-        assert found.module.split(".")[0] in PURE, where(source, found)
+        assert statement.module.split(".")[0] in PURE, where(source, statement)
     calls = {
         node.func.id
         for node in ast.walk(ast.parse(source.read_text()))
@@ -270,13 +271,13 @@ def test_plans_are_pure(source: Path) -> None:
 
 @each(outside(*MACHINE_ROOMS, "testing"))
 def test_only_some_rooms_touch_the_machine(source: Path) -> None:
-    for found in imports_of(source):
-        root = found.module.split(".")[0]
+    for statement in imports_of(source):
+        root = statement.module.split(".")[0]
         if root in HARMLESS:
-            used = set(found.names) or _attributes(source, root)
-            assert used <= HARMLESS[root], f"{where(source, found)} for {sorted(used)}"
+            used = set(statement.names) or _attributes(source, root)
+            assert used <= HARMLESS[root], f"{where(source, statement)} for {sorted(used)}"
         else:
-            assert root not in MACHINE, where(source, found)
+            assert root not in MACHINE, where(source, statement)
     for node in ast.walk(ast.parse(source.read_text())):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("open", "np.fromfile"):
             name = ast.unparse(node.func)
@@ -299,35 +300,36 @@ def _attributes(source: Path, name: str) -> set[str]:
 
 @each(outside("testing"))
 def test_peers_are_not_imported(source: Path) -> None:
-    for found in imports_of(source):
-        assert found.module.split(".")[0] not in PEERS, where(source, found)
+    for statement in imports_of(source):
+        assert statement.module.split(".")[0] not in PEERS, where(source, statement)
 
 
 @each(FILES)
 def test_jax_is_imported_where_it_is_met(source: Path) -> None:
-    for found in imports_of(source):
-        if found.runs_on_import:
-            assert found.module.split(".")[0] not in LAZY, f"{where(source, found)} at top level"
+    for statement in imports_of(source):
+        if statement.runs_on_import:
+            place = where(source, statement)
+            assert statement.module.split(".")[0] not in LAZY, f"{place} at top level"
 
 
 @each(outside("storage", "io"))
 def test_tensorstore_stays_where_bytes_are_moved(source: Path) -> None:
-    for found in imports_of(source):
-        assert found.module.split(".")[0] != "tensorstore", where(source, found)
+    for statement in imports_of(source):
+        assert statement.module.split(".")[0] != "tensorstore", where(source, statement)
 
 
 @each([path for path in FILES if path.name != "jax_private.py"])
 def test_private_names_of_jax_are_in_one_file(source: Path) -> None:
-    for found in imports_of(source):
-        assert not found.module.startswith("jax._src"), where(source, found)
+    for statement in imports_of(source):
+        assert not statement.module.startswith("jax._src"), where(source, statement)
     assert "jax._src" not in source.read_text(), f"{source.relative_to(ROOT)} reaches into jax._src"
 
 
 @each(FILES)
 def test_nothing_is_pickled_or_evaluated(source: Path) -> None:
-    for found in imports_of(source):
-        assert found.module.split(".")[0] not in ("pickle", "marshal", "shelve", "dill"), where(
-            source, found
+    for statement in imports_of(source):
+        assert statement.module.split(".")[0] not in ("pickle", "marshal", "shelve", "dill"), where(
+            source, statement
         )
     for node in ast.walk(ast.parse(source.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -361,5 +363,5 @@ def test_a_long_file_says_why(source: Path) -> None:
     ],
 )
 def test_the_reader_of_imports(code: str, expected: tuple[str, bool]) -> None:
-    (found,) = _walk(ast.parse(code), ["cordwood", "io"], runs=True)
-    assert (found.module, found.runs_on_import) == expected
+    (statement,) = _walk(ast.parse(code), ["cordwood", "io"], runs=True)
+    assert (statement.module, statement.runs_on_import) == expected

@@ -173,12 +173,12 @@ def test_the_warning_names_the_line_of_the_import() -> None:
 
 @pytest.mark.parametrize("name", sorted(SIGNATURES))
 def test_signatures(name: str) -> None:
-    found: list[str] = []
+    parameters: list[str] = []
     for parameter in inspect.signature(getattr(cordwood, name)).parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in found:
-            found.append("*")
-        found.append(parameter.name)
-    assert found == SIGNATURES[name]
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in parameters:
+            parameters.append("*")
+        parameters.append(parameter.name)
+    assert parameters == SIGNATURES[name]
 
 
 def test_every_error_is_a_cordwood_error_and_a_builtin_one() -> None:
@@ -220,11 +220,11 @@ def test_compat_eformer_has_every_public_name_of_eformer() -> None:
 
     from cordwood.compat.eformer import pytree as ours
 
-    own = "eformer.pytree._serialization"
-    wanted = {
+    module = "eformer.pytree._serialization"
+    names = {
         name
         for name, value in vars(theirs).items()
-        if not name.startswith("_") and getattr(value, "__module__", "") == own
+        if not name.startswith("_") and getattr(value, "__module__", "") == module
     }
-    assert {"save_to_file", "load_from_file"} <= wanted
-    assert wanted <= set(dir(ours))
+    assert {"save_to_file", "load_from_file"} <= names
+    assert names <= set(dir(ours))

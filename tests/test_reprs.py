@@ -23,9 +23,9 @@ def tree(count: int = 3) -> dict[str, Any]:
 
 
 def test_a_diff_is_shown_as_it_is_printed(tmp_path: Path) -> None:
-    found = cordwood.diff({"w": np.zeros(4)}, {"w": np.ones(4)})
-    assert repr(found) == str(found)
-    assert repr(found).splitlines() == [
+    difference = cordwood.diff({"w": np.zeros(4)}, {"w": np.ones(4)})
+    assert repr(difference) == str(difference)
+    assert repr(difference).splitlines() == [
         "1 difference between a = the tree and b = the tree; 0 leaves equal:",
         "  w: float64[4]: 4 of 4 elements differ, max abs 1, max rel 1",
     ]
@@ -34,11 +34,11 @@ def test_a_diff_is_shown_as_it_is_printed(tmp_path: Path) -> None:
 def test_a_verification_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     cordwood.save(path, tree())
-    found = cordwood.verify(path)
-    assert repr(found) == str(found)
-    assert repr(found).startswith(f"{path}: no damage: 3 leaves, 121.2 KiB verified")
-    assert "without a digest" not in repr(found)
-    part = found._replace(unverified_bytes=4096, unstored_chunks=1, unstored_leaves=("w",))
+    verification = cordwood.verify(path)
+    assert repr(verification) == str(verification)
+    assert repr(verification).startswith(f"{path}: no damage: 3 leaves, 121.2 KiB verified")
+    assert "without a digest" not in repr(verification)
+    part = verification._replace(unverified_bytes=4096, unstored_chunks=1, unstored_leaves=("w",))
     assert repr(part).endswith(
         ", 4.0 KiB not read or without a digest, 1 chunk not stored and read as zeros (w)"
     )
@@ -113,7 +113,7 @@ def test_reprs_and_errors_escape_what_a_terminal_would_act_on(tmp_path: Path) ->
 
 
 def frames_of(error: BaseException) -> list[str]:
-    """The functions of cordwood in the traceback of an error."""
+    """Return the functions of cordwood in the traceback of an error."""
     frames = traceback.extract_tb(error.__traceback__)
     return [frame.name for frame in frames if "/src/cordwood/" in frame.filename]
 
@@ -121,14 +121,14 @@ def frames_of(error: BaseException) -> list[str]:
 def test_a_mismatch_shows_no_internal_frames(tmp_path: Path) -> None:
     like = {"w": np.zeros(3, np.float32)}
     cordwood.save(tmp_path / "a.safetensors", {"w": np.zeros(2, np.float32)})
-    with pytest.raises(MismatchError) as found:
+    with pytest.raises(MismatchError) as caught:
         cordwood.load(tmp_path / "a.safetensors", like=like)
-    assert frames_of(found.value) == ["load"]
+    assert frames_of(caught.value) == ["load"]
     with cordwood.CheckpointManager(tmp_path / "run", background=False) as manager:
         manager.save(1, {"w": np.zeros(2, np.float32)})
-        with pytest.raises(MismatchError) as found:
+        with pytest.raises(MismatchError) as caught:
             manager.restore(like=like)
-    assert frames_of(found.value) == ["restore"]
+    assert frames_of(caught.value) == ["restore"]
 
 
 def test_warnings_and_hints_escape_names_of_directories(tmp_path: Path) -> None:

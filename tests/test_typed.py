@@ -1,4 +1,4 @@
-"""What a type checker infers; mypy reads this file, and pytest runs it."""
+"""The types that a type checker infers; mypy reads this file, and pytest runs it."""
 
 from __future__ import annotations
 
