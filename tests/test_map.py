@@ -1,0 +1,38 @@
+"""The map in CONTRIBUTING.md: each file exists and defines the name beside it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROW = re.compile(r"\| (Where .*\?) \| `([\w/]+\.py)` \| `(\w+)` \|")
+ROWS = ROW.findall((ROOT / "CONTRIBUTING.md").read_text())
+
+
+def test_the_map_answers_many_questions() -> None:
+    assert len(ROWS) >= 25
+    assert len({question for question, _, _ in ROWS}) == len(ROWS)
+
+
+@pytest.mark.parametrize(("question", "file", "name"), ROWS, ids=[name for _, _, name in ROWS])
+def test_an_answer(question: str, file: str, name: str) -> None:
+    path = ROOT / "src" / "cordwood" / file
+    assert path.is_file(), f"{question} {file} does not exist"
+    assert name in _definitions(path), f"{question} {file} does not define {name}"
+
+
+def _definitions(path: Path) -> set[str]:
+    """Return the functions, classes and constants that a module defines."""
+    names: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return names
