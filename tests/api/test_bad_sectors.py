@@ -200,6 +200,6 @@ def test_file_systems_without_mmap(
         return real(fd, length, **options)
 
     monkeypatch.setattr(mmap, "mmap", failing)
-    found = cordwood.load(path)
+    loaded = cordwood.load(path)
     for name, leaf in TREE.items():
-        np.testing.assert_array_equal(found[name], leaf)
+        np.testing.assert_array_equal(loaded[name], leaf)

@@ -37,7 +37,7 @@ SAVED: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture
 def count(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of all reads."""
+    """Return a list that receives the size of each read."""
     sizes: list[int] = []
     for cls in (LocalFile, DirectoryFile):
 
@@ -52,7 +52,7 @@ def count(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def rounded_out(checkpoint: cordwood.Checkpoint, wants: Sequence[BoxRequest]) -> int:
-    """The bytes of the boxes, as whole blocks where there are digests of blocks: by hand."""
+    """Return the bytes of the boxes, rounded out to the blocks of digests; computed by hand."""
     blocks: set[tuple[int, int]] = set()
     plain = 0
     sources = checkpoint.index.sources
@@ -108,9 +108,9 @@ def test_what_each_of_some_processes_reads(
                     stop = ((process + 1) * rows, *leaf.shape[1:])
                     wants.append(BoxRequest(leaf, (Box(start, stop),)))
                 count.clear()
-                found = read_boxes(reading, wants)
+                result = read_boxes(reading, wants)
                 assert sum(count) <= 1.05 * rounded_out(checkpoint, wants)
-                for want, (array,) in zip(wants, found, strict=True):
+                for want, (array,) in zip(wants, result, strict=True):
                     expected = TREE[str(want.leaf.key_path[0])]
                     part = expected[want.boxes[0].start[0] : want.boxes[0].stop[0]]
                     np.testing.assert_array_equal(array, part)

@@ -50,10 +50,12 @@ def test_lossless_or_refused_with_the_reason(tmp_path: Path, name: str, target: 
         assert not path.exists()
         assert cordwood.convert(source, path, lossy=True, **options).lost
     strict = "msgpack" not in target
-    found = cordwood.diff(source, path, strict=strict)
-    assert {leaf.what for leaf in found.leaves} <= (set() if strict else {"kind"}), str(found)
-    assert not found.containers
-    assert all("prng" in leaf.a or "key<" in leaf.a for leaf in found.leaves)
+    difference = cordwood.diff(source, path, strict=strict)
+    assert {leaf.what for leaf in difference.leaves} <= (set() if strict else {"kind"}), str(
+        difference
+    )
+    assert not difference.containers
+    assert all("prng" in leaf.a or "key<" in leaf.a for leaf in difference.leaves)
 
 
 def test_arrays_without_names(tmp_path: Path) -> None:

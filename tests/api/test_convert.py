@@ -48,7 +48,7 @@ class Moments(NamedTuple):
 
 
 def every_kind() -> dict[str, Any]:
-    """A tree of all kinds of leaves and containers."""
+    """Return a tree of all kinds of leaves and containers."""
     mesh = jax.make_mesh((8,), ("x",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
     return {
@@ -81,7 +81,7 @@ def every_kind() -> dict[str, Any]:
 
 
 def plain_kinds() -> dict[str, Any]:
-    """A tree of what Flax's msgpack can hold."""
+    """Return a tree of leaves that Flax's msgpack can hold."""
     tree = every_kind()
     for name in ("opt", "key", "weak", "odd"):
         del tree[name]
@@ -103,8 +103,8 @@ def test_nothing_is_lost(
     cordwood.save(source, tree, metadata={"who": "me"}, **options(kind))
     done = cordwood.convert(source, path, **options(other))
     assert (done.lost, done.leaves) == ((), 25)
-    found = cordwood.diff(source, path, strict=True)
-    assert found.equal, str(found)
+    difference = cordwood.diff(source, path, strict=True)
+    assert difference.equal, str(difference)
     assert_trees_equal(cordwood.load(path, like=tree), tree)
     with cordwood.open(path) as checkpoint:
         assert checkpoint.metadata == {"who": "me"}
@@ -118,8 +118,8 @@ def test_state_dicts(tmp_path: Path, kind: str, other: str) -> None:
     source, path = place(tmp_path, kind, "a"), place(tmp_path, other, "b")
     cordwood.save(source, tree, **options(kind))
     assert cordwood.convert(source, path).lost == ()
-    found = cordwood.diff(source, path)
-    assert found.equal, str(found)
+    difference = cordwood.diff(source, path)
+    assert difference.equal, str(difference)
     if other == ".msgpack":
         assert path.read_bytes() == cordwood.to_bytes(tree)
 
@@ -130,8 +130,8 @@ def test_state_dicts_into_what_holds_more(tmp_path: Path, kind: str, other: str)
     source, path = place(tmp_path, kind, "a"), place(tmp_path, other, "b")
     cordwood.save(source, every_kind()["params"])
     cordwood.convert(source, path, **options(other))
-    found = cordwood.diff(source, path, strict=True)
-    assert found.equal, str(found)
+    difference = cordwood.diff(source, path, strict=True)
+    assert difference.equal, str(difference)
 
 
 @pytest.mark.parametrize("other", STATE_DICTS)
@@ -167,8 +167,8 @@ def test_foreign_files(tmp_path: Path) -> None:
     safetensors.numpy.save_file(arrays, source, metadata={"format": "pt"})
     path = tmp_path / "nested"
     cordwood.convert(source, path, rename={"a.*": "layer/*"}, cast="bf16")
-    found = cordwood.load(path)
-    assert {name: array.dtype for name, array in found["layer"].items()} == {
+    loaded = cordwood.load(path)
+    assert {name: array.dtype for name, array in loaded["layer"].items()} == {
         "b": jnp.bfloat16,
         "w": jnp.bfloat16,
     }
@@ -197,10 +197,10 @@ def test_casts(tmp_path: Path) -> None:
     }
     cordwood.save(source, tree)
     cordwood.convert(source, path, cast={"w": "f16", "n": "uint8", "x": "bf16"})
-    found = cordwood.load(path)
-    np.testing.assert_array_equal(found["w"], tree["w"].astype(np.float16))
-    assert (found["n"].dtype, found["x"].dtype) == (np.uint8, jnp.bfloat16)
-    assert not found["x"].weak_type
+    loaded = cordwood.load(path)
+    np.testing.assert_array_equal(loaded["w"], tree["w"].astype(np.float16))
+    assert (loaded["n"].dtype, loaded["x"].dtype) == (np.uint8, jnp.bfloat16)
+    assert not loaded["x"].weak_type
     with pytest.raises(MismatchError, match="w: casting float64 to int8 would change values"):
         cordwood.convert(source, tmp_path / "c", cast={"w": "int8"})
     assert not (tmp_path / "c").exists()
@@ -272,8 +272,8 @@ def test_values_that_a_number_can_hold_are_converted(tmp_path: Path) -> None:
     source = tmp_path / "a.safetensors"
     cordwood.save(source, {"i": 2**70, "c": np.array(2 + 0j), "x": np.array(3.0)})
     like = {"i": np.zeros((), np.float32), "c": 1.0, "x": 1}
-    found = cordwood.load(source, like=like, cast=True)
-    assert_trees_equal(found, {"i": np.asarray(2.0**70, np.float32), "c": 2.0, "x": 3})
+    loaded = cordwood.load(source, like=like, cast=True)
+    assert_trees_equal(loaded, {"i": np.asarray(2.0**70, np.float32), "c": 2.0, "x": 3})
 
 
 def test_casts_of_complex_to_real_numbers_warn_of_nothing(tmp_path: Path) -> None:
@@ -281,8 +281,8 @@ def test_casts_of_complex_to_real_numbers_warn_of_nothing(tmp_path: Path) -> Non
     cordwood.save(source, {"w": np.array([1 + 0j, -2])})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = cordwood.load(source, cast={"w": "float32"})
-    assert_trees_equal(found, {"w": np.array([1, -2], np.float32)})
+        loaded = cordwood.load(source, cast={"w": "float32"})
+    assert_trees_equal(loaded, {"w": np.array([1, -2], np.float32)})
 
 
 def test_what_is_there_stays_whole(tmp_path: Path) -> None:
@@ -407,7 +407,7 @@ def test_chunks_without_elements(tmp_path: Path) -> None:
 
 
 def test_elements_that_are_not_as_they_are_wanted(tmp_path: Path) -> None:
-    """Of another byte order, or with memory of somebody's in their padding."""
+    """Elements of another byte order, and elements whose padding holds memory of the process."""
     swapped = np.arange(100_000, dtype=">f8").reshape(250, 400)
     np.save(tmp_path / "a.npy", swapped)
     cordwood.convert(tmp_path / "a.npy", tmp_path / "b.safetensors")
@@ -422,8 +422,8 @@ def test_elements_that_are_not_as_they_are_wanted(tmp_path: Path) -> None:
     for name, array in (("c", clean), ("d", dirty)):
         np.save(tmp_path / f"{name}.npy", array)
         cordwood.convert(tmp_path / f"{name}.npy", tmp_path / f"{name}.safetensors")
-    found = [(tmp_path / f"{name}.safetensors").read_bytes() for name in ("c", "d")]
-    assert found[0] == found[1]
+    result = [(tmp_path / f"{name}.safetensors").read_bytes() for name in ("c", "d")]
+    assert result[0] == result[1]
 
 
 @pytest.mark.parametrize("at", [0.1, 0.5, 0.9])
@@ -503,8 +503,8 @@ def test_memory_does_not_grow_with_the_tree(tmp_path: Path, kind: str, other: st
 
 def peak_of_a_conversion(source: Path, warm: Path, path: Path, other: str) -> int:
     """By how much the resident set of a child rises, once it has converted something small."""
-    told = run_python(CHILD, str(source), str(warm), str(path), json.dumps(options(other)))
-    peak: int = json.loads(told)
+    messages = run_python(CHILD, str(source), str(warm), str(path), json.dumps(options(other)))
+    peak: int = json.loads(messages)
     return peak
 
 
@@ -530,8 +530,8 @@ def test_memory_does_not_grow_with_what_hardly_compresses(tmp_path: Path, kind: 
 def test_orbax_checkpoints(tmp_path: Path, layout: str, other: str) -> None:
     path = place(tmp_path, other, "b")
     cordwood.convert(GOLDEN / layout, path, **options(other))
-    found = cordwood.diff(GOLDEN / layout, path, strict=True)
-    assert found.equal, str(found)
+    difference = cordwood.diff(GOLDEN / layout, path, strict=True)
+    assert difference.equal, str(difference)
     assert cordwood.diff(path, cordwood.load(GOLDEN / layout)).equal
 
 
@@ -539,9 +539,9 @@ def test_a_part_of_an_orbax_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "params.msgpack"
     cordwood.convert(GOLDEN / "v1", path, select="params", rename={"params": ""}, cast="f32")
     with cordwood.open(path) as checkpoint:
-        found = {name: leaf.dtype for name, leaf in checkpoint.items()}
-    assert set(found.values()) == {"float32"}
-    assert len(found) == 3
+        result = {name: leaf.dtype for name, leaf in checkpoint.items()}
+    assert set(result.values()) == {"float32"}
+    assert len(result) == 3
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", "packs", "zarr"])

@@ -218,8 +218,8 @@ def test_all_trees_of_an_orbax_composite(tmp_path: Path, caplog: pytest.LogCaptu
     assert "meta" in caplog.text
     for item in done.prefixes:
         with cordwood.open(tmp_path / "out", prefix=item) as checkpoint:
-            found = cordwood.diff(checkpoint, GOLDEN / "v1")
-        assert found.equal, str(found)
+            difference = cordwood.diff(checkpoint, GOLDEN / "v1")
+        assert difference.equal, str(difference)
 
 
 @pytest.mark.parametrize("name", ["big.foo", "big.ckpt"])

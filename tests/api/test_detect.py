@@ -77,9 +77,9 @@ FILES: dict[str, Callable[[], bytes]] = {
 def test_files_by_their_bytes(tmp_path: Path, name: str, suffix: str) -> None:
     path = tmp_path / f"weights{suffix}"
     path.write_bytes(FILES[name]())
-    found = cordwood.detect(path)
-    assert (found.format, found.path, found.steps) == (name, str(path), ())
-    assert len(found.description.split()) > 1
+    detected = cordwood.detect(path)
+    assert (detected.format, detected.path, detected.steps) == (name, str(path), ())
+    assert len(detected.description.split()) > 1
     if suffix not in ("", ".bin"):
         return
     with cordwood.open(path) as checkpoint:
@@ -138,9 +138,9 @@ def test_directories(tmp_path: Path) -> None:
     assert cordwood.detect(f"file://{tmp_path}/packs").path == f"{tmp_path}/packs"
     for layout in ORBAX_LAYOUTS:
         assert cordwood.detect(ORBAX / layout)[:2] == ("orbax", "an Orbax checkpoint")
-    found = cordwood.detect(SHARDS)
-    assert found.format == "safetensors-shards"
-    assert "Hugging Face" in found.description
+    detected = cordwood.detect(SHARDS)
+    assert detected.format == "safetensors-shards"
+    assert "Hugging Face" in detected.description
 
 
 def test_directories_that_are_none(tmp_path: Path) -> None:
@@ -179,8 +179,8 @@ def test_directories_of_steps(tmp_path: Path, pattern: str) -> None:
         cordwood.save(tmp_path / name, TREE)
     (tmp_path / "notes.txt").write_text("no step")
     ordered = (steps[1], steps[0], steps[2])
-    found = cordwood.detect(tmp_path)
-    assert found == (
+    detected = cordwood.detect(tmp_path)
+    assert detected == (
         "steps",
         f"a directory of 3 steps: {', '.join(ordered)}",
         str(tmp_path),
@@ -211,7 +211,7 @@ def test_the_newest_step_is_one_that_is_whole(tmp_path: Path) -> None:
 
 
 def test_steps_that_are_files(tmp_path: Path) -> None:
-    """As flax.training.checkpoints has them."""
+    """flax.training.checkpoints writes such steps."""
     for name in ("checkpoint_10", "checkpoint_9.msgpack"):
         (tmp_path / name).write_bytes(flax_bytes())
     (tmp_path / "0").write_bytes(b"a chunk")

@@ -49,13 +49,13 @@ def tree() -> dict[str, Any]:
 @pytest.mark.parametrize("other", KINDS)
 def test_equal_whatever_the_formats(tmp_path: Path, kind: str, other: str) -> None:
     a, b = save(tmp_path, kind, tree(), "a"), save(tmp_path, other, tree(), "b")
-    found = cordwood.diff(a, b)
-    assert found.equal, str(found)
-    assert found.equal_leaves == 5
+    difference = cordwood.diff(a, b)
+    assert difference.equal, str(difference)
+    assert difference.equal_leaves == 5
     if kind == other and "msgpack" not in kind:
-        assert found.equal_by_digest == 3
-        assert found.read_bytes == 0
-    assert str(found).startswith(f"{a} and {b} are equal: 5 leaves")
+        assert difference.equal_by_digest == 3
+        assert difference.read_bytes == 0
+    assert str(difference).startswith(f"{a} and {b} are equal: 5 leaves")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -66,8 +66,8 @@ def test_what_differs(tmp_path: Path, kind: str) -> None:
     other["n"] = np.arange(4, dtype=np.int32)
     other["step"] = 8
     del other["name"]
-    found = cordwood.diff(save(tmp_path, kind, tree(), "a"), save(tmp_path, kind, other, "b"))
-    text = str(found)
+    difference = cordwood.diff(save(tmp_path, kind, tree(), "a"), save(tmp_path, kind, other, "b"))
+    text = str(difference)
     position = "'{}'" if "msgpack" in kind else "{}"
     for line in (
         f"  layers/{position.format(0)}/w: float64[2,3]: 1 of 6 elements differ, max abs 0.5, ",
@@ -79,8 +79,8 @@ def test_what_differs(tmp_path: Path, kind: str) -> None:
     ):
         assert line in text
     assert text.startswith("6 differences between a = ")
-    assert (found.equal, found.equal_leaves) == (False, 0)
-    plain = json.loads(json.dumps(found.to_json()))
+    assert (difference.equal, difference.equal_leaves) == (False, 0)
+    plain = json.loads(json.dumps(difference.to_json()))
     (value,) = [leaf for leaf in plain["leaves"] if leaf["what"] == "value" and leaf["size"]]
     assert (value["differing"], value["size"], value["max_abs"]) == (1, 6, 0.5)
     assert value["max_rel"] == pytest.approx(0.5 / 5.5)
@@ -103,9 +103,9 @@ def test_sharded_arrays_and_keys(tmp_path: Path) -> None:
     path = save(tmp_path, "packs", state, "a")
     assert cordwood.diff(path, state).equal
     single = save(tmp_path, ".safetensors", {**state, "w": np.asarray(array)}, "b")
-    found = cordwood.diff(path, single)
-    assert found.equal
-    assert found.read_bytes >= 4096 * 4
+    difference = cordwood.diff(path, single)
+    assert difference.equal
+    assert difference.read_bytes >= 4096 * 4
     other = cordwood.diff(path, {**state, "key": jax.random.key(2)})
     assert "key: key<threefry2x32>[]: 1 of 2 elements differ" in str(other)
     kinds = cordwood.diff(path, {**state, "key": jax.random.key_data(state["key"])})
@@ -147,8 +147,8 @@ def test_a_part(tmp_path: Path) -> None:
 def test_kinds_count_when_strict() -> None:
     a, b = {"x": jnp.ones(2), "y": jnp.asarray(1.0)}, {"x": np.ones(2, np.float32), "y": 1.0}
     assert str(cordwood.diff(a, b)).endswith("\n  y: kind: float32[] | float")
-    found = cordwood.diff(a, b, strict=True)
-    assert "x: kind: jax float32[2] | numpy float32[2]" in str(found)
+    difference = cordwood.diff(a, b, strict=True)
+    assert "x: kind: jax float32[2] | numpy float32[2]" in str(difference)
     weak = cordwood.diff({"y": jnp.asarray(1.0)}, {"y": jnp.ones(())}, strict=True)
     assert "y: weak type: weak float32[] | float32[]: the values are equal" in str(weak)
 
@@ -156,9 +156,9 @@ def test_kinds_count_when_strict() -> None:
 def test_structure_alone_reads_nothing(tmp_path: Path) -> None:
     path = save(tmp_path, ".safetensors", tree(), "a")
     other = {**tree(), "n": np.arange(4) + 1}
-    found = cordwood.diff(path, other, values=False)
-    assert found.equal
-    assert found.read_bytes == 0
+    difference = cordwood.diff(path, other, values=False)
+    assert difference.equal
+    assert difference.read_bytes == 0
 
 
 def test_only_blocks_that_differ_are_read(tmp_path: Path) -> None:
@@ -166,10 +166,10 @@ def test_only_blocks_that_differ_are_read(tmp_path: Path) -> None:
     a = save(tmp_path, ".safetensors", {"w": array, "v": array[: 1 << 20]}, "a")
     array[5 << 20] = 1
     b = save(tmp_path, ".safetensors", {"w": array, "v": array[: 1 << 20]}, "b")
-    found = cordwood.diff(a, b)
-    assert found.read_bytes == 4 << 20
-    assert found.equal_by_digest == 1
-    (leaf,) = found.leaves
+    difference = cordwood.diff(a, b)
+    assert difference.read_bytes == 4 << 20
+    assert difference.equal_by_digest == 1
+    (leaf,) = difference.leaves
     assert (leaf.key_path, leaf.differing, leaf.size) == ("w", 1, 8 << 20)
 
 
@@ -192,8 +192,8 @@ def test_any_tree_equals_itself(tree: Any) -> None:
         path = Path(folder) / "a.safetensors"
         cordwood.save(path, tree)
         for other in (tree, path):
-            found = cordwood.diff(path, other, strict=True)
-            assert found.equal, str(found)
+            difference = cordwood.diff(path, other, strict=True)
+            assert difference.equal, str(difference)
 
 
 @pytest.mark.parametrize(

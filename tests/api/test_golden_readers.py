@@ -1,4 +1,4 @@
-"""What other libraries wrote, at pinned versions: every leaf of it, and nothing of it executed."""
+"""Files of other libraries, of pinned versions: every leaf is read, and nothing is executed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RUN = eformer_directories.RUN
 
 
 def as_state(tree: Any) -> Any:
-    """As Flax's state dicts have it: lists and tuples are dicts."""
+    """Return the tree as a state dict of Flax: lists and tuples are dicts."""
     if isinstance(tree, dict):
         return {key: as_state(value) for key, value in tree.items()}
     if isinstance(tree, (list, tuple)):
@@ -40,7 +40,7 @@ def as_state(tree: Any) -> Any:
 
 
 def arrays_of(tree: Any) -> Any:
-    """As the directories of eFormer have it: a state dict of its arrays alone."""
+    """Return the tree as eFormer's directories hold it: a state dict of its arrays only."""
     state = as_state(tree)
     if not isinstance(state, dict):
         return state
@@ -85,16 +85,16 @@ def test_every_leaf(name: str) -> None:
     path, make, format_ = CASES[name]
     expected = make()
     assert cordwood.detect(path).format == format_
-    for found in (cordwood.load(path), cordwood.load(path, mmap=True)):
-        assert_trees_equal(by_key(found), by_key(expected), placement=False)
+    for result in (cordwood.load(path), cordwood.load(path, mmap=True)):
+        assert_trees_equal(by_key(result), by_key(expected), placement=False)
     assert_trees_equal(cordwood.load(path, like=expected), expected)
     assert cordwood.verify(path).leaves == len(jax.tree.leaves(expected))
 
 
 def test_flax_into_its_own_types() -> None:
     for path in (msgpack_files.WHOLE, msgpack_files.CHUNKED):
-        found = cordwood.load(path, like=msgpack_files.TREE)
-        assert_trees_equal(found, msgpack_files.TREE)
+        loaded = cordwood.load(path, like=msgpack_files.TREE)
+        assert_trees_equal(loaded, msgpack_files.TREE)
     assert msgpack_files.CHUNKED.stat().st_size > msgpack_files.WHOLE.stat().st_size
 
 
@@ -113,16 +113,16 @@ def test_steps_of_eformer(step: int) -> None:
     tree = eformer_directories.tree(step)
     assert cordwood.detect(path).format == "zarr"
     for prefix, expected in (("state", tree), ("params", tree["params"])):
-        found = cordwood.load(path, prefix=prefix)
-        assert_trees_equal(found, arrays_of(expected), placement=False)
+        loaded = cordwood.load(path, prefix=prefix)
+        assert_trees_equal(loaded, arrays_of(expected), placement=False)
     like = {key: tree[key] for key in ("params", "opt", "int4")}
     assert_trees_equal(cordwood.load(path, prefix="state", like=like), like)
     assert cordwood.verify(path).leaves == 7
 
 
 def test_a_run_of_eformer() -> None:
-    found = cordwood.detect(RUN)
-    assert (found.format, found.steps) == ("steps", ("run-6", "run-12"))
+    detected = cordwood.detect(RUN)
+    assert (detected.format, detected.steps) == ("steps", ("run-6", "run-12"))
     with pytest.raises(
         IncompleteCheckpointError, match=r"2 steps \(run-6, run-12\).*newest is .*/run/run-12$"
     ):

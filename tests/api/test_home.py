@@ -20,7 +20,7 @@ TREE = {"w": np.arange(3.0)}
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home directory with checkpoints; the working directory is another one, and empty."""
+    """Make a home directory with checkpoints; the working directory is another one, and empty."""
     folder = tmp_path / "home"
     cordwood.save(folder / "m.safetensors", TREE)
     cordwood.save(folder / "ckpt", TREE)

@@ -37,17 +37,17 @@ def test_what_is_told(tmp_path: Path, kind: str, verb: str) -> None:
     path = tmp_path / kind
     options: Any = {"layout": kind} if "." not in kind else {}
     cordwood.save(path, TREE, **options)
-    told: list[Progress] = []
-    calls(path, tmp_path / "b.safetensors")[verb](told.append)
-    done = [each.done_bytes for each in told]
+    messages: list[Progress] = []
+    calls(path, tmp_path / "b.safetensors")[verb](messages.append)
+    done = [each.done_bytes for each in messages]
     assert done[0] == 0
     assert done == sorted(done)
-    assert told[-1].done_bytes == told[-1].total_bytes
+    assert messages[-1].done_bytes == messages[-1].total_bytes
     if (verb, kind) != ("verify", "a.msgpack"):  # which has no digests
-        assert len(told) > 3
+        assert len(messages) > 3
         assert done[-1] == pytest.approx(16 << 20, rel=0.01)
     if verb == "convert":
-        assert any(each.doing.startswith("w") for each in told)
+        assert any(each.doing.startswith("w") for each in messages)
 
 
 def test_an_error_of_the_callback_is_raised(tmp_path: Path) -> None:

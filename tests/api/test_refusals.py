@@ -1,4 +1,4 @@
-"""What does not fit, or cannot be stored, is an error that says where, what and what to do."""
+"""Errors of trees that do not fit or cannot be stored: they say where, what and what to do."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def like() -> dict[str, Any]:
 
 
 def test_every_difference_is_listed(stored: Path) -> None:
-    wanted = like()
-    wanted["params"]["dense"] = {"kernel": jnp.ones((4, 8)), "bais": jnp.ones(8)}
-    wanted["layers"] = (np.ones(1), np.ones(3))
-    wanted["step"] = 0.0
+    reference = like()
+    reference["params"]["dense"] = {"kernel": jnp.ones((4, 8)), "bais": jnp.ones(8)}
+    reference["layers"] = (np.ones(1), np.ones(3))
+    reference["step"] = 0.0
     with pytest.raises(MismatchError) as error:
-        cordwood.load(stored, like=wanted)
+        cordwood.load(stored, like=reference)
     text = str(error.value)
     assert f"of {stored} do not fit `like`:" in text
     for line in [
@@ -80,12 +80,12 @@ def test_every_difference_is_listed(stored: Path) -> None:
     ],
 )
 def test_containers_without_leaves(
-    tmp_path: Path, suffix: str, saved: Any, wanted: Any, problem: str
+    tmp_path: Path, suffix: str, saved: Any, expected: Any, problem: str
 ) -> None:
     path = tmp_path / f"a{suffix}"
     cordwood.save(path, {"x": saved, "y": 1})
     with pytest.raises(MismatchError, match=problem):
-        cordwood.load(path, like={"x": wanted, "y": 0})
+        cordwood.load(path, like={"x": expected, "y": 0})
     assert cordwood.load(path, like={"x": saved, "y": 0}) == {"x": saved, "y": 1}
 
 
@@ -97,9 +97,9 @@ def test_two_leaves_of_like_with_one_name(tmp_path: Path) -> None:
 
 
 def test_cast(stored: Path) -> None:
-    wanted = like()
-    wanted["params"]["dense"]["kernel"] = jnp.zeros((4, 8), jnp.float32)
-    got = cordwood.load(stored, like=wanted, cast=True)
+    expected = like()
+    expected["params"]["dense"]["kernel"] = jnp.zeros((4, 8), jnp.float32)
+    got = cordwood.load(stored, like=expected, cast=True)
     assert got["params"]["dense"]["kernel"].dtype == jnp.float32
     np.testing.assert_array_equal(got["params"]["dense"]["kernel"], np.ones((4, 8)))
 
@@ -130,8 +130,8 @@ def test_a_python_number_for_an_array_and_back(tmp_path: Path) -> None:
 
 
 def test_not_strict_ignores_extras_and_shapes(stored: Path) -> None:
-    wanted = {"params": {"dense": {"kernel": jnp.ones((1, 1))}}}
-    got = cordwood.load(stored, like=wanted, strict=False)
+    expected = {"params": {"dense": {"kernel": jnp.ones((1, 1))}}}
+    got = cordwood.load(stored, like=expected, strict=False)
     assert got["params"]["dense"]["kernel"].shape == (4, 8)
     with pytest.raises(MismatchError, match="nothere: not in the checkpoint"):
         cordwood.load(stored, like={"nothere": np.ones(1)}, strict=False)

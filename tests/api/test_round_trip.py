@@ -1,4 +1,4 @@
-"""What went in comes out: structure, kinds, dtypes, values; with `like` and without."""
+"""Loads that return what was saved: structure, kinds, dtypes, values; with and without `like`."""
 
 from __future__ import annotations
 

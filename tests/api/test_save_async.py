@@ -65,7 +65,7 @@ def gate() -> Iterator[Gate]:
 
 
 def values(tree: dict[str, Any]) -> dict[str, Any]:
-    """A copy of a tree that nothing can change; does not leave jax's own copies behind."""
+    """Return a copy of a tree that nothing can change; it leaves no copies of jax's behind."""
     return {k: np.array(v.copy()) if hasattr(v, "dtype") else v for k, v in tree.items()}
 
 
@@ -167,9 +167,9 @@ def test_prng_keys(tmp_path: Path, gate: Gate) -> None:
         key.delete()
     gate.open_now.set()
     pending.wait()
-    found = cordwood.load(tmp_path / "x.safetensors")
+    loaded = cordwood.load(tmp_path / "x.safetensors")
     for name, data in zip(("key", "keys"), expected, strict=True):
-        np.testing.assert_array_equal(jax.random.key_data(found[name]), data)
+        np.testing.assert_array_equal(jax.random.key_data(loaded[name]), data)
 
 
 def arrays_of(leaf: jax.Array) -> list[Any]:

@@ -44,17 +44,17 @@ def names_in(folder: Path) -> list[str]:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[UnnamedTemporaryFile]:
-    """The files without a name that are made in a test."""
-    found: list[UnnamedTemporaryFile] = []
+    """Return a list of the files without a name that the test makes."""
+    result: list[UnnamedTemporaryFile] = []
 
     class Noted(UnnamedTemporaryFile):
         def __init__(self, folder: str | os.PathLike[str], name: str) -> None:
-            found.append(self)
+            result.append(self)
             self.folder = os.fspath(folder)
             super().__init__(folder, name)
 
     monkeypatch.setattr("cordwood.storage.temporary_file.UnnamedTemporaryFile", Noted)
-    return found
+    return result
 
 
 @each_suffix
@@ -70,8 +70,8 @@ def test_where_it_goes(tmp_path: Path, made: list[Any], suffix: str, target: str
     cordwood.convert(source, tmp_path / target, scratch=other, overwrite=True)
     cordwood.convert(source, f"file://{tmp_path / target}", overwrite=True)
     cordwood.convert(source, "memory://scratch/packs", overwrite=True)  # which has no disk
-    there = tmp_path / target  # now
-    folder = there if there.is_dir() else there.parent
+    stored = tmp_path / target  # now
+    folder = stored if stored.is_dir() else stored.parent
     assert [Path(file.folder) for file in made[1:]] == [other, folder, tmp_path]
     assert not any(file.opened for file in made)
     with cordwood.open(source) as checkpoint:  # in memory
@@ -200,12 +200,12 @@ def test_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) 
     monkeypatch.setattr(progress, "_EVERY_SECONDS", 0.0)
     source = tmp_path / f"a{suffix}"
     cordwood.save(source, {f"w{i}": np.full(1 << 18, i, np.float32) for i in range(8)})
-    told: list[Progress] = []
-    cordwood.convert(source, tmp_path / "b.safetensors", progress=told.append)
-    done = [each.done_bytes for each in told]
+    messages: list[Progress] = []
+    cordwood.convert(source, tmp_path / "b.safetensors", progress=messages.append)
+    done = [each.done_bytes for each in messages]
     assert len(done) > 8
     assert done == sorted(done)
-    assert (done[0], done[-1], told[-1].total_bytes) == (0, 8 << 20, 8 << 20)
+    assert (done[0], done[-1], messages[-1].total_bytes) == (0, 8 << 20, 8 << 20)
 
 
 TREES = """
@@ -226,7 +226,7 @@ LOAD = "import cordwood; found = cordwood.load(path)"
 
 
 def scenario(folder: Path, suffix: str, name: str = "m.safetensors") -> Scenario:
-    """Converting a compressed source over an older file."""
+    """Return a scenario that converts a compressed source over an older file."""
     return Scenario(name, TREES.format(sources=folder, suffix=suffix), CONVERT, LOAD)
 
 
@@ -314,16 +314,16 @@ def test_a_full_disk(tmp_path: Path, suffix: str) -> None:
         with pytest.raises(StorageError) as caught:
             cordwood.convert(source, f"{place}/b.safetensors")
         assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(source))
-        found = re.search(
+        result = re.search(
             rf"filling a temporary file in {place} for what it decompresses to, at least (\d+) "
             r"bytes; make room there, or pass scratch= \(--scratch\), another directory on a "
             "disk that has it",
             str(caught.value),
         )
-        assert found is not None, caught.value
+        assert result is not None, caught.value
         if suffix == ".msgpack.zst":  # which is told
-            assert int(found[1]) == size_bytes
-        assert 7 << 20 < int(found[1]) <= size_bytes
+            assert int(result[1]) == size_bytes
+        assert 7 << 20 < int(result[1]) <= size_bytes
         assert os.listdir(place) == []
         assert os.statvfs(place).f_bfree == before
         cordwood.convert(source, f"{place}/b.msgpack.zst", scratch=tmp_path)

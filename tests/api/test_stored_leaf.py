@@ -37,9 +37,9 @@ def checkpoint(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[cordw
 @pytest.mark.parametrize("name", ["w", "half", "empty", "scalar", "zero_d", "n", "t"])
 def test_as_a_numpy_array(checkpoint: cordwood.Checkpoint, name: str) -> None:
     leaf, expected = checkpoint[name], np.asarray(TREE[name])
-    found = np.asarray(leaf)
-    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
-    np.testing.assert_array_equal(found, expected)
+    loaded = np.asarray(leaf)
+    assert (loaded.dtype, loaded.shape) == (expected.dtype, expected.shape)
+    np.testing.assert_array_equal(loaded, expected)
     assert (leaf.ndim, leaf.size) == (expected.ndim, expected.size)
     assert np.array(leaf, np.float32).dtype == np.asarray(leaf, dtype="float32").dtype == np.float32
     assert np.array(leaf, copy=True).flags.writeable
@@ -49,16 +49,16 @@ def test_as_a_numpy_array(checkpoint: cordwood.Checkpoint, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["w", "half", "empty", "scalar", "zero_d", "n", "t"])
 def test_as_a_jax_array(checkpoint: cordwood.Checkpoint, name: str) -> None:
-    found, expected = jnp.asarray(checkpoint[name]), jnp.asarray(np.asarray(TREE[name]))
-    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
-    np.testing.assert_array_equal(found, expected)
+    loaded, expected = jnp.asarray(checkpoint[name]), jnp.asarray(np.asarray(TREE[name]))
+    assert (loaded.dtype, loaded.shape) == (expected.dtype, expected.shape)
+    np.testing.assert_array_equal(loaded, expected)
     assert jnp.asarray(checkpoint[name], jnp.float32).dtype == jnp.float32
 
 
 def test_arithmetic_is_that_of_arrays_or_refused(checkpoint: cordwood.Checkpoint) -> None:
     leaf: Any = checkpoint["w"]
-    for found in (leaf + np.ones(3), np.ones(3) + leaf, np.add(leaf, 1)):
-        np.testing.assert_array_equal(found, TREE["w"] + 1)
+    for result in (leaf + np.ones(3), np.ones(3) + leaf, np.add(leaf, 1)):
+        np.testing.assert_array_equal(result, TREE["w"] + 1)
     np.testing.assert_array_equal(jnp.ones(3) + leaf, TREE["w"] + 1)
     np.testing.assert_array_equal(leaf + jnp.ones(3), TREE["w"] + 1)
     with pytest.raises(TypeError, match="StoredLeaf"):

@@ -43,10 +43,10 @@ def tree() -> dict[str, Any]:
 
 
 def turned() -> dict[str, Any]:
-    found = tree()
+    result = tree()
     for name in ("a", "b", "four_bits"):
-        found[name]["kernel"] = found[name]["kernel"].T
-    return found
+        result[name]["kernel"] = result[name]["kernel"].T
+    return result
 
 
 KINDS = [".safetensors", ".msgpack", ".msgpack.zst", ".msgpack.gz", "packs", "zarr", "zarr-zstd"]
@@ -71,39 +71,39 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 def test_matrices_come_back_transposed(store: Store) -> None:
     path = store(tree())
     for pattern in ("**/kernel", ["**/kernel"], ["**", "!embedding"], {"**/kernel": (1, 0)}):
-        found = cordwood.load(path, transpose=pattern, to="numpy")
-        assert_trees_equal(found, turned())
-        assert found["b"]["kernel"].flags.c_contiguous
-        assert found["b"]["kernel"].flags.writeable
+        loaded = cordwood.load(path, transpose=pattern, to="numpy")
+        assert_trees_equal(loaded, turned())
+        assert loaded["b"]["kernel"].flags.c_contiguous
+        assert loaded["b"]["kernel"].flags.writeable
 
 
 def test_as_jax_arrays(store: Store) -> None:
-    found = cordwood.load(store(tree()), transpose="**/kernel", to="jax")
+    loaded = cordwood.load(store(tree()), transpose="**/kernel", to="jax")
     for name in ("a", "b", "four_bits"):
-        assert isinstance(found[name]["kernel"], jax.Array)
-        np.testing.assert_array_equal(found[name]["kernel"], turned()[name]["kernel"])
+        assert isinstance(loaded[name]["kernel"], jax.Array)
+        np.testing.assert_array_equal(loaded[name]["kernel"], turned()[name]["kernel"])
 
 
 def test_mapped(store: Store) -> None:
     path = store(tree())
     for to in ("numpy", "jax"):
-        found = cordwood.load(path, transpose="**/kernel", mmap=True, to=to)
-        np.testing.assert_array_equal(found["b"]["kernel"], turned()["b"]["kernel"])
+        loaded = cordwood.load(path, transpose="**/kernel", mmap=True, to=to)
+        np.testing.assert_array_equal(loaded["b"]["kernel"], turned()["b"]["kernel"])
 
 
 def test_archives_of_numpy_in_either_order(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez_compressed(path, w=LARGE, f=np.asfortranarray(LARGE))
-    found = cordwood.load(path, transpose=["w", "f"])
-    np.testing.assert_array_equal(found["w"], LARGE.T)
-    np.testing.assert_array_equal(found["f"], LARGE.T)
+    loaded = cordwood.load(path, transpose=["w", "f"])
+    np.testing.assert_array_equal(loaded["w"], LARGE.T)
+    np.testing.assert_array_equal(loaded["f"], LARGE.T)
 
 
 def test_orbax() -> None:
     plain = cordwood.load(GOLDEN / "v1", to="numpy")
-    found = cordwood.load(GOLDEN / "v1", transpose="params/kernel", to="numpy")
+    loaded = cordwood.load(GOLDEN / "v1", transpose="params/kernel", to="numpy")
     assert plain["params"]["kernel"].ndim == 2
-    np.testing.assert_array_equal(found["params"]["kernel"], plain["params"]["kernel"].T)
+    np.testing.assert_array_equal(loaded["params"]["kernel"], plain["params"]["kernel"].T)
 
 
 def test_with_rename_select_and_like(tmp_path: Path) -> None:
@@ -120,11 +120,11 @@ def test_with_rename_select_and_like(tmp_path: Path) -> None:
         "layer_0": {"query": {"kernel": jnp.zeros((4, 4))}, "norm": {"scale": jnp.zeros(4)}},
         "layer_1": {"up": {"kernel": jnp.zeros((4, 6), jnp.bfloat16)}},
     }
-    wanted: dict[str, Any] = {"rename": rename, "select": "layer.*", "transpose": ["**/kernel"]}
-    found = cordwood.load(path, like=like, cast=True, **wanted)
-    np.testing.assert_array_equal(found["layer_0"]["query"]["kernel"], query.T)
-    np.testing.assert_array_equal(found["layer_0"]["norm"]["scale"], norm)
-    kernel = found["layer_1"]["up"]["kernel"]
+    expected: dict[str, Any] = {"rename": rename, "select": "layer.*", "transpose": ["**/kernel"]}
+    loaded = cordwood.load(path, like=like, cast=True, **expected)
+    np.testing.assert_array_equal(loaded["layer_0"]["query"]["kernel"], query.T)
+    np.testing.assert_array_equal(loaded["layer_0"]["norm"]["scale"], norm)
+    kernel = loaded["layer_1"]["up"]["kernel"]
     np.testing.assert_array_equal(kernel, SMALL.T.astype(jnp.bfloat16))
     assert isinstance(kernel, jax.Array)
     nested = cordwood.load(path, nest=True, transpose="layer.*", cast={"layer.1.*": "f16"})
@@ -135,19 +135,19 @@ def test_with_rename_select_and_like(tmp_path: Path) -> None:
 def test_convolutions_by_the_order_of_their_axes(store: Store) -> None:
     conv = RANDOM.random((8, 3, 5, 2), np.float32)
     path = store({"conv": {"bias": np.ones(8), "kernel": conv}, "dense": {"kernel": SMALL}})
-    found = cordwood.load(path, transpose={"conv": (2, 3, 1, 0), "**/kernel": (1, 0)}, to="numpy")
-    np.testing.assert_array_equal(found["conv"]["kernel"], conv.transpose(2, 3, 1, 0))
-    np.testing.assert_array_equal(found["conv"]["bias"], np.ones(8))
-    np.testing.assert_array_equal(found["dense"]["kernel"], SMALL.T)
+    loaded = cordwood.load(path, transpose={"conv": (2, 3, 1, 0), "**/kernel": (1, 0)}, to="numpy")
+    np.testing.assert_array_equal(loaded["conv"]["kernel"], conv.transpose(2, 3, 1, 0))
+    np.testing.assert_array_equal(loaded["conv"]["bias"], np.ones(8))
+    np.testing.assert_array_equal(loaded["dense"]["kernel"], SMALL.T)
 
 
 @pytest.mark.parametrize("kind", ["x.safetensors", "x.msgpack", "packs", "zarr"])
 @pytest.mark.parametrize("wanted", SHARDINGS[1:22], ids=str)
-def test_any_sharding(wanted: Any, kind: str, stored: dict[str, Path]) -> None:
-    found = cordwood.load(stored[kind], transpose={"w": (2, 0, 1)}, shardings=wanted)["w"]
+def test_any_sharding(reference: Any, kind: str, stored: dict[str, Path]) -> None:
+    loaded = cordwood.load(stored[kind], transpose={"w": (2, 0, 1)}, shardings=reference)["w"]
     expected = CUBE.transpose(2, 0, 1)
-    assert (found.shape, found.sharding) == (expected.shape, wanted)
-    for shard in found.addressable_shards:
+    assert (loaded.shape, loaded.sharding) == (expected.shape, reference)
+    for shard in loaded.addressable_shards:
         np.testing.assert_array_equal(np.asarray(shard.data), expected[shard.index])
 
 
@@ -167,9 +167,9 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_rules_and_meshes_are_for_what_comes_back(store: Store) -> None:
     path = store({"kernel": RANDOM.random((3, 8), np.float32)})
     mesh = mesh_of(8)
-    found = cordwood.load(path, transpose="kernel", mesh=mesh, rules=[("kernel", P("x"))])
-    assert found["kernel"].sharding.spec == P("x")
-    assert {shard.data.shape for shard in found["kernel"].addressable_shards} == {(1, 3)}
+    loaded = cordwood.load(path, transpose="kernel", mesh=mesh, rules=[("kernel", P("x"))])
+    assert loaded["kernel"].sharding.spec == P("x")
+    assert {shard.data.shape for shard in loaded["kernel"].addressable_shards} == {(1, 3)}
     with pytest.raises(MismatchError, match=r"kernel: .*8"):
         cordwood.load(path, transpose="kernel", mesh=mesh, rules=[("kernel", P(None, "x"))])
 
@@ -199,9 +199,9 @@ def test_a_load_holds_one_leaf_twice_and_not_the_tree(tmp_path: Path, to: Any) -
     cordwood.save(path, {f"w{i}": np.ones((2048, 1024), np.float32) for i in range(8)})
     cordwood.load(path, transpose="w0", to=to)  # whatever is imported for it
     with traced_memory() as traced:
-        found = cordwood.load(path, transpose="*", to=to)
+        loaded = cordwood.load(path, transpose="*", to=to)
     assert traced.peak_bytes < 8 * size + size + 8 * MIB
-    assert found["w7"].shape == (1024, 2048)
+    assert loaded["w7"].shape == (1024, 2048)
 
 
 def test_what_is_read_is_verified(tmp_path: Path) -> None:
@@ -272,9 +272,9 @@ def test_conversions_hold_a_part_of_a_large_matrix(tmp_path: Path, kind: str) ->
     path = tmp_path / "b.safetensors"
     peak_bytes: int = json.loads(run_python(CHILD, str(source), str(warm), str(path)))
     assert peak_bytes < 256 * MIB
-    found = cordwood.load(path, mmap=True)["w"]
+    loaded = cordwood.load(path, mmap=True)["w"]
     for rows in (slice(0, 100), slice(-100, None)):
-        np.testing.assert_array_equal(found[rows], weight.T[rows])
+        np.testing.assert_array_equal(loaded[rows], weight.T[rows])
 
 
 def test_a_shape_that_is_a_transpose_says_so(store: Store) -> None:
@@ -299,8 +299,8 @@ def test_the_proposed_pattern_transposes_square_matrices_too(store: Store) -> No
     hint = "pass transpose=['**/kernel'], which square ones (1 here) need as well)"
     with pytest.raises(MismatchError, match=re.escape(hint)):
         cordwood.load(path, like=like)
-    found = cordwood.load(path, like=like, transpose=["**/kernel"])
-    assert_trees_equal(found, {"key": {"kernel": square.T}, "up": {"kernel": SMALL.T}})
+    loaded = cordwood.load(path, like=like, transpose=["**/kernel"])
+    assert_trees_equal(loaded, {"key": {"kernel": square.T}, "up": {"kernel": SMALL.T}})
 
 
 def test_no_pattern_is_proposed_that_takes_what_fits_as_it_is(tmp_path: Path) -> None:

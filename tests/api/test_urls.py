@@ -46,7 +46,7 @@ def memory_url() -> str:
 
 
 def store_of(url: str) -> ObjectStore:
-    """What is really there, also where it is a path."""
+    """Return the store of a URL, or of the directory at a path."""
     parsed = parse_url(url if "://" in url else Path(url).as_uri())
     assert parsed is not None
     return ObjectStore(parsed)

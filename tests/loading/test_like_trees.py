@@ -1,4 +1,4 @@
-"""What a `like` may hold beside values: functions, classes, None; and empty containers."""
+"""A `like` with other leaves than values: functions, classes, None; and empty containers."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ STATIC: dict[str, Any] = {
 
 def test_static_leaves_of_like_are_kept(store: Store) -> None:
     path = store({"w": np.ones(2)})
-    found = load(path, {"w": np.zeros(2), **STATIC})
-    np.testing.assert_array_equal(found["w"], np.ones(2))
+    loaded = load(path, {"w": np.zeros(2), **STATIC})
+    np.testing.assert_array_equal(loaded["w"], np.ones(2))
     for name, value in STATIC.items():
-        assert found[name] is value
+        assert loaded[name] is value
 
 
 def test_something_stored_for_a_function_does_not_fit(store: Store) -> None:
@@ -164,15 +164,15 @@ def test_load_inside_jit_says_load(store: Store) -> None:
 
 @pytest.mark.parametrize("name", ["a", "a.safetensors"])
 def test_structures_that_jax_knows_as_static_data(tmp_path: Path, name: str) -> None:
-    """As numpyro's optimizers hold them."""
+    """Such structures are in the states of numpyro's optimizers."""
     init, update, _ = optimizers.adam(1e-3)
     params = {"b": jnp.ones(3), "w": jnp.zeros((2, 2))}
     state = update(0, jax.tree.map(jnp.ones_like, params), init(params))
     path = tmp_path / name
     cordwood.save(path, {"opt": state})
-    found = cordwood.load(path, like={"opt": init(params)})["opt"]
-    assert repr(jax.tree.structure(found)) == repr(jax.tree.structure(state))
-    assert_trees_equal(jax.tree.leaves(found), jax.tree.leaves(state))
+    loaded = cordwood.load(path, like={"opt": init(params)})["opt"]
+    assert repr(jax.tree.structure(loaded)) == repr(jax.tree.structure(state))
+    assert_trees_equal(jax.tree.leaves(loaded), jax.tree.leaves(state))
 
 
 class Model(nnx.Module):
@@ -190,9 +190,9 @@ def test_an_nnx_module_saved_and_its_state_loaded_and_back(store: Store) -> None
     module, state = store(Model(0)), store(nnx.state(Model(0)))
     for path in (module, state):
         for like in (Model(1), nnx.state(Model(1))):
-            found = load(path, like)
-            assert type(found) is type(like)
-            assert_trees_equal(values(found), values(Model(0)))
+            loaded = load(path, like)
+            assert type(loaded) is type(like)
+            assert_trees_equal(values(loaded), values(Model(0)))
 
 
 def test_pure_dicts_of_nnx_have_other_names(store: Store) -> None:
@@ -210,8 +210,8 @@ def test_pure_dicts_of_nnx_have_other_names(store: Store) -> None:
 def test_empty_containers_may_be_on_one_side_alone(store: Store) -> None:
     some = {"a": {}, "b": {"w": np.ones(2), "none": []}, "c": ()}
     other = {"b": {"w": np.zeros(2), "more": ({},)}}
-    found = load(store(some), other)
-    assert_trees_equal(found, {"b": {"w": np.ones(2), "more": ({},)}})
+    loaded = load(store(some), other)
+    assert_trees_equal(loaded, {"b": {"w": np.ones(2), "more": ({},)}})
     assert_trees_equal(load(store(other), some), {**some, "b": {"w": np.zeros(2), "none": []}})
 
 
@@ -237,8 +237,8 @@ def test_a_partition_of_a_model_keeps_the_rest(store: Store) -> None:
     )
     with pytest.raises(MismatchError, match=message):
         load(path, full)
-    found = load(path, full, missing="keep")
-    assert_trees_equal(found, {**full, "a": {**full["a"], "lora": np.zeros(2)}})
+    loaded = load(path, full, missing="keep")
+    assert_trees_equal(loaded, {**full, "a": {**full["a"], "lora": np.zeros(2)}})
     abstract = {**full, "a": {**full["a"], "kernel": jax.ShapeDtypeStruct((2, 2), np.float32)}}
     with pytest.raises(MismatchError, match="a/kernel: "):
         load(path, abstract, missing="keep")
@@ -252,16 +252,16 @@ def test_a_partition_is_loaded_from_the_whole(store: Store) -> None:
         MismatchError, match=r'found float64\[2,2\] \(extra="ignore" passes over it'
     ):
         load(path, part)
-    found = load(path, part, extra="ignore")
-    assert_trees_equal(found, {"a": {"kernel": None, "lora": np.ones(2)}})
+    loaded = load(path, part, extra="ignore")
+    assert_trees_equal(loaded, {"a": {"kernel": None, "lora": np.ones(2)}})
 
 
 def test_a_raw_key_for_a_typed_one_names_the_functions(tmp_path: Path) -> None:
     path = tmp_path / "a"
     typed, raw = {"k": jax.random.key(0)}, {"k": jax.random.PRNGKey(0)}
-    for stored, like, there in [(typed, raw, "wrap_key_data"), (raw, typed, "key_data")]:
+    for stored, like, existing in [(typed, raw, "wrap_key_data"), (raw, typed, "key_data")]:
         cordwood.save(path, stored)
-        with pytest.raises(MismatchError, match=rf"put jax\.random\.{there}\(key\) into `like`"):
+        with pytest.raises(MismatchError, match=rf"put jax\.random\.{existing}\(key\) into `like`"):
             cordwood.load(path, like=like)
     loaded = cordwood.load(path, like={"k": jax.random.key_data(typed["k"])})["k"]
     assert_trees_equal(jax.random.wrap_key_data(loaded), typed["k"])

@@ -1,4 +1,4 @@
-"""What load says where another argument would do: names, dtypes and rules that do not fit."""
+"""Errors of load that name the argument that would help: names, dtypes and rules."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ def test_patterns_by_nested_names_name_the_flat_ones(bert: Path, tmp_path: Path)
     for path in (bert, again):
         with pytest.raises(MismatchError, match=r"by '\.': did you mean 'encoder\.layer\.0\.\*'\?"):
             cordwood.load(path, nest=True, select="encoder/layer/0/**")
-        found = cordwood.load(path, nest=True, select="encoder.layer.0.*")
-        assert set(found["encoder"]["layer"]) == {"0"}
+        loaded = cordwood.load(path, nest=True, select="encoder.layer.0.*")
+        assert set(loaded["encoder"]["layer"]) == {"0"}
     nested = tmp_path / "nested"
     cordwood.save(nested, cordwood.load(bert, nest=True))
     with pytest.raises(MismatchError, match=r"joined by '/': did you mean '!encoder/layer/\*'\?"):
@@ -140,9 +140,9 @@ def test_rules_that_take_no_leaf_name_them_all_and_a_last_rule(tmp_path: Path) -
         ValueError, match=r"^rules: no pattern is found in the 2 names a/bias, scale"
     ):
         cordwood.load(path, mesh=mesh_of(8), rules=rules)
-    found = cordwood.load(path, mesh=mesh_of(8), rules=[*rules, (".*", P())])
-    assert found["scale"].sharding.is_fully_replicated
-    assert isinstance(found["a"]["w"], jax.Array)
+    loaded = cordwood.load(path, mesh=mesh_of(8), rules=[*rules, (".*", P())])
+    assert loaded["scale"].sharding.is_fully_replicated
+    assert isinstance(loaded["a"]["w"], jax.Array)
 
 
 def test_a_python_number_in_like_where_a_jitted_step_has_made_an_array(tmp_path: Path) -> None:
@@ -164,10 +164,10 @@ def test_a_python_number_in_like_where_a_jitted_step_has_made_an_array(tmp_path:
         "the checkpoint, as a jitted step makes it: pass like=jax.eval_shape(make_state), or make "
         "it an array there, jnp.int32(0); cast=True converts)"
     )
-    found = cordwood.load(tmp_path / "a", like=jax.eval_shape(make_state))
-    assert_trees_equal(found, state)
-    found = cordwood.load(tmp_path / "a", like=make_state().replace(step=jnp.int32(0)))
-    assert found.step == 1
+    loaded = cordwood.load(tmp_path / "a", like=jax.eval_shape(make_state))
+    assert_trees_equal(loaded, state)
+    loaded = cordwood.load(tmp_path / "a", like=make_state().replace(step=jnp.int32(0)))
+    assert loaded.step == 1
 
 
 def test_a_python_int_and_a_wide_or_floating_array(tmp_path: Path) -> None:
@@ -186,8 +186,8 @@ def test_python_numbers_of_an_equinox_module_that_a_filter_took_out(tmp_path: Pa
         cordwood.load(tmp_path / "a", like=dropout)
     assert "equinox.partition(like, equinox.is_array)" in str(error.value).splitlines()[-1]
     arrays, rest = eqx.partition(dropout, eqx.is_array)
-    found = eqx.combine(cordwood.load(tmp_path / "a", like=arrays), rest)
-    assert found["drop"].p == 0.5
+    loaded = eqx.combine(cordwood.load(tmp_path / "a", like=arrays), rest)
+    assert loaded["drop"].p == 0.5
 
 
 def test_only_the_pattern_of_cast_that_changes_nothing_is_named(tmp_path: Path) -> None:

@@ -35,19 +35,21 @@ def test_saved_under_one_sharding_and_loaded_under_others(tmp_path: Path, number
     path = tmp_path / "checkpoint"
     cordwood.save(path, jax.device_put(EXPECTED, SHARDINGS[number]))
     for step in (0, 1, 7, 19):  # each sharding meets four, itself among them
-        wanted = SHARDINGS[(number + step) % len(SHARDINGS)]
-        found = cordwood.load(path, shardings=wanted)
+        reference = SHARDINGS[(number + step) % len(SHARDINGS)]
+        loaded = cordwood.load(path, shardings=reference)
         for dtype, arrays in EXPECTED.items():
             for name, expected in arrays.items():
-                array = found[dtype][name]
-                assert array.sharding == wanted
+                array = loaded[dtype][name]
+                assert array.sharding == reference
                 assert array.dtype == expected.dtype
                 for shard in array.addressable_shards:
                     np.testing.assert_array_equal(np.asarray(shard.data), expected[shard.index])
     with cordwood.open(path) as checkpoint:
-        for wanted in SHARDINGS:
-            array = checkpoint.load(shardings=wanted, select="bfloat16/small")["bfloat16"]["small"]
-            assert array.sharding == wanted
+        for reference in SHARDINGS:
+            array = checkpoint.load(shardings=reference, select="bfloat16/small")["bfloat16"][
+                "small"
+            ]
+            assert array.sharding == reference
             for shard in array.addressable_shards:
                 expected = EXPECTED["bfloat16"]["small"][shard.index]
                 np.testing.assert_array_equal(np.asarray(shard.data), expected)

@@ -56,36 +56,36 @@ def state() -> dict[str, Any]:
 
 
 def other_state() -> dict[str, Any]:
-    """The same tree with other values."""
+    """Return the same tree with other values."""
     return jax.tree.map(lambda leaf: leaf + 1, state())
 
 
 def test_some_leaves_without_like(store: Store) -> None:
     path = store(state())
-    found = cordwood.load(path, select=["params/dense", "step"])
-    assert list(found) == ["params", "step"]
-    assert list(found["params"]) == ["dense"]
+    loaded = cordwood.load(path, select=["params/dense", "step"])
+    assert list(loaded) == ["params", "step"]
+    assert list(loaded["params"]) == ["dense"]
     assert_trees_equal(
-        jax.tree.map(np.asarray, found["params"]["dense"]),
+        jax.tree.map(np.asarray, loaded["params"]["dense"]),
         jax.tree.map(np.asarray, state()["params"]["dense"]),
     )
-    assert found["step"] == 7
+    assert loaded["step"] == 7
 
 
 def test_some_elements_of_a_list(store: Store) -> None:
     path = store(state())
-    found = cordwood.load(path, select="params/layers/[12]/**")["params"]["layers"]
+    loaded = cordwood.load(path, select="params/layers/[12]/**")["params"]["layers"]
     keys = ["1", "2"] if path.suffix in (".msgpack", ".zst") else [1, 2]
-    assert list(found) == keys
-    np.testing.assert_array_equal(found[keys[1]]["w"], np.full(3, 2.0))
+    assert list(loaded) == keys
+    np.testing.assert_array_equal(loaded[keys[1]]["w"], np.full(3, 2.0))
 
 
 def test_a_part_of_like_keeps_the_rest(store: Store) -> None:
     path = store(state())
     like = other_state()
-    found = cordwood.load(path, like=like, select="params/**", missing="keep")
-    assert_trees_equal(found, {**like, "params": state()["params"]})
-    assert found["opt"][0]["mu"] is like["opt"][0]["mu"]
+    loaded = cordwood.load(path, like=like, select="params/**", missing="keep")
+    assert_trees_equal(loaded, {**like, "params": state()["params"]})
+    assert loaded["opt"][0]["mu"] is like["opt"][0]["mu"]
 
 
 def test_a_like_of_the_part_alone(store: Store) -> None:
@@ -102,9 +102,9 @@ def test_a_like_of_the_part_alone(store: Store) -> None:
 def test_some_elements_of_a_list_into_like(store: Store) -> None:
     path = store(state())
     like = other_state()
-    found = cordwood.load(path, like=like, select="params/layers/1", missing="keep")
+    loaded = cordwood.load(path, like=like, select="params/layers/1", missing="keep")
     like["params"]["layers"][1] = state()["params"]["layers"][1]
-    assert_trees_equal(found, like)
+    assert_trees_equal(loaded, like)
 
 
 def test_other_names(store: Store) -> None:
@@ -119,13 +119,13 @@ def test_other_names(store: Store) -> None:
         "params/layers/*/w": "blocks/*/weight",
         "step": "count",
     }
-    found = cordwood.load(path, like=like, rename=rename, select=["params", "step"])
+    loaded = cordwood.load(path, like=like, rename=rename, select=["params", "step"])
     expected = {
         "model": {"proj": state()["params"]["dense"]},
         "blocks": [{"weight": layer["w"]} for layer in state()["params"]["layers"]],
         "count": 7,
     }
-    assert_trees_equal(found, expected)
+    assert_trees_equal(loaded, expected)
     plain = cordwood.load(path, rename=rename, select=["params", "step"])
     np.testing.assert_array_equal(plain["model"]["proj"]["kernel"], np.arange(32.0).reshape(8, 4))
     assert set(plain) == {"model", "blocks", "count"}
@@ -229,8 +229,8 @@ def test_a_shape_is_never_kept_as_a_value(store: Store) -> None:
 def test_any_object_is_kept(store: Store) -> None:
     path = store(state())
     marker = np.array(["text"])  # which no checkpoint could hold
-    found = cordwood.load(path, like={**state(), "new": marker}, missing="keep")
-    assert found["new"] is marker
+    loaded = cordwood.load(path, like={**state(), "new": marker}, missing="keep")
+    assert loaded["new"] is marker
 
 
 @pytest.mark.parametrize("argument", ["select", "rename"])
@@ -247,15 +247,15 @@ def test_a_misspelt_name(store: Store, argument: str) -> None:
 def test_onto_a_mesh(store: Store) -> None:
     path = store(state())
     mesh = jax.make_mesh((8,), ("x",))
-    found = cordwood.load(
+    loaded = cordwood.load(
         path,
         mesh=mesh,
         select="params/dense/kernel",
         rename={"params/dense/kernel": "w"},
         rules=[("^w$", PartitionSpec("x"))],
     )
-    assert found["w"].sharding == NamedSharding(mesh, PartitionSpec("x"))
-    np.testing.assert_array_equal(found["w"], np.arange(32.0).reshape(8, 4))
+    assert loaded["w"].sharding == NamedSharding(mesh, PartitionSpec("x"))
+    np.testing.assert_array_equal(loaded["w"], np.arange(32.0).reshape(8, 4))
     like: dict[str, Any] = {
         "params": {
             "dense": {
@@ -280,18 +280,18 @@ def test_floats_of_another_dtype(store: Store, dtype: Any) -> None:
         "x": 1.5,
         "c": np.ones(2, np.complex64),
     }
-    found = cordwood.load(store(tree), cast=dtype)
-    assert found["w"].dtype == jnp.bfloat16
-    np.testing.assert_array_equal(found["w"], tree["w"].astype(jnp.bfloat16))
-    assert (found["n"].dtype, found["c"].dtype, found["x"]) == (np.int64, np.complex64, 1.5)
+    loaded = cordwood.load(store(tree), cast=dtype)
+    assert loaded["w"].dtype == jnp.bfloat16
+    np.testing.assert_array_equal(loaded["w"], tree["w"].astype(jnp.bfloat16))
+    assert (loaded["n"].dtype, loaded["c"].dtype, loaded["x"]) == (np.int64, np.complex64, 1.5)
 
 
 def test_dtypes_by_pattern(store: Store) -> None:
     tree = {"a": {"w": np.ones(3), "n": np.arange(3)}, "b": np.ones(2)}
-    found = cordwood.load(store(tree), cast={"a/n": "uint8", "a/**": "f32", "b": np.float16})
-    assert found["a"]["w"].dtype == np.float32
-    assert found["a"]["n"].dtype == np.uint8
-    assert found["b"].dtype == np.float16
+    loaded = cordwood.load(store(tree), cast={"a/n": "uint8", "a/**": "f32", "b": np.float16})
+    assert loaded["a"]["w"].dtype == np.float32
+    assert loaded["a"]["n"].dtype == np.uint8
+    assert loaded["b"].dtype == np.float16
     with pytest.raises(
         MismatchError,
         match=r"a/n: casting int64 to int8 would change values, the first of them 300;",
@@ -302,17 +302,21 @@ def test_dtypes_by_pattern(store: Store) -> None:
 def test_a_pattern_leaves_integers_as_they_are(store: Store) -> None:
     tree = {"ids": np.array([1, 257, 1001]), "mask": np.array([True, False]), "w": np.ones(3)}
     for pattern in ("**", "*"):
-        found = cordwood.load(store(tree), cast={pattern: "bf16"})
-        assert_trees_equal(found, {**tree, "w": np.ones(3, jnp.bfloat16)})
-    found = cordwood.load(store(tree), cast={"**": "bf16", "ids": "int16", "mask": "uint8"})
-    assert [found[key].dtype.name for key in ("ids", "mask", "w")] == ["int16", "uint8", "bfloat16"]
-    np.testing.assert_array_equal(found["ids"], tree["ids"])
+        loaded = cordwood.load(store(tree), cast={pattern: "bf16"})
+        assert_trees_equal(loaded, {**tree, "w": np.ones(3, jnp.bfloat16)})
+    loaded = cordwood.load(store(tree), cast={"**": "bf16", "ids": "int16", "mask": "uint8"})
+    assert [loaded[key].dtype.name for key in ("ids", "mask", "w")] == [
+        "int16",
+        "uint8",
+        "bfloat16",
+    ]
+    np.testing.assert_array_equal(loaded["ids"], tree["ids"])
 
 
 def test_a_container_is_no_exact_pattern(store: Store) -> None:
     path = store({"tokens": {"ids": np.arange(3), "scale": np.ones(2)}})
-    found = cordwood.load(path, cast={"tokens": "bf16"})["tokens"]
-    assert (found["ids"].dtype, found["scale"].dtype) == (np.int64, jnp.bfloat16)
+    loaded = cordwood.load(path, cast={"tokens": "bf16"})["tokens"]
+    assert (loaded["ids"].dtype, loaded["scale"].dtype) == (np.int64, jnp.bfloat16)
 
 
 def test_a_pattern_that_takes_integers_alone_is_an_error(store: Store) -> None:
@@ -364,8 +368,8 @@ def test_weak_types_do_not_outlive_a_cast(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     cordwood.save(path, {"x": jnp.asarray(1.5)})
     assert cordwood.load(path)["x"].weak_type
-    found = cordwood.load(path, cast="bf16")["x"]
-    assert (found.dtype, found.weak_type) == (jnp.bfloat16, False)
+    loaded = cordwood.load(path, cast="bf16")["x"]
+    assert (loaded.dtype, loaded.weak_type) == (jnp.bfloat16, False)
 
 
 @pytest.mark.parametrize(
@@ -397,12 +401,12 @@ def test_names_of_a_foreign_file(tmp_path: Path) -> None:
     arrays = {f"model.layers.{i}.attn.weight": np.full((2, 2), i) for i in range(2)}
     safetensors.numpy.save_file({**arrays, "model.norm.weight": np.ones(2)}, path)
     rename = {"model.layers.*.attn.weight": "layers/*/kernel", "model.norm.weight": "norm"}
-    found = cordwood.load(path, rename=rename)
+    loaded = cordwood.load(path, rename=rename)
     assert_trees_equal(
-        found, {"layers": [{"kernel": np.full((2, 2), i)} for i in range(2)], "norm": np.ones(2)}
+        loaded, {"layers": [{"kernel": np.full((2, 2), i)} for i in range(2)], "norm": np.ones(2)}
     )
     like = {"layers": [{"kernel": np.zeros((2, 2), int)} for _ in range(2)], "norm": np.zeros(2)}
-    assert_trees_equal(cordwood.load(path, like=like, rename=rename), found)
+    assert_trees_equal(cordwood.load(path, like=like, rename=rename), loaded)
     nested = cordwood.load(path, nest=True, rename={"model.*": "*"}, select="model.layers.*")
     assert set(nested["layers"]) == {"0", "1"}
     with pytest.raises(ValueError, match="rename has made paths of some"):
@@ -413,8 +417,8 @@ def test_names_of_an_archive(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     arrays: dict[str, Any] = {"params/dense/w": np.ones(2), "params/b": np.zeros(3)}
     np.savez(path, step=np.array(7), **arrays)
-    found = cordwood.load(path, select="params/**")
-    assert sorted(found) == ["params/b", "params/dense/w"]
+    loaded = cordwood.load(path, select="params/**")
+    assert sorted(loaded) == ["params/b", "params/dense/w"]
     like = {"model": {"w": np.zeros(2)}, "b": np.ones(3)}
     rename = {"params/dense": "model", "params/b": "b"}
     got = cordwood.load(path, like=like, rename=rename, extra="ignore")
@@ -436,5 +440,7 @@ def test_only_what_is_selected_is_read(tmp_path: Path) -> None:
 
 def test_what_is_selected_is_mapped(store: Store) -> None:
     path = store(state())
-    found = cordwood.load(path, select="**/kernel", mmap=True, to="numpy")
-    np.testing.assert_array_equal(found["params"]["dense"]["kernel"], np.arange(32.0).reshape(8, 4))
+    loaded = cordwood.load(path, select="**/kernel", mmap=True, to="numpy")
+    np.testing.assert_array_equal(
+        loaded["params"]["dense"]["kernel"], np.arange(32.0).reshape(8, 4)
+    )

@@ -52,54 +52,54 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
-def assert_same(found: Any, expected: np.ndarray, wanted: Any) -> None:
-    assert isinstance(found, jax.Array)
-    assert found.sharding == wanted
-    assert found.committed
-    assert found.dtype == expected.dtype
-    for shard in found.addressable_shards:
+def assert_same(result: Any, expected: np.ndarray, reference: Any) -> None:
+    assert isinstance(result, jax.Array)
+    assert result.sharding == reference
+    assert result.committed
+    assert result.dtype == expected.dtype
+    for shard in result.addressable_shards:
         np.testing.assert_array_equal(np.asarray(shard.data), expected[shard.index])
 
 
 @pytest.mark.parametrize("wanted", SHARDINGS, ids=str)
-def test_any_sharding_of_any_format(stored: list[Path], wanted: Any) -> None:
+def test_any_sharding_of_any_format(stored: list[Path], reference: Any) -> None:
     expected = arrays()
     for path in stored:
-        tree = cordwood.load(path, shardings=wanted)
+        tree = cordwood.load(path, shardings=reference)
         assert list(tree) == list(expected)
         for name, array in tree.items():
-            assert_same(array, expected[name], wanted)
+            assert_same(array, expected[name], reference)
 
 
 @pytest.mark.parametrize("mmap", [False, True], ids=["read", "mapped"])
 @pytest.mark.parametrize("alias", [False, True], ids=["owned", "aliased"])
 def test_like(stored: list[Path], mmap: bool, alias: bool) -> None:
     expected = arrays()
-    wanted = sharding(P("y", "x"), 4, 2)
+    reference = sharding(P("y", "x"), 4, 2)
     like: dict[str, Any] = {
-        name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=wanted)
+        name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=reference)
         for name, array in expected.items()
     }
-    like["large"] = jax.device_put(expected["large"], wanted)
+    like["large"] = jax.device_put(expected["large"], reference)
     like["uint8"] = expected["uint8"]
     for path in stored:
         tree = cordwood.load(path, like=like, mmap=mmap, alias=alias)
         assert type(tree["uint8"]) is np.ndarray
         np.testing.assert_array_equal(tree.pop("uint8"), expected["uint8"])
         for name, array in tree.items():
-            assert_same(array, expected[name], wanted)
+            assert_same(array, expected[name], reference)
 
 
 def test_shards_alias_what_was_read_and_owned_ones_do_not(stored: list[Path]) -> None:
-    wanted = sharding(P(None, "x"), 2, 2)  # two distinct shards on four devices
-    tree = cordwood.load(stored[0], shardings=wanted)
+    expected = sharding(P(None, "x"), 2, 2)  # two distinct shards on four devices
+    tree = cordwood.load(stored[0], shardings=expected)
     pointers = {
         shard.device: shard.data.unsafe_buffer_pointer()
         for shard in tree["large"].addressable_shards
     }
     assert len(set(pointers.values())) == 2  # replicas share their memory
     assert all(pointer % 64 == 0 for pointer in pointers.values())
-    owned = cordwood.load(stored[0], shardings=wanted, alias=False)["large"]
+    owned = cordwood.load(stored[0], shardings=expected, alias=False)["large"]
     assert len({s.data.unsafe_buffer_pointer() for s in owned.addressable_shards}) == 4
     doubled = jax.jit(lambda x: x * 2, donate_argnums=0)(tree["large"])
     np.testing.assert_array_equal(doubled, arrays()["large"] * 2)
@@ -109,20 +109,20 @@ def test_explicit_axes_and_kinds_of_memory(stored: list[Path]) -> None:
     explicit = (jax.sharding.AxisType.Explicit,) * 2
     mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=explicit)
     for memory in jax.devices()[0].addressable_memories():
-        wanted = NamedSharding(mesh, P("x", "y"), memory_kind=memory.kind)
-        expected = jax.device_put(arrays()["float32"], wanted)
-        found = cordwood.load(stored[0], shardings={"float32": wanted})["float32"]
-        assert jax.typeof(found) == jax.typeof(expected)
-        assert_same(found, arrays()["float32"], wanted)
+        reference = NamedSharding(mesh, P("x", "y"), memory_kind=memory.kind)
+        expected = jax.device_put(arrays()["float32"], reference)
+        loaded = cordwood.load(stored[0], shardings={"float32": reference})["float32"]
+        assert jax.typeof(loaded) == jax.typeof(expected)
+        assert_same(loaded, arrays()["float32"], reference)
 
 
 def test_layouts(stored: list[Path]) -> None:
     from jax.experimental.layout import Format, Layout
 
-    wanted = Format(Layout((2, 0, 1)), sharding(P("x"), 4))
-    array = cordwood.load(stored[0], shardings={"large": wanted})["large"]
+    expected = Format(Layout((2, 0, 1)), sharding(P("x"), 4))
+    array = cordwood.load(stored[0], shardings={"large": expected})["large"]
     assert array.format.layout.major_to_minor == (2, 0, 1)
-    assert_same(array, arrays()["large"], wanted.sharding)
+    assert_same(array, arrays()["large"], expected.sharding)
 
 
 def test_weak_types_keys_and_casts(tmp_path: Path) -> None:
@@ -145,22 +145,22 @@ def test_weak_types_keys_and_casts(tmp_path: Path) -> None:
         "number": jax.ShapeDtypeStruct((), np.int32, sharding=everywhere),
     }
     for alias in (True, False):
-        found = cordwood.load(path, like=like, cast=True, alias=alias)
-        assert found["keys"].sharding == cut
-        assert found["one"].sharding == everywhere
+        loaded = cordwood.load(path, like=like, cast=True, alias=alias)
+        assert loaded["keys"].sharding == cut
+        assert loaded["one"].sharding == everywhere
         for name in ("keys", "one"):
-            assert jax.random.key_impl(found[name]) == jax.random.key_impl(tree[name])
+            assert jax.random.key_impl(loaded[name]) == jax.random.key_impl(tree[name])
             np.testing.assert_array_equal(
-                jax.random.key_data(found[name]), jax.random.key_data(tree[name])
+                jax.random.key_data(loaded[name]), jax.random.key_data(tree[name])
             )
-        assert found["weak"].weak_type
-        assert found["weak"].sharding == everywhere
-        assert_same(found["ints"], np.arange(16, dtype=np.float32), cut)
-        assert_same(found["number"], np.array(7, np.int32), everywhere)
+        assert loaded["weak"].weak_type
+        assert loaded["weak"].sharding == everywhere
+        assert_same(loaded["ints"], np.arange(16, dtype=np.float32), cut)
+        assert_same(loaded["number"], np.array(7, np.int32), everywhere)
 
 
 class Count:
-    """How many bytes LocalFile reads, and by how many calls."""
+    """The number of bytes that LocalFile reads, and of the calls that read them."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.bytes = self.calls = 0
@@ -201,15 +201,15 @@ TOTAL_BYTES = 40 * MIB + 4000
     ],
     ids=str,
 )
-def test_every_byte_is_read_once(big: Path, wanted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_byte_is_read_once(big: Path, expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with cordwood.open(big) as checkpoint:
         count = Count(monkeypatch)
-        checkpoint.load(mesh=wanted.mesh, shardings={"a": wanted, "b": wanted})
+        checkpoint.load(mesh=expected.mesh, shardings={"a": expected, "b": expected})
     assert TOTAL_BYTES <= count.bytes <= TOTAL_BYTES * 1.05
 
 
 def test_a_part_of_the_leading_axis(big: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one process of eight reads: the rows of its devices, rounded out to blocks."""
+    """One process of eight reads the rows of its devices, rounded out to whole blocks."""
     with cordwood.open(big) as checkpoint:
         leaves = {leaf.key_path[0]: leaf for leaf in checkpoint.index.leaves}
         count = Count(monkeypatch)
@@ -277,8 +277,8 @@ def test_many_small_replicated_leaves(tmp_path: Path) -> None:
     tree = {str(i): np.full((16,), i, np.float32) for i in range(2000)}
     cordwood.save(path, tree)
     mesh = mesh_of(4, 2)
-    found: Any = cordwood.load(path, mesh=mesh, rules=[("7$", P("x")), ("", P())])
-    for name, array in found.items():
+    result: Any = cordwood.load(path, mesh=mesh, rules=[("7$", P("x")), ("", P())])
+    for name, array in result.items():
         assert array.sharding.spec == (P("x") if name.endswith("7") else P())
         np.testing.assert_array_equal(np.asarray(array.addressable_shards[0].data)[0], int(name))
 
@@ -286,15 +286,15 @@ def test_many_small_replicated_leaves(tmp_path: Path) -> None:
 def test_without_the_private_names_of_jax(
     stored: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = sharding(P("x", "y"), 4, 2)
-    like: Any = {"float32": jax.ShapeDtypeStruct((24, 48, 16), np.float32, sharding=wanted)}
+    expected = sharding(P("x", "y"), 4, 2)
+    like: Any = {"float32": jax.ShapeDtypeStruct((24, 48, 16), np.float32, sharding=expected)}
     public = Mock(wraps=jax.make_array_from_single_device_arrays)
     monkeypatch.setattr(jax, "make_array_from_single_device_arrays", public)
     monkeypatch.setitem(sys.modules, "jax._src.core", types.ModuleType("jax._src.core"))
     jax_private._quick_put.cache_clear()
-    found = cordwood.load(stored[0], like=like, strict=False)["float32"]
+    loaded = cordwood.load(stored[0], like=like, strict=False)["float32"]
     monkeypatch.undo()
     public.assert_called_once()
-    assert_same(found, arrays()["float32"], wanted)
-    pointers = {shard.data.unsafe_buffer_pointer() % 64 for shard in found.addressable_shards}
+    assert_same(loaded, arrays()["float32"], expected)
+    pointers = {shard.data.unsafe_buffer_pointer() % 64 for shard in loaded.addressable_shards}
     assert pointers == {0}

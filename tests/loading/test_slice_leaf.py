@@ -26,7 +26,7 @@ SHAPES = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 
 
 def in_memory(array: np.ndarray[Any, Any], how: str) -> Checkpoint:
-    """A checkpoint of one array, cut in the middle of each axis."""
+    """Return a checkpoint of one array, cut in the middle of each axis."""
     cuts = tuple([tuple(sorted({0, size // 2})) for size in array.shape])
     data = bytearray()
     pieces = []
@@ -56,14 +56,14 @@ def test_basic_indices(data: st.DataObject, shape: tuple[int, ...], how: str, sk
     key = data.draw(basic_indices(shape, allow_newaxis=True, allow_ellipsis=True))
     with pytest.MonkeyPatch.context() as patch, in_memory(array, how) as checkpoint:
         patch.setattr(slice_leaf, "_SKIP_BYTES", skip)
-        found = checkpoint[""][key]
+        result = checkpoint[""][key]
     expected = array[key]
-    np.testing.assert_array_equal(found, expected)
-    assert type(found) is type(expected)
-    if isinstance(found, np.ndarray):
-        assert found.shape == expected.shape
-        assert found.flags.writeable
-        assert found.flags.c_contiguous
+    np.testing.assert_array_equal(result, expected)
+    assert type(result) is type(expected)
+    if isinstance(result, np.ndarray):
+        assert result.shape == expected.shape
+        assert result.flags.writeable
+        assert result.flags.c_contiguous
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,10 @@ def test_basic_indices(data: st.DataObject, shape: tuple[int, ...], how: str, sk
 def test_advanced_indices(key: Any, how: str) -> None:
     array = np.arange(4 * 6 * 3, dtype=np.int32).reshape(4, 6, 3)
     with in_memory(array, how) as checkpoint:
-        found = checkpoint[""][key]
-    np.testing.assert_array_equal(found, array[key])
-    assert found.shape == array[key].shape
-    assert type(found) is type(array[key])
+        result = checkpoint[""][key]
+    np.testing.assert_array_equal(result, array[key])
+    assert result.shape == array[key].shape
+    assert type(result) is type(array[key])
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_numpys_errors(key: Any) -> None:
     with in_memory(array, "raw") as checkpoint:
         with pytest.raises(IndexError) as expected:
             array[key]
-        with pytest.raises(IndexError) as found:
+        with pytest.raises(IndexError) as error:
             checkpoint[""][key]
-    assert str(found.value) == str(expected.value)
+    assert str(error.value) == str(expected.value)
 
 
 @given(st.data(), SHAPES)
@@ -120,10 +120,10 @@ def _has_no_steps(key: Any) -> bool:
 
 
 def test_long_steps_are_not_read_over() -> None:
-    found = plan_slice((1000, 1 << 20), (slice(990, None, -100), slice(0, 8)), item_bytes=4)
-    assert found.axis == 0
-    assert len(found.boxes) == 10
-    assert found.boxes[0] == Box((90, 0), (91, 8))
+    result = plan_slice((1000, 1 << 20), (slice(990, None, -100), slice(0, 8)), item_bytes=4)
+    assert result.axis == 0
+    assert len(result.boxes) == 10
+    assert result.boxes[0] == Box((90, 0), (91, 8))
     twice = plan_slice((1000, 1000, 1 << 20), (slice(None, None, 100),) * 2, item_bytes=4)
     assert twice.boxes[1] == Box((100, 0, 0), (101, 901, 1 << 20))
     assert len(plan_slice((10, 10), slice(None, None, 2), item_bytes=4).boxes) == 1

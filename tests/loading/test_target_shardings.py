@@ -1,4 +1,4 @@
-"""Where the leaves of a load go: meshes, rules, shardings; and what is said of mistakes."""
+"""Devices of loaded leaves: meshes, rules and shardings, and the errors of wrong ones."""
 
 from __future__ import annotations
 
@@ -178,10 +178,10 @@ def test_a_like_of_arrays_has_the_usual_layout(path: Path, shape: tuple[int, ...
 
 
 def test_a_like_may_say_the_layout(path: Path) -> None:
-    wanted = Format(Layout((1, 0)), NamedSharding(mesh_of(4, 2), P("x", "y")))
-    like = {"dense": {"kernel": jax.ShapeDtypeStruct((8, 4), np.float32, sharding=wanted)}}
-    found = cordwood.load(path, like=like, extra="ignore", select="dense/kernel")
-    kernel = found["dense"]["kernel"]
+    expected = Format(Layout((1, 0)), NamedSharding(mesh_of(4, 2), P("x", "y")))
+    like = {"dense": {"kernel": jax.ShapeDtypeStruct((8, 4), np.float32, sharding=expected)}}
+    loaded = cordwood.load(path, like=like, extra="ignore", select="dense/kernel")
+    kernel = loaded["dense"]["kernel"]
     assert kernel.format.layout.major_to_minor == (1, 0)
-    assert kernel.sharding == wanted.sharding
+    assert kernel.sharding == expected.sharding
     np.testing.assert_array_equal(kernel, TREE["dense"]["kernel"])

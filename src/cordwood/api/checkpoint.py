@@ -1,4 +1,4 @@
-"""open: a checkpoint to look into, one leaf or a slice of it at a time."""
+"""open: an open checkpoint, whose leaves and slices are read one at a time."""
 
 from __future__ import annotations
 
@@ -48,35 +48,39 @@ def open(
     max_bytes: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
 ) -> Checkpoint:
-    """Open a checkpoint without reading its leaves.
+    """Open a checkpoint to read single leaves, or parts of leaves.
 
-    Use it in a `with` block, or call `close()`. A compressed file is decompressed here, and
-    what it holds stays in memory, or in `scratch`, as long as the checkpoint lives. A directory
-    stays as it was while it is open, whatever is saved there meanwhile; of very many files (64),
-    and in an object store, only until then: reading a leaf may then be an error.
+    Use it in a `with` block, or call `close()`. No leaf is read yet, but a compressed file is
+    decompressed here, and its contents stay in memory, or in `scratch`, until the checkpoint is
+    closed. An open directory keeps its contents even if another save replaces it. This does not
+    hold for directories of more than 64 files and for object stores: after such a save, reading a
+    leaf may raise an error.
 
     Args:
-        path: the file, whose suffix says the format (or its bytes, where that is unknown), or the
-            directory, or the URL of one.
-        format: the name of the format of a file, where the suffix does not say it, or of a
-            directory, which is then not searched for an index of another format.
-        prefix: which tree of a directory, or item of an Orbax checkpoint. None: the one saved
-            without a prefix, or the only one.
-        max_bytes: how far a compressed file may grow, and all compressed members of a `.npz`.
-            None: to 4 GiB (256 MiB for zstd frames that do not tell their size), or 1100 times
-            its size if that is more; a stream that is larger or smaller than the tree in it tells
-            is refused before that.
-        scratch: a directory with room for what a compressed file holds, which is then not kept
-            in memory, but on that disk, in a file without a name: nothing is left of it.
+        path: a file, a directory, or the URL of a directory in an object store. The suffix of a
+            file gives its format; if the suffix is unknown, the bytes of the file do.
+        format: the name of the format, for a file whose suffix does not give it. For a directory,
+            no other format is looked for.
+        prefix: the name of one tree of a directory, or of one item of an Orbax checkpoint. None:
+            the tree that was saved without a prefix, or the only one.
+        max_bytes: the limit for the decompressed size, in bytes, of a compressed file, or of all
+            compressed members of a `.npz` together. None: 4 GiB (256 MiB for zstd frames that do
+            not give their size), or 1100 times the file size if that is more. A stream whose size
+            differs from the size of the tree in it is refused before that.
+        scratch: a directory with room for the contents of a compressed file. They are kept there,
+            in a file without a name that disappears when it is closed, and not in memory.
+
+    Returns:
+        The open checkpoint: a mapping from key paths to leaves.
 
     Raises:
         FileNotFoundError: there is nothing at `path`.
-        IncompleteCheckpointError: there is a directory without an index, perhaps one of steps.
-        PrefixError: there is no such tree, or none is asked for and there are several.
-        FormatError: the file is not what its format says; names the byte offset.
+        IncompleteCheckpointError: the directory has no index; it may be a directory of steps.
+        PrefixError: there is no tree of that prefix; or there are several and none was chosen.
+        FormatError: the file does not follow its format; names the byte offset.
         CorruptionError: the index of a directory is damaged, or a file of it is missing.
-        LimitError: it decompresses to more than `max_bytes`.
-        StorageError: the disk of `scratch` is full, or fails.
+        LimitError: a compressed file holds more than `max_bytes`.
+        StorageError: the disk of `scratch` is full or fails.
 
     >>> import numpy as np
     >>> from cordwood import save
@@ -95,7 +99,7 @@ def open_for_one_load(
     prefix: str | None,
     max_bytes: int | None,
 ) -> Checkpoint:
-    """As `open`, for a single eager `load`, which lets go of what it has read."""
+    """Open a checkpoint for a single eager `load`; it frees data once it is read."""
     return _open(path, format, prefix, max_bytes, read_once=True, scratch=None)
 
 
@@ -118,7 +122,7 @@ def _open(
 
 @contextmanager
 def explaining_format(path: str | os.PathLike[str], format: Format) -> Iterator[None]:
-    """Add to a FormatError in the block what the file is, if it is of another format."""
+    """Name the actual format in a FormatError of the block, if the file has another format."""
     try:
         yield
     except FormatError as e:
@@ -135,11 +139,10 @@ class Checkpoint(Mapping[str, StoredLeaf]):
     """An open checkpoint: a mapping from key path strings to leaves.
 
     Attributes:
-        path: where it lies.
-        format: its format's name.
-        index: everything but the bulk bytes (`cordwood.index.Index`).
-        digests: those of each source.
-        is_current: whether no save has replaced it since; called.
+        path: the path or URL that was opened.
+        format: the name of its format.
+        index: the structure, and the type and location of each leaf (`cordwood.index.Index`).
+        is_current: a function that returns True while no later save has replaced the checkpoint.
     """
 
     def __init__(self, path: str, opened: Opened) -> None:
@@ -157,14 +160,14 @@ class Checkpoint(Mapping[str, StoredLeaf]):
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """The strings that were saved beside the tree."""
+        """The strings that are stored beside the tree."""
         return self.index.metadata
 
     def __getitem__(self, key_path: str) -> StoredLeaf:
         return StoredLeaf(self._find_leaf(key_path), self)
 
     def _find_leaf(self, key_path: str) -> Leaf:
-        """Return what the index says of a leaf. Raises KeyError where there is none."""
+        """Return the entry of a leaf in the index. Raises KeyError if there is no such leaf."""
         try:
             return self._by_name[key_path]
         except (KeyError, TypeError):
@@ -202,25 +205,32 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         shardings: Any = None,
         progress: Report | None = None,
     ) -> Any:
-        """The tree, or what is selected of it; see `cordwood.load`."""
-        placing = ShardingOptions(mesh, rules, shardings)
-        validate_load_options(like, to=to, cast=cast, missing=missing, extra=extra, placing=placing)
+        """Return the tree, or the selected part of it; arguments as for `cordwood.load`."""
+        sharding_options = ShardingOptions(mesh, rules, shardings)
+        validate_load_options(
+            like,
+            to=to,
+            cast=cast,
+            missing=missing,
+            extra=extra,
+            sharding_options=sharding_options,
+        )
         check = not mmap if verify is None else verify
         with gc_paused():
             part = self._part(select, rename, transpose)
             index = part.stored
             if like is None:
-                fitted = match_without_like(index, name=self.path, to=to, nest=nest)
+                matching = match_without_like(index, name=self.path, to=to, nest=nest)
             elif index.naming == "positions":
                 if (missing, extra) != ("error", "error"):
                     raise ValueError(
                         f"{self.path} holds arrays without names: all have to be there"
                     )
-                fitted = match_by_position(
+                matching = match_by_position(
                     index, like, name=self.path, to=to, strict=strict, cast=cast is True
                 )
             else:
-                fitted = match_like(
+                matching = match_like(
                     index,
                     like,
                     name=self.path,
@@ -232,18 +242,18 @@ class Checkpoint(Mapping[str, StoredLeaf]):
                     left_out=part.left_out,
                     transposed={index.leaves[i].key_path for i in part.axes},
                 )
-            targets = fitted.targets
+            targets = matching.targets
             if cast is not False and cast is not True:
                 paths = [target.leaf.key_path for target in targets]
                 targets = cast_targets(targets, paths, cast, naming=index.naming, where=self.path)
-            if placing != ShardingOptions():
-                targets = assign_shardings(placing, targets, fitted.paths)
+            if sharding_options != ShardingOptions():
+                targets = assign_shardings(sharding_options, targets, matching.paths)
             check_x64(self.path, targets, has_like=like is not None, cast=cast)
             if index is not self.index:
-                targets = self._own(part, targets)
+                targets = self._targets_here(part, targets)
             with report_progress(sum(map(target_size_bytes, targets)) if progress else 0, progress):
                 values = self._restore(targets, mmap=mmap, verify=check, alias=alias)
-            return fitted.rebuild(values)
+            return matching.rebuild(values)
 
     def _part(
         self,
@@ -261,24 +271,26 @@ class Checkpoint(Mapping[str, StoredLeaf]):
             self.index, select=select, rename=rename, transpose=transpose, where=self.path
         )
 
-    def _own(self, part: SelectedLeaves, targets: Sequence[Target]) -> list[Target]:
-        """Return targets for leaves of a part with the leaves of this checkpoint itself."""
+    def _targets_here(self, part: SelectedLeaves, targets: Sequence[Target]) -> list[Target]:
+        """Return the targets of selected leaves, with the leaves of this checkpoint."""
         leaves = self.index.leaves
         position = {id(leaf): i for i, leaf in enumerate(part.stored.leaves)}
-        found = [position[id(target.leaf)] for target in targets]
+        positions = [position[id(target.leaf)] for target in targets]
         return [
             target._replace(leaf=leaves[part.numbers[i]], axes=part.axes.get(i))
-            for target, i in zip(targets, found, strict=True)
+            for target, i in zip(targets, positions, strict=True)
         ]
 
     def _restore(
         self, targets: Sequence[Target], *, mmap: bool, verify: bool, alias: bool
     ) -> list[Any]:
-        """The values of the targets, leaves of this checkpoint, in their order."""
+        """Return the values of targets, whose leaves are of this checkpoint, in their order."""
         if self._locate is not None:
-            placed = device_boxes(targets)
-            wanted = [placed[i].values() if i in placed else None for i in range(len(targets))]
-            leaves = self._with_pieces([target.leaf for target in targets], wanted)
+            on_devices = device_boxes(targets)
+            boxes = [
+                on_devices[i].values() if i in on_devices else None for i in range(len(targets))
+            ]
+            leaves = self._with_pieces([target.leaf for target in targets], boxes)
             pairs = zip(targets, leaves, strict=True)
             targets = [target._replace(leaf=leaf) for target, leaf in pairs]
         return restore_targets(
@@ -294,16 +306,16 @@ class Checkpoint(Mapping[str, StoredLeaf]):
     def _with_pieces(
         self, leaves: Sequence[Leaf], boxes: Sequence[Collection[Box] | None]
     ) -> Sequence[Leaf]:
-        """Leaves of this checkpoint with their pieces, as far as boxes (None: all) need them."""
+        """Return leaves of this checkpoint with the pieces that boxes need (None: all)."""
         if self._locate is None:
             return leaves
         numbers = [self._number_of[id(leaf)] for leaf in leaves]
-        wanted = {
+        requested = {
             number: None if some is None else list(dict.fromkeys(some))
             for number, some in zip(numbers, boxes, strict=True)
         }
-        found = self._locate(wanted)
-        return [found[number] for number in numbers]
+        located = self._locate(requested)
+        return [located[number] for number in numbers]
 
     def _read_context(self) -> ReadContext:
         """Return the context of eager reads that check digests."""
@@ -314,7 +326,7 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         return {id(leaf): number for number, leaf in enumerate(self.index.leaves)}
 
     def close(self) -> None:
-        """Close the files. Leaves that were mapped stay valid."""
+        """Close the files. Arrays that map a file stay valid."""
         for file in self._files:
             file.close()
 

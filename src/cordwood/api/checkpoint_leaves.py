@@ -1,4 +1,4 @@
-"""The leaves of a checkpoint, for a writer to read through."""
+"""The leaves of a checkpoint as the input of a writer, for convert."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from cordwood.tree.long_double import has_padding, without_padding
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-_SMALL_BYTES = 256 << 10  # such leaves are read several at a time
+_SMALL_BYTES = 256 << 10  # smaller leaves are read several at a time
 _BATCH_BYTES = 8 << 20
-_TRANSPOSED_BYTES = 32 << 20  # of a large leaf that are read at a time
-_KEPT_BYTES = 64 << 20  # of small leaves that were read and not asked for yet
+_TRANSPOSED_BYTES = 32 << 20  # read at a time of a large leaf that is transposed
+_KEPT_BYTES = 64 << 20  # of small leaves that were read and not fetched yet
 
 
 class _Kept(NamedTuple):
@@ -40,15 +40,15 @@ class _Kept(NamedTuple):
 
 
 class StoredLeaves:
-    """Leaves of a checkpoint, given to a writer one by one, to one thread at a time.
+    """Leaves of a checkpoint that a writer fetches one by one, from one thread at a time.
 
     Args:
-        checkpoint: open until all are written.
-        index: a part of its index, under other names.
-        numbers: of the part's leaves, in the checkpoint.
-        wanted: of each leaf the dtype that it is to have.
-        axes: of the part's leaves that are transposed, by position.
-        meter: told of what is read; None: nobody is.
+        checkpoint: the checkpoint; it stays open until all leaves are written.
+        index: the selected leaves, under their new names.
+        numbers: the positions of the selected leaves in the checkpoint.
+        dtype_names: the dtype of each leaf as written.
+        axes: the axes of transposed leaves, by position in the selection.
+        meter: receives the progress of reading, or None.
     """
 
     def __init__(
@@ -56,30 +56,32 @@ class StoredLeaves:
         checkpoint: Checkpoint,
         index: Index,
         numbers: Sequence[int],
-        wanted: Sequence[str],
+        dtype_names: Sequence[str],
         axes: Mapping[int, Axes],
         meter: ProgressMeter | None,
     ) -> None:
-        own = [checkpoint.index.leaves[number] for number in numbers]
+        leaves = [checkpoint.index.leaves[number] for number in numbers]
         self._checkpoint = checkpoint
-        self._own = own
-        self._wanted = wanted
+        self._stored = leaves
+        self._dtype_names = dtype_names
         self._axes = axes
-        self._located = checkpoint._with_pieces(own, [None] * len(own))
+        self._located = checkpoint._with_pieces(leaves, [None] * len(leaves))
         self._kept: dict[int, _Kept] = {}
         self._kept_bytes = 0
         self._meter = meter
         self._threads = threading.local()
-        self.stand_ins = [self._stand_in(i, leaf) for i, leaf in enumerate(index.leaves)]
+        self.placeholders = [self._placeholder(i, leaf) for i, leaf in enumerate(index.leaves)]
 
-    def fetch(self, stand_in: Any) -> Any:
-        """Return the leaf that one of `stand_ins` stands for: an array, lazy or not, or a value."""
-        return self._array(stand_in.number) if type(stand_in) is AbstractArray else stand_in
+    def fetch(self, placeholder: Any) -> Any:
+        """Return the leaf of a placeholder: an array, a lazy array, or a Python value."""
+        if type(placeholder) is AbstractArray:
+            return self._array(placeholder.number)
+        return placeholder
 
-    def _stand_in(self, number: int, leaf: Leaf) -> Any:
-        """Return what stands for a leaf in the tree whose save is planned: a small value itself."""
+    def _placeholder(self, number: int, leaf: Leaf) -> Any:
+        """Return the leaf for the planner: an AbstractArray, or the value itself if it is small."""
         if leaf.kind in ("jax", "numpy", "prng_key"):
-            dtype = self._wanted[number]
+            dtype = self._dtype_names[number]
             weak_type = leaf.weak_type and dtype == leaf.dtype
             return AbstractArray(
                 LeafSpec(leaf.key_path, leaf.kind, leaf.shape, dtype, weak_type, leaf.prng_impl),
@@ -89,10 +91,10 @@ class StoredLeaves:
             return np.asarray(self._array(number))[()]
         if isinstance(leaf.storage, Inline):
             return leaf.storage.value
-        return StoredLeaf(self._own[number], self._checkpoint).load(to="numpy")
+        return StoredLeaf(self._stored[number], self._checkpoint).load(to="numpy")
 
     def _array(self, number: int) -> Array | LazyArray:
-        """Return the elements of an array leaf: now if they are few, else when they are read."""
+        """Return the elements of an array leaf; those of a large leaf are read on demand."""
         leaf = self._located[number]
         if isinstance(leaf.storage, Inline):
             return self._cast(number, np.asarray(leaf.storage.value))
@@ -104,30 +106,30 @@ class StoredLeaves:
 
         def read(box: Box) -> Array:
             (array,) = read_parts(self._checkpoint, [(leaf, stored_box(box, axes))])
-            self._tell(leaf, array.nbytes)
+            self._advance(leaf, array.nbytes)
             return self._cast(number, array)
 
         rows = 1
         if isinstance(leaf.storage, Encoded) and leaf.storage.chunk_shape:
             rows = leaf.storage.chunk_shape[0 if axes is None else axes[0]]
-        if axes is not None:  # each window reads from all over the leaf: few, and large
+        if axes is not None:  # each part reads from all over the leaf, so parts are few and large
             count = max(1, _TRANSPOSED_BYTES * leaf.shape[axes[0]] // size)
             rows *= -(-count // rows)
-        dtype = dtypes.to_numpy(self._wanted[number])
-        straight = self._straight(number, dtype)
+        dtype = dtypes.to_numpy(self._dtype_names[number])
+        direct = self._direct_reader(number, dtype)
         return LazyArray(
             leaf.shape if axes is None else permute_shape(leaf.shape, axes),
             dtype,
             read,
             rows=rows,
             stored_item_bytes=dtypes.itemsize(leaf.dtype),
-            read_into=straight,
+            read_into=direct,
         )
 
-    def _straight(
+    def _direct_reader(
         self, number: int, dtype: np.dtype[Any]
     ) -> Callable[[int, memoryview], None] | None:
-        """Return what reads bytes of a leaf into memory, if they are stored as they are wanted."""
+        """Return a function that reads stored bytes into memory, if they need no conversion."""
         if number in self._axes:
             return None
         leaf, checkpoint = self._located[number], self._checkpoint
@@ -135,7 +137,7 @@ class StoredLeaves:
         if extents is None or dtypes.to_numpy(leaf.dtype) != dtype or has_padding(dtype):
             return None
         for source in {extent.source for extent in extents}:
-            # An object store wants many requests at a time; a checksum is of a range as a whole.
+            # An object store needs many concurrent requests; a checksum covers a whole range.
             if (
                 checkpoint._files[source].latency_bound
                 or checkpoint.index.sources[source].checksums
@@ -149,7 +151,7 @@ class StoredLeaves:
             moves = plan_extent_moves(extents, start, start + len(target))
             digests = checkpoint._digests
             read_moves(moves, target, checkpoint._files, digests=digests, scratch=scratch)
-            self._tell(leaf, len(target))
+            self._advance(leaf, len(target))
 
         return read_into
 
@@ -161,7 +163,7 @@ class StoredLeaves:
         return array
 
     def _read_from(self, first: int) -> None:
-        """Read small leaves from one on, which the writer wants next or soon."""
+        """Read a batch of small leaves, from `first` on; the writer fetches them next or soon."""
         while self._kept_bytes > _KEPT_BYTES:
             oldest = next(iter(self._kept))
             self._kept_bytes -= self._kept.pop(oldest).size_bytes
@@ -181,17 +183,17 @@ class StoredLeaves:
             (self._located[number], whole_box(self._located[number].shape)) for number in batch
         ]
         for number, array in zip(batch, read_parts(self._checkpoint, parts), strict=True):
-            self._tell(self._located[number], array.nbytes)
+            self._advance(self._located[number], array.nbytes)
             array = self._cast(number, array)
             self._kept[number] = _Kept(array, array.nbytes)
             self._kept_bytes += array.nbytes
 
-    def _tell(self, leaf: Leaf, size_bytes: int) -> None:
+    def _advance(self, leaf: Leaf, size_bytes: int) -> None:
         if self._meter is not None:
             self._meter.advance(size_bytes, format_path(leaf.key_path))
 
     def _cast(self, number: int, array: Array) -> Array:
-        leaf, dtype = self._located[number], self._wanted[number]
+        leaf, dtype = self._located[number], self._dtype_names[number]
         if dtype != dtypes.name_of(array.dtype):
             array = convert_dtype(array, Target(leaf, "numpy", dtype))
         if number in self._axes:

@@ -1,4 +1,4 @@
-"""Arrays compared element by element."""
+"""Comparison of arrays element by element."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class ArrayDifference(NamedTuple):
-    """How elements differ; see `LeafDiff`."""
+    """The number and size of the differences of two arrays; see `LeafDiff`."""
 
     differing: int = 0
     bits: int = 0
@@ -22,7 +22,7 @@ NO_DIFFERENCE = ArrayDifference()
 
 
 def combine_differences(one: ArrayDifference, other: ArrayDifference) -> ArrayDifference:
-    """What holds of two parts of an array."""
+    """Return the difference of an array from the differences of two parts of it."""
     return ArrayDifference(
         one.differing + other.differing,
         one.bits + other.bits,
@@ -32,7 +32,7 @@ def combine_differences(one: ArrayDifference, other: ArrayDifference) -> ArrayDi
 
 
 def compare_arrays(a: Array, b: Array) -> ArrayDifference:
-    """Two arrays of one shape, of one dtype or of two."""
+    """Compare two arrays of equal shape; their dtypes may differ."""
     a, b = _flat(a), _flat(b)
     same_dtype = a.dtype == b.dtype
     if same_dtype and np.array_equal(a.view(np.uint8), b.view(np.uint8)):
@@ -58,12 +58,12 @@ def _flat(array: Array) -> Array:
 def _other_bits(a: Array, b: Array) -> Array:
     size = a.dtype.itemsize
     rows = a.view(np.uint8).reshape(-1, size) != b.view(np.uint8).reshape(-1, size)
-    found: Array = rows.any(axis=1)
-    return found
+    differs: Array = rows.any(axis=1)
+    return differs
 
 
 def _comparable(array: Array) -> Array:
-    """Elements that numpy can compare and subtract: of a dtype of its own."""
+    """Return the elements in a dtype of numpy's own, which it can compare and subtract."""
     kind = array.dtype.kind
     if kind in "mM":
         return array.view(np.int64)
@@ -76,9 +76,9 @@ def _comparable(array: Array) -> Array:
 
 
 def _largest(x: Array, y: Array) -> tuple[float, float]:
-    """The largest |x - y|, and the largest |x - y| / max(|x|, |y|)."""
+    """Return the largest |x - y|, and the largest |x - y| / max(|x|, |y|)."""
     if x.dtype.kind in "iu" and x.dtype == y.dtype:
-        # Modulo 2**64 the difference of the larger and the smaller comes out right.
+        # Larger minus smaller is right modulo 2**64, also if a subtraction overflows.
         gap = np.maximum(x, y).astype(np.uint64) - np.minimum(x, y).astype(np.uint64)
         scale = np.maximum(np.abs(x.astype(np.float64)), np.abs(y.astype(np.float64)))
         return float(gap.max()), float((gap.astype(np.float64) / scale).max())

@@ -1,4 +1,4 @@
-"""convert: a checkpoint of one format into another, piece by piece."""
+"""convert: copy a checkpoint into another format, a few MiB at a time."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ _log = logging.getLogger("cordwood")
 
 @document_fields
 class Conversion(NamedTuple):
-    """What `convert` has written. As a string, a line for it, after one for each loss.
+    """The result of `convert`. As a string: a line for each loss, then one for the conversion.
 
     Attributes:
         source, destination: the paths.
         source_format, format: the names of their formats.
         leaves: how many leaves were written.
-        size_bytes: the size of the elements of all arrays, as they are written.
-        lost: what the format has no place for, in words; () unless `lossy=True`.
-        prefixes: those of the trees that were written; "" for the unnamed one.
+        size_bytes: the size of the elements of all arrays as written, in bytes.
+        lost: descriptions of what the format cannot store; () unless `lossy=True`.
+        prefixes: the prefixes of the trees that were written; "" for a tree without one.
     """
 
     source: str
@@ -81,14 +81,14 @@ class Conversion(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A tree of the source, and what of it is to be written."""
+    """A tree of the source, and the part of it to write."""
 
     checkpoint: Checkpoint
     to_prefix: str | None
-    stored: Index  # of what is written, under its new names
-    numbers: Sequence[int]  # of its leaves, in the checkpoint
-    dtypes: Sequence[str]  # that they are to have
-    axes: Mapping[int, Axes]  # of those that are transposed, by position
+    stored: Index  # of the selected leaves, under their new names
+    numbers: Sequence[int]  # the positions of those leaves in the checkpoint
+    dtypes: Sequence[str]  # of the leaves as written
+    axes: Mapping[int, Axes]  # of transposed leaves, by position
     metadata: Mapping[str, str]
     lost: Sequence[str]
 
@@ -114,67 +114,72 @@ def convert(
     scratch: str | os.PathLike[str] | None = None,
     progress: Report | None = None,
 ) -> Conversion:
-    """Write what one checkpoint holds as another, of any format that `save` writes.
+    """Convert a checkpoint to another path, in any format that `save` writes.
 
-    The elements pass through a few MiB at a time: memory stays below some 250 MiB, and what a
-    chunk takes that is decoded whole, whatever the size of the checkpoint. A `.msgpack.zst` or
-    `.msgpack.gz` is one stream: it is decompressed first, into a file without a name beside
-    `destination`, where there has to be room for both. What is read is checked; the result is as
-    durable as what `save` writes, and until this returns, what was at `destination` is whole.
+    Elements are copied a few MiB at a time. Memory stays below about 250 MiB plus the size of one
+    decoded chunk, for a checkpoint of any size. A `.msgpack.zst` or `.msgpack.gz` is a single
+    stream: it is decompressed first, into a file without a name in the directory of
+    `destination`, which needs room for both. Everything that is read is checked against its
+    digests. The result is as durable as that of `save`, and until this returns, the previous
+    checkpoint at `destination` is unchanged.
 
     A source of several trees (a directory with prefixes, an Orbax composite) is converted whole
-    into a directory: its trees are written one after another, each at once and for good. If one
-    fails, those before it are there.
+    into a directory. Its trees are written one after another, each atomically. If one fails, the
+    trees before it stay at the destination.
 
-    A step of a `CheckpointManager` keeps its metrics, extras and items where the destination is
-    named by the same number, or is no step by its name. Under the name of another step they are
-    left out, which the log says.
+    A step of a `CheckpointManager` keeps its metrics, extras and items if the destination has the
+    same number as its name, or no step number. Under the number of another step they are left
+    out, and a warning is logged.
 
     Args:
-        source: the path of a checkpoint of any format that `load` reads, or an open one.
-        destination: where to, as for `save`. A checkpoint that is there is kept, and an error is
-            raised, unless `overwrite` is true.
-        select: patterns over the key paths, as `load` has them: write only those leaves.
-        rename: other key paths for leaves and containers, as `load` has them.
+        source: the path of a checkpoint of any format that `load` reads, or an open checkpoint.
+        destination: the path to write, as in `save`. An existing checkpoint is an error unless
+            `overwrite` is true.
+        select: patterns of key paths, as in `load`: convert only those leaves.
+        rename: new key paths for leaves and containers, as in `load`.
         transpose: patterns of matrices that are written transposed, or a mapping of patterns to
-            axes, over the key paths after `rename`; as `load` has them.
-        cast: a floating dtype for all floating arrays, or a mapping of patterns to dtypes, as
-            `load` has it: integers change by an exact key path alone, and never their values.
-        lossy: write what the format can hold, where it has no place for all; otherwise that
-            is an error.
-        format, layout, compression: of what is written, as `save` has them; and
-            format="hugging_face": a new directory of safetensors files as the hub has them,
-            `model.safetensors` or `model-00001-of-00004.safetensors` and so on with their index.
-            It holds arrays alone, named by their key paths joined by dots.
-        metadata: strings to keep beside the tree. None: those of the source.
-        prefix: which tree of a source of several, as `load` has it. None: all of them, each under
-            its own prefix, where `destination` is a directory. A file takes one tree, and so do
-            select, rename, to_prefix and patterns of cast: there None means the tree that was
-            saved without a prefix, or the only one.
-        to_prefix: the prefix to write the tree under, in a directory; trees of other prefixes
-            stay beside it. None: a single tree is written without a prefix.
-        overwrite: replace the checkpoint at `destination`. What is no checkpoint is never
-            replaced, nor are trees of other prefixes.
-        max_shard_bytes: of the arrays in one file of a directory of safetensors files; a larger
-            array has a file of its own. None: 1 GiB or more, and with format="hugging_face" all.
-        max_bytes: how far a compressed source may grow, as `open` has it.
-        scratch: a directory with room for what a compressed source holds. None: that of
-            `destination`; or of the source, where `destination` is in an object store.
-        progress: called now and then with a `cordwood.results.Progress`: the bytes of elements
-            that were read, and the leaf that is.
+            axes, as in `load`; the patterns match key paths after `rename`.
+        cast: a floating dtype for all floating arrays, or a mapping of patterns to dtypes, as in
+            `load`. Integers are cast by an exact key path only, and never change their values.
+        lossy: True leaves out what the format cannot store. False: that is an error.
+        format: the name of the format to write, as in `save`. Also "hugging_face": a new
+            directory of safetensors files as on the Hugging Face hub, `model.safetensors` or
+            `model-00001-of-00004.safetensors` and so on with their index. It holds arrays only,
+            named by their key paths joined with dots.
+        layout: another name for `format`, for directories.
+        compression: with format="zarr", "zstd" or "blosc", as in `save`.
+        metadata: strings to store beside the tree. None: those of the source.
+        prefix: the tree of the source, as in `load`. None: all trees, each under its own prefix,
+            if `destination` is a directory. A file holds one tree, and select, rename, transpose,
+            to_prefix and patterns of cast apply to one tree: then None is the tree that was saved
+            without a prefix, or the only one.
+        to_prefix: the prefix of the tree in the destination directory; trees of other prefixes
+            stay. None: a single tree is written without a prefix.
+        overwrite: replace an existing checkpoint at `destination`. Anything that is not a
+            checkpoint is never replaced, and neither are trees of other prefixes.
+        max_shard_bytes: the number of bytes of arrays in one file of a directory of safetensors
+            files; a larger array has its own file. None: 1 GiB or more; with
+            format="hugging_face", all arrays in one file.
+        max_bytes: the limit for the decompressed size of a compressed source, in bytes, as in
+            `open`.
+        scratch: a directory with room for the contents of a compressed source. None: the
+            directory of `destination`, or that of the source if `destination` is in an object
+            store.
+        progress: a function that is called from time to time with a `cordwood.results.Progress`,
+            which has the number of bytes of elements that were read, and the current leaf.
 
     Returns:
-        What was written, and with `lossy` what was lost.
+        The paths, formats and sizes of the conversion; with `lossy`, also what was lost.
 
     Raises:
-        FileExistsError: there is a checkpoint at `destination`; says of which format, and of
-            which step of a manager.
-        NotACheckpointError: there is something else; a FileExistsError too.
-        PrefixError: the source has no such tree, or several where one is meant.
-        LossError: the format has no place for something; lists all of it.
+        FileExistsError: there is a checkpoint at `destination`; names its format and, for a step
+            of a manager, the step.
+        NotACheckpointError: there is something else at `destination`. It is a FileExistsError too.
+        PrefixError: the source has no tree of that prefix; or several, where one is needed.
+        LossError: the format cannot store some of the contents; lists all of them.
         MismatchError: a pattern matches nothing, or a cast would change integers.
-        StorageError: there is no room for what a compressed source holds; says how much it is.
-        Whatever `open` and `save` raise.
+        StorageError: there is no room for the contents of a compressed source; names the size.
+        Exception: all errors of `open` and `save`.
 
     >>> from cordwood import save
     >>> import numpy as np
@@ -233,7 +238,7 @@ def convert(
             StoredLeaves(part.checkpoint, part.stored, part.numbers, part.dtypes, part.axes, meter)
             for part in parts
         ]
-        wait_for_saves(path)  # once more: to decompress a source takes its time
+        wait_for_saves(path)  # again, because decompressing a source takes time
         refuse()
         for part, leaves in zip(parts, sources, strict=True):
             _write(path, to_format, part, leaves, compression, max_shard_bytes)
@@ -280,18 +285,18 @@ def _part(
     transpose: Transpose | None,
     cast: Cast | None,
 ) -> _Part:
-    """Return what of an open tree is to be written, its strings and losses left out."""
+    """Return the part of an open tree to write, without its strings and losses."""
     name = checkpoint.path
     _refuse_positions(name, checkpoint.index)
     selected = select_leaves(
         checkpoint.index, select=select, rename=rename, transpose=transpose, where=name
     )
     index = selected.stored
-    wanted = [leaf.dtype for leaf in index.leaves]
+    dtype_names = [leaf.dtype for leaf in index.leaves]
     if cast is not None:
         paths = [leaf.key_path for leaf in index.leaves]
-        wanted = cast_dtypes(index.leaves, paths, cast, naming=index.naming, where=name)
-    return _Part(checkpoint, to_prefix, index, selected.numbers, wanted, selected.axes, {}, ())
+        dtype_names = cast_dtypes(index.leaves, paths, cast, naming=index.naming, where=name)
+    return _Part(checkpoint, to_prefix, index, selected.numbers, dtype_names, selected.axes, {}, ())
 
 
 def _opened(
@@ -302,7 +307,7 @@ def _opened(
     max_bytes: int | None,
     scratch: str | os.PathLike[str] | None,
 ) -> AbstractContextManager[Checkpoint]:
-    """Open a source for a `with` block; one that was open before stays so after it."""
+    """Open a source for a `with` block; an open checkpoint stays open after it."""
     if isinstance(source, Checkpoint):
         if (prefix, max_bytes, scratch) != (None, None, None):
             raise ValueError(
@@ -315,11 +320,11 @@ def _opened(
     return open_checkpoint(source, prefix=prefix, max_bytes=max_bytes, scratch=scratch)
 
 
-def _size(index: Index, wanted: Sequence[str]) -> int:
-    """Return the bytes of the elements of all arrays, of the dtypes that they are to have."""
+def _size(index: Index, dtype_names: Sequence[str]) -> int:
+    """Return the size of the elements of all arrays in those dtypes, in bytes."""
     return sum(
         element_count(whole_box(leaf.shape)) * dtypes.itemsize(dtype)
-        for leaf, dtype in zip(index.leaves, wanted, strict=True)
+        for leaf, dtype in zip(index.leaves, dtype_names, strict=True)
         if dtype
     )
 
@@ -334,7 +339,7 @@ def _write(
 ) -> None:
     """Save one tree of the source at the destination."""
     structure = part.stored.structure
-    tree = FlatTree(structure, tuple(leaf_paths(structure)), tuple(leaves.stand_ins), ())
+    tree = FlatTree(structure, tuple(leaf_paths(structure)), tuple(leaves.placeholders), ())
     rendezvous = Rendezvous(
         SINGLE_PROCESS,
         f"convert to {os.fspath(path)}",
@@ -369,7 +374,7 @@ def _accepted_losses(
     *,
     lossy: bool,
 ) -> list[str]:
-    """Return what gets lost; raise LossError where that is not accepted."""
+    """Return what the conversion loses; raise LossError unless `lossy` accepts that."""
     lost = format.losses(index, metadata)
     if lost and not lossy:
         has_no_strings = bool(metadata) and "metadata" not in format.save_options

@@ -1,4 +1,4 @@
-"""What is at the destination of a conversion, and whether it may be replaced."""
+"""Checks of the destination of a conversion: an existing checkpoint, and a manager's record."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _log = logging.getLogger("cordwood")
 
 
 def refuse_unknown_suffix(path: str | os.PathLike[str]) -> None:
-    """Raise UnsupportedFormatError where a new directory would have the name of a file.
+    """Raise UnsupportedFormatError if a new directory would have the name of a file.
 
-    `save` makes a directory of any name but those of files that are known. A conversion is typed
-    by hand, where a suffix of letters is meant for a file.
+    `save` makes a directory of any name without a known file suffix. The path of a conversion is
+    often typed by hand, and a suffix of letters is meant for a file.
     """
     text = os.fspath(path)
     suffix = Path(text).suffix
@@ -54,18 +54,18 @@ def refuse_existing(
     """Raise FileExistsError unless the trees of these prefixes may be written to `path`.
 
     Args:
-        path: the destination, which holds nothing or what `refuse_foreign` lets pass.
+        path: the destination, which `refuse_foreign` has accepted.
         format: the format to write.
-        prefixes: of the trees to write; "" for the unnamed one.
-        beside: whether the caller has named the tree, so that others may stay beside it.
-        overwrite: whether trees of these prefixes may be replaced.
+        prefixes: the prefixes of the trees to write; "" for a tree without one.
+        beside: the caller has named the tree, so trees of other prefixes may stay beside it.
+        overwrite: trees of these prefixes may be replaced.
     """
-    there = _prefixes_at(path, format)
-    if there is None:
+    existing = _prefixes_at(path, format)
+    if existing is None:
         return
     text = os.fspath(path)
     if overwrite:
-        others = sorted(set(there) - set(prefixes))
+        others = sorted(set(existing) - set(prefixes))
         if others and not beside:
             what = f"it holds {_tree(others[0])}, which would stay beside what is converted"
             raise _exists(
@@ -75,7 +75,7 @@ def refuse_existing(
             )
         return
     step = _step_at(path) if is_directory_format(format) else None
-    if beside and step is None and set(prefixes).isdisjoint(there):
+    if beside and step is None and set(prefixes).isdisjoint(existing):
         return
     what = "a checkpoint"
     with suppress(CordwoodError, OSError):
@@ -103,19 +103,19 @@ def _tree(prefix: str) -> str:
 
 
 def _prefixes_at(path: str | os.PathLike[str], format: WritableFormat) -> list[str] | None:
-    """Return the prefixes of the checkpoint at `path`, [""] for a file; None: there is none."""
+    """Return the prefixes of the checkpoint at `path`, [""] for a file; None if there is none."""
     if not is_directory_format(format):
         return None if kind_at(path) == "nothing" or is_empty_file(path) else [""]
     if parse_url(path) is not None:
         data = store_at(path).read_index()
         return None if data is None else sorted(decode_index(data))
     place = Path(locate_directory(path))
-    there = written_format(place) if kind_at(place) == "a folder" else None
-    return None if there is None else list(there.items(place))
+    existing = written_format(place) if kind_at(place) == "a folder" else None
+    return None if existing is None else list(existing.items(place))
 
 
 def _step_at(path: str | os.PathLike[str]) -> int | None:
-    """Return the step whose record the directory of packs at `path` holds; None: it has none."""
+    """Return the step of the manager's record in the directory of packs at `path`, or None."""
     with suppress(CordwoodError, OSError):
         item = decode_index(read_index_bytes(store_at(path))).get("")
         metadata = item.get("metadata") if type(item) is dict else None
@@ -135,8 +135,9 @@ def without_other_steps_record(
     """Return the strings beside a tree, without a manager's record of another step.
 
     A record holds the metrics, extras and states of its step. Under the name of another step they
-    would be taken for that one's. It stays where the destination has the same number, or is no
-    step by its name. A directory for the hub has none: what others read is not told of the run.
+    would be taken for the metrics of that step. The record stays if the destination has the same
+    number, or no step number as its name. A directory for the hub never has a record, because
+    others read it.
     """
     if is_directory_format(format) and "prefix" not in format.save_options:
         return {name: value for name, value in strings.items() if name not in (KEY, PREFIX_KEY)}

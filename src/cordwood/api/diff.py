@@ -1,4 +1,4 @@
-"""diff: what two checkpoints, or a checkpoint and a tree, differ in."""
+"""diff: the differences of two checkpoints, or of a checkpoint and a tree."""
 
 from __future__ import annotations
 
@@ -42,29 +42,32 @@ def diff(
     strict: bool = False,
     values: bool = True,
 ) -> Diff:
-    """Compare two checkpoints, or a checkpoint and a tree, or two trees, leaf by leaf.
+    """Compare two checkpoints, a checkpoint and a tree, or two trees, leaf by leaf.
 
-    Leaves are paired by key path, whatever the formats: where one has made strings of keys, or
-    joined them, so are those of the other. What both have under equal digests, at places that
-    are cut into blocks alike, is equal and is not read. The rest is read and compared a few MiB
-    at a time: memory stays below some 300 MiB, whatever the size of the checkpoints; a leaf of a
-    tree that is spread over devices is brought to the host whole.
+    Leaves are paired by key path, in any two formats: where one format stores keys as strings, or
+    joined, the keys of the other are compared in that form. Leaves with equal digests over blocks
+    of equal size are equal and are not read. All others are read and compared a few MiB at a
+    time: memory stays below about 300 MiB for checkpoints of any size. A leaf of a tree in memory
+    that is sharded over devices is copied to the host whole.
 
     Args:
-        a, b: paths, open checkpoints (`cordwood.open` takes a prefix or a format), or trees.
-        select: patterns over the key paths, as `load` has them: compare only those leaves.
-        rename: names for leaves of `a`, as `load` has them, by which `b` knows them.
-        strict: whether it counts that an array is numpy's on one side and jax's on the other, or
-            of a weak type on one.
-        values: False compares structure, shapes and dtypes alone, and reads nothing.
+        a: a path, an open checkpoint (`cordwood.open` takes a prefix or a format), or a tree.
+        b: the same for the other side.
+        select: patterns of key paths, as in `load`: compare only those leaves.
+        rename: new key paths for leaves of `a`, as in `load`, by which they are paired with `b`.
+        strict: True also reports an array that is numpy's on one side and jax's on the other, and
+            weak types that differ.
+        values: False compares structure, shapes and dtypes only, and reads no elements.
 
     Returns:
-        What differs; `str()` tells it, `.equal` and `.to_json()` are for programs. NaN equals
-        NaN; elements that are equal but of other bits (-0.0 and 0.0) are counted by themselves.
+        The differences; `str()` shows them, and `.equal` and `.to_json()` are for programs. NaN
+        equals NaN. Elements that are equal in value but not in bits (-0.0 and 0.0) are counted
+        separately.
 
     Raises:
         MismatchError: a pattern matches nothing, or one side has arrays without names.
-        Whatever `cordwood.open` raises, and CorruptionError where damaged bytes were read.
+        CorruptionError: stored bytes that were read do not match their digest.
+        Exception: all errors of `cordwood.open`.
 
     >>> from cordwood import save
     >>> import numpy as np
@@ -94,22 +97,22 @@ def _side(value: Any, rename: Mapping[str, str] | None, opened: ExitStack) -> Op
 
 
 class _Part(NamedTuple):
-    """A box of a pair of leaves that has to be read."""
+    """A box of a pair of leaves to read and compare."""
 
-    number: int  # of the leaf of the one side
+    number: int  # of the leaf in the first operand
     other: int
     box: Box
     size_bytes: int
 
 
 class _Comparison:
-    """Two sides, and what is found of them."""
+    """Two operands, and the results of comparing them."""
 
     def __init__(self, one: Operand, other: Operand, *, strict: bool) -> None:
         self.one = one
         self.other = other
         self.strict = strict
-        self.found: dict[int, ArrayDifference] = {}  # by the leaf of the one side
+        self.differences: dict[int, ArrayDifference] = {}  # by the leaf of the first operand
         self.read_bytes = 0
         self.by_digest: set[int] = set()
 
@@ -124,15 +127,15 @@ class _Comparison:
         differences: dict[int, LeafDiff] = {}
         to_compare = []
         for i, j in both:
-            found = self._described(i, j)
-            if found is not None:
-                differences[i] = found
-            if values and (found is None or found.what in ("dtype", "weak_type")):
+            difference = self._type_difference(i, j)
+            if difference is not None:
+                differences[i] = difference
+            if values and (difference is None or difference.what in ("dtype", "weak_type")):
                 to_compare.append((i, j))
         self._compare_values(to_compare)
         for i, j in to_compare:
-            compared = self.found.get(i, NO_DIFFERENCE)
-            if i in differences and i in self.found:
+            compared = self.differences.get(i, NO_DIFFERENCE)
+            if i in differences and i in self.differences:
                 differences[i] = _with_values(differences[i], compared, first.leaves[i])
             elif compared.differing or compared.bits:
                 differences[i] = self._values_of(i, j, compared)
@@ -154,13 +157,15 @@ class _Comparison:
         if select is None:
             return [True] * len(names)
         sides = (self.one.index, self.other.index)
-        known = [path_name(leaf.key_path, side.naming) for side in sides for leaf in side.leaves]
-        every = [*names, *known]  # a pattern may take leaves of the other side alone
+        all_names = [
+            path_name(leaf.key_path, side.naming) for side in sides for leaf in side.leaves
+        ]
+        every = [*names, *all_names]  # a pattern may match leaves of the other side only
         where = f"{self.one.name} and {self.other.name}"
         return match_patterns(every, select, naming="strings", where=where)[: len(names)]
 
-    def _described(self, i: int, j: int) -> LeafDiff | None:
-        """How two leaves differ before an element is seen."""
+    def _type_difference(self, i: int, j: int) -> LeafDiff | None:
+        """Return how two leaves differ in kind, shape or dtype; None if they do not."""
         a, b = self.one.index.leaves[i], self.other.index.leaves[j]
         name = path_label(a.key_path)
         arrays = a.kind in ARRAY_KINDS, b.kind in ARRAY_KINDS
@@ -203,12 +208,12 @@ class _Comparison:
             self._compare_group(group)
 
     def _parts(self, pairs: Sequence[tuple[int, int]]) -> Iterator[_Part]:
-        """What has to be read of pairs of leaves; Python values are compared at once."""
+        """Yield the boxes of pairs of leaves to read; compare Python values at once."""
         for i, j in pairs:
             leaf = self.one.index.leaves[i]
             if leaf.kind not in ARRAY_KINDS:
                 same = _same_value(self.one.value(i), self.other.value(j))
-                self.found[i] = NO_DIFFERENCE if same else ArrayDifference(1)
+                self.differences[i] = NO_DIFFERENCE if same else ArrayDifference(1)
                 continue
             other = self.other.index.leaves[j]
             item = max(dtypes.itemsize(leaf.dtype), dtypes.itemsize(other.dtype))
@@ -219,7 +224,7 @@ class _Comparison:
                 yield _Part(i, j, box, element_count(box) * item)
 
     def _unequal(self, i: int, j: int) -> Iterator[Box]:
-        """Boxes of a pair of leaves, but for those that are equal by their digests."""
+        """Yield the boxes of a pair of leaves that are not equal by their digests."""
         a, b = self.one.pieces(i), self.other.pieces(j)
         leaf = self.one.index.leaves[i]
         item = dtypes.itemsize(leaf.dtype)
@@ -257,15 +262,15 @@ class _Comparison:
         ours = self.one.read([(part.number, part.box) for part in group])
         theirs = self.other.read([(part.other, part.box) for part in group])
         for part, a, b in zip(group, ours, theirs, strict=True):
-            found = compare_arrays(a, b)
-            self.found[part.number] = combine_differences(
-                self.found.get(part.number, NO_DIFFERENCE), found
+            difference = compare_arrays(a, b)
+            self.differences[part.number] = combine_differences(
+                self.differences.get(part.number, NO_DIFFERENCE), difference
             )
             self.read_bytes += part.size_bytes
 
 
 def _cut_alike(a: Leaf, b: Leaf) -> bool:
-    """Whether two leaves lie in like pieces, so that equal bytes are equal elements."""
+    """Return True if two leaves have equal pieces, so that equal bytes are equal elements."""
     one, other = a.storage, b.storage
     if type(one) is not type(other) or (a.shape, a.dtype) != (b.shape, b.dtype):
         return False
@@ -287,14 +292,14 @@ def _cut_alike(a: Leaf, b: Leaf) -> bool:
 
 
 def _rows(leaf: Leaf | None) -> int:
-    """How many rows a chunk has that is decoded whole; 0 where there are none."""
+    """Return the number of rows of a chunk that is decoded whole; 0 if there are no chunks."""
     if leaf is None or not isinstance(leaf.storage, Encoded) or not leaf.storage.chunk_shape:
         return 0
     return leaf.storage.chunk_shape[0]
 
 
 def _moved(box: Box, around: Box) -> Box:
-    """A box in a part of an array, as a box of the array."""
+    """Return a box of a part of an array as a box of the array."""
     return Box(
         tuple(map(int.__add__, box.start, around.start)),
         tuple(map(int.__add__, box.stop, around.start)),
@@ -302,26 +307,28 @@ def _moved(box: Box, around: Box) -> Box:
 
 
 def _containers(first: Index, second: Index) -> list[str]:
-    """Containers of different kinds, and those with nothing in them that one side has."""
+    """Return a line for each container of different kinds, and each empty one on one side only."""
     namings = {first.naming, second.naming}
     if namings & {"dotted", "slashed"}:
-        return []  # there are names, but no containers
+        return []  # such formats have names, but no containers
     common = min(namings, key=["keys", "strings", "exact"].index)
-    here, there = (containers_by_name(index.structure, common) for index in (first, second))
-    found = []
-    for name, one in here.items():
-        other = there.get(name)
+    first_nodes, second_nodes = (
+        containers_by_name(index.structure, common) for index in (first, second)
+    )
+    lines = []
+    for name, one in first_nodes.items():
+        other = second_nodes.get(name)
         if other is None:
             if one.empty:
-                found.append(f"{path_label(one.path)}: {_shown(one)} only in a")
+                lines.append(f"{path_label(one.path)}: {_shown(one)} only in a")
         elif one.kind != other.kind:
-            found.append(f"{path_label(one.path)}: {_shown(one)} | {_shown(other)}")
-    found += [
+            lines.append(f"{path_label(one.path)}: {_shown(one)} | {_shown(other)}")
+    lines += [
         f"{path_label(other.path)}: {_shown(other)} only in b"
-        for name, other in there.items()
-        if other.empty and name not in here
+        for name, other in second_nodes.items()
+        if other.empty and name not in first_nodes
     ]
-    return found
+    return lines
 
 
 def _shown(container: Container) -> str:
@@ -336,12 +343,12 @@ def _only(leaf: Leaf, side: str) -> LeafDiff:
     return LeafDiff(name, "only_b", b=leaf_text(leaf))
 
 
-def _with_values(found: LeafDiff, compared: ArrayDifference, leaf: Leaf) -> LeafDiff:
+def _with_values(leaf_diff: LeafDiff, compared: ArrayDifference, leaf: Leaf) -> LeafDiff:
     size = element_count(whole_box(leaf.shape))
     differing, bits, max_abs, max_rel = compared
     if not differing:
-        return found._replace(size=size, bits=bits)
-    return found._replace(
+        return leaf_diff._replace(size=size, bits=bits)
+    return leaf_diff._replace(
         size=size, differing=differing, bits=bits, max_abs=max_abs, max_rel=max_rel
     )
 

@@ -1,4 +1,4 @@
-"""The two sides of a comparison: checkpoints, and trees in memory."""
+"""The operands of diff: checkpoints, and trees in memory."""
 
 from __future__ import annotations
 
@@ -17,26 +17,31 @@ from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf, whole_array
 
 Array: TypeAlias = np.ndarray[Any, Any]
-_APART = "diff compares in one process; save it to a directory and compare that with the other one"
+_REMOTE_ADVICE = (
+    "diff compares in one process; save it to a directory and compare that with the other one"
+)
 
 
 class Operand(Protocol):
-    """One of two trees that are compared."""
+    """One of the two trees that are compared."""
 
     name: str
-    index: Index  # under the names that they are compared by
+    index: Index  # its leaves have the names that they are compared by
 
     def pieces(self, number: int) -> Leaf | None:
-        """A leaf with all its pieces, if it is stored in such."""
+        """Return a leaf with all its pieces; None if it is not stored in pieces."""
 
     def digests(self, source: int) -> Digests | None:
-        """Those of a source of the index."""
+        """Return the digests of a source of the index."""
 
     def value(self, number: int) -> Any:
-        """The value of a leaf that is no array."""
+        """Return the value of a leaf that is not an array."""
 
     def read(self, wants: Sequence[tuple[int, Box]]) -> list[Array]:
-        """Boxes of array leaves, by the leaves' numbers; those of one leaf together."""
+        """Return the boxes of array leaves; each request is the number of a leaf and a box.
+
+        Requests for one leaf are adjacent.
+        """
 
 
 class CheckpointOperand:
@@ -83,7 +88,7 @@ class TreeOperand:
         leaves = []
         for path, leaf in zip(flat.paths, flat.leaves, strict=True):
             _, kind, shape, dtype, weak_type, impl, _ = describe_leaf(
-                path, leaf, remote_advice=_APART
+                path, leaf, remote_advice=_REMOTE_ADVICE
             )
             leaves.append(Leaf(path, kind, shape, dtype, Inline(leaf), weak_type, impl))
         index = Index("tree", flat.structure, tuple(leaves), ())
@@ -106,7 +111,7 @@ class TreeOperand:
         return [_part(self._array(number), box) for number, box in wants]
 
     def _array(self, number: int) -> Array:
-        """A leaf's elements: of one leaf at a time, where they are no view of its memory."""
+        """Return a leaf's elements; the last copy is kept, for the next box of the same leaf."""
         if self._last is None or self._last[0] != number:
             self._last = number, whole_array(self.value(number))
         return self._last[1]

@@ -1,4 +1,4 @@
-"""The differences of two trees, as values that can be printed."""
+"""The result of diff: the differences of two trees, which can be printed."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class LeafDiff(NamedTuple):
     Attributes:
         key_path: the leaf.
         what: "only_a", "only_b", "kind", "shape", "dtype", "weak_type" or "value".
-        a, b: its type on that side, as float32[4,8]; of Python values that differ, the values.
-        size: how many elements were compared; 0: none were.
-        differing: how many of them differ in value; NaN equals NaN.
-        bits: how many more are equal in value, but not in bits (-0.0, NaNs of another payload).
-        max_abs: the largest |a - b|; inf where one is NaN or infinite; None where nothing differs.
-        max_rel: the largest |a - b| / max(|a|, |b|); None where nothing differs.
+        a, b: its type on that side, such as float32[4,8]; for Python values, the values.
+        size: the number of elements that were compared; 0 if none were.
+        differing: the number of elements that differ in value; NaN equals NaN.
+        bits: the number of elements equal in value, but not in bits (-0.0, other NaN payloads).
+        max_abs: the largest |a - b|; inf if one is NaN or infinite; None if nothing differs.
+        max_rel: the largest |a - b| / max(|a|, |b|); None if nothing differs.
     """
 
     key_path: str
@@ -76,12 +76,12 @@ class Diff:
     """The differences of two trees. As a string, a line for each; `to_json()` gives plain values.
 
     Attributes:
-        a, b: what was compared: paths, or "the tree".
-        leaves: those that differ.
-        containers: containers of different kinds, and empty ones that one side has.
-        equal_leaves: how many are equal.
-        equal_by_digest: how many of those were not read, as their digests are equal.
-        read_bytes: how many bytes of elements were compared, of each side.
+        a, b: the paths that were compared, or "the tree".
+        leaves: the leaves that differ.
+        containers: lines for containers of different kinds, and empty ones on one side only.
+        equal_leaves: the number of equal leaves.
+        equal_by_digest: the number of those that were not read, because digests are equal.
+        read_bytes: the number of bytes of elements that were compared, per side.
     """
 
     a: str

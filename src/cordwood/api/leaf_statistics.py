@@ -1,4 +1,4 @@
-"""What the elements of one leaf are like, read a few MiB at a time."""
+"""Statistics of the elements of one leaf, which is read a few MiB at a time."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _FIRST = 8
 
 
 class LeafStatistics(NamedTuple):
-    """Of an array of numbers. NaNs and infinities count in their own columns alone."""
+    """The statistics of an array of numbers. NaNs and infinities are counted only as such."""
 
     size: int
     nan: int
     inf: int
     zero: int
-    min: float | None  # of the finite elements; None where there are none
+    min: float | None  # of the finite elements; None if there are none
     max: float | None
     mean: float | None
     std: float | None
-    histogram: tuple[int, ...]  # of the finite elements, in bins of one width from min to max
+    histogram: tuple[int, ...]  # of the finite elements, in bins of equal width from min to max
     first: tuple[Any, ...]  # the first elements
 
 
 def leaf_statistics(checkpoint: Checkpoint, key_path: str) -> LeafStatistics:
-    """Read a leaf through, twice: once for its extent, once for its histogram.
+    """Return the statistics of a leaf; it is read twice: for its range, and for its histogram.
 
     Complex numbers count by their absolute value.
 
     Raises:
-        KeyError: there is no such leaf; suggests the nearest.
-        TypeError: it is no array of numbers.
-        CorruptionError: it is damaged.
+        KeyError: there is no such leaf; suggests the nearest name.
+        TypeError: the leaf is not an array of numbers.
+        CorruptionError: stored bytes do not match their digest.
     """
     leaf = checkpoint._find_leaf(key_path)
     if leaf.kind not in ARRAY_KINDS or leaf.dtype.startswith(("datetime", "timedelta")):
@@ -78,22 +78,22 @@ def leaf_statistics(checkpoint: Checkpoint, key_path: str) -> LeafStatistics:
 
 
 def _finite(checkpoint: Checkpoint, leaf: Leaf) -> Iterator[Array]:
-    """The finite elements, float64, in parts."""
+    """Yield the finite elements as float64, in parts."""
     for array in _parts(checkpoint, leaf):
         values = _numbers(array)
         yield values[np.isfinite(values)].astype(np.float64)
 
 
 def _spread(parts: Iterable[Array], low: float, high: float, bins: Array) -> tuple[float, float]:
-    """Mean and standard deviation of values from low to high; counts them in bins."""
-    # By a power of 2, which rounds nothing, they are brought to where no square is too large.
+    """Return mean and standard deviation of values from low to high; count them in bins."""
+    # Scaling by a power of 2 does not round, and keeps squares from overflowing.
     scale = math.ldexp(1.0, math.frexp(max(-low, high))[1] - 1)
     count, mean, squares = 0, 0.0, 0.0
     for part in parts:
         if not part.size:
             continue
         bins += _binned(part, low, high)
-        # Chan's update of mean and squares by a part, in place of sums that cancel.
+        # Chan's update of mean and squares by a part; plain sums would lose digits.
         values = part / scale
         before, count = count, count + values.size
         part_mean = float(values.mean())
@@ -105,9 +105,9 @@ def _spread(parts: Iterable[Array], low: float, high: float, bins: Array) -> tup
 
 
 def _binned(values: Array, low: float, high: float) -> Array:
-    """How many of the values, float64, lie in each bin.
+    """Return the number of values (float64) in each bin.
 
-    Not numpy's histogram, which refuses bounds that are next to each other or very far apart.
+    numpy.histogram refuses bounds that are adjacent floats or very far apart.
     """
     if math.isinf(high - low):
         values, low, high = values / 2, low / 2, high / 2
@@ -128,7 +128,7 @@ def _parts(checkpoint: Checkpoint, leaf: Leaf) -> Any:
 
 
 def _numbers(array: Array) -> Array:
-    """Elements that numpy's functions take, flat; none wider than float64."""
+    """Return flat elements of a dtype that numpy's functions take, at most float64."""
     flat = array.reshape(-1)
     with np.errstate(over="ignore"):
         if flat.dtype.kind == "c":

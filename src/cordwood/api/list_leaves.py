@@ -1,4 +1,4 @@
-"""What a checkpoint holds, as a list: by the shortest way, so that a listing starts at once."""
+"""The leaves of a checkpoint as a list, from its index only where that is faster."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from cordwood.storage.urls import local_or_url
 
 _new = tuple.__new__
 
-# What a row says beside its key path.
+# The columns of a row after its key path.
 _Look = tuple[str, int, int, int, tuple[int, ...], str]
 
 
 class LeafRow(NamedTuple):
-    """One leaf, or a container with all that is in it."""
+    """One leaf, or a container with the sum of its leaves."""
 
     key_path: str
     what: str  # float32[4,8], the kind of a value; of a container: 12 leaves
     size_bytes: int
-    parts: int = 1  # in how many pieces an array lies
+    parts: int = 1  # the number of pieces of an array
     leaves: int = 0  # of a container
-    cuts: tuple[int, ...] = ()  # of an array in several boxes: how many lie along each axis
-    sharding: str = ""  # as the writer has noted it
+    cuts: tuple[int, ...] = ()  # of an array in several boxes: the number of boxes along each axis
+    sharding: str = ""  # as the writer recorded it
 
 
 class LeafListing(NamedTuple):
@@ -49,16 +49,19 @@ def list_leaves(
 ) -> LeafListing:
     """Return the leaves of a checkpoint in their order.
 
-    Of a local checkpoint of cordwood's only the index is read, without numpy; anything else is
-    opened.
+    For a local checkpoint of cordwood's only the index is read, without numpy. Other checkpoints
+    are opened.
 
     Raises whatever `cordwood.open` does.
     """
     with gc_paused():
         quick = quick_look(path, prefix=prefix, format=format)
         if quick is not None:
-            known = quick.leaves
-            rows = _rows_of_runs(known) if isinstance(known, LeafRuns) else _rows(known.leaves, {})
+            leaves = quick.leaves
+            if isinstance(leaves, LeafRuns):
+                rows = _rows_of_runs(leaves)
+            else:
+                rows = _rows(leaves.leaves, {})
             return LeafListing(quick.path, quick.format, rows, quick.metadata)
         from cordwood.api.checkpoint import open as open_checkpoint
 
@@ -69,7 +72,7 @@ def list_leaves(
 
 
 def list_trees(path: str | os.PathLike[str], *, format: str | None = None) -> list[str]:
-    """Return the prefixes of the trees of a checkpoint; "" for the one saved without, or a file's.
+    """Return the prefixes of the trees of a checkpoint; "" for a tree without one, or of a file.
 
     Raises whatever `cordwood.open` does.
     """
@@ -104,14 +107,14 @@ def _looks_of_runs(leaves: LeafRuns) -> Sequence[_Look]:
 
 
 def _looks(leaves: Sequence[Leaf], shardings: Mapping[int, str]) -> Sequence[_Look]:
-    known: dict[tuple[Any, ...], _Look] = {}  # of leaves that are alike
+    cache: dict[tuple[Any, ...], _Look] = {}  # by the type of the leaf
     looks = []
     for number, leaf in enumerate(leaves):
         _, kind, shape, dtype, storage, _, impl = leaf
-        look = known.get((kind, shape, dtype, impl))
+        look = cache.get((kind, shape, dtype, impl))
         if look is None:
             look = (*_dtype_and_size(leaf), 1, 0, (), "")
-            known[kind, shape, dtype, impl] = look
+            cache[kind, shape, dtype, impl] = look
         if not isinstance(storage, Inline) and len(storage.pieces) > 1:
             look = (*look[:2], len(storage.pieces), 0, _cuts(storage.pieces), look[5])
         if number in shardings:
@@ -128,7 +131,7 @@ def _dtype_and_size(leaf: Leaf | LeafSpec) -> tuple[str, int]:
 
 
 def _cuts(pieces: Sequence[Piece]) -> tuple[int, ...]:
-    """Return how many of the pieces lie along each axis, where they are boxes."""
+    """Return the number of pieces along each axis, if they are boxes."""
     starts = [piece.where.start for piece in pieces if isinstance(piece.where, Box)]
     return _told([len(set(axis)) for axis in zip(*starts, strict=True)])
 
@@ -138,7 +141,7 @@ def _told(cuts: Sequence[int]) -> tuple[int, ...]:
 
 
 def select_rows(rows: Sequence[LeafRow], select: Select, *, where: str) -> list[LeafRow]:
-    """Return the rows that patterns take; see `cordwood.load`.
+    """Return the rows that match the patterns; see `cordwood.load`.
 
     Raises MismatchError for a pattern that matches nothing.
     """
@@ -149,17 +152,17 @@ def select_rows(rows: Sequence[LeafRow], select: Select, *, where: str) -> list[
 
 
 def group_rows(rows: Sequence[LeafRow], depth: int) -> list[LeafRow]:
-    """Return rows of at most so many keys: what lies deeper is summed up in its container."""
-    found: dict[str, LeafRow] = {}
+    """Return rows of at most `depth` keys; deeper leaves are summed up in their container."""
+    by_name: dict[str, LeafRow] = {}
     for row in rows:
         keys = row.key_path.split("/")
         if len(keys) <= depth:
-            found[row.key_path] = row
+            by_name[row.key_path] = row
             continue
         name = "/".join(keys[:depth])
-        old = found.get(name)
+        old = by_name.get(name)
         count = (old.leaves if old is not None else 0) + 1
         size = (old.size_bytes if old is not None else 0) + row.size_bytes
         what = "1 leaf" if count == 1 else f"{count} leaves"
-        found[name] = LeafRow(name, what, size, 1, count)
-    return list(found.values())
+        by_name[name] = LeafRow(name, what, size, 1, count)
+    return list(by_name.values())

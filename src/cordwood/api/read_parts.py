@@ -1,4 +1,4 @@
-"""Boxes of many leaves of a checkpoint at a time, for what works through all of it."""
+"""Reading of boxes of many leaves of a checkpoint, for verbs that process all of it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def read_parts(checkpoint: Checkpoint, parts: Sequence[tuple[Leaf, Box]]) -> list[Array]:
-    """The elements of boxes of array leaves, in their order; verified.
+    """Return the elements of boxes of array leaves, in their order; digests are checked.
 
     Args:
-        checkpoint: what they are in.
-        parts: leaves with their pieces, and a box of each; those of one leaf together.
+        checkpoint: the open checkpoint.
+        parts: leaves with their pieces, and a box of each; boxes of one leaf are adjacent.
     """
     reading = checkpoint._read_context()
     wants = []

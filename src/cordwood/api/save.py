@@ -1,4 +1,4 @@
-"""save: one tree into a file or a directory, durably and atomically."""
+"""save: write one tree to a file or a directory, durably and atomically."""
 
 from __future__ import annotations
 
@@ -30,52 +30,54 @@ def save(
     progress: Report | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> None:
-    """Store a tree in a file or a directory. When this returns, a power cut cannot lose it.
+    """Save a tree in a file or a directory, atomically and durably.
 
-    Until it returns, what was at `path` is whole; if it raises, that stays as it was.
+    When this returns, a power cut cannot lose the checkpoint. Until then, and also if it raises,
+    the previous checkpoint at `path` is unchanged.
 
-    A directory is saved by all processes of `jax.distributed` together: every one calls this, with
-    the same path, each writes its own parts, and it returns on all or raises on all. What each
-    holds for itself (numpy arrays, Python values) must be equal. A file is the affair of the
-    process that calls: let one of them save it, or each one of its own.
+    A directory is saved by all processes of `jax.distributed` together: every process calls this
+    with the same path, each writes its own parts, and it returns on all or raises on all. Values
+    that each process holds for itself (numpy arrays, Python values) must be equal. A single file
+    is written by the calling process only: let one process save it, or let each save its own.
 
     Args:
-        path: where to. The suffix of a file says its format: `.safetensors` (keeps structure,
-            kinds and digests), `.msgpack` (Flax's bytes, no digests), `.msgpack.gz`,
-            `.msgpack.zst`. Any other name is a directory, which may hold several trees, arrays
-            that are spread over devices as they are, and the same as a safetensors file. A
-            URL (`gs://bucket/run/100`, `s3://`, `memory://`) is a directory in an object store;
-            `file://` is a path. Of path objects none is a URL. `~` is the home directory.
-        tree: nested dicts, lists, tuples, named tuples and registered jax pytree nodes, of
-            arrays, scalars, strings, bytes, None and PRNG keys. It is not changed.
-        format: the name of a format: of a file, where the suffix does not say it; or of a
-            directory: "packs", a few safetensors files and an index, or "zarr", an array of zarr
-            version 2 for each leaf, which eFormer and TensorStore read. None: the suffix decides,
-            and for a directory the checkpoint that is there; a new directory is of packs.
-        layout: another name for `format`, of a directory.
-        compression: of format="zarr": "zstd", or "blosc", which is quicker and less; for slow
-            disks. None: chunks are raw, and load at the speed of the disk.
-        prefix: the name of this tree in a directory of several; those of other prefixes stay.
-        max_shard_bytes: of format="packs": how many bytes of arrays one file holds; a larger array
-            has a file of its own. None: 1 GiB, and more where a process would write more than 16
+        path: the destination. The suffix of a file gives its format: `.safetensors` (keeps
+            structure, kinds and digests), `.msgpack` (Flax's bytes, no digests), `.msgpack.gz`,
+            `.msgpack.zst`. Any other name is a directory, which can hold several trees, keeps
+            arrays in parts as they are sharded over devices, and stores all that a safetensors
+            file stores. A URL (`gs://bucket/run/100`, `s3://`, `memory://`) is a directory in an
+            object store; `file://` is a local path. A path object is never a URL. `~` is the home
+            directory.
+        tree: nested dicts, lists, tuples, named tuples and registered jax pytree nodes, with
+            leaves that are arrays, scalars, strings, bytes, None and PRNG keys. It is not changed.
+        format: the name of the format, for a file whose suffix does not give it. For a directory,
+            "packs": a few safetensors files and an index; or "zarr": one zarr version 2 array per
+            leaf, which eFormer and TensorStore read. None: the suffix decides, or the checkpoint
+            that is in the directory; a new directory has the format "packs".
+        layout: another name for `format`, for directories.
+        compression: with format="zarr", "zstd", or "blosc", which is faster and compresses less;
+            useful on slow disks. None: no compression; such chunks load at the speed of the disk.
+        prefix: the name of this tree in a directory of several; trees of other prefixes stay.
+        max_shard_bytes: with format="packs", the number of bytes of arrays in one file; a larger
+            array has its own file. None: 1 GiB, or more if a process would write more than 16
             files.
-        metadata: strings to keep beside the tree (safetensors and directories only).
-        progress: called now and then with a `cordwood.results.Progress`: how many bytes of the
-            tree have been taken up for writing.
-        timeout_seconds: how long to wait for other processes that are late, but alive, and for the
-            lock of another save of the directory.
+        metadata: strings to store beside the tree (safetensors and directories only).
+        progress: a function that is called from time to time with a `cordwood.results.Progress`,
+            which has the number of bytes of the tree whose writing has begun.
+        timeout_seconds: the time to wait for other processes that are late but alive, and for the
+            lock of another save to the directory, in seconds.
 
     Raises:
-        UnsupportedFormatError: the suffix names no format that can be written, or the URL no
-            store that is known, or one without conditional writes (docs/object-stores.md).
-        UnsupportedLeafError: a leaf cannot be stored; the message names its key path.
-        NotACheckpointError: there is a file or directory at `path` that is no checkpoint of
-            this kind.
-        OSError: the system refused (disk full, no permission); the old checkpoint is untouched.
-        ProcessError: a process died, failed or did not come in time, or holds another tree; it
-            is named, and nothing was saved.
-        PendingSaveError: an earlier `save_async` failed, and nobody has asked about it; nothing
-            was saved now. (With several processes: this tree was saved all the same.)
+        UnsupportedFormatError: the suffix is of no writable format, or the URL of no supported
+            object store, or of one without conditional writes (docs/object-stores.md).
+        UnsupportedLeafError: a leaf cannot be stored; names its key path.
+        NotACheckpointError: the file or directory at `path` is not a checkpoint of this kind, and
+            is not replaced.
+        OSError: the system refused (disk full, no permission); the old checkpoint is unchanged.
+        ProcessError: a process died, failed, did not come in time, or holds a different tree;
+            names the process; nothing was saved.
+        PendingSaveError: an earlier `save_async` failed, and its error was not read yet; nothing
+            was saved now. (With several processes, this tree was saved nevertheless.)
 
     >>> import numpy as np
     >>> save("/tmp/example.safetensors", {"w": np.ones(3, np.float32), "step": 7})

@@ -1,4 +1,4 @@
-"""save_async: what `save` does, in the background, of the tree as it is now."""
+"""save_async: save a snapshot of a tree in the background."""
 
 from __future__ import annotations
 
@@ -30,30 +30,40 @@ def save_async(
     metadata: Mapping[str, str] | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> PendingSave:
-    """Store the tree as it is now, in the background: the caller may change, donate or delete it.
+    """Save the tree as it is now, in the background; the caller may then change or donate it.
 
-    Saves go on one after another, in the order of the calls. The interpreter does not exit
-    before they have ended; in an `atexit` handler this saves before it returns, or raises, as
-    `save` does. A failure is raised by `wait`; if nobody calls that, by the next save
-    of any path, which then saves nothing. (With several processes that save is made all the
-    same: other processes may have been told of the failure already, and take part in it.)
+    Saves run one after another, in the order of the calls. The interpreter does not exit before
+    they have ended. In an `atexit` handler this saves before it returns, or raises, as `save`
+    does. A failure is raised by `wait`; if `wait` is not called, by the next save of any path,
+    which then saves nothing. (With several processes that next save is made nevertheless, because
+    other processes may have raised the failure already and take part in it.)
 
     jax arrays are not copied: a view of each keeps its memory until it is written, so a step that
-    donates it meanwhile allocates anew (on an accelerator, the arrays are copied to pinned host
-    memory as they are reached). numpy arrays are copied before this returns. A jax array
-    on CPU that was made of a numpy array without a copy (`jax.device_put`) shares its memory: do
-    not write into that one before `wait` has returned.
+    donates the array in the meantime allocates new memory. On an accelerator, the arrays are
+    copied to pinned host memory one after another, when they are written. numpy arrays are copied
+    before this returns. A jax array on CPU that was made from a numpy array without a copy
+    (`jax.device_put`) shares its memory: do not write into the numpy array before `wait` has
+    returned.
 
     Args:
-        path, tree, format, layout, compression, prefix, metadata, timeout_seconds: as in `save`.
+        path: the destination, as in `save`.
+        tree: the tree to save, as in `save`.
+        format: the name of the format, as in `save`.
+        layout: another name for `format`, for directories.
+        compression: with format="zarr", "zstd" or "blosc", as in `save`.
+        prefix: the name of this tree in a directory of several.
+        metadata: strings to store beside the tree.
+        timeout_seconds: the time to wait for other processes, in seconds, as in `save`.
 
     Returns:
-        A handle: `wait(timeout_seconds=None)`, `done`, `exception`, `progress`.
+        A handle of the save, with `wait(timeout_seconds=None)`, `done`, `exception` and
+        `progress`.
 
     Raises:
-        UnsupportedFormatError, UnsupportedLeafError, ValueError: as `save`. What only writing
-            shows (a full disk, something at `path` that is no checkpoint) is raised by `wait`.
-        PendingSaveError: an earlier `save_async` failed, and nobody has asked about it.
+        UnsupportedFormatError, UnsupportedLeafError, ValueError: as in `save`. Errors that only
+            writing shows (a full disk, something at `path` that is not a checkpoint) are raised
+            by `wait`.
+        PendingSaveError: an earlier `save_async` failed, and its error was not read yet.
 
     >>> import numpy as np
     >>> tree = {"w": np.ones(3, np.float32)}
@@ -104,25 +114,28 @@ def begin_save(
     on_commit: Callable[[PendingSave, int], None],
     items: Mapping[str, Any] | None = None,
 ) -> PendingSave:
-    """Begin a save in the background, as `save_async` does, with more to do.
+    """Begin a save in the background, as `save_async` does, with hooks for a manager.
 
     Args:
-        path: as `local_or_url` returns it.
+        path: the destination, as `local_or_url` returns it.
+        tree: the tree to save.
         format: the format to write.
-        rendezvous: of the processes that save together, not entered yet. The caller announces to
-            it what this raises; a failure in the background is announced here.
-        compression, prefix: as in `save`.
-        metadata: the strings, or what gives them once `before_save` has been called.
-        before_save: called on process 0 before anything is begun; what it raises ends the save
-            on all processes.
-        previous_step: as `Linking` has it, in the background; None: all of the tree is written.
-        on_commit: called on each process in the background, once the checkpoint is committed, with
-            how many bytes of arrays were linked.
-        items: more trees by prefix, for a directory of packs, which then holds no others.
+        rendezvous: the rendezvous of the processes that save together, not entered yet. The
+            caller announces an error of this call to it; an error in the background is announced
+            here.
+        compression: as in `save`.
+        prefix: as in `save`.
+        metadata: the strings, or a function that returns them after `before_save`.
+        before_save: called on process 0 before anything is begun; an error that it raises ends
+            the save on all processes.
+        previous_step: called in the background, as in `Linking`. None: the whole tree is written.
+        on_commit: called on each process in the background after the commit, with the save and
+            the number of bytes of arrays that were hard-linked.
+        items: more trees by prefix, for a directory of packs, which then holds no other trees.
     """
-    given = path
-    # The process may go to another directory before the background has done.
-    path = given if parse_url(given) is not None else absolute_path(given)
+    original_path = path
+    # The process may change its working directory before the background save has ended.
+    path = original_path if parse_url(path) is not None else absolute_path(path)
     if rendezvous.index == 0:
         before_save()
     if callable(metadata):
@@ -153,7 +166,7 @@ def begin_save(
                     format.refuse_foreign(path)
                 write(take)
         finally:
-            held.clear()  # an exception's traceback would keep it
+            held.clear()  # an exception's traceback would keep the arrays alive
         on_commit(pending, 0 if linking is None else linking.linked_bytes)
 
-    return save_in_background(given, work, total_bytes=sum(sizes))
+    return save_in_background(original_path, work, total_bytes=sum(sizes))

@@ -1,4 +1,4 @@
-"""Who saves together: all processes a directory, each process its own files."""
+"""The rendezvous of a save: all processes save a directory together, one process saves a file."""
 
 from __future__ import annotations
 
@@ -24,13 +24,18 @@ def rendezvous_for(
     how: str = "",
     background: bool = False,
 ) -> Iterator[Rendezvous]:
-    """Make the rendezvous for a save, not entered yet; announce to it an error in the block.
+    """Make the rendezvous of a save, not entered yet; announce an error of the block to it.
 
     Args:
-        how: what else must be the same on every process, in words.
-        background: it is entered in the background.
+        path: the destination.
+        format: the format to write.
+        prefix: the name of the tree in a directory of several.
+        compression: the compression of a zarr directory.
+        timeout_seconds: the time to wait for the other processes.
+        how: further options that must be the same on every process, as text.
+        background: the rendezvous is entered in the background.
     """
-    # All that must be the same on every process, and that their trees do not show.
+    # Everything that must be the same on every process and that the trees do not show.
     purpose = f"save {os.fspath(path)}" + (f" ({prefix})" if prefix else "")
     if format is not DEFAULT and is_directory_format(format):
         purpose += f" as {format.name}" + (f" with {compression}" if compression else "")

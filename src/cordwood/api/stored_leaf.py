@@ -25,7 +25,7 @@ _NUMBERS = frozenset({"bool", "int", "float", "complex"})
 
 
 class StoredLeaf:
-    """One leaf of an open checkpoint: what it is, and its elements when asked.
+    """One leaf of an open checkpoint: its type, and its elements when they are read.
 
     `numpy.asarray(leaf)` and `jax.numpy.asarray(leaf)` read it whole, `leaf[2:4]` reads a part.
     """
@@ -69,7 +69,7 @@ class StoredLeaf:
         return math.prod(self.shape) * dtypes.itemsize(self.dtype) if self.dtype else 0
 
     def load(self, *, to: Literal["jax", "numpy"] | None = None) -> Any:
-        """Return the whole leaf, as it was saved or as `to` says; verified."""
+        """Return the whole leaf, as it was saved or as `to` says; its digests are checked."""
         target = default_target(self._leaf, to)
         (value,) = self._checkpoint._restore([target], mmap=False, verify=True, alias=True)
         return value
@@ -77,8 +77,8 @@ class StoredLeaf:
     def __getitem__(self, key: Any) -> Any:
         """Return a part of an array leaf, by numpy indexing; one element is a scalar.
 
-        The part has memory of its own. Reads what the key needs along every axis, rounded out to
-        the blocks that are checked, and more only where that costs less than skipping it.
+        The part owns its memory. Only the range that the key needs along each axis is read,
+        rounded out to the blocks of the digests, and gaps that cost less to read than to skip.
         Compressed chunks are read whole.
         """
         leaf, checkpoint = self._leaf, self._checkpoint
@@ -97,10 +97,10 @@ class StoredLeaf:
         return part.copy()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """Return the whole leaf as a numpy array, for `numpy.asarray`; verified.
+        """Return the whole leaf as a numpy array, for `numpy.asarray`; its digests are checked.
 
         Raises:
-            TypeError: it is a PRNG key, a str, bytes or None.
+            TypeError: the leaf is a PRNG key, a str, bytes or None.
             ValueError: `copy` is False; the elements are read into new memory.
         """
         if copy is False:
@@ -114,7 +114,7 @@ class StoredLeaf:
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def __jax_array__(self) -> Any:
-        """Return what `jax.numpy.asarray` makes of the leaf; 64 bits become 32, as always there."""
+        """Return the leaf as a jax array; 64-bit types become 32-bit ones unless jax has x64 on."""
         if self.kind == "prng_key":
             return self.load()
         from jax import numpy
@@ -122,17 +122,17 @@ class StoredLeaf:
         return numpy.asarray(self.__array__())
 
     def __len__(self) -> int:
-        """Return the extent of the first axis. Raises TypeError where there is none."""
+        """Return the size of the first axis. Raises TypeError if there is none."""
         if not self.shape:
             raise TypeError(f"{self._name} has no axis, and so no len()")
         return self.shape[0]
 
     def __bool__(self) -> bool:
-        """Return True: there is a leaf, whatever its elements."""
+        """Return True: the leaf exists, whatever its elements are."""
         return True
 
     def __getattr__(self, name: str) -> Any:
-        """Raise AttributeError; for what arrays have, it says how to read the leaf first."""
+        """Raise AttributeError; for an attribute of arrays, it says how to read the leaf first."""
         message = f"'StoredLeaf' object has no attribute {name!r}"
         if not name.startswith("_") and hasattr(np.ndarray, name):
             message += f"; {_READ_IT}, which has"

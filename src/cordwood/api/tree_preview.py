@@ -20,8 +20,8 @@ def leaf_lines(rows: Iterable[tuple[str, ...]], count: int) -> list[str]:
     """Return an indented line for each of the first leaves, and one that counts the others.
 
     Args:
-        rows: of each leaf its key path, and what else is said of it.
-        count: how many leaves there are.
+        rows: for each leaf its key path and the other columns.
+        count: the number of all leaves.
     """
     cells = [
         [shortened(name or "(the root)", _MAX_NAME), *others]
@@ -45,7 +45,7 @@ def tree_lines(tree: Any) -> list[str]:
             (format_path(path), _described(leaf))
             for path, leaf in islice(zip(flat.paths, flat.leaves, strict=True), _MAX_LEAVES)
         ]
-    except Exception:  # noqa: BLE001  (a repr of any object whatever must not fail)
+    except Exception:  # noqa: BLE001  (a repr must not fail, whatever the object)
         return [type(tree).__qualname__]
     count = len(flat.leaves)
     return [counted(count, "leaf", "leaves"), *leaf_lines(rows, count)]

@@ -1,4 +1,4 @@
-"""Where the leaves of a load go: shardings, partition specs and rules, by key path."""
+"""Shardings of loaded leaves: shardings, partition specs and rules, by key path."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from cordwood.sharding.partition_rules import Rules, spec_for
 from cordwood.sharding.sharding_errors import explain_sharding_error
 from cordwood.tree.flatten import flatten
 
-_PLACED = frozenset({"jax", "numpy", "prng_key"})  # scalars stay as they are
+_SHARDED = frozenset({"jax", "numpy", "prng_key"})  # scalars stay as they are
 _HOST_ONLY = ("datetime64", "timedelta64", "float128", "complex256")  # jax has no such arrays
 _MAX_LINES = 20
 
 
 class ShardingOptions(NamedTuple):
-    """What a caller of `load` said of devices."""
+    """The options of `load` that assign leaves to devices."""
 
     mesh: Any = None
     rules: Rules | None = None
@@ -29,57 +29,57 @@ class ShardingOptions(NamedTuple):
 
 
 def assign_shardings(
-    placing: ShardingOptions, targets: Sequence[Target], paths: Sequence[KeyPath]
+    options: ShardingOptions, targets: Sequence[Target], paths: Sequence[KeyPath]
 ) -> list[Target]:
-    """The targets with the shardings that they are given; arrays become jax arrays.
+    """Return the targets with shardings assigned; their arrays become jax arrays.
 
-    An entry of `shardings` counts before a rule, and that before the sharding that a target has
-    (that of `like`); what has none is replicated over the mesh. Scalars, and arrays of dtypes
-    that jax lacks, stay as they are.
+    An entry of `shardings` takes precedence over a rule, and a rule over the sharding of the
+    target (which is that of `like`). Other arrays are replicated over the mesh. Scalars, and
+    arrays of dtypes that jax lacks, stay as they are.
 
     Args:
-        placing: what was asked for.
-        targets: what each leaf is to become.
+        options: the caller's mesh, rules and shardings.
+        targets: the leaves and what to make of them.
         paths: their key paths.
 
     Raises:
-        ValueError: a mesh is missing, no rule matches a leaf, or an entry is for no leaf.
-        MismatchError: a leaf's shape cannot be cut so; the message names all of them.
+        ValueError: a mesh is missing, no rule matches a leaf, or an entry matches no leaf.
+        MismatchError: a shape cannot be cut as its sharding says; the message names all leaves.
     """
-    mesh, rules, shardings = placing
+    mesh, rules, shardings = options
     if rules is not None and mesh is None:
         raise ValueError("rules give partition specs, which need a mesh: pass mesh=")
     if mesh is not None:
         _check(mesh, rules)
     entries = _Entries(shardings)
-    placed: list[Target] = []
+    assigned: list[Target] = []
     problems: list[str] = []
     unruled: list[str] = []
     for target, path in zip(targets, paths, strict=True):
-        given = entries.of(path)
-        if target.kind not in _PLACED or target.dtype.startswith(_HOST_ONLY):
-            placed.append(target)
+        value = entries.of(path)
+        if target.kind not in _SHARDED or target.dtype.startswith(_HOST_ONLY):
+            assigned.append(target)
             continue
         shape = _shape(target)
         name = _joined(path, "/")
-        if given is None and rules is not None:
+        if value is None and rules is not None:
             try:
-                given = spec_for(rules, name, shape)
+                value = spec_for(rules, name, shape)
             except ValueError:
                 unruled.append(name)
                 continue
-        if given is None:
-            given = target.sharding
+        if value is None:
+            value = target.sharding
         try:
-            sharding = _sharding(given, mesh, shape, format_path(path) or "the root")
-        except _Unfit as e:
+            sharding = _sharding(value, mesh, shape, format_path(path) or "the root")
+        except _IndivisibleError as e:
             problems.append(f"  {format_path(path) or 'the root'}: {e}")
             continue
         if sharding is None:
-            placed.append(target)
+            assigned.append(target)
         else:
             kind: LeafKind = "prng_key" if target.kind == "prng_key" else "jax"
-            placed.append(target._replace(kind=kind, sharding=sharding))
+            assigned.append(target._replace(kind=kind, sharding=sharding))
     if unruled:
         shown = ", ".join(unruled[:_MAX_LINES]) + ", ..." * (len(unruled) > _MAX_LINES)
         raise ValueError(
@@ -93,11 +93,11 @@ def assign_shardings(
             + "\n".join([*problems[:_MAX_LINES], *more])
         )
     entries.check_used([format_path(path) for path in paths])
-    return placed
+    return assigned
 
 
 def _check(mesh: Any, rules: Any) -> None:
-    """Raise TypeError for what is no mesh and what are no rules, ValueError for a bad pattern."""
+    """Raise TypeError unless the arguments are a mesh and rules, ValueError for a bad pattern."""
     import jax
 
     if not isinstance(mesh, jax.sharding.Mesh):
@@ -121,12 +121,12 @@ def _check(mesh: Any, rules: Any) -> None:
             raise ValueError(f"rules: {pattern!r} is no regular expression: {e}") from e
 
 
-class _Unfit(Exception):
-    """A sharding does not fit a shape."""
+class _IndivisibleError(Exception):
+    """A shape that cannot be cut as a sharding says."""
 
 
 def _shape(target: Target) -> tuple[int, ...]:
-    """The shape of the array that a target becomes: of keys, without the axes of their data."""
+    """Return the shape of the resulting array; of PRNG keys, without the axes of the key data."""
     leaf = target.leaf
     if target.kind != "prng_key" or leaf.prng_impl is None:
         return leaf.shape
@@ -135,37 +135,38 @@ def _shape(target: Target) -> tuple[int, ...]:
     return key_shape(leaf.shape, leaf.prng_impl)
 
 
-def _sharding(given: Any, mesh: Any, shape: tuple[int, ...], name: str) -> Any:
+def _sharding(value: Any, mesh: Any, shape: tuple[int, ...], name: str) -> Any:
+    """Return a Sharding or Format for a value of `shardings`, a rule or `like`; None: leave it."""
     import jax
 
     from cordwood.devices.sharded_arrays import sharding_of
 
-    if given is None:
+    if value is None:
         if mesh is None:
             return None
-        given = jax.sharding.PartitionSpec()  # type: ignore[no-untyped-call]
-    is_spec = isinstance(given, jax.sharding.PartitionSpec)
-    plain = sharding_of(given)
+        value = jax.sharding.PartitionSpec()  # type: ignore[no-untyped-call]
+    is_spec = isinstance(value, jax.sharding.PartitionSpec)
+    plain = sharding_of(value)
     if not is_spec and not isinstance(plain, jax.sharding.Sharding):
         raise TypeError(
             f"{name}: expected a jax Sharding, Format or PartitionSpec, found "
-            f"{type(given).__name__}"
+            f"{type(value).__name__}"
         )
     if is_spec and mesh is None:
-        raise ValueError(f"{name}: {given} is a partition spec, which needs a mesh: pass mesh=")
+        raise ValueError(f"{name}: {value} is a partition spec, which needs a mesh: pass mesh=")
     try:
         if is_spec:
-            given = plain = jax.sharding.NamedSharding(mesh, given)
+            value = plain = jax.sharding.NamedSharding(mesh, value)
         plain.shard_shape(shape)
     except ValueError as e:
-        raise _Unfit(explain_sharding_error(shape, given, mesh, e)) from e
-    return given
+        raise _IndivisibleError(explain_sharding_error(shape, value, mesh, e)) from e
+    return value
 
 
 class _Entries:
-    """The entries of `shardings`: by key path, or by a name with '.' or '/' between the keys.
+    """The entries of `shardings`, by key path or by keys joined with '.' or '/'.
 
-    An entry is for the leaf of that path, or for all leaves under it; the longest path counts.
+    An entry applies to the leaf of that path, or to all leaves under it; the longest path counts.
     """
 
     def __init__(self, shardings: Any) -> None:
@@ -180,15 +181,17 @@ class _Entries:
                 raise ValueError(f"shardings: there are two entries for {name!r}")
 
     def of(self, path: KeyPath) -> Any:
-        found = None
+        """Return the entry for a leaf; None if there is none."""
+        value = None
         for stop in range(len(path) + 1) if self._of else ():
             for name in (_joined(path[:stop], "."), _joined(path[:stop], "/")):
                 if name in self._of:
                     self._used.add(name)
-                    found = self._of[name]
-        return found
+                    value = self._of[name]
+        return value
 
     def check_used(self, names: Sequence[str]) -> None:
+        """Raise ValueError for an entry that has matched no leaf."""
         unknown = [name for name in self._of if name not in self._used]
         if unknown:
             close = difflib.get_close_matches(unknown[0].replace(".", "/"), names, n=1)

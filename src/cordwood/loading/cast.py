@@ -1,4 +1,4 @@
-"""Other dtypes for what is loaded or converted, as `cast` asks for them."""
+"""The option `cast` of load and convert: other dtypes for leaves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cordwood.keypath import KeyPath
 from cordwood.loading.leaf_target import Target
 from cordwood.plan.path_patterns import match_patterns, path_name, pattern_name
 
-# A dtype for all floating arrays, or dtypes for those that patterns take.
+# A dtype for all floating arrays, or a mapping of patterns to dtypes.
 Cast: TypeAlias = str | type | Any | Mapping[str, Any]
 
 _ARRAYS = frozenset({"jax", "numpy", "numpy_scalar"})
@@ -21,27 +21,34 @@ _ARRAYS = frozenset({"jax", "numpy", "numpy_scalar"})
 def cast_targets(
     targets: Sequence[Target], paths: Sequence[KeyPath], cast: Cast, *, naming: Naming, where: str
 ) -> list[Target]:
-    """Return the targets with the dtypes that `cast` asks for; raises as `cast_dtypes`."""
-    wanted = cast_dtypes([t.leaf for t in targets], paths, cast, naming=naming, where=where)
+    """Return the targets with the dtypes of `cast`; raises as `cast_dtypes` does."""
+    dtype_names = cast_dtypes([t.leaf for t in targets], paths, cast, naming=naming, where=where)
     return [
         target if dtype == target.dtype else target._replace(dtype=dtype, weak_type=False)
-        for target, dtype in zip(targets, wanted, strict=True)
+        for target, dtype in zip(targets, dtype_names, strict=True)
     ]
 
 
 def cast_dtypes(
     leaves: Sequence[Leaf], paths: Sequence[KeyPath], cast: Cast, *, naming: Naming, where: str
 ) -> list[str]:
-    """Return the dtype that each leaf is to have: as it is stored, where `cast` says nothing.
+    """Return the dtype of each leaf after the cast; the stored one if `cast` does not apply.
 
-    A floating dtype by itself is for floating arrays. In a mapping the first entry that takes an
-    array counts. An entry that is exactly the key path of one leaf, without wildcards, takes it
-    whatever its dtype; all other patterns take floating and complex arrays only. PRNG keys and
-    Python values stay as they are.
+    A single floating dtype applies to all floating arrays. In a mapping the first matching entry
+    counts. An entry that is the exact key path of one leaf, without wildcards, applies to any
+    dtype; all other patterns apply to floating and complex arrays only. PRNG keys and Python
+    values keep their types.
+
+    Args:
+        leaves: the stored leaves.
+        paths: their key paths, which the patterns are matched with.
+        cast: a dtype, or a mapping of patterns to dtypes.
+        naming: the naming of the index.
+        where: the checkpoint's name in errors.
 
     Raises:
-        MismatchError: a pattern takes no leaf, or nothing but leaves that it cannot cast.
-        ValueError: a dtype is unknown, or one by itself is not floating.
+        MismatchError: a pattern matches no leaf, or only leaves that it cannot cast.
+        ValueError: a dtype is unknown, or a single dtype is not floating.
     """
     if isinstance(cast, Mapping):
         return _by_pattern(leaves, paths, cast, naming=naming, where=where)

@@ -1,4 +1,4 @@
-"""What a leaf becomes on the host: another dtype, a scalar, a Python value."""
+"""Conversions of a leaf on the host: to another dtype, a scalar, or a Python value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cordwood.plan.transpose_leaves import permute_shape
 
 
 def convert_inline(value: Any, target: Target) -> Any:
-    """Return a stored Python value, or the array of shape () that it is to become."""
+    """Return a stored Python value, or the array of shape () that the target asks for."""
     if not target.dtype:
         return value
     array = np.asarray(value)
@@ -29,7 +29,10 @@ def convert_inline(value: Any, target: Target) -> Any:
 
 
 def _beyond_64_bits(value: int, target: Target) -> np.ndarray[Any, Any]:
-    """Return an integer that numpy has no dtype for as another number. Raises MismatchError."""
+    """Return an integer of more than 64 bits as an array of the target's dtype.
+
+    Raises MismatchError unless the dtype holds exactly that number.
+    """
     with suppress(OverflowError), np.errstate(all="ignore"):
         array = np.asarray(float(value)).astype(dtypes.to_numpy(target.dtype))
         if array.astype(np.complex128).item() == value:
@@ -46,7 +49,10 @@ _PYTHON_NUMBERS: dict[str, Callable[[Any], Any]] = {
 
 
 def convert_kind(array: np.ndarray[Any, Any], target: Target) -> Any:
-    """Return a host array as what a target is to be, jax arrays aside. Raises MismatchError."""
+    """Return a host array as a value of the target's kind, which is not "jax".
+
+    Raises MismatchError if a Python number of that kind would be another value.
+    """
     if target.kind == "numpy":
         return array
     if target.kind == "numpy_scalar":
@@ -57,17 +63,17 @@ def convert_kind(array: np.ndarray[Any, Any], target: Target) -> Any:
         return array.tobytes().decode("utf-8", "surrogatepass")
     stored = array.item()
     real = stored.real if isinstance(stored, complex) and not stored.imag else stored
-    with suppress(OverflowError, TypeError, ValueError):  # of infinity, say, there is no int
+    with suppress(OverflowError, TypeError, ValueError):  # int(inf) raises, for example
         number = _PYTHON_NUMBERS[target.kind](real)
         if number == stored or stored != stored:
             return number
     raise _would_change(target, target.kind, stored)
 
 
-def _would_change(target: Target, wanted: str, value: object) -> MismatchError:
+def _would_change(target: Target, to: str, value: object) -> MismatchError:
     return MismatchError(
         f"{format_path(target.leaf.key_path)}: casting {target.leaf.dtype or target.leaf.kind} "
-        f"to {wanted} would change values, the first of them {value}; load it as it is and "
+        f"to {to} would change values, the first of them {value}; load it as it is and "
         "convert it yourself"
     )
 
@@ -75,20 +81,20 @@ def _would_change(target: Target, wanted: str, value: object) -> MismatchError:
 def convert_dtype(array: np.ndarray[Any, Any], target: Target) -> np.ndarray[Any, Any]:
     """Return the array with the target's dtype.
 
-    Between floating dtypes values are rounded. A conversion from or to integers, or from complex
-    to real numbers, is exact.
+    A conversion between floating dtypes rounds. A conversion from or to integers, or from complex
+    to real numbers, must be exact.
 
     Raises:
-        MismatchError: such a conversion would change a value, or there is none between the two
-            dtypes; names the leaf and the value.
+        MismatchError: an exact conversion would change a value, or the two dtypes have no
+            conversion; names the leaf and the value.
     """
-    wanted = dtypes.to_numpy(target.dtype)
+    dtype = dtypes.to_numpy(target.dtype)
     from_complex = np.iscomplexobj(array) and not target.dtype.startswith("complex")
     names = (dtypes.name_of(array.dtype), target.dtype)
     exact = from_complex or any(name.startswith(_INTEGERS) for name in names)
     try:
         with np.errstate(all="ignore"):
-            result = (array.real if from_complex else array).astype(wanted)
+            result = (array.real if from_complex else array).astype(dtype)
             changed = _changed(result, array) if exact else np.False_
     except TypeError as e:
         raise MismatchError(
@@ -105,17 +111,18 @@ _INTEGERS = ("int", "uint", "bool")
 
 
 def _changed(result: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> Any:
-    """Return a mask of the elements of `array` that are other values in `result`."""
+    """Return a mask of the elements of `array` whose values differ in `result`."""
     changed = np.asarray(_real(result).astype(array.dtype) != array)
     one, other = _real(result), _real(array)
     if _limits(one) and _limits(other):
-        # A negative number wraps round into an unsigned one, and back.
+        # A negative number becomes a large unsigned one by overflow, and the other way round.
         return changed | ((one < 0) != (other < 0))
-    # Infinity, and one past the largest integer, may come back from the largest or the least.
+    # Infinity and numbers out of range may become the largest or the least integer, and
+    # may be equal to the original when they are converted back.
     for integers, numbers in ((one, other), (other, one)):
         limits = _limits(integers)
         if limits is not None:
-            if numbers.dtype.itemsize < 4:  # whose own largest number may be less than the limits
+            if numbers.dtype.itemsize < 4:  # its largest number may be less than the limits
                 numbers = numbers.astype(np.float32)
             changed |= ~((numbers >= limits[0]) & (numbers < limits[1]))
     return changed
@@ -126,7 +133,7 @@ def _real(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _limits(array: np.ndarray[Any, Any]) -> tuple[float, float] | None:
-    """Return the least integer of a dtype, and the first above its largest; None: it has none."""
+    """Return the least integer of a dtype, and the largest plus 1; None for other dtypes."""
     name = dtypes.name_of(array.dtype)
     if not name.startswith(("int", "uint")):
         return None
@@ -137,7 +144,7 @@ def _limits(array: np.ndarray[Any, Any]) -> tuple[float, float] | None:
 
 
 def transpose_copy(array: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return the array with its axes in that order, in C order in memory of its own."""
+    """Return a copy of the array with its axes in that order, contiguous in C order."""
     memory = allocate_bytes(array.nbytes, alignment=ALIGNMENT)
     result: np.ndarray[Any, Any] = memory.view(array.dtype).reshape(
         permute_shape(array.shape, axes)
@@ -151,4 +158,4 @@ def transpose_copy(array: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.nda
     return result
 
 
-_TILE_ROWS = 16  # which stay in the cache: ten times as fast as all at once
+_TILE_ROWS = 16  # so many rows fit into the cache: ten times as fast as all rows at once

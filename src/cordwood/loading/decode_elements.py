@@ -1,4 +1,4 @@
-"""Elements from bytes as they are stored."""
+"""Decoding of stored bytes: other byte orders, and elements packed into 4 or 6 bits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cordwood.index import Encoding
 def decode_elements(
     raw: np.ndarray[Any, Any], encoding: Encoding, shape: tuple[int, ...], dtype: str
 ) -> np.ndarray[Any, Any]:
-    """Elements from the bytes of a leaf as they were stored (uint8[bytes])."""
+    """Return the elements of a leaf from its stored bytes (uint8[bytes])."""
     count = math.prod(shape)
     numpy_dtype = dtypes.to_numpy(dtype)
     if encoding == "swapped":

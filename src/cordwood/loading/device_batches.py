@@ -1,7 +1,7 @@
-"""Groups of leaves that fit into the host's memory together, on their way to other memory.
+"""Groups of leaves that limit the host memory of a load to devices.
 
-While one group is on its way to the devices, the next is read; so two are on the host. On the
-CPU there is nothing to group: jax uses the memory that was read into.
+While one group is copied to the devices, the next one is read, so the host holds two groups. A
+load to the CPU needs no groups: jax uses the memory that the leaves were read into.
 """
 
 from __future__ import annotations
@@ -17,26 +17,30 @@ GROUP_BYTES = 1 << 30  # of a group
 
 
 def group_requests(wants: Sequence[BoxRequest], budget_bytes: int) -> list[list[int]]:
-    """Positions of wants in groups of at most so many bytes (or of one), by where they lie."""
+    """Return the positions of the requests in groups, in the order of their bytes in the files.
+
+    A group has at most `budget_bytes` bytes, or it is a single larger leaf.
+    """
     groups: list[list[int]] = []
-    left = 0
+    free_bytes = 0
     for i in sorted(range(len(wants)), key=lambda i: _place(wants[i].leaf)):
         size = request_bytes(wants[i])
-        if not groups or size > left:
+        if not groups or size > free_bytes:
             groups.append([])
-            left = budget_bytes
+            free_bytes = budget_bytes
         groups[-1].append(i)
-        left -= size
+        free_bytes -= size
     return groups
 
 
-def request_bytes(want: BoxRequest) -> int:
-    leaf, boxes = want
+def request_bytes(request: BoxRequest) -> int:
+    """Return the size of the elements of the requested boxes, in bytes."""
+    leaf, boxes = request
     return sum(map(element_count, boxes)) * dtypes.itemsize(leaf.dtype) if leaf.dtype else 0
 
 
 def _place(leaf: Leaf) -> tuple[int, int]:
-    """Where a leaf begins: its source and offset."""
+    """Return where a leaf begins: its source and offset."""
     if isinstance(leaf.storage, Inline) or not leaf.storage.pieces:
         return 0, 0
     return leaf.storage.pieces[0][1:3]

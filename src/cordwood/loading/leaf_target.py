@@ -1,4 +1,4 @@
-"""What a stored leaf is to become."""
+"""The target of a stored leaf: the kind, dtype and sharding of the loaded value."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from cordwood.index import Leaf, LeafKind
 
 
 class Target(NamedTuple):
-    """What a stored leaf is to become."""
+    """A stored leaf, and the kind, dtype and sharding of the value to load."""
 
     leaf: Leaf
     kind: LeafKind
-    dtype: str  # other than the leaf's: converted
+    dtype: str  # if it differs from the leaf's, the elements are converted
     weak_type: bool = False
     sharding: Any = None  # a jax Sharding or Format
-    axes: tuple[int, ...] | None = None  # in this order, as numpy.transpose takes them
+    axes: tuple[int, ...] | None = None  # the order of the axes, as numpy.transpose takes it
 
 
 def target_size_bytes(target: Target) -> int:
-    """How many bytes the elements take that are read for it, if all are; 0 for a value."""
+    """Return the size of the stored elements of a target's leaf, in bytes; 0 for a value."""
     leaf = target.leaf
     return math.prod(leaf.shape) * dtypes.itemsize(leaf.dtype) if leaf.dtype else 0

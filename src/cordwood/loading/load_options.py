@@ -1,4 +1,4 @@
-"""What a caller of `load` may not ask for together."""
+"""Checks of the arguments of `load`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from cordwood.loading.assign_shardings import ShardingOptions
 
 
 def validate_load_options(
-    like: Any, *, to: Any, cast: Any, missing: Any, extra: Any, placing: ShardingOptions
+    like: Any, *, to: Any, cast: Any, missing: Any, extra: Any, sharding_options: ShardingOptions
 ) -> None:
-    """Raise ValueError for a value that an argument cannot have, and for arguments that would
-    have no effect."""
+    """Raise ValueError for invalid arguments, and for arguments that would have no effect."""
     if to not in (None, "jax", "numpy"):
         raise ValueError(f'to={to!r}: expected "jax", "numpy" or None')
-    if to == "numpy" and placing != ShardingOptions():
+    if to == "numpy" and sharding_options != ShardingOptions():
         raise ValueError('to="numpy" has no use for a mesh, rules or shardings: leave one out')
     if missing not in ("error", "keep"):
         raise ValueError(f'missing={missing!r}: expected "error" or "keep"')

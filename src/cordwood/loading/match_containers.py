@@ -1,4 +1,4 @@
-"""The containers of two trees that are to fit: which are of another kind, or are leaves there."""
+"""Comparison of the containers of a checkpoint and of `like`: other kinds, leaves, None."""
 
 from __future__ import annotations
 
@@ -16,20 +16,25 @@ _MAPPINGS = frozenset({"dict", "namedtuple", "object"})
 
 
 class Problem(NamedTuple):
-    """One line of an error: what it is about, and what it says."""
+    """One line of an error, with the name of the leaf or container that it is about."""
 
     name: Any
     text: str
 
 
 class Container(NamedTuple):
+    """A container of a tree: a dict, list, tuple, None or another node."""
+
     path: KeyPath
     kind: str
     empty: bool
 
 
 def match_name(path: KeyPath, naming: Naming) -> Any:
-    """What a leaf or container is found by: its key path, as coarse as a format keeps that."""
+    """Return the name that leaves and containers are matched by.
+
+    It is the key path as exactly as the naming of the format keeps it.
+    """
     if naming == "exact":
         return path
     keys = tuple(str(key) if isinstance(key, (str, int)) else str(key.value) for key in path)
@@ -38,13 +43,13 @@ def match_name(path: KeyPath, naming: Naming) -> Any:
 
 
 def path_label(path: KeyPath) -> str:
-    """A key path, for an error."""
+    """Return a key path as errors show it."""
     return format_path(path) or "the root"
 
 
 def containers_by_name(structure: Structure, naming: Naming) -> dict[Any, Container]:
-    """The containers by the name of their path; nodes with named fields count as one kind."""
-    found: dict[Any, Container] = {}
+    """Return the containers by their match names; all nodes with named fields are one kind."""
+    result: dict[Any, Container] = {}
     stack: list[KeyPath] = [()]
     for node in structure:
         path = stack.pop()
@@ -52,99 +57,117 @@ def containers_by_name(structure: Structure, naming: Naming) -> dict[Any, Contai
             continue
         kind: str = node.kind
         keys: Sequence[Any] = node.keys or range(node.size)
-        if kind == "dict" and node.type_name in ("list", "tuple"):  # selected elements of one
+        if kind == "dict" and node.type_name in (
+            "list",
+            "tuple",
+        ):  # some selected elements of a list or tuple
             kind, keys = node.type_name, [getattr(key, "value", key) for key in node.keys]
         if naming == "keys":
             kind = "container" if node.size else _EMPTY
         elif kind == "none":
             kind = "None"
         elif naming == "strings":
-            kind = "container"  # a state dict has made dicts of them all
+            kind = "container"  # in a state dict all containers are dicts
         elif kind in _MAPPINGS:
             kind = "dict or node with fields"
-        found[match_name(path, naming)] = Container(path, kind, not node.size)
+        result[match_name(path, naming)] = Container(path, kind, not node.size)
         stack.extend((*path, key) for key in reversed(keys))
-    return found
+    return result
 
 
-def remove_empty(found: Mapping[Any, Container], names: Collection[Any]) -> dict[Any, Container]:
-    """Return the containers without each None of those names: there is nothing in its place."""
+def remove_empty(by_name: Mapping[Any, Container], names: Collection[Any]) -> dict[Any, Container]:
+    """Return the containers without the None nodes and empty containers of those names."""
     return {
-        name: each for name, each in found.items() if not (each.kind in _NOTHING and name in names)
+        name: each
+        for name, each in by_name.items()
+        if not (each.kind in _NOTHING and name in names)
     }
 
 
 def container_problems(
-    here: Mapping[Any, Container], there: Mapping[Any, Container], *, missing: bool, extra: bool
+    stored: Mapping[Any, Container],
+    expected: Mapping[Any, Container],
+    *,
+    missing: bool,
+    extra: bool,
 ) -> list[Problem]:
-    """Return the containers of another kind, and each None that only one side has, where nothing
-    may be missing or extra; `here` are those stored, `there` those of `like`.
+    """Return a problem for each container that differs.
 
-    Other empty containers hold nothing, and may be on one side alone.
+    A container differs if its kind differs, or if it is None and on one side only. Other empty
+    containers hold nothing, and may be on one side only.
+
+    Args:
+        stored: the containers of the checkpoint.
+        expected: the containers of `like`.
+        missing: `like` keeps leaves that are not stored; a None of `like` may be missing too.
+        extra: stored leaves that `like` lacks are ignored; so is a stored None.
     """
     problems = []
-    for name, wanted in there.items():
-        found = here.get(name)
-        label = path_label(wanted.path)
-        if found is not None and found.kind != wanted.kind:
-            problems.append(Problem(name, f"{label}: expected {wanted.kind}, found {found.kind}"))
-        elif found is None and wanted.kind == "None" and not missing:
-            text = f"{label}: {_described(wanted)} in `like`, and nothing in the checkpoint"
+    for name, container in expected.items():
+        other = stored.get(name)
+        label = path_label(container.path)
+        if other is not None and other.kind != container.kind:
+            text = f"{label}: expected {container.kind}, found {other.kind}"
+            problems.append(Problem(name, text))
+        elif other is None and container.kind == "None" and not missing:
+            text = f"{label}: {_described(container)} in `like`, and nothing in the checkpoint"
             problems.append(Problem(name, text))
     problems += [
         Problem(
             name,
-            f"{path_label(found.path)}: {_described(found)} in the checkpoint, "
+            f"{path_label(other.path)}: {_described(other)} in the checkpoint, "
             "and nothing in `like`",
         )
-        for name, found in here.items()
-        if found.kind == "None" and name not in there and not extra
+        for name, other in stored.items()
+        if other.kind == "None" and name not in expected and not extra
     ]
     return problems
 
 
 def leaf_container_problems(
-    here: Mapping[Any, Container],
-    there: Mapping[Any, Container],
-    stored: Mapping[Any, str],
-    wanted: Mapping[Any, str],
+    containers: Mapping[Any, Container],
+    like_containers: Mapping[Any, Container],
+    leaves: Mapping[Any, str],
+    like_leaves: Mapping[Any, str],
     *,
     missing: bool,
 ) -> list[Problem]:
     """Return a problem for each place where one side has a leaf and the other a container.
 
     Args:
-        here: the containers that are stored.
-        there: those of `like`.
-        stored: what the leaves are that are stored, by their names.
-        wanted: what those of `like` are.
-        missing: whether `like` keeps leaves that are not stored.
+        containers: the containers of the checkpoint, by name.
+        like_containers: the containers of `like`.
+        leaves: the types of stored leaves as text, by name.
+        like_leaves: the types of the leaves of `like`.
+        missing: `like` keeps leaves that are not stored.
     """
     ignore = ' (extra="ignore" passes over it)'
     keep = "" if missing else ' (missing="keep" keeps what `like` has)'
     problems = [
         Problem(
             name,
-            f"{path_label(there[name].path)}: expected {_described(there[name])}, found {leaf}"
-            f"{ignore if there[name].kind == 'None' else ''}",
+            f"{path_label(like_containers[name].path)}: expected "
+            f"{_described(like_containers[name])}, found {leaf}"
+            f"{ignore if like_containers[name].kind == 'None' else ''}",
         )
-        for name, leaf in stored.items()
-        if name in there
+        for name, leaf in leaves.items()
+        if name in like_containers
     ]
     problems += [
         Problem(
             name,
-            f"{path_label(here[name].path)}: expected {leaf}, found {_described(here[name])}"
-            f"{keep if here[name].kind == 'None' else ''}",
+            f"{path_label(containers[name].path)}: expected {leaf}, "
+            f"found {_described(containers[name])}"
+            f"{keep if containers[name].kind == 'None' else ''}",
         )
-        for name, leaf in wanted.items()
-        if name in here
+        for name, leaf in like_leaves.items()
+        if name in containers
     ]
     return problems
 
 
 def merge_problems(problems: Sequence[Problem], covering: Sequence[Problem]) -> list[Problem]:
-    """The problems; those of a subtree that a covering one is about give way to that one."""
+    """Return the problems; each covering problem replaces those in its subtree."""
     over = {problem.name: problem for problem in covering}
     kept: dict[Any, Problem] = {}
     for i, problem in enumerate(problems):

@@ -1,4 +1,4 @@
-"""What to pass to a load instead, where a leaf does not fit `like`. Pure."""
+"""Advice in errors of load: the argument that would make a leaf fit `like`. Pure functions."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def transpose_hints(
     stored: Sequence[Leaf],
     naming: Naming,
 ) -> dict[int, str]:
-    """Return what to say of the leaves that would fit if they were transposed.
+    """Return advice for the leaves that would fit if they were transposed.
 
-    A pattern of the last key is proposed, as square matrices fit either way: naming the leaves
-    of this message alone would leave those as they are.
+    The advice proposes a pattern of the last key. Square matrices fit with and without the
+    transposition, so patterns that name only the leaves of the message would miss them.
 
     Args:
-        misshapen: leaves of other shapes than `like` has, by any number.
+        misshapen: leaves whose shapes differ from `like`, by any number.
         fitting: the leaves that fit as they are.
         stored: all leaves of the index.
-        naming: of the index.
+        naming: the naming of the index.
     """
     turned = {}
     for number, (leaf, spec) in misshapen.items():
@@ -43,7 +43,8 @@ def transpose_hints(
             turned[number] = leaf, axes
     if not turned:
         return {}
-    # A pattern takes every array of its last key: not one that fits as it is, nor a convolution.
+    # A pattern matches every array of its last key. It must not match an array that fits already
+    # (unless it is square), nor a convolution.
     untouchable = {_last(leaf.key_path) for leaf in stored if len(leaf.shape) > 2}
     squares: dict[str, int] = {}
     for leaf in fitting:
@@ -73,12 +74,12 @@ def transpose_hints(
 
 
 def _last(path: KeyPath) -> str:
-    """Return the last key, of a name that is joined by dots its last part."""
+    """Return the last key; of keys joined by dots, the last part."""
     return format_path(path[-1:]).rpartition(".")[2]
 
 
 def _pattern(path: KeyPath, naming: Naming) -> str:
-    """Return a pattern for all leaves of the same last key; the name where there is none."""
+    """Return a pattern for all leaves of the same last key; the name if there is no pattern."""
     name = path_name(path, naming)
     last = path[-1] if path else None
     if not isinstance(last, str) or _WILDCARDS & set(last):
@@ -97,7 +98,7 @@ def first_names(paths: Sequence[KeyPath]) -> str:
 
 
 def equinox_hint(like: Any) -> str:
-    """Return how to load into an equinox module that has Python numbers, which filters take out."""
+    """Return how to load into an equinox module whose Python numbers a filter has removed."""
     equinox = sys.modules.get("equinox")
     if equinox is None:
         return ""
@@ -115,7 +116,7 @@ def equinox_hint(like: Any) -> str:
 
 
 def python_number_hint(leaf: Leaf, spec: LeafSpec) -> str:
-    """Return what to do where one side has a Python number, and the other an array of it."""
+    """Return advice where one side has a Python number and the other an array of shape ()."""
     if spec.kind != "int" or not leaf.dtype.startswith(("int", "uint")):
         return "cast=True converts"
     module = "np" if leaf.dtype.endswith("64") else "jnp"
@@ -126,20 +127,20 @@ def python_number_hint(leaf: Leaf, spec: LeafSpec) -> str:
     )
 
 
-def nnx_variable_hint(name: Any, stored: Collection[Any], wanted: Collection[Any]) -> str:
-    """Return what to do where one side has a variable of flax.nnx, and the other its value."""
+def nnx_variable_hint(name: Any, stored: Collection[Any], like_names: Collection[Any]) -> str:
+    """Return advice where one side has a variable of flax.nnx and the other its value."""
     inside = (*name, "value")
-    if inside in stored and name in wanted:
+    if inside in stored and name in like_names:
         return ' (rename={"**/value": "**"} loads the values of flax.nnx variables)'
-    if inside in wanted and name in stored:
+    if inside in like_names and name in stored:
         return ' (rename={"**": "**/value"} loads into the values of flax.nnx variables)'
     return ""
 
 
-def nesting_hint(place: Nesting) -> str:
-    """Return how to load a tree that is a part of the other one."""
-    name = format_path(place.container)
-    if place.is_deeper:
+def nesting_hint(nesting: Nesting) -> str:
+    """Return how to load a tree that is a subtree of the other one."""
+    name = format_path(nesting.container)
+    if nesting.is_deeper:
         return (
             f'all of `like` is under {name} in the checkpoint: pass select="{name}", '
             f'rename={{"{name}": ""}}'
@@ -148,7 +149,7 @@ def nesting_hint(place: Nesting) -> str:
 
 
 def prng_key_hint(leaf: Leaf, spec: LeafSpec) -> str:
-    """Return what to do where one side has a typed PRNG key and the other its data."""
+    """Return advice where one side has a typed PRNG key and the other its key data."""
     if spec.kind == "prng_key" and (leaf.dtype, leaf.shape) == ("uint32", spec.shape):
         return (
             " (the data of a key: put jax.random.key_data(key) into `like`, and call "

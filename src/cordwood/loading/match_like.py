@@ -1,4 +1,4 @@
-"""Fitting what is stored to a `like` tree, leaf by leaf, or saying how it does not fit."""
+"""Matching of stored leaves with the leaves of `like`, and the error that lists mismatches."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ Extra: TypeAlias = Literal["error", "ignore"]
 
 _MAX_LINES = 50
 _KEEPS = ' (missing="keep" keeps what `like` has)'
-_PASSES_OVER = ' (extra="ignore" passes over it)'
+_IGNORES = ' (extra="ignore" passes over it)'
 _NUMBERS = frozenset({"bool", "int", "float", "complex"})
 
 
 class Matching(NamedTuple):
-    """How to fill a `like`: what to read, and what to make of it."""
+    """A matched load: the targets to read, and the function that builds the tree from them."""
 
     targets: Sequence[Target]
-    paths: Sequence[KeyPath]  # of the targets, in the tree that is to be filled
+    paths: Sequence[KeyPath]  # of the targets, in the resulting tree
     rebuild: Callable[[Sequence[Any]], Any]
 
 
@@ -71,34 +71,34 @@ def match_like(
     """Match the leaves of a checkpoint to those of `like` by key path.
 
     Args:
-        index: what is stored, as far as it is wanted.
-        like: what is to be filled.
-        name: what the checkpoint is called in errors.
-        to: what array leaves become; None: what they are in `like`.
-        strict: whether shapes, dtypes and kinds have to agree, and leaves may not be extra.
-        cast: whether dtypes may differ.
-        missing: whether `like` keeps the leaves that are not stored.
-        extra: whether leaves that `like` has not are passed over.
-        left_out: what is stored, but not wanted.
-        transposed: leaves whose shapes are those of their transposes.
+        index: the selected leaves of the checkpoint.
+        like: the tree to match.
+        name: the checkpoint's name in errors.
+        to: the kind of array leaves, "jax" or "numpy". None: as in `like`.
+        strict: shapes, dtypes and kinds must agree, and no leaf may be extra.
+        cast: dtypes may differ.
+        missing: "keep": leaves of `like` that are not stored stay as they are.
+        extra: "ignore": stored leaves that `like` lacks are ignored.
+        left_out: key paths of stored leaves that are not selected.
+        transposed: key paths of leaves that are transposed; the index has the shapes after it.
 
     Raises:
         MismatchError: leaves are missing, extra or of another kind, shape or dtype; the
             message names all of them.
     """
-    flat, rebuild = _take_apart(like, index.naming)
+    flat, rebuild = _flatten_like(like, index.naming)
     stored = {match_name(leaf.key_path, index.naming): leaf for leaf in index.leaves}
     if len(stored) < len(index.leaves):
-        raise _alike(index, name)
+        raise _duplicate_name(index, name)
     unwanted = {match_name(path, index.naming) for path in left_out}
     problems: list[Problem] = []
     absent: list[tuple[int, KeyPath, bool]] = []
     targets: list[Target] = []
     filled: list[int] = []
-    misshapen: dict[int, tuple[Leaf, LeafSpec]] = {}  # by number of the problem
+    misshapen: dict[int, tuple[Leaf, LeafSpec]] = {}  # by the position of the problem
     seen = set()
     has_arrays = False
-    kept = set()  # what `like` keeps, as nothing is stored for it
+    kept = set()  # names of leaves that stay as they are in `like`
     for i, (path, leaf_like) in enumerate(zip(flat.paths, flat.leaves, strict=True)):
         key = match_name(path, index.naming)
         leaf = stored.get(key)
@@ -121,7 +121,7 @@ def match_like(
         seen.add(key)
         if leaf is None:
             absent.append((len(problems), path, key in unwanted))
-            # Its text is known when it is known what nothing has asked for.
+            # The text is filled in once all unmatched stored leaves are known.
             problems.append(Problem(key, ""))
             continue
         problem = describe_mismatch(leaf, spec, strict=strict, cast=cast)
@@ -141,41 +141,45 @@ def match_like(
         )
         for i, hint in hints.items():
             problems[i] = problems[i]._replace(text=problems[i].text + hint)
-    left = {key: leaf.key_path for key, leaf in stored.items() if key not in seen}
-    place = None
+    unmatched = {key: leaf.key_path for key, leaf in stored.items() if key not in seen}
+    nesting = None
     if absent and len(absent) + len(kept) == len(flat.leaves) and index.naming not in SEPARATORS:
         paths = [path for _, path, _ in absent]
-        place = find_nesting(
-            paths, list(left.values()), lambda path: match_name(path, index.naming)
+        nesting = find_nesting(
+            paths, list(unmatched.values()), lambda path: match_name(path, index.naming)
         )
-    passes_over = extra == "ignore" or not strict
-    has_none = has_arrays and 0 < len(left) == len(stored)
-    if has_none and passes_over and not problems:  # all of `like` would be kept
-        raise _no_leaf(flat.paths, list(left.values()), index.naming, name, is_part=bool(left_out))
-    _tell_absent(problems, absent, left.values(), missing, place)
-    if not passes_over:
-        for key, path in left.items():
-            found = f"in the checkpoint ({leaf_text(stored[key])}), not in `like`"
-            problems.append(Problem(key, f"{path_label(path)}: {found}{_PASSES_OVER}"))
+    ignores_extra = extra == "ignore" or not strict
+    has_none = has_arrays and 0 < len(unmatched) == len(stored)
+    if has_none and ignores_extra and not problems:  # all of `like` would be kept
+        raise _no_leaf(
+            flat.paths, list(unmatched.values()), index.naming, name, is_part=bool(left_out)
+        )
+    _describe_absent(problems, absent, unmatched.values(), missing, nesting)
+    if not ignores_extra:
+        for key, path in unmatched.items():
+            text = f"in the checkpoint ({leaf_text(stored[key])}), not in `like`"
+            problems.append(Problem(key, f"{path_label(path)}: {text}{_IGNORES}"))
     if strict and index.naming not in SEPARATORS and index.structure != flat.structure:
-        here = containers_by_name(index.structure, index.naming)
-        there = containers_by_name(flat.structure, index.naming)
+        nodes = containers_by_name(index.structure, index.naming)
+        like_nodes = containers_by_name(flat.structure, index.naming)
         if missing == "keep":
-            kept |= there.keys()
-        here = remove_empty(here, kept)
-        if passes_over:
-            there = remove_empty(there, left.keys() | here.keys())
+            kept |= like_nodes.keys()
+        nodes = remove_empty(nodes, kept)
+        if ignores_extra:
+            like_nodes = remove_empty(like_nodes, unmatched.keys() | nodes.keys())
         keeps = missing == "keep"
-        problems += container_problems(here, there, missing=keeps, extra=passes_over)
+        problems += container_problems(nodes, like_nodes, missing=keeps, extra=ignores_extra)
         if problems:
-            leaves = _leaves_for_containers(flat, index.naming, stored, here, there, keeps=keeps)
+            leaves = _leaves_for_containers(
+                flat, index.naming, stored, nodes, like_nodes, keeps=keeps
+            )
             problems = merge_problems(problems, leaves)
     if problems:
-        advice = "" if place is None else f"\n{nesting_hint(place)}"
+        advice = "" if nesting is None else f"\n{nesting_hint(nesting)}"
         texts = [problem.text for problem in problems]
         first = ""
-        if has_none and place is None and not any(is_unwanted for *_, is_unwanted in absent):
-            first, texts = _apart(texts)
+        if has_none and nesting is None and not any(is_unwanted for *_, is_unwanted in absent):
+            first, texts = _first_line(texts)
         kinds = dict(zip(flat.paths, map(type, flat.leaves), strict=True))
         if not advice and any(kinds[path] in (bool, int, float) for _, path, _ in absent):
             advice = equinox_hint(like)
@@ -192,20 +196,20 @@ def match_like(
     return Matching(targets, [flat.paths[i] for i in filled], rebuild_kept)
 
 
-def _tell_absent(
+def _describe_absent(
     problems: list[Problem],
     absent: Sequence[tuple[int, KeyPath, bool]],
-    left: Collection[KeyPath],
+    unmatched: Collection[KeyPath],
     missing: Missing,
-    place: Nesting | None,
+    nesting: Nesting | None,
 ) -> None:
-    """Fill in the texts of what is not stored, now that it is known what nothing has asked for."""
-    names = [format_path(path) for path in left]
-    of_strings = {match_name(path, "strings"): format_path(path) for path in left}
+    """Fill in the texts of leaves that are not stored, with the nearest unmatched stored name."""
+    names = [format_path(path) for path in unmatched]
+    of_strings = {match_name(path, "strings"): format_path(path) for path in unmatched}
     for i, path, is_unwanted in absent:
         close = None
-        if place is not None:
-            close = format_path(place.stored_path(path))
+        if nesting is not None:
+            close = format_path(nesting.stored_path(path))
         elif i < _MAX_LINES:
             close = nearest_path(format_path(path), names)
         same = of_strings.get(match_name(path, "strings"))
@@ -214,37 +218,35 @@ def _tell_absent(
         problems[i] = problems[i]._replace(text=text)
 
 
-def _apart(texts: list[str]) -> tuple[str, list[str]]:
-    """Return what comes first of names that all differ, and the problems without other advice.
+def _first_line(texts: list[str]) -> tuple[str, list[str]]:
+    """Return a first line that says that all names differ, and the problems without other advice.
 
-    Nothing, and the problems as they are, where most names have one that is like them.
+    The line is empty, and the problems are unchanged, if most names resemble a stored one.
     """
-    wanted = [text for text in texts if not text.endswith(_PASSES_OVER)]
-    plain = [text for text in wanted if text.endswith(_KEEPS)]
-    if 2 * len(plain) <= len(wanted):
+    absent = [text for text in texts if not text.endswith(_IGNORES)]
+    plain = [text for text in absent if text.endswith(_KEEPS)]
+    if 2 * len(plain) <= len(absent):
         return "", texts
-    return f"  {NO_COMMON_NAME}\n", [
-        t.removesuffix(_KEEPS).removesuffix(_PASSES_OVER) for t in texts
-    ]
+    return f"  {NO_COMMON_NAME}\n", [t.removesuffix(_KEEPS).removesuffix(_IGNORES) for t in texts]
 
 
 def _no_leaf(
-    wanted: Sequence[KeyPath],
+    paths: Sequence[KeyPath],
     stored: Sequence[KeyPath],
     naming: Naming,
     name: str,
     *,
     is_part: bool,
 ) -> MismatchError:
-    """Return the error of a load that would take nothing, and keep all of `like`."""
-    place = None
+    """Return the error of a load that would read nothing and keep all of `like`."""
+    nesting = None
     if naming not in SEPARATORS:
-        place = find_nesting(wanted, stored, lambda path: match_name(path, naming))
-    hint = f"the names differ: {RENAME_ADVICE}" if place is None else nesting_hint(place)
+        nesting = find_nesting(paths, stored, lambda path: match_name(path, naming))
+    hint = f"the names differ: {RENAME_ADVICE}" if nesting is None else nesting_hint(nesting)
     selected = " as it is selected" if is_part else ""
     return MismatchError(
         f"no leaf of `like` is in {name}{selected}; {hint}\n"
-        f"  in `like`: {first_names(wanted)}\n  in the checkpoint: {first_names(stored)}"
+        f"  in `like`: {first_names(paths)}\n  in the checkpoint: {first_names(stored)}"
     )
 
 
@@ -252,28 +254,28 @@ def _leaves_for_containers(
     flat: FlatTree,
     naming: Naming,
     stored: Mapping[Any, Leaf],
-    here: Mapping[Any, Container],
-    there: Mapping[Any, Container],
+    nodes: Mapping[Any, Container],
+    like_nodes: Mapping[Any, Container],
     *,
     keeps: bool,
 ) -> list[Problem]:
     """Return a problem for each place where one side has a leaf and the other a container."""
     names = [match_name(path, naming) for path in flat.paths]
-    wanted = {
+    expected = {
         name: leaf_text(describe_leaf(path, leaf, abstract=True))
         for name, path, leaf in zip(names, flat.paths, flat.leaves, strict=True)
-        if name in here and not is_static_leaf(leaf)
+        if name in nodes and not is_static_leaf(leaf)
     }
-    found = {key: leaf_text(leaf) for key, leaf in stored.items() if key in there}
-    problems = leaf_container_problems(here, there, found, wanted, missing=keeps)
+    texts = {key: leaf_text(leaf) for key, leaf in stored.items() if key in like_nodes}
+    problems = leaf_container_problems(nodes, like_nodes, texts, expected, missing=keeps)
     return [
         problem._replace(text=problem.text + nnx_variable_hint(problem.name, stored, set(names)))
         for problem in problems
     ]
 
 
-def _alike(index: Index, name: str) -> MismatchError:
-    """Two stored leaves have one name: `like` cannot say which it means."""
+def _duplicate_name(index: Index, name: str) -> MismatchError:
+    """Return the error of two stored leaves that have one name in the format."""
     seen: dict[Any, KeyPath] = {}
     for leaf in index.leaves:
         key = match_name(leaf.key_path, index.naming)
@@ -293,7 +295,7 @@ def is_abstract(leaf: Any) -> bool:
 
 
 def _absence(close: str | None, missing: Missing, unwanted: bool) -> str:
-    """What to say of a leaf of `like` that nothing is to be read for."""
+    """Return the text about a leaf of `like` that is not stored, or not selected."""
     what = "in the checkpoint, but not selected" if unwanted else "not in the checkpoint"
     if missing == "keep":
         what += ', and `like` has no value for missing="keep" to keep, only a shape and a dtype'
@@ -302,7 +304,8 @@ def _absence(close: str | None, missing: Missing, unwanted: bool) -> str:
     return what if missing == "keep" else f"{what}{_KEEPS}"
 
 
-def _take_apart(like: Any, naming: Naming) -> tuple[FlatTree, Callable[[Sequence[Any]], Any]]:
+def _flatten_like(like: Any, naming: Naming) -> tuple[FlatTree, Callable[[Sequence[Any]], Any]]:
+    """Return the flattened `like`, and the function that builds such a tree from values."""
     if naming == "strings":
         from cordwood.state_dict.state_dicts import from_state_dict, to_state_dict
 
@@ -313,7 +316,7 @@ def _take_apart(like: Any, naming: Naming) -> tuple[FlatTree, Callable[[Sequence
 
 
 def describe_mismatch(leaf: Leaf, spec: LeafSpec, *, strict: bool, cast: bool) -> str | None:
-    """What keeps a stored leaf from taking the place of one in `like`; None if nothing."""
+    """Return why a stored leaf does not match a leaf of `like`; None if it matches."""
     arrays = leaf.kind in ARRAY_KINDS, spec.kind in ARRAY_KINDS
     keys = "prng_key" in (leaf.kind, spec.kind)
     if arrays == (True, True) and not keys and leaf[2:4] == spec[2:4]:  # shape and dtype
@@ -335,6 +338,7 @@ def describe_mismatch(leaf: Leaf, spec: LeafSpec, *, strict: bool, cast: bool) -
 
 
 def make_target(leaf: Leaf, spec: LeafSpec, like: Any, to: str | None, *, cast: bool) -> Target:
+    """Return the target of a stored leaf that matches the leaf `like`, whose spec is `spec`."""
     kind = spec.kind if leaf.kind in ARRAY_KINDS or spec.kind in ARRAY_KINDS else leaf.kind
     if to is not None and kind in ("jax", "numpy"):
         kind = "jax" if to == "jax" else "numpy"
@@ -346,9 +350,9 @@ def make_target(leaf: Leaf, spec: LeafSpec, like: Any, to: str | None, *, cast: 
 
 
 def _sharding(like: Any, leaf: Leaf) -> Any:
-    """Where a leaf of `like` is committed to; None where it is not.
+    """Return the sharding that a leaf of `like` is committed to; None if it is not committed.
 
-    With its layout, a Format, where a ShapeDtypeStruct asks for another than the usual.
+    For a ShapeDtypeStruct with a layout other than the default one, return its Format.
     """
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(like, jax.Array):
@@ -365,7 +369,7 @@ def _sharding(like: Any, leaf: Leaf) -> Any:
 def mismatch_error(
     problems: Sequence[str], name: str, advice: str = "", *, first: str = ""
 ) -> MismatchError:
-    """Return the error that lists them all, behind what comes first, and ends with the advice."""
+    """Return the error that lists all problems, between the first line and the advice."""
     lines = [f"  {problem}" for problem in problems[:_MAX_LINES]]
     if len(problems) > _MAX_LINES:
         lines.append(f"  ... and {len(problems) - _MAX_LINES} more")

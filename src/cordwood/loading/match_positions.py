@@ -1,4 +1,4 @@
-"""Fitting arrays without names to a `like` tree: they are its leaves in jax's order."""
+"""Matching of arrays without names with a `like` tree: its leaves in jax's order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cordwood.tree.flatten import flatten, unflatten
 from cordwood.tree.jax_order import jax_order
 from cordwood.tree.leaves import describe_leaf
 
-# What a Python number is stored as.
+# Python numbers are stored as arrays of these dtypes.
 _STORED_AS: Mapping[LeafKind, tuple[str, ...]] = {
     "bool": ("bool",),
     "int": ("int", "uint"),
@@ -31,12 +31,12 @@ def match_by_position(
 ) -> Matching:
     """Match the leaves of a checkpoint to the arrays and numbers of `like`, one after another.
 
-    Leaves of `like` that are neither (functions, strings) stay as they are, as in equinox. The
-    key data of PRNG keys becomes keys where `like` has them.
+    Other leaves of `like` (functions, strings) stay as they are, as in equinox. Key data becomes
+    PRNG keys where `like` has PRNG keys.
 
     Raises:
-        MismatchError: their number differs, or one is of another shape or dtype; the message
-            names all of them.
+        MismatchError: the number of arrays differs, or the shape or dtype of an array; the
+            message names all of them.
     """
     flat = flatten(like)
     order = [i for i in jax_order(flat.structure) if _is_stored(flat.leaves[i])]
@@ -88,9 +88,9 @@ def _difference(leaf: Leaf, spec: LeafSpec, *, strict: bool, cast: bool) -> str 
 
 
 def _count(index: Index, names: Sequence[str]) -> str:
-    found = len(index.leaves)
-    first = min(found, len(names))
-    text = f"expected {counted(len(names), 'array')} and numbers, found {found} in the file: "
+    count = len(index.leaves)
+    first = min(count, len(names))
+    text = f"expected {counted(len(names), 'array')} and numbers, found {count} in the file: "
     if first < len(names):
         return f"{text}{names[first]} is the first that is not there"
     return f"{text}array {first}, {leaf_text(index.leaves[first])}, is the first one too many"

@@ -1,4 +1,4 @@
-"""A tree as it was saved, where no `like` says what it is to be."""
+"""The targets of a load without `like`: each leaf becomes what it was when it was saved."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ from cordwood.tree.flatten import build_tree
 
 
 def match_without_like(index: Index, *, name: str, to: str | None, nest: bool) -> Matching:
-    """Everything as it was saved; arrays as `to` says.
+    """Return targets for all leaves of the index, of the kinds that were saved.
 
-    With `nest`, joined names become nested dicts: those of a format that has no others, and the
-    keys of one flat dict.
+    Args:
+        index: the stored leaves.
+        name: the checkpoint's name in errors.
+        to: the kind of array leaves, "jax" or "numpy". None: the kind that was saved.
+        nest: split joined names into nested dicts: the names of a format that only has joined
+            ones, or the keys of one flat dict.
 
     Raises:
-        MismatchError: leaves have no names, so that only a `like` could say what they are.
-        ValueError: names are to be nested that lie in containers, or that `rename` has made
-            paths of.
+        MismatchError: leaves have no names, so only a `like` could give the structure.
+        ValueError: `nest` is true and the names to split are in containers, or `rename` has
+            turned them into paths.
     """
     if index.naming == "positions":
         raise MismatchError(
@@ -49,9 +53,9 @@ def match_without_like(index: Index, *, name: str, to: str | None, nest: bool) -
 
 
 def _separator_of(paths: Sequence[KeyPath], name: str) -> str | None:
-    """Return what joins the keys of a flat dict; None where nothing does.
+    """Return the separator of the joined keys of a flat dict; None if no keys are joined.
 
-    Raises ValueError where there are joined keys, and the dict is not flat.
+    Raises ValueError if keys are joined by '.' and the dict is not flat.
     """
     joined = [path for path in paths if any(isinstance(key, str) and "." in key for key in path)]
     if not all(len(path) == 1 and isinstance(path[0], str) for path in paths):

@@ -1,4 +1,4 @@
-"""Joined names to nested dicts."""
+"""Nested dicts from names that are joined keys."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from cordwood.errors import FormatError
 from cordwood.index import Naming
 
-SEPARATORS: Mapping[Naming, str] = {"dotted": ".", "slashed": "/"}  # in names that are joined keys
+SEPARATORS: Mapping[Naming, str] = {"dotted": ".", "slashed": "/"}  # between the joined keys
 
 
 def nest_names(flat: dict[str, Any], separator: str, file_name: str) -> dict[str, Any]:
-    """{'a.b': x} as {'a': {'b': x}}, where the separator is '.'.
+    """Return nested dicts: {'a.b': x} becomes {'a': {'b': x}} if the separator is '.'.
 
     Raises:
         FormatError: one name is both a leaf and a prefix of another.

@@ -1,4 +1,4 @@
-"""Boxes of leaves as arrays, in whatever form and in however many parts the leaves are stored."""
+"""Reading of boxes of leaves as arrays, for all forms of storage and any number of pieces."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def read_boxes(reading: ReadContext, wants: Sequence[BoxRequest]) -> list[list[Array]]:
-    """The arrays of boxes of leaves; of each want, one for each box.
+    """Return the arrays of the requested boxes: for each request a list, one array per box.
 
-    Eager arrays own their memory, or share an allocation with others, and are writable. Mapped
-    ones are read-only views into the file's mapping; what does not lie in one raw range is read
-    even then. Of a leaf whose elements are packed, all is read.
+    Eager arrays own their memory or share an allocation with others, and are writable. Mapped
+    arrays are read-only views into the file's mapping; a leaf that is not one raw range is read
+    even then. A leaf with packed elements is read whole.
     """
     sources, files, digests, mmap, verify = reading
     results: list[list[Array]] = [[] for _ in wants]
@@ -40,7 +40,7 @@ def read_boxes(reading: ReadContext, wants: Sequence[BoxRequest]) -> list[list[A
             read.append(i)
     if not read:
         return results
-    # The engine's reader is imported here so that looking at an index needs no threads.
+    # The reader is imported here so that opening an index imports no thread pools.
     from cordwood.io.crc32 import check_loaded
     from cordwood.io.execute_load import execute_load
 
@@ -97,7 +97,7 @@ def _part(array: Array, box: Box) -> Array:
 
 
 def _as_bytes(want: BoxRequest) -> BoxRequest:
-    """Of elements that are packed into fewer bytes, all bytes are wanted."""
+    """Return the request; for packed elements, a request for all stored bytes as uint8."""
     leaf = want.leaf
     if not isinstance(leaf.storage, Pieces) or leaf.storage.encoding in ("raw", "swapped"):
         return want

@@ -1,4 +1,4 @@
-"""What all reads of one load have in common."""
+"""The files of a load and the options that all its reads share."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from cordwood.storage.open_files import ReadableFile
 
 
 class ReadContext(NamedTuple):
-    """What to read from, and how."""
+    """The open sources of a checkpoint, and the options of reading."""
 
     sources: Sequence[Source]
     files: Sequence[ReadableFile]  # the sources, open
-    digests: Sequence[Digests | None]  # of each; sealed ones may be fetched when asked for
-    mmap: bool  # the digests of files that are mapped have been checked by the caller
+    digests: Sequence[Digests | None]  # one entry per source; may be fetched on first use
+    mmap: bool  # the caller has checked the digests of mapped files
     verify: bool

@@ -1,6 +1,6 @@
-"""Leaves that lie whole, in the order of their elements, as arrays.
+"""Reading of whole leaves that are stored in the order of their elements.
 
-What is in parts is read by `boxes`. This is the quick way for the many leaves of a file.
+This is the fast path for files of many leaves. `read_boxes` reads all other leaves.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from cordwood.loading.decode_elements import decode_elements
 from cordwood.loading.read_context import ReadContext
 from cordwood.plan.load_plan import Placement, plan_load
 
-_MAX_DIMS = 64  # of numpy
+_MAX_DIMS = 64  # numpy's limit
 
 _Buffers: TypeAlias = Sequence[np.ndarray[Any, Any]] | Mapping[int, np.ndarray[Any, Any]]
 
 
 def read_leaves(reading: ReadContext, leaves: Sequence[Leaf]) -> list[np.ndarray[Any, Any]]:
-    """The arrays of leaves that are stored as spans.
+    """Return the arrays of leaves that are stored as spans.
 
-    Eager arrays own their memory and are writable. Mapped ones are read-only views into the
-    file's mapping and keep it open; leaves that lie in several pieces, or not in this
-    machine's byte order, are read even then.
+    Eager arrays own their memory and are writable. Mapped arrays are read-only views into the
+    file's mapping and keep it open; leaves in several pieces, or in another byte order than
+    this machine's, are read even then.
     """
     if reading.mmap:
         return _mapped(reading, leaves)
-    # The engine's reader is imported here so that looking at an index needs no threads.
+    # The reader is imported here so that opening an index imports no thread pools.
     from cordwood.io.crc32 import check_loaded
     from cordwood.io.execute_load import execute_load
 
@@ -58,10 +58,10 @@ def _mapped(reading: ReadContext, leaves: Sequence[Leaf]) -> list[np.ndarray[Any
     arrays = _views(maps, [leaves[i] for i in mapped], placements)
     if not eager:
         return arrays
-    found = dict(zip(mapped, arrays, strict=True))
+    by_position = dict(zip(mapped, arrays, strict=True))
     read = read_leaves(reading._replace(mmap=False), [leaves[i] for i in eager])
-    found.update(zip(eager, read, strict=True))
-    return [found[i] for i in range(len(leaves))]
+    by_position.update(zip(eager, read, strict=True))
+    return [by_position[i] for i in range(len(leaves))]
 
 
 def _pieces(leaf: Leaf) -> Pieces:
@@ -74,7 +74,7 @@ def _views(
     leaves: Sequence[Leaf],
     placements: Sequence[Placement],
 ) -> list[np.ndarray[Any, Any]]:
-    """The arrays of leaves that lie in buffers: views, where nothing has to be decoded."""
+    """Return the arrays of leaves in buffers; they are views unless they must be decoded."""
     arrays: list[np.ndarray[Any, Any]] = []
     first = 0
     while first < len(leaves):
@@ -85,7 +85,7 @@ def _views(
 
 
 def _end_of_run(leaves: Sequence[Leaf], placements: Sequence[Placement], first: int) -> int:
-    """Where the leaves end that lie after the one at `first` and are of the same type."""
+    """Return the end of the run of adjacent leaves of one type that begins at `first`."""
     _, _, shape, dtype, storage, _, _ = leaves[first]
     buffer, position, length = placements[first]
     encoding = storage[1:]
@@ -107,9 +107,9 @@ def _end_of_run(leaves: Sequence[Leaf], placements: Sequence[Placement], first: 
 def _run(
     buffers: _Buffers, leaf: Leaf, placement: Placement, count: int
 ) -> list[np.ndarray[Any, Any]]:
-    """The arrays of `count` leaves like this one that lie one after another.
+    """Return the arrays of `count` adjacent leaves of the type of `leaf`.
 
-    They are the rows of one array: numpy makes those ten times as quickly as single views.
+    They are the rows of one array, which numpy makes ten times as fast as single views.
     """
     buffer, position, length = placement
     shape = leaf.shape if count == 1 else (count, *leaf.shape)

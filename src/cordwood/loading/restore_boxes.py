@@ -1,4 +1,4 @@
-"""Leaves in parts: stored in any boxes, or wanted as the shards of any sharding, or both."""
+"""Restoring of leaves in parts: stored as any boxes, loaded as the shards of any sharding."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ON_DEVICE = frozenset({"jax", "prng_key"})
 
 
 def are_stored_in_order(targets: Iterable[Target]) -> bool:
-    """Whether all that is stored lies in the order of its elements, in raw bytes."""
+    """Return True if all stored leaves are raw bytes in the order of their elements."""
     storages = [target[0][4] for target in targets]
     if not {Pieces, Inline}.issuperset(map(type, storages)):
         return False
@@ -43,49 +43,51 @@ def are_stored_in_order(targets: Iterable[Target]) -> bool:
 
 
 def device_boxes(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:
-    """Return what this process's devices need of the leaves that are not simply on one of them.
+    """Return the boxes that this process's devices need, by position of the target and device.
 
-    The boxes are of the leaves as they are stored, also where those are transposed.
+    Leaves that are whole on one device have no entry. The boxes are in the stored order of axes,
+    also for leaves that are transposed.
 
-    Raises MismatchError for leaves that cannot be cut as their shardings say; names them all.
+    Raises:
+        MismatchError: a leaf cannot be cut as its sharding says; the message names all of them.
     """
     placed = [i for i, target in enumerate(targets) if target[4] is not None]
     if not placed:
         return {}
     from cordwood.devices.sharded_arrays import key_boxes, local_boxes, sharding_of, spans_devices
 
-    found: dict[int, dict[Any, Box]] = {}
-    known: dict[Any, dict[Any, Box] | None] = {}
+    result: dict[int, dict[Any, Box]] = {}
+    cache: dict[Any, dict[Any, Box] | None] = {}
     problems = []
     for i in placed:
-        leaf, kind, _, _, given, axes = targets[i]
+        leaf, kind, _, _, requested, axes = targets[i]
         impl = leaf.prng_impl if kind == "prng_key" else None
         shape = leaf.shape if axes is None else permute_shape(leaf.shape, axes)
-        key = given, shape, impl, axes
-        if key not in known:
-            sharding = sharding_of(given)
+        key = requested, shape, impl, axes
+        if key not in cache:
+            sharding = sharding_of(requested)
             try:
                 if impl is not None:
-                    known[key] = key_boxes(sharding, shape, impl)
-                elif given is not sharding or spans_devices(sharding):
+                    cache[key] = key_boxes(sharding, shape, impl)
+                elif requested is not sharding or spans_devices(sharding):
                     local = local_boxes(sharding, shape)
-                    known[key] = {device: stored_box(box, axes) for device, box in local.items()}
+                    cache[key] = {device: stored_box(box, axes) for device, box in local.items()}
                 else:
-                    known[key] = None
+                    cache[key] = None
             except (ValueError, IndexError) as e:
-                what = explain_sharding_error(shape, sharding, None, e)
-                problems.append(f"  {format_path(leaf.key_path) or 'the root'}: {what}")
+                reason = explain_sharding_error(shape, sharding, None, e)
+                problems.append(f"  {format_path(leaf.key_path) or 'the root'}: {reason}")
                 continue
-        boxes = known[key]
+        boxes = cache[key]
         if boxes is not None:
-            found[i] = boxes
+            result[i] = boxes
     if problems:
         more = [f"  ... and {len(problems) - 20} more"] if len(problems) > 20 else []
         raise MismatchError(
             "shardings do not fit the leaves that they are for:\n"
             + "\n".join([*problems[:20], *more])
         )
-    return found
+    return result
 
 
 def restore_boxes(
@@ -96,17 +98,18 @@ def restore_boxes(
     alias: bool,
     budget_bytes: int | None,
 ) -> list[Any]:
-    """The values of the targets, in their order.
+    """Return the values of the targets, in their order.
 
     Args:
-        reading: what to read from, and how.
-        targets: what each leaf is to become.
-        boxes: what `device_boxes` returned.
-        alias: whether jax may use the memory that was read into, on CPU.
-        budget_bytes: read groups of leaves of at most so many bytes (or of one leaf), the third
-            only when the first has arrived on its devices. None: all at once.
+        reading: the open sources, and the options of reading.
+        targets: the leaves and what to make of them.
+        boxes: the result of `device_boxes`.
+        alias: on CPU, jax may use the memory that the leaves were read into.
+        budget_bytes: the size of a group of leaves that are read together (a larger leaf is a
+            group of its own). The third group is read when the first one has arrived on its
+            devices. None: all leaves are read at once.
     """
-    wants = [_want(target.leaf, boxes.get(i)) for i, target in enumerate(targets)]
+    wants = [_request(target.leaf, boxes.get(i)) for i, target in enumerate(targets)]
     if budget_bytes is None:
         return _restore(reading, targets, wants, boxes, alias=alias)
     from cordwood.devices.to_jax import wait_until_ready
@@ -114,21 +117,21 @@ def restore_boxes(
     values: list[Any] = [None] * len(targets)
     moving: list[Any] = []
     for group in group_requests(wants, budget_bytes):
-        found = _restore(
+        arrived = _restore(
             reading,
             [targets[i] for i in group],
             [wants[i] for i in group],
             {n: boxes[i] for n, i in enumerate(group) if i in boxes},
             alias=alias,
         )
-        for i, value in zip(group, found, strict=True):
+        for i, value in zip(group, arrived, strict=True):
             values[i] = value
         wait_until_ready(moving)
-        moving = found
+        moving = arrived
     return values
 
 
-def _want(leaf: Leaf, boxes: Mapping[Any, Box] | None) -> BoxRequest:
+def _request(leaf: Leaf, boxes: Mapping[Any, Box] | None) -> BoxRequest:
     if boxes is None:
         return BoxRequest(leaf, (whole_box(leaf.shape),))
     return BoxRequest(leaf, tuple(dict.fromkeys(boxes.values())))
@@ -174,7 +177,7 @@ def _put(
     *,
     alias: bool,
 ) -> None:
-    """In place of the arrays of boxes, the jax arrays that they make up."""
+    """Replace the arrays of boxes in `values` by the jax arrays that they are parts of."""
     if not puts:
         return
     import jax
@@ -184,29 +187,29 @@ def _put(
 
     whole_ones = []
     for i in puts:
-        leaf, kind, dtype, weak_type, given, axes = targets[i]
+        leaf, kind, dtype, weak_type, requested, axes = targets[i]
         impl = leaf.prng_impl if kind == "prng_key" else None
         if i in boxes:
             arrays = _by_device(wants[i].boxes, values[i], boxes[i])
-            sharding = sharding_of(given)
+            sharding = sharding_of(requested)
             shape = leaf.shape if axes is None else permute_shape(leaf.shape, axes)
             shards = Shards(shape, arrays, sharding, dtypes.to_numpy(dtype), weak_type, impl)
             values[i] = put_shards(shards, alias=alias)
-            if given is not sharding:  # a layout of its own
-                values[i] = jax.device_put(values[i], given)
+            if requested is not sharding:  # a Format, which has a layout too
+                values[i] = jax.device_put(values[i], requested)
         else:
             (array,) = values[i]
-            whole_ones.append((i, DevicePut(array, weak_type, given, impl)))
-    found = put_all([put for _, put in whole_ones], alias=alias)
-    for (i, _), value in zip(whole_ones, found, strict=True):
+            whole_ones.append((i, DevicePut(array, weak_type, requested, impl)))
+    arrays_on_device = put_all([put for _, put in whole_ones], alias=alias)
+    for (i, _), value in zip(whole_ones, arrays_on_device, strict=True):
         values[i] = value
 
 
 def _by_device(
-    wanted: Sequence[Box], arrays: Sequence[Array], boxes: Mapping[Any, Box]
+    unique_boxes: Sequence[Box], arrays: Sequence[Array], boxes: Mapping[Any, Box]
 ) -> dict[Any, Array]:
-    """Which array each device is to hold."""
-    if len(wanted) == len(boxes):  # no box twice: they are in the order of their devices
+    """Return the array for each device."""
+    if len(unique_boxes) == len(boxes):  # no box twice: they are in the order of the devices
         return dict(zip(boxes, arrays, strict=True))
-    array_of = dict(zip(wanted, arrays, strict=True))
+    array_of = dict(zip(unique_boxes, arrays, strict=True))
     return {device: array_of[box] for device, box in boxes.items()}

@@ -1,4 +1,4 @@
-"""From an index to values: read what is wanted, and make each leaf what it is to be."""
+"""Restoring of targets: read the leaves, and convert each to the kind of its target."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _NEED_X64 = frozenset({"int64", "uint64", "float64", "complex128"})
 
 
 def default_target(leaf: Leaf, to: str | None) -> Target:
-    """The kind of value it was, except that `to` decides for arrays."""
+    """Return the target of one leaf; see `default_targets`."""
     (target,) = default_targets([leaf], to)
     return target
 
 
 def default_targets(leaves: Sequence[Leaf], to: str | None) -> list[Target]:
-    """Of each leaf the kind of value it was, except that `to` decides for arrays."""
+    """Return targets of the kinds that were saved; `to` ("jax" or "numpy") decides for arrays."""
     if not leaves:
         return []
     _, stored_as, _, dtypes, _, weak_types, _ = zip(*leaves, strict=True)
@@ -70,29 +70,29 @@ def restore_targets(
     digests: Sequence[Digests | None] | None = None,
     budget_bytes: int | None = None,
 ) -> list[Any]:
-    """The values of the targets, in their order.
+    """Return the values of the targets, in their order.
 
     Args:
-        index: what is stored.
+        index: the index of the checkpoint.
         files: its sources, open.
-        targets: what each leaf is to become.
+        targets: the leaves and what to make of them.
         mmap: map the files instead of reading them.
         verify: check digests.
-        alias: whether jax may use the memory that was read into, on CPU.
-        digests: of each source; None: those in the index.
-        budget_bytes: how much of the leaves to hold on the host at a time, twice, where they go
-            on to devices. None: BUDGET_BYTES if those have memory of their own, else all.
+        alias: on CPU, jax may use the memory that the leaves were read into.
+        digests: the digests of each source. None: those in the index.
+        budget_bytes: the size of a group of leaves on the way to devices; the host holds two
+            groups. None: GROUP_BYTES if the devices have their own memory, else no groups.
 
     Raises:
-        MismatchError: a 64-bit leaf is to become a jax array and 64-bit types are off, or a
+        MismatchError: a target is a 64-bit jax array while jax's 64-bit types are off, or a
             conversion to integers would change a value, or a sharding does not fit its leaf.
         CorruptionError: with `verify`, stored bytes do not match their digests.
     """
     check_x64(files[0].name if files else "", targets)
-    known = SourceDigests(index.sources) if digests is None else digests
+    all_digests = SourceDigests(index.sources) if digests is None else digests
     if mmap and verify:
-        check_sources(index, files, known)
-    reading = ReadContext(index.sources, files, known, mmap, verify and not mmap)
+        check_sources(index, files, all_digests)
+    reading = ReadContext(index.sources, files, all_digests, mmap, verify and not mmap)
     boxes = device_boxes(targets)
     if budget_bytes is None and _leaves_the_host(targets):
         budget_bytes = GROUP_BYTES
@@ -111,7 +111,7 @@ def restore_targets(
             on_device.append(i)
     arrays: list[Any] = read_leaves(reading, [leaves[i] for i in stored])
     for n, i in enumerate(stored):
-        array, arrays[n] = arrays[n], None  # what is converted or transposed is let go of
+        array, arrays[n] = arrays[n], None  # drop the stored array once it is converted
         target = targets[i]
         leaf, kind, dtype, _, _, axes = target
         if dtype != leaf[3] and dtype:
@@ -150,13 +150,13 @@ def _leaves_the_host(targets: Sequence[Target]) -> bool:
 def check_x64(
     name: str, targets: Sequence[Target], *, has_like: bool = True, cast: Any = None
 ) -> None:
-    """Raise MismatchError for 64-bit leaves that jax would make 32-bit ones of.
+    """Raise MismatchError for 64-bit leaves that jax would truncate to 32 bits.
 
     Args:
-        name: what the checkpoint is called in errors.
-        targets: what each leaf is to become.
-        has_like: whether a `like` says what dtypes the leaves have.
-        cast: what the caller passed; the message proposes a mapping that goes further.
+        name: the checkpoint's name in errors.
+        targets: the leaves and what to make of them.
+        has_like: a `like` gives the dtypes of the leaves.
+        cast: the caller's argument; the message proposes a mapping that extends it.
     """
     if "jax" not in map(itemgetter(1), targets):
         return
@@ -181,7 +181,7 @@ def check_x64(
 
 
 def _narrower(wide: Sequence[Target], cast: Any) -> str:
-    """Return a `cast` with which those leaves have 32 bits, as Python writes it."""
+    """Return the source text of a `cast` that makes those leaves 32-bit ones."""
     entries: dict[str, str] = {}
     has_floats = False
     for target in wide:

@@ -1,4 +1,4 @@
-"""numpy indexing as boxes to read, and what is left to do with them in memory."""
+"""Reading of a numpy index: the boxes to read, and the index to apply to them in memory."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from cordwood.index import Box
 from cordwood.plan.byte_ranges import byte_strides
 from cordwood.plan.load_boxes import RANGE_PRICE_BYTES
 
-_SKIP_BYTES = BLOCK_BYTES + RANGE_PRICE_BYTES  # a step over less is read
+# Smaller gaps are read, because that costs less than skipping them.
+_SKIP_BYTES = BLOCK_BYTES + RANGE_PRICE_BYTES
 _MAX_BOXES = 4096
 
 
 class SlicePlan(NamedTuple):
-    """What to read for an index of an array, and how to index what was read."""
+    """The boxes to read for an index of an array, and the key to apply to the result."""
 
-    boxes: tuple[Box, ...]  # equal but along `axis`, along which they are to be joined
+    boxes: tuple[Box, ...]  # they differ along `axis` only; concatenate them along it
     axis: int
     key: Any
 
 
 class _Axis(NamedTuple):
-    """What a key needs of an axis: part of it, or some single indices."""
+    """The part of an axis that a key needs: a range, or some single indices."""
 
     start: int
     stop: int
@@ -35,11 +36,12 @@ class _Axis(NamedTuple):
 
 
 def plan_slice(shape: Sequence[int], key: Any, *, item_bytes: int) -> SlicePlan:
-    """The boxes that an index of an array needs.
+    """Return the boxes to read for an index of an array of that shape.
 
-    Of axes that are indexed by arrays, all is needed. Long steps of one axis are not read over.
+    Axes that are indexed by arrays are read whole. On one axis, the gaps of a slice with a long
+    step are not read.
 
-    Raises as numpy does for the same index of an array of that shape.
+    Raises whatever numpy raises for the same index of such an array.
     """
     np.broadcast_to(np.empty((), np.bool_), shape)[key]
     keys = key if isinstance(key, tuple) else (key,)
@@ -69,7 +71,7 @@ def plan_slice(shape: Sequence[int], key: Any, *, item_bytes: int) -> SlicePlan:
 
 
 def _axes_of(key: Any) -> int:
-    """How many axes one of the parts of an index takes."""
+    """Return the number of axes that one part of an index consumes."""
     if key is None or key is Ellipsis or isinstance(key, (bool, np.bool_)):
         return 0
     if isinstance(key, slice) or _is_index(key):
