@@ -114,10 +114,10 @@ def _open(
 ) -> Checkpoint:
     path = local_or_url(path)
     scratch = None if scratch is None else expand_home(scratch)
-    found = format_of(path, format=format, prefix=prefix)
+    detected_format = format_of(path, format=format, prefix=prefix)
     options = OpenOptions(max_bytes, read_once, scratch)
-    with explaining_format(path, found):
-        return Checkpoint(os.fspath(path), found.open(path, prefix, options))
+    with explaining_format(path, detected_format):
+        return Checkpoint(os.fspath(path), detected_format.open(path, prefix, options))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""detect: what a path is."""
+"""detect: the format of the checkpoint at a path."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ from cordwood.storage.urls import local_or_url, parse_url
 
 @document_fields
 class Detected(NamedTuple):
-    """The format of a path, as `detect` has found it.
+    """The result of `detect`: the format of a path.
 
     Attributes:
-        format: as `Checkpoint.format` has it; "steps": a directory of checkpoints.
-        description: what that is, in words.
-        path: the path that was looked at.
-        steps: of "steps": the names of the checkpoints, the oldest first.
+        format: the name of the format, as in `Checkpoint.format`; or "steps", for a directory of
+            checkpoints.
+        description: the format in words.
+        path: the path that was examined.
+        steps: for "steps", the names of the checkpoints, oldest first.
     """
 
     format: str
@@ -42,21 +43,24 @@ class Detected(NamedTuple):
 
 
 def detect(path: str | os.PathLike[str]) -> Detected:
-    """Say which format a file, a directory or the URL of one is, by what it holds.
+    """Return the format of a file, a directory or a URL, from its contents.
 
-    A file's suffix counts only where its bytes would do for two formats. `open` and `load` go by
-    the suffix where that is known, and otherwise by this.
+    The suffix of a file counts only if its bytes fit two formats. `open` and `load` use a known
+    suffix first, and this otherwise.
 
     Args:
-        path: what to look at. Little of it is read: of a file its header, of a directory the
-            names in it.
+        path: a file, a directory, or the URL of a directory in an object store. Little of it is
+            read: the header of a file, the names in a directory.
+
+    Returns:
+        The name of the format, a description, and for a directory of steps their names.
 
     Raises:
         FileNotFoundError: there is nothing at `path`.
-        UnsupportedFormatError: it is a file of no known format.
-        IncompleteCheckpointError: it is a directory without an index, and no directory of steps.
-        NotACheckpointError: it is a directory with the indexes of two layouts.
-            Each says what was looked for and what was found.
+        UnsupportedFormatError: the file is of no known format.
+        IncompleteCheckpointError: the directory has no index, and is no directory of steps.
+        NotACheckpointError: the directory has the indexes of two formats.
+            Each message names what was expected and what was found.
 
     >>> from cordwood import save
     >>> save("/tmp/example.safetensors", {"w": 1.5})
@@ -80,8 +84,8 @@ def detect(path: str | os.PathLike[str]) -> Detected:
     if what == "nothing":
         raise FileNotFoundError(errno.ENOENT, "there is nothing", text)
     with LocalFile(place) as file:
-        found = format_of_file(file)
-    return Detected(found.name, found.description, text)
+        file_format = format_of_file(file)
+    return Detected(file_format.name, file_format.description, text)
 
 
 def _steps(path: str, steps: Sequence[str]) -> Detected:

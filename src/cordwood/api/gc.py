@@ -1,4 +1,4 @@
-"""gc: what saves that died have left in a directory."""
+"""gc: remove files that interrupted saves have left in a directory."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from cordwood.storage.urls import local_or_url, parse_url
 
 
 def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:
-    """Remove what saves of a directory that died have left there, or beside it.
+    """Remove the files that interrupted saves of a directory have left in it or beside it.
 
-    No tree loses anything. The next save of the directory does the same. Files of saves that are
-    under way stay, and so does whatever is not cordwood's. In an object store there are no locks to
-    tell the two apart: there, only what began more than 24 hours ago is taken for dead, and only by
-    this function. A save that turns out to be alive all the same fails, and what was there before
-    it stays.
+    No saved tree is affected. On disks the next save of the directory does the same. Files of
+    saves that are in progress stay, and so do files that are not cordwood's. Object stores have no
+    locks that show whether a save is alive. There, only this function removes such files, and only
+    those of saves that began more than 24 hours ago. If such a save is alive after all, it fails,
+    and the previous checkpoint stays.
 
     Args:
         path: the directory, or its URL.
-        dry_run: remove nothing.
+        dry_run: True removes nothing, and only returns the paths.
 
     Returns:
-        The paths of what was, or would be, removed.
+        The paths that were removed, or with `dry_run` would be.
 
     Raises:
         FileNotFoundError: there is no directory at `path`.
@@ -44,7 +44,7 @@ def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:
     else:
         beside = collect_stages(path, dry_run=dry_run)
         if not is_folder(path) and (beside or locate_directory(path) != os.fspath(path)):
-            return beside  # of saves that died before the first one ended, or between two renames
+            return beside  # left before the first save had ended, or between two renames
         format = written_format(path) or DEFAULT
     names = format.collect(path, dry_run=dry_run)
     return [os.fspath(path).rstrip("/") + f"/{name}" for name in names] + beside

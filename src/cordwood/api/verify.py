@@ -1,4 +1,4 @@
-"""verify: every byte against its digest."""
+"""verify: check every byte of a checkpoint against its digests."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from cordwood.storage.disk_usage import size_on_disk
 from cordwood.storage.open_files import MemoryFile
 from cordwood.storage.urls import expand_home, local_or_url
 
-_ATTEMPTS = 20  # each lost to a save that came in between
-_MAX_NAMED = 5  # leaves of Orbax's that lack chunks
+_ATTEMPTS = 20  # an attempt fails if a save replaces the checkpoint meanwhile
+_MAX_NAMED = 5  # leaves of an Orbax checkpoint that lack chunks
 
 
 @document_fields
 class Verification(NamedTuple):
-    """What `verify` has checked; damage is an error instead. As a string, one line.
+    """The result of `verify` for a checkpoint without damage. As a string, one line.
 
     Attributes:
         path: the checkpoint.
-        format: its format's name.
-        leaves: how many leaves it has.
-        verified_bytes: bytes that were read, under a digest or checksum that matched.
-        unverified_bytes: bytes that carry no digest, or that the sample left out.
-        unstored_chunks: of Orbax's: chunks that are not stored, and are read as zeros.
+        format: the name of its format.
+        leaves: the number of its leaves.
+        verified_bytes: the number of bytes that were read and match a digest or checksum.
+        unverified_bytes: the number of bytes without a digest, or that the sample left out.
+        unstored_chunks: for Orbax, the number of chunks not stored, which are read as zeros.
         unstored_leaves: the key paths of their leaves.
     """
 
@@ -87,42 +87,46 @@ def verify(
     format: str | None = None,
     max_bytes: int | None = None,
 ) -> Verification:
-    """Read a checkpoint through and check every byte that is under a digest.
+    """Read a checkpoint and check every byte that a digest or checksum covers.
 
-    A bare `.msgpack`, a safetensors file of another writer, and a zstd frame of one that left
-    its checksum out carry no digests: their structure is checked, and their bytes are counted
-    as unverified.
+    A bare `.msgpack`, a safetensors file of another writer, and a zstd frame without a checksum
+    carry no digests: their structure is checked, and their bytes are counted as unverified.
 
-    Of a directory all trees are checked, and all files are compared with its index. Files that
-    saves under way, or dead ones, have left there are passed over. Trees that another tool saved
-    into a directory of the zarr layout carry no digests; nor do Orbax's checkpoints, but for the
-    nodes of their databases. Members of a `.npz` carry a CRC-32.
+    In a directory all trees are checked, and all files are compared with its index. Files of saves
+    that are in progress, or that died, are ignored. Trees that another tool saved into a directory
+    of the zarr layout carry no digests. Orbax's checkpoints carry checksums only in the nodes of
+    their databases. Members of a `.npz` carry a CRC-32.
 
-    Chunks that an older Orbax left out because they were zeros are counted apart. Where its files
-    do not say so themselves, an array may lack all of its chunks, and not some.
+    Chunks that an older Orbax left out because they were zeros are counted separately. If the
+    files do not record such chunks, an array may lack all of its chunks, but not some of them.
 
     Args:
-        path: the file, whose suffix says the format, or the directory, or the URL of one.
-        sample: check only this share of the blocks of each file, chosen at random: 0.05 takes a
-            twentieth of the time, and finds damage that is not in few places. What the result
-            counts as verified is what was read.
-        seed: of the choice; None: another one each time.
-        resume: a file to note in which files of the checkpoint were found whole. Where it is
-            there, left by a call that was interrupted, those are not read again; it is removed
-            at the end. Any other file is refused.
-        progress: called now and then with a `cordwood.results.Progress`.
-        format: the name of the format of a file, where the suffix does not say it, or of a
-            directory, which is then not searched for an index of another format.
-        max_bytes: how far a compressed file may grow; see `cordwood.load`.
+        path: a file, a directory, or the URL of a directory in an object store. The suffix of a
+            file gives its format.
+        sample: the share of the blocks of each file to check, chosen at random; more than 0, at
+            most 1. 0.05 takes a twentieth of the time, and may miss damage that is in few places.
+            The result counts only the bytes that were read as verified.
+        seed: the seed of the random choice. None: another choice in each call.
+        resume: a file that records which files of the checkpoint were verified. If it exists,
+            left by an interrupted call, those files are not read again. It is removed at the
+            end. A file that is not such a record is refused.
+        progress: a function that is called from time to time with a `cordwood.results.Progress`.
+        format: the name of the format, for a file whose suffix does not give it. For a directory,
+            no other format is looked for.
+        max_bytes: the limit for the decompressed size of a compressed file, in bytes; see
+            `cordwood.load`.
+
+    Returns:
+        The numbers of leaves and bytes that were checked. Damage is an error instead.
 
     Raises:
         CorruptionError: bytes do not match or cannot be read from the disk (EIO), or files of a
             directory are missing, of another size, or too many; names each leaf, file and byte
             range.
-        FormatError: the file, or the index of a directory, is not what its format says.
-        IncompleteCheckpointError: there is a directory without an index.
+        FormatError: the file, or the index of a directory, does not follow its format.
+        IncompleteCheckpointError: the directory has no index.
     """
-    ((_, found),) = verify_each(
+    ((_, verification),) = verify_each(
         [path],
         sample=sample,
         seed=seed,
@@ -132,8 +136,8 @@ def verify(
         max_bytes=max_bytes,
         catch=(),
     )
-    assert isinstance(found, Verification)
-    return found
+    assert isinstance(verification, Verification)
+    return verification
 
 
 def verify_each(
@@ -151,8 +155,13 @@ def verify_each(
 
     Args:
         paths: the checkpoints.
-        sample, seed, resume, progress, format, max_bytes: as for `verify`.
-        catch: errors that end one checkpoint only; they are returned in place of its result.
+        sample: as in `verify`.
+        seed: as in `verify`.
+        resume: as in `verify`.
+        progress: as in `verify`.
+        format: as in `verify`.
+        max_bytes: as in `verify`.
+        catch: errors of one checkpoint that are returned in place of its result.
 
     Returns:
         Each path with its result.
@@ -168,16 +177,18 @@ def verify_each(
         for path in paths:
             before = chosen.checked_bytes
             try:
-                found = _verify(path, format=format, max_bytes=max_bytes)
+                verification = _verify(path, format=format, max_bytes=max_bytes)
             except catch as e:
                 results.append((os.fspath(path), e))
                 continue
             if sample < 1:
-                total = found.verified_bytes + found.unverified_bytes
+                total = verification.verified_bytes + verification.unverified_bytes
                 read = chosen.checked_bytes - before
-                found = found._replace(verified_bytes=read, unverified_bytes=total - read)
-            results.append((os.fspath(path), found))
-    if all(isinstance(found, Verification) for _, found in results):
+                verification = verification._replace(
+                    verified_bytes=read, unverified_bytes=total - read
+                )
+            results.append((os.fspath(path), verification))
+    if all(isinstance(verification, Verification) for _, verification in results):
         chosen.delete_record()
     return results
 
@@ -186,18 +197,18 @@ def _verify(
     path: str | os.PathLike[str], *, format: str | None, max_bytes: int | None
 ) -> Verification:
     path = local_or_url(path)
-    found = format_of(path, format=format, prefix=None)
+    detected_format = format_of(path, format=format, prefix=None)
     options = OpenOptions(max_bytes=max_bytes, for_verify=True)
-    if not is_directory_format(found):
-        with explaining_format(path, found):
-            return _verify_items(path, found, [""], options)
+    if not is_directory_format(detected_format):
+        with explaining_format(path, detected_format):
+            return _verify_items(path, detected_format, [""], options)
     for _ in range(_ATTEMPTS):
-        items = found.items(path)
+        items = detected_format.items(path)
         try:
-            return _verify_items(path, found, items, options)
+            return _verify_items(path, detected_format, items, options)
         except _ReplacedError:
             continue
-    return _verify_items(path, found, found.items(path), options)
+    return _verify_items(path, detected_format, detected_format.items(path), options)
 
 
 class _ReplacedError(Exception):
