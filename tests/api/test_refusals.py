@@ -70,7 +70,7 @@ def test_every_difference_is_listed(stored: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".msgpack"])
 @pytest.mark.parametrize(
-    ("saved", "wanted", "problem"),
+    ("saved", "expected", "problem"),
     [
         (None, {}, "x: expected"),
         ({}, None, "x: expected None, found"),

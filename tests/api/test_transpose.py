@@ -120,8 +120,8 @@ def test_with_rename_select_and_like(tmp_path: Path) -> None:
         "layer_0": {"query": {"kernel": jnp.zeros((4, 4))}, "norm": {"scale": jnp.zeros(4)}},
         "layer_1": {"up": {"kernel": jnp.zeros((4, 6), jnp.bfloat16)}},
     }
-    expected: dict[str, Any] = {"rename": rename, "select": "layer.*", "transpose": ["**/kernel"]}
-    loaded = cordwood.load(path, like=like, cast=True, **expected)
+    options: dict[str, Any] = {"rename": rename, "select": "layer.*", "transpose": ["**/kernel"]}
+    loaded = cordwood.load(path, like=like, cast=True, **options)
     np.testing.assert_array_equal(loaded["layer_0"]["query"]["kernel"], query.T)
     np.testing.assert_array_equal(loaded["layer_0"]["norm"]["scale"], norm)
     kernel = loaded["layer_1"]["up"]["kernel"]
@@ -142,11 +142,11 @@ def test_convolutions_by_the_order_of_their_axes(store: Store) -> None:
 
 
 @pytest.mark.parametrize("kind", ["x.safetensors", "x.msgpack", "packs", "zarr"])
-@pytest.mark.parametrize("wanted", SHARDINGS[1:22], ids=str)
-def test_any_sharding(reference: Any, kind: str, stored: dict[str, Path]) -> None:
-    loaded = cordwood.load(stored[kind], transpose={"w": (2, 0, 1)}, shardings=reference)["w"]
+@pytest.mark.parametrize("requested", SHARDINGS[1:22], ids=str)
+def test_any_sharding(requested: Any, kind: str, stored: dict[str, Path]) -> None:
+    loaded = cordwood.load(stored[kind], transpose={"w": (2, 0, 1)}, shardings=requested)["w"]
     expected = CUBE.transpose(2, 0, 1)
-    assert (loaded.shape, loaded.sharding) == (expected.shape, reference)
+    assert (loaded.shape, loaded.sharding) == (expected.shape, requested)
     for shard in loaded.addressable_shards:
         np.testing.assert_array_equal(np.asarray(shard.data), expected[shard.index])
 

@@ -35,21 +35,21 @@ def test_saved_under_one_sharding_and_loaded_under_others(tmp_path: Path, number
     path = tmp_path / "checkpoint"
     cordwood.save(path, jax.device_put(EXPECTED, SHARDINGS[number]))
     for step in (0, 1, 7, 19):  # each sharding meets four, itself among them
-        reference = SHARDINGS[(number + step) % len(SHARDINGS)]
-        loaded = cordwood.load(path, shardings=reference)
+        requested = SHARDINGS[(number + step) % len(SHARDINGS)]
+        loaded = cordwood.load(path, shardings=requested)
         for dtype, arrays in EXPECTED.items():
             for name, expected in arrays.items():
                 array = loaded[dtype][name]
-                assert array.sharding == reference
+                assert array.sharding == requested
                 assert array.dtype == expected.dtype
                 for shard in array.addressable_shards:
                     np.testing.assert_array_equal(np.asarray(shard.data), expected[shard.index])
     with cordwood.open(path) as checkpoint:
-        for reference in SHARDINGS:
-            array = checkpoint.load(shardings=reference, select="bfloat16/small")["bfloat16"][
+        for requested in SHARDINGS:
+            array = checkpoint.load(shardings=requested, select="bfloat16/small")["bfloat16"][
                 "small"
             ]
-            assert array.sharding == reference
+            assert array.sharding == requested
             for shard in array.addressable_shards:
                 expected = EXPECTED["bfloat16"]["small"][shard.index]
                 np.testing.assert_array_equal(np.asarray(shard.data), expected)

@@ -52,42 +52,42 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
-def assert_same(result: Any, expected: np.ndarray, reference: Any) -> None:
+def assert_same(result: Any, expected: np.ndarray, requested: Any) -> None:
     assert isinstance(result, jax.Array)
-    assert result.sharding == reference
+    assert result.sharding == requested
     assert result.committed
     assert result.dtype == expected.dtype
     for shard in result.addressable_shards:
         np.testing.assert_array_equal(np.asarray(shard.data), expected[shard.index])
 
 
-@pytest.mark.parametrize("wanted", SHARDINGS, ids=str)
-def test_any_sharding_of_any_format(stored: list[Path], reference: Any) -> None:
+@pytest.mark.parametrize("requested", SHARDINGS, ids=str)
+def test_any_sharding_of_any_format(stored: list[Path], requested: Any) -> None:
     expected = arrays()
     for path in stored:
-        tree = cordwood.load(path, shardings=reference)
+        tree = cordwood.load(path, shardings=requested)
         assert list(tree) == list(expected)
         for name, array in tree.items():
-            assert_same(array, expected[name], reference)
+            assert_same(array, expected[name], requested)
 
 
 @pytest.mark.parametrize("mmap", [False, True], ids=["read", "mapped"])
 @pytest.mark.parametrize("alias", [False, True], ids=["owned", "aliased"])
 def test_like(stored: list[Path], mmap: bool, alias: bool) -> None:
     expected = arrays()
-    reference = sharding(P("y", "x"), 4, 2)
+    requested = sharding(P("y", "x"), 4, 2)
     like: dict[str, Any] = {
-        name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=reference)
+        name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=requested)
         for name, array in expected.items()
     }
-    like["large"] = jax.device_put(expected["large"], reference)
+    like["large"] = jax.device_put(expected["large"], requested)
     like["uint8"] = expected["uint8"]
     for path in stored:
         tree = cordwood.load(path, like=like, mmap=mmap, alias=alias)
         assert type(tree["uint8"]) is np.ndarray
         np.testing.assert_array_equal(tree.pop("uint8"), expected["uint8"])
         for name, array in tree.items():
-            assert_same(array, expected[name], reference)
+            assert_same(array, expected[name], requested)
 
 
 def test_shards_alias_what_was_read_and_owned_ones_do_not(stored: list[Path]) -> None:
@@ -109,11 +109,11 @@ def test_explicit_axes_and_kinds_of_memory(stored: list[Path]) -> None:
     explicit = (jax.sharding.AxisType.Explicit,) * 2
     mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=explicit)
     for memory in jax.devices()[0].addressable_memories():
-        reference = NamedSharding(mesh, P("x", "y"), memory_kind=memory.kind)
-        expected = jax.device_put(arrays()["float32"], reference)
-        loaded = cordwood.load(stored[0], shardings={"float32": reference})["float32"]
+        requested = NamedSharding(mesh, P("x", "y"), memory_kind=memory.kind)
+        expected = jax.device_put(arrays()["float32"], requested)
+        loaded = cordwood.load(stored[0], shardings={"float32": requested})["float32"]
         assert jax.typeof(loaded) == jax.typeof(expected)
-        assert_same(loaded, arrays()["float32"], reference)
+        assert_same(loaded, arrays()["float32"], requested)
 
 
 def test_layouts(stored: list[Path]) -> None:
@@ -191,7 +191,7 @@ TOTAL_BYTES = 40 * MIB + 4000
 
 
 @pytest.mark.parametrize(
-    "wanted",
+    "requested",
     [
         sharding(P(), 8),
         sharding(P("x"), 8),
@@ -201,10 +201,12 @@ TOTAL_BYTES = 40 * MIB + 4000
     ],
     ids=str,
 )
-def test_every_byte_is_read_once(big: Path, expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_byte_is_read_once(
+    big: Path, requested: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with cordwood.open(big) as checkpoint:
         count = Count(monkeypatch)
-        checkpoint.load(mesh=expected.mesh, shardings={"a": expected, "b": expected})
+        checkpoint.load(mesh=requested.mesh, shardings={"a": requested, "b": requested})
     assert TOTAL_BYTES <= count.bytes <= TOTAL_BYTES * 1.05
 
 
