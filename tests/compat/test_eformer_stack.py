@@ -109,13 +109,13 @@ def test_save_tree_and_load(tmp_path: Path) -> None:
 
 
 def test_checkpointer(tmp_path: Path) -> None:
-    now = datetime.datetime(2026, 1, 1)
+    current = datetime.datetime(2026, 1, 1)
     checkpointer = Checkpointer(
         str(tmp_path),
         None,
         [CheckpointInterval(every=2, until=None)],
         manager=AsyncCheckpointManager(use_tensorstore=True),
-        dt_now_injection=lambda: now,
+        dt_now_injection=lambda: current,
     )
     tree = state()
     for step in (2, 4):

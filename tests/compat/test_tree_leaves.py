@@ -413,17 +413,17 @@ def test_with_a_manager_nothing_is_there_before_the_data(tmp_path: Path) -> None
     """B25."""
     path = tmp_path / "c"
     tree_serialize_leaves(path, {"w": jnp.zeros(3), "old": jnp.ones(1)})
-    manager, told = Recording(), []
+    manager, messages = Recording(), []
     new = {"w": jnp.ones((2, 2)), "n": np.arange(3)}
-    tree_serialize_leaves(path, new, manager, commit_callback=lambda: told.append(True))
+    tree_serialize_leaves(path, new, manager, commit_callback=lambda: messages.append(True))
     assert len(manager.arrays) == 1
     assert not manager.paths[0].startswith(f"{path}/")
     assert read_tree(path).keys() == {"w", "old"}
     manager.write()
     assert read_tree(path).keys() == {"w", "old"}
-    assert not told
+    assert not messages
     manager.callback()
-    assert told
+    assert messages
     assert jax.tree.map(np.shape, read_tree(path)) == {"w": (2, 2), "n": (3,)}
     assert not (path / "old").exists()
     assert os.listdir(tmp_path) == ["c"]

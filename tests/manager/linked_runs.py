@@ -74,11 +74,11 @@ def train(tree: dict[str, Any]) -> int:
 
 def occupied_bytes(root: Path) -> int:
     """Return the disk space of all files below a directory, each counted once."""
-    found = {}
+    by_name = {}
     for path in root.rglob("*"):
         status = path.stat()
-        found[status.st_ino] = status.st_blocks * 512
-    return sum(found.values())
+        by_name[status.st_ino] = status.st_blocks * 512
+    return sum(by_name.values())
 
 
 def links_of(step: Path) -> list[int]:

@@ -85,8 +85,8 @@ def test_a_tree_in_the_place_of_the_step(tmp_path: Path) -> None:
 def test_the_hints_are_true() -> None:
     theirs = ocp.CheckpointManager
     options = inspect.signature(ocp.CheckpointManagerOptions).parameters
-    known = {"latest_step", "all_steps", "best_step", "reload", "item_metadata", "directory"}
-    assert known <= set(dir(theirs)) & set(ATTRIBUTES)
+    entries = {"latest_step", "all_steps", "best_step", "reload", "item_metadata", "directory"}
+    assert entries <= set(dir(theirs)) & set(ATTRIBUTES)
     assert {"max_to_keep", "save_interval_steps", "best_fn", "keep_period"} <= set(options) & set(
         ARGUMENTS
     )

@@ -19,7 +19,7 @@ TREE = {"w": np.arange(100.0)}
 
 
 def test_a_run_that_dies_in_every_save_does_not_fill_the_disk(tmp_path: Path) -> None:
-    left = []
+    entries = []
     for call in range(1, 40):
         manager = CheckpointManager(tmp_path, background=False)
         dying = Dying(call)
@@ -27,9 +27,9 @@ def test_a_run_that_dies_in_every_save_does_not_fill_the_disk(tmp_path: Path) ->
             manager.save(7, TREE)
         if not dying.died or manager.latest() == 7:
             break
-        left.append(sorted(os.listdir(tmp_path / "7")) if (tmp_path / "7").exists() else [])
-    assert max(sum(name.startswith("data-") for name in names) for names in left) == 1
-    assert max(map(len, left)) <= 4  # and the temporaries of two small files, and a lock
+        entries.append(sorted(os.listdir(tmp_path / "7")) if (tmp_path / "7").exists() else [])
+    assert max(sum(name.startswith("data-") for name in names) for names in entries) == 1
+    assert max(map(len, entries)) <= 4  # and the temporaries of two small files, and a lock
     CheckpointManager(tmp_path, background=False).save(8, TREE)
     assert sorted(os.listdir(tmp_path)) == ["7", "8"]
 

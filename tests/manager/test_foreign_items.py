@@ -114,17 +114,17 @@ def test_what_lies_beside_the_trees(composite: Path) -> None:
     restored = reader.restore(20, prefix="state", items=dict.fromkeys(names))
     assert restored.extras == {"meta": META}
     assert restored.metrics == {"loss": 0.5}
-    found = restored.items
-    assert found["meta"] == META
-    assert jax.random.key_impl(found["rng"]) == jax.random.key_impl(jax.random.key(7))
-    assert (jax.random.bits(found["rng"], (3,)) == jax.random.bits(jax.random.key(7), (3,))).all()
-    assert found["raw"].dtype == jnp.uint32
-    assert (found["raw"] == jax.random.PRNGKey(7)).all()
+    items = restored.items
+    assert items["meta"] == META
+    assert jax.random.key_impl(items["rng"]) == jax.random.key_impl(jax.random.key(7))
+    assert (jax.random.bits(items["rng"], (3,)) == jax.random.bits(jax.random.key(7), (3,))).all()
+    assert items["raw"].dtype == jnp.uint32
+    assert (items["raw"] == jax.random.PRNGKey(7)).all()
     again = np.random.RandomState(0)
-    again.set_state(found["numpy"])
+    again.set_state(items["numpy"])
     assert again.randint(1000) == np.random.RandomState(3).randint(1000)
-    assert found["data"] == {"next": 5, "stride": 1}
-    assert (found["params"]["p"] == params_of(20)["p"]).all()
+    assert items["data"] == {"next": 5, "stride": 1}
+    assert (items["params"]["p"] == params_of(20)["p"]).all()
 
 
 def test_a_key_is_of_the_implementation_asked_for(tmp_path: Path) -> None:

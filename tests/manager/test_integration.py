@@ -35,18 +35,18 @@ def losses_of(
     script: Path, folder: Path, *, compiled: Path | None = None, stop_after: int | None = None
 ) -> dict[int, str]:
     """The losses that a run prints; killed once it has printed that step's."""
-    found = {}
+    by_name = {}
     with start(script, folder, compiled=compiled) as child:
         assert child.stdout is not None
         for line in child.stdout:
             step, loss = line.split()
-            found[int(step)] = loss
+            by_name[int(step)] = loss
             if int(step) == stop_after:
                 child.kill()
                 break
         status = child.wait()
     assert stop_after is not None or status == 0
-    return found
+    return by_name
 
 
 def test_there_are_examples() -> None:
@@ -64,15 +64,15 @@ def test_a_run_that_is_killed_goes_on_exactly(script: Path, tmp_path: Path) -> N
     expected = losses_of(script, tmp_path / "whole", compiled=compiled)
     assert sorted(expected) == list(range(STEPS))
     rng = random.Random(script.stem)
-    found: dict[int, str] = {}
+    by_name: dict[int, str] = {}
     stops = sorted(rng.sample(range(8, STEPS - 1), KILLS))
     for stop in stops:
         folder = tmp_path / "killed"
-        found.update(losses_of(script, folder, compiled=compiled, stop_after=stop))
+        by_name.update(losses_of(script, folder, compiled=compiled, stop_after=stop))
     last = losses_of(script, tmp_path / "killed")  # which compiles all for itself
     assert min(last) > 0  # it resumed, and did not begin anew
-    found.update(last)
-    assert found == expected
+    by_name.update(last)
+    assert by_name == expected
     root = f"run-{script.stem.removeprefix('train_')}"
     steps = cordwood.CheckpointManager(tmp_path / "killed" / root).steps()
     assert steps[-2:] == [STEPS - 10, STEPS - 5]

@@ -113,8 +113,8 @@ def test_what_a_plan_keeps_later_ones_keep(
     """However much of it was carried out: it can be cut off anywhere and made again."""
     plan = plan_retention(steps, policy, time_now=NOW, spared={})
     gone = data.draw(st.sets(st.sampled_from(plan.deleted))) if plan.deleted else set()
-    left = [step for step in steps if step.step not in gone]
-    again = plan_retention(left, policy, time_now=NOW, spared={})
+    entries = [step for step in steps if step.step not in gone]
+    again = plan_retention(entries, policy, time_now=NOW, spared={})
     assert set(again.kept) >= set(plan.kept)
     if "&" not in repr(policy):
         assert again.kept == plan.kept

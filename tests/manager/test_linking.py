@@ -262,9 +262,9 @@ def test_the_base_is_deleted_meanwhile(
     plan = compare_bytes.find_difference
 
     def deleting(*arguments: Any) -> Any:
-        found = plan(*arguments)
+        actual = plan(*arguments)
         shutil.rmtree(tmp_path / "0", ignore_errors=True)
-        return found
+        return actual
 
     name = "find_difference" if moment == "after the looks" else "base_files"
     if name == "base_files":

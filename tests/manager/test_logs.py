@@ -21,9 +21,9 @@ def info(caplog: pytest.LogCaptureFixture) -> Any:
     caplog.set_level(logging.DEBUG, logger="cordwood")
 
     def lines(level: int = logging.INFO) -> list[str]:
-        found = [each.getMessage() for each in caplog.records if each.levelno == level]
+        results = [each.getMessage() for each in caplog.records if each.levelno == level]
         caplog.clear()
-        return found
+        return results
 
     return lines
 

@@ -96,16 +96,16 @@ def test_moving_over_and_back(tmp_path: Path) -> None:
     assert next(batches) == 7
     assert (jax.random.key_data(names["rng"]) == jax.random.key_data(jax.random.key(3))).all()
     with ocp.CheckpointManager(back) as theirs:
-        found = theirs.restore(21, args=ocp.args.StandardRestore(state))
-    np.testing.assert_array_equal(found["params"]["w"], state["params"]["w"])
+        restored = theirs.restore(21, args=ocp.args.StandardRestore(state))
+    np.testing.assert_array_equal(restored["params"]["w"], state["params"]["w"])
     (tmp_path / "flax").mkdir()
     convert, move = blocks("moving-over.md", "sh")[-1].splitlines()
-    told = CliRunner().invoke(cli, convert.split()[1:])
-    assert told.exit_code == 0, told.output
+    result = CliRunner().invoke(cli, convert.split()[1:])
+    assert result.exit_code == 0, result.output
     _, source, target = move.split()
     Path(source).rename(target)
-    found = flax.training.checkpoints.restore_checkpoint(str(tmp_path / "flax"), state)
-    np.testing.assert_array_equal(found["params"]["w"], state["params"]["w"])
+    restored = flax.training.checkpoints.restore_checkpoint(str(tmp_path / "flax"), state)
+    np.testing.assert_array_equal(restored["params"]["w"], state["params"]["w"])
 
 
 def test_the_table_of_names_is_that_of_the_hints() -> None:

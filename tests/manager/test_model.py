@@ -176,8 +176,8 @@ class Managers(RuleBasedStateMachine):
         for gone in self.commit(step, loss, salt):
             del self.model[gone]
         self.may_be_gone.clear()
-        there = set(os.listdir(self.root)) - {LOCK}
-        assert there == {*map(str, self.model), *(entry for entry, _ in self.foreign.values())}
+        existing = set(os.listdir(self.root)) - {LOCK}
+        assert existing == {*map(str, self.model), *(entry for entry, _ in self.foreign.values())}
 
     @rule(who=whos, other=whos, salt=st.integers(0, 9))
     def save_while_another_reads(self, who: int, other: int, salt: int) -> None:
@@ -186,14 +186,14 @@ class Managers(RuleBasedStateMachine):
         newest = max(self.numbers(), default=None)
         try:
             with unfinished_steps_allowed():
-                found = self.managers[other].restore()
+                restored = self.managers[other].restore()
         finally:
             pending.wait()
             self.finish(who)
-        if found is None or found.step == newest:
-            assert newest is None or found is not None
+        if restored is None or restored.step == newest:
+            assert newest is None or restored is not None
         else:
-            assert (found.step, found.tree["salt"]) == (step, salt)
+            assert (restored.step, restored.tree["salt"]) == (step, salt)
         self.all_is_done(step, 1.0, salt)
 
     @precondition(lambda self: self.model)
@@ -373,15 +373,15 @@ class Managers(RuleBasedStateMachine):
     def restore_newest(self, manager: CheckpointManager) -> None:
         with unfinished_steps_allowed():
             try:
-                found = manager.restore()
+                restored = manager.restore()
             except CorruptionError:
                 assert not self.numbers()
                 return
-        if found is None:
+        if restored is None:
             assert not self.numbers()
             return
-        assert found.step == max(self.numbers())
-        self.require_right(found)
+        assert restored.step == max(self.numbers())
+        self.require_right(restored)
 
     def require_right(self, found: Restored[Any]) -> None:
         if found.step in self.model:
@@ -407,14 +407,14 @@ class Managers(RuleBasedStateMachine):
 
     @rule()
     def read_what_is_new(self) -> None:
-        there = {
+        entries = {
             (step, 0 if step in self.foreign else self.versions[step]) for step in self.numbers()
         }
-        new = sorted(there - (self.read or set()))
+        new = sorted(entries - (self.read or set()))
         if self.read is None:
             new = new[-1:]
         assert list(self.reader.new_steps(0)) == [step for step, _ in new]
-        self.read = there
+        self.read = entries
 
     @rule(who=whos)
     def look(self, who: int) -> None:
@@ -429,22 +429,22 @@ class Managers(RuleBasedStateMachine):
 
     @invariant()
     def every_step_that_is_there_is_right(self) -> None:
-        there = {
+        entries = {
             int(entry)
             for entry in (os.listdir(self.root) if self.root.exists() else [])
             if entry.isdigit() and (self.root / entry / "cordwood.json").exists()
         }
-        there -= set(self.foreign)
+        entries -= set(self.foreign)
         must = set(self.model) - self.may_be_gone
-        assert must <= there, f"lost: {must - there}"
-        assert there <= set(self.model), f"come back: {there - set(self.model)}"
-        for step in there:
+        assert must <= entries, f"lost: {must - entries}"
+        assert entries <= set(self.model), f"come back: {entries - set(self.model)}"
+        for step in entries:
             cordwood.verify(self.root / str(step))
         for step, (entry, salt) in self.foreign.items():
             assert cordwood.load(self.root / entry)["salt"] == salt, step
-        for step in set(self.model) - there:
+        for step in set(self.model) - entries:
             del self.model[step]
-        self.may_be_gone &= there
+        self.may_be_gone &= entries
 
     def teardown(self) -> None:
         for step in list(self.pins):

@@ -77,14 +77,14 @@ def test_a_checkpoint_of_any_name_is_told(
     (tmp_path / "config.json").write_text("{}")
     WRITERS[tool](tmp_path / name)
     assert cordwood.detect(tmp_path / name).format != "steps"
-    with pytest.warns(RuntimeWarning) as told:
+    with pytest.warns(RuntimeWarning) as warned:
         assert kind(tmp_path).restore() is None
-    text = str(told[0].message)
+    text = str(warned[0].message)
     assert text.startswith(f"{tmp_path}: nothing is restored, and there are {name}: {name} is ")
     assert description.removeprefix("a file of ") in text
     assert "steps are named 100, checkpoint_100 or run-100; rename those" in text
     assert f"cordwood.load('{tmp_path / name}')" in text
-    assert told[0].filename == __file__
+    assert warned[0].filename == __file__
 
 
 def test_a_root_within_the_root_is_told(tmp_path: Path) -> None:
@@ -149,10 +149,10 @@ def test_names_are_shown_without_control_characters(
     with caplog.at_level(logging.INFO, "cordwood"), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         assert StepReader(tmp_path).restore() is None
-    (told,) = [str(each.message) for each in warned] or lines(caplog)
+    (messages,) = [str(each.message) for each in warned] or lines(caplog)
     with pytest.raises(FileNotFoundError) as caught:
         StepReader(tmp_path).restore(required=True)
-    for text in (told, str(caught.value)):
+    for text in (messages, str(caught.value)):
         assert text.isprintable()
         assert "a\\x1b[31m" in text
 

@@ -83,18 +83,18 @@ def test_verify_and_steps_say_so(tmp_path: Path) -> None:
     assert cordwood.verify(tmp_path / "1").verified_bytes
     with pytest.raises(CorruptionError, match="7 holds step 1: it is a copy of that"):
         cordwood.verify(tmp_path / "7")
-    told = CliRunner().invoke(cli, ["steps", str(tmp_path), "--json"])
-    *_, last = json.loads(told.stdout)["steps"]
+    result = CliRunner().invoke(cli, ["steps", str(tmp_path), "--json"])
+    *_, last = json.loads(result.stdout)["steps"]
     assert last["name"] == "7"
     assert last["problem"].startswith("damaged: 7 holds step 1")
-    assert told.exit_code == 1
+    assert result.exit_code == 1
 
 
 def test_steps_lists_what_a_manager_restores(tmp_path: Path) -> None:
     save(tmp_path, 1, 2)
     cordwood.save(tmp_path / "ckpt_3", tree_of(3))
-    told = CliRunner().invoke(cli, ["steps", str(tmp_path), "--json"])
-    notes = {each["name"]: each["note"] for each in json.loads(told.stdout)["steps"]}
+    result = CliRunner().invoke(cli, ["steps", str(tmp_path), "--json"])
+    notes = {each["name"]: each["note"] for each in json.loads(result.stdout)["steps"]}
     assert [name for name, note in notes.items() if not note] == ["1", "2"]
     assert notes["ckpt_3"].startswith(
         "CheckpointManager does not restore it: it reads the names 100, "

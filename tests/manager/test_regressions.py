@@ -119,10 +119,10 @@ def test_a_failed_save_deletes_no_good_step(
     tmp_path: Path, mesh: jax.sharding.Mesh, tree: dict[str, jax.Array]
 ) -> None:
     """eFormer's Checkpointer deletes the last good one, whatever became of the new one."""
-    now = datetime.datetime(2026, 1, 1)
-    theirs = eformers(tmp_path / "theirs", lambda: now, datetime.timedelta(seconds=10))
+    current = datetime.datetime(2026, 1, 1)
+    theirs = eformers(tmp_path / "theirs", lambda: current, datetime.timedelta(seconds=10))
     theirs.on_step(mesh, step=0)
-    now += datetime.timedelta(seconds=11)
+    current += datetime.timedelta(seconds=11)
 
     def save(name: str, mesh: jax.sharding.Mesh, metadata: dict[str, Any]) -> None:
         theirs._manager.save_tree(
@@ -155,17 +155,17 @@ def test_the_default_path_works(
     tmp_path: Path, mesh: jax.sharding.Mesh, tree: dict[str, jax.Array]
 ) -> None:
     """B38: a tree given to `on_step` is written, and then the save fails."""
-    now = datetime.datetime(2026, 1, 1)
-    theirs = eformers(tmp_path / "theirs", lambda: now, datetime.timedelta(seconds=10))
+    current = datetime.datetime(2026, 1, 1)
+    theirs = eformers(tmp_path / "theirs", lambda: current, datetime.timedelta(seconds=10))
     with pytest.raises(TypeError, match="takes 0 positional arguments but 1 was given"):
         theirs.on_step(mesh, tree, step=5, force=True)
     assert (tmp_path / "theirs" / "run-5" / "tensorstore_index.json").exists()
     assert not (tmp_path / "theirs" / "run-5" / "metadata.json").exists()
 
-    told: list[SaveReport] = []
-    with CheckpointManager(tmp_path / "ours", on_save=told.append) as manager:
+    messages: list[SaveReport] = []
+    with CheckpointManager(tmp_path / "ours", on_save=messages.append) as manager:
         manager.save(5, tree)
-    assert [report.step for report in told] == [5]
+    assert [report.step for report in messages] == [5]
     assert manager.latest() == 5
 
 

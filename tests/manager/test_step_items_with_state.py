@@ -114,11 +114,11 @@ def test_states_with_arrays_come_back_as_they_were(tmp_path: Path, kind: str) ->
 @pytest.mark.parametrize("kind", STATES)
 def test_states_of_several_processes_are_sent_around(kind: str) -> None:
     """Process 0 saves the states that the other processes send."""
-    own = [
+    entries = [
         collect_states({"data": Loader(state)}, process_count=2) for state in (STATES[kind], [kind])
     ]
-    answer = join_items([each.message for each in own])
-    record, trees = states_tree(answer, own[0])
+    answer = join_items([each.message for each in entries])
+    record, trees = states_tree(answer, entries[0])
     if kind == "tuple":
         (first, second) = json.loads(answer)["data"]
         assert "arrays" in first

@@ -50,9 +50,9 @@ def test_what_is_restored_may_be_chosen_as_load_has_it(tmp_path: Path) -> None:
     renamed = reader.restore(1, rename={"a": "x"})
     assert sorted(renamed.tree) == ["step", "x"]
     like = {"a": {"w": np.ones(4), "new": np.ones(1)}}
-    found = reader.restore(1, like=like, missing="keep", extra="ignore")
-    assert found.tree["a"]["new"] is like["a"]["new"]
-    assert found.tree["a"]["w"][3] == 3
+    restored = reader.restore(1, like=like, missing="keep", extra="ignore")
+    assert restored.tree["a"]["new"] is like["a"]["new"]
+    assert restored.tree["a"]["w"][3] == 3
 
 
 def test_items_that_are_not_there_are_told_before_the_tree_is_loaded(
@@ -113,11 +113,11 @@ def test_after_a_restore_all_that_follow_are_new(tmp_path: Path) -> None:
 
 
 def test_the_step_that_was_restored_may_be_gone(tmp_path: Path) -> None:
-    for left, new in (([1, 4, 5], [4, 5]), ([1, 2], [2])):
+    for remaining, new in (([1, 4, 5], [4, 5]), ([1, 2], [2])):
         save(tmp_path, 1, 2, 3, 4, 5)
         reader = StepReader(tmp_path)
         reader.restore(3)
-        for step in {1, 2, 3, 4, 5} - set(left):
+        for step in {1, 2, 3, 4, 5} - set(remaining):
             shutil.rmtree(tmp_path / str(step))
         assert list(reader.new_steps(0)) == new
         shutil.rmtree(tmp_path)

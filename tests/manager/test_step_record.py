@@ -35,13 +35,13 @@ GOOD = '{"version":1,"step":3,"time":2.5,"metrics":{"loss":1},"extras":[null],"i
 )
 def test_there_and_back(step: int, time: float, metrics: dict[str, float], extras: Any) -> None:
     text = encode_record(Record(step, time, metrics, extras, {"data": [extras]}, 5))
-    found = decode_record(text, "a step")
-    assert (found.step, found.time, found.extras) == (step, time, extras)
-    assert (found.items, found.chain) == ({"data": [extras]}, 5)
-    assert found.metrics.keys() == metrics.keys()
+    result = decode_record(text, "a step")
+    assert (result.step, result.time, result.extras) == (step, time, extras)
+    assert (result.items, result.chain) == ({"data": [extras]}, 5)
+    assert result.metrics.keys() == metrics.keys()
     for name, value in metrics.items():
-        both_nan = math.isnan(value) and math.isnan(found.metrics[name])
-        assert both_nan or found.metrics[name] == value
+        both_nan = math.isnan(value) and math.isnan(result.metrics[name])
+        assert both_nan or result.metrics[name] == value
     json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 

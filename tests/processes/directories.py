@@ -64,8 +64,8 @@ def save_own_arrays(path: str, **options: Any) -> tuple[int, Any]:
         "key": jax.random.key(3),
     }
     cordwood.save(path, tree, **options)
-    found = cordwood.load(path, like=tree)
-    assert_trees_equal(found, tree)
+    loaded = cordwood.load(path, like=tree)
+    assert_trees_equal(loaded, tree)
     return jax.process_index(), sorted(cordwood.open(path))
 
 
@@ -171,8 +171,8 @@ def save_keys(path: str) -> None:
     sharding = NamedSharding(mesh(1), P("x"))
     keys = jax.jit(lambda: jax.random.split(jax.random.key(5), 16), out_shardings=sharding)()
     cordwood.save(path, {"keys": keys}, layout="zarr")
-    found = cordwood.load(path, like={"keys": keys})
-    for one, other in zip(found["keys"].addressable_shards, keys.addressable_shards, strict=True):
+    loaded = cordwood.load(path, like={"keys": keys})
+    for one, other in zip(loaded["keys"].addressable_shards, keys.addressable_shards, strict=True):
         assert_trees_equal(jax.random.key_data(one.data), jax.random.key_data(other.data))
 
 
@@ -186,28 +186,28 @@ def save_leaves(
     path: str, step: int, prefix: str | None = None, managed: bool = False
 ) -> list[bool]:
     """eFormer's call; whether the index was there when the callback was called, if it was."""
-    told = []
+    messages = []
     manager = GlobalAsyncCheckpointManager() if managed else None
     tree_serialize_leaves(
         path,
         {**spread(reference(step), 2), "own": jnp.arange(3)},
         manager,
         prefix=prefix,
-        commit_callback=lambda: told.append(os.path.exists(f"{path}/tensorstore_index.json")),
+        commit_callback=lambda: messages.append(os.path.exists(f"{path}/tensorstore_index.json")),
     )
     if manager is not None:
         manager.wait_until_finished()
-    return told
+    return messages
 
 
 def load_leaves(path: str, prefix: str, step: int) -> None:
     """eFormer's call, back onto a mesh of all processes."""
-    found = tree_deserialize_leaves(
+    loaded = tree_deserialize_leaves(
         path, mesh(2), prefix=prefix, partition_rules=(("own", P()), (".*", P("y")))
     )
     expected = reference(step)
     for name in SPECS:
-        for shard in found[name].addressable_shards:
+        for shard in loaded[name].addressable_shards:
             np.testing.assert_array_equal(np.asarray(shard.data), expected[name][shard.index])
 
 

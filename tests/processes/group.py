@@ -96,23 +96,25 @@ class Group:
 
     def results(self) -> list[Result]:
         """Return the results, once every process has ended the call or has died."""
-        found: dict[int, Result] = {}
+        by_name: dict[int, Result] = {}
         deadline = time.monotonic() + SECONDS
-        while len(found) < self.count:
-            waiting = [self._pipes[i] for i in range(self.count) if i not in found]
+        while len(by_name) < self.count:
+            waiting = [self._pipes[i] for i in range(self.count) if i not in by_name]
             ready = wait(waiting, max(0.0, deadline - time.monotonic()))
             if not ready:
                 for process in self.processes:  # so that the next scenario fails at once
                     process.kill()
-                raise TimeoutError(f"processes {sorted(set(range(self.count)) - set(found))} hang")
+                raise TimeoutError(
+                    f"processes {sorted(set(range(self.count)) - set(by_name))} hang"
+                )
             for pipe in ready:
                 assert isinstance(pipe, Connection)
                 index = self._pipes.index(pipe)
                 try:
-                    found[index] = Result(*pipe.recv())
+                    by_name[index] = Result(*pipe.recv())
                 except (EOFError, OSError):
-                    found[index] = Result(dead=True)
-        return [found[i] for i in range(self.count)]
+                    by_name[index] = Result(dead=True)
+        return [by_name[i] for i in range(self.count)]
 
     def run(self, scenario: str, **arguments: Any) -> list[Any]:
         """The values of a scenario that every process must end well."""
@@ -165,7 +167,7 @@ def _serve(pipe: Connection[Any, Any], address: str, index: int, count: int) -> 
         try:
             module, _, function = f"scenarios.{name}".rpartition(".")
             module = module.rpartition(".")[2]
-            found = import_module(f"tests.processes.{module}")
-            pipe.send((getattr(found, function)(**arguments),))
+            actual = import_module(f"tests.processes.{module}")
+            pipe.send((getattr(actual, function)(**arguments),))
         except BaseException as e:  # noqa: BLE001  (the test looks at it)
             pipe.send((None, f"{type(e).__name__}: {e}", traceback.format_exc()))

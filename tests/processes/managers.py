@@ -41,16 +41,16 @@ def train(
 def fine_tune(path: str, steps: int) -> list[tuple[int, int]]:
     """Save steps of which most stays what it is; what each wrote and linked, in this process."""
     mesh = Mesh(np.array(jax.devices()), ("x",))
-    found: list[tuple[int, int]] = []
+    results: list[tuple[int, int]] = []
     with CheckpointManager(
         path,
         background=False,
         rewrite_every=4,
-        on_save=lambda report: found.append((report.written_bytes, report.linked_bytes)),
+        on_save=lambda report: results.append((report.written_bytes, report.linked_bytes)),
     ) as manager:
         for step in range(steps):
             manager.save(step, tuned(mesh, step))
-    return found
+    return results
 
 
 def tuned(mesh: Mesh, step: int) -> dict[str, Any]:
@@ -94,12 +94,12 @@ def train_until_told(path: str, process: int, step: int) -> tuple[int, list[int]
 
 def restore(manager: CheckpointManager, rows: int) -> int:
     """Return the step that the manager restores; its tree must be the saved one."""
-    found = manager.restore(like=like(reference(0, rows), 2))
-    if found is None:
+    restored = manager.restore(like=like(reference(0, rows), 2))
+    if restored is None:
         return 0
-    assert step_of(found.tree, 2, rows) == found.step
-    assert found.metrics == {"loss": 1 / found.step}
-    return found.step
+    assert step_of(restored.tree, 2, rows) == restored.step
+    assert restored.metrics == {"loss": 1 / restored.step}
+    return restored.step
 
 
 def hasten(silence_seconds: float) -> None:

@@ -35,8 +35,8 @@ def test_saves_in_the_background_of_several_prefixes(tmp_path: Path, two: Group)
     path = tmp_path / "x"
     assert two.run("directories.save_several", path=str(path), count=9) == [9, 9]
     for i in range(3):
-        found = cordwood.load(path, prefix=f"item-{i}", to="numpy")
-        assert_trees_equal(found, reference(6 + i))
+        loaded = cordwood.load(path, prefix=f"item-{i}", to="numpy")
+        assert_trees_equal(loaded, reference(6 + i))
     assert not cordwood.gc(path)
 
 
@@ -68,8 +68,8 @@ def test_trees_that_differ(
 def test_arrays_on_each_processs_own_devices(tmp_path: Path, two: Group, layout: str) -> None:
     path = tmp_path / "x"
     expected = ["both", "key", "one"]
-    found = two.run("directories.save_own_arrays", path=str(path), layout=layout)
-    assert found == [(0, expected), (1, expected)]
+    result = two.run("directories.save_own_arrays", path=str(path), layout=layout)
+    assert result == [(0, expected), (1, expected)]
 
 
 @pytest.mark.parametrize("process", [0, 1])
@@ -110,10 +110,10 @@ def test_a_process_whose_disk_fails(tmp_path: Path, two: Group, process: int, ca
 
 def test_a_failure_in_the_background_reaches_all(tmp_path: Path, two: Group) -> None:
     path = tmp_path / "x"
-    found = two.run("directories.save_background_failing", path=str(path), process=1)
-    assert found[1][0].startswith("StorageError: ")
-    assert found[0][0].startswith(f"ProcessError: process 1 failed to save {path}: StorageError")
-    for _, later in found:
+    result = two.run("directories.save_background_failing", path=str(path), process=1)
+    assert result[1][0].startswith("StorageError: ")
+    assert result[0][0].startswith(f"ProcessError: process 1 failed to save {path}: StorageError")
+    for _, later in result:
         assert later.startswith("PendingSaveError")
         assert "in the background failed" in later
         assert "The save that was called now was begun all the same" in later

@@ -40,14 +40,14 @@ def met_for(calls: Mapping[int, Sequence[str]], *, store: Store | None = None) -
     """For each process, the purposes for which it met all others; "x!": it fails there."""
 
     def work(processes: FakeProcesses) -> list[str]:
-        found = []
+        results = []
         for purpose in calls[processes.index]:
             try:
                 meet(processes, purpose.rstrip("!"), fail=purpose.endswith("!"))
-                found.append(purpose)
+                results.append(purpose)
             except (ProcessError, ZeroDivisionError):
                 pass
-        return found
+        return results
 
     begun = time.monotonic()
     outcomes: list[Outcome] = run_processes(len(calls), work, store=store)
@@ -73,8 +73,8 @@ def test_one_that_left_some_out_is_waited_for(count: int, process: int) -> None:
 def test_one_that_made_too_many_catches_up(count: int, process: int) -> None:
     calls = dict.fromkeys(range(count), STEPS)
     calls[process] = [*STEPS[:2], "save s1.5", *STEPS[2:]]
-    for found in met_for(calls):
-        assert set(found) >= set(STEPS[:2] + STEPS[4:])
+    for result in met_for(calls):
+        assert set(result) >= set(STEPS[:2] + STEPS[4:])
 
 
 @pytest.mark.parametrize("process", [0, 1])
@@ -82,8 +82,8 @@ def test_one_that_made_too_many_catches_up(count: int, process: int) -> None:
 def test_names_without_an_order_meet_again_too(process: int, more: bool) -> None:
     calls = dict.fromkeys(range(3), WORDS)
     calls[process] = [*WORDS[:1], "save x", *WORDS[1:]] if more else [*WORDS[:1], *WORDS[2:]]
-    for found in met_for(calls):
-        assert set(found) >= set(WORDS[5:])
+    for result in met_for(calls):
+        assert set(result) >= set(WORDS[5:])
 
 
 @pytest.mark.parametrize("process", [0, 1])
@@ -105,8 +105,11 @@ def test_one_fails_at_a_path_that_is_saved_again_and_again(process: int, failure
     calls = {0: ["save x"] * 5, 1: ["save x"] * 5}
     calls[process] = ["save x", *["save x!"] * failures, *["save x"] * (4 - failures)]
     met = 5 - failures
-    for found in met_for(calls):
-        assert len(found) in (met, met - 1)  # one more, where the other came too late to hear of it
+    for result in met_for(calls):
+        assert len(result) in (
+            met,
+            met - 1,
+        )  # one more, where the other came too late to hear of it
 
 
 def test_a_path_that_one_process_left_out_once() -> None:

@@ -41,13 +41,13 @@ def test_a_process_is_killed_in_the_middle_of_a_save(tmp_path: Path) -> None:
     for number in range(KILLS):
         with Group(2 + 2 * (number % 2)) as group:
             if held:
-                found = group.run("spread_trees.load", path=str(path), steps=[held], rows=ROWS)
-                assert found == [held] * group.count
+                result = group.run("spread_trees.load", path=str(path), steps=[held], rows=ROWS)
+                assert result == [held] * group.count
             kill = kill_one(group, path, held + 1, rng)
         assert cordwood.verify(path).unverified_bytes == 0
-        now = cordwood.load(path, to="numpy")["local"]["step"]
-        assert now == held + (2 if kill.held == "new" else 1)
-        held = now
+        current = cordwood.load(path, to="numpy")["local"]["step"]
+        assert current == held + (2 if kill.held == "new" else 1)
+        held = current
         kills.append(kill)
     assert not list(path.glob(".cordwood.json*")) or cordwood.gc(path)
     assert cordwood.load(path, to="numpy")["local"]["step"] == held
@@ -77,8 +77,8 @@ def kill_one(group: Group, path: Path, step: int, rng: random.Random) -> Kill:
     took = time.monotonic() - begun
     held = cordwood.load(path, to="numpy")["local"]["step"]
     assert held in (step, step + 1)
-    told = {said(result) for index, result in enumerate(results) if index != victim}
-    for text in told:
+    entries = {said(result) for index, result in enumerate(results) if index != victim}
+    for text in entries:
         if text == "saved":
             assert held == step + 1
         elif victim:
@@ -91,7 +91,7 @@ def kill_one(group: Group, path: Path, step: int, rng: random.Random) -> Kill:
         save_seconds,
         wait,
         "new" if held > step else "old",
-        "; ".join(sorted(text[:50].removeprefix("ProcessError: ") for text in told)),
+        "; ".join(sorted(text[:50].removeprefix("ProcessError: ") for text in entries)),
         took,
     )
 

@@ -62,9 +62,9 @@ def test_each_process_links_what_it_has_written(tmp_path: Path, two: Group) -> N
 @pytest.mark.parametrize("process", [0, 1])
 def test_a_process_that_is_told_to_end(tmp_path: Path, two: Group, process: int) -> None:
     path = str(tmp_path / "run")
-    found = two.run("managers.train_until_told", path=path, process=process, step=13)
-    last, steps = found[0]
-    assert found[1][0] == last
+    result = two.run("managers.train_until_told", path=path, process=process, step=13)
+    last, steps = result[0]
+    assert result[1][0] == last
     assert steps[-1] == last
     assert last >= 13
     assert steps[:-1] == list(range(10, last, 10))
@@ -96,7 +96,7 @@ def test_a_process_is_killed_in_the_middle_of_a_run(tmp_path: Path) -> None:
         assert {step for step in steps if step % 4 == 0} == set(range(4, reached + 1, 4))
         assert len([step for step in steps if step % 4]) <= 3
     with Group(2) as group:
-        found = group.run("managers.train", path=str(path), steps=reached + 1, rows=256)
-        assert {begun for begun, _ in found} == {reached}
-    left = [entry for entry in os.listdir(path) if not entry.isdigit()]
-    assert left == []
+        result = group.run("managers.train", path=str(path), steps=reached + 1, rows=256)
+        assert {begun for begun, _ in result} == {reached}
+    entries = [entry for entry in os.listdir(path) if not entry.isdigit()]
+    assert entries == []

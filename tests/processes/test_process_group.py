@@ -73,11 +73,11 @@ def test_a_run(tmp_path: Path, policy: Any) -> None:
             assert restored.tree["step"] == restored.step
             return asked, restored.step
 
-    found = values(run_processes(3, work))
-    assert found[0] == found[1] == found[2]
+    actual = values(run_processes(3, work))
+    assert actual[0] == actual[1] == actual[2]
     kept = CheckpointManager(tmp_path).steps()
-    assert found[0][1] == kept[-1]
-    assert found[0][0] == [True, False] * 5
+    assert actual[0][1] == kept[-1]
+    assert actual[0][0] == [True, False] * 5
     assert kept == [30, 40]
     assert sorted(os.listdir(tmp_path)) == [str(step) for step in kept]
 
@@ -129,14 +129,14 @@ def test_a_process_that_lags_hears_every_decision(tmp_path: Path) -> None:
 def decide(processes: FakeProcesses, root: Path, steps: Sequence[int]) -> list[int | str]:
     """Ask whether to save some steps; those that were asked about, or the errors."""
     manager = CheckpointManager(root, save=EverySeconds(1e9), timeout_seconds=10)
-    found: list[int | str] = []
+    results: list[int | str] = []
     for step in steps:
         try:
             manager.should_save(step)
-            found.append(step)
+            results.append(step)
         except ProcessError as e:
-            found.append(str(e))
-    return found
+            results.append(str(e))
+    return results
 
 
 def test_who_left_a_step_out_hears_of_the_next(tmp_path: Path) -> None:

@@ -96,8 +96,8 @@ def test_a_failure_is_told_to_all_at_once(process: int, error: Callable[[], Base
     begun = time.monotonic()
     outcomes = run_processes(COUNT, fail_in(process, error))
     assert time.monotonic() - begun < 50  # of the 100 that a round would wait
-    own = outcomes.pop(process)
-    assert type(own.error) is type(error())
+    mine = outcomes.pop(process)
+    assert type(mine.error) is type(error())
     for text in texts(outcomes):
         assert f"process {process} failed to save x: {type(error()).__name__}" in text
 

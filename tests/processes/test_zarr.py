@@ -28,8 +28,8 @@ def save(group: Group, path: Path, step: int, **options: Any) -> None:
 
 
 def load(group: Group, path: Path, step: int, **options: Any) -> None:
-    found = group.run("spread_trees.load", path=str(path), steps=[step], **options)
-    assert found == [step] * group.count
+    result = group.run("spread_trees.load", path=str(path), steps=[step], **options)
+    assert result == [step] * group.count
 
 
 def files(path: Path) -> dict[str, bytes]:
@@ -47,8 +47,8 @@ def test_the_bytes_do_not_depend_on_the_number_of_processes(tmp_path: Path, four
         tree[name] = jax.device_put(tree[name], jax.NamedSharding(mesh, spec))
     cordwood.save(tmp_path / "one", tree, layout="zarr")
     four_wrote, one_wrote = files(tmp_path / "four"), files(tmp_path / "one")
-    for found in (four_wrote, one_wrote):
-        del found["tensorstore_index.json"], found["partly/.zarray"]  # each process has all of it
+    for result in (four_wrote, one_wrote):
+        del result["tensorstore_index.json"], result["partly/.zarray"]  # each process has all of it
     whole = four_wrote.pop("partly/0.0")
     assert whole == one_wrote.pop("partly/0.0") + one_wrote.pop("partly/1.0")
     assert four_wrote == one_wrote
@@ -68,19 +68,19 @@ def test_eformer_reads_what_processes_wrote(tmp_path: Path, two: Group, managed:
     assert (path / "notes/note").read_text() == "mine"
     mesh = jax.make_mesh((8,), ("x",))
     for prefix, step in (("model", 2), (None, 1)):
-        found = eformer.tree_deserialize_leaves(path, mesh, prefix=prefix)
+        loaded = eformer.tree_deserialize_leaves(path, mesh, prefix=prefix)
         expected = reference(step)
         for name in SPECS:
-            np.testing.assert_array_equal(np.asarray(found[name]), expected[name])
+            np.testing.assert_array_equal(np.asarray(loaded[name]), expected[name])
     assert os.listdir(tmp_path) == ["x"]
 
 
 def test_keys_that_are_spread(tmp_path: Path, two: Group) -> None:
     path = tmp_path / "x"
     two.run("directories.save_keys", path=str(path))
-    found = cordwood.load(path)["keys"]
+    loaded = cordwood.load(path)["keys"]
     expected = jax.random.split(jax.random.key(5), 16)
-    assert_trees_equal(jax.random.key_data(found), jax.random.key_data(expected))
+    assert_trees_equal(jax.random.key_data(loaded), jax.random.key_data(expected))
 
 
 def test_options_that_differ(tmp_path: Path, two: Group) -> None:
@@ -159,12 +159,12 @@ def test_a_process_is_killed_in_the_middle_of_a_save(tmp_path: Path) -> None:
             time.sleep(wait)
             group.kill(victim)
             results = group.results()
-        found = cordwood.load(path, to="numpy")
-        now = found["local"]["step"]
-        assert_trees_equal(found, reference(now, ROWS))
+        loaded = cordwood.load(path, to="numpy")
+        current = loaded["local"]["step"]
+        assert_trees_equal(loaded, reference(current, ROWS))
         for index, result in enumerate(results):
-            if index == victim or now == held + 2:
+            if index == victim or current == held + 2:
                 continue
-            assert now == held + 1
+            assert current == held + 1
             assert victim == 0 or str(result.error).startswith(f"ProcessError: process {victim} ")
-        held = now
+        held = current

@@ -309,13 +309,13 @@ def test_no_step_is_large(kind: str) -> None:
     zeros, noise = bytes(1 << 20), np.random.default_rng(0).bytes(3 << 20)
     for chunks in ([zeros] * 64, [noise], [zeros] * 9 + [noise] + [zeros] * 9, [noise[:1000], b""]):
         size = sum(map(len, chunks))
-        for told in (size, None):
-            stream = b"".join(compress(chunks, kind, size_bytes=told))
+        for stated_size in (size, None):
+            stream = b"".join(compress(chunks, kind, size_bytes=stated_size))
             steps = Steps()
             decompress_into(steps, MemoryFile(stream * 2), kind, max_bytes=None)
             assert steps.size_bytes == 2 * size
             assert steps.longest <= 4 << 20
-            assert steps.told == ([size, size] if kind == "zst" and told else [])
+            assert steps.told == ([size, size] if kind == "zst" and stated_size else [])
 
 
 def test_blocks_of_every_kind() -> None:
@@ -396,11 +396,11 @@ def test_what_is_read_once_is_given_back() -> None:
     part = bytearray(2 << 20)
     file.read_into(100, [memoryview(part)])
     assert part == data[100 : 100 + len(part)]
-    left = bytes(file.map())
+    remaining = bytes(file.map())
     page = 4096
-    assert left[:page] == data[:page]  # half of it was not read
-    assert left[page : 2 << 20] == bytes((2 << 20) - page)
-    assert left[(2 << 20) + page :] == data[(2 << 20) + page :]
+    assert remaining[:page] == data[:page]  # half of it was not read
+    assert remaining[page : 2 << 20] == bytes((2 << 20) - page)
+    assert remaining[(2 << 20) + page :] == data[(2 << 20) + page :]
     kept = decompress(stream, "zst", max_bytes=None)
     kept.read_into(100, [memoryview(part)])
     assert kept.map() == data

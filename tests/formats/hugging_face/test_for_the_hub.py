@@ -99,8 +99,8 @@ def test_several_files(tmp_path: Path, source: Path) -> None:
     assert equal(cordwood.load(path))
     assert set(cordwood.load(path)) == set(index["weight_map"])
     assert cordwood.detect(path).format == "safetensors-shards"
-    found = cordwood.load(path, like={"lm_head": np.zeros(3, np.float32)}, extra="ignore")
-    assert found["lm_head"].tolist() == [1, 2, 3]
+    loaded = cordwood.load(path, like={"lm_head": np.zeros(3, np.float32)}, extra="ignore")
+    assert loaded["lm_head"].tolist() == [1, 2, 3]
 
 
 def test_all_of_it_is_verified(tmp_path: Path, source: Path) -> None:

@@ -219,8 +219,8 @@ def test_shards(tmp_path: Path, name: str, ours: bytes) -> None:
 
 
 def test_the_good_one(tmp_path: Path) -> None:
-    found = cordwood.load(written(tmp_path / "c", GOOD, {}))
-    assert found["b"].shape == (2, 3)
+    loaded = cordwood.load(written(tmp_path / "c", GOOD, {}))
+    assert loaded["b"].shape == (2, 3)
 
 
 @pytest.mark.parametrize("name", [INDEX, SECOND])

@@ -59,8 +59,8 @@ def test_nested_and_like() -> None:
     nested = cordwood.load(FOLDER, nest=True)
     assert list(nested) == ["lm_head", "model"]
     np.testing.assert_array_equal(nested["model"]["norm"]["weight"], np.arange(3))
-    found = cordwood.load(FOLDER, like=nested)
-    assert found["model"]["embed"]["weight"].shape == (8, 3)
+    loaded = cordwood.load(FOLDER, like=nested)
+    assert loaded["model"]["embed"]["weight"].shape == (8, 3)
     del nested["lm_head"]
     with pytest.raises(MismatchError, match=r"lm_head\.weight: in the checkpoint \(int8"):
         cordwood.load(FOLDER, like=nested)
@@ -80,9 +80,9 @@ def test_slices_metadata_and_verify() -> None:
 def test_onto_a_mesh() -> None:
     mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
     rules = [("embed", jax.P("x")), ("lm_head", jax.P("x")), ("", jax.P())]
-    found = cordwood.load(FOLDER, mesh=mesh, rules=rules)
-    assert found["model.embed.weight"].sharding.spec == jax.P("x")
-    np.testing.assert_array_equal(found["lm_head.weight"], TENSORS["lm_head.weight"])
+    loaded = cordwood.load(FOLDER, mesh=mesh, rules=rules)
+    assert loaded["model.embed.weight"].sharding.spec == jax.P("x")
+    np.testing.assert_array_equal(loaded["lm_head.weight"], TENSORS["lm_head.weight"])
 
 
 def test_symbolic_links_as_in_the_cache(path: Path, tmp_path: Path) -> None:
@@ -232,9 +232,9 @@ def snapshot(folder: Path) -> Path:
 def test_a_snapshot_of_one_file(tmp_path: Path) -> None:
     path = snapshot(tmp_path)
     assert cordwood.detect(path).format == "safetensors-shards"
-    found = cordwood.load(path)
-    assert equal(found, {name: TENSORS[name] for name in found})
-    assert set(found) == set(TENSORS)
+    loaded = cordwood.load(path)
+    assert equal(loaded, {name: TENSORS[name] for name in loaded})
+    assert set(loaded) == set(TENSORS)
     assert set(cordwood.load(path, nest=True)) == {"lm_head", "model"}
     with cordwood.open(path) as checkpoint:
         assert checkpoint.metadata == {"format": "pt"}
@@ -259,8 +259,8 @@ def test_a_single_file_of_cordwoods_keeps_its_tree_and_digests(tmp_path: Path) -
     tree = {"layers": [np.ones(300), (np.zeros(3), 7)]}
     file = tmp_path / "run" / "model.safetensors"
     cordwood.save(file, tree)
-    found = cordwood.load(tmp_path / "run")
-    assert isinstance(found["layers"][1], tuple)
+    loaded = cordwood.load(tmp_path / "run")
+    assert isinstance(loaded["layers"][1], tuple)
     assert cordwood.verify(tmp_path / "run").verified_bytes == file.stat().st_size
     data = bytearray(file.read_bytes())
     data[-1] ^= 1

@@ -101,11 +101,11 @@ def test_saved_under_one_sharding_and_loaded_under_others(
 ) -> None:
     save(tmp_path / "c", jax.device_put(EXPECTED, SHARDINGS[number]), **options)
     for step in (0, 1, 4, 11, 13):
-        wanted = SHARDINGS[(number + step) % len(SHARDINGS)]
-        result = cordwood.load(tmp_path / "c", shardings=wanted)
+        expectation = SHARDINGS[(number + step) % len(SHARDINGS)]
+        result = cordwood.load(tmp_path / "c", shardings=expectation)
         for dtype, expected in EXPECTED.items():
             array = result[dtype]
-            assert array.sharding == wanted
+            assert array.sharding == expectation
             assert array.dtype == expected.dtype
             for shard in array.addressable_shards:
                 np.testing.assert_array_equal(np.asarray(shard.data), expected[shard.index])

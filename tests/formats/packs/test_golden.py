@@ -53,7 +53,7 @@ def test_leaves_that_are_cut() -> None:
 def test_other_tools_read_the_files(golden: Path) -> None:
     from safetensors.numpy import load_file
 
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for path in golden.glob("data-*"):
-        found.update(load_file(path))
-    assert len(found) == {"packs-v1-whole": 8, "packs-v1-spread": 20}[golden.name]
+        by_name.update(load_file(path))
+    assert len(by_name) == {"packs-v1-whole": 8, "packs-v1-spread": 20}[golden.name]

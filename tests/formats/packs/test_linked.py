@@ -79,10 +79,10 @@ def test_a_file_with_a_gap() -> None:
     item = decode_index(directory.data)[""]
     assert item["columns"] == [[0, 1], [2, 1], [1, 1]]
     assert [row[4] for row in item["files"]] == [[0, 0, -1, 192, 1, 0], [2, 0]]
-    found, index = tree_in(directory)
-    assert found.keys() == tree_of(2).keys()
+    result, index = tree_in(directory)
+    assert result.keys() == tree_of(2).keys()
     for name, value in tree_of(2).items():
-        assert np.array_equal(found[name], value)
+        assert np.array_equal(result[name], value)
     assert [source.name[5:21] for source in index.sources] == [OLD, NEW]
     parsed = directory.items[""]
     assert [pack.has_gaps for pack in parsed.packs] == [True, False]
@@ -90,8 +90,8 @@ def test_a_file_with_a_gap() -> None:
         StoredCell(0, 0, 4096, 128),
         StoredCell(2, 0, 4096 + 128 + 192, 256),
     ]
-    wanted = read_index(parsed, boxes=[(), None, (), ()])
-    assert [len(getattr(leaf.storage, "pieces", ())) for leaf in wanted.leaves] == [0, 1, 0, 0]
+    expectation = read_index(parsed, boxes=[(), None, (), ()])
+    assert [len(getattr(leaf.storage, "pieces", ())) for leaf in expectation.leaves] == [0, 1, 0, 0]
 
 
 def test_it_can_be_the_base_of_the_next() -> None:
@@ -165,10 +165,10 @@ def test_a_process_may_link_what_it_has_written_and_is_to_write() -> None:
 def test_which_leaves_are_the_same(change: Any, same: list[str]) -> None:
     item = directory_of({"a": np.arange(16.0), "z": np.ones(3)}, save_id=OLD).items[""]
     layout = layout_of(copy.deepcopy(change))
-    found = [
+    results = [
         layout.specs[cell.leaf].key_path[0]
         for file in base_files(item, layout, 0)
         for cell in file.cells
         if cell.leaf != UNUSED
     ]
-    assert found == same
+    assert results == same

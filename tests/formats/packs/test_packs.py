@@ -238,12 +238,12 @@ def test_cells_that_meet_a_box(box: Box, rows: set[int], columns: set[int]) -> N
 def test_an_index_of_what_is_wanted() -> None:
     directory = directory_of(TREE, shards={0: SPREAD, 2: SPREAD}, process_count=2)
     item = directory.items[""]
-    wanted = [[Box((0, 0), (1, 4)), Box((1, 3), (2, 4))], (), None, None, [Box((0,), (5000,))]]
-    part, full = read_index(item, boxes=wanted), read_index(item)
+    entries = [[Box((0, 0), (1, 4)), Box((1, 3), (2, 4))], (), None, None, [Box((0,), (5000,))]]
+    part, full = read_index(item, boxes=entries), read_index(item)
     assert part.sources == full.sources
-    found = [leaf.storage.pieces for leaf in part.leaves if isinstance(leaf.storage, Pieces)]
+    results = [leaf.storage.pieces for leaf in part.leaves if isinstance(leaf.storage, Pieces)]
     all_of_it = [leaf.storage.pieces for leaf in full.leaves if isinstance(leaf.storage, Pieces)]
-    assert found == [all_of_it[0][:1], (), all_of_it[2], all_of_it[3]]
+    assert results == [all_of_it[0][:1], (), all_of_it[2], all_of_it[3]]
     assert all_of_it[3][0].where == Span(0, 5000)
 
 

@@ -440,10 +440,10 @@ def test_in_the_background(tmp_path: Path) -> None:
     tree["n"][:] = 0
     tree["w"].delete()
     pending.wait()
-    found = cordwood.load(tmp_path / "ckpt", prefix="p", to="numpy")
-    np.testing.assert_array_equal(found["w"], expected["w"])
-    np.testing.assert_array_equal(found["n"], expected["n"])
-    assert found["s"] == tree["s"]
+    loaded = cordwood.load(tmp_path / "ckpt", prefix="p", to="numpy")
+    np.testing.assert_array_equal(loaded["w"], expected["w"])
+    np.testing.assert_array_equal(loaded["n"], expected["n"])
+    assert loaded["s"] == tree["s"]
     assert pending.progress.done_bytes == pending.progress.total_bytes > 0
 
 

@@ -207,10 +207,10 @@ def test_interrupts(tmp_path: Path) -> None:
     last = None
     for cut in interruptions(save, times=120):
         cuts += cut
-        found = value_of(cordwood.load(tmp_path))
+        result = value_of(cordwood.load(tmp_path))
         before = value - 1 if last is None else last
-        assert found in ((before, value) if cut else (value,))
-        last = found
+        assert result in ((before, value) if cut else (value,))
+        last = result
     assert cuts > 20
     assert len(os.listdir("/proc/self/fd")) == descriptors
     cordwood.save(tmp_path, tree_of(200))
@@ -297,5 +297,5 @@ def test_many_small_leaves(tmp_path: Path) -> None:
     assert len(os.listdir(tmp_path)) == 3
     assert counting.made.count("fsync") == 5
     assert len(counting.made) < 50
-    found = cordwood.load(tmp_path)
-    assert all(found[f"layer{i}"]["w"].tolist() == [i] * 3 for i in range(1000))
+    loaded = cordwood.load(tmp_path)
+    assert all(loaded[f"layer{i}"]["w"].tolist() == [i] * 3 for i in range(1000))

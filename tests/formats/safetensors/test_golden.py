@@ -28,8 +28,8 @@ def test_the_golden_file_is_read() -> None:
 
 def test_the_golden_header() -> None:
     header = header_of(V1)
-    own = header.pop("__metadata__")
-    assert list(own) == [
+    mine = header.pop("__metadata__")
+    assert list(mine) == [
         "cordwood.header_digest",
         "cordwood.version",
         "cordwood.digests",
@@ -37,8 +37,8 @@ def test_the_golden_header() -> None:
         "format",
         "note",
     ]
-    assert own["cordwood.version"] == "1"
-    table = json.loads(own["cordwood.structure"])
+    assert mine["cordwood.version"] == "1"
+    table = json.loads(mine["cordwood.structure"])
     assert table["nodes"] == [
         ["dict", [*list(TREE)[:6], 3, {"utf8": "7aCA"}]],
         ["dict", ["layers", "none"]],

@@ -50,10 +50,10 @@ def test_chunks_cover_the_array_once_and_hold_no_two_shards(
     shape, cuts = array
     extents = chunk_shape(shape, cuts, itemsize=2, max_bytes=max_bytes)
     assert all(extent >= 1 for extent in extents)
-    found = list(chunks(shape, extents, "."))
-    assert len(found) == chunk_count(shape, extents) == len({name for name, _ in found})
+    items = list(chunks(shape, extents, "."))
+    assert len(items) == chunk_count(shape, extents) == len({name for name, _ in items})
     seen = np.zeros(shape, np.int64)
-    for _, box in found:
+    for _, box in items:
         seen[slices(box)] += 1
         for axis, starts in enumerate(cuts):
             inside = [cut for cut in starts if box.start[axis] < cut < box.stop[axis]]

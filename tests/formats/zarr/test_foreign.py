@@ -80,12 +80,12 @@ def test_what_eformer_writes(tmp_path: Path) -> None:
     tree_serialize_leaves(tmp_path, tree)
     tree_serialize_leaves(tmp_path, tree, prefix="x.y/z")
     for prefix in (None, "x.y/z"):
-        found = index_at(tmp_path, prefix)
-        assert tree_of(found) == expected
-        assert {leaf.kind for leaf in found.leaves} == {"jax"}
-        assert found.naming == "dotted"
-        assert not any(source.digests for source in found.sources)
-        storage = found.leaves[0].storage
+        result = index_at(tmp_path, prefix)
+        assert tree_of(result) == expected
+        assert {leaf.kind for leaf in result.leaves} == {"jax"}
+        assert result.naming == "dotted"
+        assert not any(source.digests for source in result.sources)
+        storage = result.leaves[0].storage
         assert isinstance(storage, Encoded)
         assert storage.chunk_shape == (2, 4)
         assert json.loads(storage.codec)["compressor"] == "zstd"
@@ -105,17 +105,17 @@ def test_eformers_older_indexes(tmp_path: Path) -> None:
 
 def test_a_leaf_as_the_tree(tmp_path: Path) -> None:
     tree_serialize_leaves(tmp_path, jnp.ones((2, 2)))
-    found = index_at(tmp_path)
-    assert [leaf.key_path for leaf in found.leaves] == [()]
-    assert [source.name for source in found.sources] == ["0.0"]
+    result = index_at(tmp_path)
+    assert [leaf.key_path for leaf in result.leaves] == [()]
+    assert [source.name for source in result.sources] == ["0.0"]
     tree_serialize_leaves(tmp_path / "p", jnp.ones((2, 2)), prefix="m")
     assert [leaf.key_path for leaf in index_at(tmp_path / "p", "m").leaves] == [()]
 
 
 def test_a_leaf_within_a_leaf_stays_flat(tmp_path: Path) -> None:
     tree_serialize_leaves(tmp_path, {"a": jnp.ones((2, 2)), "a.b": jnp.ones(3), "c": jnp.ones(1)})
-    found = index_at(tmp_path)
-    assert [leaf.key_path for leaf in found.leaves] == [("a",), ("a/b",), ("c",)]
+    result = index_at(tmp_path)
+    assert [leaf.key_path for leaf in result.leaves] == [("a",), ("a/b",), ("c",)]
 
 
 def test_one_of_two_leaves_was_lost(tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_one_of_two_leaves_was_lost(tmp_path: Path) -> None:
 def test_raw_chunks_are_byte_ranges(tmp_path: Path, chunks: tuple[int, ...]) -> None:
     array = np.arange(32, dtype=np.int16).reshape(8, 4)
     raw(tmp_path, array, chunks)
-    found = index_at(tmp_path)
-    assert np.array_equal(elements(tmp_path, found, found.leaves[0]), array)
+    result = index_at(tmp_path)
+    assert np.array_equal(elements(tmp_path, result, result.leaves[0]), array)
 
 
 def test_what_is_padded_in_the_middle_is_decoded(tmp_path: Path) -> None:
@@ -173,9 +173,9 @@ def test_what_is_not_raw_is_decoded(
 def test_chunks_in_directories(tmp_path: Path) -> None:
     array = np.arange(24, dtype=np.int32).reshape(4, 3, 2)
     raw(tmp_path, array, (2, 3, 1), dimension_separator="/")
-    found = index_at(tmp_path)
-    assert found.sources[1].name == "w/0/0/1"
-    (leaf,) = found.leaves
+    result = index_at(tmp_path)
+    assert result.sources[1].name == "w/0/0/1"
+    (leaf,) = result.leaves
     assert isinstance(leaf.storage, Pieces)
     (tmp_path / "w" / "1" / "0" / "0").unlink()
     with pytest.raises(CorruptionError, match="w: 1/0/0 is missing"):

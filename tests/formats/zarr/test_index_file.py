@@ -166,10 +166,10 @@ def test_every_flipped_bit_of_what_is_covered_is_noticed() -> None:
         flipped = bytearray(data)
         flipped[i // 8] ^= 1 << (i % 8)
         try:
-            found = parse_index(bytes(flipped))
+            result = parse_index(bytes(flipped))
         except CordwoodError:
             continue
-        if (found.items, entries_of(found, "m"), entries_of(found, "")) != (
+        if (result.items, entries_of(result, "m"), entries_of(result, "")) != (
             index.items,
             [ENTRY],
             [OTHER],
@@ -237,8 +237,8 @@ def test_what_other_writers_may_say() -> None:
     members = json.loads(encode_metadata((4, 3), (2, 3), "float32", None, marked=False))
     members |= {"dtype": ">f4", "order": "F", "dimension_separator": "/", "fill_value": 0.0}
     members |= {"compressor": {"id": "gzip", "level": 5}, "filters": []}
-    found = parse_metadata(json.dumps(members).encode())
-    assert found[2:7] == ("float32", True, "F", "gzip", "/")
+    result = parse_metadata(json.dumps(members).encode())
+    assert result[2:7] == ("float32", True, "F", "gzip", "/")
     del members["dimension_separator"]
     members |= {"shape": [4], "chunks": [2], "dtype": "|u1"}
     assert parse_metadata(json.dumps(members).encode())[2:7] == ("uint8", False, "C", "gzip", ".")

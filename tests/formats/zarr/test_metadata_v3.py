@@ -53,8 +53,8 @@ def test_what_tensorstore_writes() -> None:
     }
     store = ts.open(spec, create=True).result()
     assert store.kvstore is not None
-    found = parse_metadata3(store.kvstore.read("zarr.json").result().value)
-    array, shard, prefix, zero_fill = found
+    result = parse_metadata3(store.kvstore.read("zarr.json").result().value)
+    array, shard, prefix, zero_fill = result
     assert (array.shape, array.chunks, array.dtype) == ((8, 6), (2, 4), "bfloat16")
     assert (array.compressor, array.separator, array.order) == ("zstd", "/", "C")
     assert shard == Shard((4, 4), index_first=False, index_checked=True)

@@ -179,8 +179,8 @@ def test_b24_another_shape_or_dtype_replaces_the_old_one_whole(tmp_path: Path, n
     with failure_of_theirs(ValueError, match="FAILED_PRECONDITION"):
         eformer.tree_serialize_leaves(tmp_path / "theirs", {"w": new})
     try:
-        left = eformer.tree_deserialize_leaves(tmp_path / "theirs", ONE)["w"]
-        assert not np.array_equal(left, old["w"])
+        loaded = eformer.tree_deserialize_leaves(tmp_path / "theirs", ONE)["w"]
+        assert not np.array_equal(loaded, old["w"])
     except ValueError:
         gc.collect()  # neither the old nor the new one
     tree_serialize_leaves(tmp_path / "ours", old)
@@ -251,8 +251,8 @@ def test_b27_no_dtype_is_narrowed(tmp_path: Path) -> None:
     with pytest.raises(MismatchError, match=r"64-bit leaves .*load with to=\"numpy\", or call jax"):
         tree_deserialize_leaves(tmp_path, ONE)
     assert load(tmp_path, to="numpy")["n"].tolist() == [2**40 + 1]
-    found = tree_deserialize_leaves(tmp_path, ONE, like={"n": np.zeros(1, np.int64)})
-    assert found["n"].tolist() == [2**40 + 1]
+    loaded = tree_deserialize_leaves(tmp_path, ONE, like={"n": np.zeros(1, np.int64)})
+    assert loaded["n"].tolist() == [2**40 + 1]
 
 
 class State(NamedTuple):
@@ -267,10 +267,10 @@ def test_b28_structure_and_values_come_back(tmp_path: Path) -> None:
     assert jax.tree.map(np.shape, theirs) == {"params": {"l": {"0": (1,), "1": {"0": (1,)}}}}
     tree_serialize_leaves(tmp_path / "ours", tree)
     assert_trees_equal(tree_deserialize_leaves(tmp_path / "ours", None, like=tree), tree)
-    found = load(tmp_path / "ours")  # a named tuple as a dict of its fields
-    assert found["step"] == [7, 0.5, "run", b"\0", True]
-    assert found["params"]["l"][1][1] is None
-    assert found["params"]["e"] == {}
+    loaded = load(tmp_path / "ours")  # a named tuple as a dict of its fields
+    assert loaded["step"] == [7, 0.5, "run", b"\0", True]
+    assert loaded["params"]["l"][1][1] is None
+    assert loaded["params"]["e"] == {}
 
 
 @they_fail
@@ -305,9 +305,9 @@ def test_b31_without_a_mesh_leaves_go_to_the_default_device(tmp_path: Path) -> N
     eformer.tree_serialize_leaves(tmp_path, {"w": jnp.ones(3)})
     with failure_of_theirs(TypeError, AttributeError, ValueError):
         eformer.tree_deserialize_leaves(tmp_path, None)
-    found = tree_deserialize_leaves(tmp_path, None)["w"]
-    assert found.devices() == {jax.devices()[0]}
-    assert not found.committed
+    loaded = tree_deserialize_leaves(tmp_path, None)["w"]
+    assert loaded.devices() == {jax.devices()[0]}
+    assert not loaded.committed
 
 
 def test_b32_nested_shardings_count(tmp_path: Path) -> None:
@@ -316,8 +316,8 @@ def test_b32_nested_shardings_count(tmp_path: Path) -> None:
     theirs = eformer.tree_deserialize_leaves(tmp_path, ONE, shardings=nested)["a"]["w"]
     assert theirs.sharding.spec == P()
     for shardings in (nested, {"a": {"w": P("x")}}, {"a.w": P("x")}):
-        found = tree_deserialize_leaves(tmp_path, ONE, shardings=shardings)["a"]["w"]
-        assert found.sharding.spec == P("x")
+        result = tree_deserialize_leaves(tmp_path, ONE, shardings=shardings)["a"]["w"]
+        assert result.sharding.spec == P("x")
 
 
 @pytest.mark.parametrize("member", ["shape", "dtype"])
@@ -353,8 +353,8 @@ def test_b34_nodes_without_keys_are_numbered(tmp_path: Path) -> None:
     tree_serialize_leaves(tmp_path / "ours", tree)
     assert sorted(os.listdir(tmp_path / "ours" / "a")) == ["0", "1"]
     assert leaf_key_paths(tree)["a"].children == ("a.0", "a.1")
-    found = tree_deserialize_leaves(tmp_path / "ours", None, like=tree)["a"]
-    assert [x.shape for x in found.children] == [(1,), (2,)]
+    loaded = tree_deserialize_leaves(tmp_path / "ours", None, like=tree)["a"]
+    assert [x.shape for x in loaded.children] == [(1,), (2,)]
 
 
 def test_b35_urls_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

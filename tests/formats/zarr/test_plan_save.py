@@ -75,11 +75,11 @@ def test_every_dtype(tmp_path: Path, dtype: str, compression: str | None) -> Non
     array = without_padding(bits.astype(to_numpy(dtype)))
     tree = {"a": array, "e": array[:0], "s": array[0, 0]}
     save_tree(tmp_path / "c", tree, compression=compression)
-    found = read_tree(tmp_path / "c")
-    scalar = found.pop("s")
+    result = read_tree(tmp_path / "c")
+    scalar = result.pop("s")
     assert type(scalar) is type(tree["s"])
     assert scalar == tree.pop("s")  # (the padding of a long double's bytes is not its own)
-    assert_same(found, tree)
+    assert_same(result, tree)
     for entry in stored_index(tmp_path / "c")["arrays"]:
         store = tensorstore.open(
             {"driver": "zarr", "kvstore": f"file://{tmp_path}/c/{entry['path']}/"}, open=True

@@ -63,11 +63,11 @@ def test_saved_under_one_sharding_and_loaded_under_others(
     tree = jax.device_put(EXPECTED, SHARDINGS[number])
     cordwood.save(path, tree, layout="zarr", compression=compression)
     for step in (0, 1, 11):  # each sharding meets three, itself among them
-        wanted = SHARDINGS[(number + step) % len(SHARDINGS)]
-        found = cordwood.load(path, shardings=wanted)
+        expectation = SHARDINGS[(number + step) % len(SHARDINGS)]
+        loaded = cordwood.load(path, shardings=expectation)
         for dtype, expected in EXPECTED.items():
-            array = found[dtype]
-            assert array.sharding == wanted
+            array = loaded[dtype]
+            assert array.sharding == expectation
             assert array.dtype == expected.dtype
             for shard in array.addressable_shards:
                 np.testing.assert_array_equal(np.asarray(shard.data), expected[shard.index])
@@ -122,9 +122,9 @@ def test_save_async(tmp_path: Path) -> None:
     tree["w"].delete()
     pending.wait()
     assert pending.progress.done_bytes == pending.progress.total_bytes > 0
-    found = cordwood.load(path)
-    assert np.array_equal(found["w"], np.arange(64.0).reshape(8, 8))
-    assert found["n"].tolist() == [0, 1, 2]
+    loaded = cordwood.load(path)
+    assert np.array_equal(loaded["w"], np.arange(64.0).reshape(8, 8))
+    assert loaded["n"].tolist() == [0, 1, 2]
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "mine.txt").write_text("mine")
     pending = cordwood.save_async(tmp_path / "notes", {"a": 1}, layout="zarr")
@@ -137,11 +137,11 @@ def test_mapped_leaves(tmp_path: Path) -> None:
     whole = np.arange(64, dtype=np.float32).reshape(8, 8)
     spread = jax.device_put(whole, sharding(jax.P("x"), 8))
     cordwood.save(path, {"one": whole, "many": spread}, layout="zarr")
-    found = cordwood.load(path, mmap=True, to="numpy")
-    assert not found["one"].flags.writeable
+    loaded = cordwood.load(path, mmap=True, to="numpy")
+    assert not loaded["one"].flags.writeable
     cordwood.save(path, {"one": whole + 1})  # the mapping stays what it was
-    assert np.array_equal(found["one"], whole)
-    assert np.array_equal(found["many"], whole)
+    assert np.array_equal(loaded["one"], whole)
+    assert np.array_equal(loaded["many"], whole)
 
 
 def test_an_open_checkpoint_stays_as_it_was(tmp_path: Path) -> None:
@@ -192,11 +192,11 @@ def test_verify_names_leaf_file_and_offset(tmp_path: Path) -> None:
     large = np.arange(3 << 18, dtype=np.float32)
     cordwood.save(path, {"a": {"b": large}, "c": np.ones(3)}, layout="zarr")
     cordwood.save(path, [np.ones(2)], prefix="opt")
-    found = cordwood.verify(path)
-    assert found.format == "zarr"
-    assert found.leaves == 3
-    assert found.verified_bytes == large.nbytes + 24 + 16
-    assert found.unverified_bytes == 0
+    verification = cordwood.verify(path)
+    assert verification.format == "zarr"
+    assert verification.leaves == 3
+    assert verification.verified_bytes == large.nbytes + 24 + 16
+    assert verification.unverified_bytes == 0
     with open(path / "a/b/0", "r+b") as file:
         file.seek(2_500_000)
         file.write(b"x")
@@ -215,8 +215,8 @@ def test_what_eformer_wrote(tmp_path: Path) -> None:
     tree = {"a": [jnp.ones(3), jnp.arange(2)], "b": jnp.ones((2, 2), jnp.bfloat16)}
     eformer.tree_serialize_leaves(path, tree)
     assert_trees_equal(cordwood.load(path, like=tree), tree)
-    found = cordwood.load(path)
-    assert sorted(found["a"]) == ["0", "1"]
+    loaded = cordwood.load(path)
+    assert sorted(loaded["a"]) == ["0", "1"]
     checked = cordwood.verify(path)
     assert checked.verified_bytes == 0
     assert checked.unverified_bytes > 0

@@ -58,9 +58,9 @@ def write_tree(path: Path, compressor: Any) -> Path:
 def test_nested_dicts_by_the_directories(tmp_path: Path, compressor: Any) -> None:
     path = write_tree(tmp_path / "step-7", compressor)
     assert cordwood.detect(path).format == "zarr-tree"
-    found = cordwood.load(path)
-    assert list(found) == ["model", "step"]
-    jax.tree.map(np.testing.assert_array_equal, found, TREE)
+    loaded = cordwood.load(path)
+    assert list(loaded) == ["model", "step"]
+    jax.tree.map(np.testing.assert_array_equal, loaded, TREE)
     like = cordwood.load(path, like=TREE)
     assert like["model"]["layers"]["0"].dtype == jnp.bfloat16
     mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -83,8 +83,8 @@ def test_what_jax_serialises(tmp_path: Path) -> None:
     assert spec["driver"] == "zarr"
     write_array: Any = serialization.async_serialize  # type: ignore[attr-defined]
     asyncio.run(write_array(spread, spec))
-    found = cordwood.load(tmp_path)
-    np.testing.assert_array_equal(found["model"]["embed"], TREE["model"]["embed"])
+    loaded = cordwood.load(tmp_path)
+    np.testing.assert_array_equal(loaded["model"]["embed"], TREE["model"]["embed"])
 
 
 def test_one_array(tmp_path: Path) -> None:
@@ -208,9 +208,9 @@ def test_an_array_within_an_array(tmp_path: Path) -> None:
     write(tmp_path / "a", np.ones((4, 2)), chunks=[2, 2], dimension_separator="/")
     write(tmp_path / "a" / "b", np.full(3, 2.0))
     write(tmp_path / "a" / "1" / "c", np.full(3, 3.0))
-    found = cordwood.load(tmp_path, to="numpy")
-    assert sorted(found) == ["a", "a/1/c", "a/b"]
-    assert [found[name].ravel()[0] for name in sorted(found)] == [1, 3, 2]
+    loaded = cordwood.load(tmp_path, to="numpy")
+    assert sorted(loaded) == ["a", "a/1/c", "a/b"]
+    assert [loaded[name].ravel()[0] for name in sorted(loaded)] == [1, 3, 2]
     assert cordwood.verify(tmp_path).leaves == 3
 
 
@@ -265,8 +265,8 @@ def test_two_arrays_of_one_joined_name(tmp_path: Path) -> None:
     like = {"a": {"b": np.zeros(3, np.float32)}}
     with pytest.raises(MismatchError, match=r"are both called .* load without `like`"):
         cordwood.load(tmp_path, like=like)
-    found = cordwood.load(tmp_path)
-    assert (found["a"]["b"][0], found["a.b"][0]) == (1, 2)
+    loaded = cordwood.load(tmp_path)
+    assert (loaded["a"]["b"][0], loaded["a.b"][0]) == (1, 2)
 
 
 def test_no_save_takes_its_place(tmp_path: Path) -> None:
