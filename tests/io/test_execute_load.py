@@ -106,8 +106,8 @@ def test_every_move_is_made(
         buffers = execute_load(plan, [file], digests=[digests], verify=True)
     assert [len(buffer) for buffer in buffers] == list(plan.buffers)
     for move in plan.moves:
-        found = buffers[move.buffer][move.position : move.position + move.length]
-        assert found.tobytes() == DATA[move.offset : move.offset + move.length]
+        result = buffers[move.buffer][move.position : move.position + move.length]
+        assert result.tobytes() == DATA[move.offset : move.offset + move.length]
 
 
 def one_move(offset: int, length: int) -> LoadPlan:

@@ -28,12 +28,12 @@ def test_another_thread_is_used_by_the_main_thread_alone() -> None:
         return threading.get_ident()
 
     assert run_uninterruptible(number) != threading.get_ident()
-    found: list[int] = []
-    thread = threading.Thread(target=lambda: found.append(run_uninterruptible(number)))
+    results: list[int] = []
+    thread = threading.Thread(target=lambda: results.append(run_uninterruptible(number)))
     thread.start()
     mine = thread.ident
     thread.join()
-    assert found == [mine]
+    assert results == [mine]
 
 
 def test_without_threads_it_runs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,11 +42,11 @@ def write(
     folder: Path, array: np.ndarray, files: Sequence[PlannedFile], boxes: Sequence[Box] = ()
 ) -> list[bytes]:
     written = write_new_files(str(folder), files, lambda _: held(array, boxes), None, check=go_on)
-    found = [(folder / file.path).read_bytes() for file in files]
-    for data, (size, digests) in zip(found, written, strict=True):
+    results = [(folder / file.path).read_bytes() for file in files]
+    for data, (size, digests) in zip(results, written, strict=True):
         assert size == len(data)
         assert digests == digests_of([data], start=0).values
-    return found
+    return results
 
 
 def chunk(path: str, box: Box, shape: tuple[int, ...], array: np.ndarray) -> ChunkFile:

@@ -34,11 +34,11 @@ class Swapping(syscalls.SystemCalls):
         self.swapped: Path | None = None
 
     def unlink(self, path: str, folder: int | None = None) -> None:
-        found = None if self.swapped else self._find()
-        if found is not None:
-            self.swapped = found
-            found.rename(found.with_name("aside"))
-            found.symlink_to(self._target)
+        result = None if self.swapped else self._find()
+        if result is not None:
+            self.swapped = result
+            result.rename(result.with_name("aside"))
+            result.symlink_to(self._target)
         super().unlink(path, folder)
 
 

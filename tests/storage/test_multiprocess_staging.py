@@ -60,7 +60,7 @@ def save(
     def commit(_: str, reports: list[bytes]) -> None:
         before_commit(shared.stage.path)
         written = shared.collect_written(reports, own_files)
-        assert [[found.size_bytes for found in each] for each in written] == [
+        assert [[result.size_bytes for result in each] for each in written] == [
             [2, 8 * ROWS, 99] for _ in own_files
         ]
         shared.stage.write("digests", [digests(written)])
@@ -83,7 +83,7 @@ def save(
 
 
 def digests(written: Sequence[Sequence[WrittenFile]]) -> bytes:
-    return b"".join([found.digests for own in written for found in own])
+    return b"".join([result.digests for mine in written for result in mine])
 
 
 def tree(path: Path) -> dict[str, bytes]:

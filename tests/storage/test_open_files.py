@@ -67,8 +67,8 @@ def test_scatters_over_any_number_of_views(tmp_path: Path, make: Make, count: in
 def test_reads_past_the_end(tmp_path: Path, make: Make, offset: int, length: int) -> None:
     with make(tmp_path, DATA) as file:
         size = max(0, len(DATA) - offset)
-        wanted = "1 byte" if length == 1 else f"{length} bytes"
-        message = re.escape(f"{file.name}: expected {wanted} at offset {offset}, found {size}")
+        expected = "1 byte" if length == 1 else f"{length} bytes"
+        message = re.escape(f"{file.name}: expected {expected} at offset {offset}, found {size}")
         with pytest.raises(TruncatedError, match=message):
             file.read(offset, length)
         with pytest.raises(TruncatedError, match=message):

@@ -391,8 +391,8 @@ def test_savers_in_a_crowd_lose_nothing(tmp_path: Path, calls: type[syscalls.Sys
 
     with syscalls.override(calls()):
         in_threads(work)
-    found = tree(path)
-    assert found == {
+    result = tree(path)
+    assert result == {
         **{f"s{n}/{i}": f"s{n}".encode() for n in range(8) for i in range(6)},
         **{f"s{n}.last": b"5" for n in range(8)},
     }

@@ -48,8 +48,8 @@ class Root:
 
     def files(self) -> list[str]:
         if self.kind == "local":
-            found = self.folder.rglob("*")
-            return sorted(str(f.relative_to(self.folder)) for f in found if f.is_file())
+            paths = self.folder.rglob("*")
+            return sorted(str(f.relative_to(self.folder)) for f in paths if f.is_file())
         return self._store().names()
 
     def _store(self) -> ObjectStore:

@@ -223,10 +223,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _send_object(self, key: str, version_header: str) -> None:
-        found = self.web.look(key)
-        if found is None:
+        result = self.web.look(key)
+        if result is None:
             return self._send(404, b"", {})
-        data, version = found
+        data, version = result
         headers = {version_header: version}
         if version_header == "ETag":
             headers["x-amz-request-id"] = "1"
@@ -293,12 +293,12 @@ class _S3(_Handler):
 
 class _Gcs(_Handler):
     def _answer(self, path: str, query: dict[str, str], data: bytes) -> None:
-        found = re.fullmatch(rf"(/upload)?/storage/v1/b/{BUCKET}/o(/.*)?", path)
-        if found is None:
+        match = re.fullmatch(rf"(/upload)?/storage/v1/b/{BUCKET}/o(/.*)?", path)
+        if match is None:
             return self._send(404, b"", {})
-        key = unquote((found[2] or "/")[1:]) or query.get("name", "")
+        key = unquote((match[2] or "/")[1:]) or query.get("name", "")
         self.query = query
-        if found[1]:
+        if match[1]:
             return self._run(Request("PUT", key, data), lambda: self._put(key, data))
         if not key:
             start, end = query.get("startOffset", ""), query.get("endOffset", "\U0010ffff")
@@ -315,10 +315,10 @@ class _Gcs(_Handler):
     def _get(self, key: str) -> None:
         if self.query.get("alt") == "media":
             return self._send_object(key, "x-goog-generation")
-        found = self.web.look(key)
-        if found is None:
+        result = self.web.look(key)
+        if result is None:
             return self._send(404, b"", {})
-        return self._send_json(_metadata(key, found[0], found[1]))
+        return self._send_json(_metadata(key, result[0], result[1]))
 
     def _list(self, start: str, end: str) -> None:
         names = [key for key in self.web.listed("") if start <= key < end]
