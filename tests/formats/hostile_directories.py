@@ -23,7 +23,7 @@ Files = Mapping[str, bytes | None]
 
 
 class Case(NamedTuple):
-    """What is changed of a good directory, and how it is refused."""
+    """A change of a good directory, and the refusal that it must get."""
 
     files: Files  # None: not there
     error: type[CordwoodError]

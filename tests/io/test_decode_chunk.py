@@ -136,7 +136,7 @@ SKIPPED = b"\x50\x2a\x4d\x18\x03\0\0\0abc"
 def test_frames_of_zstd(
     alter: Callable[[bytes], bytes], message: str, size: int, content_size: bool
 ) -> None:
-    """Of zeros, which is a block of one byte many times, and of noise."""
+    """Zeros are one block that repeats a byte; noise is stored raw."""
     for data in (bytes(size), np.random.default_rng(0).bytes(size)):
         stored = frame(data, content_size=content_size)
         chunk = chunk_of(size, Codec("zstd"))

@@ -98,7 +98,7 @@ def test_scalars_and_small_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("strided", [False, True])
 def test_large_chunks(tmp_path: Path, strided: bool) -> None:
-    """Of several units and many blocks, the last ones short."""
+    """The file has several units and many blocks; the last ones are short."""
     array = np.arange(5_300_001, dtype=np.int32)[:: 2 if strided else 1]
     size = len(array)
     files = [

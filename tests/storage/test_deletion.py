@@ -290,7 +290,7 @@ def test_leftovers_of_another_user_stay(shared_root: Path, ending: str) -> None:
 @needs_root
 @pytest.mark.parametrize("ending", ["stage", "deleted"])
 def test_leftovers_of_the_owner_of_the_root_go(shared_root: Path, ending: str) -> None:
-    """As on file systems that give every file the same owner, whoever makes it."""
+    """Some file systems give every file the same owner, whoever makes it."""
     leftover = leave(shared_root, ending, 1234)
     assert run_python(_AS_NOBODY, str(shared_root), str(shared_root.parent / "rehearsal")) == "[]\n"
     assert not leftover.exists()

@@ -203,7 +203,7 @@ def test_an_exception_leaves_nothing(place: Place) -> None:
 
 
 def test_another_process_commits(place: Place) -> None:
-    """What others wrote stays when they fail after the commit, and goes when there is none.
+    """Files of other processes stay when they fail after the commit, and go when there is none.
 
     In an object store nobody can tell that there will be none: there it is left to `collect`.
     """
@@ -255,7 +255,7 @@ def test_threads_that_save_at_once(place: Place) -> None:
 
 
 def test_collecting(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a dead save left goes: at once where locks tell, after a day where only time does."""
+    """Files of a dead save are removed: at once where there are locks, else after a day."""
     store = place.store()
     with pytest.raises(FileNotFoundError):
         store.collect(dry_run=False)

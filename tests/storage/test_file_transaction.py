@@ -120,7 +120,7 @@ def test_any_name(tmp_path: Path, name: str) -> None:
 
 
 def leave_a_dead_temporary(path: Path) -> None:
-    """As a save that was killed does: in a child, which ends inside the block."""
+    """Leave what a killed save leaves: in a child, which ends inside the block."""
     code = (
         "import os, sys\n"
         "from cordwood.storage.file_transaction import atomic_file\n"

@@ -222,7 +222,7 @@ def test_collecting(tmp_path: Path) -> None:
 
 
 def test_another_process_commits(tmp_path: Path) -> None:
-    """What others wrote stays when they fail after the commit, and goes when there is none."""
+    """Files of other processes stay when they fail after the commit, and go when there is none."""
 
     def fail_late(saving: Transaction) -> None:
         with LocalStorage(tmp_path, RULES).transaction(others_commit=False) as first:
@@ -381,7 +381,7 @@ def test_nothing_stays_open(tmp_path: Path) -> None:
 
 
 def test_the_lock_follows_the_path(tmp_path: Path) -> None:
-    """Whoever waits for the lock of a directory that is replaced meanwhile locks the new one."""
+    """A save waits for the lock of a directory; that is replaced; it locks the new one."""
     path = tmp_path / "d"
     save(path, "x", "data-1")
     lock = path / ".index.cordwood-lock"
@@ -484,7 +484,7 @@ def test_a_link_that_another_save_has_committed_stays(
 
 
 def test_a_directory_that_is_removed_before_its_first_link(two_steps: tuple[Path, Path]) -> None:
-    """As whoever cleans up the root does with what is still empty."""
+    """Another process that cleans up the root removes the directory while it is still empty."""
 
     class Removing(syscalls.SystemCalls):
         remaining = 3

@@ -139,7 +139,7 @@ def test_the_group_stays(tmp_path: Path, name: str) -> None:
 def test_without_leave_to_keep_the_group_its_rights_go(
     tmp_path: Path, mode: int, expected: int
 ) -> None:
-    """Those of its members who are others then, too."""
+    """Members of the group lose their rights too, where they count as others afterwards."""
 
     class Refusing(syscalls.SystemCalls):
         def chown(self, fd: int, group: int) -> None:

@@ -497,7 +497,7 @@ def test_a_forked_child_keeps_no_lock(tmp_path: Path) -> None:
 def test_what_cannot_be_removed_is_not_told_as_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where another user's lie in a directory that everybody may write to."""
+    """Another user's leftovers lie in a directory that everybody may write to."""
     stage = tmp_path / ".100.cordwood-0123456789abcdef.stage"
     stage.mkdir()
     with monkeypatch.context() as patch:

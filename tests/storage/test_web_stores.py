@@ -152,7 +152,7 @@ class Save:
             self.error = e
 
     def check(self, *, has_old: bool) -> None:
-        """What returned is whole; what raised has left what was there."""
+        """A save that returned is complete; one that raised left the old state."""
         if self.error is None:
             assert_trees_equal(cordwood.load(self.url), NEW)
             return
@@ -326,7 +326,7 @@ def test_a_store_that_ignores_conditions_is_refused(
 
 
 def test_a_store_that_refuses_every_condition_is_refused(web: WebStore) -> None:
-    """As Ceph 16 does with the ETags that clients send."""
+    """Ceph 16 answers so to the ETags that clients send."""
     web.hook = lambda r: Answer(412) if is_put(r, ".tmp") and web.count("PUT") > 1 else None
     with pytest.raises(UnsupportedFormatError, match="conditional writes"):
         cordwood.save(f"{web.url}/run", NEW)

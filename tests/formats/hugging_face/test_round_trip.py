@@ -94,7 +94,7 @@ def test_symbolic_links_as_in_the_cache(path: Path, tmp_path: Path) -> None:
 
 
 def test_another_name_of_the_index(path: Path) -> None:
-    """As diffusers has it."""
+    """The names that diffusers uses are recognised."""
     (path / INDEX).rename(path / "diffusion_model.safetensors.index.json")
     assert set(cordwood.load(path)) == set(TENSORS)
     shutil.copy(path / "diffusion_model.safetensors.index.json", path / "b.safetensors.index.json")
@@ -215,7 +215,7 @@ def test_nothing_is_saved_there(path: Path) -> None:
 
 
 def snapshot(folder: Path) -> Path:
-    """What `snapshot_download` leaves: links to blobs beside, and files that are none of ours."""
+    """Make a directory as `snapshot_download` leaves it: links to blobs, and other files."""
     safetensors.numpy.save_file(TENSORS, folder / "weights", metadata={"format": "pt"})
     blobs, path = folder / "blobs", folder / "snapshots" / ("0f" * 20)
     blobs.mkdir()

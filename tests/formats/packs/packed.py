@@ -28,7 +28,7 @@ SIZES = LocalStorage.file_sizes
 
 
 class Directory(NamedTuple):
-    """What lies in it."""
+    """Return the files of the directory."""
 
     data: bytes  # of cordwood.json
     files: dict[str, bytes]
@@ -47,7 +47,7 @@ def directory_of(
     metadata: Mapping[str, str] | None = None,
     save_id: str = SAVE_ID,
 ) -> Directory:
-    """What saves of a tree of host arrays write; `shards` says of leaves how they are spread."""
+    """Return what saves of a tree of host arrays write; `shards` says how leaves are spread."""
     item, files = item_of(
         tree, shards=shards, process_count=process_count, metadata=metadata, save_id=save_id
     )

@@ -283,7 +283,7 @@ def test_items_that_lie(name: str) -> None:
 
 
 def _reading_text(text: str) -> None:
-    """Of an item that holds what the encoder would refuse."""
+    """Return the JSON of an item that holds what the encoder would refuse."""
     parse_items(sealed(f'{{"digest":"{"0" * 32}","version":1,"items":{{"":{text}}}}}'), name="x")
 
 

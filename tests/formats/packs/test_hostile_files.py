@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def packs(path: Path) -> tuple[Path, Path]:
-    """That of TREE, and the other."""
+    """Return the pack of TREE, and the other one."""
     with cordwood.open(path) as checkpoint:
         name = checkpoint.index.sources[0].name
     (other,) = [pack for pack in path.glob("data-*") if pack.name != name]

@@ -1,4 +1,4 @@
-"""What a directory of packs says it holds is what its files hold."""
+"""The index of a directory of packs describes what its files hold."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ HUGGING_FACE = "model.safetensors.index.json"
 
 
 def names(path: Path) -> list[str]:
-    """What lies there, save ids left out."""
+    """Return the names of the files, without save ids."""
     return sorted(
         name[:5] + name[21:] if name[:5] == "data-" else name for name in os.listdir(path)
     )
@@ -322,7 +322,7 @@ def test_keys_of_any_content(tmp_path: Path, number: int) -> None:
 
 
 def test_hugging_faces_readers(tmp_path: Path) -> None:
-    """As transformers does: the index, then each tensor from the file that it names."""
+    """Read it as transformers does: the index, then each tensor from the file that it names."""
     from safetensors import safe_open
 
     tree: dict[str, Any] = {

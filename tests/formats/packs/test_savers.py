@@ -33,7 +33,7 @@ def tree_of(value: int) -> dict[str, Any]:
 
 
 def value_of(tree: Any) -> int:
-    """Of a tree that one save wrote, and no other."""
+    """Return the value of a tree that one save wrote, and no other."""
     (value,) = {*tree["a"].tolist(), *tree["b"][0].tolist(), tree["b"][1]}
     return int(value)
 

@@ -1,4 +1,4 @@
-"""Where arrays lie: eFormer's paths, and escaped ones where those would not do."""
+"""The paths of arrays: eFormer's paths, and escaped ones where those would not do."""
 
 from __future__ import annotations
 

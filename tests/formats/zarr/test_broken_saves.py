@@ -116,7 +116,7 @@ def test_killed_from_outside(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["large", "no-exchange"])
 def test_the_power_is_cut(tmp_path: Path, name: str) -> None:
-    """When save returns, and 8 s later: what matters then is what the kernel wrote meanwhile."""
+    """The power is cut when save returns, and 8 s later, when the kernel has written more."""
     if why := why_no_power_cuts(str(tmp_path)):
         pytest.skip(why)
     check(cut_power(SCENARIOS[name], str(tmp_path), delays_seconds=(0.0, 8.0)), at_least=2)

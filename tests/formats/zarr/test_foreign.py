@@ -36,7 +36,7 @@ def tree_of(index: Index) -> Any:
 
 
 def elements(path: Path, index: Index, leaf: Leaf) -> np.ndarray:
-    """What a leaf of raw chunks holds."""
+    """Return the elements of a leaf of raw chunks."""
     assert isinstance(leaf.storage, Pieces)
     dtype = to_numpy(leaf.dtype)
     array = np.empty(leaf.shape, dtype)

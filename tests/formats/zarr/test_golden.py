@@ -14,7 +14,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_same_bytes_are_written(tmp_path: Path) -> None:
-    """Of compressed chunks too, as long as it is the same zstd."""
+    """Compressed chunks have the same bytes too, as long as it is the same zstd."""
     write(tmp_path / "c")
     assert contents(tmp_path / "c") == contents(GOLDEN)
 

@@ -234,7 +234,7 @@ def test_b26_savers_of_several_prefixes_lose_nothing(tmp_path: Path) -> None:
 
 
 def wide(path: Path) -> None:
-    """What a process with 64-bit types saved."""
+    """Write an array as a process with 64-bit types saves it."""
     import tensorstore
 
     metadata = {"compressor": {"id": "zstd"}, "shape": [1], "chunks": [1]}

@@ -1,4 +1,4 @@
-"""What is written: trees of any leaves and keys, shards, compression, the files' bytes."""
+"""The files of a save: trees of any leaves and keys, shards, compression, the files' bytes."""
 
 from __future__ import annotations
 

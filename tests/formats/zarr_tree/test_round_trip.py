@@ -76,7 +76,7 @@ def test_nested_dicts_by_the_directories(tmp_path: Path, compressor: Any) -> Non
 
 
 def test_what_jax_serialises(tmp_path: Path) -> None:
-    """As Levanter calls it: sharded arrays, one directory each, a chunk for each shard."""
+    """Levanter saves so: sharded arrays, one directory each, a chunk for each shard."""
     mesh = jax.make_mesh((4, 2), ("x", "y"))
     spread = jax.device_put(TREE["model"]["embed"], jax.NamedSharding(mesh, jax.P("x", "y")))
     spec = serialization.get_tensorstore_spec(str(tmp_path / "model/embed"))
