@@ -35,7 +35,7 @@ def dumped(members: Any) -> bytes:
 
 
 def changed(members: Mapping[str, Any], **changes: Any) -> bytes:
-    """An object with other members; ... leaves one out."""
+    """Return a JSON object with changed members; ... as a value leaves the member out."""
     merged = {**members, **changes}
     return dumped({name: value for name, value in merged.items() if value is not ...})
 

@@ -34,7 +34,7 @@ def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def file_of(arrays: list[Array]) -> tuple[bytearray, Digests, list[StoredCell]]:
-    """The bytes of a file that holds them, odd ones as nobody's."""
+    """Return a file of the arrays, its digests and its cells; cells at odd positions are unused."""
     raw = bytearray(HEADER)
     cells = []
     for i, array in enumerate(arrays):

@@ -51,7 +51,7 @@ def blosc(data: bytes) -> bytes:
 
 
 def streaming_zstd(data: bytes) -> bytes:
-    """A frame that does not tell its size."""
+    """Return a frame that does not contain its size."""
     stream = zstandard.ZstdCompressor().compressobj()
     return stream.compress(data) + stream.flush()
 
@@ -153,7 +153,7 @@ def test_an_unknown_compressor() -> None:
 def encoded(
     array: np.ndarray, chunk_shape: Sequence[int], codec: Codec, encode: Callable[[bytes], bytes]
 ) -> tuple[Leaf, bytes]:
-    """An array in chunks, those at its edges padded, with bytes between them."""
+    """Return an array in chunks with bytes between them; chunks at its edges are padded."""
     cuts = [
         tuple(range(0, size, step)) for size, step in zip(array.shape, chunk_shape, strict=True)
     ]

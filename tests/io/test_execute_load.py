@@ -51,7 +51,7 @@ def test_memory_of_a_system_that_maps_none(monkeypatch: pytest.MonkeyPatch) -> N
 
 @st.composite
 def plans(draw: st.DrawFn) -> LoadPlan:
-    """Moves with gaps, neighbours, overlaps and several buffers, sorted by offset."""
+    """Draw moves with gaps, neighbours, overlaps and several buffers, sorted by offset."""
     sizes: list[int] = [0, 0, 0]
     moves: list[Move] = []
     for offset, length, buffer, skip in draw(

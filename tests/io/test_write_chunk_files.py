@@ -32,7 +32,7 @@ def go_on() -> None:
 
 
 def held(array: np.ndarray, boxes: Sequence[Box]) -> Any:
-    """The array, in parts of its own."""
+    """Return the array, or a snapshot of its boxes."""
     if not boxes:
         return array
     return ArraySnapshot(array.shape, array.dtype, boxes, [array[slices(box)] for box in boxes])

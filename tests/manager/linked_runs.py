@@ -29,14 +29,16 @@ class WrittenBytes(SystemCalls):
         return count
 
     def taken(self) -> int:
-        """The bytes since this was asked for last."""
+        """Return the count of bytes since the last call."""
         count, self.count = self.count, 0
         return count
 
 
 def fine_tuning(scale: int = 1) -> dict[str, Any]:
-    """Frozen weights with small trained ones between them, and Adam's state of these: 60 frozen
-    leaves of `scale` MiB and a bit, 4.7 % of that trained."""
+    """Return frozen weights with small trained ones between them, and Adam's state of these.
+
+    There are 60 frozen leaves of a little more than `scale` MiB; 4.7 % of their bytes are trained.
+    """
     rng = np.random.default_rng(0)
 
     def normal(*shape: int) -> np.ndarray[Any, Any]:
@@ -63,7 +65,7 @@ def fine_tuning(scale: int = 1) -> dict[str, Any]:
 
 
 def train(tree: dict[str, Any]) -> int:
-    """A step that changes what is trained, in place; how many bytes that is."""
+    """Change the trained arrays in place; return their number of bytes."""
     changed = [*tree["adam"]["mu"], *tree["adam"]["nu"], tree["count"]]
     for layer in tree["params"].values():
         changed += [layer["a_lora"], layer["z_lora"]]

@@ -32,7 +32,7 @@ def params_of(step: int) -> dict[str, Any]:
 
 @pytest.fixture
 def composite(tmp_path: Path) -> Path:
-    """A root of Orbax's with one step, 20; the files of Grain's are written as Grain does."""
+    """Return a root of Orbax with one step, 20, and files of Grain as Grain writes them."""
     root = tmp_path / "comp"
     options = ocp.CheckpointManagerOptions(best_fn=lambda metrics: metrics["loss"])
     with ocp.CheckpointManager(root, options=options) as manager:

@@ -34,7 +34,7 @@ def start(script: Path, folder: Path, *, compiled: Path | None) -> subprocess.Po
 def losses_of(
     script: Path, folder: Path, *, compiled: Path | None = None, stop_after: int | None = None
 ) -> dict[int, str]:
-    """The losses that a run prints; killed once it has printed that step's."""
+    """Return the losses that a run prints; kill it after the loss of the step `stop_after`."""
     by_name = {}
     with start(script, folder, compiled=compiled) as child:
         assert child.stdout is not None

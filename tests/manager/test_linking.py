@@ -170,7 +170,7 @@ def test_hugging_faces_index_is_there_where_files_have_no_gaps(tmp_path: Path) -
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The positions of cells that are looked at, and the sizes of files that are read whole."""
+    """Record a 0 for each cell that is read, and the size of each file that is read whole."""
     seen: list[int] = []
     look, read = compare_bytes.find_difference, compare_bytes.changed_cells
 

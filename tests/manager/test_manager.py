@@ -65,7 +65,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def blocked() -> Iterator[threading.Event]:
-    """Saves wait for it in the background."""
+    """Return an event that saves in the background wait for."""
     go = threading.Event()
     original = write_file.fill_file
 

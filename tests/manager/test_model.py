@@ -141,7 +141,7 @@ class Managers(RuleBasedStateMachine):
         return pending
 
     def break_save(self, who: int, step: int, salt: int, how: syscalls.SystemCalls) -> None:
-        """A save in the middle of which calls go wrong; nobody asks what became of it."""
+        """Begin a save whose system calls fail; its failure is not asked for."""
         with syscalls.override(how), suppress(Killed, OSError, CordwoodError):
             self.untold.discard(who)  # it is told now, and nothing is begun
             pending = self.managers[who].save(step, tree_of(step, salt), metrics={"loss": 1.0})
@@ -167,7 +167,7 @@ class Managers(RuleBasedStateMachine):
         self.managers[who]._queue._post_commit.wait(None)
 
     def save_well(self, who: int, step: int, loss: float, salt: int) -> None:
-        """A save that ends well leaves nothing undone, by whoever that was begun."""
+        """Save without a failure: it also completes what other saves have begun."""
         self.begin_save(who, step, loss, salt).wait()
         self.finish(who)
         self.all_is_done(step, loss, salt)

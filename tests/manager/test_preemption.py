@@ -108,7 +108,7 @@ def test_a_handler_that_was_there_is_called() -> None:
 
 
 def run(code: str, root: Path) -> subprocess.CompletedProcess[str]:
-    """A program of its own, in which SIGTERM ends what nobody keeps from it."""
+    """Run a program in which SIGTERM ends the process unless a handler is installed."""
     start = (
         "import os, signal, sys, numpy as np, cordwood\n"
         "from cordwood import CheckpointManager\n"

@@ -118,7 +118,7 @@ def test_a_failed_background_save_is_no_step(tmp_path: Path, tree: dict[str, jax
 def test_a_failed_save_deletes_no_good_step(
     tmp_path: Path, mesh: jax.sharding.Mesh, tree: dict[str, jax.Array]
 ) -> None:
-    """eFormer's Checkpointer deletes the last good one, whatever became of the new one."""
+    """The Checkpointer of eFormer deletes the last good step even if the new save failed."""
     current = datetime.datetime(2026, 1, 1)
     theirs = eformers(tmp_path / "theirs", lambda: current, datetime.timedelta(seconds=10))
     theirs.on_step(mesh, step=0)

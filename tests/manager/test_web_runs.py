@@ -22,7 +22,7 @@ def web(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def filled(web: WebStore, count: int) -> str:
-    """A run of steps that `cordwood.save` has saved, all like the first."""
+    """Return the URL of a run whose steps are copies of one save."""
     url = f"{web.url}/run"
     cordwood.save(f"{url}/0", {"w": np.zeros(3)})
     for name in web.names("run/0"):

@@ -103,7 +103,7 @@ def save_failing(path: str, process: int, call: str, step: int, **options: Any) 
 
 
 def save_background_failing(path: str, process: int) -> list[str]:
-    """A save in the background that fails on one process; what wait and the next save raise."""
+    """Fail a background save on one process; return the errors of wait and of the next save."""
     errors = []
     here = jax.process_index()
     for waits in (True, False):
@@ -126,7 +126,7 @@ def save_background_failing(path: str, process: int) -> list[str]:
 
 
 def save_several(path: str, count: int) -> int:
-    """Saves of several prefixes in the background at once, and of one path in order."""
+    """Save several prefixes in the background at once; saves of one path run in order."""
     pendings = [
         cordwood.save_async(path, spread(reference(i), 2), prefix=f"item-{i % 3}")
         for i in range(count)
@@ -145,7 +145,7 @@ def save_files(folder: str) -> None:
 
 
 def disagree(folder: str, timeout_seconds: float) -> None:
-    """Processes that save to different places."""
+    """Save to a different path on each process."""
     path = f"{folder}/{jax.process_index()}"
     cordwood.save(path, {"step": 1}, timeout_seconds=timeout_seconds)
 
@@ -185,7 +185,7 @@ def save_otherwise(path: str) -> None:
 def save_leaves(
     path: str, step: int, prefix: str | None = None, managed: bool = False
 ) -> list[bool]:
-    """eFormer's call; whether the index was there when the callback was called, if it was."""
+    """Call eFormer's function; return whether the index existed at each call of the callback."""
     messages = []
     manager = GlobalAsyncCheckpointManager() if managed else None
     tree_serialize_leaves(
@@ -201,7 +201,7 @@ def save_leaves(
 
 
 def load_leaves(path: str, prefix: str, step: int) -> None:
-    """eFormer's call, back onto a mesh of all processes."""
+    """Load by eFormer's function onto a mesh of all processes."""
     loaded = tree_deserialize_leaves(
         path, mesh(2), prefix=prefix, partition_rules=(("own", P()), (".*", P("y")))
     )

@@ -31,7 +31,7 @@ _context.set_forkserver_preload(["jax", "cordwood", "tests.processes.managers"])
 
 
 def forked(target: Callable[..., object], *arguments: Any, **named: Any) -> ForkServerProcess:
-    """A process that has begun to call a function, on its own."""
+    """Start a process that calls a function, and return it."""
     process = _context.Process(target=target, args=arguments, kwargs=named, daemon=True)
     process.start()
     return process
@@ -117,7 +117,7 @@ class Group:
         return [by_name[i] for i in range(self.count)]
 
     def run(self, scenario: str, **arguments: Any) -> list[Any]:
-        """The values of a scenario that every process must end well."""
+        """Run a scenario that must succeed on every process; return the values."""
         self.start(scenario, **arguments)
         results = self.results()
         for index, result in enumerate(results):
@@ -126,7 +126,7 @@ class Group:
         return [result.value for result in results]
 
     def fail(self, scenario: str, **arguments: Any) -> list[str]:
-        """The errors of a scenario that every process must end badly."""
+        """Run a scenario that must fail on every process; return the errors."""
         self.start(scenario, **arguments)
         results = self.results()
         for index, result in enumerate(results):
@@ -141,7 +141,7 @@ class Group:
 
 
 def _own_port() -> socket.socket:
-    """A port that nobody else is given as long as this is open; gRPC, as jax uses it, shares it."""
+    """Reserve a port; gRPC in jax shares it, and no other program gets it while this is open."""
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     holder.bind(("127.0.0.1", 0))

@@ -54,7 +54,7 @@ def fine_tune(path: str, steps: int) -> list[tuple[int, int]]:
 
 
 def tuned(mesh: Mesh, step: int) -> dict[str, Any]:
-    """A tree of which a quarter of a MiB is frozen, half of it in each process."""
+    """Return a tree with 256 KiB of frozen weights, half of them in each process."""
     rows = NamedSharding(mesh, PartitionSpec("x"))
     return {
         "frozen": jax.device_put(np.arange(65536, dtype=np.float32).reshape(256, 256), rows),
@@ -109,7 +109,7 @@ def hasten(silence_seconds: float) -> None:
 def train_until_killed(
     path: str, journal: str, victim: int, kill: tuple[int, str] | None, timeout_seconds: float
 ) -> int:
-    """A run of the soak, in which a process dies at some call of the system, or from outside."""
+    """Train until a process dies at a system call, or is killed from outside."""
     index = jax.process_index()
     calls = KillingSystem(*kill) if kill is not None and index == victim else syscalls.SystemCalls()
     with writing(f"{journal}-{index}") as lines, syscalls.override(calls):
@@ -119,7 +119,7 @@ def train_until_killed(
 
 
 def on_all(state: State) -> State:
-    """The state with its arrays spread by rows over all processes."""
+    """Return the state with its arrays sharded by rows over all processes."""
     every = NamedSharding(Mesh(np.array(jax.devices()), "rows"), PartitionSpec("rows"))
 
     def place(array: np.ndarray) -> jax.Array:

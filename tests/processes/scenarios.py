@@ -32,7 +32,7 @@ def meet(rounds: int) -> list[bytes]:
 
 
 def deletes_what_is_meant(processes: Processes) -> None:
-    """A key, or what lies under a slash; asked of every store."""
+    """Check that a store deletes a key, or all keys below a key that ends in a slash."""
     for key in ("answer/6", "answer/64", "answer/7/x", "heard/1"):
         processes.put(f"r/{key}", b"1")
     processes.delete("r/answer/6")
@@ -44,7 +44,7 @@ def deletes_what_is_meant(processes: Processes) -> None:
 
 
 def delete_keys() -> None:
-    """jax's store deletes what `Processes.delete` promises; process 0 calls it."""
+    """Check on process 0 that the store of jax deletes what `Processes.delete` promises."""
     processes = current_processes()
     assert isinstance(processes, JaxProcesses)
     if processes.index == 0:

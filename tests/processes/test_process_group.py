@@ -23,7 +23,7 @@ from tests.processes.fake_processes import FakeProcesses, Outcome, Store, run_pr
 
 @pytest.fixture(autouse=True)
 def in_the_foreground(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Saves in the background are one after another in a real process, which all of these are."""
+    """Run background saves in the foreground: the fake processes are one real process."""
 
     def save(path: str, work: Callable[[PendingSave], None], *, total_bytes: int) -> PendingSave:
         pending = PendingSave(path, path, total_bytes)

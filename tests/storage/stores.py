@@ -15,7 +15,7 @@ _numbers = itertools.count()
 
 
 def new_store(kind: str, folder: Path) -> ObjectStore:
-    """An empty one."""
+    """Return an empty store."""
     number = next(_numbers)
     text = f"memory://tests/{number}" if kind == "memory" else f"{folder.as_uri()}/store-{number}"
     url = parse_url(text)

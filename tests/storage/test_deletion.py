@@ -44,7 +44,7 @@ class Swapping(syscalls.SystemCalls):
 
 @pytest.fixture
 def private(tmp_path: Path) -> Path:
-    """A directory with files, somewhere else."""
+    """Return a directory with files outside the run."""
     folder = tmp_path / "private"
     for name in ("b/c/0", "thesis", "c/0", "zarr.json"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -237,7 +237,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be ano
 
 @pytest.fixture
 def shared_root() -> Iterator[Path]:
-    """A directory in which all may write; not below pytest's own, which others cannot reach."""
+    """Yield a directory in which all users may write, outside pytest's, which is private."""
     with tempfile.TemporaryDirectory() as folder:
         above = Path(folder)
         above.chmod(0o755)

@@ -206,7 +206,7 @@ def stopped_by(calls: int) -> Callable[[], None]:
 
 @pytest.fixture
 def held(tmp_path: Path) -> Iterator[str]:
-    """The path of a file that something else has locked."""
+    """Yield the path of a file that is locked by another descriptor."""
     path = f"{tmp_path}/lock"
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
     fcntl.flock(fd, fcntl.LOCK_EX)

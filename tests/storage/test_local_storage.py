@@ -42,7 +42,7 @@ def new_file(name: str, size: int = 100) -> NewDataFile:
 def put(
     key: str, *names: str, size: int = 100, beside: bytes | None = None
 ) -> Callable[[bytes | None], IndexChange]:
-    """An update of the index: under `key`, those files."""
+    """Return an update of the index that stores the names of files under `key`."""
 
     def update(old: bytes | None) -> IndexChange:
         items = json.loads(old or b"{}")
@@ -453,7 +453,7 @@ def test_a_mark_may_come_in_sight_late(tmp_path: Path) -> None:
 
 @pytest.fixture
 def two_steps(tmp_path: Path) -> tuple[Path, Path]:
-    """A directory that holds data-1, and where the next is to be."""
+    """Return a directory that contains data-1, and the path of the next one."""
     save(tmp_path / "1", "x", "data-1")
     return tmp_path / "1", tmp_path / "2"
 

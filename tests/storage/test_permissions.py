@@ -36,7 +36,7 @@ def mode_of(path: Path) -> int:
 
 
 def acl(user: int, perm: int, *, group: int, mask: int, other: int) -> bytes:
-    """An ACL that gives one user more than others, as the extended attribute has it."""
+    """Return the extended attribute of an ACL that gives one user more rights than others."""
     none = 0xFFFFFFFF
     entries = [
         (1, 6, none),

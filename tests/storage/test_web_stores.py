@@ -130,7 +130,7 @@ class Halt:
 
 @pytest.fixture
 def slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Saves whose clock is a day behind gc's."""
+    """Let saves run with a clock that is a day behind that of gc."""
     monkeypatch.setattr(save, "new_save_id", lambda: old_id())
 
 
@@ -152,7 +152,7 @@ class Save:
             self.error = e
 
     def check(self, *, has_old: bool) -> None:
-        """A save that returned is complete; one that raised left the old state."""
+        """Check that a save that returned is complete, and that one that raised left the old state."""
         if self.error is None:
             assert_trees_equal(cordwood.load(self.url), NEW)
             return

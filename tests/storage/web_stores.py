@@ -69,7 +69,7 @@ class WebStore:
         self._numbers = itertools.count(1)
 
     def names(self, folder: str) -> list[str]:
-        """The names below a key, sorted."""
+        """Return the names below a key, sorted."""
         head = f"{folder}/"
         return sorted(key.removeprefix(head) for key in self.objects if key.startswith(head))
 
@@ -340,7 +340,7 @@ class _Gcs(_Handler):
 
 
 def _metadata(key: str, data: bytes, version: str) -> dict[str, str]:
-    """An object, as GCS describes it."""
+    """Return the metadata of an object in the form of GCS."""
     time = "2026-01-01T00:00:00.000Z"
     return {
         "name": key,

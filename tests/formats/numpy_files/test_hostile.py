@@ -138,7 +138,7 @@ EMPTY_BLOCKS = b"\0\0\0\xff\xff" * 4000  # deflate's stored blocks of no bytes
 
 
 def with_size(raw: bytes, size: int) -> bytes:
-    """The archive of one member with another size of what it holds, wherever that is told."""
+    """Return an archive of one member with its size replaced in both headers."""
     entry = raw.find(b"PK\1\2")
     return changed(changed(raw, 22, struct.pack("<I", size)), entry + 24, struct.pack("<I", size))
 

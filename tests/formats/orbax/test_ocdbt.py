@@ -371,7 +371,7 @@ def zstd_node(body: bytes) -> bytes:
 
 
 def growing(count: int, size: int) -> bytes:
-    """The body of a node whose keys are one of `size` bytes, and that with one byte more each."""
+    """Return the body of a node: a key of `size` bytes, then keys that add one byte each."""
     sizes = [size, *[1] * (count - 1)]
     keys = numbers(count, *range(size, size + count - 1), *sizes) + b"k" * sum(sizes)
     return b"\x00\x00" + keys + bytes(2 * count)

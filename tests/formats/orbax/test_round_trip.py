@@ -39,7 +39,7 @@ EVERY = list(LAYOUTS)
 
 
 def plain(tree: Any) -> Any:
-    """A tree as it comes back without `like`: tuples as lists, nodes as dicts of their fields."""
+    """Return a tree as a load without `like` does: tuples as lists, nodes as dicts of fields."""
     if isinstance(tree, dict):
         return {key: plain(value) for key, value in tree.items()}
     if isinstance(tree, (list, tuple)) and tree:

@@ -28,7 +28,7 @@ SIZES = LocalStorage.file_sizes
 
 
 class Directory(NamedTuple):
-    """Return the files of the directory."""
+    """The files of a directory of packs."""
 
     data: bytes  # of cordwood.json
     files: dict[str, bytes]
@@ -109,7 +109,7 @@ def file_of(plan: FilePlan, arrays: Sequence[np.ndarray[Any, Any]]) -> bytes:
 
 
 def tree_in(directory: Directory, prefix: str = "") -> tuple[Any, Index]:
-    """The tree, as plain containers and numpy values, from the pieces of its leaves."""
+    """Return the tree in plain containers, with values joined from the pieces of its leaves."""
     index = read_index(directory.items[prefix])
     values = [value_of(leaf, index, directory.files) for leaf in index.leaves]
     return build_tree(index.structure, values), index

@@ -25,7 +25,7 @@ NAME = f"data-{SAVE_ID}-0-0.safetensors"
 
 
 def base() -> Any:
-    """An item of two files; of leaves 0, 1, 2 (a value) and 3, the first is cut in two."""
+    """Return an item of two files with leaves 0, 1, 2 (a value) and 3; leaf 0 has two cells."""
     data = directory_of(TREE, shards={0: HALVES}, process_count=2).data
     return decode_index(data)[""]
 

@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A directory of two packs, of one item each."""
+    """Return a directory of two packs, of one item each."""
     path = tmp_path / "ckpt"
     cordwood.save(path, TREE)
     cordwood.save(path, {"z": np.arange(300_000, 600_000.0), "m": np.ones(7, np.int8)}, prefix="p")

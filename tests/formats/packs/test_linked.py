@@ -53,7 +53,7 @@ def tree_of(value: int) -> dict[str, Any]:
 
 
 def joined() -> tuple[Directory, bytes]:
-    """The file of an old save with a gap in it, and one of a new save; and the report."""
+    """Return a directory that reuses a file of an old save, and the report of the new save."""
     old = directory_of(tree_of(1), save_id=OLD)
     layout = layout_of(tree_of(2))
     (base,) = base_files(old.items[""], layout, 0)

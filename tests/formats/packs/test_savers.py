@@ -192,8 +192,7 @@ def test_savers_that_are_killed(tmp_path: Path) -> None:
 
 
 def test_interrupts(tmp_path: Path) -> None:
-    """Ctrl-C at any moment: the old tree or the new one, no descriptor, nothing that stays."""
-
+    """Ctrl-C at any moment leaves the old tree or the new one, no descriptor and no file."""
     value = 0
 
     def save() -> None:

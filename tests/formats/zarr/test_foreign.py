@@ -49,7 +49,7 @@ def elements(path: Path, index: Index, leaf: Leaf) -> np.ndarray:
 
 
 def raw(path: Path, array: np.ndarray, chunks: tuple[int, ...], **changes: Any) -> None:
-    """An array as TensorStore writes it without a compressor, and an index that lists it."""
+    """Write an array by TensorStore without a compressor, and an index that lists it."""
     metadata = {"compressor": None, "shape": array.shape, "chunks": chunks, **changes}
     spec = {"driver": "zarr", "kvstore": f"file://{path}/w/", "metadata": metadata}
     store = tensorstore.open(spec, dtype=array.dtype.name, create=True).result()

@@ -63,7 +63,7 @@ def test_b46_also_by_the_functions_of_that_name(tmp_path: Path) -> None:
 
 
 def test_b47_bfloat16_of_npy(tmp_path: Path) -> None:
-    """numpy forgets what its two bytes are; a `like` says it."""
+    """A .npy file does not say that two bytes are a bfloat16; `like` does."""
     array = jnp.arange(6, dtype=jnp.bfloat16).reshape(2, 3)
     np.save(tmp_path / "a.npy", np.asarray(array))
     like = jax.ShapeDtypeStruct(array.shape, array.dtype)

@@ -111,7 +111,7 @@ KEYS: list[Any] = [
 
 
 def of_arrays(tree: Any) -> Any:
-    """The tree with arrays in place of its numbers."""
+    """Return the tree with arrays in place of its numbers."""
     if isinstance(tree, dict):
         return {key: of_arrays(value) for key, value in tree.items()}
     if isinstance(tree, list):

@@ -58,7 +58,7 @@ def stored_index(path: Path) -> Any:
 
 
 def read_tree(path: str | os.PathLike[str], prefix: str | None = None) -> Any:
-    """The tree, verified, of plain containers and numpy arrays; sources without digests fail."""
+    """Return the verified tree in plain containers; fail if a source has no digests."""
     with LocalDirectory(path) as directory:
         index = read_index(directory, prefix)
         for source in index.sources:
