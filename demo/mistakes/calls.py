@@ -38,7 +38,7 @@ def _restore_without_like(path: Path) -> Any:
     return _manager(path).restore(state())
 
 
-def _restore_misspelt(path: Path) -> Any:
+def _restore_misspelled(path: Path) -> Any:
     return _manager(path).restore(liek=state())
 
 
@@ -58,40 +58,40 @@ def _convert_onto(path: Path) -> Any:
 CALLS: Sequence[Mistake] = (
     Mistake(
         "Loading inside jit",
-        "the load stands in a function that `jax.jit` traces",
+        "`load` is called in a function that `jax.jit` traces",
         acts={name: _inside_jit(name) for name in LIBRARIES},
     ),
     Mistake(
-        "A container for a leaf",
-        "`dense` is asked for as if it were an array, and holds two",
-        acts=_only_cordwood(_open, "was not asked: these calls take no key path"),
+        "A container instead of a leaf",
+        "`dense` is loaded like an array, but it is a container of two",
+        acts=_only_cordwood(_open, "was not tried: these calls have no key path"),
     ),
     Mistake(
-        "A misspelt argument",
-        "`like` is called `liek`",
-        acts=_only_cordwood(_restore_misspelt, "was not asked: its arguments have other names"),
+        "A misspelled argument",
+        "`like` is spelled `liek`",
+        acts=_only_cordwood(_restore_misspelled, "was not tried: its arguments have other names"),
     ),
     Mistake(
-        "A tree in place of the step",
-        "`manager.restore(state)`, and not `manager.restore(like=state)`",
-        acts=_only_cordwood(_restore_without_like, "was not asked: its calls have other arguments"),
+        "A tree instead of the step",
+        "`manager.restore(state)` is called instead of `manager.restore(like=state)`",
+        acts=_only_cordwood(_restore_without_like, "was not tried: its calls have other arguments"),
     ),
     Mistake(
         "An argument of another library",
-        "`CheckpointManager(root, max_to_keep=3)`, as Orbax has it",
+        "`CheckpointManager(root, max_to_keep=3)`, an option of Orbax",
         acts=_only_cordwood(
             lambda path: _manager(path, max_to_keep=3),
-            "was not asked: the argument is that of an Orbax manager",
+            "was not tried: the argument belongs to Orbax's manager",
         ),
     ),
     Mistake(
-        "Several trees, and none named",
-        "the directory holds the trees `ema` and `params`",
-        acts=_only_cordwood(_load_of_two, "was not asked: what these calls save holds one tree"),
+        "Several trees, and no prefix",
+        "the directory contains the trees `ema` and `params`",
+        acts=_only_cordwood(_load_of_two, "was not tried: these calls save only one tree"),
     ),
     Mistake(
-        "Converting onto a checkpoint",
-        "there is another checkpoint at the destination",
-        acts=_only_cordwood(_convert_onto, "converts nothing"),
+        "Converting to an existing checkpoint",
+        "the destination already has a checkpoint",
+        acts=_only_cordwood(_convert_onto, "has no conversion"),
     ),
 )

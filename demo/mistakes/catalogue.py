@@ -16,10 +16,10 @@ __all__ = ["CHAPTERS", "MISTAKES"]
 
 CHAPTERS: Mapping[str, Sequence[Mistake]] = {
     "The checkpoint does not fit the tree": FITS,
-    "There is something else at the path": PLACES,
-    "The checkpoint is not whole": DAMAGE,
+    "The path has something else": PLACES,
+    "The checkpoint is incomplete or damaged": DAMAGE,
     "The tree cannot be saved": LEAVES,
-    "Disks, rights and devices": MACHINES,
-    "The call is not what was meant": CALLS,
+    "Disks, permissions and devices": MACHINES,
+    "The call is wrong": CALLS,
 }
 MISTAKES: Sequence[Mistake] = [mistake for chapter in CHAPTERS.values() for mistake in chapter]

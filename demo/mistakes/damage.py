@@ -9,7 +9,7 @@ from demo.mistakes.mistake import Mistake
 
 __all__ = ["DAMAGE"]
 
-_NO_INDEX = "has no index apart from the arrays"
+_NO_INDEX = "has no separate index"
 _NO_VERSION = "writes no version"
 
 
@@ -50,11 +50,11 @@ def _from_the_future(path: Path) -> None:
 
 
 DAMAGE: Sequence[Mistake] = (
-    Mistake("A truncated file", "the largest file ends in its middle", change=_truncate),
-    Mistake("A flipped bit", "one bit in the middle of the largest file is another", change=_flip),
+    Mistake("A truncated file", "the largest file was cut in half", change=_truncate),
+    Mistake("A flipped bit", "one bit in the middle of the largest file was changed", change=_flip),
     Mistake(
         "A damaged index",
-        "the file that says what is where (`cordwood.json`, `_METADATA`) ends in its middle",
+        "the index (`cordwood.json`, `_METADATA`) was cut in half",
         change={
             "cordwood": lambda path: _halve(path / "cordwood.json"),
             "orbax": lambda path: _halve(path / "_METADATA"),
@@ -62,15 +62,15 @@ DAMAGE: Sequence[Mistake] = (
         acts={"flax": _NO_INDEX, "equinox": _NO_INDEX},
     ),
     Mistake(
-        "A file is gone",
+        "A missing file",
         "the largest file of the directory was deleted",
         change=_remove_data,
         acts={"flax": "has one file", "equinox": "has one file"},
     ),
     Mistake(
         "The save was killed",
-        "what is loaded is what the save had written before; the first half of the file, where "
-        "it is written in place",
+        "the save was killed before it finished; for a library that writes its file in place, the "
+        "first half of the file is loaded",
         change={
             "cordwood": lambda path: path.rename(
                 path.with_name(".ckpt.cordwood-0123456789abcdef.stage")
@@ -82,7 +82,7 @@ DAMAGE: Sequence[Mistake] = (
     ),
     Mistake(
         "Files without their index",
-        "somebody copied the data, and not `cordwood.json`, `_METADATA`",
+        "the data was copied without `cordwood.json`, `_METADATA`",
         change={
             "cordwood": lambda path: (path / "cordwood.json").unlink(),
             "orbax": lambda path: (path / "_METADATA").unlink(),
@@ -90,8 +90,8 @@ DAMAGE: Sequence[Mistake] = (
         acts={"flax": _NO_INDEX, "equinox": _NO_INDEX},
     ),
     Mistake(
-        "A version to come",
-        "the file says that it is of a version that the library does not know yet",
+        "A newer format version",
+        "the file has a format version that the library does not know yet",
         change={"cordwood": _from_the_future},
         acts={"orbax": _NO_VERSION, "flax": _NO_VERSION, "equinox": _NO_VERSION},
     ),

@@ -45,13 +45,13 @@ def _within_jit(name: str) -> Act:
 LEAVES: Sequence[Mistake] = (
     Mistake(
         "A function in the tree",
-        "a model keeps its activation beside its arrays",
+        "a model stores its activation function beside its arrays",
         lambda: {"dense": {"kernel": _kernel(), "act": activation}},
         saves=True,
     ),
     Mistake(
         "An array of objects",
-        "numpy made an array of dtype object, as of lists of different lengths",
+        "numpy made an array of dtype object, here from lists of different lengths",
         lambda: {"batch": {"ids": np.array([[1, 2], [3]], dtype=object)}},
         saves=True,
     ),
@@ -62,20 +62,20 @@ LEAVES: Sequence[Mistake] = (
         saves=True,
     ),
     Mistake(
-        "Keys that are one as strings",
+        "Keys that are equal as strings",
         "a dict has the keys 1 and '1'",
         lambda: {"layers": {1: jnp.zeros(2), "1": jnp.ones(2)}},
         saves=True,
     ),
     Mistake(
-        "Keys that are one when joined",
-        "the tree has `a/b`, and `b` within `a`",
+        "Keys that are equal when joined",
+        "the tree has the key `a/b`, and `b` in `a`",
         lambda: {"a/b": jnp.zeros(2), "a": {"b": jnp.ones(2)}},
         saves=True,
     ),
     Mistake(
         "A set in the tree",
-        "a set of arrays' names, which jax takes for a leaf",
+        "a set of names, which jax treats as a leaf",
         lambda: {"dense": {"kernel": _kernel(), "frozen": {"bias"}}},
         saves=True,
     ),
@@ -87,7 +87,7 @@ LEAVES: Sequence[Mistake] = (
     ),
     Mistake(
         "A deleted array",
-        "the array was donated to a step, and is saved after it",
+        "the array was donated to a training step and is saved after that step",
         _deleted,
         saves=True,
     ),

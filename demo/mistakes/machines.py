@@ -83,14 +83,14 @@ def _p(axis: str) -> Any:
 
 MACHINES: Sequence[Mistake] = (
     Mistake(
-        "No right to read",
-        "the checkpoint belongs to somebody else",
+        "No permission to read",
+        "the checkpoint belongs to another user",
         change=_forbid,
         surroundings=Surroundings(unprivileged=True),
     ),
     Mistake(
-        "No right to write",
-        "the folder to save into belongs to somebody else",
+        "No permission to write",
+        "the parent directory belongs to another user",
         saves=True,
         change=_folder_forbidden,
         surroundings=Surroundings(unprivileged=True),
@@ -104,7 +104,7 @@ MACHINES: Sequence[Mistake] = (
     ),
     Mistake(
         "Another number of devices",
-        "saved by eight devices, loaded where there is one, without saying how",
+        "eight devices saved it, and one device loads it, without a sharding argument",
         _spread,
         acts={
             "cordwood": cordwood.load,
@@ -114,15 +114,15 @@ MACHINES: Sequence[Mistake] = (
         surroundings=Surroundings(devices=1),
     ),
     Mistake(
-        "An axis that the mesh has not",
-        "the mesh has the axis `data`, and the PartitionSpec says `dat`; Flax's and equinox's "
+        "An axis that the mesh does not have",
+        "the mesh has the axis `data`, and the PartitionSpec names `dat`; Flax's and equinox's "
         "users put the loaded tree with `jax.device_put`",
         _seven_rows,
         acts=_onto("dat"),
     ),
     Mistake(
         "A dimension that the mesh does not divide",
-        "7 rows are to be spread over 8 devices",
+        "an array of 7 rows is partitioned over 8 devices",
         _seven_rows,
         acts=_onto("data"),
     ),

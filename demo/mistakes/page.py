@@ -17,14 +17,16 @@ PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "mistakes.md"
 _RECORD = Path(__file__).parent / "outcomes.json"
 _MAX_LINES, _MAX_COLUMNS = 10, 320
 
-_HEAD = """# Common mistakes, and what is said of them
+_HEAD = """# Common mistakes and their error messages
 
-Each mistake below is made with cordwood, Orbax, Flax and equinox, and what they say of it is
-printed word for word; the folder is left out of paths, and `…` stands for what was cut off a
-long message, or is another at every run. `from` is the cause that Python shows above an error
-which does not repeat it. "No error" means that the call returned, and what.
-`python -m demo.mistakes` makes all of them and writes this page; tests compare it with what
-cordwood says, and with what the others say where they are of these versions.
+This page makes each mistake with cordwood, Orbax, Flax and equinox, and shows the error message of
+each library, word for word. Paths are shown without their directory. `…` stands for the rest of a
+long message, or for text that differs in every run. `from` introduces the cause of an error, which
+Python prints above it. "No error" means that the call succeeded; the text after it says what it
+returned.
+
+`python -m demo.mistakes` makes all mistakes and writes this page. Tests compare the page with the
+messages of cordwood, and with those of the other libraries if the versions below are installed.
 
 """
 

@@ -16,7 +16,7 @@ from demo.mistakes.mistake import Act, Mistake, state
 
 __all__ = ["PLACES"]
 
-_ANY_NAME = "takes any name: the suffix means nothing"
+_ANY_NAME = "accepts any name: the suffix has no meaning"
 
 
 def _remove(path: Path) -> None:
@@ -75,26 +75,26 @@ def _relative(name: str) -> Act:
 
 
 PLACES: Sequence[Mistake] = (
-    Mistake("Nothing there", "the path is misspelt", change=_remove),
+    Mistake("Nothing at the path", "the path is misspelled", change=_remove),
     Mistake(
         "An empty directory", "a directory with nothing in it is loaded", change=_empty_directory
     ),
-    Mistake("The root of the steps", "`ckpt` holds the steps 100 and 200", change=_steps),
+    Mistake("A directory of steps", "`ckpt` holds the steps 100 and 200", change=_steps),
     Mistake(
         "A relative path",
-        "`ckpt` is loaded, and not `/home/me/ckpt`",
+        "`ckpt` is loaded instead of `/home/me/ckpt`",
         acts={name: _relative(name) for name in LIBRARIES},
     ),
     Mistake(
         "Another format",
-        "what numpy's `savez` wrote, by the name of a checkpoint",
+        "a file that numpy's `savez` wrote has the name of the checkpoint",
         change=_numpy_archive,
         acts={"cordwood": lambda path: cordwood.load(path, like=state(), format="msgpack")},
     ),
-    Mistake("A pickle", "what Python's `pickle.dump` wrote is loaded", change=_pickle),
-    Mistake("An empty file", "a file of no bytes is loaded", change=_empty_file),
+    Mistake("A pickle", "a file that Python's `pickle.dump` wrote is loaded", change=_pickle),
+    Mistake("An empty file", "a file of 0 bytes is loaded", change=_empty_file),
     Mistake(
-        "A suffix too many",
+        "An extra suffix",
         "`ckpt.h5` is loaded, and the checkpoint is called `ckpt`",
         acts={
             "cordwood": lambda path: cordwood.load(path.with_suffix(".h5"), like=state()),
@@ -102,7 +102,7 @@ PLACES: Sequence[Mistake] = (
         },
     ),
     Mistake(
-        "A misspelt suffix",
+        "A misspelled suffix",
         "a tree is saved to `ckpt.safetensor`",
         saves=True,
         acts={
@@ -128,7 +128,7 @@ PLACES: Sequence[Mistake] = (
     ),
     Mistake(
         "Saving over an older checkpoint",
-        "the path holds one that the library wrote",
+        "the path already has a checkpoint of the same library",
         saves=True,
         change={name: _saving(name) for name in LIBRARIES},
     ),

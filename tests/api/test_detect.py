@@ -103,15 +103,18 @@ def test_a_known_suffix_decides(tmp_path: Path) -> None:
 OTHERS: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "found an empty file"),
     "text": (b"hello, world", "12 bytes that begin with b'hello, w'"),
-    "pickle": (pickle.dumps({"a": 1}), "a Python pickle, and cordwood never unpickles"),
+    "pickle": (pickle.dumps({"a": 1}), "a Python pickle, which cordwood never loads"),
     "torch": (torch_file(), "a PyTorch file .* write it with safetensors.torch.save_file"),
     "zip": (b"PK\3\4" + bytes(60), "a zip archive without .npy members"),
     "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(40), "an HDF5 file"),
     "gguf": (b"GGUF\3\0\0\0", "a GGUF file"),
     "lfs": (b"version https://git-lfs.github.com/spec/v1\n", "run `git lfs pull`"),
-    "tar.gz": (gzip.compress(b"notes" * 9), "a gzip stream of something else"),
-    "zst": (zstandard.ZstdCompressor().compress(b"notes" * 9), "a zstd stream of something else"),
-    "cut gzip": (b"\x1f\x8b\x08", "a gzip stream of something else"),
+    "tar.gz": (gzip.compress(b"notes" * 9), "a gzip stream that does not contain"),
+    "zst": (
+        zstandard.ZstdCompressor().compress(b"notes" * 9),
+        "a zstd stream that does not contain",
+    ),
+    "cut gzip": (b"\x1f\x8b\x08", "a gzip stream that does not contain"),
     "cut msgpack": (flax_bytes()[:-1], "bytes that begin with"),
     "a long header": (b"\xff" * 8 + b"{", "9 bytes that begin with"),
 }
@@ -154,8 +157,8 @@ def test_directories_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(
         IncompleteCheckpointError,
-        match=f"{looked_for}.*found config.json, x.safetensors; a file of it can be loaded alone: "
-        f"{tmp_path}/x.safetensors",
+        match=f"{looked_for}.*found config.json, x.safetensors; "
+        f"one of its files can be loaded by itself: {tmp_path}/x.safetensors",
     ):
         cordwood.load(tmp_path)
     cordwood.save(tmp_path / "both", TREE)
@@ -187,7 +190,7 @@ def test_directories_of_steps(tmp_path: Path, pattern: str) -> None:
         ordered,
     )
     expected = (
-        f"{tmp_path} is a directory of 3 steps ({', '.join(ordered)}), and no checkpoint itself: "
+        f"{tmp_path} is a directory of 3 steps ({', '.join(ordered)}), not a checkpoint: "
         f"load one of them; the newest is {tmp_path}/{steps[2]}"
     )
     for call in (cordwood.load, cordwood.open, cordwood.verify):

@@ -58,7 +58,7 @@ def test_every_difference_is_listed(stored: Path) -> None:
     text = str(error.value)
     assert f"of {stored} do not fit `like`:" in text
     for line in [
-        "params/dense/kernel: expected float32[4,8], found bfloat16[4,8] (cast=True converts)",
+        "params/dense/kernel: expected float32[4,8], found bfloat16[4,8] (cast=True converts it)",
         "params/dense/bais: not in the checkpoint; did you mean params/dense/bias?",
         "params/dense/bias: in the checkpoint (float32[8]), not in `like`",
         "layers: expected tuple, found list",

@@ -61,7 +61,7 @@ def test_a_save_in_an_atexit_handler_that_fails_is_told(tmp_path: Path) -> None:
     call = f'cordwood.save_async({str(tmp_path / "tree")!r}, {{"w": np.arange(5)}})'
     command = [sys.executable, "-c", AT_EXIT.format(call=call)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert "is a directory that is no checkpoint" in ended.stderr
+    assert "is a directory, but not a checkpoint" in ended.stderr
 
 
 def test_ctrl_c_on_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

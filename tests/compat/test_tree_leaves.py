@@ -316,7 +316,7 @@ def test_refusals_of_a_load(tmp_path: Path) -> None:
         load(path, None, prefix="m", shardings={"a.b": P("x")})
     with pytest.raises(TypeError, match=r"shardings: a\.b: expected a jax Sharding, PartitionSpec"):
         load(path, mesh, prefix="m", shardings={"a": {"b": lambda x: x}})
-    with pytest.raises(MismatchError, match=r"a.b: shape \[6, 2\] cannot be cut by"):
+    with pytest.raises(MismatchError, match=r"a.b: shape \[6, 2\] cannot be partitioned by"):
         load(path, mesh, prefix="m", shardings={"a.b": P("x")})
     with pytest.raises(ValueError, match=r"there are two entries for 'a\.b'"):
         load(path, mesh, prefix="m", shardings={"a.b": P(), "a": {"b": P("x")}})

@@ -51,7 +51,9 @@ def test_example(script: Path, tmp_path: Path) -> None:
 
 def test_save_and_load_names_every_difference(tmp_path: Path) -> None:
     output = run_in(tmp_path, str(ROOT / "examples" / "save_and_load.py"))
-    assert "dense/kernel: expected float32[4,8], found bfloat16[4,8] (cast=True converts)" in output
+    assert (
+        "dense/kernel: expected float32[4,8], found bfloat16[4,8] (cast=True converts it)" in output
+    )
     assert "did you mean dense/bias?" in output
 
 

@@ -74,7 +74,7 @@ def test_the_cases_without_an_error_of_cordwood() -> None:
     assert without_error == {
         "A relative path",
         "Another number of devices",
-        "Keys that are one as strings",
-        "Keys that are one when joined",
+        "Keys that are equal as strings",
+        "Keys that are equal when joined",
         "Saving over an older checkpoint",
     }

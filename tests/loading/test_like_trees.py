@@ -112,7 +112,7 @@ def test_what_no_checkpoint_can_hold_is_said_of_like(store: Store) -> None:
 
 
 def test_a_module_that_holds_functions_names_equinox_filter(tmp_path: Path) -> None:
-    message = r"^activation: .*out of the tree \(of an equinox module save equinox.filter\(model,"
+    message = r"^activation: .*out of the tree \(for an equinox module, save equinox.filter\(model,"
     for path in (tmp_path / "a", tmp_path / "a.safetensors", tmp_path / "a.msgpack"):
         with pytest.raises(UnsupportedLeafError, match=message):
             cordwood.save(path, mlp(0))
@@ -232,9 +232,7 @@ def test_a_partition_of_a_model_keeps_the_rest(store: Store) -> None:
     }
     part = {"a": {"kernel": None, "lora": np.zeros(2)}, "b": None}
     path = store(part)
-    message = (
-        r'a/kernel: expected float64\[2,2\], found None \(missing="keep" keeps what `like` has\)'
-    )
+    message = r'a/kernel: expected float64\[2,2\], found None \(missing="keep" keeps the value of `'
     with pytest.raises(MismatchError, match=message):
         load(path, full)
     loaded = load(path, full, missing="keep")
@@ -248,9 +246,7 @@ def test_a_partition_is_loaded_from_the_whole(store: Store) -> None:
     full: dict[str, Any] = {"a": {"kernel": np.ones((2, 2)), "lora": np.ones(2)}}
     part = {"a": {"kernel": None, "lora": np.zeros(2)}}
     path = store(full)
-    with pytest.raises(
-        MismatchError, match=r'found float64\[2,2\] \(extra="ignore" passes over it'
-    ):
+    with pytest.raises(MismatchError, match=r'found float64\[2,2\] \(extra="ignore" skips it'):
         load(path, part)
     loaded = load(path, part, extra="ignore")
     assert_trees_equal(loaded, {"a": {"kernel": None, "lora": np.ones(2)}})
@@ -276,7 +272,7 @@ def test_params_alone_are_told_where_they_lie(store: Store) -> None:
         load(path, PARAMS)
     for name in ("one/bias", "one/kernel", "two/bias", "two/kernel"):
         assert f"{name}: not in the checkpoint; did you mean params/{name}?" in str(e.value)
-    advice = 'all of `like` is under params in the checkpoint: pass select="params", '
+    advice = 'the checkpoint has all leaves of `like` under params: pass select="params", '
     assert str(e.value).endswith(advice + 'rename={"params": ""}')
     assert_trees_equal(load(path, PARAMS, select="params", rename={"params": ""}), PARAMS)
 
@@ -287,6 +283,6 @@ def test_params_in_a_container_are_told_so(store: Store) -> None:
     with pytest.raises(MismatchError) as e:
         load(path, like)
     assert str(e.value).endswith(
-        'is under model/params in `like`: pass rename={"": "model/params"}'
+        'the leaves that `like` has under model/params: pass rename={"": "model/params"}'
     )
     assert_trees_equal(load(path, like, rename={"": "model/params"}), like)

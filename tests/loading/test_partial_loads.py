@@ -157,9 +157,9 @@ def test_every_mismatch_in_one_message(store: Store) -> None:
         "4 leaves of ",
         "params/dense/kernel: expected float32[8,5], found float32[8,4]",
         "params/dense/bais: not in the checkpoint; did you mean params/dense/bias?",
-        'params/dense/scale: not in the checkpoint (missing="keep" keeps what `like` has)',
+        'params/dense/scale: not in the checkpoint (missing="keep" keeps the value of `like`)',
         "params/dense/bias: in the checkpoint (bfloat16[4]), not in `like` (extra=",
-        '(extra="ignore" passes over it)',
+        '(extra="ignore" skips it)',
     ):
         assert line in text
     with pytest.raises(MismatchError, match="1 leaf of") as error:
@@ -187,7 +187,7 @@ def test_a_load_that_would_keep_all_of_like_is_refused(store: Store, passing: An
 
 def test_a_load_that_would_keep_all_says_where_like_is_in_the_checkpoint(tmp_path: Path) -> None:
     cordwood.save(tmp_path / "a", {"params": {"w": np.ones(2)}, "step": 1})
-    hint = r'all of `like` is under params in the checkpoint: pass select="params", rename='
+    hint = r'the checkpoint has all leaves of `like` under params: pass select="params", rename='
     with pytest.raises(MismatchError, match=hint):
         cordwood.load(tmp_path / "a", like={"w": np.zeros(2)}, missing="keep", extra="ignore")
 

@@ -73,7 +73,7 @@ def test_arguments_of_save_and_restore(tmp_path: Path) -> None:
 
 def test_a_tree_in_the_place_of_the_step(tmp_path: Path) -> None:
     manager: Any = CheckpointManager(tmp_path)
-    what = "step: expected an integer, found a value of type dict: the step comes first, and a tree"
+    what = "step: expected an integer, found a value of type dict: the first argument"
     with pytest.raises(TypeError, match=what):
         manager.restore(TREE)
     with pytest.raises(TypeError, match=what):

@@ -132,7 +132,7 @@ def explaining_format(path: str | os.PathLike[str], format: Format) -> Iterator[
             instead = instead_of(file, format)
         if instead is None:
             raise
-        raise type(e)(f"{e}; this is {instead}") from e
+        raise type(e)(f"{e}; the file looks like {instead}") from e
 
 
 class Checkpoint(Mapping[str, StoredLeaf]):

@@ -88,8 +88,8 @@ def refuse_existing(
     if is_directory_format(format) and not beside and step is None:
         hint = ", pass to_prefix= (--to-prefix) to write a tree beside it"
     raise _exists(
-        f"there is {what}: pass overwrite=True (--force) to replace it{hint}, or convert to "
-        "another path",
+        f"the destination is already {what}: pass overwrite=True (--force) to replace it{hint}, or "
+        "convert to another path",
         text,
     )
 

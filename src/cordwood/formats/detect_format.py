@@ -301,8 +301,9 @@ def absence(path: str) -> OSError:
     stages = stale_stages(path)
     if stages:
         return IncompleteCheckpointError(
-            f"{path}: a save to it has not finished, and has left {Path(stages[-1]).name} "
-            "beside it: wait if it still runs; else load an earlier checkpoint, or save again"
+            f"{path}: a save to this path has not finished; it left {Path(stages[-1]).name} "
+            "beside it: wait if it is still running; otherwise load an earlier checkpoint, or save "
+            "again"
         )
     if is_link(path):
         what = "there is no checkpoint where this symbolic link leads"
@@ -329,19 +330,21 @@ def not_a_checkpoint(place: str, text: str) -> IncompleteCheckpointError:
     steps = steps_at(place)
     if steps:
         return IncompleteCheckpointError(
-            f"{text} is a directory of {counted(len(steps), 'step')} ({listed(steps)}), and no "
-            f"checkpoint itself: load one of them; the newest is {_newest(Path(place), steps)}"
+            f"{text} is a directory of {counted(len(steps), 'step')} ({listed(steps)}), not "
+            f"a checkpoint: load one of them; the newest is {_newest(Path(place), steps)}"
         )
     names = list_names(place)
     if not names:
         return IncompleteCheckpointError(
-            f"{text} is an empty directory: expected a checkpoint, or the file of one"
+            f"{text} is an empty directory: expected a checkpoint, a directory or file"
         )
     files = [name for name in names if by_suffix(name) is not None]
-    advice = f"; a file of it can be loaded alone: {Path(place) / files[0]}" if files else ""
+    advice = (
+        f"; one of its files can be loaded by itself: {Path(place) / files[0]}" if files else ""
+    )
     return IncompleteCheckpointError(
         f"{text} has no {' or '.join([each.index_name for each in directory_formats()])}: no save "
-        f"to it has finished, or it is no checkpoint; found {listed(names)}{advice}"
+        f"to it has finished, or it is not a checkpoint; found {listed(names)}{advice}"
     )
 
 

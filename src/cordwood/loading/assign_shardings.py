@@ -89,8 +89,7 @@ def assign_shardings(
     if problems:
         more = [f"  ... and {len(problems) - _MAX_LINES} more"] * (len(problems) > _MAX_LINES)
         raise MismatchError(
-            "shardings do not fit the leaves that they are for:\n"
-            + "\n".join([*problems[:_MAX_LINES], *more])
+            "shardings do not fit their leaves:\n" + "\n".join([*problems[:_MAX_LINES], *more])
         )
     entries.check_used([format_path(path) for path in paths])
     return assigned

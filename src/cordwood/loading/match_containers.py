@@ -141,8 +141,8 @@ def leaf_container_problems(
         like_leaves: the types of the leaves of `like`.
         missing: `like` keeps leaves that are not stored.
     """
-    ignore = ' (extra="ignore" passes over it)'
-    keep = "" if missing else ' (missing="keep" keeps what `like` has)'
+    ignore = ' (extra="ignore" skips it)'
+    keep = "" if missing else ' (missing="keep" keeps the value of `like`)'
     problems = [
         Problem(
             name,

@@ -118,12 +118,12 @@ def equinox_hint(like: Any) -> str:
 def python_number_hint(leaf: Leaf, spec: LeafSpec) -> str:
     """Return advice where one side has a Python number and the other an array of shape ()."""
     if spec.kind != "int" or not leaf.dtype.startswith(("int", "uint")):
-        return "cast=True converts"
+        return "cast=True converts it"
     module = "np" if leaf.dtype.endswith("64") else "jnp"
     return (
         f"a Python int in `like`, and an array of {leaf.dtype} in the checkpoint, as a jitted "
         "step makes it: pass like=jax.eval_shape(make_state), or make it an array there, "
-        f"{module}.{leaf.dtype}(0); cast=True converts"
+        f"{module}.{leaf.dtype}(0); cast=True converts it"
     )
 
 
@@ -142,22 +142,24 @@ def nesting_hint(nesting: Nesting) -> str:
     name = format_path(nesting.container)
     if nesting.is_deeper:
         return (
-            f'all of `like` is under {name} in the checkpoint: pass select="{name}", '
+            f'the checkpoint has all leaves of `like` under {name}: pass select="{name}", '
             f'rename={{"{name}": ""}}'
         )
-    return f'the checkpoint holds what is under {name} in `like`: pass rename={{"": "{name}"}}'
+    return (
+        f'the checkpoint has the leaves that `like` has under {name}: pass rename={{"": "{name}"}}'
+    )
 
 
 def prng_key_hint(leaf: Leaf, spec: LeafSpec) -> str:
     """Return advice where one side has a typed PRNG key and the other its key data."""
     if spec.kind == "prng_key" and (leaf.dtype, leaf.shape) == ("uint32", spec.shape):
         return (
-            " (the data of a key: put jax.random.key_data(key) into `like`, and call "
-            "jax.random.wrap_key_data on what is loaded)"
+            " (the raw data of a PRNG key: put jax.random.key_data(key) into `like`, and call "
+            "jax.random.wrap_key_data on the loaded array)"
         )
     if leaf.kind == "prng_key" and (spec.dtype, spec.shape) == ("uint32", leaf.shape):
         return (
-            " (a typed key: put jax.random.wrap_key_data(key) into `like`, and call "
-            "jax.random.key_data on what is loaded)"
+            " (a typed PRNG key: put jax.random.wrap_key_data(key) into `like`, and call "
+            "jax.random.key_data on the loaded key)"
         )
     return ""

@@ -42,8 +42,8 @@ Missing: TypeAlias = Literal["error", "keep"]
 Extra: TypeAlias = Literal["error", "ignore"]
 
 _MAX_LINES = 50
-_KEEPS = ' (missing="keep" keeps what `like` has)'
-_IGNORES = ' (extra="ignore" passes over it)'
+_KEEPS = ' (missing="keep" keeps the value of `like`)'
+_IGNORES = ' (extra="ignore" skips it)'
 _NUMBERS = frozenset({"bool", "int", "float", "complex"})
 
 
@@ -213,7 +213,7 @@ def _describe_absent(
         elif i < _MAX_LINES:
             close = nearest_path(format_path(path), names)
         same = of_strings.get(match_name(path, "strings"))
-        hint = f"{same}, whose keys are of other types" if same is not None else close
+        hint = f"{same}, whose keys have other types" if same is not None else close
         text = f"{path_label(path)}: {_absence(hint, missing, is_unwanted)}"
         problems[i] = problems[i]._replace(text=text)
 
@@ -328,7 +328,7 @@ def describe_mismatch(leaf: Leaf, spec: LeafSpec, *, strict: bool, cast: bool) -
         if leaf.shape != spec.shape:
             return expected if strict else None
         if leaf.dtype != spec.dtype and strict and not cast:
-            return f"{expected} (cast=True converts)"
+            return f"{expected} (cast=True converts it)"
         return None
     if arrays == (False, False):
         return expected if leaf.kind != spec.kind and strict else None

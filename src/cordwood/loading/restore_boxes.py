@@ -84,8 +84,7 @@ def device_boxes(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:
     if problems:
         more = [f"  ... and {len(problems) - 20} more"] if len(problems) > 20 else []
         raise MismatchError(
-            "shardings do not fit the leaves that they are for:\n"
-            + "\n".join([*problems[:20], *more])
+            "shardings do not fit their leaves:\n" + "\n".join([*problems[:20], *more])
         )
     return result
 

@@ -36,7 +36,8 @@ def step_number(step: SupportsIndex) -> int:
     except TypeError:
         short = step is None or isinstance(step, str | float | complex)
         found_text = f"{step!r:.80}" if short else f"a value of type {type(step).__name__}"
-        hint = "" if short else ": the step comes first, and a tree to restore into is like="
+        hint = ": the first argument is the step; pass a tree to restore into as like="
+        hint = "" if short else hint
         raise TypeError(f"step: expected an integer, found {found_text}{hint}") from None
     if not 0 <= number <= MAX_STEP:
         raise ValueError(f"step: expected 0 to {MAX_STEP}, found {number}")

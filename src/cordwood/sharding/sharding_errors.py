@@ -23,7 +23,7 @@ def explain_sharding_error(
     if isinstance(spec, jax.sharding.PartitionSpec) and mesh is not None:
         reason = _reason(shape, tuple(spec), dict(mesh.shape))
     text = sharding if reason is None else spec
-    return f"shape {list(shape)} cannot be cut by {text}: {reason or error}"
+    return f"shape {list(shape)} cannot be partitioned by {text}: {reason or error}"
 
 
 def _reason(shape: tuple[int, ...], spec: tuple[Any, ...], sizes: dict[str, int]) -> str | None:
@@ -38,11 +38,11 @@ def _reason(shape: tuple[int, ...], spec: tuple[Any, ...], sizes: dict[str, int]
             if axis not in sizes:
                 close = nearest_name(str(axis), sizes)
                 hint = f"; did you mean {close!r}?" if close is not None else ""
-                return f"the mesh has no axis {axis!r}, but ({mesh}){hint}"
+                return f"the mesh ({mesh}) has no axis {axis!r}{hint}"
         parts = math.prod(sizes[axis] for axis in axes)
         if shape[number] % parts:
             return (
-                f"dimension {number} is {shape[number]} long, and would be cut into {parts} parts "
-                f"(mesh: {mesh}); expected a multiple of {parts}: pad it, or leave it whole"
+                f"dimension {number} has size {shape[number]}, and the mesh ({mesh}) divides it "
+                f"into {parts} parts; expected a multiple of {parts}: pad it, or keep it whole"
             )
     return None

@@ -146,7 +146,7 @@ def _dtype_name(path: KeyPath, dtype: np.dtype[Any]) -> str:
             "U": "store a str, or numbers",
             "S": "store a bytes object, or a uint8 array",
             "T": "store a str, or numbers",
-            "O": "store the objects as leaves of their own",
+            "O": "store the objects as separate leaves",
         }.get(dtype.kind, "store each field as an array of its own")
         raise UnsupportedLeafError(
             f"{_name(path)}: an array of dtype {dtype} cannot be stored; {advice}"
@@ -258,7 +258,7 @@ def _of_equinox() -> str:
     if "equinox" not in sys.modules:
         return ""
     return (
-        " (of an equinox module save equinox.filter(model, equinox.is_array), and load with "
+        " (for an equinox module, save equinox.filter(model, equinox.is_array), and load with "
         "like=model, or equinox.combine the two parts)"
     )
 

@@ -116,5 +116,5 @@ def test_counts_of_one_read_well(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(CorruptionError, match=r"^1 damaged range \(the stored"):
         cordwood.verify(path)
-    with pytest.raises(FormatError, match=r"expected the end, found 1 more byte$"):
+    with pytest.raises(FormatError, match=r"expected the end of the data, found 1 more byte$"):
         cordwood.msgpack_restore(b"\xc0\xc0")

@@ -215,7 +215,7 @@ def test_what_follows_the_value_is_bounded(kind: str, told: bool) -> None:
     size = len(value) + (64 << 20) if told else None
     stream = b"".join(compress(chunks, kind, size_bytes=size))
     steps = Steps()
-    message = f"^x: byte {len(value)}: expected the end, found more than {2 * MIB} more bytes"
+    message = f"^x: byte {len(value)}: expected the end of the data, found more than {2 * MIB} "
     with pytest.raises(FormatError, match=message):
         decompress_into(
             steps,

@@ -51,7 +51,11 @@ def chunked(
 CASES: dict[str, tuple[bytes, type[FormatError], str]] = {
     "empty": (b"", TruncatedError, "byte 0: truncated: a value needs 1 more byte, found 0"),
     "unused byte": (b"\xc1", FormatError, "byte 0: expected a value, found 0xc1"),
-    "trailing byte": (b"\x01\x02", FormatError, "byte 1: expected the end, found 1 more byte"),
+    "trailing byte": (
+        b"\x01\x02",
+        FormatError,
+        "byte 1: expected the end of the data, found 1 more byte",
+    ),
     "trailing after an empty dict": (b"\x80\x80", FormatError, "byte 1: expected the end"),
     "int cut": (b"\xcd\x01", TruncatedError, "byte 1: truncated: the length or value of an int"),
     "float cut": (b"\xcb" + b"\0" * 7, TruncatedError, "needs 8 more bytes, found 7"),

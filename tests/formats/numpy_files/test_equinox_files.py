@@ -117,10 +117,10 @@ def test_other_dtypes_and_kinds(tmp_path: Path) -> None:
     with pytest.raises(MismatchError) as caught:
         cordwood.load(path, like=like)
     for line in (
-        r"a: expected bfloat16[2], found float32[2] (cast=True converts)",
-        r"n: expected float, found int64[] (cast=True converts)",
-        r"f: expected int, found float64[] (cast=True converts)",
-        r"b: expected int, found bool[] (cast=True converts)",
+        r"a: expected bfloat16[2], found float32[2] (cast=True converts it)",
+        r"n: expected float, found int64[] (cast=True converts it)",
+        r"f: expected int, found float64[] (cast=True converts it)",
+        r"b: expected int, found bool[] (cast=True converts it)",
     ):
         assert line in str(caught.value)
     result = cordwood.load(path, like=like, cast=True)

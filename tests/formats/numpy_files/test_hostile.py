@@ -107,12 +107,16 @@ NPY: dict[str, tuple[bytes, type[Exception], str]] = {
     "overflow of no elements": (header((1 << 62, 1 << 62, 0)), FormatError, "takes more than"),
     "terabytes": (header((1 << 40,)), TruncatedError, "after the end of the file"),
     "cut": (GOOD[:-1], TruncatedError, "an array float32[4] ends at byte 144, after the end"),
-    "trailing": (GOOD + b"\0", FormatError, "byte 144: expected the end, found 1 more byte"),
+    "trailing": (
+        GOOD + b"\0",
+        FormatError,
+        "byte 144: expected the end of the data, found 1 more byte",
+    ),
     "two arrays": (GOOD + GOOD, FormatError, 'load it with like= and format="eqx"'),
     "objects": (
         saved(np.array([{}, None])),
         UnsupportedFormatError,
-        "Python objects is pickled, and cordwood never unpickles",
+        "Python objects is pickled, which cordwood never loads",
     ),
     "text": (saved(np.array(["a"])), UnsupportedFormatError, "an array of text (dtype <U1)"),
     "structured": (

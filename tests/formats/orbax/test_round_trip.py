@@ -214,7 +214,7 @@ def test_like_that_does_not_fit(tmp_path: Path) -> None:
         "l/0: expected float32[2], found float32[1]",
         "l/1/x: not in the checkpoint",
         "l/1: expected container, found an empty container",
-        "step: expected int32[], found int (cast=True converts)",
+        "step: expected int32[], found int (cast=True converts it)",
     ):
         assert line in str(caught.value)
     fewer = cordwood.load(tmp_path / "c", like={"step": jnp.int32(0)}, strict=False)
@@ -263,7 +263,7 @@ def test_the_only_tree_needs_no_prefix(tmp_path: Path) -> None:
 
 
 def test_a_root_of_steps(run: Path) -> None:
-    message = r"run is a directory of 2 steps \(9, 10\), and no checkpoint .* newest is .*/run/10$"
+    message = r"run is a directory of 2 steps \(9, 10\), not a checkpoint: .* newest is .*/run/10$"
     for call in (cordwood.load, cordwood.open, cordwood.verify):
         with pytest.raises(IncompleteCheckpointError, match=message):
             call(run)

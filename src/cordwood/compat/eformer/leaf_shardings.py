@@ -64,8 +64,7 @@ def apply_shardings(
     if problems:
         more = [f"  ... and {len(problems) - _MAX_LINES} more"] * (len(problems) > _MAX_LINES)
         raise MismatchError(
-            "shardings do not fit the leaves that they are for:\n"
-            + "\n".join([*problems[:_MAX_LINES], *more])
+            "shardings do not fit their leaves:\n" + "\n".join([*problems[:_MAX_LINES], *more])
         )
     return placed, formats
 

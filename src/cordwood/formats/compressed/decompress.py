@@ -187,8 +187,8 @@ class _LimitedOutput(NamedTuple):
             return
         if size_reader.is_whole and out.size_bytes > size_reader.least_bytes + self.slack_bytes:
             raise FormatError(
-                f"{name}: byte {size_reader.least_bytes}: expected the end, found more than "
-                f"{self.slack_bytes} more bytes"
+                f"{name}: byte {size_reader.least_bytes}: expected the end of the data, found "
+                f"more than {self.slack_bytes} more bytes"
             )
         if self.frames_bytes is not None and size_reader.least_bytes > self.frames_bytes:
             raise CompressedDataError(

@@ -154,7 +154,7 @@ def trailing_bytes_error(data: memoryview, pos: int, name: str) -> FormatError:
     elif magic == b"\x28\xb5\x2f\xfd":
         advice = ': this is a zstd stream; cordwood.load(path, format="msgpack.zst") reads it'
     return FormatError(
-        f"{name}: byte {pos}: expected the end, found "
+        f"{name}: byte {pos}: expected the end of the data, found "
         f"{counted(len(data) - pos, 'more byte')}{advice}"
     )
 

@@ -113,8 +113,8 @@ def read_index(parsed: WeightMap, shards: Mapping[str, ReadableFile], *, name: s
         index = read_safetensors_index(file)
         if index.naming != "dotted" and not (parsed.by_cordwood and is_flat(index)):
             raise CorruptionError(
-                f"{file.name}: cordwood wrote it, and the cordwood.json that goes with it is gone: "
-                "restore that file, which holds the tree and the digests, or load this one alone"
+                f"{file.name}: cordwood wrote this file, but its cordwood.json is missing: "
+                "restore cordwood.json, which has the tree and the digests, or load this file alone"
             )
         metadata = metadata or index.metadata
         sources += index.sources

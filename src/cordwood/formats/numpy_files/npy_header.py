@@ -182,7 +182,7 @@ def _parse_descr(descr: str) -> tuple[str, bool]:
     order, kind, size, unit = match.groups()
     if kind == "O":
         raise UnsupportedFormatError(
-            "an array of Python objects is pickled, and cordwood never unpickles; if you trust "
+            "an array of Python objects is pickled, which cordwood never loads; if you trust "
             "where it is from, numpy.load(..., allow_pickle=True) it and save its contents as "
             "arrays of numbers"
         )

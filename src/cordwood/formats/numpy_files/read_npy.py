@@ -33,7 +33,7 @@ def read_index(file: ReadableFile) -> Index:
     header = read_array_header(file, 0)
     if header.stop != file.size_bytes:
         raise FormatError(
-            f"{file.name}: byte {header.stop}: expected the end, found "
+            f"{file.name}: byte {header.stop}: expected the end of the data, found "
             f"{counted(file.size_bytes - header.stop, 'more byte')}: if these are more arrays, "
             'they have no names: load it with like= and format="eqx"'
         )

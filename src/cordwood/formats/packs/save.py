@@ -375,8 +375,8 @@ def refuse_foreign(path: str | os.PathLike[str]) -> None:
     if foreign:
         more = f" and {len(foreign) - _MAX_SHOWN} more" if len(foreign) > _MAX_SHOWN else ""
         raise NotACheckpointError(
-            f"{store.name} is a directory that is no checkpoint: it has no {RULES.index_name}, "
-            f"but {', '.join(foreign[:_MAX_SHOWN])}{more}; remove it, or save to another path"
+            f"{store.name} is a directory, but not a checkpoint: it has no {RULES.index_name}, and "
+            f"contains {', '.join(foreign[:_MAX_SHOWN])}{more}; remove it, or save to another path"
         )
 
 

@@ -112,7 +112,7 @@ def refuse_to_fill(path: str | os.PathLike[str]) -> None:
         more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
         raise NotACheckpointError(
             errno.EEXIST,
-            f"it is a directory that is no checkpoint: it has no {INDEX_NAME}, but "
+            f"it is a directory, but not a checkpoint: it has no {INDEX_NAME}, and contains "
             f"{', '.join(names[:_MAX_SHOWN])}{more}; remove it, save to another path, or add "
             "to it with tree_serialize_leaves",
             text,
