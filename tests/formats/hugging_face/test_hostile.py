@@ -200,7 +200,7 @@ CASES: dict[str, Case] = {
         FormatError,
         "model.safetensors.index.json: 'a' is in",
     ),
-    "a file of cordwood's": Case({}, CorruptionError, "cordwood wrote it, and the cordwood.json"),
+    "a file of cordwood's": Case({}, CorruptionError, "cordwood wrote this file, but its cord"),
 }
 
 

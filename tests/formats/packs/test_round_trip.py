@@ -192,7 +192,9 @@ def test_what_is_no_checkpoint_is_not_replaced(tmp_path: Path) -> None:
     path.mkdir()
     for name in ("a.tex", "b.tex", "c.tex", "d.tex"):
         (path / name).write_text("three years of work")
-    with pytest.raises(NotACheckpointError, match=r"no cordwood.json, but a.tex, .*and 1 m"):
+    with pytest.raises(
+        NotACheckpointError, match=r"no cordwood.json, and contains a.tex, .*and 1 m"
+    ):
         cordwood.save(path, {"a": 1})
     assert len(list(path.iterdir())) == 4
     file = tmp_path / "file"
@@ -226,7 +228,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(IncompleteCheckpointError, match="is an empty directory"):
         cordwood.verify(tmp_path)
     (tmp_path / ".100.cordwood-0123456789abcdef.stage").mkdir()
-    with pytest.raises(IncompleteCheckpointError, match=r"100: a save to it has not fin"):
+    with pytest.raises(IncompleteCheckpointError, match=r"100: a save to this path has not fin"):
         cordwood.load(tmp_path / "100")
     cordwood.save(tmp_path / "x.safetensors", {"a": 1})
     with pytest.raises(FileNotFoundError, match=r"did you mean .*/x.safetensors\?"):

@@ -244,7 +244,9 @@ def test_a_directory_that_is_no_checkpoint_is_not_filled(
     path.mkdir()
     for name in ("a.txt", "b.txt", "c.txt", "d.txt"):
         (path / name).write_text("a diary")
-    expected = "has no tensorstore_index.json, but a.txt, b.txt, c.txt and 1 more; remove it, save"
+    expected = (
+        r"has no tensorstore_index.json, and contains a.txt, b.txt, c.txt and 1 more; remove it"
+    )
     with pytest.raises(NotACheckpointError, match=expected):
         save(path, {"w": np.ones(3)}, layout="zarr")
     assert sorted(os.listdir(path)) == ["a.txt", "b.txt", "c.txt", "d.txt"]
