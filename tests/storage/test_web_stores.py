@@ -152,7 +152,7 @@ class Save:
             self.error = e
 
     def check(self, *, has_old: bool) -> None:
-        """Check that a save that returned is complete, and that one that raised left the old state."""
+        """Check that the save is complete if it returned, and left the old state if it raised."""
         if self.error is None:
             assert_trees_equal(cordwood.load(self.url), NEW)
             return

@@ -21,6 +21,8 @@ _EXTENSIONS = frozenset([0xC7, 0xC8, 0xC9, *range(0xD4, 0xD9)])  # and of an arr
 
 
 class FlaxMsgpackFormat(NamedTuple):
+    """Files of Flax's msgpack bytes: bare, or compressed by gzip or zstd."""
+
     name: str
     suffixes: tuple[str, ...]
     description: str

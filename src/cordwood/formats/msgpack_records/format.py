@@ -10,13 +10,15 @@ _PAIR = b"\x92"  # msgpack's first byte of a record of two
 
 
 class MsgpackRecordsFormat:
+    """Streams of msgpack records, read only."""
+
     name = "msgpack-records"
     description = "a stream of msgpack records, as EasyLM writes it"
     suffixes: tuple[str, ...] = (".msgpack",)
     index_name = ""
 
     def matches(self, place: Place) -> Match:
-        """A damaged stream begins with a record, and is no file of Flax's: that is MAYBE."""
+        """Return MAYBE for a damaged stream: it begins with a record and is no file of Flax's."""
         file = place.file
         if file is None or not file.size_bytes or file.read(0, 1) != _PAIR:
             return Match.NO

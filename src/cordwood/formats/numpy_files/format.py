@@ -16,6 +16,8 @@ _NPY, _ZIP, _EMPTY_ZIP = b"\x93NUMPY", b"PK", b"PK\5\6"
 
 
 class NpzFormat:
+    """Zip archives of numpy arrays, read only."""
+
     name = "npz"
     description = "numpy arrays in a zip archive"
     suffixes: tuple[str, ...] = (".npz",)
@@ -45,13 +47,15 @@ class NpzFormat:
 
 
 class NpyFormat:
+    """Files of one numpy array, read only."""
+
     name = "npy"
     description = "one numpy array"
     suffixes: tuple[str, ...] = (".npy",)
     index_name = ""
 
     def matches(self, place: Place) -> Match:
-        """A file that cannot be read is MAYBE one: it may be of equinox, or damaged."""
+        """Return MAYBE for a file that cannot be read: it may be of equinox, or damaged."""
         if place.file is None or not place.head.startswith(_NPY):
             return Match.NO
         from cordwood.formats.numpy_files.read_npy import read_index
@@ -72,6 +76,8 @@ class NpyFormat:
 
 
 class EqxFormat:
+    """Files of equinox, read only: numpy arrays one after another, without names."""
+
     name = "eqx"
     description = "an equinox tree without names"
     suffixes: tuple[str, ...] = (".eqx",)

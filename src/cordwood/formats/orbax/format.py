@@ -8,6 +8,8 @@ from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Path, P
 
 
 class OrbaxFormat:
+    """Checkpoints of Orbax, read only."""
+
     name = "orbax"
     description = "an Orbax checkpoint"
     suffixes: tuple[str, ...] = ()
@@ -15,7 +17,7 @@ class OrbaxFormat:
     tool = "Orbax"
 
     def matches(self, place: Place) -> Match:
-        """An item may have the index, and not the directory itself: that is LIKELY."""
+        """Return LIKELY if an item of the directory has the index, and the directory has none."""
         if place.file is not None or place.search_below:
             return Match.NO
         if self.index_name in place.names:

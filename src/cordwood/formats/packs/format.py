@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 
 class PacksFormat:
+    """Directories of safetensors files with the index `cordwood.json`."""
+
     name = "packs"
     description = "a directory of safetensors files with cordwood's index"
     suffixes: tuple[str, ...] = ()

@@ -263,7 +263,7 @@ def encode_item(
 
 
 def _spans(column: Sequence[int]) -> list[int]:
-    """[first, count, first, count, ...]"""
+    """Return the runs of consecutive leaves: [first, count, first, count, ...]."""
     spans: list[int] = []
     end = -1
     for leaf in column:

@@ -16,6 +16,8 @@ _MAX_HEADER_BYTES = 100_000_000
 
 
 class SafetensorsFormat:
+    """Files of safetensors, of cordwood or of other programs."""
+
     name = "safetensors"
     description = "a safetensors file"
     suffixes: tuple[str, ...] = (".safetensors",)

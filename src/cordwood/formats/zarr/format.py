@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 
 class ZarrFormat:
+    """Directories of zarr arrays with eFormer's index, and with or without cordwood's."""
+
     name = "zarr"
     description = "a directory of zarr arrays with eFormer's index"
     suffixes: tuple[str, ...] = ()

@@ -108,7 +108,7 @@ def _own_items(members: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _digest(members: Mapping[str, Any], items: Mapping[str, Any]) -> str:
-    """The items, and what eFormer's members say of them."""
+    """Return the digest of the items, and of the entries of eFormer's members for them."""
     covered = {prefix: _raw_entries(members, prefix) for prefix in items}
     text = json.dumps([VERSION, items, covered], separators=(",", ":"), sort_keys=True)
     return digest_of(text.encode()).hex()

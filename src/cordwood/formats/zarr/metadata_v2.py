@@ -116,6 +116,7 @@ def parse_metadata(data: bytes) -> ArrayMetadata:
 
 
 def parse_extents(members: Mapping[str, Any], name: str, *, least: int) -> tuple[int, ...]:
+    """Return a member of array metadata that is a list of integers, each at least `least`."""
     extents = members.get(name)
     if type(extents) is not list or not all(type(n) is int and n >= least for n in extents):
         raise FormatError(f"{name}: expected integers of {least} or more, found {extents!r:.80}")

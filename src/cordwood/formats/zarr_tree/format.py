@@ -11,6 +11,8 @@ _MAX_ENTRIES = 10_000  # of a directory that are searched for an array
 
 
 class ZarrTreeFormat:
+    """Directory trees of zarr arrays without an index, read only."""
+
     name = "zarr-tree"
     description = "a directory tree of zarr arrays without an index"
     suffixes: tuple[str, ...] = ()
