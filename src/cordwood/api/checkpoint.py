@@ -28,7 +28,7 @@ from cordwood.loading.match_like import Extra, Missing, match_like
 from cordwood.loading.match_positions import match_by_position
 from cordwood.loading.match_without_like import match_without_like
 from cordwood.loading.read_context import ReadContext
-from cordwood.loading.restore_boxes import device_boxes
+from cordwood.loading.reshard import device_boxes
 from cordwood.loading.restore_targets import check_x64, restore_targets
 from cordwood.message_text import printable, size_text
 from cordwood.plan.leaf_text import leaf_text

@@ -25,7 +25,7 @@ from cordwood.loading.device_batches import GROUP_BYTES
 from cordwood.loading.leaf_target import Target
 from cordwood.loading.read_context import ReadContext
 from cordwood.loading.read_whole_leaves import read_leaves
-from cordwood.loading.restore_boxes import are_stored_in_order, device_boxes, restore_boxes
+from cordwood.loading.reshard import are_stored_in_order, device_boxes, restore_boxes
 from cordwood.storage.open_files import ReadableFile
 
 _new = tuple.__new__
