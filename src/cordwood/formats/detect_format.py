@@ -179,7 +179,7 @@ def steps_at(path: str | os.PathLike[str], *, foreign: Sequence[str] | None = No
     likely = [
         name for name in list_names(os.fspath(path)) if name in folders or is_named_step(name)
     ]
-    return sorted_steps(likely, known=foreign)
+    return sorted_steps(likely, extra=foreign)
 
 
 def run_formats() -> list[RunFormat]:
@@ -225,10 +225,10 @@ def format_of(path: str | os.PathLike[str], *, format: str | None, prefix: str |
             each.refuse_unfinished(place)
         raise absence(text)
     if kind == "a folder" and (named is None or is_for_directories):
-        found = named or format_of_directory(place)
-        if found is None:
+        detected = named or format_of_directory(place)
+        if detected is None:
             raise not_a_checkpoint(place, text)
-        return found
+        return detected
     if is_for_directories:
         raise UnsupportedFormatError(
             f"{text} is {kind}; format={format!r} is for directories: leave format= out, or name "
@@ -289,8 +289,8 @@ def is_directory_name(text: str) -> bool:
     import difflib
 
     suffix = Path(text).suffix.lower()
-    known = [each.suffixes[0] for each in file_formats(writable=True)]
-    return suffix not in _FILE_SUFFIXES and not difflib.get_close_matches(suffix, known, n=1)
+    suffixes = [each.suffixes[0] for each in file_formats(writable=True)]
+    return suffix not in _FILE_SUFFIXES and not difflib.get_close_matches(suffix, suffixes, n=1)
 
 
 # What to say where there is no checkpoint

@@ -120,11 +120,11 @@ def _named(
         return named
     if format is None:
         return None
-    found = by_name(format)
-    if found is None or (found in EXPORTS and not exports):
+    chosen = by_name(format)
+    if chosen is None or (chosen in EXPORTS and not exports):
         writable = [*file_formats(writable=True), *directories]
         raise unknown_name(format, [each.name for each in writable])
-    return _require_writable(found, text)
+    return _require_writable(chosen, text)
 
 
 def _require_writable(format: Format, text: str) -> WritableFormat:

@@ -36,15 +36,15 @@ def quick_look(
     text = os.fspath(path)
     if format is not None or parse_url(path) is not None:
         return None
-    found = by_suffix(text)
-    if found is not None:
-        found = found if kind_at(text) == "a file" else None
+    format_of_path = by_suffix(text)
+    if format_of_path is not None:
+        format_of_path = format_of_path if kind_at(text) == "a file" else None
     else:
-        found = _only_directory_format(text)
-    if found is None or not is_listable(found):
+        format_of_path = _only_directory_format(text)
+    if format_of_path is None or not is_listable(format_of_path):
         return None
-    listing = found.list_index(text, prefix)
-    return None if listing is None else QuickLook(text, found.name, *listing)
+    listing = format_of_path.list_index(text, prefix)
+    return None if listing is None else QuickLook(text, format_of_path.name, *listing)
 
 
 def _only_directory_format(path: str) -> Format | None:

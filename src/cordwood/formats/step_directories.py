@@ -17,18 +17,18 @@ _LAST_DIGITS = re.compile(r"[0-9]{1,18}$")
 _MOST_LISTED = 8
 
 
-def sorted_steps(names: Iterable[str], *, known: Iterable[str] = ()) -> list[str]:
-    """Return the names that are names of steps, the oldest first, and those in `known`.
+def sorted_steps(names: Iterable[str], *, extra: Iterable[str] = ()) -> list[str]:
+    """Return the names that are names of steps, the oldest first, and those in `extra`.
 
-    >>> sorted_steps(["step_20", "step_3", "100", "run-7.msgpack", "notes"], known=["my-9"])
+    >>> sorted_steps(["step_20", "step_3", "100", "run-7.msgpack", "notes"], extra=["my-9"])
     ['step_3', 'run-7.msgpack', 'my-9', 'step_20', '100']
     """
-    found = {name: _last_number(name) for name in known}
+    numbers = {name: _last_number(name) for name in extra}
     for name in names:
         match = _match(name)
         if match is not None:
-            found[name] = int(match["number"])
-    return sorted(found, key=lambda name: (found[name], name))
+            numbers[name] = int(match["number"])
+    return sorted(numbers, key=lambda name: (numbers[name], name))
 
 
 def step_number(name: str) -> int | None:
@@ -47,13 +47,13 @@ def step_in_name(name: str) -> int | None:
     >>> [step_in_name(name) for name in ("100", "checkpoint_100", "run-100", "logs")]
     [100, 100, 100, None]
     """
-    found = STEP_ENTRY.fullmatch(name)
-    return None if found is None else int(found[2])
+    match = STEP_ENTRY.fullmatch(name)
+    return None if match is None else int(match[2])
 
 
 def _last_number(name: str) -> int:
-    found = _LAST_DIGITS.search(name)
-    return int(found[0]) if found is not None else -1
+    match = _LAST_DIGITS.search(name)
+    return int(match[0]) if match is not None else -1
 
 
 def is_named_step(name: str) -> bool:

@@ -51,16 +51,16 @@ def take_apart(tree: Any, *, process: int, process_count: int) -> Snapshot:
             for path, leaf in zip(flat.paths, flat.leaves, strict=True)
         ]
     )
-    known: dict[tuple[Any, tuple[int, ...]], ShardGrid] = {}
+    cache: dict[tuple[Any, tuple[int, ...]], ShardGrid] = {}
     shards = [
-        _shards(spec, leaf, process, process_count, known)
+        _shards(spec, leaf, process, process_count, cache)
         for spec, leaf in zip(specs, flat.leaves, strict=True)
     ]
-    own = ((0,),)
+    single_holder = ((0,),)
     local = [
         i
         for i, (spec, shard) in enumerate(zip(specs, shards, strict=True))
-        if spec.kind in ARRAY_KINDS and own == tuple(set(shard.holders))
+        if spec.kind in ARRAY_KINDS and single_holder == tuple(set(shard.holders))
     ]
     return Snapshot(flat.structure, specs, tuple(shards), flat.leaves, tuple(local))
 
@@ -70,16 +70,16 @@ def _shards(
     leaf: Any,
     process: int,
     process_count: int,
-    known: dict[tuple[Any, tuple[int, ...]], ShardGrid],
+    cache: dict[tuple[Any, tuple[int, ...]], ShardGrid],
 ) -> ShardGrid:
     sharding = leaf.sharding if is_jax_array(leaf) else None
     if sharding is not None and len(sharding.device_set) == 1 and sharding.is_fully_addressable:
         sharding = None
     key = (sharding, spec.shape)
-    found = known.get(key)
-    if found is None:
-        found = known[key] = _map(sharding, spec, leaf, process, process_count)
-    return found
+    grid = cache.get(key)
+    if grid is None:
+        grid = cache[key] = _map(sharding, spec, leaf, process, process_count)
+    return grid
 
 
 def _map(sharding: Any, spec: LeafSpec, leaf: Any, process: int, process_count: int) -> ShardGrid:

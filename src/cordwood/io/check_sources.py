@@ -78,11 +78,11 @@ def damage_in_sources(
     covered: list[tuple[int, Digests]] = []
     for number, file in enumerate(files):
         try:
-            found = digests[number]
-            if found is not None:
+            covering = digests[number]
+            if covering is not None:
                 if skip_broken:
-                    check_coverage(file.name, file.size_bytes, found)
-                covered.append((number, found))
+                    check_coverage(file.name, file.size_bytes, covering)
+                covered.append((number, covering))
         except (CordwoodError, OSError) as e:
             if not skip_broken or (not isinstance(e, CordwoodError) and e.errno not in DISK_ERRORS):
                 raise
@@ -122,12 +122,12 @@ def _leaves_within(index: Index, source: int, start: int, stop: int) -> str:
         if piece.source == source and piece.length
     )
     first = max(0, bisect_right(places, (start,)) - 1)
-    found: dict[str, None] = {}
+    by_name: dict[str, None] = {}
     for low, high, name in places[first:]:
         if low >= stop:
             break
         if high > start:
-            found[name] = None
-    names = list(found)
+            by_name[name] = None
+    names = list(by_name)
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return ", ".join(names[:_MAX_NAMES]) + more or "padding"

@@ -119,7 +119,7 @@ def other_checkpoints(place: StepStorage, *, steps: Collection[str]) -> list[Oth
         steps: the names of the entries that are steps, which are left out.
     """
     entries = place.entries(lambda name: name not in steps, stamps=False)
-    numbered = sorted_steps(entries, known=[name for name in entries if _DIGIT.search(name)])
+    numbered = sorted_steps(entries, extra=[name for name in entries if _DIGIT.search(name)])
     names = [*numbered, *sorted(entries.keys() - set(numbered))]
     others = []
     for name in names[:_MAX_DETECTED]:

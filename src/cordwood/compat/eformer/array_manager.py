@@ -82,9 +82,9 @@ def save_with_manager(
     ours = [number for number, k in enumerate(owners) if k not in managed]
     written: dict[int, list[WrittenFile]] = {}
 
-    def begin(stage: StagingDirectory, found: list[WrittenFile]) -> None:
+    def begin(stage: StagingDirectory, written_files: list[WrittenFile]) -> None:
         stage.make_directories(item.paths)
-        for number, each in zip(ours, found, strict=True):
+        for number, each in zip(ours, written_files, strict=True):
             written.setdefault(owners[number], []).append(each)
 
     fetch = item.snapshot.leaves.__getitem__
@@ -95,8 +95,8 @@ def save_with_manager(
             stage.doing = "flushing what the manager has written"
             for k in managed_arrays:
                 written[k] = _adopt(stage, arrays[k], item.paths[k], item.covered, check)
-            own = _finish(item, [written[k] for k in range(len(arrays))])
-            stage.commit(lambda there: place(stage, there, item, own), check)
+            item_record = _finish(item, [written[k] for k in range(len(arrays))])
+            stage.commit(lambda directory: place(stage, directory, item, item_record), check)
 
     def on_commit() -> None:
         if rendezvous.index == 0:
@@ -151,8 +151,8 @@ def _adopt(
 def _finish(item: Draft, written: Sequence[Sequence[WrittenFile]]) -> dict[str, Any] | None:
     if not item.covered:
         return None
-    sizes = [found.size_bytes for files in written for found in files[1:]]
-    digests = b"".join([found.digests for files in written for found in files])
+    sizes = [file.size_bytes for files in written for file in files[1:]]
+    digests = b"".join([file.digests for files in written for file in files])
     return finish_item(item.plan, sizes, digests, item.metadata)
 
 
@@ -164,7 +164,7 @@ def load_with_manager(
     managed_arrays = [i for i, target in enumerate(targets) if _can_load(target)]
     others = [i for i in range(len(targets)) if i not in set(managed_arrays)]
     values: list[Any] = [None] * len(targets)
-    found = restore_targets(
+    restored = restore_targets(
         item.stored,
         item.files,
         [targets[i] for i in others],
@@ -173,7 +173,7 @@ def load_with_manager(
         alias=True,
         digests=item.digests,
     )
-    for i, value in zip(others, found, strict=True):
+    for i, value in zip(others, restored, strict=True):
         values[i] = value
     if not managed_arrays:
         return values

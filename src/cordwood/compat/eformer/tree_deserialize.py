@@ -113,10 +113,10 @@ def _load(
             left_out=(),
         )
         position = {leaf.key_path: i for i, leaf in enumerate(index.leaves)}
-        found = [position[target.leaf.key_path] for target in fitted.targets]
-        steps = [steps[i] for i in found]
+        positions = [position[target.leaf.key_path] for target in fitted.targets]
+        steps = [steps[i] for i in positions]
         rank = {i: n for n, i in enumerate(order)}
-        order = sorted(range(len(found)), key=lambda n: rank[found[n]])
+        order = sorted(range(len(positions)), key=lambda n: rank[positions[n]])
         targets, rebuild = fitted.targets, fitted.rebuild
     placed, formats = apply_shardings(
         targets, steps, mesh=mesh, rules=rules, shardings=shardings, like=like is not None

@@ -26,21 +26,21 @@ from cordwood.storage.path_kind import kind_at
 
 def is_at(path: str | os.PathLike[str]) -> bool:
     """Return whether Orbax wrote a directory: a checkpoint, steps, or an unfinished save."""
-    return _is_unfinished(path) or _found_at(path).is_orbax
+    return _is_unfinished(path) or _inspect(path).is_orbax
 
 
 def is_checkpoint_at(path: str | os.PathLike[str]) -> bool:
     """Return whether Orbax wrote a directory that is not a directory of steps."""
-    found = _found_at(path)
-    return not found.steps and (found.is_orbax or _is_unfinished(path))
+    directory = _inspect(path)
+    return not directory.steps and (directory.is_orbax or _is_unfinished(path))
 
 
 def steps_at(path: str | os.PathLike[str]) -> Sequence[str]:
     """Return the steps in a root directory of a run, the newest last; () for other directories."""
-    return _found_at(path).steps
+    return _inspect(path).steps
 
 
-def _found_at(path: str | os.PathLike[str]) -> OrbaxDirectory:
+def _inspect(path: str | os.PathLike[str]) -> OrbaxDirectory:
     try:
         with LocalDirectory(path) as directory:
             return inspect_directory(directory)
@@ -86,11 +86,10 @@ def open_item(path: str | os.PathLike[str], prefix: str | None, *, warn: bool = 
     text = os.fspath(path)
     place = LocalDirectory(text)
     try:
-        found = inspect_directory(
-            place
-        )  # a prefix that is no item's is a path to anywhere, and not opened
-        kind = item_kind(place, prefix) if prefix is not None and prefix in found.others else ""
-        item = select_tree(found, prefix, name=text, kind=kind)
+        inspected = inspect_directory(place)
+        # A prefix that is not the name of an item could be a path to anywhere: it is not opened.
+        kind = item_kind(place, prefix) if prefix is not None and prefix in inspected.others else ""
+        item = select_tree(inspected, prefix, name=text, kind=kind)
         directory = _tree(place, item)
     except BaseException:
         place.close()

@@ -120,10 +120,10 @@ def _require_understood(members: Mapping[str, Any]) -> None:
 
 
 def _configuration(members: Mapping[str, Any], name: str, kind: str) -> Mapping[str, Any]:
-    found = members.get(name)
-    if type(found) is not dict or found.get("name") != kind:
-        raise UnsupportedFormatError(f"{name}: expected {kind!r}, found {found!r:.80}")
-    configuration = found.get("configuration", {})
+    member = members.get(name)
+    if type(member) is not dict or member.get("name") != kind:
+        raise UnsupportedFormatError(f"{name}: expected {kind!r}, found {member!r:.80}")
+    configuration = member.get("configuration", {})
     if type(configuration) is not dict:
         raise FormatError(f"{name}: expected an object, found {configuration!r:.80}")
     return configuration
@@ -131,11 +131,11 @@ def _configuration(members: Mapping[str, Any], name: str, kind: str) -> Mapping[
 
 def _codecs(members: Mapping[str, Any], name: str = "codecs") -> list[tuple[str, dict[str, Any]]]:
     """Return the names of codecs and their configurations."""
-    found = members.get(name)
+    codec_list = members.get(name)
     codecs = []
-    for codec in found if type(found) is list else [None]:
+    for codec in codec_list if type(codec_list) is list else [None]:
         if type(codec) is not dict or type(codec.get("name")) is not str:
-            raise FormatError(f"{name}: expected a list of named codecs, found {found!r:.80}")
+            raise FormatError(f"{name}: expected a list of named codecs, found {codec_list!r:.80}")
         configuration = codec.get("configuration", {})
         if type(configuration) is not dict:
             raise FormatError(f"{name}: expected objects, found {configuration!r:.80}")

@@ -101,22 +101,22 @@ def read_index(directory: ReadableDirectory, prefix: str | None = None) -> Index
         try:
             name = select_item(index, prefix)
             entries = entries_of(index, name)
-            own = None
+            item = None
             if name in index.items:
-                own = parse_item(index.items[name], array_count=len(entries))
+                item = parse_item(index.items[name], array_count=len(entries))
         except _ERRORS as e:
             raise type(e)(f"{directory.name}: {e}") from e
-        return read_arrays(directory, name, entries, own)
+        return read_arrays(directory, name, entries, item)
 
 
 def read_arrays(
-    directory: ReadableDirectory, prefix: str, entries: Sequence[Entry], own: Item | None
+    directory: ReadableDirectory, prefix: str, entries: Sequence[Entry], item: Item | None
 ) -> Index:
-    """Return the index of arrays: those of cordwood's item `own`, or (None) of another writer.
+    """Return the index of arrays: those of cordwood's item `item`, or (None) of another writer.
 
     Raises as `read_index`.
     """
-    reader = _Reader(directory, own)
+    reader = _Reader(directory, item)
     arrays = []
     for entry in entries:
         try:
@@ -125,15 +125,15 @@ def read_arrays(
             raise _named(e, directory, entry.path) from e
     reader.finish()
     sources = tuple(reader.sources)
-    if own is None:
+    if item is None:
         structure, order, paths = nested_dicts([entry.path for entry in entries], prefix)
         leaves = [_leaf(path, arrays[i]) for path, i in zip(paths, order, strict=True)]
         return Index(FORMAT, structure, tuple(leaves), sources, "dotted")
     try:
-        leaves = _own(own, arrays)
+        leaves = _leaves_of_item(item, arrays)
     except FormatError as e:
         raise FormatError(f"{directory.name}: {INDEX_NAME}: {e}") from e
-    return Index(FORMAT, own.table.structure, tuple(leaves), sources, "exact", own.metadata)
+    return Index(FORMAT, item.table.structure, tuple(leaves), sources, "exact", item.metadata)
 
 
 def _named(error: Exception, directory: ReadableDirectory, path: str) -> Exception:
@@ -147,31 +147,31 @@ def _named(error: Exception, directory: ReadableDirectory, path: str) -> Excepti
 class _Reader:
     """Looks at the arrays one after another, and hands out the item's digests to their files."""
 
-    def __init__(self, directory: ReadableDirectory, own: Item | None) -> None:
+    def __init__(self, directory: ReadableDirectory, item: Item | None) -> None:
         self.sources: list[Source] = []
         self._directory = directory
-        self._own = own
+        self._item = item
         self._next_digest = 0
         self._known: dict[bytes, ArrayMetadata] = {}
 
     def array(self, entry: Entry) -> _Array:
         directory = self._directory
-        there = directory.sizes(entry.path)
-        metadata = self._metadata(entry, there)
-        found = self._chunks(entry, metadata, there)
-        return _Array(metadata, *found)
+        sizes = directory.sizes(entry.path)
+        metadata = self._metadata(entry, sizes)
+        chunk_pieces = self._chunks(entry, metadata, sizes)
+        return _Array(metadata, *chunk_pieces)
 
     def finish(self) -> None:
         """Every digest, and every size, was of a file."""
-        own = self._own
-        if own is None:
+        item = self._item
+        if item is None:
             return
-        if self._next_digest != len(own.digests) or len(own.sizes or ()) not in (
+        if self._next_digest != len(item.digests) or len(item.sizes or ()) not in (
             0,
             len(self.sources),
         ):
             raise CorruptionError(
-                f"{self._directory.name}: the index has {len(own.digests)} bytes of digests, "
+                f"{self._directory.name}: the index has {len(item.digests)} bytes of digests, "
                 f"expected {self._next_digest}"
             )
 
@@ -180,12 +180,12 @@ class _Reader:
         data = self._directory.read(
             _join(entry.path, METADATA_NAME), limit_bytes=MAX_METADATA_BYTES
         )
-        if self._own is not None and digest_of(data) != self._take(1):
+        if self._item is not None and digest_of(data) != self._take(1):
             raise CorruptionError(f"{METADATA_NAME} does not match its digest: it is damaged")
         metadata = self._known.get(data)
         if metadata is None:
             metadata = self._known[data] = parse_metadata(data)
-        if self._own is None and metadata.marked:
+        if self._item is None and metadata.marked:
             raise CorruptionError(
                 f"cordwood wrote this array, and its part of {INDEX_NAME} is gone: restore the "
                 "index, or save the arrays again"
@@ -198,13 +198,13 @@ class _Reader:
         return metadata
 
     def _chunks(
-        self, entry: Entry, metadata: ArrayMetadata, there: Mapping[str, int]
+        self, entry: Entry, metadata: ArrayMetadata, file_sizes: Mapping[str, int]
     ) -> tuple[tuple[tuple[int, Box], ...], tuple[int, ...]]:
         shape, extents, separator = metadata.shape, metadata.chunks, metadata.separator
         nested = separator == "/" and len(shape) > 1
         count = chunk_count(shape, extents)
         if not nested:
-            self._check_count(count, metadata, there)
+            self._check_count(count, metadata, file_sizes)
         chunk_bytes = dtypes.itemsize(metadata.dtype) * math.prod(extents)
         folder = ""
         chunk_pieces = []
@@ -214,10 +214,10 @@ class _Reader:
             if nested:
                 parent, _, last = name.rpartition("/")
                 if parent != folder:
-                    there = self._directory.sizes(_join(entry.path, parent))
+                    file_sizes = self._directory.sizes(_join(entry.path, parent))
                     folder = parent
-            _require_regular(last, there, shown=name)
-            size = there[last]
+            _require_regular(last, file_sizes, shown=name)
+            size = file_sizes[last]
             if metadata.compressor is None and size != chunk_bytes:
                 raise _wrong_size(name, chunk_bytes, size)
             digests = self._digests(name, size)
@@ -247,23 +247,23 @@ class _Reader:
             raise _missing(missing)
 
     def _digests(self, name: str, size: int) -> Digests | None:
-        own = self._own
-        if own is None:
+        item = self._item
+        if item is None:
             return None
-        if own.sizes is not None:
-            expected = own.sizes[len(self.sources)] if len(self.sources) < len(own.sizes) else 0
+        if item.sizes is not None:
+            expected = item.sizes[len(self.sources)] if len(self.sources) < len(item.sizes) else 0
             if size != expected:
                 raise _wrong_size(name, expected, size)
-        return Digests(0, own.block_bytes, self._take(block_count(size, own.block_bytes)))
+        return Digests(0, item.block_bytes, self._take(block_count(size, item.block_bytes)))
 
     def _take(self, count: int) -> bytes:
         """Return the next digests."""
-        assert self._own is not None
+        assert self._item is not None
         start, stop = self._next_digest, self._next_digest + count * DIGEST_BYTES
-        if stop > len(self._own.digests):
+        if stop > len(self._item.digests):
             raise CorruptionError("the index has no digests for it")
         self._next_digest = stop
-        return self._own.digests[start:stop]
+        return self._item.digests[start:stop]
 
 
 def is_chunk_name(name: str) -> bool:
@@ -291,10 +291,10 @@ def _missing(name: str) -> CorruptionError:
     )
 
 
-def _wrong_size(name: str, expected: int, found: int) -> CordwoodError:
-    kind = TruncatedError if found < expected else FormatError
+def _wrong_size(name: str, expected: int, actual: int) -> CordwoodError:
+    kind = TruncatedError if actual < expected else FormatError
     return kind(
-        f"{name}: expected {expected} bytes, found {found}: it is damaged, or belongs to another "
+        f"{name}: expected {expected} bytes, found {actual}: it is damaged, or belongs to another "
         "array; copy or save it again"
     )
 
@@ -313,7 +313,7 @@ def _leaf(path: KeyPath, array: _Array) -> Leaf:
     return Leaf(path, "jax", shape, dtype, _storage(array, len(shape)))
 
 
-def _own(item: Item, arrays: Sequence[_Array]) -> list[Leaf]:
+def _leaves_of_item(item: Item, arrays: Sequence[_Array]) -> list[Leaf]:
     table = item.table
     paths = leaf_paths(table.structure)
     array_of = dict(zip(item.order, arrays, strict=True))
@@ -324,14 +324,14 @@ def _own(item: Item, arrays: Sequence[_Array]) -> list[Leaf]:
         leaf_type = table.types[number]
         for i, path in enumerate(paths[start : start + length], start):
             if leaf_type.tensor:
-                leaves.append(_own_leaf(path, leaf_type, array_of[i]))
+                leaves.append(_leaf_of_item(path, leaf_type, array_of[i]))
             else:
                 leaves.append(Leaf(path, leaf_type.kind, (), "", Inline(next(values))))
         start += length
     return leaves
 
 
-def _own_leaf(path: KeyPath, leaf_type: LeafType, array: _Array) -> Leaf:
+def _leaf_of_item(path: KeyPath, leaf_type: LeafType, array: _Array) -> Leaf:
     kind, _, _, weak_type, impl = leaf_type
     metadata = array.metadata
     shape, dtype, extra = leaf_form(leaf_type, metadata.shape, metadata.dtype)
