@@ -111,7 +111,7 @@ _SUBMODULES = (
     "state_dict",
     "testing",
 )
-# Names that were in `cordwood` until 0.1.0 and are importable from it for one more release.
+# Names that the first preview had in `cordwood`: importable from here until version 0.2.
 _MOVED = {
     "cordwood.errors": (
         "CorruptionError",
@@ -193,8 +193,7 @@ def __getattr__(name: str) -> Any:
     for module, names in _MOVED.items():
         if name in names:
             warnings.warn(
-                f"cordwood.{name} is now {module}.{name}; the old name goes away in the next "
-                "release",
+                f"cordwood.{name} is now {module}.{name}; the old name goes away in version 0.2",
                 DeprecationWarning,
                 stacklevel=2,
             )
