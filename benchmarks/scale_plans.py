@@ -23,7 +23,7 @@ from cordwood.formats.packs.plan_save import (
 )
 from cordwood.formats.packs.read_index import parse_items, read_index
 from cordwood.index import Box, HeaderDigest, LeafSpec, Pieces
-from cordwood.plan.file_assignment import packs_of_all, packs_of_process
+from cordwood.plan.group_into_files import packs_of_all, packs_of_process
 from cordwood.plan.load_boxes import BoxRequest, plan_boxes
 from cordwood.sharding.boxes import element_count
 from cordwood.sharding.shard_grid import device_boxes, shard_grid

@@ -45,6 +45,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.fixture
 def cut_small_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small arrays of the zarr layout are cut into chunks as large ones are."""
-    from cordwood.plan import chunk_assignment
+    from cordwood.plan import assign_chunks_to_processes
 
-    monkeypatch.setattr(chunk_assignment, "SMALL_BYTES", 0)
+    monkeypatch.setattr(assign_chunks_to_processes, "SMALL_BYTES", 0)

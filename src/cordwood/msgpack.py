@@ -21,7 +21,7 @@ from cordwood.formats.flax_msgpack.state_buffers import (
     plan_state,
 )
 from cordwood.formats.flax_msgpack.value_size import ValueSize
-from cordwood.io.gc_pause import gc_paused
+from cordwood.io.pause_python_gc import gc_paused
 from cordwood.state_dict.state_dicts import from_state_dict, state_and_problems, to_state_dict
 from cordwood.state_dict.tree_summary import summarize_tree
 from cordwood.storage.urls import expand_home

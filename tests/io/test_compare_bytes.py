@@ -19,7 +19,7 @@ from cordwood.io.compare_bytes import (
     find_difference,
 )
 from cordwood.io.uninterruptible import never_stop
-from cordwood.plan.deduplicate import UNUSED, StoredCell
+from cordwood.plan.choose_hard_links import UNUSED, StoredCell
 from cordwood.storage.open_files import MemoryFile
 
 Array = np.ndarray[Any, Any]

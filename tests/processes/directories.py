@@ -21,7 +21,7 @@ import cordwood
 from cordwood import tree_deserialize_leaves, tree_serialize_leaves
 from cordwood.processes import collective_save, rendezvous
 from cordwood.processes.coordination import current_processes
-from cordwood.processes.joining import Joining
+from cordwood.processes.join_rendezvous import Joining
 from cordwood.storage import syscalls
 from cordwood.testing import assert_trees_equal
 from tests.alarms import alarms

@@ -192,9 +192,7 @@ def test_more_rights_that_cannot_be_taken_away_are_an_error(
     path = tmp_path / "m.safetensors"
     cordwood.save(path, {"a": 0})
     path.chmod(0o600)
-    monkeypatch.setattr(
-        "cordwood.storage.file_transaction.creation_mode", lambda old, folder: 0o666
-    )
+    monkeypatch.setattr("cordwood.storage.atomic_file.creation_mode", lambda old, folder: 0o666)
     with (
         syscalls.override(Fixed()),
         pytest.raises(PermissionError, match="while setting its permissions"),

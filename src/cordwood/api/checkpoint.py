@@ -16,7 +16,7 @@ from cordwood.errors import FormatError, LimitError, MismatchError, counted
 from cordwood.formats.detect_format import format_of, instead_of
 from cordwood.formats.format_protocol import Format, Opened, OpenOptions, is_directory_format
 from cordwood.index import Box, Leaf
-from cordwood.io.gc_pause import gc_paused
+from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import Report, report_progress
 from cordwood.io.source_digests import SourceDigests
 from cordwood.keypath import format_path

@@ -25,7 +25,7 @@ from cordwood.formats.format_protocol import WritableFormat, has_runs, is_direct
 from cordwood.formats.save_plan import SaveOptions, plan_save, require_strings
 from cordwood.index import Index
 from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
-from cordwood.io.gc_pause import gc_paused
+from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import ProgressMeter, Report
 from cordwood.loading.cast import Cast, cast_dtypes
 from cordwood.message_text import printable, size_text

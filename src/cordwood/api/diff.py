@@ -20,7 +20,7 @@ from cordwood.api.diff_operands import CheckpointOperand, Operand, TreeOperand
 from cordwood.api.diff_result import Diff, LeafDiff
 from cordwood.errors import MismatchError
 from cordwood.index import ARRAY_KINDS, Box, Encoded, Index, Leaf, Piece, Pieces, Span
-from cordwood.io.gc_pause import gc_paused
+from cordwood.io.pause_python_gc import gc_paused
 from cordwood.loading.match_containers import Container, containers_by_name, path_label
 from cordwood.plan.equal_digests import have_equal_digests
 from cordwood.plan.leaf_text import leaf_text

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, overload
 from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.checkpoint import open_for_one_load
 from cordwood.errors import CordwoodError, MismatchError
-from cordwood.io.gc_pause import gc_paused
+from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import Report
 from cordwood.loading.cast import Cast
 from cordwood.loading.match_like import Extra, Missing

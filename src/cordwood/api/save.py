@@ -10,7 +10,7 @@ from cordwood.api.save_rendezvous import rendezvous_for
 from cordwood.formats.format_for_saving import format_for_saving
 from cordwood.formats.save_plan import SaveOptions, plan_save
 from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
-from cordwood.io.gc_pause import gc_paused
+from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import ProgressMeter, Report
 from cordwood.io.reusable_memory import release_memory
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS

@@ -12,7 +12,7 @@ from cordwood.formats.format_for_saving import format_for_saving
 from cordwood.formats.format_protocol import WritableFormat
 from cordwood.formats.save_plan import Linking, SaveOptions, plan_save
 from cordwood.io.background_save import PendingSave, raise_unreported_failures, save_in_background
-from cordwood.io.gc_pause import gc_paused
+from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.reusable_memory import release_memory
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
 from cordwood.storage.path_kind import absolute_path

@@ -16,7 +16,7 @@ from cordwood.cli.output import (
     print_text,
 )
 from cordwood.cli.path_arguments import SOURCE, complete_key
-from cordwood.io.gc_pause import gc_paused
+from cordwood.io.pause_python_gc import gc_paused
 from cordwood.message_text import size_text
 
 EXAMPLES = """

@@ -14,7 +14,7 @@ from cordwood.io.file_contents import FileContents, copy_bytes
 from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.io.threads import reading_threads, run_tasks
 from cordwood.io.uninterruptible import StopCheck
-from cordwood.plan.deduplicate import StoredCell, should_link
+from cordwood.plan.choose_hard_links import StoredCell, should_link
 from cordwood.plan.file_plan import LeafBytes, LiteralBytes, Segment
 from cordwood.storage.open_files import ReadableFile
 

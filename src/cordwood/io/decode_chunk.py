@@ -11,7 +11,7 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.errors import CorruptionError, UnsupportedFormatError
-from cordwood.io.zstd_blocks import BLOCK_HEADER_BYTES, parse_block_header
+from cordwood.io.zstd_block_header import BLOCK_HEADER_BYTES, parse_block_header
 from cordwood.plan.scatter import EncodedChunk
 
 _BLOSC_HEADER_BYTES = 16

@@ -24,7 +24,7 @@ from cordwood.io.threads import InterruptSafeSemaphore, run_tasks
 from cordwood.io.uninterruptible import StopCheck, never_stop
 from cordwood.plan.file_plan import FilePlan, build_header, segment_offsets
 from cordwood.storage import syscalls
-from cordwood.storage.file_transaction import WritableFile, atomic_file
+from cordwood.storage.atomic_file import WritableFile, atomic_file
 
 _UNIT_BYTES = 4 << 20
 _WRITES = 4  # concurrent writes; two to four saturate a local disk

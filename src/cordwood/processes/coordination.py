@@ -22,7 +22,7 @@ from cordwood.errors import ProcessError
 class RendezvousState:
     """The state that a process keeps from one rendezvous to the next.
 
-    See `cordwood.processes.joining`.
+    See `cordwood.processes.join_rendezvous`.
 
     Attributes:
         incarnation: random bytes of this process; a process that is started in its place has

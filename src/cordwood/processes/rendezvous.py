@@ -6,7 +6,7 @@ keys: process 0 for the values of the others, the others for the answer. A proce
 announces that, and its announcement takes the place of the answer. Every process sends heartbeats,
 so that the others notice if it dies without an announcement.
 
-The processes come together by `cordwood.processes.joining`, which returns a namespace. Its keys:
+The processes come together by `join_rendezvous.Joining`, which returns a namespace. Its keys:
 
     values/<round>/<process>    the value that a process sends
     answer/<round>              the answer of process 0
@@ -27,7 +27,7 @@ from typing import Self
 from cordwood.errors import ProcessError
 from cordwood.processes.coordination import Processes
 from cordwood.processes.join_messages import encode_text, process_names, silence_text
-from cordwood.processes.joining import WAKE_SECONDS, Joining
+from cordwood.processes.join_rendezvous import WAKE_SECONDS, Joining
 from cordwood.processes.wait_log import WaitLogger
 
 TIMEOUT_SECONDS = 600.0  # how long a process may be late, and make no progress

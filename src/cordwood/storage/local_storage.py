@@ -25,16 +25,9 @@ from cordwood.errors import CordwoodError, StorageError
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.uninterruptible import StopCheck, never_stop, run_uninterruptible
 from cordwood.io.write_file import fill_file
-from cordwood.plan.cell_assignment import FileSizes
+from cordwood.plan.assign_to_processes import FileSizes
 from cordwood.storage import syscalls
-from cordwood.storage.directories import open_directory_fd
-from cordwood.storage.directory_reader import (
-    MAX_OPEN_FILES,
-    LocalDirectory,
-    open_directory_files,
-)
-from cordwood.storage.file_locks import is_locked, locked, remove_unlocked, unlock, wait_for_lock
-from cordwood.storage.file_transaction import (
+from cordwood.storage.atomic_file import (
     WritableFile,
     make_ancestors,
     remove_stale_temporaries,
@@ -44,13 +37,20 @@ from cordwood.storage.file_transaction import (
     temporary_pattern,
     temporary_prefix,
 )
+from cordwood.storage.directories import open_directory_fd
+from cordwood.storage.directory_reader import (
+    MAX_OPEN_FILES,
+    LocalDirectory,
+    open_directory_files,
+)
+from cordwood.storage.file_locks import is_locked, locked, remove_unlocked, unlock, wait_for_lock
 from cordwood.storage.hard_links import link_under_shared_lock
 from cordwood.storage.open_files import ReadableFile
 from cordwood.storage.permissions import creation_mode, limit_file, rights_of
+from cordwood.storage.shared_file_system import wait_until_visible
 from cordwood.storage.small_files import read_small_file
 from cordwood.storage.staging_directory import collect_stages
 from cordwood.storage.storage_protocol import IndexChange, NamingRules, NewDataFile
-from cordwood.storage.visibility import wait_until_visible
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from cordwood.errors import CordwoodError, StorageError
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.uninterruptible import StopCheck, never_stop
-from cordwood.plan.cell_assignment import FileSizes
+from cordwood.plan.assign_to_processes import FileSizes
 from cordwood.storage.conditional_writes import (
     replace_object,
     require_conditional_writes,
@@ -31,9 +31,9 @@ from cordwood.storage.object_files import ObjectFile, write_objects
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.open_files import ReadableFile
 from cordwood.storage.save_ids import new_save_id, start_seconds_of
+from cordwood.storage.shared_file_system import wait_until_visible
 from cordwood.storage.storage_protocol import IndexChange, NamingRules, NewDataFile
 from cordwood.storage.urls import Url
-from cordwood.storage.visibility import wait_until_visible
 
 _log = logging.getLogger("cordwood")
 

@@ -30,14 +30,14 @@ from weakref import finalize
 from cordwood.errors import NotACheckpointError, StorageError
 from cordwood.io.uninterruptible import StopCheck, never_stop
 from cordwood.storage import syscalls
-from cordwood.storage.directories import may_remove, remove_tree
-from cordwood.storage.file_locks import is_open_file_at, lock, locked, unlock, wait_and_lock
-from cordwood.storage.file_transaction import (
+from cordwood.storage.atomic_file import (
     make_ancestors,
     storage_error,
     sync_directory,
     temporary_prefix,
 )
+from cordwood.storage.directories import may_remove, remove_tree
+from cordwood.storage.file_locks import is_open_file_at, lock, locked, unlock, wait_and_lock
 from cordwood.storage.permissions import Rights, limit_folder, make_private, rights_of
 from cordwood.storage.syscalls import close_all, open_into, write_all
 

@@ -20,14 +20,14 @@ from typing import NamedTuple, Protocol
 from cordwood.errors import UnsupportedFormatError
 from cordwood.io.uninterruptible import StopCheck, run_uninterruptible
 from cordwood.storage import syscalls
-from cordwood.storage.directories import may_remove, remove_tree, scan_directory
-from cordwood.storage.file_locks import NO_LOCK_ERRORS, is_locked, locked, unlock
-from cordwood.storage.file_transaction import (
+from cordwood.storage.atomic_file import (
     WritableFile,
     sync_directory,
     temporary_path,
     temporary_prefix,
 )
+from cordwood.storage.directories import may_remove, remove_tree, scan_directory
+from cordwood.storage.file_locks import NO_LOCK_ERRORS, is_locked, locked, unlock
 from cordwood.storage.urls import expand_home, parse_url
 
 _RANDOM_BYTES = 8

@@ -14,7 +14,7 @@ import numpy as np
 
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.uninterruptible import StopCheck, never_stop
-from cordwood.plan.cell_assignment import FileSizes
+from cordwood.plan.assign_to_processes import FileSizes
 from cordwood.plan.file_plan import FilePlan
 from cordwood.storage.open_files import ReadableFile
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from cordwood.errors import StorageError
 from cordwood.io.direct_io import DirectFile
 from cordwood.storage import syscalls
-from cordwood.storage.file_transaction import remove_stale_temporaries, temporary_path
+from cordwood.storage.atomic_file import remove_stale_temporaries, temporary_path
 from cordwood.storage.open_files import OpenFile
 from cordwood.storage.syscalls import open_into, write_all
 

@@ -15,8 +15,8 @@ from cordwood.formats.packs.plan_save import WrittenPack, encode_item, lay_out, 
 from cordwood.formats.packs.read_index import parse_items, read_index
 from cordwood.index import HeaderDigest, Index, Inline, Leaf, LeafSpec, Span
 from cordwood.io.file_contents import FileContents
-from cordwood.plan.file_assignment import packs_of_process
 from cordwood.plan.file_plan import FilePlan, LeafBytes
+from cordwood.plan.group_into_files import packs_of_process
 from cordwood.sharding.boxes import shape_of, slices
 from cordwood.sharding.shard_grid import ShardGrid, single_process_grid
 from cordwood.storage.local_storage import LocalStorage

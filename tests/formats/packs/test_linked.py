@@ -22,8 +22,8 @@ from cordwood.formats.packs.plan_save import (
 from cordwood.formats.packs.previous_step import base_files
 from cordwood.formats.packs.read_index import cells_of_file, parse_items, read_index
 from cordwood.index import HeaderDigest
-from cordwood.plan.deduplicate import UNUSED, StoredCell, linked_parts
-from cordwood.plan.file_assignment import Gap, PackPart
+from cordwood.plan.choose_hard_links import UNUSED, StoredCell, linked_parts
+from cordwood.plan.group_into_files import Gap, PackPart
 from cordwood.sharding.shard_grid import ShardGrid, single_process_grid
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf

@@ -21,7 +21,7 @@ from cordwood.formats.packs.read_index import read_index
 from cordwood.formats.safetensors.read_index import read_index as read_file_index
 from cordwood.formats.safetensors.stored_digests import sealed_digests
 from cordwood.index import Box, HeaderDigest, Inline, LeafSpec, Piece, Pieces, Span
-from cordwood.plan.file_assignment import packs_of_process
+from cordwood.plan.group_into_files import packs_of_process
 from cordwood.sharding.boxes import grid_cells, intersect
 from cordwood.sharding.shard_grid import ShardGrid
 from cordwood.storage.open_files import MemoryFile
@@ -194,7 +194,7 @@ def test_any_tree_however_spread(
 ) -> None:
     tree, shards, processes = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cordwood.plan.cell_assignment.MIN_PART_BYTES", min_share)
+        patch.setattr("cordwood.plan.assign_to_processes.MIN_PART_BYTES", min_share)
         directory = directory_of(tree, shards=shards, process_count=processes)
     assert_trees_equal(tree_in(directory)[0], tree)
     check_files(directory)

@@ -12,7 +12,7 @@ from cordwood.compat.eformer.path_types import local_path
 from cordwood.formats.zarr.open import OpenItem, open_item
 from cordwood.index import ARRAY_KINDS
 from cordwood.io.background_save import wait_for_saves
-from cordwood.io.gc_pause import gc_paused
+from cordwood.io.pause_python_gc import gc_paused
 from cordwood.loading.leaf_target import Target
 from cordwood.loading.match_like import match_like
 from cordwood.loading.restore_targets import default_targets, restore_targets

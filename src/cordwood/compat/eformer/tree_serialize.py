@@ -12,7 +12,7 @@ from cordwood.formats.zarr.format import ZARR
 from cordwood.formats.zarr.plan_tree import draft
 from cordwood.formats.zarr.save import save_draft
 from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
-from cordwood.io.gc_pause import gc_paused
+from cordwood.io.pause_python_gc import gc_paused
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cordwood.io.zstd_blocks import BLOCK_HEADER_BYTES, parse_block_header
+from cordwood.io.zstd_block_header import BLOCK_HEADER_BYTES, parse_block_header
 from cordwood.storage.open_files import ReadableFile
 
 MAGIC = b"\x28\xb5\x2f\xfd"

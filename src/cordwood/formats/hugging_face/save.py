@@ -22,12 +22,12 @@ from cordwood.index import ARRAY_KINDS, Index, LeafSpec
 from cordwood.io.uninterruptible import StopCheck, run_uninterruptible
 from cordwood.io.write_file import fill_file
 from cordwood.keypath import format_path
-from cordwood.plan.file_assignment import shards_by_size
 from cordwood.plan.file_plan import FilePlan
 from cordwood.plan.format_losses import losses_in_tensors, refuse_opaque
+from cordwood.plan.group_into_files import shards_by_size
 from cordwood.processes.rendezvous import Rendezvous
+from cordwood.storage.atomic_file import atomic_file
 from cordwood.storage.directories import list_names
-from cordwood.storage.file_transaction import atomic_file
 from cordwood.storage.path_kind import kind_at
 from cordwood.storage.staging_directory import StagingDirectory
 from cordwood.tree.flatten import flatten

@@ -20,7 +20,7 @@ from cordwood.formats.orbax.tree_metadata import (
 )
 from cordwood.formats.orbax.zero_chunks import ZeroChunks
 from cordwood.index import Index, Inline, Leaf
-from cordwood.io.gc_pause import gc_paused
+from cordwood.io.pause_python_gc import gc_paused
 from cordwood.keypath import KeyPath
 from cordwood.storage.directory_reader import ReadableDirectory
 

@@ -26,7 +26,7 @@ from cordwood.io.compare_bytes import (
     find_difference,
 )
 from cordwood.io.uninterruptible import StopCheck
-from cordwood.plan.deduplicate import (
+from cordwood.plan.choose_hard_links import (
     cells_of_process,
     comparison_order,
     linked_parts,

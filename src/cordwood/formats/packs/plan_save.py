@@ -15,9 +15,9 @@ from cordwood.formats.packs.leaf_types import PackedType, Tensor, tensor_of, to_
 from cordwood.formats.safetensors.plan_save import plan_save
 from cordwood.index import Box, HeaderDigest, LeafSpec
 from cordwood.keypath import KeyPath
-from cordwood.plan.cell_assignment import CellAssignment, FileSizes, ShardedLeaf, assign_cells
-from cordwood.plan.file_assignment import Gap, Pack, PackPart, packs_of_all
+from cordwood.plan.assign_to_processes import CellAssignment, FileSizes, ShardedLeaf, assign_cells
 from cordwood.plan.file_plan import FilePlan
+from cordwood.plan.group_into_files import Gap, Pack, PackPart, packs_of_all
 from cordwood.sharding.boxes import shape_of
 from cordwood.sharding.shard_grid import ShardGrid, single_process_grid
 from cordwood.tree.structure import LEAF, Node, Structure, structure_to_json
@@ -110,7 +110,7 @@ def own_packs(
 
     Args:
         layout: what `lay_out` returned.
-        packs: their contents, from `cordwood.plan.file_assignment`.
+        packs: their contents, from `cordwood.plan.group_into_files`.
         process: the number of the process.
         save_id: 16 hexadecimal digits, of this save alone.
         format_tag: `format` in the metadata of each file, which some readers ask for.

@@ -11,7 +11,7 @@ from cordwood.formats.packs.leaf_types import type_of
 from cordwood.formats.packs.plan_save import Layout
 from cordwood.formats.packs.read_index import cells_of_file
 from cordwood.index import Source
-from cordwood.plan.deduplicate import UNUSED, StoredCell, cells_of_process
+from cordwood.plan.choose_hard_links import UNUSED, StoredCell, cells_of_process
 from cordwood.tree.structure import leaf_paths
 
 

@@ -14,8 +14,8 @@ from cordwood.formats.packs.index_item import FREE_LEAVES, GAP, Item, cell_sizes
 from cordwood.formats.packs.leaf_grid import Grid, cells_meeting
 from cordwood.formats.packs.leaf_types import dtype_of
 from cordwood.index import Box, Index, Inline, Leaf, Piece, Pieces, Span
-from cordwood.io.gc_pause import gc_paused
-from cordwood.plan.deduplicate import StoredCell
+from cordwood.io.pause_python_gc import gc_paused
+from cordwood.plan.choose_hard_links import StoredCell
 from cordwood.tree.structure import leaf_paths
 
 FORMAT = "packs"

@@ -31,13 +31,13 @@ from cordwood.formats.save_plan import Fetch, SaveOptions, SavePlan
 from cordwood.formats.tree_shards import LeafParts, Snapshot, take_apart
 from cordwood.index import LeafSpec
 from cordwood.io.uninterruptible import StopCheck
-from cordwood.plan.cell_assignment import FileSizes, cell_bytes_of_leaves
-from cordwood.plan.deduplicate import exclude_cells, include_cells
-from cordwood.plan.file_assignment import Pack, packs_of_process, packs_of_ranges
+from cordwood.plan.assign_to_processes import FileSizes, cell_bytes_of_leaves
+from cordwood.plan.choose_hard_links import exclude_cells, include_cells
+from cordwood.plan.group_into_files import Pack, packs_of_process, packs_of_ranges
 from cordwood.processes.collective_save import save_together
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.processes.tree_fingerprint import joined_fingerprints
-from cordwood.storage.file_transaction import storage_error
+from cordwood.storage.atomic_file import storage_error
 from cordwood.storage.save_ids import new_save_id
 from cordwood.storage.storage_protocol import IndexChange, NewDataFile, Transaction
 

@@ -30,10 +30,10 @@ from cordwood.formats.safetensors.dtype_codes import stored_dtype
 from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
 from cordwood.formats.safetensors.tensor_table import MAX_DIMS
 from cordwood.index import Digests, LeafSpec
-from cordwood.io.gc_pause import gc_paused
+from cordwood.io.pause_python_gc import gc_paused
 from cordwood.keypath import format_path
-from cordwood.plan.file_assignment import data_order
 from cordwood.plan.file_plan import FilePlan, LeafBytes
+from cordwood.plan.group_into_files import data_order
 from cordwood.tree.structure import Structure, leaf_paths
 
 DATA_ALIGNMENT = 4096  # of the data in the file: a mapping of it begins at a page

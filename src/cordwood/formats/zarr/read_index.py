@@ -48,7 +48,7 @@ from cordwood.index import (
     Pieces,
     Source,
 )
-from cordwood.io.gc_pause import gc_paused
+from cordwood.io.pause_python_gc import gc_paused
 from cordwood.keypath import KeyPath
 from cordwood.storage.directory_reader import ReadableDirectory
 from cordwood.tree.structure import leaf_paths

@@ -12,7 +12,7 @@ from cordwood.formats.zarr.index_file import Entry
 from cordwood.formats.zarr.metadata_v2 import METADATA_NAME
 from cordwood.formats.zarr.read_index import read_arrays
 from cordwood.index import Index
-from cordwood.io.gc_pause import gc_paused
+from cordwood.io.pause_python_gc import gc_paused
 from cordwood.storage.directory_reader import FOLDER, OTHER, ReadableDirectory
 
 FORMAT = "zarr-tree"

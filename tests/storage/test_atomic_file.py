@@ -17,7 +17,7 @@ import cordwood
 from cordwood.errors import CordwoodError, NotACheckpointError, StorageError
 from cordwood.io.write_file import write_stream
 from cordwood.storage import syscalls
-from cordwood.storage.file_transaction import atomic_file, temporary_pattern
+from cordwood.storage.atomic_file import atomic_file, temporary_pattern
 from tests.faults.systems import CountingSystem, FailingSystem
 
 
@@ -123,7 +123,7 @@ def leave_a_dead_temporary(path: Path) -> None:
     """Leave what a killed save leaves: in a child, which ends inside the block."""
     code = (
         "import os, sys\n"
-        "from cordwood.storage.file_transaction import atomic_file\n"
+        "from cordwood.storage.atomic_file import atomic_file\n"
         "with atomic_file(sys.argv[1]) as temporary:\n"
         "    temporary.write(memoryview(b'half'), 0)\n"
         "    os._exit(0)\n"

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from cordwood.processes import wait_log
-from cordwood.storage.visibility import wait_until_visible
+from cordwood.storage.shared_file_system import wait_until_visible
 
 
 def test_a_mark_that_comes_late_is_reported(

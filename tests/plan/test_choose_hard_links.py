@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.plan.cell_assignment import FileSizes, ShardedLeaf, assign_cells
-from cordwood.plan.deduplicate import (
+from cordwood.plan.assign_to_processes import FileSizes, ShardedLeaf, assign_cells
+from cordwood.plan.choose_hard_links import (
     MAX_BYTES_PER_LIVE_BYTE,
     MIN_UNCHANGED_BYTES,
     UNUSED,
@@ -23,7 +23,7 @@ from cordwood.plan.deduplicate import (
     should_link,
     should_separate_unchanged,
 )
-from cordwood.plan.file_assignment import Gap, PackPart, packs_of_ranges
+from cordwood.plan.group_into_files import Gap, PackPart, packs_of_ranges
 from cordwood.sharding.shard_grid import ShardGrid, single_process_grid
 
 SIZES = FileSizes(pack_bytes=1 << 30, max_packs=16, part_bytes=None)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from heapq import merge
 from typing import NamedTuple, TypeAlias
 
-from cordwood.plan.cell_assignment import CellAssignment, CellRange, LeafGroup
+from cordwood.plan.assign_to_processes import CellAssignment, CellRange, LeafGroup
 
 TENSOR_ALIGNMENT = 64  # jax.device_put aliases only memory that is aligned so
 
