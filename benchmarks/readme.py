@@ -88,7 +88,7 @@ ROWS = [
         f"{_FLAX_SAVE} / cordwood.save .msgpack, durable",
     ),
     Row(
-        "save one file; safetensors.flax does not flush it to the disk",
+        "save one file (cordwood flushes it to the disk, safetensors.flax does not)",
         "safetensors.flax",
         "single_file.md",
         "gpt2",

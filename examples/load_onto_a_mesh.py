@@ -24,7 +24,7 @@ assert params["dense"]["kernel"].sharding == NamedSharding(mesh, P("data", "mode
 assert params["step"] == 7
 
 # Or give the sharding of single leaves. All other leaves are replicated.
-params = cordwood.load("model.msgpack", mesh=mesh, shardings={"dense.kernel": P(None, "data")})
+params = cordwood.load("model.msgpack", mesh=mesh, shardings={"dense/kernel": P(None, "data")})
 for shard in params["dense"]["kernel"].addressable_shards[:2]:
     print(shard.device, shard.index, shard.data.shape)
 

@@ -95,10 +95,13 @@ class Nesting(NamedTuple):
         return path[len(self.container) :]
 
 
-def find_nesting(
+def find_nestings(
     requested: Sequence[KeyPath], stored: Sequence[KeyPath], name_of: Callable[[KeyPath], Hashable]
-) -> Nesting | None:
-    """Return the container around all requested leaves that only one of the two sides has.
+) -> list[Nesting]:
+    """Return the containers around all requested leaves that only one of the two sides has.
+
+    There are several where the stored tree has several subtrees with the requested names, such as
+    parameters and the moments of an optimizer. The container with the shortest path comes first.
 
     Args:
         requested: the key paths that a load requests.
@@ -116,7 +119,7 @@ def find_nesting(
                     name = name_of(container)
                     counts[name] = counts.get(name, 0) + 1
                     containers.setdefault(name, container)
-        for name, count in counts.items():
-            if count == len(requested):
-                return Nesting(containers[name], is_deeper)
-    return None
+        fitting = [containers[name] for name, count in counts.items() if count == len(requested)]
+        if fitting:
+            return [Nesting(container, is_deeper) for container in sorted(fitting, key=len)]
+    return []

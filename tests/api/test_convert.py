@@ -141,10 +141,10 @@ def test_what_would_be_lost_is_named(tmp_path: Path, other: str) -> None:
     with pytest.raises(LossError) as error:
         cordwood.convert(source, path)
     assert str(error.value) == (
-        f"converting {source} to {path} would lose (lossy=True does so; metadata={{}} "
-        "leaves the strings out):\n"
-        "  3 lists and tuples, which become dicts of '0', '1' ...: opt, opt/0/mu, opt/2\n"
-        "  1 dict with keys other than strings, which become such: odd\n"
+        f"converting {source} to {path} would lose something (lossy=True or --lossy accepts "
+        "the loss; metadata={} leaves out the strings):\n"
+        "  3 lists and tuples (become dicts with the keys '0', '1' ...): opt, opt/0/mu, opt/2\n"
+        "  1 dict with keys that are not strings (they become strings): odd\n"
         "  1 weak type: weak\n"
         "  1 PRNG key array, of which only the key data stays: key\n"
         "  1 string beside the tree: format"
@@ -152,7 +152,7 @@ def test_what_would_be_lost_is_named(tmp_path: Path, other: str) -> None:
     assert not path.exists()
     with pytest.raises(LossError) as error:
         cordwood.convert(source, path, metadata={})
-    assert "(lossy=True does so):" in str(error.value)
+    assert "(lossy=True or --lossy accepts the loss):" in str(error.value)
     assert "beside the tree" not in str(error.value)
     done = cordwood.convert(source, path, lossy=True)
     assert len(done.lost) == 5

@@ -277,6 +277,25 @@ def test_params_alone_are_told_where_they_lie(store: Store) -> None:
     assert_trees_equal(load(path, PARAMS, select="params", rename={"params": ""}), PARAMS)
 
 
+def test_a_like_that_fits_several_subtrees_names_them_all(tmp_path: Path) -> None:
+    moments = {name: jax.tree.map(np.zeros_like, PARAMS) for name in ("mu", "nu")}
+    cordwood.save(tmp_path / "a", {"opt_state": [moments], "params": PARAMS, "step": 3})
+    with pytest.raises(MismatchError) as e:
+        cordwood.load(tmp_path / "a", like=PARAMS)
+    assert (
+        "one/bias: not in the checkpoint; did you mean params/one/bias, opt_state/0/mu/one/bias "
+        "or opt_state/0/nu/one/bias?"
+    ) in str(e.value)
+    assert str(e.value).endswith(
+        "the checkpoint has all leaves of `like` under each of params, opt_state/0/mu and "
+        "opt_state/0/nu. Choose one of them by select= and rename=, for example: "
+        'select="params", rename={"params": ""}'
+    )
+    cordwood.save(tmp_path / "b", dict.fromkeys("abcde", PARAMS))
+    with pytest.raises(MismatchError, match=r"each of a, b, c and 2 more\. Choose one"):
+        cordwood.load(tmp_path / "b", like=PARAMS, missing="keep", extra="ignore")
+
+
 def test_params_in_a_container_are_told_so(store: Store) -> None:
     path = store(PARAMS)
     like = {"model": {"params": PARAMS}}

@@ -161,8 +161,8 @@ def test_a_python_number_in_like_where_a_jitted_step_has_made_an_array(tmp_path:
         cordwood.load(tmp_path / "a", like=make_state())
     assert str(error.value).endswith(
         "\n  step: expected int, found int32[] (a Python int in `like`, and an array of int32 in "
-        "the checkpoint, as a jitted step makes it: pass like=jax.eval_shape(make_state), or make "
-        "it an array there, jnp.int32(0); cast=True converts it)"
+        "the checkpoint, as a jitted step returns it: put jnp.int32(0) into `like`, or pass "
+        "like=jax.eval_shape(f), where f() creates the state; cast=True converts it)"
     )
     loaded = cordwood.load(tmp_path / "a", like=jax.eval_shape(make_state))
     assert_trees_equal(loaded, state)
@@ -176,7 +176,7 @@ def test_a_python_int_and_a_wide_or_floating_array(tmp_path: Path) -> None:
         cordwood.load(tmp_path / "a", like={"f": 0, "n": 0})
     first, second = str(error.value).splitlines()[1:]
     assert first.endswith("f: expected int, found float32[] (cast=True converts it)")
-    assert second.endswith("there, np.int64(0); cast=True converts it)")
+    assert "put np.int64(0) into `like`" in second
 
 
 def test_python_numbers_of_an_equinox_module_that_a_filter_took_out(tmp_path: Path) -> None:

@@ -109,6 +109,33 @@ def test_a_metric_that_no_step_has_is_warned_of_once(
     assert len(_warnings(caplog)) == 1
 
 
+def test_keep_best_without_any_metrics_is_warned_of_when_a_step_is_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with CheckpointManager(tmp_path, keep=KeepBest(1, "loss"), background=False) as manager:
+        manager.save(1, {"w": np.zeros(3)})
+        assert not _warnings(caplog)  # nothing is deleted
+        for step in (2, 3):
+            manager.save(step, {"w": np.zeros(3)})
+    why = "no step has the metric 'loss': none was saved with metrics="
+    assert _warnings(caplog) == [f"{tmp_path}: keep: {why}"]
+
+
+def test_a_second_save_of_a_step_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="cordwood")
+    with CheckpointManager(tmp_path, background=False) as manager:
+        first = manager.save(1, {"w": np.zeros(3)})
+        assert manager.save(1, {"w": np.ones(3)}, force=True) is first
+        line = f"{tmp_path}: step 1 was saved before; this call saves nothing"
+        assert [each.getMessage() for each in caplog.records].count(line) == 1
+        assert not _warnings(caplog)
+        restored = manager.restore(like={"w": np.zeros(3)})
+        assert restored is not None
+        np.testing.assert_array_equal(restored.tree["w"], np.zeros(3))
+
+
 def test_best_of_a_metric_that_no_step_has_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -128,7 +128,7 @@ def test_a_new_run_is_a_line_of_the_log(tmp_path: Path, caplog: pytest.LogCaptur
 
 def test_a_step_that_is_required(tmp_path: Path) -> None:
     root = tmp_path / "run"
-    with pytest.raises(FileNotFoundError, match="required=True asks for one: there is no such"):
+    with pytest.raises(FileNotFoundError, match="required=True was passed: there is no such"):
         CheckpointManager(root).restore(required=True)
     root.mkdir()
     save_flax(root / "model_7")

@@ -193,7 +193,7 @@ def test_a_prefix_that_no_tree_has_is_an_error(tmp_path: Path) -> None:
 def test_a_prefix_is_warned_of_where_a_step_has_one_tree_only(tmp_path: Path) -> None:
     with CheckpointManager(tmp_path) as manager:
         manager.save(1, tree_of(1))
-    with pytest.warns(RuntimeWarning, match="'state', and one tree only") as caught:
+    with pytest.warns(RuntimeWarning, match="'state'; its only tree is restored") as caught:
         restored = StepReader(tmp_path).restore(like=tree_of(0), prefix="state", required=True)
     assert caught[0].filename == __file__
     assert (restored.tree["w"] == tree_of(1)["w"]).all()

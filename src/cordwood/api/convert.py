@@ -378,9 +378,10 @@ def _accepted_losses(
     lost = format.losses(index, metadata)
     if lost and not lossy:
         has_no_strings = bool(metadata) and "metadata" not in format.save_options
-        leave_out = "; metadata={} leaves the strings out" if has_no_strings else ""
+        leave_out = "; metadata={} leaves out the strings" if has_no_strings else ""
         raise LossError(
-            f"converting {source} to {destination} would lose (lossy=True does so{leave_out}):\n"
+            f"converting {source} to {destination} would lose something "
+            f"(lossy=True or --lossy accepts the loss{leave_out}):\n"
             + "\n".join([f"  {line}" for line in lost])
         )
     return lost

@@ -104,11 +104,11 @@ def command(
 ) -> None:
     """Write the checkpoint SOURCE as DESTINATION. The suffix of DESTINATION names the format.
 
-    The conversion holds a few MiB of elements in memory at a time. A SOURCE that is compressed as a
-    whole is first decompressed into an unnamed temporary file, on the disk of DESTINATION or in
-    --scratch; nothing is left of it afterwards. If the format cannot store something (msgpack
-    cannot store lists, PRNG keys and weak types), the command fails and names everything that it
-    would lose.
+    The conversion copies a few MiB at a time, so a large SOURCE does not need more memory. A SOURCE
+    that is compressed as a whole is first decompressed into an unnamed temporary file, on the disk
+    of DESTINATION or in --scratch; nothing is left of it afterwards. If the format cannot store
+    something (msgpack cannot store lists, PRNG keys and weak types), the command fails and names
+    everything that it would lose.
 
     An existing checkpoint at DESTINATION is not replaced, unless --force is given. If SOURCE holds
     several trees, such as an Orbax composite checkpoint, and DESTINATION is a directory, all are

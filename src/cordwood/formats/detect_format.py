@@ -342,9 +342,10 @@ def not_a_checkpoint(place: str, text: str) -> IncompleteCheckpointError:
     advice = (
         f"; one of its files can be loaded by itself: {Path(place) / files[0]}" if files else ""
     )
+    indexes = " or ".join([each.index_name for each in directory_formats()])
     return IncompleteCheckpointError(
-        f"{text} has no {' or '.join([each.index_name for each in directory_formats()])}: no save "
-        f"to it has finished, or it is not a checkpoint; found {listed(names)}{advice}"
+        f"{text} is not a checkpoint, or no save to it has finished: it contains {listed(names)}, "
+        f"and no index ({indexes}){advice}"
     )
 
 

@@ -117,7 +117,10 @@ def _check(mesh: Any, rules: Any) -> None:
         try:
             re.compile(pattern)
         except re.error as e:
-            raise ValueError(f"rules: {pattern!r} is no regular expression: {e}") from e
+            raise ValueError(
+                f"rules: {pattern!r} is not a regular expression: {e}. Rules do not use the "
+                "wildcards of select=; '.*' matches all leaves"
+            ) from e
 
 
 class _IndivisibleError(Exception):

@@ -122,8 +122,8 @@ def python_number_hint(leaf: Leaf, spec: LeafSpec) -> str:
     module = "np" if leaf.dtype.endswith("64") else "jnp"
     return (
         f"a Python int in `like`, and an array of {leaf.dtype} in the checkpoint, as a jitted "
-        "step makes it: pass like=jax.eval_shape(make_state), or make it an array there, "
-        f"{module}.{leaf.dtype}(0); cast=True converts it"
+        f"step returns it: put {module}.{leaf.dtype}(0) into `like`, or pass "
+        "like=jax.eval_shape(f), where f() creates the state; cast=True converts it"
     )
 
 
@@ -137,14 +137,31 @@ def nnx_variable_hint(name: Any, stored: Collection[Any], like_names: Collection
     return ""
 
 
-def nesting_hint(nesting: Nesting) -> str:
-    """Return how to load a tree that is a subtree of the other one."""
+def joined_names(paths: Sequence[KeyPath], conjunction: str) -> str:
+    """Return the first names of several as a list in words, and how many more there are.
+
+    >>> joined_names([("a",), ("b",), ("c",)], "and")
+    'a, b and c'
+    """
+    names = [format_path(path) for path in paths[:_SHOWN]]
+    if len(paths) > _SHOWN:
+        return f"{', '.join(names)} {conjunction} {len(paths) - _SHOWN} more"
+    return f" {conjunction} ".join([*[", ".join(names[:-1])] * (len(names) > 1), names[-1]])
+
+
+def nesting_hint(nestings: Sequence[Nesting]) -> str:
+    """Return how to load a tree that is a subtree of the other one, or fits several subtrees."""
+    nesting = nestings[0]
     name = format_path(nesting.container)
-    if nesting.is_deeper:
+    options = f'select="{name}", rename={{"{name}": ""}}'
+    if nesting.is_deeper and len(nestings) > 1:
+        names = joined_names([each.container for each in nestings], "and")
         return (
-            f'the checkpoint has all leaves of `like` under {name}: pass select="{name}", '
-            f'rename={{"{name}": ""}}'
+            f"the checkpoint has all leaves of `like` under each of {names}. Choose one of them "
+            f"by select= and rename=, for example: {options}"
         )
+    if nesting.is_deeper:
+        return f"the checkpoint has all leaves of `like` under {name}: pass {options}"
     return (
         f'the checkpoint has the leaves that `like` has under {name}: pass rename={{"": "{name}"}}'
     )

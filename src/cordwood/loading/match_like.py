@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from cordwood.did_you_mean import Nesting, find_nesting, nearest_path
+from cordwood.did_you_mean import Nesting, find_nestings, nearest_path
 from cordwood.errors import MismatchError, counted
 from cordwood.index import ARRAY_KINDS, Index, Leaf, LeafSpec, Naming
 from cordwood.keypath import KeyPath, format_path
@@ -27,6 +27,7 @@ from cordwood.loading.match_hints import (
     RENAME_ADVICE,
     equinox_hint,
     first_names,
+    joined_names,
     nesting_hint,
     nnx_variable_hint,
     prng_key_hint,
@@ -142,10 +143,10 @@ def match_like(
         for i, hint in hints.items():
             problems[i] = problems[i]._replace(text=problems[i].text + hint)
     unmatched = {key: leaf.key_path for key, leaf in stored.items() if key not in seen}
-    nesting = None
+    nestings: list[Nesting] = []
     if absent and len(absent) + len(kept) == len(flat.leaves) and index.naming not in SEPARATORS:
         paths = [path for _, path, _ in absent]
-        nesting = find_nesting(
+        nestings = find_nestings(
             paths, list(unmatched.values()), lambda path: match_name(path, index.naming)
         )
     ignores_extra = extra == "ignore" or not strict
@@ -154,7 +155,7 @@ def match_like(
         raise _no_leaf(
             flat.paths, list(unmatched.values()), index.naming, name, is_part=bool(left_out)
         )
-    _describe_absent(problems, absent, unmatched.values(), missing, nesting)
+    _describe_absent(problems, absent, unmatched.values(), missing, nestings)
     if not ignores_extra:
         for key, path in unmatched.items():
             text = f"in the checkpoint ({leaf_text(stored[key])}), not in `like`"
@@ -175,10 +176,10 @@ def match_like(
             )
             problems = merge_problems(problems, leaves)
     if problems:
-        advice = "" if nesting is None else f"\n{nesting_hint(nesting)}"
+        advice = f"\n{nesting_hint(nestings)}" if nestings else ""
         texts = [problem.text for problem in problems]
         first = ""
-        if has_none and nesting is None and not any(is_unwanted for *_, is_unwanted in absent):
+        if has_none and not nestings and not any(is_unwanted for *_, is_unwanted in absent):
             first, texts = _first_line(texts)
         kinds = dict(zip(flat.paths, map(type, flat.leaves), strict=True))
         if not advice and any(kinds[path] in (bool, int, float) for _, path, _ in absent):
@@ -201,15 +202,15 @@ def _describe_absent(
     absent: Sequence[tuple[int, KeyPath, bool]],
     unmatched: Collection[KeyPath],
     missing: Missing,
-    nesting: Nesting | None,
+    nestings: Sequence[Nesting],
 ) -> None:
     """Fill in the texts of leaves that are not stored, with the nearest unmatched stored name."""
     names = [format_path(path) for path in unmatched]
     of_strings = {match_name(path, "strings"): format_path(path) for path in unmatched}
     for i, path, is_unwanted in absent:
         close = None
-        if nesting is not None:
-            close = format_path(nesting.stored_path(path))
+        if nestings:
+            close = joined_names([nesting.stored_path(path) for nesting in nestings], "or")
         elif i < _MAX_LINES:
             close = nearest_path(format_path(path), names)
         same = of_strings.get(match_name(path, "strings"))
@@ -239,10 +240,10 @@ def _no_leaf(
     is_part: bool,
 ) -> MismatchError:
     """Return the error of a load that would read nothing and keep all of `like`."""
-    nesting = None
+    nestings = []
     if naming not in SEPARATORS:
-        nesting = find_nesting(paths, stored, lambda path: match_name(path, naming))
-    hint = f"the names differ: {RENAME_ADVICE}" if nesting is None else nesting_hint(nesting)
+        nestings = find_nestings(paths, stored, lambda path: match_name(path, naming))
+    hint = nesting_hint(nestings) if nestings else f"the names differ: {RENAME_ADVICE}"
     selected = " as it is selected" if is_part else ""
     return MismatchError(
         f"no leaf of `like` is in {name}{selected}; {hint}\n"

@@ -94,7 +94,7 @@ class StepCleaner:
         self._place = place
         self._listing = listing
         self._policy = policy
-        self._warned: set[str] = set()  # metrics that no step had
+        self._warned: set[str] = set()  # problems that were logged
         self._clean: set[tuple[str, Hashable | None]] = set()  # entries, and their stamps
 
     def make_room(self) -> None:
@@ -111,9 +111,11 @@ class StepCleaner:
         steps = self._listing.steps()
         plan = plan_deletions(self._place, steps, self._policy, time_now=time_now)
         saved = [each.saved for each in steps if each.saved is not None]
-        for metric, problem in metric_problems(saved, self._policy).items():
-            if metric not in self._warned:
-                self._warned.add(metric)
+        has_metrics = any(step.metrics for step in saved)
+        for problem in metric_problems(saved, self._policy).values():
+            # The first metrics may come with a later step, so warn only once steps are lost.
+            if problem not in self._warned and (has_metrics or plan.deleted):
+                self._warned.add(problem)
                 _log.warning("%s: keep: %s", self._place.name, printable(problem))
         entries = {each.step: each.entry for each in steps}
         removed = self._place.remove([entries[number] for number in plan.deleted])

@@ -179,13 +179,15 @@ def best_step(
 
 
 def metric_problems(steps: Sequence[SavedStep], policy: KeepPolicy) -> dict[str, str]:
-    """Return a line for each metric of a policy that no step has, though steps have others."""
+    """Return a line for each metric of a policy that no step has."""
     if isinstance(policy, _AnyOf | _AllOf):
         parts = [metric_problems(steps, part) for part in policy.parts]
         return {metric: line for part in parts for metric, line in part.items()}
     if not isinstance(policy, KeepBest):
         return {}
     problem = metric_problem(steps, policy.metric)
+    if steps and not any(step.metrics for step in steps):
+        problem = f"no step has the metric {policy.metric!r}: none was saved with metrics="
     return {policy.metric: problem} if problem else {}
 
 

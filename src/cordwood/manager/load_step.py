@@ -203,13 +203,13 @@ def _prefix_in_step(record: Record, prefix: str | None, *, path: str) -> str | N
     trees = [name for name, item in record.items.items() if item == ITEM]
     if trees:
         raise PrefixError(
-            f"{path} has no tree of the prefix {prefix!r}; its items that are trees: "
+            f"{path} has no tree with the prefix {prefix!r}; its items that are trees: "
             f"{', '.join(trees)}. Leave prefix= out for the tree of the run"
         )
     warnings.warn(
         printable(
-            f"{path} has no tree of the prefix {prefix!r}, and one tree only, which is restored: "
-            "leave prefix= out to say that it is meant"
+            f"{path} has no tree with the prefix {prefix!r}; its only tree is restored instead. "
+            "Leave out prefix= to avoid this warning"
         ),
         RuntimeWarning,
         stacklevel=_TO_THE_CALLER,

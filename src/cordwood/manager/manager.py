@@ -149,8 +149,9 @@ class CheckpointManager(StepReader):
 
         Returns:
             The save, which runs in the background. If this manager has just saved that step, and
-            the step still exists, that save. None if the policy does not ask for this step, or if
-            this manager has just restored it and it still exists.
+            the step still exists, that save: then this call saves nothing, also with `force`, and
+            the log says so (INFO); to replace the step, delete it first. None if the policy does
+            not ask for this step, or if this manager has just restored it and it still exists.
 
         Raises:
             StepError: there is a step of that number, or a later one; or this manager has just
@@ -305,6 +306,7 @@ class CheckpointManager(StepReader):
         if self._queue.step == number and self._is_there(number):
             assert saved is not None
             require_same(saved, record, root=self.root)
+            _log.info("%s: step %d was saved before; this call saves nothing", self.root, number)
             return pending
         if self._queue.step is None and self._restored == number and self._is_there(number):
             _log.info("%s: step %d was restored, and is not saved again", self.root, number)

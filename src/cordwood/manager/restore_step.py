@@ -141,7 +141,8 @@ def restore_newest(
     if required:
         raise FileNotFoundError(
             errno.ENOENT,
-            f"there is no step to restore, and required=True asks for one: {chosen['nothing']}",
+            f"there is no step to restore in {root}, but required=True was passed: "
+            f"{chosen['nothing']}",
             root,
         )
     if chosen["others"]:

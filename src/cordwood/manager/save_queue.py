@@ -269,8 +269,8 @@ class SaveQueue:
         whole = [each.step for each in entries if each.whole]
         if whole and whole[-1] == number:
             raise StepError(
-                f"{self._place.name}: step {number} is there: a run that goes on from it saves "
-                f"step {number + 1} next; to save it anew, delete it first"
+                f"{self._place.name}: step {number} already exists. To continue the run from it, "
+                f"save step {number + 1} next; to replace it, call manager.delete({number}) first"
             )
         if whole:
             raise StepError(

@@ -31,10 +31,13 @@ def losses_in_a_state_dict(index: Index, metadata: Mapping[str, str]) -> list[st
     losses = []
     if sequences:
         what = counted(len(sequences), "list or tuple", "lists and tuples")
-        losses.append(f"{what}, which become dicts of '0', '1' ...: {_listed(sequences)}")
+        becomes = "becomes a dict" if len(sequences) == 1 else "become dicts"
+        losses.append(f"{what} ({becomes} with the keys '0', '1' ...): {_listed(sequences)}")
     if keyed:
         what = counted(len(keyed), "dict")
-        losses.append(f"{what} with keys other than strings, which become such: {_listed(keyed)}")
+        losses.append(
+            f"{what} with keys that are not strings (they become strings): {_listed(keyed)}"
+        )
     if weak:
         losses.append(f"{counted(len(weak), 'weak type')}: {_listed(weak)}")
     losses += _prng_keys(index)

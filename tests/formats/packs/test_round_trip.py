@@ -149,6 +149,9 @@ def test_prefixes(tmp_path: Path) -> None:
         cordwood.open(tmp_path, prefix="zz")
     cordwood.save(tmp_path, {"w": 1})
     assert cordwood.load(tmp_path) == {"w": 1}
+    cordwood.save(tmp_path / "one", {"w": 1})
+    with pytest.raises(PrefixError, match=r"Prefix 'w' not found\. It is one tree .* select='w'"):
+        cordwood.load(tmp_path / "one", prefix="w")
     cordwood.save(tmp_path, {"w": 2}, prefix="")
     assert cordwood.load(tmp_path) == cordwood.load(tmp_path, prefix="") == {"w": 2}
     assert_trees_equal(cordwood.load(tmp_path, prefix="params"), params)
@@ -212,7 +215,8 @@ def test_what_a_dead_save_left_is_a_place_to_save_to(tmp_path: Path) -> None:
     (tmp_path / f"data-{'0' * 16}-0-0.safetensors").write_bytes(b"half")
     (tmp_path / f".cordwood.json.cordwood-{'0' * 16}.tmp").write_bytes(b"{")
     with pytest.raises(
-        IncompleteCheckpointError, match=r"has no cordwood.json or tensor.*: no save"
+        IncompleteCheckpointError,
+        match=r"no save to it has finished: it contains .* no index \(cordwood.json or tensor",
     ):
         cordwood.load(tmp_path)
     assert len(cordwood.gc(tmp_path, dry_run=True)) == 2
@@ -235,7 +239,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         cordwood.load(tmp_path / "x.safetensor")
     with pytest.raises(UnsupportedFormatError, match=r"did you mean .safetensors\?"):
         cordwood.save(tmp_path / "x.safetensor", {})
-    with pytest.raises(FileNotFoundError, match=r"no cordwood.json"):
+    with pytest.raises(FileNotFoundError, match=r"and no index \(cordwood.json"):
         cordwood.verify(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"no directory that a save could .*none'"):
         cordwood.gc(tmp_path / "none")

@@ -109,6 +109,11 @@ def select_item(items: Mapping[str, _T], prefix: str | None, *, name: str) -> _T
         return items["" if "" in items else available[0]]
     if prefix is None:
         raise PrefixError(f"{name}: {no_prefix_message(available)}")
+    if available == [""] and prefix:
+        raise PrefixError(
+            f"{name}: Prefix {prefix!r} not found. It is one tree without a prefix: leave out "
+            f"prefix=. To load a part of it, use select={prefix!r}"
+        )
     if prefix not in items:
         raise PrefixError(f"{name}: Prefix {prefix!r} not found. Available: {available}")
     return items[prefix]
