@@ -550,7 +550,7 @@ def test_convert_names_what_would_be_lost(run: Run, tmp_path: Path) -> None:
     assert err.startswith("LossError: converting ")
     code, out, _ = run("convert", path, tmp_path / "b.msgpack", "--lossy")
     assert code == 0
-    assert out.startswith("lost: 1 list or tuple, which")
+    assert out.startswith("lost: 1 list or tuple (becomes a dict")
 
 
 def test_steps(run: Run, tmp_path: Path) -> None:
@@ -648,7 +648,7 @@ def test_verify_accepts_a_directory_of_steps(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("verify", root)
     assert code == 1
     assert f"damaged: {root}/20: " in out
-    assert f"incomplete: {root}/100 has no " in out
+    assert f"incomplete: {root}/100 is not a checkpoint, or no save" in out
     assert f"{root}: 3 steps: 1 without damage, 1 damaged, 1 incomplete; " in out
     code, out, _ = run("verify", root, "--json")
     assert code == 1

@@ -128,7 +128,7 @@ def test_a_second_save_of_a_step_is_logged(
     with CheckpointManager(tmp_path, background=False) as manager:
         first = manager.save(1, {"w": np.zeros(3)})
         assert manager.save(1, {"w": np.ones(3)}, force=True) is first
-        line = f"{tmp_path}: step 1 was saved before; this call saves nothing"
+        line = f"{tmp_path}: step 1 was already passed to save; this call saves nothing"
         assert [each.getMessage() for each in caplog.records].count(line) == 1
         assert not _warnings(caplog)
         restored = manager.restore(like={"w": np.zeros(3)})

@@ -306,7 +306,8 @@ class CheckpointManager(StepReader):
         if self._queue.step == number and self._is_there(number):
             assert saved is not None
             require_same(saved, record, root=self.root)
-            _log.info("%s: step %d was saved before; this call saves nothing", self.root, number)
+            text = "%s: step %d was already passed to save; this call saves nothing"
+            _log.info(text, self.root, number)
             return pending
         if self._queue.step is None and self._restored == number and self._is_there(number):
             _log.info("%s: step %d was restored, and is not saved again", self.root, number)
