@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from safetensors.numpy import save_file
 
 import cordwood
 from cordwood.errors import CorruptionError, FormatError
+from cordwood.formats.packs.format import PACKS
 from cordwood.storage.open_files import LocalFile
 from tests.children import run_python
 
@@ -199,3 +201,31 @@ def test_one_that_outlives_the_interpreter_is_closed_in_silence(tmp_path: Path, 
         )
         """
     assert run_python(code, str(tmp_path / name)) == ""
+
+
+def test_items_that_are_replaced_while_they_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cordwood.save(tmp_path / "c", {"w": np.zeros(3)}, prefix="new")
+    lists = [["old"], ["new"], ["new"]]
+    monkeypatch.setattr(type(PACKS), "items", lambda self, path: lists.pop(0))
+    assert cordwood.verify(tmp_path / "c").leaves == 1
+    assert not lists
+
+
+def test_the_last_error_of_a_checkpoint_that_changes_all_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cordwood.save(tmp_path / "c", {"w": np.zeros(3)})
+    (pack,) = (tmp_path / "c").glob("*.safetensors")
+    data = bytearray(pack.read_bytes())
+    data[-1] ^= 1
+    pack.write_bytes(data)
+    open_packs = type(PACKS).open
+    monkeypatch.setattr(
+        type(PACKS),
+        "open",
+        lambda *arguments: replace(open_packs(*arguments), is_current=lambda: False),
+    )
+    with pytest.raises(CorruptionError, match="damaged"):
+        cordwood.verify(tmp_path / "c")

@@ -123,3 +123,15 @@ def test_steps_of_it_are_read_by_a_reader(tmp_path: Path) -> None:
     restored = reader.restore(like={"w": np.zeros(3, int)})
     assert restored is not None
     np.testing.assert_array_equal(restored.tree["w"], 200)
+
+
+def test_a_file_format_that_is_only_read_keeps_its_suffix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A save to a name with its suffix is refused, and does not make a directory of that name."""
+    toy_file = mock.Mock(spec=["name", "description", "suffixes", "index_name"])
+    toy_file.configure_mock(name="xyz", suffixes=(".xyz",), index_name="", description="a toy")
+    monkeypatch.setattr(registry, "FORMATS", (*registry.FORMATS, toy_file))
+    with pytest.raises(cordwood.errors.UnsupportedFormatError, match=r"a\.xyz"):
+        cordwood.save(tmp_path / "a.xyz", TREE)
+    assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""The engine's own save, broken in every way; and the harness against a save that is not safe."""
+"""A save of one file, broken in every way; and the harness against a save that is not safe."""
 
 from __future__ import annotations
 

@@ -202,17 +202,22 @@ def _verify(
     if not is_directory_format(detected_format):
         with explaining_format(path, detected_format):
             return _verify_items(path, detected_format, [""], options)
-    for _ in range(_ATTEMPTS):
+    for attempt in range(_ATTEMPTS + 1):
         items = detected_format.items(path)
         try:
             return _verify_items(path, detected_format, items, options)
-        except _ReplacedError:
-            continue
-    return _verify_items(path, detected_format, detected_format.items(path), options)
+        except _ReplacedError as e:
+            if attempt == _ATTEMPTS:
+                raise e.error from None
+    raise AssertionError("the last attempt returns or raises")
 
 
 class _ReplacedError(Exception):
-    """Another save has replaced the checkpoint while it was read."""
+    """An error that another save explains: it has replaced the checkpoint while it was read."""
+
+    def __init__(self, error: CordwoodError) -> None:
+        super().__init__()
+        self.error = error
 
 
 def _verify_items(
@@ -232,10 +237,11 @@ def _verify_items(
                 checked.damage += map(Damage, format.extra_problems(path))
             is_directory = is_directory_format(format)
             raise_damage(checked.damage, directory=os.fspath(path) if is_directory else None)
-        except CordwoodError:
-            if all(each.is_current() for each in opened):
-                raise
-            raise _ReplacedError from None
+        except CordwoodError as e:
+            is_replaced = not all(each.is_current() for each in opened)
+            if is_replaced or (is_directory_format(format) and format.items(path) != items):
+                raise _ReplacedError(e) from e
+            raise
         verified, total = checked.verified_bytes, checked.total_bytes
         index_bytes = max([each.index_bytes for each in opened], default=0)
         return Verification(

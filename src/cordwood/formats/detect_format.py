@@ -34,6 +34,8 @@ from cordwood.formats.registry import (
     file_formats,
     require_name,
     require_suffix,
+    suffix_of,
+    suffixes_of,
     writable_directory_formats,
 )
 from cordwood.formats.step_directories import (
@@ -269,8 +271,8 @@ def format_in_object_store(url: str, named: Format | None) -> WritableFormat:
 # Suffixes of files that others write: a directory of such a name would be a mistake.
 _FILE_SUFFIXES = frozenset(
     {
-        *(".bin", ".eqx", ".gguf", ".gz", ".h5", ".hdf5", ".json", ".npy", ".npz", ".onnx"),
-        *(".pickle", ".pkl", ".pt", ".pth", ".tar", ".zarr", ".zip", ".zst"),
+        *(".bin", ".gguf", ".gz", ".h5", ".hdf5", ".json", ".onnx", ".pickle", ".pkl"),
+        *(".pt", ".pth", ".tar", ".zarr", ".zip", ".zst"),
     }
 )
 
@@ -286,11 +288,13 @@ def is_directory_name(text: str) -> bool:
     """
     if text.endswith("/"):
         return True
+    suffix = Path(text).suffix.lower()
+    if suffix_of(text.lower()) or suffix in _FILE_SUFFIXES:
+        return False
     import difflib
 
-    suffix = Path(text).suffix.lower()
-    suffixes = [each.suffixes[0] for each in file_formats(writable=True)]
-    return suffix not in _FILE_SUFFIXES and not difflib.get_close_matches(suffix, suffixes, n=1)
+    suffixes = suffixes_of(file_formats(writable=True))
+    return not difflib.get_close_matches(suffix, suffixes, n=1)
 
 
 # What to say where there is no checkpoint
@@ -325,7 +329,7 @@ def absence(path: str) -> OSError:
     return FileNotFoundError(errno.ENOENT, f"there is no checkpoint{hint}", path)
 
 
-def not_a_checkpoint(place: str, text: str) -> IncompleteCheckpointError:
+def not_a_checkpoint(place: str, text: str) -> OSError | IncompleteCheckpointError:
     """Return the error for a directory without an index; `text` is what the caller calls it."""
     steps = steps_at(place)
     if steps:
@@ -334,9 +338,12 @@ def not_a_checkpoint(place: str, text: str) -> IncompleteCheckpointError:
             f"a checkpoint: load one of them; the newest is {_newest(Path(place), steps)}"
         )
     names = list_names(place)
+    if not names and not is_folder(place):  # it has just been removed
+        return absence(text)
     if not names:
         return IncompleteCheckpointError(
-            f"{text} is an empty directory: expected a checkpoint, a directory or file"
+            f"{text} is an empty directory: expected a directory with an index, or a checkpoint "
+            "file"
         )
     files = [name for name in names if by_suffix(name) is not None]
     advice = (

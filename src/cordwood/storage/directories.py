@@ -116,7 +116,7 @@ def may_remove(path: str) -> bool:
 
 def list_names(folder: str) -> list[str]:
     """Return the names in a directory, sorted; [] if there is none, or it was just removed."""
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, NotADirectoryError):
         return sorted(os.listdir(folder))
     return []
 

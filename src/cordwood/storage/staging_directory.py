@@ -49,8 +49,8 @@ _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY)
 class StagingDirectory:
     """A directory that is being written. `doing` is the current step, for error messages.
 
-        stage = Stage(path)
-        with stage.reporting():
+        stage = StagingDirectory(path)
+        with stage.abandon_on_error():
             stage.begin()
             ...
             stage.commit(prepare)
@@ -65,7 +65,7 @@ class StagingDirectory:
         NotADirectoryError: `path` is a file.
         NotACheckpointError: `path` is a mount point.
 
-    And within `reporting`: what `storage_error` makes of an OSError.
+    `abandon_on_error` turns an OSError in its block into the error of `storage_error`.
     """
 
     def __init__(
