@@ -30,12 +30,11 @@ MAX_PUBLIC_NAMES = 36
 # file of a format of directories.
 PROTOCOL_MODULES = {
     "format",
-    "index_file",
     "list_index",
     "open",
     "plan_save",
     "read_index",
-    "save",
+    "write",
 }
 
 

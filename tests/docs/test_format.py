@@ -12,13 +12,13 @@ from cordwood.encoding.tensor_names import MAX_NAME_BYTES
 from cordwood.formats.numpy_files import npy_header, read_eqx
 from cordwood.formats.numpy_files.read_npz import MAX_RATIO
 from cordwood.formats.orbax import array_reader, key_values, ocdbt
-from cordwood.formats.packs import index_file, index_item
+from cordwood.formats.packs import cordwood_json, index_item
 from cordwood.formats.safetensors import plan_save
 from cordwood.formats.safetensors.dtype_codes import CODES, stored_dtype
 from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
 from cordwood.formats.zarr import array_paths, dtype_names
-from cordwood.formats.zarr import index_file as zarr_index
 from cordwood.formats.zarr import plan_save as zarr_layout
+from cordwood.formats.zarr import tensorstore_index as zarr_index
 from cordwood.storage.local_storage import LocalStorage
 from cordwood.storage.object_storage import GRACE_SECONDS, ObjectStorage
 from cordwood.tree import structure
@@ -93,11 +93,11 @@ def test_limits_of_numpy_files() -> None:
 
 
 def test_limits_and_constants_of_packs() -> None:
-    empty = index_file.encode_index({}).decode()
+    empty = cordwood_json.encode_index({}).decode()
     start, _, rest = empty.partition(f"{json.loads(empty)['digest']}")
     assert f"{start}<32 hexadecimal digits>{rest.removesuffix('}}')}" in TEXT
-    assert f"stand at bytes {len(index_file._START)} to {index_file._DIGEST_STOP}" in TEXT
-    assert f"{index_file.MAX_INDEX_BYTES:,} bytes\n(`MAX_INDEX_BYTES`)" in TEXT
+    assert f"stand at bytes {len(cordwood_json._START)} to {cordwood_json._DIGEST_STOP}" in TEXT
+    assert f"{cordwood_json.MAX_INDEX_BYTES:,} bytes\n(`MAX_INDEX_BYTES`)" in TEXT
     for limit in ("MAX_CUTS", "MAX_CELLS", "FREE_LEAVES"):
         power = getattr(index_item, limit).bit_length() - 1
         assert getattr(index_item, limit) == 1 << power

@@ -12,8 +12,8 @@ import pytest
 import cordwood
 from cordwood.api.list_leaves import list_leaves
 from cordwood.errors import CorruptionError, FormatError, LimitError, PrefixError
-from cordwood.formats.packs import index_file as packs_index
-from cordwood.formats.zarr import index_file as zarr_index
+from cordwood.formats.packs import cordwood_json as packs_index
+from cordwood.formats.zarr import tensorstore_index as zarr_index
 from tests.memory import traced_memory
 
 INDEXES = {"packs": packs_index, "zarr": zarr_index}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cordwood.dtypes import to_numpy
-from cordwood.formats.packs.save import plan_save
+from cordwood.formats.packs.write import plan_save
 from cordwood.formats.save_plan import SaveOptions
 from cordwood.processes.coordination import SINGLE_PROCESS
 from cordwood.processes.rendezvous import Rendezvous

@@ -16,7 +16,7 @@ import pytest
 
 import cordwood
 from cordwood.errors import StorageError, UnsupportedFormatError
-from cordwood.formats.packs import save
+from cordwood.formats.packs import write
 from cordwood.storage import conditional_writes
 from cordwood.storage.object_storage import GRACE_SECONDS
 from cordwood.testing import assert_trees_equal
@@ -131,7 +131,7 @@ class Halt:
 @pytest.fixture
 def slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let saves run with a clock that is a day behind that of gc."""
-    monkeypatch.setattr(save, "new_save_id", lambda: old_id())
+    monkeypatch.setattr(write, "new_save_id", lambda: old_id())
 
 
 def old_id() -> str:

@@ -14,7 +14,7 @@ from cordwood.encoding.step_record import KEY, PREFIX_KEY, decode_record
 from cordwood.errors import CordwoodError, UnsupportedFormatError
 from cordwood.formats.detect_format import written_format
 from cordwood.formats.format_protocol import WritableFormat, is_directory_format
-from cordwood.formats.packs.index_file import decode_index
+from cordwood.formats.packs.cordwood_json import decode_index
 from cordwood.formats.packs.locate import store_at
 from cordwood.formats.packs.open import read_index_bytes
 from cordwood.formats.registry import file_formats, suffixes_of

@@ -9,7 +9,7 @@ import numpy as np
 
 from cordwood.dtypes import to_numpy
 from cordwood.encoding.digests import digest_of, digests_of
-from cordwood.formats.packs.index_file import encode_index
+from cordwood.formats.packs.cordwood_json import encode_index
 from cordwood.formats.packs.index_item import Item
 from cordwood.formats.packs.plan_save import WrittenPack, encode_item, lay_out, own_packs
 from cordwood.formats.packs.read_index import parse_items, read_index

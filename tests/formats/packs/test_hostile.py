@@ -12,7 +12,7 @@ import pytest
 
 from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedFormatError
 from cordwood.formats.packs import read_index as read_index_module
-from cordwood.formats.packs.index_file import decode_index, encode_index
+from cordwood.formats.packs.cordwood_json import decode_index, encode_index
 from cordwood.formats.packs.read_index import parse_items, read_index
 from cordwood.sharding.shard_grid import ShardGrid
 from tests.formats.packs.packed import SAVE_ID, directory_of
@@ -398,6 +398,6 @@ def test_an_index_that_is_not_utf8() -> None:
 
 
 def test_too_many_items_for_one_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cordwood.formats.packs.index_file.MAX_INDEX_BYTES", 100)
+    monkeypatch.setattr("cordwood.formats.packs.cordwood_json.MAX_INDEX_BYTES", 100)
     with pytest.raises(LimitError, match="save fewer leaves or items into one directory"):
         encode_index({"": base()})

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from cordwood.errors import FormatError
+from cordwood.formats.packs.cordwood_json import decode_index, encode_index
 from cordwood.formats.packs.hub_index import hugging_face_index
-from cordwood.formats.packs.index_file import decode_index, encode_index
 from cordwood.formats.packs.plan_save import (
     Layout,
     WrittenPack,

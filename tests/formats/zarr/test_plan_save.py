@@ -284,7 +284,7 @@ def test_the_index_without_cordwoods_part_is_no_foreign_one(tmp_path: Path, gone
     if gone == "cordwood":
         del index["cordwood"]
     else:  # as eFormer would leave it, had it saved `m` into a directory of cordwood's
-        from cordwood.formats.zarr.index_file import drop_item, encode_index, parse_index
+        from cordwood.formats.zarr.tensorstore_index import drop_item, encode_index, parse_index
 
         index = json.loads(encode_index(drop_item(parse_index(json.dumps(index).encode()), "m")))
     (tmp_path / "c/tensorstore_index.json").write_text(json.dumps(index))
@@ -294,7 +294,7 @@ def test_the_index_without_cordwoods_part_is_no_foreign_one(tmp_path: Path, gone
 
 def test_digests_of_another_count(tmp_path: Path) -> None:
     """A hostile index whose own digest is right."""
-    from cordwood.formats.zarr.index_file import IndexFile, encode_index, parse_index
+    from cordwood.formats.zarr.tensorstore_index import IndexFile, encode_index, parse_index
 
     save_tree(tmp_path / "c", {"w": np.ones(3)}, compression="zstd")
     place = tmp_path / "c/tensorstore_index.json"

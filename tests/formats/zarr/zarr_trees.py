@@ -12,7 +12,7 @@ import numpy as np
 from cordwood.dtypes import to_numpy
 from cordwood.formats.zarr.plan_tree import draft
 from cordwood.formats.zarr.read_index import read_index
-from cordwood.formats.zarr.save import save_draft
+from cordwood.formats.zarr.write import save_draft
 from cordwood.index import Box, Encoded, Index, Inline, Leaf
 from cordwood.io.check_digests import check_file
 from cordwood.io.decode_chunk import decode_chunk

@@ -19,7 +19,7 @@ from cordwood.formats.zarr.metadata_v2 import (
 from cordwood.formats.zarr.open import OpenItem
 from cordwood.formats.zarr.plan_save import ArrayPlan, finish_item
 from cordwood.formats.zarr.plan_tree import Draft
-from cordwood.formats.zarr.save import write_together
+from cordwood.formats.zarr.write import write_together
 from cordwood.index import Encoded, Index, Leaf, Pieces
 from cordwood.io.check_sources import check_sources
 from cordwood.io.uninterruptible import StopCheck, run_uninterruptible

@@ -10,7 +10,7 @@ from cordwood.compat.eformer.array_manager import ArrayManager, save_with_manage
 from cordwood.compat.eformer.path_types import local_path
 from cordwood.formats.zarr.format import ZARR
 from cordwood.formats.zarr.plan_tree import draft
-from cordwood.formats.zarr.save import save_draft
+from cordwood.formats.zarr.write import save_draft
 from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS

@@ -84,17 +84,17 @@ class HubFormat:
     def plan_save(
         self, path: Path, tree: Any, options: SaveOptions, rendezvous: Rendezvous
     ) -> SavePlan:
-        from cordwood.formats.hugging_face.save import plan_save
+        from cordwood.formats.hugging_face.write import plan_save
 
         return plan_save(path, tree, options, rendezvous)
 
     def refuse_foreign(self, path: Path) -> None:
-        from cordwood.formats.hugging_face.save import refuse_existing
+        from cordwood.formats.hugging_face.write import refuse_existing
 
         refuse_existing(path)
 
     def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
-        from cordwood.formats.hugging_face.save import losses
+        from cordwood.formats.hugging_face.write import losses
 
         del metadata
         return losses(index, self.name)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cordwood.errors import FormatError
+from cordwood.formats.packs.cordwood_json import INDEX_NAME, MAX_INDEX_BYTES, decode_index
 from cordwood.formats.packs.hub_index import HUGGING_FACE_NAME
-from cordwood.formats.packs.index_file import INDEX_NAME, MAX_INDEX_BYTES, decode_index
 from cordwood.formats.packs.index_item import PACK_NAME
 from cordwood.storage.storage_protocol import NamingRules
 

@@ -45,12 +45,12 @@ class PacksFormat:
     def plan_save(
         self, path: Path, tree: Any, options: SaveOptions, rendezvous: Rendezvous
     ) -> SavePlan:
-        from cordwood.formats.packs.save import plan_save
+        from cordwood.formats.packs.write import plan_save
 
         return plan_save(path, tree, options, rendezvous)
 
     def refuse_foreign(self, path: Path) -> None:
-        from cordwood.formats.packs.save import refuse_foreign
+        from cordwood.formats.packs.write import refuse_foreign
 
         refuse_foreign(path)
 

@@ -7,7 +7,7 @@ from typing import Any
 from cordwood.encoding.leaf_table import parse_runs
 from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
 from cordwood.formats.format_protocol import IndexListing
-from cordwood.formats.packs.index_file import (
+from cordwood.formats.packs.cordwood_json import (
     INDEX_NAME,
     MAX_INDEX_BYTES,
     decode_index,

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 from cordwood.errors import CordwoodError, IncompleteCheckpointError, counted
 from cordwood.formats.format_protocol import Opened
+from cordwood.formats.packs.cordwood_json import decode_index, select_item
 from cordwood.formats.packs.file_names import RULES
-from cordwood.formats.packs.index_file import decode_index, select_item
 from cordwood.formats.packs.index_item import Item
 from cordwood.formats.packs.locate import store_at
 from cordwood.formats.packs.read_index import FORMAT, parse_items, read_index

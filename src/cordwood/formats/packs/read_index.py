@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
-from cordwood.formats.packs.index_file import decode_index
+from cordwood.formats.packs.cordwood_json import decode_index
 from cordwood.formats.packs.index_item import FREE_LEAVES, GAP, Item, cell_sizes, parse_item
 from cordwood.formats.packs.leaf_grid import Grid, cells_meeting
 from cordwood.formats.packs.leaf_types import dtype_of

@@ -11,7 +11,11 @@ from typing import Any
 from cordwood.errors import CordwoodError, NotACheckpointError
 from cordwood.formats.format_for_saving import refuse_other_tools
 from cordwood.formats.zarr.array_paths import array_paths
-from cordwood.formats.zarr.index_file import (
+from cordwood.formats.zarr.metadata_v2 import METADATA_NAME
+from cordwood.formats.zarr.plan_save import entries
+from cordwood.formats.zarr.plan_tree import Draft
+from cordwood.formats.zarr.read_index import is_chunk_name, read_index_file
+from cordwood.formats.zarr.tensorstore_index import (
     INDEX_NAME,
     IndexFile,
     drop_item,
@@ -20,10 +24,6 @@ from cordwood.formats.zarr.index_file import (
     item_names,
     put_item,
 )
-from cordwood.formats.zarr.metadata_v2 import METADATA_NAME
-from cordwood.formats.zarr.plan_save import entries
-from cordwood.formats.zarr.plan_tree import Draft
-from cordwood.formats.zarr.read_index import is_chunk_name, read_index_file
 from cordwood.storage.directories import count_files, scan_directory
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.hard_link_unchanged import link_unchanged

@@ -46,7 +46,7 @@ class ZarrFormat:
     def plan_save(
         self, path: Path, tree: Any, options: SaveOptions, rendezvous: Rendezvous
     ) -> SavePlan:
-        from cordwood.formats.zarr.save import plan_save
+        from cordwood.formats.zarr.write import plan_save
 
         return plan_save(path, tree, options, rendezvous)
 

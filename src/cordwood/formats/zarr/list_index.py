@@ -12,7 +12,9 @@ from cordwood import dtypes
 from cordwood.encoding.leaf_table import LeafType
 from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
 from cordwood.formats.format_protocol import IndexListing
-from cordwood.formats.zarr.index_file import (
+from cordwood.formats.zarr.item_metadata import Item, parse_item
+from cordwood.formats.zarr.leaf_type import leaf_form
+from cordwood.formats.zarr.tensorstore_index import (
     INDEX_NAME,
     MAX_INDEX_BYTES,
     entries_of,
@@ -20,8 +22,6 @@ from cordwood.formats.zarr.index_file import (
     parse_index,
     select_item,
 )
-from cordwood.formats.zarr.item_metadata import Item, parse_item
-from cordwood.formats.zarr.leaf_type import leaf_form
 from cordwood.formats.zarr.tree_from_paths import nested_dicts
 from cordwood.index import LeafRuns, LeafSpec
 from cordwood.keypath import KeyPath

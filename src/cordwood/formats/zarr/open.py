@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from cordwood.errors import IncompleteCheckpointError
 from cordwood.formats.format_protocol import Opened
-from cordwood.formats.zarr.index_file import INDEX_NAME, item_names
 from cordwood.formats.zarr.read_index import FORMAT, read_index, read_index_file
+from cordwood.formats.zarr.tensorstore_index import INDEX_NAME, item_names
 from cordwood.index import Index
 from cordwood.io.source_digests import SourceDigests
 from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory

@@ -12,9 +12,9 @@ from cordwood.encoding.user_metadata import check_metadata_strings
 from cordwood.errors import UnsupportedLeafError
 from cordwood.formats.zarr.chunk_grid import chunk_shape, chunks
 from cordwood.formats.zarr.dtype_names import stored_as
-from cordwood.formats.zarr.index_file import Entry
 from cordwood.formats.zarr.item_metadata import encode_item
 from cordwood.formats.zarr.metadata_v2 import MAX_DIMS, METADATA_NAME, encode_metadata
+from cordwood.formats.zarr.tensorstore_index import Entry
 from cordwood.index import Box, LeafSpec
 from cordwood.keypath import format_path
 from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile

@@ -19,15 +19,6 @@ from cordwood.errors import (
 )
 from cordwood.formats.zarr.chunk_grid import chunk_count, chunks
 from cordwood.formats.zarr.chunk_layout import chunk_storage
-from cordwood.formats.zarr.index_file import (
-    INDEX_NAME,
-    MAX_INDEX_BYTES,
-    Entry,
-    IndexFile,
-    entries_of,
-    parse_index,
-    select_item,
-)
 from cordwood.formats.zarr.item_metadata import Item, parse_item
 from cordwood.formats.zarr.leaf_type import leaf_form
 from cordwood.formats.zarr.metadata_v2 import (
@@ -35,6 +26,15 @@ from cordwood.formats.zarr.metadata_v2 import (
     METADATA_NAME,
     ArrayMetadata,
     parse_metadata,
+)
+from cordwood.formats.zarr.tensorstore_index import (
+    INDEX_NAME,
+    MAX_INDEX_BYTES,
+    Entry,
+    IndexFile,
+    entries_of,
+    parse_index,
+    select_item,
 )
 from cordwood.formats.zarr.tree_from_paths import nested_dicts
 from cordwood.index import (

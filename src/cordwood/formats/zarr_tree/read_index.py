@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from cordwood.errors import FormatError, LimitError, UnsupportedFormatError
-from cordwood.formats.zarr.index_file import Entry
 from cordwood.formats.zarr.metadata_v2 import METADATA_NAME
 from cordwood.formats.zarr.read_index import read_arrays
+from cordwood.formats.zarr.tensorstore_index import Entry
 from cordwood.index import Index
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.storage.directory_reader import FOLDER, OTHER, ReadableDirectory

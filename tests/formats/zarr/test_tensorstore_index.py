@@ -19,7 +19,8 @@ from cordwood.errors import (
     UnsupportedFormatError,
 )
 from cordwood.formats.zarr.dtype_names import parse_zarr_dtype, stored_as, zarr_dtype
-from cordwood.formats.zarr.index_file import (
+from cordwood.formats.zarr.metadata_v2 import codec_of, encode_metadata, parse_metadata
+from cordwood.formats.zarr.tensorstore_index import (
     Entry,
     IndexFile,
     drop_item,
@@ -30,7 +31,6 @@ from cordwood.formats.zarr.index_file import (
     put_item,
     select_item,
 )
-from cordwood.formats.zarr.metadata_v2 import codec_of, encode_metadata, parse_metadata
 
 ENTRY = Entry("m/w", (2, 3), "float32")
 OTHER = Entry("w", (), "int32")

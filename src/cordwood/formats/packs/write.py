@@ -9,9 +9,9 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from cordwood.errors import CordwoodError, NotACheckpointError, StorageError, UnsupportedLeafError
+from cordwood.formats.packs.cordwood_json import decode_index, encode_index
 from cordwood.formats.packs.file_names import RULES, is_pack_name, names_in
 from cordwood.formats.packs.hub_index import HUGGING_FACE_NAME, hugging_face_index
-from cordwood.formats.packs.index_file import decode_index, encode_index
 from cordwood.formats.packs.link_unchanged import NOTHING, Links, link_packs
 from cordwood.formats.packs.locate import store_at
 from cordwood.formats.packs.plan_save import (
