@@ -148,7 +148,7 @@ def test_directories(tmp_path: Path) -> None:
 
 def test_directories_that_are_none(tmp_path: Path) -> None:
     looked_for = (
-        r"has no cordwood\.json or tensorstore_index\.json or _METADATA or "
+        r"no index \(cordwood\.json or tensorstore_index\.json or _METADATA or "
         r"\*\.safetensors\.index\.json"
     )
     with pytest.raises(IncompleteCheckpointError, match="is an empty directory: expected"):
@@ -157,7 +157,7 @@ def test_directories_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(
         IncompleteCheckpointError,
-        match=f"{looked_for}.*found config.json, x.safetensors; "
+        match=f"it contains config.json, x.safetensors, and {looked_for}.*; "
         f"one of its files can be loaded by itself: {tmp_path}/x.safetensors",
     ):
         cordwood.load(tmp_path)
