@@ -25,11 +25,16 @@ atexit.register(lambda: {call})
 """
 STALLED = """
 import signal
+import time
 import numpy as np
 import cordwood
 
+def interrupted_wait(_):  # Ctrl-C comes while it waits
+    signal.raise_signal(signal.SIGINT)
+    time.sleep(60)  # the handler may run a little later
+
 pending = cordwood.save_async("s3://bucket/run", {"w": np.arange(5)})
-pending._ended.wait = lambda _: signal.raise_signal(signal.SIGINT)  # Ctrl-C comes while it waits
+pending._ended.wait = interrupted_wait
 try:
     pending.wait()
 except KeyboardInterrupt:

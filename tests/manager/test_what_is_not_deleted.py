@@ -53,7 +53,10 @@ def test_a_step_of_a_newer_version_is_not_damage(tmp_path: Path, make_newer: obj
             ask()
     with pytest.raises(UnsupportedFormatError, match="version 2 is newer"):
         manager.metrics(20)
-    for step, message in ((15, "step 15 is not newer than step 20"), (20, "step 20 is there")):
+    for step, message in (
+        (15, "step 15 is not newer than step 20"),
+        (20, "step 20 already exists"),
+    ):
         with pytest.raises(StepError, match=message):
             manager.save(step, TREE)
     with manager:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -166,5 +167,7 @@ def test_a_process_is_killed_in_the_middle_of_a_save(tmp_path: Path) -> None:
             if index == victim or current == held + 2:
                 continue
             assert current == held + 1
-            assert victim == 0 or str(result.error).startswith(f"ProcessError: process {victim} ")
+            # A survivor whose patience ends later misses those that gave up before it, too.
+            names_victim = rf"ProcessError: process(es)? [\d, and]*\b{victim}\b"
+            assert victim == 0 or re.match(names_victim, str(result.error))
         held = current
