@@ -16,7 +16,7 @@ from cordwood.errors import CorruptionError, LimitError, TruncatedError
 from cordwood.index import Digests
 from cordwood.io import execute_load as execution
 from cordwood.io.allocate import allocate_bytes
-from cordwood.io.check_digests import check_file
+from cordwood.io.check_digests import check_files
 from cordwood.io.execute_load import execute_load
 from cordwood.plan.load_plan import LoadPlan, Move
 from cordwood.storage.open_files import LocalFile, MemoryFile
@@ -139,7 +139,7 @@ def test_a_flipped_bit_is_named(flipped: int) -> None:
     execute_load(one_move(0, len(DATA)), [file], digests=[digests], verify=False)
     elsewhere = (a + 5 * BLOCK) % (len(DATA) - BLOCK)
     execute_load(one_move(elsewhere, 1), [file], digests=[digests], verify=True)
-    assert check_file(file, digests) == [(a, b)]
+    assert check_files([(file, digests)])[0] == [(a, b)]
 
 
 def test_check_file_lists_every_damaged_block(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_check_file_lists_every_damaged_block(tmp_path: Path) -> None:
     data.tofile(tmp_path / "f")
     block = 1 << 20
     with LocalFile(tmp_path / "f") as file:
-        assert check_file(file, digests) == [
+        assert check_files([(file, digests)])[0] == [
             (100, 100 + block),
             (100 + 9 * block, 100 + 10 * block),
             (100 + 21 * block, size),
@@ -175,7 +175,7 @@ def test_digests_of_another_file_are_refused(
     with pytest.raises(error, match=message):
         execute_load(one_move(0, 1), [file], digests=[digests], verify=True)
     with pytest.raises(error, match=message):
-        check_file(file, digests)
+        check_files([(file, digests)])[0]
 
 
 @pytest.mark.parametrize(

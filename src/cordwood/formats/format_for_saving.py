@@ -121,10 +121,15 @@ def _named(
     if format is None:
         return None
     chosen = by_name(format)
+    writable = [each.name for each in (*file_formats(writable=True), *directories)]
     if chosen is None or (chosen in EXPORTS and not exports):
-        writable = [*file_formats(writable=True), *directories]
-        raise unknown_name(format, [each.name for each in writable])
-    return _require_writable(chosen, text)
+        raise unknown_name(format, writable)
+    if not is_writable(chosen):
+        names = ", ".join(map(repr, writable))
+        raise UnsupportedFormatError(
+            f"{text}: {chosen.name} is read, and not written; expected one of {names} as format="
+        )
+    return chosen
 
 
 def _require_writable(format: Format, text: str) -> WritableFormat:

@@ -22,14 +22,6 @@ from cordwood.storage.open_files import DISK_ERRORS, ReadableFile
 _UNIT_BYTES = 4 << 20
 
 
-def check_file(file: ReadableFile, digests: Digests) -> list[tuple[int, int]]:
-    """Read a whole file; return the byte ranges of the blocks that do not match.
-
-    Raises CorruptionError if the digests are not for a file of this size.
-    """
-    return check_files([(file, digests)])[0]
-
-
 class UnreadableRange(tuple[int, int]):
     """A byte range (start, stop) that the disk cannot read; `why` is its error."""
 

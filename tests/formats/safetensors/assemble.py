@@ -14,7 +14,7 @@ from cordwood.encoding.digests import digests_of
 from cordwood.formats.safetensors.plan_save import plan_save
 from cordwood.formats.safetensors.read_index import read_index
 from cordwood.index import Index, Inline, Leaf
-from cordwood.io.check_digests import check_file
+from cordwood.io.check_digests import check_files
 from cordwood.plan.file_plan import LeafBytes
 from cordwood.storage.open_files import MemoryFile
 from cordwood.tree.flatten import build_tree, flatten
@@ -71,7 +71,7 @@ def read_bytes(raw: bytes) -> tuple[Any, Index]:
     index = read_index(file)
     for source in index.sources:
         if source.digests is not None:
-            bad = check_file(file, source.digests)
+            bad = check_files([(file, source.digests)])[0]
             if bad:
                 raise ValueError(f"damaged blocks: {bad}")
     return build_tree(index.structure, [leaf_value(leaf, raw) for leaf in index.leaves]), index

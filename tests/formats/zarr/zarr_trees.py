@@ -14,7 +14,7 @@ from cordwood.formats.zarr.plan_tree import draft
 from cordwood.formats.zarr.read_index import read_index
 from cordwood.formats.zarr.write import save_draft
 from cordwood.index import Box, Encoded, Index, Inline, Leaf
-from cordwood.io.check_digests import check_file
+from cordwood.io.check_digests import check_files
 from cordwood.io.decode_chunk import decode_chunk
 from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.plan.scatter import Codec, EncodedChunk, Scatter
@@ -64,7 +64,7 @@ def read_tree(path: str | os.PathLike[str], prefix: str | None = None) -> Any:
         for source in index.sources:
             assert source.digests is not None
             with directory.file(source.name, source.size_bytes) as file:
-                assert check_file(file, source.digests) == []
+                assert check_files([(file, source.digests)])[0] == []
         return build_tree(
             index.structure, [_value(directory, index, leaf) for leaf in index.leaves]
         )
