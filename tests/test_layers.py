@@ -41,15 +41,16 @@ LAYERS = {
     "cli": 8,
     "compat": 8,
     "testing": 8,
+    "viewer": 8,
 }
 
 # The rooms that may use files, processes, threads and sockets.
-MACHINE_ROOMS = ("cli", "devices", "io", "processes", "storage")
+MACHINE_ROOMS = ("cli", "devices", "io", "processes", "storage", "viewer")
 
 PEERS = {"flax", "eformer", "orbax", "safetensors", "equinox", "optax", "chex", "msgspec"}
 
 # Reached inside the functions that meet them, so that `import cordwood` stays quick.
-LAZY = {"jax", "jaxlib", "tensorstore", "ml_dtypes", "rich"}
+LAZY = {"jax", "jaxlib", "tensorstore", "ml_dtypes", "rich", "jinja2", "IPython"}
 
 # A format is no other's business, but the directories hold their trees as safetensors files do,
 # Orbax's arrays are zarr's, and records hold values of Flax's.
