@@ -22,6 +22,7 @@ COMMANDS = (
     "verify",
     "convert",
     "steps",
+    "view",
     "gc",
     "doctor",
 )

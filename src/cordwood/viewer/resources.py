@@ -1,0 +1,164 @@
+"""The table of resources, and how a resource is computed from its name."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+from cordwood.io.progress import Report
+from cordwood.viewer.checkpoint_view import checkpoint_view, start_view
+from cordwood.viewer.leaf_view import leaf_view, statistics_view, verify_view
+from cordwood.viewer.sources import Sources
+
+_MAX_KEPT_BYTES = 32 << 20
+_READS = ("digests", "sample", "all")
+_NUMBERS = ("number", "i", "j")
+_MAX_DIGITS = 9
+
+
+class Resource(NamedTuple):
+    """One row of the table of resources.
+
+    Attributes:
+        pattern: the name, with the names of the arguments in braces. `{number}`, `{i}` and `{j}`
+            are integers, `{read}` is one of digests, sample and all; the others are strings.
+        view: returns the value, of types that JSON has. It is called with the sources, a callback
+            for progress or None, and the arguments by name.
+        is_kept: True if the value stays the same while the sources are open.
+        reads_data: True if it may read more than indexes; few of these run at the same time.
+    """
+
+    pattern: str
+    view: Callable[..., Any]
+    is_kept: bool = True
+    reads_data: bool = False
+
+
+RESOURCES: tuple[Resource, ...] = (
+    Resource("start", start_view),
+    Resource("checkpoint/{source}", checkpoint_view),
+    Resource("leaf/{source}/{number}", leaf_view),
+    Resource("statistics/{source}/{number}/{read}", statistics_view, reads_data=True),
+    Resource("verify/{source}", verify_view, is_kept=False, reads_data=True),
+)
+
+
+class Request(NamedTuple):
+    """A resource and the arguments of its view."""
+
+    resource: Resource
+    arguments: Mapping[str, Any]
+
+
+class Resources:
+    """The resources of what was opened. Values that stay the same are kept as JSON."""
+
+    def __init__(self, sources: Sources) -> None:
+        self.sources = sources
+        self._kept: OrderedDict[str, bytes] = OrderedDict()  # the last used last
+        self._kept_bytes = 0
+        self._lock = threading.Lock()
+
+    def answer(self, name: str, report: Report | None = None) -> Any:
+        """Return the value of a resource.
+
+        Raises:
+            KeyError: there is no resource of this name.
+            Exception: whatever its view raises.
+        """
+        resource, arguments = parse_name(name)
+        return resource.view(self.sources, report, **arguments)
+
+    def answer_json(self, name: str, report: Report | None = None) -> bytes:
+        """Return the value of a resource as JSON in ASCII; raise as `answer` does."""
+        with self._lock:
+            if name in self._kept:
+                self._kept.move_to_end(name)
+                return self._kept[name]
+        encoded = to_json(self.answer(name, report))
+        if parse_name(name).resource.is_kept and len(encoded) <= _MAX_KEPT_BYTES:
+            with self._lock:
+                self._kept_bytes += len(encoded) - len(self._kept.pop(name, b""))
+                self._kept[name] = encoded
+                while self._kept_bytes > _MAX_KEPT_BYTES:
+                    _, oldest = self._kept.popitem(last=False)
+                    self._kept_bytes -= len(oldest)
+        return encoded
+
+
+def resource_name(*parts: object) -> str:
+    """Return the name of a resource from its parts.
+
+    >>> resource_name("leaf", "step/1", 12)
+    'leaf/step%2F1/12'
+    """
+    return "/".join([quote(str(part), safe="", errors="surrogateescape") for part in parts])
+
+
+def parse_name(name: str) -> Request:
+    """Return the resource that a name means, with its arguments.
+
+    Raises KeyError if there is none.
+
+    >>> parse_name("leaf/a/12").arguments
+    {'source': 'a', 'number': 12}
+    """
+    kind, *parts = name.split("/")
+    for resource in RESOURCES:
+        head, *fields = resource.pattern.split("/")
+        if head == kind and len(fields) == len(parts):
+            names = [field.strip("{}") for field in fields]
+            arguments = dict(zip(names, map(_unquoted, parts), strict=True))
+            return Request(resource, _parsed(arguments, name))
+    raise _no_resource(name)
+
+
+def _unquoted(part: str) -> str:
+    return unquote(part, errors="surrogateescape")
+
+
+def _parsed(arguments: Mapping[str, str], name: str) -> Mapping[str, Any]:
+    parsed: dict[str, Any] = {}
+    for field, text in arguments.items():
+        parsed[field] = text
+        if field in _NUMBERS:
+            if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+                raise _no_resource(name)
+            parsed[field] = int(text)
+        elif field == "read" and text not in _READS:
+            raise _no_resource(name)
+    return parsed
+
+
+def _no_resource(name: str) -> KeyError:
+    patterns = ", ".join([resource.pattern for resource in RESOURCES])
+    return KeyError(f"there is no resource {name!r:.100}; expected one of {patterns}")
+
+
+def to_json(value: Any) -> bytes:
+    """Return a value as JSON in ASCII; NaN and infinities become strings.
+
+    >>> to_json({"mean": float("nan"), "count": 1})
+    b'{"mean":"NaN","count":1}'
+    """
+    try:
+        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except ValueError:  # rare, so the value is searched only then
+        text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
+    return text.encode("ascii")
+
+
+def _finite(value: Any) -> Any:
+    """Return a JSON value with NaN and infinities replaced by strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_finite(item) for item in value]
+    return value

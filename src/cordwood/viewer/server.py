@@ -1,0 +1,288 @@
+"""The server of the viewer: one page and its resources, for one user, on the loopback address.
+
+Each connection carries one request. The answer to a request for a resource is newline-delimited
+JSON: lines of progress, and one line with the result or an error. A page cancels a computation by
+closing the connection.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import select
+import socket
+import threading
+import time
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+from typing import Any, BinaryIO, cast
+
+from cordwood.errors import CordwoodError
+from cordwood.io.progress import Progress
+from cordwood.viewer.page import Page
+from cordwood.viewer.resources import Resources, parse_name
+
+HOST = "127.0.0.1"
+
+_MAX_CONNECTIONS = 32
+_MAX_READING = 2  # requests that read data at the same time; others wait
+_MAX_REQUEST_BYTES = 32 << 10  # of the request line and the headers
+_REQUEST_SECONDS = 10.0  # for the whole request to arrive
+_SEND_SECONDS = 30.0  # for the page to accept a line of an answer
+_WAIT_SECONDS = 0.1
+_SAFE_SITES = ("none", "same-origin")
+
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Connection": "close",
+}
+_EMPTY_POLICY = "default-src 'none'; frame-ancestors 'none'"
+
+
+class ViewerServer(ThreadingHTTPServer):
+    """A server on the loopback address; `url` has its token.
+
+    Args:
+        page: the page.
+        resources: its resources.
+        port: the port; 0 for any free one.
+
+    Raises OSError if the port is in use.
+    """
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 16
+
+    def __init__(self, page: Page, resources: Resources, *, port: int = 0) -> None:
+        self.page = page
+        self.resources = resources
+        self.token = secrets.token_urlsafe(32)
+        self.stopping = threading.Event()
+        self.reading = threading.BoundedSemaphore(_MAX_READING)
+        self._connections = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        super().__init__((HOST, port), _Handler)
+
+    @property
+    def url(self) -> str:
+        """The address of the page."""
+        return f"http://{HOST}:{self.server_port}/{self.token}/"
+
+    @property
+    def hosts(self) -> tuple[str, str]:
+        """The values of the Host header that are accepted."""
+        return f"{HOST}:{self.server_port}", f"localhost:{self.server_port}"
+
+    def server_bind(self) -> None:
+        """Bind the socket, without looking up a host name as HTTPServer does."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = HOST, self.socket.getsockname()[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Handle a connection in a thread; close it at once if there are too many."""
+        if not self._connections.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._connections.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Handle a connection, and count it as ended."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._connections.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Do nothing: an error here means that the connection broke."""
+
+    def server_close(self) -> None:
+        """Cancel what is being computed, and close the socket."""
+        self.stopping.set()
+        super().server_close()
+
+
+class _CanceledError(Exception):
+    """The page has closed the connection, or the server is stopping."""
+
+
+class _RequestTooLargeError(Exception):
+    """The request line and the headers are too long."""
+
+
+class _RequestReader:
+    """The lines of one request, limited in size and in time."""
+
+    def __init__(self, file: BinaryIO, connection: socket.socket) -> None:
+        self._file = file
+        self._connection = connection
+        self._bytes = _MAX_REQUEST_BYTES
+        self._end = time.monotonic() + _REQUEST_SECONDS
+
+    def readline(self, limit: int = -1) -> bytes:
+        del limit  # the limit here is for all lines together, and is lower
+        line = b""
+        while not line.endswith(b"\n"):
+            self._connection.settimeout(max(0.001, self._end - time.monotonic()))
+            part = self._file.readline(min(1024, self._bytes))
+            if not part:
+                break
+            line += part
+            self._bytes -= len(part)
+            if not self._bytes:
+                raise _RequestTooLargeError
+        return line
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """The handler of one connection."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = "cordwood"
+    sys_version = ""
+
+    @property
+    def _server(self) -> ViewerServer:
+        return cast(ViewerServer, self.server)
+
+    def setup(self) -> None:
+        """Limit the request."""
+        super().setup()
+        self.rfile = cast(Any, _RequestReader(cast(BinaryIO, self.rfile), self.connection))
+
+    def handle(self) -> None:
+        """Answer one request."""
+        self.close_connection = True
+        self.command, self.request_version, self.requestline = "", "", ""
+        try:
+            self.handle_one_request()
+        except _RequestTooLargeError:
+            self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        except (_CanceledError, OSError):
+            pass
+
+    def do_GET(self) -> None:
+        """Answer with the page or a resource, or refuse."""
+        self.connection.settimeout(_SEND_SECONDS)
+        head, _, rest = self.path.removeprefix("/").partition("/")
+        if self.headers.get("Host") not in self._server.hosts:
+            self.send_error(HTTPStatus.FORBIDDEN, "the Host header does not name this server")
+        elif not self._is_same_site(is_page=not rest):
+            self.send_error(HTTPStatus.FORBIDDEN, "the request comes from another site")
+        elif not hmac.compare_digest(head.encode("latin-1"), self._server.token.encode()):
+            self.send_error(HTTPStatus.FORBIDDEN, "the token in the address is wrong")
+        elif not rest and self.path.endswith("/"):
+            page = self._server.page
+            self._send(page.html.encode(), "text/html; charset=utf-8", policy=page.policy)
+        elif rest.startswith("resource/"):
+            self._send_resource(rest.removeprefix("resource/"))
+        else:
+            self.send_error(HTTPStatus.NOT_FOUND)
+
+    def _is_same_site(self, *, is_page: bool) -> bool:
+        """Return True unless the browser says that another site sends the request.
+
+        A link of another site may lead to the page: without the token it leads nowhere.
+        """
+        origin = self.headers.get("Origin")
+        if origin is not None and origin not in [f"http://{host}" for host in self._server.hosts]:
+            return False
+        if self.headers.get("Sec-Fetch-Site", "none") in _SAFE_SITES:
+            return True
+        return is_page and (
+            self.headers.get("Sec-Fetch-Mode") == "navigate"
+            and self.headers.get("Sec-Fetch-Dest") == "document"
+        )
+
+    def _send_resource(self, name: str) -> None:
+        self._send_head(HTTPStatus.OK, "application/x-ndjson", None, _EMPTY_POLICY)
+        try:
+            answer = b'{"result":' + self._compute(name) + b"}\n"
+        except _CanceledError:
+            raise
+        except Exception as e:
+            if self._server.stopping.is_set():
+                raise _CanceledError from e
+            answer = json.dumps({"error": error_json(e)}).encode() + b"\n"
+        self.wfile.write(answer)
+
+    def _compute(self, name: str) -> bytes:
+        resources = self._server.resources
+        if not parse_name(name).resource.reads_data:
+            return resources.answer_json(name)
+        while not self._server.reading.acquire(timeout=_WAIT_SECONDS):
+            self._report(Progress(0, 0, "waiting for another read"))
+        try:
+            return resources.answer_json(name, self._report)
+        finally:
+            self._server.reading.release()
+
+    def _report(self, progress: Progress) -> None:
+        """Send a line of progress. Raises _CanceledError if the page has gone."""
+        if self._server.stopping.is_set() or self._has_gone():
+            raise _CanceledError
+        try:
+            self.wfile.write(json.dumps({"progress": progress._asdict()}).encode() + b"\n")
+        except OSError as e:
+            raise _CanceledError from e
+
+    def _has_gone(self) -> bool:
+        """Return True if the page has closed the connection."""
+        readable, _, _ = select.select([self.connection], [], [], 0)
+        try:
+            return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return True
+
+    def _send(self, body: bytes, kind: str, *, policy: str) -> None:
+        self._send_head(HTTPStatus.OK, kind, len(body), policy)
+        self.wfile.write(body)
+
+    def _send_head(self, status: int, kind: str, length: int | None, policy: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        if length is not None:
+            self.send_header("Content-Length", str(length))
+        self.send_header("Content-Security-Policy", policy)
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        if status == HTTPStatus.METHOD_NOT_ALLOWED:
+            self.send_header("Allow", "GET")
+        self.end_headers()
+
+    def send_error(
+        self,
+        code: int,
+        message: str | None = None,
+        explain: str | None = None,  # noqa: ARG002
+    ) -> None:
+        """Refuse the request in one line of text. Methods other than GET are not allowed."""
+        status = HTTPStatus(code)
+        if status == HTTPStatus.NOT_IMPLEMENTED:
+            status, message = HTTPStatus.METHOD_NOT_ALLOWED, "only GET is allowed"
+        body = f"{status.value} {message or status.phrase}\n".encode("ascii", "replace")
+        self._send_head(status, "text/plain; charset=us-ascii", len(body), _EMPTY_POLICY)
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing: the address has the token."""
+
+
+def error_json(error: Exception) -> dict[str, str]:
+    """Return the type and the message of an error for the page."""
+    is_key = isinstance(error, KeyError) and not isinstance(error, CordwoodError)
+    message = str(error.args[0]) if is_key and error.args else str(error)
+    return {"type": type(error).__name__, "message": message}

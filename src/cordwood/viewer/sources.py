@@ -1,0 +1,143 @@
+"""The checkpoints that the viewer shows, opened on demand."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal, NamedTuple, TypeAlias
+
+from cordwood.api.checkpoint import Checkpoint
+from cordwood.api.checkpoint import open as open_checkpoint
+from cordwood.api.detect import detect
+from cordwood.errors import IncompleteCheckpointError
+
+Kind: TypeAlias = Literal["checkpoint", "diff", "run"]
+
+_MAX_OPEN = 4
+
+
+class OpenArguments(NamedTuple):
+    """The arguments of `cordwood.open` for each source."""
+
+    format: str | None = None
+    prefix: str | None = None
+    scratch: str | None = None
+
+
+class _Entry:
+    """An open checkpoint, and the number of threads that use it."""
+
+    def __init__(self) -> None:
+        self.checkpoint: Checkpoint | None = None
+        self.users = 0
+        self.opening = threading.Lock()
+
+
+class Sources:
+    """The checkpoints that the viewer shows, by name; at most four are open and unused.
+
+    Threads may use it at the same time.
+
+    Attributes:
+        kind: what was opened: one checkpoint, a difference of two, or a run.
+        paths: the path of each source. The names are "a" and "b", or the entries of a run.
+        root: the directory of a run; "" for checkpoints.
+        arguments: how sources are opened.
+    """
+
+    def __init__(
+        self, kind: Kind, paths: Mapping[str, str], root: str, arguments: OpenArguments
+    ) -> None:
+        self.kind = kind
+        self.paths = paths
+        self.root = root
+        self.arguments = arguments
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()  # the last used last
+        self._lock = threading.Lock()
+
+    def path(self, name: str) -> str:
+        """Return the path of a source. Raises KeyError with the names that there are."""
+        try:
+            return self.paths[name]
+        except KeyError:
+            names = ", ".join(list(self.paths)[:10])
+            raise KeyError(f"there is no source {name!r:.80}; expected one of {names}") from None
+
+    @contextmanager
+    def checkpoint(self, name: str) -> Iterator[Checkpoint]:
+        """Yield the open checkpoint of a source; it stays open at least until the block ends.
+
+        Raises KeyError for a name that does not exist, and whatever `cordwood.open` does.
+        """
+        path = self.path(name)
+        with self._lock:
+            entry = self._entries.setdefault(name, _Entry())
+            entry.users += 1
+            self._entries.move_to_end(name)
+        try:
+            with entry.opening:
+                if entry.checkpoint is None:
+                    entry.checkpoint = open_checkpoint(path, **self.arguments._asdict())
+            yield entry.checkpoint
+        finally:
+            with self._lock:
+                entry.users -= 1
+                unused = self._take_unused(_MAX_OPEN)
+            _close(unused)
+
+    def _take_unused(self, most: int) -> list[_Entry]:
+        """Remove entries that no thread uses, the least recently used first, until few remain."""
+        taken = []
+        for name, entry in list(self._entries.items()):
+            if len(self._entries) <= most:
+                break
+            if not entry.users:
+                taken.append(self._entries.pop(name))
+        return taken
+
+    def close(self) -> None:
+        """Close all checkpoints that no thread uses."""
+        with self._lock:
+            unused = self._take_unused(0)
+        _close(unused)
+
+
+def _close(entries: list[_Entry]) -> None:
+    for entry in entries:
+        if entry.checkpoint is not None:
+            entry.checkpoint.close()
+
+
+def open_sources(path: str, other: str | None, arguments: OpenArguments) -> Sources:
+    """Open what the viewer shows: a checkpoint, two, or the steps of a run.
+
+    Each checkpoint is opened now, so that an error is raised here; the steps of a run are not.
+
+    Raises:
+        ValueError: one of two paths is a directory of steps.
+        Exception: whatever `cordwood.open` raises.
+    """
+    paths = {"a": path} if other is None else {"a": path, "b": other}
+    sources = Sources("checkpoint" if other is None else "diff", paths, "", arguments)
+    for name, each in paths.items():
+        try:
+            with sources.checkpoint(name):
+                pass
+        except IncompleteCheckpointError:
+            detected = detect(each)
+            if detected.format != "steps":
+                raise
+            sources.close()
+            if other is not None:
+                raise ValueError(
+                    f"{each}: expected a checkpoint to compare, found {detected.description}; "
+                    f"name one of its steps, such as {each.rstrip('/')}/{detected.steps[-1]}"
+                ) from None
+            steps = {step: f"{each.rstrip('/')}/{step}" for step in detected.steps}
+            return Sources("run", steps, each, arguments)
+        except BaseException:
+            sources.close()
+            raise
+    return sources
