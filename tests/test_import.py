@@ -166,7 +166,9 @@ def test_every_pin_is_a_name_and_a_version() -> None:
     assert all(len(pin.specifier) == 1 and "==" in str(pin.specifier) for pin in pins), lines
     assert all(pin.url is None for pin in pins)
     project = tomllib.loads((SRC.parent / "pyproject.toml").read_text())["project"]
-    requirements = project["dependencies"] + project["optional-dependencies"]["dev"]
+    requirements = list(project["dependencies"])
+    for extra in project["optional-dependencies"].values():
+        requirements += extra
     unpinned = {canonicalize_name(Requirement(text).name) for text in requirements} - {
         canonicalize_name(pin.name) for pin in pins
     }
