@@ -24,6 +24,7 @@ LAYERS = {
     "sharding": 1,
     "tree": 1,
     "encoding": 2,
+    "notebook": 2,
     "plan": 2,
     "state_dict": 2,
     "devices": 3,
@@ -50,7 +51,7 @@ MACHINE_ROOMS = ("cli", "devices", "io", "processes", "storage", "viewer")
 PEERS = {"flax", "eformer", "orbax", "safetensors", "equinox", "optax", "chex", "msgspec"}
 
 # Reached inside the functions that meet them, so that `import cordwood` stays quick.
-LAZY = {"jax", "jaxlib", "tensorstore", "ml_dtypes", "rich", "jinja2", "IPython"}
+LAZY = {"jax", "jaxlib", "tensorstore", "ml_dtypes", "rich", "jinja2", "IPython", "treescope"}
 
 # A format is no other's business, but the directories hold their trees as safetensors files do,
 # Orbax's arrays are zarr's, and records hold values of Flax's.

@@ -71,7 +71,7 @@ SIGNATURES = {
     ],
     "save_async": [
         *["path", "tree", "*", "format", "layout", "compression", "prefix", "metadata"],
-        "timeout_seconds",
+        *["progress", "timeout_seconds"],
     ],
     "load": [
         *["path", "like", "*", "mmap", "to", "verify", "strict", "cast"],
@@ -98,7 +98,7 @@ SIGNATURES = {
     "gc": ["path", "*", "dry_run"],
     "CheckpointManager": [
         *["root", "*", "save", "keep", "background", "on_save", "rewrite_every"],
-        *["preemption_seconds", "timeout_seconds"],
+        *["preemption_seconds", "timeout_seconds", "progress"],
     ],
     "to_bytes": ["target"],
     "from_bytes": ["target", "encoded_bytes"],

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.cli.progress_bar import bar
 from cordwood.io import progress
 from cordwood.results import Progress
 
@@ -61,17 +60,3 @@ def test_an_error_of_the_callback_is_raised(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="enough"):
         cordwood.convert(path, tmp_path / "b", progress=stop)
     assert not (tmp_path / "b").exists()
-
-
-def test_no_bar_in_logs() -> None:
-    with bar("reading", quiet=False) as report:  # pytest's stderr is no terminal
-        assert report is None
-
-
-def test_a_bar_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    with bar("reading", quiet=True) as report:
-        assert report is None
-    with bar("reading", quiet=False) as report:
-        assert report is not None
-        report(Progress(1 << 20, 4 << 20, "params/w"))

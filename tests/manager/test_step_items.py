@@ -254,7 +254,7 @@ def test_an_item_that_a_step_lacks_is_kept_on_demand(
 def test_states_of_another_number_of_processes_come_as_a_list() -> None:
     states = [{"json": 1}, {"json": 2}, {"json": 3}]
     record = Record(1, 0.0, {}, None, {"data": states})
-    wish = RestoreRequest(None, {"data": None}, {}, 0, 1)
+    wish = RestoreRequest(None, {"data": None}, {}, None, 0, 1)
     assert _load_item(record, "data", None, wish, path="run/1", options={}) == [1, 2, 3]
     with pytest.raises(MismatchError, match="saved by 3 processes"):
         _load_item(record, "data", Counter(), wish, path="run/1", options={})

@@ -17,7 +17,8 @@ from cordwood.formats.detect_format import format_of, instead_of
 from cordwood.formats.format_protocol import Format, Opened, OpenOptions, is_directory_format
 from cordwood.index import Box, Leaf
 from cordwood.io.pause_python_gc import gc_paused
-from cordwood.io.progress import Report, report_progress
+from cordwood.io.progress import ProgressOption, report_progress
+from cordwood.io.progress_bar import progress_display, require_progress_option
 from cordwood.io.source_digests import SourceDigests
 from cordwood.keypath import format_path
 from cordwood.loading.assign_shardings import ShardingOptions, assign_shardings
@@ -203,7 +204,7 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         mesh: Any = None,
         rules: Rules | None = None,
         shardings: Any = None,
-        progress: Report | None = None,
+        progress: ProgressOption = None,
     ) -> Any:
         """Return the tree, or the selected part of it; arguments as for `cordwood.load`."""
         sharding_options = ShardingOptions(mesh, rules, shardings)
@@ -215,6 +216,7 @@ class Checkpoint(Mapping[str, StoredLeaf]):
             extra=extra,
             sharding_options=sharding_options,
         )
+        require_progress_option(progress)
         check = not mmap if verify is None else verify
         with gc_paused():
             part = self._part(select, rename, transpose)
@@ -251,8 +253,10 @@ class Checkpoint(Mapping[str, StoredLeaf]):
             check_x64(self.path, targets, has_like=like is not None, cast=cast)
             if index is not self.index:
                 targets = self._targets_here(part, targets)
-            with report_progress(sum(map(target_size_bytes, targets)) if progress else 0, progress):
-                values = self._restore(targets, mmap=mmap, verify=check, alias=alias)
+            with progress_display(progress, "loading") as report:
+                size_bytes = 0 if report is None else sum(map(target_size_bytes, targets))
+                with report_progress(size_bytes, report):
+                    values = self._restore(targets, mmap=mmap, verify=check, alias=alias)
             return matching.rebuild(values)
 
     def _part(

@@ -26,7 +26,8 @@ from cordwood.formats.save_plan import SaveOptions, plan_save, require_strings
 from cordwood.index import Index
 from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
 from cordwood.io.pause_python_gc import gc_paused
-from cordwood.io.progress import ProgressMeter, Report
+from cordwood.io.progress import ProgressMeter, ProgressOption
+from cordwood.io.progress_bar import progress_display
 from cordwood.loading.cast import Cast, cast_dtypes
 from cordwood.message_text import printable, size_text
 from cordwood.plan.path_patterns import Select
@@ -112,7 +113,7 @@ def convert(
     max_shard_bytes: int | None = None,
     max_bytes: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
-    progress: Report | None = None,
+    progress: ProgressOption = None,
 ) -> Conversion:
     """Convert a checkpoint to another path, in any format that `save` writes.
 
@@ -165,8 +166,9 @@ def convert(
         scratch: a directory with room for the contents of a compressed source. None: the
             directory of `destination`, or that of the source if `destination` is in an object
             store.
-        progress: a function that is called from time to time with a `cordwood.results.Progress`,
-            which has the number of bytes of elements that were read, and the current leaf.
+        progress: True for a bar in a terminal or a notebook; or a function that is called from
+            time to time with a `cordwood.results.Progress`, which has the number of bytes of
+            elements that were read, and the current leaf. None: neither.
 
     Returns:
         The paths, formats and sizes of the conversion; with `lossy`, also what was lost.
@@ -230,10 +232,11 @@ def convert(
             )
             parts.append(part._replace(metadata={} if lost else strings, lost=lost))
         meter = None
-        if progress is not None:
+        report = stack.enter_context(progress_display(progress, "converting"))
+        if report is not None:
             indexes = [part.stored for part in parts]
             size = sum([_size(i, [leaf.dtype for leaf in i.leaves]) for i in indexes])
-            meter = ProgressMeter(size, progress)
+            meter = ProgressMeter(size, report)
         sources = [
             StoredLeaves(part.checkpoint, part.stored, part.numbers, part.dtypes, part.axes, meter)
             for part in parts

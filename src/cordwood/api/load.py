@@ -10,7 +10,7 @@ from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.checkpoint import open_for_one_load
 from cordwood.errors import CordwoodError, MismatchError
 from cordwood.io.pause_python_gc import gc_paused
-from cordwood.io.progress import Report
+from cordwood.io.progress import ProgressOption
 from cordwood.loading.cast import Cast
 from cordwood.loading.match_like import Extra, Missing
 from cordwood.plan.path_patterns import Select
@@ -41,7 +41,7 @@ def load(
     mesh: Any = None,
     rules: Rules | None = None,
     shardings: Any = None,
-    progress: Report | None = None,
+    progress: ProgressOption = None,
     format: str | None = None,
     prefix: str | None = None,
     max_bytes: int | None = None,
@@ -68,7 +68,7 @@ def load(
     mesh: Any = None,
     rules: Rules | None = None,
     shardings: Any = None,
-    progress: Report | None = None,
+    progress: ProgressOption = None,
     format: str | None = None,
     prefix: str | None = None,
     max_bytes: int | None = None,
@@ -95,7 +95,7 @@ def load(
     mesh: Any = None,
     rules: Rules | None = None,
     shardings: Any = None,
-    progress: Report | None = None,
+    progress: ProgressOption = None,
     format: str | None = None,
     prefix: str | None = None,
     max_bytes: int | None = None,
@@ -158,8 +158,9 @@ def load(
             flat dict of them by key paths with '.' or '/'. An entry applies to all leaves under
             it. `shardings` takes precedence over `rules`, and `rules` over the shardings of
             `like`. Each process reads only what its own devices need, and reads it once.
-        progress: a function that is called from time to time with a `cordwood.results.Progress`,
-            which has the number of bytes that were read.
+        progress: True for a bar in a terminal or a notebook; or a function that is called from
+            time to time with a `cordwood.results.Progress`, which has the number of bytes that
+            were read. None: neither.
         format: the name of the format, for a file whose suffix does not give it. For a directory,
             no other format is looked for.
         prefix: the name of one tree of a directory, or of one item of an Orbax checkpoint. None:

@@ -11,7 +11,8 @@ from cordwood.formats.format_for_saving import format_for_saving
 from cordwood.formats.save_plan import SaveOptions, plan_save
 from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
 from cordwood.io.pause_python_gc import gc_paused
-from cordwood.io.progress import ProgressMeter, Report
+from cordwood.io.progress import ProgressMeter, ProgressOption
+from cordwood.io.progress_bar import progress_display
 from cordwood.io.reusable_memory import release_memory
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.storage.urls import local_or_url
@@ -27,7 +28,7 @@ def save(
     prefix: str | None = None,
     max_shard_bytes: int | None = None,
     metadata: Mapping[str, str] | None = None,
-    progress: Report | None = None,
+    progress: ProgressOption = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> None:
     """Save a tree in a file or a directory, atomically and durably.
@@ -62,8 +63,9 @@ def save(
             array has its own file. None: 1 GiB, or more if a process would write more than 16
             files.
         metadata: strings to store beside the tree (safetensors and directories only).
-        progress: a function that is called from time to time with a `cordwood.results.Progress`,
-            which has the number of bytes of the tree whose writing has begun.
+        progress: True for a bar in a terminal or a notebook; or a function that is called from
+            time to time with a `cordwood.results.Progress`, which has the number of bytes of the
+            tree whose writing has begun. None: neither.
         timeout_seconds: the time to wait for other processes that are late but alive, and for the
             lock of another save to the directory, in seconds.
 
@@ -99,16 +101,16 @@ def save(
         wait_for_saves(path)
         if rendezvous.index == 0:
             saved_format.refuse_foreign(path)
-        with gc_paused():
+        with gc_paused(), progress_display(progress, "saving") as report:
             options = SaveOptions(
                 prefix, {} if metadata is None else metadata, compression, max_shard_bytes
             )
             plan = plan_save(saved_format, path, tree, options, rendezvous)
-            if progress is None:
+            if report is None:
                 plan.write(plan.leaves.__getitem__)
             else:
                 sizes = plan.sizes or [getattr(leaf, "nbytes", 0) for leaf in plan.leaves]
-                meter = ProgressMeter(sum(sizes), progress)
+                meter = ProgressMeter(sum(sizes), report)
 
                 def fetch(number: int) -> Any:
                     meter.advance(sizes[number])

@@ -13,6 +13,8 @@ from cordwood.formats.format_protocol import WritableFormat
 from cordwood.formats.save_plan import Linking, SaveOptions, plan_save
 from cordwood.io.background_save import PendingSave, raise_unreported_failures, save_in_background
 from cordwood.io.pause_python_gc import gc_paused
+from cordwood.io.progress import ProgressMeter, ProgressOption
+from cordwood.io.progress_bar import progress_display, require_progress_option
 from cordwood.io.reusable_memory import release_memory
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
 from cordwood.storage.path_kind import absolute_path
@@ -28,6 +30,7 @@ def save_async(
     compression: Literal["zstd", "blosc"] | None = None,
     prefix: str | None = None,
     metadata: Mapping[str, str] | None = None,
+    progress: ProgressOption = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> PendingSave:
     """Save the tree as it is now, in the background; the caller may then change or donate it.
@@ -53,6 +56,9 @@ def save_async(
         compression: with format="zarr", "zstd" or "blosc", as in `save`.
         prefix: the name of this tree in a directory of several.
         metadata: strings to store beside the tree.
+        progress: True for a bar in a terminal or a notebook while it saves; or a function, as in
+            `save`, which is called in the thread that saves. None: neither. The result has a
+            `progress` in any case.
         timeout_seconds: the time to wait for other processes, in seconds, as in `save`.
 
     Returns:
@@ -73,6 +79,7 @@ def save_async(
     """
     path = local_or_url(path)
     saved_format = format_for_saving(path, format=format, layout=layout, prefix=prefix)
+    require_progress_option(progress)
     with rendezvous_for(
         path,
         saved_format,
@@ -94,6 +101,7 @@ def save_async(
             before_save=lambda: None,
             previous_step=None,
             on_commit=lambda *_: None,
+            progress=progress,
         )
     if rendezvous.count > 1:
         raise_unreported_failures(save_started=True)
@@ -112,6 +120,7 @@ def begin_save(
     before_save: Callable[[], None],
     previous_step: Callable[[], str] | None,
     on_commit: Callable[[PendingSave, int], None],
+    progress: ProgressOption,
     items: Mapping[str, Any] | None = None,
 ) -> PendingSave:
     """Begin a save in the background, as `save_async` does, with hooks for a manager.
@@ -131,6 +140,7 @@ def begin_save(
         previous_step: called in the background, as in `Linking`. None: the whole tree is written.
         on_commit: called on each process in the background after the commit, with the save and
             the number of bytes of arrays that were hard-linked.
+        progress: as in `save_async`.
         items: more trees by prefix, for a directory of packs, which then holds no other trees.
     """
     original_path = path
@@ -151,17 +161,21 @@ def begin_save(
     sizes = plan.sizes or [getattr(leaf, "nbytes", 0) for leaf in held]
     write = plan.write
     del plan, options, tree, items
+    display = progress_display(progress, "saving")
 
     def work(pending: PendingSave) -> None:
         release_memory()
-
-        def take(leaf: int) -> Any:
-            value, held[leaf] = held[leaf], None
-            pending._advance(sizes[leaf])
-            return value
-
         try:
-            with announce_errors(rendezvous):
+            with announce_errors(rendezvous), display as report:
+                meter = None if report is None else ProgressMeter(sum(sizes), report)
+
+                def take(leaf: int) -> Any:
+                    value, held[leaf] = held[leaf], None
+                    pending._advance(sizes[leaf])
+                    if meter is not None:
+                        meter.advance(sizes[leaf])
+                    return value
+
                 if rendezvous.index == 0:
                     format.refuse_foreign(path)
                 write(take)

@@ -21,7 +21,8 @@ from cordwood.formats.format_protocol import (
 )
 from cordwood.index import Index
 from cordwood.io.check_sources import Damage, damage_in_sources, raise_damage
-from cordwood.io.progress import Report, report_progress
+from cordwood.io.progress import ProgressOption, report_progress
+from cordwood.io.progress_bar import progress_display
 from cordwood.io.source_digests import SourceDigests
 from cordwood.io.verify_sample import VerifySample, verify_sampling
 from cordwood.keypath import format_path
@@ -83,7 +84,7 @@ def verify(
     sample: float = 1.0,
     seed: int | None = None,
     resume: str | os.PathLike[str] | None = None,
-    progress: Report | None = None,
+    progress: ProgressOption = None,
     format: str | None = None,
     max_bytes: int | None = None,
 ) -> Verification:
@@ -110,7 +111,8 @@ def verify(
         resume: a file that records which files of the checkpoint were verified. If it exists,
             left by an interrupted call, those files are not read again. It is removed at the
             end. A file that is not such a record is refused.
-        progress: a function that is called from time to time with a `cordwood.results.Progress`.
+        progress: True for a bar in a terminal or a notebook; or a function that is called from
+            time to time with a `cordwood.results.Progress`. None: neither.
         format: the name of the format, for a file whose suffix does not give it. For a directory,
             no other format is looked for.
         max_bytes: the limit for the decompressed size of a compressed file, in bytes; see
@@ -146,7 +148,7 @@ def verify_each(
     sample: float = 1.0,
     seed: int | None = None,
     resume: str | os.PathLike[str] | None = None,
-    progress: Report | None = None,
+    progress: ProgressOption = None,
     format: str | None = None,
     max_bytes: int | None = None,
     catch: tuple[type[Exception], ...] = (CordwoodError, OSError),
@@ -171,9 +173,12 @@ def verify_each(
     if resume is not None and sample < 1:
         raise ValueError("resume= is for checking all: a sample is chosen anew by each call")
     chosen = VerifySample(sample, seed, None if resume is None else os.fspath(expand_home(resume)))
-    size_bytes = 0 if progress is None else int(sum(map(size_on_disk, paths)) * sample)
     results: list[tuple[str, Verification | Exception]] = []
-    with verify_sampling(chosen), report_progress(size_bytes, progress):
+    with ExitStack() as stack:
+        report = stack.enter_context(progress_display(progress, "verifying"))
+        size_bytes = 0 if report is None else int(sum(map(size_on_disk, paths)) * sample)
+        stack.enter_context(verify_sampling(chosen))
+        stack.enter_context(report_progress(size_bytes, report))
         for path in paths:
             before = chosen.checked_bytes
             try:

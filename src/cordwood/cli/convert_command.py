@@ -9,7 +9,6 @@ import click
 
 from cordwood.cli.output import json_option, print_json, print_text
 from cordwood.cli.path_arguments import PATH, SOURCE
-from cordwood.cli.progress_bar import bar
 from cordwood.cli.shared_options import cast_of, pairs_of
 from cordwood.errors import CordwoodError
 
@@ -118,26 +117,25 @@ def command(
     from cordwood.api.convert import convert
 
     try:
-        with bar("converting", quiet=as_json) as progress:
-            conversion = convert(
-                source,
-                destination,
-                select=list(select) or None,
-                rename=pairs_of("--rename", "OLD=NEW", rename),
-                transpose=list(transpose) or None,
-                cast=cast_of(cast),
-                lossy=lossy,
-                format=format_,
-                layout=layout,
-                compression=compression,
-                prefix=prefix,
-                to_prefix=to_prefix,
-                overwrite=force,
-                max_shard_bytes=max_shard_bytes,
-                max_bytes=max_bytes,
-                scratch=scratch,
-                progress=progress,
-            )
+        conversion = convert(
+            source,
+            destination,
+            select=list(select) or None,
+            rename=pairs_of("--rename", "OLD=NEW", rename),
+            transpose=list(transpose) or None,
+            cast=cast_of(cast),
+            lossy=lossy,
+            format=format_,
+            layout=layout,
+            compression=compression,
+            prefix=prefix,
+            to_prefix=to_prefix,
+            overwrite=force,
+            max_shard_bytes=max_shard_bytes,
+            max_bytes=max_bytes,
+            scratch=scratch,
+            progress=not as_json,
+        )
     except ValueError as e:
         if isinstance(e, CordwoodError):
             raise

@@ -9,7 +9,6 @@ import click
 
 from cordwood.cli.output import json_option, print_json, print_text
 from cordwood.cli.path_arguments import PATH, SOURCE
-from cordwood.cli.progress_bar import bar
 from cordwood.errors import counted
 from cordwood.message_text import size_text
 
@@ -74,14 +73,14 @@ def command(
 
     steps: list[str] = []
     options: Any = {"sample": sample, "seed": seed, "resume": resume, "format": format_}
-    with bar("verifying", quiet=as_json) as progress:
-        try:
-            results = verify_each([path], catch=(CorruptionError,), progress=progress, **options)
-        except IncompleteCheckpointError:
-            steps = _steps_in(path)
-            if not steps:
-                raise
-            results = verify_each(steps, progress=progress, **options)
+    options["progress"] = not as_json
+    try:
+        results = verify_each([path], catch=(CorruptionError,), **options)
+    except IncompleteCheckpointError:
+        steps = _steps_in(path)
+        if not steps:
+            raise
+        results = verify_each(steps, **options)
     outcomes = [_Outcome(*result) for result in results]
     documents = [outcome.as_json() for outcome in outcomes]
     damaged = any(outcome.damaged for outcome in outcomes)

@@ -30,6 +30,7 @@ class Progress(NamedTuple):
 
 
 Report: TypeAlias = Callable[[Progress], None]
+ProgressOption: TypeAlias = Report | bool | None  # of public functions; True: a bar
 
 
 class ProgressMeter:
@@ -37,7 +38,7 @@ class ProgressMeter:
 
     Args:
         total_bytes: the expected number of bytes.
-        report: called at the start, at most ten times a second, and at the end.
+        report: called at the start, at most ten times a second, and when all bytes are done.
     """
 
     def __init__(self, total_bytes: int, report: Report) -> None:
@@ -54,7 +55,8 @@ class ProgressMeter:
             done += size_bytes
             self._progress = Progress(done, max(done, total), doing or what)
             seconds = time.monotonic()
-            if seconds - self._reported_seconds < _EVERY_SECONDS:
+            is_last = size_bytes > 0 and done == total
+            if seconds - self._reported_seconds < _EVERY_SECONDS and not is_last:
                 return
             self._reported_seconds = seconds
             self._report(self._progress)

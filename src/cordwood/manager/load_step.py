@@ -14,7 +14,8 @@ from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.load import load
 from cordwood.encoding.step_record import PREFIX_KEY, Record, decode_record, encode_record
 from cordwood.errors import MismatchError, PrefixError
-from cordwood.io.progress import Progress
+from cordwood.io.progress import Progress, ProgressOption, Report
+from cordwood.io.progress_bar import progress_display
 from cordwood.loading.cast import Cast
 from cordwood.loading.match_like import Extra, Missing, is_abstract
 from cordwood.manager.foreign_items import foreign_extras, foreign_items, load_foreign_item
@@ -35,14 +36,14 @@ from cordwood.tree.flatten import flatten
 
 _log = logging.getLogger("cordwood")
 
-_TO_THE_CALLER = 6  # frames from a warning to the caller of `CheckpointManager.restore`
+_TO_THE_CALLER = 7  # frames from a warning to the caller of `CheckpointManager.restore`
 
 # Options that apply to trees among the items too; the others name leaves of the tree of the step.
 _FOR_ITEMS = ("mesh", "rules", "strict", "cast", "missing", "extra")
 
 
 class LoadOptions(TypedDict, total=False):
-    """Options of `cordwood.load`: the placement of a tree, and the differences to accept."""
+    """Options of `cordwood.load`: placement, differences to accept, and the report of progress."""
 
     mesh: Any
     rules: Rules | None
@@ -55,6 +56,7 @@ class LoadOptions(TypedDict, total=False):
     missing: Missing
     extra: Extra
     prefix: str | None
+    progress: ProgressOption
 
 
 class RestoreRequest(NamedTuple):
@@ -63,6 +65,7 @@ class RestoreRequest(NamedTuple):
     like: Any
     items: Mapping[str, Any]  # by name: a tree like the expected one, a stateful object, or None
     options: LoadOptions
+    progress: ProgressOption
     process: int  # this process, whose states are loaded
     process_count: int
 
@@ -113,26 +116,59 @@ def load_step(chosen: Mapping[str, Any], request: RestoreRequest) -> LoadedStep:
         else {name: describe(item) for name, item in record.items.items()}
     )
     _require_items(request, kinds, path=path)
+    with progress_display(request.progress, "restoring") as report:
+        counter = _ByteCounter(report)
+        return _load(chosen, request, record, kinds, counter, has_others=bool(other_items))
+
+
+class _ByteCounter:
+    """The sum of the bytes that several loads read, reported as the progress of one call."""
+
+    def __init__(self, report: Report | None) -> None:
+        self._report = report
+        self._earlier_bytes = 0
+        self._latest = Progress(0, 0)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._earlier_bytes + self._latest.done_bytes
+
+    def begin_load(self) -> None:
+        """Count the next load on top of the loads before it."""
+        self._earlier_bytes = self.size_bytes
+        self._latest = Progress(0, 0)
+
+    def note(self, progress: Progress) -> None:
+        """Receive the progress of the current load."""
+        self._latest = progress
+        if self._report is not None:
+            done, total, doing = progress
+            self._report(Progress(self._earlier_bytes + done, self._earlier_bytes + total, doing))
+
+
+def _load(
+    chosen: Mapping[str, Any],
+    request: RestoreRequest,
+    record: Record | None,
+    kinds: Mapping[str, str],
+    counter: _ByteCounter,
+    *,
+    has_others: bool,
+) -> LoadedStep:
+    path = chosen["path"]
+    by_manager = record is not None
     since = time.monotonic()
-    size_bytes = 0
-    latest = Progress(0, 0)
-
-    def note_progress(progress: Progress) -> None:
-        nonlocal latest
-        latest = progress
-
     options: dict[str, Any] = {**request.options}
     if record is not None:
         options["prefix"] = _prefix_in_step(record, options.get("prefix"), path=path)
-    tree = load(path, request.like, format=chosen["format"], progress=note_progress, **options)
-    size_bytes += latest.done_bytes
+    tree = load(path, request.like, format=chosen["format"], progress=counter.note, **options)
     items = {}
     for_items: dict[str, Any] = {k: options[k] for k in _FOR_ITEMS if k in options}
     if isinstance(for_items.get("cast"), Mapping):  # by patterns of the tree's leaves
         del for_items["cast"]
-    for_items["progress"] = note_progress
+    for_items["progress"] = counter.note
     for name, item in request.items.items():
-        latest = Progress(0, 0)
+        counter.begin_load()
         if name not in kinds:
             _log.info("%s has no item %r: what was given is kept", path, name)
             if not is_stateful(item):
@@ -143,16 +179,15 @@ def load_step(chosen: Mapping[str, Any], request: RestoreRequest) -> LoadedStep:
             items[name] = load_foreign_item(
                 path, name, item, for_items, process=request.process, count=request.process_count
             )
-        size_bytes += latest.done_bytes
-    extras = record.extras if record is not None else foreign_extras(path) if other_items else None
+    extras = record.extras if record is not None else foreign_extras(path) if has_others else None
     seconds = time.monotonic() - since
     _log.log(
         logging.DEBUG if request.process else logging.INFO,
         "restored step %d: %s read in %.3f s, %s/s (%s)",
         chosen["step"],
-        size_text(size_bytes),
+        size_text(counter.size_bytes),
         seconds,
-        size_text(size_bytes / max(seconds, 1e-9)),
+        size_text(counter.size_bytes / max(seconds, 1e-9)),
         path,
     )
     prefix = None if by_manager and options["prefix"] is not None else request.options.get("prefix")

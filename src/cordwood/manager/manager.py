@@ -16,6 +16,8 @@ from typing import Any, Literal, Self, SupportsFloat, SupportsIndex
 from cordwood.encoding.step_record import Record, as_json, as_metrics, require_same
 from cordwood.errors import PendingSaveError, StepError
 from cordwood.io.background_save import SAVE_STARTED_ANYWAY, PendingSave, raise_unreported_failures
+from cordwood.io.progress import ProgressOption
+from cordwood.io.progress_bar import require_progress_option
 from cordwood.manager.argument_hints import with_hints
 from cordwood.manager.delete_steps import best_step_of, delete_steps, plan_deletions
 from cordwood.manager.keep_policies import KeepWhat, as_keep_policy
@@ -67,6 +69,9 @@ class CheckpointManager(StepReader):
             `preempted` is true: end the loop. None: do not handle SIGTERM.
         timeout_seconds: how long to wait for other processes that are late but alive, and for the
             lock of another save of a step.
+        progress: True shows a bar in a terminal or a notebook while a step is saved, which may be
+            in the background, and while `restore` reads one; or a function, as `cordwood.save`
+            and `cordwood.load` take, which is called in the thread that saves. None: neither.
 
     Raises UnsupportedFormatError if the root is a URL of an unknown store.
 
@@ -94,8 +99,11 @@ class CheckpointManager(StepReader):
         rewrite_every: int = 32,
         preemption_seconds: float | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
+        progress: ProgressOption = None,
     ) -> None:
+        require_progress_option(progress)
         super().__init__(root, timeout_seconds=timeout_seconds)
+        self._progress = progress
         self._keep_policy = as_keep_policy(keep)
         self._background = background
         self._closed = False
@@ -107,6 +115,7 @@ class CheckpointManager(StepReader):
             on_save,
             rewrite_every=rewrite_every,
             timeout_seconds=timeout_seconds,
+            progress=progress,
         )
         self._decider = SaveDecider(
             as_save_policy(save), preemption_seconds, self._group, self._queue, self._listing

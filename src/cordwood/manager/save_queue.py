@@ -15,6 +15,7 @@ from cordwood.errors import CordwoodError, PendingSaveError, StepError
 from cordwood.formats.format_for_saving import format_for_saving
 from cordwood.io.background_save import NOTHING_STARTED, SAVE_STARTED_ANYWAY, PendingSave
 from cordwood.io.post_commit import PostCommitQueue
+from cordwood.io.progress import ProgressOption
 from cordwood.manager.delete_steps import StepCleaner
 from cordwood.manager.keep_policies import KeepPolicy
 from cordwood.manager.save_report import SaveReport
@@ -58,6 +59,7 @@ class SaveQueue:
         *,
         rewrite_every: int,
         timeout_seconds: float,
+        progress: ProgressOption,
     ) -> None:
         self.step: int | None = None
         self.record: Record | None = None
@@ -71,6 +73,7 @@ class SaveQueue:
         self._on_save = on_save
         self._rewrite_every = _count(rewrite_every)
         self._timeout_seconds = timeout_seconds
+        self._progress = progress
         self._post_commit = PostCommitQueue()
 
     @property
@@ -190,6 +193,7 @@ class SaveQueue:
             before_save=before_save,
             previous_step=lambda: "" if base is None else base.entry,
             on_commit=on_commit,
+            progress=self._progress,
             items=items,
         )
         self._pending._has_owner = True

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, TypeVa
 
 from cordwood.errors import MismatchError
 from cordwood.formats.packs.file_names import RULES
+from cordwood.io.progress import ProgressOption
+from cordwood.io.progress_bar import require_progress_option
 from cordwood.manager.argument_hints import no_attribute, refuse_arguments
 from cordwood.manager.load_step import LoadedStep, LoadOptions, RestoreRequest
 from cordwood.manager.restore_step import Restored, missing_step_error, restore_newest, restore_step
@@ -55,6 +57,7 @@ class StepReader:
         self._group = ProcessGroup(self._place.name, timeout_seconds)
         self._watch = StepWatcher(self._listing, self._group)
         self._restored: int | None = None
+        self._progress: ProgressOption = None
         self._prefix: str | None = None  # the prefix by which the tree of the run was restored
 
     @property
@@ -172,11 +175,11 @@ class StepReader:
                 start from the beginning. With a number it changes nothing: that step is always
                 required.
             options: mesh, rules, shardings, strict, cast, select, rename, transpose, missing,
-                extra: as in `cordwood.load`. prefix: which tree to load from a step of another
-                tool with several trees; in a manager's step, the item of that name. The prefix by
-                which a job restored its tree before it saved a step stands for the tree of that
-                step. For any other name that no item has, a step with one tree returns that tree,
-                with a RuntimeWarning.
+                extra, progress: as in `cordwood.load`. prefix: which tree to load from a step of
+                another tool with several trees; in a manager's step, the item of that name. The
+                prefix by which a job restored its tree before it saved a step stands for the tree
+                of that step. For any other name that no item has, a step with one tree returns
+                that tree, with a RuntimeWarning.
 
         Returns:
             The step, its tree, metrics, extras and items; None if no save has finished yet.
@@ -200,8 +203,15 @@ class StepReader:
             )
         refuse_arguments("restore", options.keys() - _OPTIONS, _RESTORE)
         number = None if step is _NEWEST else step_number(step)
+        progress = options.pop("progress", self._progress)
+        require_progress_option(progress)
         request = RestoreRequest(
-            like, {} if items is None else items, options, self._group.index, self._group.count
+            like,
+            {} if items is None else items,
+            options,
+            progress,
+            self._group.index,
+            self._group.count,
         )
         self._before_restoring()
         loaded: LoadedStep | None

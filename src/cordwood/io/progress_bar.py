@@ -1,0 +1,188 @@
+"""The display for `progress=True`: a bar in a terminal or in a notebook, and nothing elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import Any, Protocol
+
+from cordwood.io.progress import Progress, ProgressOption, Report
+from cordwood.message_text import printable
+from cordwood.notebook.bar_html import bar_html, bar_text
+from cordwood.processes.coordination import current_processes
+
+_MAX_DOING = 40  # characters of the leaf or file at hand
+
+
+def require_progress_option(progress: ProgressOption) -> None:
+    """Raise TypeError unless a value is one that `progress=` takes."""
+    if not (progress is None or isinstance(progress, bool) or callable(progress)):
+        raise TypeError(
+            f"progress={progress!r:.80}: expected True for a bar, None, or a function that takes a "
+            "cordwood.results.Progress"
+        )
+
+
+def progress_display(progress: ProgressOption, verb: str) -> AbstractContextManager[Report | None]:
+    """Return a context manager that gives the function to report progress to, or None.
+
+    A function is returned as it is. With True, a bar is shown from the start of the block to its
+    end, also if the block raises: on standard error if that is a terminal, or below the cell of a
+    notebook. Of several processes only process 0 shows it. The block may run in another thread.
+
+    Args:
+        progress: the argument of the public function.
+        verb: what the call does, such as "saving".
+
+    Raises TypeError for other values.
+    """
+    require_progress_option(progress)
+    if callable(progress):
+        return nullcontext(progress)
+    if not progress or current_processes().index != 0:
+        return nullcontext(None)
+    shell = _notebook_shell()
+    if shell is not None:
+        return _Shown(_NotebookBar(shell, verb))
+    if sys.stderr is not None and sys.stderr.isatty():
+        return _Shown(_TerminalBar(verb))
+    return nullcontext(None)
+
+
+class _Bar(Protocol):
+    def start(self) -> None: ...
+
+    def draw(self, progress: Progress) -> None: ...
+
+    def stop(self, *, failed: bool) -> None: ...
+
+
+class _Shown:
+    """A bar for a `with` block. If the bar cannot be drawn, the block goes on without it."""
+
+    def __init__(self, bar: _Bar) -> None:
+        self._bar: _Bar | None = bar
+
+    def _try(self, action: Callable[[_Bar], None]) -> None:
+        if self._bar is None:
+            return
+        try:
+            action(self._bar)
+        except Exception:  # noqa: BLE001  (a closed terminal must not end a save)
+            self._bar = None
+
+    def report(self, progress: Progress) -> None:
+        self._try(lambda bar: bar.draw(progress))
+
+    def __enter__(self) -> Report:
+        self._try(lambda bar: bar.start())
+        return self.report
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._try(lambda bar: bar.stop(failed=error is not None))
+
+
+class _TerminalBar:
+    """A line on standard error, which disappears at the end: bytes, rate, leaf or file at hand.
+
+    It is drawn only when progress is reported, so it needs no thread, and it leaves `sys.stdout`
+    and `sys.stderr` as they are.
+    """
+
+    def __init__(self, verb: str) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+        from rich.progress import Progress as RichProgress
+
+        self._rich = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(binary_units=True),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[doing]}", style="dim", markup=False),
+            console=Console(stderr=True),
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._verb = verb
+
+    def start(self) -> None:
+        self._task = self._rich.add_task(self._verb, total=None, doing="")
+        self._rich.start()
+
+    def draw(self, progress: Progress) -> None:
+        done, total, doing = progress
+        self._rich.update(
+            self._task,
+            completed=done,
+            total=total or None,
+            doing=printable(doing[-_MAX_DOING:], keep=""),
+            refresh=True,
+        )
+
+    def stop(self, *, failed: bool) -> None:
+        del failed
+        self._rich.stop()
+
+
+# The display of the latest finished bar, by cell and verb: a loop in one cell has one line.
+_finished_displays: dict[tuple[int, str], Any] = {}
+
+
+def _notebook_shell() -> Any | None:
+    """Return IPython's shell if this process is the kernel of a notebook; never import IPython."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell if getattr(shell, "kernel", None) is not None else None
+
+
+class _NotebookBar:
+    """A line of HTML in the output of a cell. At the end it says how long the call took."""
+
+    def __init__(self, shell: Any, verb: str) -> None:
+        import IPython.display
+
+        self._verb = verb
+        self._cell = shell.execution_count, verb
+        self._latest = Progress(0, 0)
+        self._begun_seconds = time.monotonic()
+        handle = _finished_displays.pop(self._cell, None)
+        if handle is None:  # shown now: a thread would not know to which cell it belongs
+            show: Callable[..., Any] = IPython.display.display
+            handle = show(self._content("running"), raw=True, display_id=True)
+        self._handle = handle
+
+    def start(self) -> None:
+        self._begun_seconds = time.monotonic()
+
+    def draw(self, progress: Progress) -> None:
+        self._latest = progress
+        self._handle.update(self._content("running"), raw=True)
+
+    def stop(self, *, failed: bool) -> None:
+        self._handle.update(self._content("failed" if failed else "done"), raw=True)
+        _finished_displays.clear()
+        _finished_displays[self._cell] = self._handle
+
+    def _content(self, state: str) -> dict[str, str]:
+        seconds = time.monotonic() - self._begun_seconds
+        done, total, doing = self._latest
+        arguments = self._verb, done, total, doing[-_MAX_DOING:], seconds, state
+        return {"text/html": bar_html(*arguments), "text/plain": bar_text(*arguments)}

@@ -1,0 +1,1 @@
+"""HTML for notebooks and trees for treescope: values in, text out."""
