@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from cordwood.index import Digests
 
 _DIGEST_BYTES = 16
@@ -25,14 +27,32 @@ def have_equal_digests(
     """
     if not length:
         return True
-    if one is None or other is None or one.block_bytes != other.block_bytes:
-        return False
-    size = one.block_bytes
-    first, inside = divmod(at - one.start, size)
-    other_first, other_inside = divmod(other_at - other.start, size)
-    if inside != other_inside or min(first, other_first) < 0:
-        return False
+    key = digest_key(one, at, length)
+    return key is not None and key == digest_key(other, other_at, length)
+
+
+class DigestKey(NamedTuple):
+    """The digests of the blocks of a range: ranges with equal keys and lengths have equal bytes."""
+
+    inside: int  # the offset of the range in its first block
+    block_bytes: int
+    values: bytes
+
+
+def digest_key(digests: Digests | None, at: int, length: int) -> DigestKey | None:
+    """Return the digests of the blocks that a range touches; None if not all have one.
+
+    Args:
+        digests: the digests of the source; None if it has none.
+        at: the start of the range, in bytes from the start of its source.
+        length: its length in bytes.
+    """
+    if digests is None:
+        return None
+    size = digests.block_bytes
+    first, inside = divmod(at - digests.start, size)
+    if first < 0:
+        return None
     span = -(-(inside + length) // size) * _DIGEST_BYTES
-    start, other_start = first * _DIGEST_BYTES, other_first * _DIGEST_BYTES
-    a = one.values[start : start + span]
-    return len(a) == span and a == other.values[other_start : other_start + span]
+    values = digests.values[first * _DIGEST_BYTES : first * _DIGEST_BYTES + span]
+    return DigestKey(inside, size, values) if len(values) == span else None

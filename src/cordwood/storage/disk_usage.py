@@ -1,8 +1,9 @@
-"""The size and the modification time of a file or a directory."""
+"""The size and the modification time of a file or a directory, and its files that are linked."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 
 from cordwood.storage.urls import local_or_url, parse_url
 
@@ -18,14 +19,30 @@ def size_on_disk(path: str | os.PathLike[str]) -> int:
         return 0
     if not os.path.isdir(path):
         return total
-    total = 0
+    return sum(status.st_size for status in _files_in(path))
+
+
+def linked_bytes(paths: Sequence[str]) -> list[int]:
+    """Return for each of several directories the size of its files that are in an earlier one too.
+
+    A file is in two directories if both have a hard link to it.
+    """
+    seen: set[tuple[int, int]] = set()
+    sizes = []
+    for path in paths:
+        files = {(each.st_dev, each.st_ino): each.st_size for each in _files_in(path)}
+        sizes.append(sum(size for file, size in files.items() if file in seen))
+        seen.update(files)
+    return sizes
+
+
+def _files_in(path: str | os.PathLike[str]) -> Iterator[os.stat_result]:
     for folder, _, names in os.walk(path):
         for name in names:
             try:
-                total += os.lstat(os.path.join(folder, name)).st_size
+                yield os.lstat(os.path.join(folder, name))
             except OSError:  # a save has just removed it
                 continue
-    return total
 
 
 def modified_seconds(path: str | os.PathLike[str]) -> float | None:
