@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from cordwood import dtypes
 from cordwood.api.checkpoint import Checkpoint
+from cordwood.api.heat_map import HeatMap, HeatMapSums
 from cordwood.api.read_parts import read_parts
-from cordwood.index import ARRAY_KINDS, Encoded, Inline, Leaf
-from cordwood.plan.split_arrays import split_array
+from cordwood.index import ARRAY_KINDS, Box, Encoded, Inline, Leaf, Pieces
+from cordwood.io.progress import Report, report_progress
+from cordwood.plan.sample_boxes import all_boxes, sample_boxes
+from cordwood.sharding.boxes import element_count, whole_box
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 _PART_BYTES = 4 << 20
+_PART_ELEMENTS = 1 << 20
+_KEPT_BYTES = 4 << 20  # an array or sample of at most this size is read once, and kept meanwhile
 _BINS = 24
 _FIRST = 8
 
@@ -24,7 +29,7 @@ _FIRST = 8
 class LeafStatistics(NamedTuple):
     """The statistics of an array of numbers. NaNs and infinities are counted only as such."""
 
-    size: int
+    size: int  # the number of elements that were read
     nan: int
     inf: int
     zero: int
@@ -34,12 +39,32 @@ class LeafStatistics(NamedTuple):
     std: float | None
     histogram: tuple[int, ...]  # of the finite elements, in bins of equal width from min to max
     first: tuple[Any, ...]  # the first elements
+    l2: float  # the L2 norm of the finite elements; of a sample, an estimate for the whole leaf
+    is_complete: bool  # False for a sample
+    heat_map: HeatMap | None
 
 
-def leaf_statistics(checkpoint: Checkpoint, key_path: str) -> LeafStatistics:
-    """Return the statistics of a leaf; it is read twice: for its range, and for its histogram.
+def leaf_statistics(
+    checkpoint: Checkpoint,
+    key_path: str,
+    *,
+    bins: int = _BINS,
+    sampled: bool = False,
+    with_heat_map: bool = False,
+    progress: Report | None = None,
+) -> LeafStatistics:
+    """Return the statistics of a leaf; a large one is read twice: for its range, and for the rest.
 
     Complex numbers count by their absolute value.
+
+    Args:
+        checkpoint: the open checkpoint.
+        key_path: the key path of the leaf.
+        bins: the number of bins of the histogram.
+        sampled: read a few blocks that are spread over the leaf, together at most 4 MiB or one
+            chunk, instead of all of it.
+        with_heat_map: also return a heat map.
+        progress: called from time to time while the leaf is read.
 
     Raises:
         KeyError: there is no such leaf; suggests the nearest name.
@@ -49,50 +74,154 @@ def leaf_statistics(checkpoint: Checkpoint, key_path: str) -> LeafStatistics:
     leaf = checkpoint._find_leaf(key_path)
     if leaf.kind not in ARRAY_KINDS or leaf.dtype.startswith(("datetime", "timedelta")):
         raise TypeError(f"{key_path} is of kind {leaf.kind} {leaf.dtype}: no array of numbers")
-    (located,) = checkpoint._with_pieces([leaf], [None])
+    boxes = _sample(leaf) if sampled else None
+    (located,) = checkpoint._with_pieces([leaf], [boxes])
+    parts = _Parts(checkpoint, located, boxes)
+    with report_progress(parts.size_bytes * (1 if parts.is_kept else 2), progress):
+        return _statistics(parts, bins, with_heat_map=with_heat_map)
+
+
+def _sample(leaf: Leaf) -> list[Box] | None:
+    """Return the boxes of a sample; None for a leaf that can only be read whole."""
+    if _is_read_whole(leaf):
+        return None
+    item = dtypes.itemsize(leaf.dtype)
+    return sample_boxes(leaf.shape, item_bytes=item, chunk_shape=_chunk_shape(leaf))
+
+
+def _is_read_whole(leaf: Leaf) -> bool:
+    storage = leaf.storage
+    packed = isinstance(storage, Pieces) and storage.encoding not in ("raw", "swapped")
+    return packed or isinstance(storage, Inline)
+
+
+def _chunk_shape(leaf: Leaf) -> Sequence[int]:
+    return leaf.storage.chunk_shape if isinstance(leaf.storage, Encoded) else ()
+
+
+class _Parts:
+    """The parts of a leaf that are read: all of it, or the boxes of a sample.
+
+    Iterating reads them, again each time, unless they are few enough to keep.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, leaf: Leaf, sample: Sequence[Box] | None) -> None:
+        self.checkpoint = checkpoint
+        self.leaf = leaf
+        self.sample = sample
+        count = math.prod(leaf.shape)
+        if sample is not None:
+            count = sum(map(element_count, sample))
+        self.is_complete = count == math.prod(leaf.shape)
+        self.size_bytes = count * dtypes.itemsize(leaf.dtype)
+        self.is_kept = self.size_bytes <= _KEPT_BYTES or _is_read_whole(leaf)
+        self._kept: list[tuple[Box, Array]] | None = None
+
+    def __iter__(self) -> Iterator[tuple[Box, Array]]:
+        if not self.is_kept:
+            return self._read()
+        if self._kept is None:
+            self._kept = list(self._read())
+        return iter(self._kept)
+
+    def _read(self) -> Iterator[tuple[Box, Array]]:
+        leaf = self.leaf
+        if isinstance(leaf.storage, Inline):
+            yield whole_box(leaf.shape), np.asarray(leaf.storage.value)
+            return
+        for box in self._boxes():
+            yield box, read_parts(self.checkpoint, [(leaf, box)])[0]
+
+    def _boxes(self) -> Iterable[Box]:
+        if self.sample is not None:
+            return self.sample
+        if _is_read_whole(self.leaf):
+            return [whole_box(self.leaf.shape)]
+        item = dtypes.itemsize(self.leaf.dtype)
+        return all_boxes(
+            self.leaf.shape,
+            item_bytes=item,
+            limit_bytes=min(_PART_BYTES, _PART_ELEMENTS * item),
+            chunk_shape=_chunk_shape(self.leaf),
+        )
+
+
+def _statistics(parts: _Parts, bins: int, *, with_heat_map: bool) -> LeafStatistics:
     size = nan = zero = finite = 0
     low, high = math.inf, -math.inf
     first: list[Any] = []
-    for array in _parts(checkpoint, located):
+    heat = HeatMapSums(parts.leaf.shape) if with_heat_map else None
+    for box, array in parts:
+        if not size:
+            first = array.reshape(-1)[:_FIRST].tolist()
         size += array.size
-        first += array.reshape(-1)[: _FIRST - len(first)].tolist()
         values = _numbers(array)
+        if heat is not None and values.size:
+            heat.add(box, values)
         zero += int(np.count_nonzero(values == 0))
         nan += int(np.count_nonzero(np.isnan(values)))
         values = values[np.isfinite(values)]
         if values.size:
             low, high = min(low, float(values.min())), max(high, float(values.max()))
             finite += values.size
-    inf = size - nan - finite
+    counts = np.zeros(bins, np.int64)
+    result = LeafStatistics(
+        size,
+        nan,
+        size - nan - finite,
+        zero,
+        None,
+        None,
+        None,
+        None,
+        (),
+        tuple(first),
+        0.0,
+        parts.is_complete,
+        None if heat is None else heat.finish(),
+    )
     if not finite:
-        return LeafStatistics(size, nan, inf, zero, None, None, None, None, (), tuple(first))
-    mean, std = low, 0.0
-    bins = np.zeros(_BINS, np.int64)
+        return result
+    moments = _Moments(low, 0.0, abs(low) * math.sqrt(finite))
     if high > low:
-        mean, std = _spread(_finite(checkpoint, located), low, high, bins)
+        moments = _spread(_finite(parts), low, high, counts)
     else:
-        bins[0] = finite
-    return LeafStatistics(
-        size, nan, inf, zero, low, high, mean, std, tuple(bins.tolist()), tuple(first)
+        counts[0] = finite
+    share = size / (math.prod(parts.leaf.shape) or 1)
+    return result._replace(
+        min=low,
+        max=high,
+        mean=moments.mean,
+        std=moments.std,
+        histogram=tuple(counts.tolist()),
+        l2=moments.l2 / math.sqrt(share),
     )
 
 
-def _finite(checkpoint: Checkpoint, leaf: Leaf) -> Iterator[Array]:
+def _finite(parts: _Parts) -> Iterator[Array]:
     """Yield the finite elements as float64, in parts."""
-    for array in _parts(checkpoint, leaf):
+    for _, array in parts:
         values = _numbers(array)
         yield values[np.isfinite(values)].astype(np.float64)
 
 
-def _spread(parts: Iterable[Array], low: float, high: float, bins: Array) -> tuple[float, float]:
-    """Return mean and standard deviation of values from low to high; count them in bins."""
+class _Moments(NamedTuple):
+    """The mean, the standard deviation and the L2 norm of numbers."""
+
+    mean: float
+    std: float
+    l2: float
+
+
+def _spread(parts: Iterable[Array], low: float, high: float, bins: Array) -> _Moments:
+    """Return the moments of values from low to high; count them in bins."""
     # Scaling by a power of 2 does not round, and keeps squares from overflowing.
     scale = math.ldexp(1.0, math.frexp(max(-low, high))[1] - 1)
     count, mean, squares = 0, 0.0, 0.0
     for part in parts:
         if not part.size:
             continue
-        bins += _binned(part, low, high)
+        bins += _binned(part, low, high, len(bins))
         # Chan's update of mean and squares by a part; plain sums would lose digits.
         values = part / scale
         before, count = count, count + values.size
@@ -101,30 +230,19 @@ def _spread(parts: Iterable[Array], low: float, high: float, bins: Array) -> tup
         squares += float(np.square(values - part_mean).sum())
         squares += delta * delta * before * values.size / count
         mean += delta * values.size / count
-    return mean * scale, math.sqrt(squares / count) * scale
+    l2 = math.sqrt(squares + mean * mean * count) * scale
+    return _Moments(mean * scale, math.sqrt(squares / count) * scale, l2)
 
 
-def _binned(values: Array, low: float, high: float) -> Array:
-    """Return the number of values (float64) in each bin.
+def _binned(values: Array, low: float, high: float, count: int) -> Array:
+    """Return the number of values (float64) in each of `count` bins.
 
     numpy.histogram refuses bounds that are adjacent floats or very far apart.
     """
     if math.isinf(high - low):
         values, low, high = values / 2, low / 2, high / 2
-    bins = ((values - low) / (high - low) * _BINS).astype(np.int64)
-    return np.bincount(np.minimum(bins, _BINS - 1), minlength=_BINS)
-
-
-def _parts(checkpoint: Checkpoint, leaf: Leaf) -> Any:
-    if isinstance(leaf.storage, Inline):
-        yield np.asarray(leaf.storage.value)
-        return
-    rows = 1
-    if isinstance(leaf.storage, Encoded) and leaf.storage.chunk_shape:
-        rows = leaf.storage.chunk_shape[0]
-    item = dtypes.itemsize(leaf.dtype)
-    for box in split_array(leaf.shape, item_bytes=item, limit_bytes=_PART_BYTES, rows=rows):
-        yield read_parts(checkpoint, [(leaf, box)])[0]
+    bins = ((values - low) / (high - low) * count).astype(np.int64)
+    return np.bincount(np.minimum(bins, count - 1), minlength=count)
 
 
 def _numbers(array: Array) -> Array:

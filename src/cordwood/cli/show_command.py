@@ -26,6 +26,9 @@ Examples:
 
 _BARS = " ▁▂▃▄▅▆▇█"
 
+# The statistics in the JSON output.
+_FIELDS = ("size", "nan", "inf", "zero", "min", "max", "mean", "std", "histogram", "first")
+
 
 @click.command("show", epilog=EXAMPLES, short_help="Show statistics and a histogram of one leaf.")
 @click.argument("path", type=SOURCE)
@@ -55,7 +58,7 @@ def command(path: str, key: str, prefix: str | None, as_json: bool) -> None:
             return
         summary = leaf_statistics(checkpoint, key)
     if as_json:
-        plain = {name: to_json_value(value) for name, value in summary._asdict().items()}
+        plain = {name: to_json_value(getattr(summary, name)) for name in _FIELDS}
         print_json({"key_path": key, "what": what, "size_bytes": stored.nbytes, **plain})
         return
     rows = [

@@ -66,7 +66,7 @@ def checkpoint_view(sources: Sources, report: Report | None, *, source: str) -> 
                 "keys": [split_path(path, index.naming) for path in paths],
                 "kind": [leaf.kind for leaf in leaves],
                 "dtype": [dtype_text(leaf) for leaf in leaves],
-                "shape": [_shape(leaf) for leaf in leaves],
+                "shape": [shape_of_value(leaf) for leaf in leaves],
                 "size_bytes": sizes,
                 "value": [value_text(leaf, _MAX_VALUE) for leaf in leaves],
                 "sharding": [
@@ -113,15 +113,17 @@ def value_text(leaf: Leaf, length: int) -> str | None:
     return text if len(text) <= length else f"{text[:length]}..."
 
 
-def _shape(leaf: Leaf) -> Sequence[int]:
+def shape_of_value(leaf: Leaf) -> Sequence[int]:
+    """Return the shape of an array; of PRNG keys, without the axis of their data."""
     return leaf.shape[:-1] if leaf.kind == "prng_key" else leaf.shape
 
 
 def _digests(index: Index) -> str:
     """Return how many of the files have digests or checksums: "all", "some" or "none"."""
-    checked = [_is_checked(source) for source in index.sources if source.size_bytes]
+    checked = [is_checked(source) for source in index.sources if source.size_bytes]
     return "all" if all(checked) else "some" if any(checked) else "none"
 
 
-def _is_checked(source: Source) -> bool:
+def is_checked(source: Source) -> bool:
+    """Return True if the bytes of a file have digests or checksums."""
     return source.digests is not None or source.header_digest is not None or bool(source.checksums)

@@ -1,0 +1,113 @@
+"""A heat map of an array: the mean absolute value of its elements, tile by tile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from cordwood.index import Box
+from cordwood.sharding.boxes import shape_of
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+_MAX_TILES = 64  # along each side
+
+
+class HeatMap(NamedTuple):
+    """The tiles of an array as a matrix: its last axis are columns, all others together rows.
+
+    Attributes:
+        rows: the number of rows of tiles.
+        columns: the number of columns of tiles.
+        tile: the rows and columns of elements of a tile.
+        values: the mean absolute value of the finite elements of each tile, row by row; NaN or
+            infinity for a tile that has no finite ones, None for a tile that was not read.
+        nan: the number of NaNs in each tile.
+    """
+
+    rows: int
+    columns: int
+    tile: tuple[int, int]
+    values: tuple[float | None, ...]
+    nan: tuple[int, ...]
+
+
+class HeatMapSums:
+    """The sums from which a heat map is made, box by box; about 100 KiB whatever the array."""
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        self._shape = tuple(shape) or (1,)
+        rows, columns = math.prod(self._shape[:-1]), self._shape[-1]
+        self._tile = (max(1, -(-rows // _MAX_TILES)), max(1, -(-columns // _MAX_TILES)))
+        tiles = -(-rows // self._tile[0]), -(-columns // self._tile[1])
+        self._sums = np.zeros(tiles, np.float64)
+        self._finite = np.zeros(tiles, np.int64)
+        self._nan = np.zeros(tiles, np.int64)
+        self._read = np.zeros(tiles, np.int64)
+
+    def add(self, box: Box, values: Array) -> None:
+        """Add the elements of a box, real numbers as a flat array."""
+        if not box.start:
+            box = Box((0,), (1,))
+        matrix = np.abs(values.reshape(-1, shape_of(box)[-1]), dtype=np.float64)
+        rows = self._row_numbers(box) // self._tile[0]
+        columns = np.arange(box.start[-1], box.stop[-1]) // self._tile[1]
+        tiles = _Tiles(rows, columns)
+        tiles.add_counts(self._read)
+        finite = np.isfinite(matrix)
+        if finite.all():
+            tiles.add_counts(self._finite)
+        else:
+            tiles.add(self._finite, finite)
+            tiles.add(self._nan, np.isnan(matrix))
+            matrix[~finite] = 0
+        tiles.add(self._sums, matrix)
+
+    def _row_numbers(self, box: Box) -> Array:
+        """Return the number of each row of a box among the rows of the array, in C order."""
+        numbers = np.zeros(1, np.int64)
+        for start, stop, size in zip(box.start[:-1], box.stop[:-1], self._shape[:-1], strict=True):
+            numbers = (numbers[:, None] * size + np.arange(start, stop)).reshape(-1)
+        return numbers
+
+    def finish(self) -> HeatMap:
+        """Return the heat map of what has been added."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = self._sums / self._finite
+        means[(self._finite == 0) & (self._nan == 0)] = math.inf
+        read = self._read.reshape(-1) > 0
+        values = [
+            value if is_read else None
+            for value, is_read in zip(means.reshape(-1).tolist(), read.tolist(), strict=True)
+        ]
+        rows, columns = self._sums.shape
+        return HeatMap(
+            rows, columns, self._tile, tuple(values), tuple(self._nan.reshape(-1).tolist())
+        )
+
+
+class _Tiles:
+    """The tiles that the rows and columns of a box belong to; their numbers ascend."""
+
+    def __init__(self, row_tiles: Array, column_tiles: Array) -> None:
+        rows, self._row_starts, row_counts = _runs(row_tiles)
+        columns, self._column_starts, column_counts = _runs(column_tiles)
+        self._where = np.ix_(rows, columns)
+        self._counts = np.outer(row_counts, column_counts)
+
+    def add_counts(self, sums: Array) -> None:
+        """Add the number of elements to each tile."""
+        sums[self._where] += self._counts
+
+    def add(self, sums: Array, matrix: Array) -> None:
+        """Add the elements of a matrix to the sums of their tiles."""
+        rows = np.add.reduceat(matrix, self._column_starts, axis=1, dtype=sums.dtype)
+        sums[self._where] += np.add.reduceat(rows, self._row_starts, axis=0)
+
+
+def _runs(numbers: Array) -> tuple[Array, Array, Array]:
+    """Return the distinct ones of ascending numbers, where each begins, and how often it is."""
+    return np.unique(numbers, return_index=True, return_counts=True)
