@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MINILM := $(VENV)/.minilm
 
-.PHONY: help install demo mistakes test check format bench fuzz soak clean
+.PHONY: help install demo mistakes docs test check format bench fuzz soak clean
 
 help:
 	@echo "make demo    real weights, and a run that is killed and goes on elsewhere: under three minutes"
 	@echo "make mistakes  what cordwood and the peers say of common mistakes; writes docs/mistakes.md"
+	@echo "make docs    the documentation site, in build/docs; open build/docs/index.html"
 	@echo "make test    the tests"
 	@echo "make check   ruff, mypy and pyright"
 	@echo "make format  let ruff rewrite what it can"
@@ -35,6 +36,10 @@ demo: $(STAMP) $(MINILM)
 
 mistakes: $(STAMP)
 	$(BIN)/python -m demo.mistakes
+
+# Strict: -W makes each warning an error, -n warns of each link that leads nowhere.
+docs: $(STAMP)
+	$(BIN)/python -m sphinx -q -W -n --keep-going -c docs/site -d build/doctrees . build/docs
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)

@@ -1,4 +1,4 @@
-"""The pages under docs/: each is in the index, and links lead somewhere."""
+"""The pages of the documentation: each is in the contents, and links lead somewhere."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+from contents_from_tables import pages_in_tables
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+FOLDERS = ("docs", "benchmarks", "examples")
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(page for each in FOLDERS for page in (ROOT / each).rglob("*.md"))]
+)
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 
 
@@ -17,11 +21,16 @@ def links_of(page: Path) -> list[str]:
     return LINK.findall(text)
 
 
-def test_every_page_is_in_the_index() -> None:
-    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
-    assert pages == {
-        link for link in links_of(ROOT / "docs" / "README.md") if re.fullmatch(r"[\w-]+\.md", link)
-    }
+def test_tables_of_links_lead_to_every_page_once() -> None:
+    front = "docs/README"
+    pages, queue = [front], [front]
+    while queue:
+        page = queue.pop()
+        links = pages_in_tables(page, (ROOT / f"{page}.md").read_text())
+        if page.endswith(("README", "measurements")) and page != "README":
+            pages += links
+            queue += links
+    assert sorted(pages) == sorted(str(page.relative_to(ROOT).with_suffix("")) for page in PAGES)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -13,7 +13,7 @@ def document_fields(cls: type[T]) -> type[T]:
     Without it `help()` shows "Alias for field number 3". Annotations are shown as written, not as
     ForwardRef('int').
     """
-    for name, text in _attributes(cls.__doc__ or "").items():
+    for name, text in attributes_of(cls.__doc__ or "").items():
         vars(cls)[name].__doc__ = text
     for types in (cls.__annotations__, cls.__new__.__annotations__):
         for name, value in types.items():
@@ -22,10 +22,10 @@ def document_fields(cls: type[T]) -> type[T]:
     return cls
 
 
-def _attributes(doc: str) -> dict[str, str]:
+def attributes_of(doc: str) -> dict[str, str]:
     r"""Return the text of each name in the "Attributes:" section of a docstring.
 
-    >>> _attributes("Attributes:\n    x, y: where it\n      lies.\n    z: depth.\n")
+    >>> attributes_of("Attributes:\n    x, y: where it\n      lies.\n    z: depth.\n")
     {'x': 'where it lies.', 'y': 'where it lies.', 'z': 'depth.'}
     """
     section = doc.partition("Attributes:\n")[2]

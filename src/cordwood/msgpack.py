@@ -224,7 +224,7 @@ def decompress_bytes(data: EncodedBytes, *, max_bytes: int | None = None) -> byt
             `data`.
 
     Raises:
-        CompressedDataError: it is damaged (also a `gzip.BadGzipFile`).
+        CorruptionError: it is damaged (also a `gzip.BadGzipFile`).
         TruncatedError: it ends too early (also an `EOFError`).
         LimitError: it holds more than `max_bytes`.
 
@@ -279,13 +279,15 @@ def get_serialization_info(pytree: Any) -> dict[str, Any]:
     """Return a summary of a tree. Works on any object; nothing is copied.
 
     Returns:
-        num_leaves: the number of leaves; None is not a leaf.
-        tree_structure: jax's tree structure as a str, if jax is loaded and supports the tree;
-            otherwise the key paths of the tree, or a text that says what is wrong with it.
-        total_elements: the elements of all arrays; other leaves count as one.
-        memory_bytes: the size of all arrays, scalars, str and bytes.
-        is_serializable: whether `to_bytes` can store the tree.
-        dtypes: the dtypes of all arrays, sorted.
+        A dict with these entries.
+
+        - num_leaves: the number of leaves; None is not a leaf.
+        - tree_structure: jax's tree structure as a str, if jax is loaded and supports the tree;
+          otherwise the key paths of the tree, or a text that says what is wrong with it.
+        - total_elements: the elements of all arrays; other leaves count as one.
+        - memory_bytes: the size of all arrays, scalars, str and bytes.
+        - is_serializable: whether `to_bytes` can store the tree.
+        - dtypes: the dtypes of all arrays, sorted.
 
     Example:
         >>> info = get_serialization_info({"w": np.ones((2, 3)), "step": 7})

@@ -85,8 +85,8 @@ def open(
 
     >>> import numpy as np
     >>> from cordwood import save
-    >>> save("/tmp/example.safetensors", {"a": {"w": np.arange(6.0).reshape(3, 2)}})
-    >>> with open("/tmp/example.safetensors") as checkpoint:
+    >>> save("example.safetensors", {"a": {"w": np.arange(6.0).reshape(3, 2)}})
+    >>> with open("example.safetensors") as checkpoint:
     ...     print(list(checkpoint), checkpoint["a/w"].shape, checkpoint["a/w"][1:, 0])
     ['a/w'] (3, 2) [2. 4.]
     """

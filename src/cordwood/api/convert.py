@@ -185,8 +185,8 @@ def convert(
 
     >>> from cordwood import save
     >>> import numpy as np
-    >>> save("/tmp/example.safetensors", {"w": np.ones(4, np.float32)})
-    >>> done = convert("/tmp/example.safetensors", "/tmp/example", cast="bf16", overwrite=True)
+    >>> save("example.safetensors", {"w": np.ones(4, np.float32)})
+    >>> done = convert("example.safetensors", "example", cast="bf16", overwrite=True)
     >>> done.format, done.size_bytes
     ('packs', 8)
     """

@@ -63,8 +63,8 @@ def detect(path: str | os.PathLike[str]) -> Detected:
             Each message names what was expected and what was found.
 
     >>> from cordwood import save
-    >>> save("/tmp/example.safetensors", {"w": 1.5})
-    >>> detect("/tmp/example.safetensors")[:2]
+    >>> save("example.safetensors", {"w": 1.5})
+    >>> detect("example.safetensors")[:2]
     ('safetensors', 'a safetensors file')
     """
     path = local_or_url(path)

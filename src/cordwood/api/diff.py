@@ -71,9 +71,9 @@ def diff(
 
     >>> from cordwood import save
     >>> import numpy as np
-    >>> save("/tmp/example.safetensors", {"w": np.zeros(4, np.float32), "step": 7})
-    >>> print(diff("/tmp/example.safetensors", {"w": np.float32([0, 0, 1, 0]), "step": 7}))
-    1 difference between a = /tmp/example.safetensors and b = the tree; 1 leaf equal:
+    >>> save("example.safetensors", {"w": np.zeros(4, np.float32), "step": 7})
+    >>> print(diff("example.safetensors", {"w": np.float32([0, 0, 1, 0]), "step": 7}))
+    1 difference between a = example.safetensors and b = the tree; 1 leaf equal:
       w: float32[4]: 1 of 4 elements differ, max abs 1, max rel 1
     """
     with ExitStack() as opened, gc_paused():

@@ -26,8 +26,8 @@ class LeafDiff(NamedTuple):
         size: the number of elements that were compared; 0 if none were.
         differing: the number of elements that differ in value; NaN equals NaN.
         bits: the number of elements equal in value, but not in bits (-0.0, other NaN payloads).
-        max_abs: the largest |a - b|; inf if one is NaN or infinite; None if nothing differs.
-        max_rel: the largest |a - b| / max(|a|, |b|); None if nothing differs.
+        max_abs: the largest `|a - b|`; inf if one is NaN or infinite; None if nothing differs.
+        max_rel: the largest `|a - b| / max(|a|, |b|)`; None if nothing differs.
     """
 
     key_path: str

@@ -33,8 +33,8 @@ def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:
         CorruptionError, FormatError: its index cannot be read, so nothing is removed.
 
     >>> from cordwood import save
-    >>> save("/tmp/example-step-7", {"w": 1.5})
-    >>> gc("/tmp/example-step-7")
+    >>> save("step-7", {"w": 1.5})
+    >>> gc("step-7")
     []
     """
     path = local_or_url(path)

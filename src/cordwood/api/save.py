@@ -82,8 +82,8 @@ def save(
             was saved now. (With several processes, this tree was saved nevertheless.)
 
     >>> import numpy as np
-    >>> save("/tmp/example.safetensors", {"w": np.ones(3, np.float32), "step": 7})
-    >>> save("/tmp/example-step-7", {"w": np.ones(3, np.float32)}, prefix="params")
+    >>> save("example.safetensors", {"w": np.ones(3, np.float32), "step": 7})
+    >>> save("step-7", {"w": np.ones(3, np.float32)}, prefix="params")
     """
     path = local_or_url(path)
     saved_format = format_for_saving(path, format=format, layout=layout, prefix=prefix)

@@ -73,7 +73,7 @@ def save_async(
 
     >>> import numpy as np
     >>> tree = {"w": np.ones(3, np.float32)}
-    >>> pending = save_async("/tmp/example.safetensors", tree)
+    >>> pending = save_async("example.safetensors", tree)
     >>> tree["w"] += 1  # a step of training
     >>> pending.wait()
     """

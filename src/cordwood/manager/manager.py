@@ -77,7 +77,7 @@ class CheckpointManager(StepReader):
 
     >>> import numpy as np
     >>> state = {"w": np.zeros(3, np.float32)}
-    >>> with CheckpointManager("/tmp/example-run", save=10, keep=2) as manager:
+    >>> with CheckpointManager("run", save=10, keep=2) as manager:
     ...     restored = manager.restore(like=state)
     ...     start = 0 if restored is None else restored.step + 1
     ...     for step in range(start, start + 40):
@@ -257,7 +257,7 @@ class CheckpointManager(StepReader):
         Raises StepError if another process has pinned one of them, or saves it.
 
         >>> import numpy as np
-        >>> with CheckpointManager("/tmp/example-rewind") as manager:
+        >>> with CheckpointManager("rewind") as manager:
         ...     for step in (10, 20, 30):
         ...         _ = manager.save(step, {"w": np.zeros(3)})
         ...     manager.delete_after(10)

@@ -43,7 +43,7 @@ class StepReader:
 
     Raises UnsupportedFormatError if the root is a URL of an unknown store.
 
-    >>> reader = StepReader("/tmp/example-steps")
+    >>> reader = StepReader("steps")
     >>> for step in reader.new_steps(timeout_seconds=0):
     ...     with reader.pin(step):
     ...         loss = evaluate(reader.restore(step).tree)

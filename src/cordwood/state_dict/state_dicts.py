@@ -45,8 +45,9 @@ def to_state_dict(target: Any) -> Any:
         New dicts, in the order of the tree; or the leaf.
 
     Raises:
-        KeyCollisionError: two keys of a dict have the same string form, such as 1 and '1'.
-        NonStringKeyError: a registered handler returned a dict with keys that are not strings.
+        CordwoodError: two keys of a dict have the same string form, such as 1 and '1' (also a
+            ValueError); or a registered handler returned a dict with keys that are not strings
+            (also a TypeError and an AssertionError).
         LimitError: the tree nests deeper than 1000 containers.
         Exception: any error of a handler or a node, with a note of the key path.
 

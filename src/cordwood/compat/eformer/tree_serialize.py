@@ -56,7 +56,7 @@ def tree_serialize_leaves(
         PendingSaveError: an earlier `save_async` failed, and the failure was not reported yet.
 
     >>> import numpy as np
-    >>> tree_serialize_leaves("/tmp/example-zarr", {"w": np.ones(3, np.float32)}, prefix="params")
+    >>> tree_serialize_leaves("zarr", {"w": np.ones(3, np.float32)}, prefix="params")
     """
     path = local_path(checkpoint_dir)
     callback = commit_callback or _nothing

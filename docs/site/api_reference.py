@@ -1,0 +1,202 @@
+"""The reference of the public names: a table of one module's names, then each name in full.
+
+    ```{public-names} cordwood.policies
+    KeepLast KeepBest
+    ```
+
+Without names, all of the module's `__all__`. A name that several modules have is documented in one
+of them, and the tables of the others link to it. Types in signatures become links to public names.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, ClassVar, NamedTuple
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.pycode import ModuleAnalyzer
+from sphinx.util.docutils import SphinxDirective
+
+from cordwood.field_docs import attributes_of
+
+# A name that several of them have is documented in the first.
+NAMESPACES = (
+    "cordwood.errors",
+    "cordwood.policies",
+    "cordwood.results",
+    "cordwood.keypath",
+    "cordwood.state_dict",
+    "cordwood.msgpack",
+    "cordwood.testing.strategies",
+    "cordwood.testing",
+    "cordwood",
+    "cordwood.compat.eformer.serialization",
+    "cordwood.compat.eformer.pytree",
+    "cordwood.compat.flax",
+)
+_SPECIAL = ("__getitem__",)
+
+
+class PublicName(NamedTuple):
+    """A public name: the module that documents it, its own name, and its value."""
+
+    module: str
+    name: str
+    value: Any
+
+    @property
+    def path(self) -> str:
+        """The name with its module."""
+        return f"{self.module}.{self.name}"
+
+
+@cache
+def documented_names() -> dict[str, PublicName]:
+    """Return all public names by their last part, each in the module that documents it."""
+    names: dict[str, PublicName] = {}
+    for namespace in NAMESPACES:
+        module = importlib.import_module(namespace)
+        for name in module.__all__:
+            names.setdefault(name, PublicName(namespace, name, getattr(module, name)))
+    return names
+
+
+@cache
+def _path_of_internal_name() -> dict[str, str]:
+    """Return the public path of each short name and of each internal path."""
+    paths = {name: public.path for name, public in documented_names().items()}
+    for public in documented_names().values():
+        value = public.value
+        internal = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
+        paths[internal] = public.path
+    return paths
+
+
+def summary(value: Any) -> str:
+    """Return the first sentence of a docstring."""
+    return (inspect.getdoc(value) or "").split("\n\n")[0].replace("\n", " ")
+
+
+def directive_for(public: PublicName) -> list[str]:
+    """Return the autodoc directive for a name."""
+    value = public.value
+    if inspect.ismodule(value):
+        return []
+    if not inspect.isclass(value):
+        kind = "function" if callable(value) else "data"
+        return [f".. auto{kind}:: {public.path}", "   :no-value:" * (kind == "data"), ""]
+    if issubclass(value, BaseException):
+        return [f".. autoexception:: {public.path}", "   :show-inheritance:", ""]
+    own = [name for name in _SPECIAL if name in vars(value) and not issubclass(value, tuple)]
+    fields = [] if issubclass(value, tuple) else [*attributes_of(value.__doc__ or "")]
+    options = [":members:", ":undoc-members:", ":inherited-members: Mapping,tuple,Protocol"]
+    options += [f":special-members: {', '.join(own)}"] if own else []
+    options += [f":exclude-members: {', '.join(fields)}"] if fields else []
+    return [f".. autoclass:: {public.path}", *[f"   {option}" for option in options], ""]
+
+
+class _PublicNames(SphinxDirective):
+    """The table of the names of a module, and their documentation."""
+
+    required_arguments = 1
+    has_content = True
+    option_spec: ClassVar = {"only-table": directives.flag}
+
+    def run(self) -> list[nodes.Node]:
+        """Parse the table and the directives of autodoc in place of this directive."""
+        module = self.arguments[0]
+        names = " ".join(self.content).split() or importlib.import_module(module).__all__
+        chosen = [documented_names()[name] for name in names]
+        rows = [f"| {_link(public)} | {_escaped(summary(public.value))} |" for public in chosen]
+        text = ["| name | |", "|---|---|", *rows, ""]
+        full = [public for public in chosen if public.module == module]
+        if full and "only-table" not in self.options:
+            body = [line for public in full for line in directive_for(public)]
+            text += ["````{eval-rst}", *body, "````", ""]
+        return self.parse_text_to_nodes("\n".join(text))
+
+
+def _link(public: PublicName) -> str:
+    role = "mod" if inspect.ismodule(public.value) else "obj"
+    return f"{{py:{role}}}`{public.name} <{public.path}>`"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", r"\|").replace("*", r"\*")
+
+
+def _resolve(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement
+) -> Any:
+    """Resolve an internal path, or a short name, to the public name of the same object."""
+    target = str(node.get("reftarget", ""))
+    path = _path_of_internal_name().get(target)
+    if node.get("refdomain") != "py" or path is None or path == target:
+        return None
+    domain = env.domains.python_domain
+    return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", path, node, content)
+
+
+def _forget_overloads(_: Sphinx) -> None:
+    """Show the signature of the implementation: overloads of 25 parameters differ in two."""
+    for module in {public.value.__module__ for public in _functions()}:
+        analyzer = ModuleAnalyzer.for_module(module)
+        analyzer.analyze()
+        analyzer.overloads.clear()
+
+
+def _functions() -> Iterator[PublicName]:
+    for public in documented_names().values():
+        if inspect.isfunction(public.value) or inspect.isclass(public.value):
+            yield public
+
+
+def _hide_internals(
+    _app: Sphinx, what: str, _name: str, value: Any, _options: Any, arguments: str, result: str
+) -> tuple[str, str] | None:
+    """Leave out the parameters of classes that only cordwood makes, and the type of `**options`."""
+    if what == "class" and not inspect.isabstract(value) and "Args:" not in (value.__doc__ or ""):
+        public = documented_names().get(value.__name__)
+        if public is not None and public.module in ("cordwood", "cordwood.results"):
+            return "", ""
+    if "Unpack[" in (arguments or ""):
+        return re.sub(r"(\*\*\w+): [^,)]*Unpack\[[^]]*\]", r"\1", arguments), result
+    return None
+
+
+def _mend_docstring(
+    _app: Sphinx, what: str, _name: str, value: Any, _options: Any, lines: list[str]
+) -> None:
+    """Turn what docstrings mean for `help()` into what napoleon and docutils read."""
+    if what in ("attribute", "property", "data"):
+        lines[:0] = ["..", ""]  # else napoleon takes the text before a colon for the type
+    if what == "class" and issubclass(value, tuple) and "Attributes:" in lines:
+        # autodoc shows each field of a named tuple with its text
+        first = lines.index("Attributes:")
+        after = [i for i in range(first, len(lines)) if not lines[i].strip()]
+        del lines[first : after[0] if after else len(lines)]
+    for i, line in enumerate(lines[:-2]):  # an indented block after a colon is shown as it is
+        if line.endswith(":") and not lines[i + 1] and _indent(lines[i + 2]) > _indent(line):
+            lines[i] = f"{line}:"
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Connect the extension."""
+    app.add_directive("public-names", _PublicNames)
+    app.connect("builder-inited", _forget_overloads)
+    app.connect("missing-reference", _resolve)
+    app.connect("autodoc-process-signature", _hide_internals)
+    app.connect("autodoc-process-docstring", _mend_docstring, priority=100)  # before napoleon
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

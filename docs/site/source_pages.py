@@ -1,0 +1,54 @@
+"""Pages for the source files that other pages link to, such as the examples."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.transforms.post_transforms import SphinxPostTransform
+from sphinx.util.osutil import relative_uri
+
+
+class _LinkToPage(SphinxPostTransform):
+    """A link to a Python file of the repository leads to its page, not to a download."""
+
+    default_priority = 5
+    builders = ("html",)
+
+    def run(self, **_: Any) -> None:
+        """Replace the download links of one document."""
+        for node in list(self.document.findall(addnodes.download_reference)):
+            path = posixpath.normpath(
+                posixpath.join(posixpath.dirname(self.env.docname), node["reftarget"])
+            )
+            if not path.endswith(".py"):
+                continue
+            self.env.source_files.add(path)  # type: ignore[attr-defined]
+            here = self.app.builder.get_target_uri(self.env.docname)
+            uri = relative_uri(here, f"source/{path}.html")
+            node.replace_self(nodes.reference("", "", *node.children, refuri=uri, internal=True))
+
+
+def _pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yield a page for each file that was linked to."""
+    for path in sorted(app.env.source_files):  # type: ignore[attr-defined]
+        text = Path(app.srcdir, path).read_text()
+        body = app.builder.highlighter.highlight_block(text, "python", linenos=False)  # type: ignore[attr-defined]
+        yield f"source/{path}", {"title": path, "body": f"<h1>{path}</h1>{body}"}, "page.html"
+
+
+def _begin(app: Sphinx) -> None:
+    app.env.source_files = set()  # type: ignore[attr-defined]
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Connect the extension."""
+    app.connect("builder-inited", _begin)
+    app.connect("html-collect-pages", _pages)
+    app.add_post_transform(_LinkToPage)
+    return {"parallel_read_safe": False, "parallel_write_safe": False}
