@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from cordwood.cli.output import json_option, print_json, print_text
 from cordwood.cli.path_arguments import PATH, SOURCE
+from cordwood.message_text import printable, size_text
+
+if TYPE_CHECKING:
+    from cordwood.viewer.resources import Resources
+
+_MAX_MESSAGES = 5  # about resources that could not be read
 
 EXAMPLES = """
 \b
@@ -24,6 +32,21 @@ Examples:
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, help="The port. Default: any free one."
 )
+@click.option(
+    "--export",
+    "file",
+    type=PATH,
+    metavar="FILE.html",
+    help="Write the views into one file instead, and open no browser.",
+)
+@click.option(
+    "--max-mb",
+    type=click.FloatRange(min=0.1),
+    default=20,
+    show_default=True,
+    help="The largest size of FILE.html, in MB.",
+)
+@click.option("--force", is_flag=True, help="Replace FILE.html.")
 @click.option("--prefix", help="The tree to use, if the directory holds several.")
 @click.option("--format", "format_", help="The format of the file, if its suffix does not name it.")
 @click.option(
@@ -38,6 +61,9 @@ def command(
     other: str | None,
     no_browser: bool,
     port: int,
+    file: str | None,
+    max_mb: float,
+    force: bool,
     prefix: str | None,
     format_: str | None,
     scratch: str | None,
@@ -49,12 +75,15 @@ def command(
     this process, which only this machine can reach, and only with the token in the address. Nothing
     is written, and no other host is asked for anything. Ctrl-C ends it.
     """
+    from cordwood.viewer.export import refuse_existing
     from cordwood.viewer.page import page
     from cordwood.viewer.resources import Resources
     from cordwood.viewer.serve import serve
     from cordwood.viewer.sources import OpenArguments, open_sources
 
     html = page()  # before anything is opened: Jinja2 may be missing
+    if file is not None and not force:
+        refuse_existing(file)
     sources = open_sources(path, other, OpenArguments(format_, prefix, scratch))
 
     def announce(url: str) -> None:
@@ -64,6 +93,33 @@ def command(
             print_text(f"{url}\nCtrl-C ends the viewer")
 
     try:
-        serve(html, Resources(sources), port=port, browser=not no_browser, announce=announce)
+        resources = Resources(sources)
+        if file is not None:
+            _export(resources, file, int(max_mb * 1_000_000), as_json=as_json)
+            return
+        serve(html, resources, port=port, browser=not no_browser, announce=announce)
     finally:
         sources.close()
+
+
+def _export(resources: Resources, file: str, max_bytes: int, *, as_json: bool) -> None:
+    """Write the export, and print its size and what it lacks."""
+    from cordwood.io.progress_bar import progress_display
+    from cordwood.viewer.export import export_page, write_export
+
+    with progress_display(not as_json, "exporting") as report:
+        export = export_page(resources, max_bytes=max_bytes, progress=report)
+    write_export(file, export.html)
+    size = len(export.html)
+    if as_json:
+        lacks = {"left_out": dict(export.left_out), "unreadable": dict(export.unreadable)}
+        print_json({"path": file, "size_bytes": size, **lacks})
+        return
+    print_text(f"{file}: {size_text(size)}")
+    if export.left_out:
+        click.echo(f"left out to stay within --max-mb: {export.left_out_text}", err=True)
+    for name, message in list(export.unreadable.items())[:_MAX_MESSAGES]:
+        click.echo(printable(f"not exported: {name}: {message}"), err=True)
+    more = len(export.unreadable) - _MAX_MESSAGES
+    if more > 0:
+        click.echo(f"not exported: {more} more that could not be read", err=True)

@@ -228,7 +228,11 @@ def _number_text(value: Any) -> str:
 
 
 def _heat_json(heat: HeatMap | None) -> dict[str, Any] | None:
-    return heat._asdict() if heat is not None and heat.values else None
+    """Return a heat map with its values rounded to 4 digits, which makes it half as long."""
+    if heat is None or not heat.values:
+        return None
+    values = [None if value is None else float(f"{value:.4g}") for value in heat.values]
+    return {**heat._asdict(), "values": values}
 
 
 def verify_view(sources: Sources, report: Report | None, *, source: str) -> dict[str, Any]:

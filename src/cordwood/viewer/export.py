@@ -1,0 +1,188 @@
+"""The export: the page and a bounded set of its resources in one HTML file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from cordwood.errors import CordwoodError, counted
+from cordwood.io.progress import Progress, Report
+from cordwood.storage.atomic_file import atomic_file
+from cordwood.viewer.page import embedded, page
+from cordwood.viewer.resources import Resources, resource_name, to_json
+
+_NEIGHBOURS = 10  # differences between steps that an export of a run has
+_START_BYTES = 4 << 10  # room that `start` may need besides its paths
+_ELEMENT_BYTES = len('<script type="application/json" data-resource=""></script>\n')
+
+
+# Kinds of resources in words, for what did not fit.
+_NOUNS = {
+    "leaf": ("leaf page", "leaf pages"),
+    "statistics": ("leaf's statistics", "leaves' statistics"),
+    "diff": ("difference", "differences"),
+    "diff-leaf": ("difference of a leaf", "differences of leaves"),
+    "norms": ("step's norms", "steps' norms"),
+    "checkpoint": ("list of leaves", "lists of leaves"),
+}
+
+
+class Export(NamedTuple):
+    """An exported page.
+
+    Attributes:
+        html: the file.
+        left_out: for each kind of resource, how many did not fit.
+        unreadable: messages of errors, by the names of the resources.
+    """
+
+    html: bytes
+    left_out: Mapping[str, int]
+    unreadable: Mapping[str, str]
+
+    @property
+    def left_out_text(self) -> str:
+        """The kinds that did not fit, in words; "" if everything did."""
+        return ", ".join([counted(count, *_NOUNS[kind]) for kind, count in self.left_out.items()])
+
+
+def export_page(resources: Resources, *, max_bytes: int, progress: Report | None = None) -> Export:
+    """Return the page with as many resources as fit, the most important first.
+
+    Args:
+        resources: the resources of what was opened.
+        max_bytes: the limit for the size of the file.
+        progress: called from time to time.
+
+    Raises:
+        ValueError: the list of leaves or steps alone exceeds the limit.
+        Exception: an error of the list of leaves or steps.
+    """
+    start = resources.answer("start")
+    room = max_bytes - len(page([]).html.encode()) - len(to_json(start)) - _START_BYTES
+    taken: list[tuple[str, bytes]] = []
+    left_out: dict[str, int] = {}
+    unreadable: dict[str, str] = {}
+
+    def report(what: str) -> None:
+        if progress is not None:
+            progress(Progress(max_bytes - room, max_bytes, what))
+
+    for name in _required(resources):
+        report(name)
+        value = resources.answer_json(name)
+        room -= _size(name, value)
+        taken.append((name, value))
+    if room < 0:
+        needed = -(-(max_bytes - room) // 1_000_000)
+        raise ValueError(
+            f"the page and its lists need {needed} MB, which is more than the limit of "
+            f"{max_bytes / 1_000_000:g} MB; raise --max-mb"
+        )
+    for name in _optional(resources):
+        kind = name.partition("/")[0]
+        if kind in left_out:
+            left_out[kind] += 1
+            continue
+        report(name)
+        try:
+            value = resources.answer_json(name)
+        except TypeError:  # no array of numbers
+            continue
+        except (CordwoodError, OSError, ValueError, KeyError) as e:
+            unreadable[name] = str(e)
+            continue
+        if _size(name, value) > room:
+            left_out[kind] = 1
+            continue
+        room -= _size(name, value)
+        taken.append((name, value))
+    start |= {"exported": True, "left_out": left_out}
+    html = page([("start", to_json(start)), *taken], title=f"{start['title']} - cordwood").html
+    if progress is not None:
+        progress(Progress(len(html), len(html)))
+    return Export(html.encode(), left_out, unreadable)
+
+
+def write_export(path: str, html: bytes) -> None:
+    """Write the file atomically; raise what `atomic_file` does."""
+    with atomic_file(path) as file:
+        file.write(memoryview(html), 0)
+
+
+def refuse_existing(path: str) -> None:
+    """Raise FileExistsError if there is something at a path."""
+    if os.path.lexists(path):
+        raise FileExistsError(f"{path} exists; pass --force to replace it")
+
+
+def _size(name: str, value: bytes) -> int:
+    return _ELEMENT_BYTES + len(name) + len(embedded(value))
+
+
+def _required(resources: Resources) -> Iterator[str]:
+    """Yield the names of the resources without which there is no view."""
+    sources = resources.sources
+    if sources.kind == "run":
+        yield "run"
+        return
+    for source in sources.paths:
+        yield resource_name("checkpoint", source)
+    if sources.kind == "diff":
+        yield resource_name("diff", "a", "b", "digests")
+
+
+def _optional(resources: Resources) -> Iterator[str]:
+    """Yield the names of other resources, the most important first."""
+    sources = resources.sources
+    names = list(sources.paths)
+    if sources.kind == "run":
+        newest = names[::-1]
+        for step in newest:
+            yield resource_name("norms", step, "sample")
+        pairs = list(pairwise(names))[::-1][:_NEIGHBOURS]
+        for a, b in pairs:
+            yield resource_name("diff", a, b, "digests")
+        for a, b in pairs:
+            yield resource_name("diff", a, b, "sample")
+        for step in newest:
+            yield resource_name("checkpoint", step)
+        return
+    if sources.kind == "diff":
+        yield resource_name("diff", "a", "b", "sample")
+        yield from _changed_leaves(resources)
+    for source in names:
+        yield from _leaves(resources, source)
+
+
+def _changed_leaves(resources: Resources) -> Iterator[str]:
+    """Yield the names of the differences of leaves, the largest change first."""
+    name = resource_name("diff", "a", "b", "sample")
+    rows = json.loads(resources.answer_json(name))["rows"]
+    changes = [
+        (_number(change), i, j)
+        for i, j, change in zip(rows["i"], rows["j"], rows["relative_l2"], strict=True)
+        if i is not None and j is not None and i >= 0 and j >= 0 and change is not None
+    ]
+    for change, i, j in sorted(changes, key=lambda row: -row[0]):
+        if change > 0:
+            yield resource_name("diff-leaf", "a", "b", i, j, "sample")
+
+
+def _number(value: Any) -> float:
+    """Return a number of a JSON value; NaN counts as infinite."""
+    number = float(value)
+    return number if number == number else float("inf")
+
+
+def _leaves(resources: Resources, source: str) -> Iterator[str]:
+    """Yield the names of the leaf pages and the sample statistics, the largest leaf first."""
+    name = resource_name("checkpoint", source)
+    sizes = json.loads(resources.answer_json(name))["leaves"]["size_bytes"]
+    for number in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        yield resource_name("leaf", source, number)
+        if sizes[number]:
+            yield resource_name("statistics", source, number, "sample")
