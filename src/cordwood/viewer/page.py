@@ -11,7 +11,23 @@ from typing import NamedTuple
 _FOLDER = Path(__file__).parent
 
 # The scripts of `static/`, in the order in which they run.
-SCRIPTS: tuple[str, ...] = ("start.js",)
+SCRIPTS: tuple[str, ...] = (
+    "namespace.js",
+    "text.js",
+    "dom.js",
+    "data.js",
+    "router.js",
+    "rows.js",
+    "table_entries.js",
+    "table.js",
+    "task.js",
+    "chart_colours.js",
+    "chart_histogram.js",
+    "chart_heat_map.js",
+    "chart_lines.js",
+    "checkpoint_view.js",
+    "shell.js",  # the last one: it starts the page
+)
 
 _INSTALL = "cordwood view needs Jinja2: install it with pip install 'cordwood[view]'"
 

@@ -1,0 +1,328 @@
+"use strict";
+// The chart of numbers over steps or time.
+(function (cordwood) {
+  const HEIGHT = 240;
+  const PLOT = { top: 10, right: 14, bottom: 34, left: 58 };
+  const DASHES = ["", "6 3", "2 3", "8 3 2 3"];
+  const MOST_IN_TOOLTIP = 8;
+  const MOST_LABELS = 6; // series that are labelled at the end of their line
+
+  /**
+   * Return a line chart of series `{name, points: [[x, y or null], ..]}`.
+   * Null and numbers that are not finite interrupt a line; the latter are marked by a cross.
+   * Series differ by colour, dash and label. The names below the chart hide and show them.
+   * marker: an x that is marked; `element.setMarker(x)` moves it. onPick(x) follows a click, Enter.
+   */
+  cordwood.charts.lines = function (options) {
+    const { element, svg, formatNumber } = cordwood;
+    const { xLabel = "", yLabel = "", onPick = null, label = "Lines" } = options;
+    const series = options.series.map((one, i) => ({
+      name: cordwood.printable(one.name, 60),
+      points: one.points.map(([x, y]) => [cordwood.toNumber(x), y === null ? null : cordwood.toNumber(y)]),
+      colour: `var(--chart-${(i % 8) + 1})`,
+      dash: DASHES[Math.floor(i / 8 + (i % 8) / 2) % DASHES.length],
+      hidden: false,
+    }));
+    const xs = [...new Set(series.flatMap((one) => one.points.map(([x]) => x)))].sort((x, y) => x - y);
+    let logarithmic = Boolean(options.logarithmic);
+    let marker = options.marker ?? null;
+    let picked = -1;
+    let width = 0;
+    let scales = null;
+
+    const plot = svg("svg", {
+      class: onPick ? "lines picks" : "lines",
+      role: "img",
+      tabindex: 0,
+      height: HEIGHT,
+      "aria-label": summary(),
+      onpointermove: (event) => pick(nearest(event), event.clientX, event.clientY),
+      onpointerleave: () => pick(-1),
+      onblur: () => pick(-1),
+      onclick: (event) => onPick?.(xs[nearest(event)]),
+      onkeydown: onKey,
+    });
+    const area = element("div", { class: "chart-area" }, plot);
+    const readout = element("span", { class: "readout", "aria-live": "polite" });
+    const toggle = element("input", {
+      type: "checkbox",
+      onchange: () => {
+        logarithmic = toggle.checked;
+        draw();
+      },
+    });
+    toggle.checked = logarithmic;
+    const box = element(
+      "figure",
+      { class: "chart" },
+      element(
+        "figcaption",
+        { class: "chart-head" },
+        element("span", {}, label),
+        element("label", { class: "toggle" }, toggle, "log scale"),
+      ),
+      area,
+      legend(),
+      readout,
+    );
+
+    /** Return the chart in words. */
+    function summary() {
+      const range = xs.length ? ` from ${formatNumber(xs[0])} to ${formatNumber(xs.at(-1))}` : "";
+      return `${label}: ${cordwood.counted(series.length, "line")} over ${xLabel || "x"}${range}.`;
+    }
+
+    /** Return buttons with the names of the series, which hide and show them. */
+    function legend() {
+      return element(
+        "div",
+        { class: "legend lines-legend" },
+        series.map((one) => {
+          const button = element(
+            "button",
+            {
+              type: "button",
+              "aria-pressed": "true",
+              onclick: () => {
+                one.hidden = !one.hidden;
+                button.setAttribute("aria-pressed", String(!one.hidden));
+                draw();
+              },
+            },
+            svg(
+              "svg",
+              { width: 22, height: 8, "aria-hidden": "true" },
+              svg("path", { d: "M0 4H22", class: "line", stroke: one.colour, "stroke-dasharray": one.dash }),
+            ),
+            one.name,
+          );
+          return button;
+        }),
+      );
+    }
+
+    /** Return the scales: functions from values to pixels, and their ticks. */
+    function computeScales() {
+      let [low, high] = [Infinity, -Infinity];
+      for (const one of series) {
+        if (one.hidden) continue;
+        for (const [, y] of one.points) {
+          if (y === null || !Number.isFinite(y) || (logarithmic && y <= 0)) continue;
+          low = Math.min(low, y);
+          high = Math.max(high, y);
+        }
+      }
+      if (low > high) [low, high] = logarithmic ? [0.1, 1] : [0, 1];
+      if (low === high) [low, high] = logarithmic ? [low / 2, high * 2] : [low - 0.5, high + 0.5];
+      const y = logarithmic ? Math.log10 : (value) => value;
+      const [bottom, top] = [y(low), y(high)];
+      const room = HEIGHT - PLOT.top - PLOT.bottom;
+      const [first, last] = [xs[0] ?? 0, xs.at(-1) ?? 1];
+      const span = width - PLOT.left - rightRoom();
+      return {
+        x: (value) => PLOT.left + (first === last ? 0.5 : (value - first) / (last - first)) * span,
+        y: (value) => PLOT.top + room * (1 - (y(value) - bottom) / (top - bottom)),
+        xTicks: ticks(first, last, Math.max(2, Math.floor(span / 90)), true),
+        yTicks: logarithmic ? powers(low, high) : ticks(low, high, 5, false),
+        shows: (value) => value !== null && Number.isFinite(value) && !(logarithmic && value <= 0),
+        right: PLOT.left + span,
+      };
+    }
+
+    /** Return the room for labels at the end of the lines. */
+    function rightRoom() {
+      const shown = series.filter((one) => !one.hidden);
+      if (shown.length > MOST_LABELS || shown.length < 2 || width < 480) return PLOT.right;
+      return Math.min(170, 16 + 6.4 * Math.max(...shown.map((one) => Math.min(24, one.name.length))));
+    }
+
+    /** Draw everything. */
+    function draw() {
+      if (!width) return;
+      scales = computeScales();
+      plot.setAttribute("width", width);
+      cordwood.replace(plot, axes(), series.filter((one) => !one.hidden).map(line), endLabels(), cursor());
+    }
+
+    /** Return the axes with their ticks. */
+    function axes() {
+      const bottom = HEIGHT - PLOT.bottom;
+      return [
+        scales.yTicks.map((value) => [
+          svg("line", { class: "grid", x1: PLOT.left, x2: scales.right, y1: scales.y(value), y2: scales.y(value) }),
+          svg(
+            "text",
+            { class: "tick", x: PLOT.left - 8, y: scales.y(value) + 4, "text-anchor": "end" },
+            formatNumber(value),
+          ),
+        ]),
+        scales.xTicks.map((value) =>
+          svg(
+            "text",
+            { class: "tick", x: scales.x(value), y: bottom + 16, "text-anchor": "middle" },
+            formatNumber(value),
+          ),
+        ),
+        svg("line", { class: "axis-line", x1: PLOT.left, x2: scales.right, y1: bottom, y2: bottom }),
+        svg(
+          "text",
+          { class: "axis-label", x: (PLOT.left + scales.right) / 2, y: HEIGHT - 3, "text-anchor": "middle" },
+          xLabel,
+        ),
+        svg(
+          "text",
+          {
+            class: "axis-label",
+            transform: `translate(11 ${(PLOT.top + bottom) / 2}) rotate(-90)`,
+            "text-anchor": "middle",
+          },
+          yLabel,
+        ),
+      ];
+    }
+
+    /** Return the line of a series, and a cross for each number that is not finite. */
+    function line(one) {
+      let path = "";
+      let isDown = false;
+      const dots = [];
+      const crosses = [];
+      one.points.forEach(([x, y], i) => {
+        if (scales.shows(y)) {
+          path += `${isDown ? "L" : "M"}${scales.x(x).toFixed(1)} ${scales.y(y).toFixed(1)}`;
+          const alone = !isDown && !scales.shows(one.points[i + 1]?.[1] ?? null);
+          if (alone) dots.push(svg("circle", { cx: scales.x(x), cy: scales.y(y), r: 3, fill: one.colour }));
+        } else if (y !== null && !Number.isFinite(y)) {
+          const [cx, cy] = [scales.x(x), PLOT.top + 6];
+          crosses.push(
+            svg("path", { class: "cross", d: `M${cx - 4} ${cy - 4}l8 8m0 -8l-8 8` }),
+          );
+        }
+        isDown = scales.shows(y);
+      });
+      return [
+        svg("path", { class: "line", d: path, stroke: one.colour, "stroke-dasharray": one.dash }),
+        dots,
+        crosses,
+      ];
+    }
+
+    /** Return the names at the ends of the lines, moved so that they do not overlap. */
+    function endLabels() {
+      if (rightRoom() === PLOT.right) return null;
+      const labels = series
+        .filter((one) => !one.hidden)
+        .map((one) => {
+          const end = one.points.findLast(([, y]) => scales.shows(y));
+          return end && { one, y: scales.y(end[1]) };
+        })
+        .filter(Boolean)
+        .sort((first, second) => first.y - second.y);
+      labels.forEach((each, i) => {
+        if (i) each.y = Math.max(each.y, labels[i - 1].y + 14);
+      });
+      return labels.map(({ one, y }) =>
+        svg("text", { class: "end-label", x: scales.right + 6, y: y + 4 }, one.name.slice(0, 24)),
+      );
+    }
+
+    /** Return the lines of the marker and of the pointer. */
+    function cursor() {
+      const upright = (x, name) =>
+        svg("line", { class: name, x1: scales.x(x), x2: scales.x(x), y1: PLOT.top, y2: HEIGHT - PLOT.bottom });
+      return [
+        marker !== null && xs.length && upright(marker, "marker"),
+        picked >= 0 && upright(xs[picked], "pointer"),
+      ];
+    }
+
+    /** Return the position of the x that is nearest to the pointer. */
+    function nearest(event) {
+      if (!scales) return -1;
+      const at = event.clientX - plot.getBoundingClientRect().left;
+      let best = -1;
+      let distance = Infinity;
+      xs.forEach((x, i) => {
+        const far = Math.abs(scales.x(x) - at);
+        if (far < distance) [best, distance] = [i, far];
+      });
+      return best;
+    }
+
+    /** Show the values at an x; -1 shows none. */
+    function pick(i, x, y) {
+      if (i !== picked) {
+        picked = i;
+        plot.querySelector(".pointer")?.remove();
+        if (scales && picked >= 0) cordwood.append(plot, cursor()[1]);
+      }
+      if (i < 0 || !xs.length) {
+        cordwood.showTooltip(null);
+        cordwood.replace(readout);
+        return;
+      }
+      const lines = valuesAt(xs[i]);
+      if (x !== undefined) cordwood.showTooltip(lines, x, y);
+      else cordwood.replace(readout, lines.join(" · "));
+    }
+
+    /** Return the values at an x as lines of text, the greatest first. */
+    function valuesAt(x) {
+      const values = series
+        .filter((one) => !one.hidden)
+        .map((one) => ({ name: one.name, y: one.points.find((point) => point[0] === x)?.[1] ?? null }))
+        .filter(({ y }) => y !== null)
+        .sort((first, second) => second.y - first.y);
+      const more = values.length - MOST_IN_TOOLTIP;
+      return [
+        `${xLabel} ${formatNumber(x)}`.trim(),
+        ...values.slice(0, MOST_IN_TOOLTIP).map(({ name, y }) => `${name}: ${formatNumber(y)}`),
+        ...(more > 0 ? [`and ${more} more`] : []),
+      ];
+    }
+
+    /** Follow a key. */
+    function onKey(event) {
+      const steps = { ArrowLeft: -1, ArrowRight: 1 };
+      if (event.key === "Enter" && picked >= 0) onPick?.(xs[picked]);
+      else if (steps[event.key] && xs.length) {
+        pick(Math.max(0, Math.min(xs.length - 1, picked + steps[event.key])));
+      } else return;
+      event.preventDefault();
+      event.stopPropagation();
+    }
+
+    cordwood.onWidth(area, (value) => {
+      width = value;
+      draw();
+    });
+    box.setMarker = (x) => {
+      marker = x;
+      draw();
+    };
+    return box;
+  };
+
+  /** Return round numbers from low to high, about `count` of them. */
+  function ticks(low, high, count, whole) {
+    if (!(high > low)) return [low];
+    const rough = (high - low) / count;
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
+    const size = whole && Number.isInteger(low) && Number.isInteger(high) ? Math.max(1, step) : step;
+    const result = [];
+    for (let i = Math.ceil(low / size); i * size <= high + size * 1e-9; i++) result.push(i * size);
+    return result.map((value) => Number(value.toPrecision(12)));
+  }
+
+  /** Return the powers of ten from low to high; the ends if there are fewer than two. */
+  function powers(low, high) {
+    const first = Math.ceil(Math.log10(low));
+    const last = Math.floor(Math.log10(high));
+    if (last - first < 1) return [low, high];
+    const every = Math.ceil((last - first + 1) / 6);
+    const result = [];
+    for (let power = first; power <= last; power += every) result.push(10 ** power);
+    return result;
+  }
+})(globalThis.cordwood);

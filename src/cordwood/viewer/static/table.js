@@ -1,0 +1,427 @@
+"use strict";
+// A table that draws only the rows in sight: search, sort, and fold by key path.
+(function (cordwood) {
+  const ROWS_OUT_OF_SIGHT = 8; // drawn above and below, so that scrolling shows no gap
+  const NARROW = 640; // pixels: columns with `wide` are left out below
+  let tables = 0;
+
+  /**
+   * Return a table: `{element, setRows, setSearch, focusSearch, state}`.
+   *
+   * columns: `[{name, label, align, width, wide, title, value(row), cell(row), sum, group(node)}]`.
+   *   `value` returns what is sorted by (leave it out: not sortable), `cell` a node or text, `group`
+   *   the same for a container; `sum` shows the bytes of a container; `width` is in rem; columns
+   *   with `wide` are shown on wide screens only.
+   * rows: objects; `row.path` is searched, and copied by the key "c".
+   * tree: `{keys(row), href(row), size(row)}`, or null for a plain table. The first column of a tree
+   *   is drawn by the table: its last key as a link, or the whole path in a sorted list; its `cell`,
+   *   if it has one, is shown behind it.
+   * onOpen(row): follows Enter and a click; the default goes to `tree.href(row)`.
+   * nouns: of one row and of several, for the count.
+   * initial: `{sort, descending, search, open, scroll}`; onChange(state) follows every change of it.
+   */
+  cordwood.table = function (options) {
+    const { element } = cordwood;
+    const { columns, tree = null, rowHeight = 30, search = tree !== null } = options;
+    const nouns = options.nouns ?? ["leaf", "leaves"];
+    const name = `table-${++tables}`;
+    const state = {
+      sort: null,
+      descending: false,
+      search: "",
+      open: null, // ids of the open containers; null: as many as fit
+      scroll: 0,
+      ...options.initial,
+    };
+    let rows = options.rows;
+    let root = null; // the tree of all rows
+    let entries = []; // what is shown: {node or row, label, depth}
+    let searchOpen = null; // open containers while a search is shown
+    let active = -1;
+    let updates = 0;
+    let shownColumns = columns;
+    const drawn = new Map(); // elements of rows by position
+
+    const input = element("input", {
+      type: "search",
+      class: "search",
+      placeholder: "Search key paths  ( / )",
+      "aria-label": "Search key paths",
+      autocomplete: "off",
+      spellcheck: "false",
+      oninput: () => setSearch(input.value),
+      onkeydown: (event) => {
+        if (event.key === "Escape" && input.value) setSearch((input.value = ""));
+        else if (event.key === "ArrowDown" || event.key === "Enter") scroller.focus();
+        else return;
+        event.preventDefault();
+        event.stopPropagation();
+      },
+    });
+    input.value = state.search;
+    const count = element("span", { class: "table-count", role: "status" });
+    const folding = element(
+      "span",
+      { class: "button-group" },
+      element(
+        "button",
+        { type: "button", class: "button quiet", onclick: () => openAll(false) },
+        "Fold all",
+      ),
+      element(
+        "button",
+        { type: "button", class: "button quiet", onclick: () => openAll(true) },
+        "Unfold all",
+      ),
+    );
+    const head = element("div", { class: "table-head", role: "row", "aria-rowindex": 1 });
+    const body = element("div", { class: "table-body", role: "rowgroup" });
+    const scroller = element(
+      "div",
+      {
+        class: "table-scroller",
+        role: tree ? "treegrid" : "grid",
+        tabindex: 0,
+        "aria-label": options.label ?? "Leaves",
+        "aria-readonly": "true",
+        onscroll: () => {
+          state.scroll = scroller.scrollTop;
+          requestDraw();
+        },
+        onkeydown: onKey,
+        onfocus: () => {
+          if (active < 0 && entries.length) setActive(firstInSight(), false);
+        },
+      },
+      element("div", { role: "rowgroup", class: "table-top" }, head),
+      body,
+    );
+    const box = element(
+      "div",
+      { class: "table" },
+      search && element("div", { class: "table-tools" }, input, count, tree && folding),
+      scroller,
+    );
+    const observer = new ResizeObserver(() => {
+      chooseColumns();
+      draw(true);
+    });
+    observer.observe(scroller);
+    cordwood.viewSignal?.addEventListener("abort", () => observer.disconnect());
+
+    /** Choose the columns that the width has room for, and draw the head. */
+    function chooseColumns() {
+      const width = scroller.clientWidth || 1000;
+      shownColumns = width < NARROW ? columns.filter((column) => !column.wide) : columns;
+      const widths = shownColumns.map((column, i) =>
+        i === 0 && !column.width ? `minmax(${width < NARROW ? 11 : 18}rem, 1fr)`
+        : column.grow ? `minmax(${column.width}rem, 1fr)`
+        : `${column.width ?? 7}rem`,
+      );
+      const least = shownColumns.map((column, i) =>
+        i === 0 && !column.width ? (width < NARROW ? 11 : 18) : (column.width ?? 7),
+      );
+      scroller.style.setProperty("--columns", widths.join(" "));
+      scroller.style.setProperty("--least", `${least.reduce((x, y) => x + y, 0) + 1}rem`);
+      scroller.style.setProperty("--row-height", `${rowHeight}px`);
+      scroller.setAttribute("aria-colcount", shownColumns.length);
+      drawHead();
+    }
+
+    /** Draw the names of the columns; those with values sort. */
+    function drawHead() {
+      const cells = shownColumns.map((column) => {
+        const sorted = state.sort === column.name;
+        const direction = sorted ? (state.descending ? "descending" : "ascending") : "none";
+        const sign = sorted ? (state.descending ? " ↓" : " ↑") : "";
+        const label = column.value
+          ? element(
+              "button",
+              { type: "button", title: column.title, onclick: () => sortBy(column) },
+              column.label,
+              element("span", { class: "sort-sign", "aria-hidden": "true" }, sign),
+            )
+          : element("span", { title: column.title }, column.label);
+        return element(
+          "div",
+          {
+            role: "columnheader",
+            class: `cell ${column.align ?? ""}`,
+            "aria-sort": column.value ? direction : null,
+          },
+          label,
+        );
+      });
+      const focused = [...head.children].indexOf(document.activeElement?.parentElement);
+      cordwood.replace(head, cells);
+      if (focused >= 0) head.children[focused]?.querySelector("button")?.focus();
+    }
+
+    /** Sort by a column: first one way, then the other, then not at all. */
+    function sortBy(column) {
+      const sample = rows.length ? column.value(rows[0]) : "";
+      const first = typeof sample !== "string";
+      if (state.sort !== column.name) Object.assign(state, { sort: column.name, descending: first });
+      else if (state.descending === first) state.descending = !first;
+      else Object.assign(state, { sort: null, descending: false });
+      drawHead();
+      update({ changed: true });
+    }
+
+    /** Show the rows whose key path has all words of a text. */
+    function setSearch(text) {
+      if (input.value !== text) input.value = text;
+      state.search = text;
+      searchOpen = null;
+      update({ changed: true });
+    }
+
+    /** Compute what is shown, in small tasks; a newer call overtakes this one. */
+    async function update({ changed = false, keepScroll = false } = {}) {
+      const mine = ++updates;
+      const result = await cordwood.inTasks(
+        cordwood.tableEntries({ rows, columns, tree, state, root, searchOpen }),
+      );
+      if (mine !== updates) return;
+      ({ entries, root, searchOpen } = result);
+      if (result.open) state.open = result.open;
+      active = Math.min(active, entries.length - 1);
+      if (!keepScroll) {
+        active = -1;
+        scroller.scrollTop = 0;
+      }
+      finishUpdate(result.matches, changed);
+    }
+
+    /** Show the entries that were computed. */
+    function finishUpdate(matches, changed) {
+      const all = rows.length;
+      cordwood.replace(
+        count,
+        matches === all
+          ? cordwood.counted(all, ...nouns)
+          : `${cordwood.formatCount(matches)} of ${cordwood.counted(all, ...nouns)}`,
+      );
+      folding.hidden = !tree || state.sort !== null || entries.length === matches;
+      scroller.setAttribute("aria-rowcount", entries.length + 1);
+      body.style.height = `${Math.max(entries.length, 1) * rowHeight}px`;
+      body.classList.toggle("empty", entries.length === 0);
+      draw(true);
+      if (changed) options.onChange?.(state);
+    }
+
+    /** Fold or unfold a container. */
+    function toggle(node, opened) {
+      const open = state.search.trim() ? searchOpen : state.open;
+      if (opened) open.add(node.id);
+      else open.delete(node.id);
+      update({ changed: true, keepScroll: true });
+    }
+
+    /** Fold or unfold all containers. */
+    function openAll(opened) {
+      const open = opened && root ? cordwood.containersToOpen(root, Infinity) : new Set();
+      if (state.search.trim()) searchOpen = open;
+      else state.open = open;
+      update({ changed: true });
+    }
+
+    let requested = false;
+
+    /** Draw before the next frame. */
+    function requestDraw() {
+      if (requested) return;
+      requested = true;
+      requestAnimationFrame(() => {
+        requested = false;
+        draw(false);
+      });
+    }
+
+    /** Return the position of the first row in sight. */
+    function firstInSight() {
+      return Math.min(entries.length - 1, Math.ceil(scroller.scrollTop / rowHeight));
+    }
+
+    /** Draw the rows in sight; `anew` also those that are drawn already. */
+    function draw(anew) {
+      const height = scroller.clientHeight || 600;
+      const first = Math.max(0, Math.floor(scroller.scrollTop / rowHeight) - ROWS_OUT_OF_SIGHT);
+      const last = Math.min(entries.length, first + height / rowHeight + 2 * ROWS_OUT_OF_SIGHT);
+      for (const [i, row] of drawn) {
+        if (anew || i < first || i >= last) {
+          row.remove();
+          drawn.delete(i);
+        }
+      }
+      const added = document.createDocumentFragment();
+      for (let i = first; i < last; i++) {
+        if (drawn.has(i)) continue;
+        const row = drawRow(i);
+        drawn.set(i, row);
+        added.append(row);
+      }
+      body.append(added);
+      markActive();
+    }
+
+    /** Return the element of a row. */
+    function drawRow(i) {
+      const entry = entries[i];
+      const { node, row, depth } = entry;
+      const line = element("div", {
+        role: "row",
+        id: `${name}-${i}`,
+        class: `row ${row ? (options.rowClass?.(row) ?? "") : "container"}`,
+        "aria-rowindex": i + 2,
+        "aria-level": tree ? depth + 1 : null,
+        "aria-expanded": node?.children ? String(entry.open) : null,
+        onclick: (event) => {
+          setActive(i, false);
+          if (event.target.closest("a, button")) return;
+          if (row === null) toggle(node, !entry.open);
+          else if (!String(getSelection())) openRow(row);
+        },
+      });
+      line.style.transform = `translateY(${i * rowHeight}px)`;
+      shownColumns.forEach((column, position) => {
+        const cell = element("div", {
+          role: position === 0 ? "rowheader" : "gridcell",
+          class: `cell ${column.align ?? ""}`,
+        });
+        if (tree && position === 0) cordwood.append(cell, drawKey(entry, column));
+        else if (row) cordwood.append(cell, column.cell(row));
+        else if (column.group) cordwood.append(cell, column.group(node));
+        else if (column.sum) cordwood.append(cell, cordwood.formatBytes(node.size));
+        line.append(cell);
+      });
+      return line;
+    }
+
+    /** Return the contents of the first cell of a tree. */
+    function drawKey(entry, column) {
+      const { node, row, depth, label } = entry;
+      const indent = element("span", { class: "indent" });
+      indent.style.width = `${Math.min(depth, 12) * 16}px`;
+      const text = marked(label === "" ? "(root)" : label, state.search);
+      if (row === null) {
+        const twisty = element("span", { class: "twisty", "aria-hidden": "true" });
+        const leaves = element("span", { class: "muted small" }, cordwood.formatCount(node.count));
+        return [indent, twisty, element("span", { class: "key" }, text), leaves];
+      }
+      const href = tree.href?.(row);
+      const key = href
+        ? element("a", { class: "key", href, tabindex: -1 }, text)
+        : element("span", { class: "key" }, text);
+      const copy = cordwood.copyButton(row.path);
+      copy.tabIndex = -1;
+      return [indent, node && element("span", { class: "twisty none" }), key, copy, column.cell?.(row)];
+    }
+
+    /** Open a row. */
+    function openRow(row) {
+      if (options.onOpen) options.onOpen(row);
+      else if (tree?.href) cordwood.go(tree.href(row));
+    }
+
+    /** Make a row the active one, and scroll it into sight. */
+    function setActive(i, scrolls = true) {
+      if (!entries.length) return;
+      active = Math.max(0, Math.min(entries.length - 1, i));
+      if (scrolls) {
+        const top = active * rowHeight;
+        const room = scroller.clientHeight - head.offsetHeight - rowHeight;
+        if (top < scroller.scrollTop) scroller.scrollTop = top;
+        else if (top > scroller.scrollTop + room) scroller.scrollTop = top - room;
+        draw(false);
+      }
+      markActive();
+    }
+
+    /** Mark the active row for the eye and for screen readers. */
+    function markActive() {
+      for (const [i, row] of drawn) row.classList.toggle("active", i === active);
+      if (drawn.has(active)) scroller.setAttribute("aria-activedescendant", `${name}-${active}`);
+      else scroller.removeAttribute("aria-activedescendant");
+    }
+
+    /** Follow a key. */
+    function onKey(event) {
+      if (event.target !== scroller || event.ctrlKey || event.metaKey || event.altKey) return;
+      const page = Math.max(1, Math.floor(scroller.clientHeight / rowHeight) - 2);
+      const entry = entries[active];
+      const actions = {
+        ArrowDown: () => setActive(active + 1),
+        ArrowUp: () => setActive(active - 1),
+        j: () => setActive(active + 1),
+        k: () => setActive(active - 1),
+        PageDown: () => setActive(active + page),
+        PageUp: () => setActive(active - page),
+        Home: () => setActive(0),
+        End: () => setActive(entries.length - 1),
+        Enter: () => {
+          if (entry?.row) openRow(entry.row);
+          else if (entry) toggle(entry.node, !entry.open);
+        },
+        ArrowRight: () => {
+          if (entry?.node?.children && !entry.open) toggle(entry.node, true);
+          else if (entry?.open) setActive(active + 1);
+        },
+        ArrowLeft: () => {
+          if (entry?.open) toggle(entry.node, false);
+          else if (entry?.depth) setActive(parentOf(active));
+        },
+        c: () => entry?.row && cordwood.copy(entry.row.path),
+      };
+      const action = Object.hasOwn(actions, event.key) ? actions[event.key] : null;
+      if (!action) return;
+      event.preventDefault();
+      event.stopPropagation();
+      action();
+    }
+
+    /** Return the position of the container that holds a row. */
+    function parentOf(i) {
+      const { depth } = entries[i];
+      let parent = i;
+      while (parent > 0 && entries[parent].depth >= depth) parent--;
+      return parent;
+    }
+
+    chooseColumns();
+    const ready = update({ keepScroll: true }).then(() => {
+      if (state.scroll) scroller.scrollTop = state.scroll;
+    });
+    return {
+      element: box,
+      ready,
+      state,
+      setRows(newRows) {
+        rows = newRows;
+        root = null;
+        return update({ keepScroll: true });
+      },
+      setSearch,
+      focusSearch() {
+        input.focus();
+        input.select();
+      },
+      focus() {
+        scroller.focus();
+      },
+    };
+  };
+
+  /** Return a text whose parts that match a search are marked. */
+  function marked(text, search) {
+    const shown = cordwood.printable(text);
+    const word = search.trim().toLowerCase().split(/\s+/)[0];
+    const at = word ? shown.toLowerCase().indexOf(word) : -1;
+    if (at < 0) return shown;
+    return [
+      shown.slice(0, at),
+      cordwood.element("mark", {}, shown.slice(at, at + word.length)),
+      shown.slice(at + word.length),
+    ];
+  }
+})(globalThis.cordwood);
