@@ -83,7 +83,7 @@ SIGNATURES = {
         *["format", "layout", "compression", "metadata", "prefix"],
         *["to_prefix", "overwrite", "max_shard_bytes", "max_bytes", "scratch", "progress"],
     ],
-    "diff": ["a", "b", "*", "select", "rename", "strict", "values"],
+    "diff": ["a", "b", "*", "select", "rename", "strict", "values", "progress"],
     "open": ["path", "*", "format", "prefix", "max_bytes", "scratch"],
     "tree_serialize_leaves": [
         *["checkpoint_dir", "pytree", "manager", "*"],

@@ -33,12 +33,12 @@ def combine_differences(one: ArrayDifference, other: ArrayDifference) -> ArrayDi
 
 def compare_arrays(a: Array, b: Array) -> ArrayDifference:
     """Compare two arrays of equal shape; their dtypes may differ."""
-    a, b = _flat(a), _flat(b)
+    a, b = flat_native(a), flat_native(b)
     same_dtype = a.dtype == b.dtype
     if same_dtype and np.array_equal(a.view(np.uint8), b.view(np.uint8)):
         return NO_DIFFERENCE
     bits = _other_bits(a, b) if same_dtype else np.zeros(len(a), bool)
-    x, y = _comparable(a), _comparable(b)
+    x, y = comparable(a), comparable(b)
     with np.errstate(all="ignore"):
         differ = x != y
         if x.dtype.kind in "fc" or y.dtype.kind in "fc":
@@ -51,7 +51,8 @@ def compare_arrays(a: Array, b: Array) -> ArrayDifference:
     return ArrayDifference(count, int(np.count_nonzero(bits)), max_abs, max_rel)
 
 
-def _flat(array: Array) -> Array:
+def flat_native(array: Array) -> Array:
+    """Return the elements in C order as one axis, in native byte order."""
     return np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(-1)
 
 
@@ -62,7 +63,7 @@ def _other_bits(a: Array, b: Array) -> Array:
     return differs
 
 
-def _comparable(array: Array) -> Array:
+def comparable(array: Array) -> Array:
     """Return the elements in a dtype of numpy's own, which it can compare and subtract."""
     kind = array.dtype.kind
     if kind in "mM":

@@ -34,6 +34,9 @@ class Operand(Protocol):
     def digests(self, source: int) -> Digests | None:
         """Return the digests of a source of the index."""
 
+    def source_bytes(self, source: int) -> int:
+        """Return the size of a source of the index, in bytes."""
+
     def value(self, number: int) -> Any:
         """Return the value of a leaf that is not an array."""
 
@@ -62,6 +65,9 @@ class CheckpointOperand:
 
     def digests(self, source: int) -> Digests | None:
         return self._checkpoint._digests[source]
+
+    def source_bytes(self, source: int) -> int:
+        return self._checkpoint.index.sources[source].size_bytes
 
     def value(self, number: int) -> Any:
         leaf = self._checkpoint.index.leaves[self._numbers[number]]
@@ -101,6 +107,9 @@ class TreeOperand:
 
     def digests(self, source: int) -> Digests | None:  # noqa: ARG002
         return None
+
+    def source_bytes(self, source: int) -> int:
+        raise IndexError(source)
 
     def value(self, number: int) -> Any:
         storage = self.index.leaves[number].storage

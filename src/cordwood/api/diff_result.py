@@ -10,7 +10,9 @@ from cordwood.errors import counted
 from cordwood.field_docs import document_fields
 from cordwood.message_text import printable
 
-What: TypeAlias = Literal["only_a", "only_b", "kind", "shape", "dtype", "weak_type", "value"]
+What: TypeAlias = Literal[
+    "only_a", "only_b", "kind", "shape", "dtype", "weak_type", "value", "renamed", "unread"
+]
 
 _MAX_LINES = 50
 
@@ -20,14 +22,27 @@ class LeafDiff(NamedTuple):
     """The difference of one leaf. As a string, one line.
 
     Attributes:
-        key_path: the leaf.
-        what: "only_a", "only_b", "kind", "shape", "dtype", "weak_type" or "value".
+        key_path: the leaf; of a renamed leaf, its key path in b.
+        what: "only_a", "only_b", "kind", "shape", "dtype", "weak_type", "value", "renamed" (equal
+            bytes at another key path), or "unread" (the digests do not show if it is equal).
         a, b: its type on that side, such as float32[4,8]; for Python values, the values.
         size: the number of elements that were compared; 0 if none were.
         differing: the number of elements that differ in value; NaN equals NaN.
         bits: the number of elements equal in value, but not in bits (-0.0, other NaN payloads).
         max_abs: the largest `|a - b|`; inf if one is NaN or infinite; None if nothing differs.
         max_rel: the largest `|a - b| / max(|a|, |b|)`; None if nothing differs.
+        share: differing / size; None if no elements were compared.
+        read_size: the number of elements that were read; the others are equal by their digests.
+        l2: the L2 norm of b - a. NaN and infinite elements of a or b do not count in norms; None
+            if there is no norm: for times, PRNG keys and Python values.
+        relative_l2: l2 / (the L2 norm of a), over the elements that were read; inf if a is 0 there.
+        cosine: the cosine similarity of a and b, over the elements that were read; None if one of
+            them is 0 there.
+        sign_flips: the number of elements that are above 0 on one side and below 0 on the other;
+            of complex elements, those where this holds for the real or the imaginary part.
+        new_nan: the number of elements that are NaN (or NaT) in b and not in a.
+        new_inf: the number of elements that are infinite in b and not in a.
+        renamed_from: the key path of a renamed leaf in a.
     """
 
     key_path: str
@@ -39,6 +54,15 @@ class LeafDiff(NamedTuple):
     bits: int = 0
     max_abs: float | None = None
     max_rel: float | None = None
+    share: float | None = None
+    read_size: int = 0
+    l2: float | None = None
+    relative_l2: float | None = None
+    cosine: float | None = None
+    sign_flips: int = 0
+    new_nan: int = 0
+    new_inf: int = 0
+    renamed_from: str = ""
 
     def __str__(self) -> str:
         return printable(self._line(), keep="")

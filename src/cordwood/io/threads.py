@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 _WAITING_THREADS = 16
 
@@ -121,3 +124,20 @@ def run_tasks(
             raise failure
         finally:
             failure = None  # breaks the cycle of the exception, its frames and this closure
+
+
+def map_in_threads(
+    function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]]
+) -> list[Result]:
+    """Return the results of a function for each tuple of arguments, in their order.
+
+    It is called in several threads, and should do most of its work without the GIL. After an
+    exception no further call starts; the exception is raised here.
+    """
+    results: dict[int, Result] = {}
+
+    def work(number: int) -> None:
+        results[number] = function(*arguments[number])
+
+    run_tasks(len(arguments), threads=default_threads(), make_worker=lambda: work)
+    return [results[number] for number in range(len(arguments))]

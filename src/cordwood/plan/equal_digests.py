@@ -56,3 +56,31 @@ def digest_key(digests: Digests | None, at: int, length: int) -> DigestKey | Non
     span = -(-(inside + length) // size) * _DIGEST_BYTES
     values = digests.values[first * _DIGEST_BYTES : first * _DIGEST_BYTES + span]
     return DigestKey(inside, size, values) if len(values) == span else None
+
+
+def have_unequal_digests(
+    one: Digests | None,
+    at: int,
+    size_bytes: int,
+    other: Digests | None,
+    other_at: int,
+    other_size_bytes: int,
+    length: int,
+) -> bool:
+    """Return True if the digests prove that two ranges hold different bytes.
+
+    They do if a block that lies completely in its range differs from the block at the same place
+    of the other range. Arguments are those of `have_equal_digests`, and the sizes of the sources,
+    which give the length of the last block. False means that the digests prove nothing.
+    """
+    if not length:
+        return False
+    a, b = digest_key(one, at, length), digest_key(other, other_at, length)
+    if a is None or b is None or a[:2] != b[:2]:
+        return False
+    first = 1 if a.inside else 0
+    last = (a.inside + length) // a.block_bytes
+    if at + length == size_bytes and other_at + length == other_size_bytes:
+        last = len(a.values) // _DIGEST_BYTES  # the last blocks end with the ranges
+    part = slice(first * _DIGEST_BYTES, last * _DIGEST_BYTES)
+    return a.values[part] != b.values[part]

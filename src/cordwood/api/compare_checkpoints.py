@@ -1,0 +1,336 @@
+"""Comparison of two checkpoints or trees, with the state of every leaf."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from cordwood import dtypes
+from cordwood.api.array_change import (
+    NO_CHANGE,
+    VALUE_CHANGE,
+    ArrayChange,
+    combine_changes,
+    measure_change,
+)
+from cordwood.api.checkpoint import Checkpoint
+from cordwood.api.checkpoint import open as open_checkpoint
+from cordwood.api.diff_operands import CheckpointOperand, Operand, TreeOperand
+from cordwood.api.diff_result import Diff, LeafDiff
+from cordwood.api.unequal_parts import compare_digests, unequal_boxes
+from cordwood.errors import MismatchError
+from cordwood.index import ARRAY_KINDS, Box, Index, Leaf
+from cordwood.io.pause_python_gc import gc_paused
+from cordwood.io.progress import Report, report_progress
+from cordwood.io.threads import map_in_threads
+from cordwood.loading.match_containers import Container, containers_by_name, path_label
+from cordwood.plan.leaf_text import leaf_text
+from cordwood.plan.pair_leaves import Pairs, pair_leaves
+from cordwood.plan.path_patterns import Select, match_patterns, path_name
+from cordwood.sharding.boxes import element_count
+
+Values: TypeAlias = bool | Literal["digests"]
+State: TypeAlias = Literal[
+    "added",  # only in b
+    "removed",  # only in a
+    "renamed",  # equal bytes at another key path
+    "reshaped",  # another shape
+    "recast",  # another dtype, kind or weak type
+    "changed",  # other values; or other bytes, by their digests
+    "equal",  # equal values, which were read
+    "identical",  # equal by digest, not read
+    "unread",  # not known: the values were not read, or not all of them have digests
+]
+
+_STATES: Mapping[str, State] = {"equal": "identical", "unequal": "changed", "unknown": "unread"}
+_GROUP_BYTES = 32 << 20  # of parts, read at a time
+
+
+class ComparedPair(NamedTuple):
+    """A leaf of a, the leaf of b that belongs to it, and the result of comparing them."""
+
+    i: int | None  # position in the index of a; None for an added leaf
+    j: int | None  # position in the index of b; None for a removed leaf
+    state: State
+    difference: LeafDiff | None  # None if no difference is known
+
+
+class Comparison(NamedTuple):
+    """The result of comparing two checkpoints or trees."""
+
+    diff: Diff
+    pairs: tuple[ComparedPair, ...]  # all leaves: those of a in their order, then the added ones
+    equal_by_digest: frozenset[int]  # positions in the index of a
+
+
+def compare_checkpoints(
+    a: Any,
+    b: Any,
+    *,
+    select: Select | None = None,
+    rename: Mapping[str, str] | None = None,
+    strict: bool = False,
+    values: Values = True,
+    progress: Report | None = None,
+) -> Comparison:
+    """Compare two checkpoints or trees; arguments and errors are those of `diff`.
+
+    If `rename` is None, positions are those in `Index.leaves` of a checkpoint.
+    """
+    if not (values is True or values is False or values == "digests"):
+        raise ValueError(f"values: expected True, False or 'digests', found {values!r:.80}")
+    with ExitStack() as opened, gc_paused():
+        one = _operand(a, rename, opened)
+        other = _operand(b, None, opened)
+        for side in (one, other):
+            if side.index.naming == "positions":
+                raise MismatchError(
+                    f"{side.name} holds arrays without names: load it into a tree like the one "
+                    "that was saved, and compare that"
+                )
+        return _Comparing(one, other, strict=strict, values=values).run(select, progress)
+
+
+def _operand(value: Any, rename: Mapping[str, str] | None, opened: ExitStack) -> Operand:
+    if isinstance(value, str | os.PathLike):
+        return CheckpointOperand(opened.enter_context(open_checkpoint(value)), rename)
+    if isinstance(value, Checkpoint):
+        return CheckpointOperand(value, rename)
+    return TreeOperand(value, rename)
+
+
+class _Part(NamedTuple):
+    """A box of a pair of leaves to read and compare."""
+
+    i: int
+    j: int
+    box: Box
+    size_bytes: int
+
+
+class _Comparing:
+    """Two operands, and what is known about the pairs of their leaves."""
+
+    def __init__(self, one: Operand, other: Operand, *, strict: bool, values: Values) -> None:
+        self.one = one
+        self.other = other
+        self.strict = strict
+        self.values = values
+        self.changes: dict[int, ArrayChange] = {}  # of leaves that were read, by position in a
+        self.states: dict[int, State] = {}  # of leaves that were not read, by position in a
+        self.read_bytes = 0
+
+    def run(self, select: Select | None, progress: Report | None) -> Comparison:
+        first, second = self.one.index, self.other.index
+        pairs = self._pairs(select)
+        types = {i: self._type_difference(i, j) for i, j in pairs.both}
+        comparable = [
+            (i, j)
+            for i, j in pairs.both
+            if (difference := types[i]) is None or difference.what in ("dtype", "weak_type")
+        ]
+        self._compare_values(comparable, progress)
+        compared = [self._compared(i, j, types[i]) for i, j in pairs.both]
+        compared += [
+            ComparedPair(i, None, "removed", _only(first.leaves[i], "a")) for i in pairs.first_only
+        ]
+        compared.sort(key=lambda pair: -1 if pair.i is None else pair.i)
+        added = [
+            ComparedPair(None, j, "added", _only(second.leaves[j], "b")) for j in pairs.second_only
+        ]
+        compared += added
+        return self._result(compared, containers=select is None)
+
+    def _result(self, compared: Sequence[ComparedPair], *, containers: bool) -> Comparison:
+        differences = [pair for pair in compared if pair.difference is not None]
+        differences.sort(key=lambda pair: ("removed", "added").count(pair.state))
+        by_digest = frozenset(
+            [pair.i for pair in compared if pair.state == "identical" and pair.i is not None]
+        )
+        diff = Diff(
+            self.one.name,
+            self.other.name,
+            tuple([pair.difference for pair in differences if pair.difference is not None]),
+            tuple(_containers(self.one.index, self.other.index)) if containers else (),
+            len(compared) - len(differences),
+            len(by_digest),
+            self.read_bytes,
+        )
+        return Comparison(diff, tuple(compared), by_digest)
+
+    def _pairs(self, select: Select | None) -> Pairs:
+        first, second = self.one.index, self.other.index
+        paths = [leaf.key_path for leaf in first.leaves]
+        others = [leaf.key_path for leaf in second.leaves]
+        pairs = pair_leaves(paths, first.naming, others, second.naming)
+        if select is None:
+            return pairs
+        taken = self._taken(select, [path_name(path, first.naming) for path in paths])
+        others_taken = self._taken(select, [path_name(path, second.naming) for path in others])
+        return Pairs(
+            tuple([(i, j) for i, j in pairs.both if taken[i] or others_taken[j]]),
+            tuple([i for i in pairs.first_only if taken[i]]),
+            tuple([j for j in pairs.second_only if others_taken[j]]),
+        )
+
+    def _taken(self, select: Select, names: Sequence[str]) -> list[bool]:
+        sides = (self.one.index, self.other.index)
+        all_names = [
+            path_name(leaf.key_path, side.naming) for side in sides for leaf in side.leaves
+        ]
+        every = [*names, *all_names]  # a pattern may match leaves of the other side only
+        where = f"{self.one.name} and {self.other.name}"
+        return match_patterns(every, select, naming="strings", where=where)[: len(names)]
+
+    def _type_difference(self, i: int, j: int) -> LeafDiff | None:
+        """Return how two leaves differ in kind, shape or dtype; None if they do not."""
+        a, b = self.one.index.leaves[i], self.other.index.leaves[j]
+        name = path_label(a.key_path)
+        arrays = a.kind in ARRAY_KINDS, b.kind in ARRAY_KINDS
+        keys = "prng_key" in (a.kind, b.kind)
+        other_kind = a.kind != b.kind and (keys or self.strict or not all(arrays))
+        if other_kind or a.prng_impl != b.prng_impl:
+            same = leaf_text(a) == leaf_text(b)
+            shown = [
+                f"{leaf.kind} {leaf_text(leaf)}" if same else leaf_text(leaf) for leaf in (a, b)
+            ]
+            return LeafDiff(name, "kind", shown[0], shown[1])
+        if a.shape != b.shape and all(arrays):
+            return LeafDiff(name, "shape", leaf_text(a), leaf_text(b))
+        if all(arrays) and a.dtype != b.dtype:
+            return LeafDiff(name, "dtype", leaf_text(a), leaf_text(b))
+        if self.strict and a.weak_type != b.weak_type:
+            shown = [("weak " if leaf.weak_type else "") + leaf_text(leaf) for leaf in (a, b)]
+            return LeafDiff(name, "weak_type", shown[0], shown[1])
+        return None
+
+    def _compared(self, i: int, j: int, types: LeafDiff | None) -> ComparedPair:
+        """Return the result for a pair of leaves, whose values have been compared."""
+        leaf = self.one.index.leaves[i]
+        change = self.changes.get(i)
+        if types is not None:
+            if change is not None and leaf.kind in ARRAY_KINDS:
+                types = change.described(types, leaf)
+            return ComparedPair(i, j, "reshaped" if types.what == "shape" else "recast", types)
+        if change is None:
+            state = self.states.get(i, "unread")
+            difference = self._undecided(i, state) if self.values == "digests" else None
+            return ComparedPair(i, j, state, difference)
+        if not change.differs:
+            return ComparedPair(i, j, "equal", None)
+        if leaf.kind in ARRAY_KINDS:
+            what = leaf_text(leaf)
+            difference = change.described(LeafDiff(self._label(i), "value", what, what), leaf)
+        else:
+            values = self.one.value(i), self.other.value(j)
+            shown = [repr(value)[:80] for value in values]
+            difference = LeafDiff(self._label(i), "value", shown[0], shown[1])
+        return ComparedPair(i, j, "changed", difference)
+
+    def _undecided(self, i: int, state: State) -> LeafDiff | None:
+        if state == "identical":
+            return None
+        what = leaf_text(self.one.index.leaves[i])
+        return LeafDiff(self._label(i), "value" if state == "changed" else "unread", what, what)
+
+    def _label(self, i: int) -> str:
+        return path_label(self.one.index.leaves[i].key_path)
+
+    def _compare_values(self, pairs: Sequence[tuple[int, int]], progress: Report | None) -> None:
+        if self.values is False:
+            pairs = []
+        elif self.values == "digests":
+            pairs = [(i, j) for i, j in pairs if not self._is_settled_by_digests(i, j)]
+        parts = list(self._parts(pairs))
+        total_bytes = 2 * sum([part.size_bytes for part in parts])
+        with report_progress(total_bytes, progress):
+            for group in _groups(parts):
+                self._compare_group(group)
+
+    def _is_settled_by_digests(self, i: int, j: int) -> bool:
+        """Compare two leaves by their digests; False if neither of them is stored in pieces."""
+        if self.one.pieces(i) is None and self.other.pieces(j) is None:
+            return False
+        self.states[i] = _STATES[compare_digests(self.one, i, self.other, j)]
+        return True
+
+    def _parts(self, pairs: Sequence[tuple[int, int]]) -> Iterator[_Part]:
+        """Yield the boxes of pairs of leaves to read; compare Python values at once."""
+        for i, j in pairs:
+            leaf = self.one.index.leaves[i]
+            if leaf.kind not in ARRAY_KINDS:
+                same = _same_value(self.one.value(i), self.other.value(j))
+                self.changes[i] = NO_CHANGE if same else VALUE_CHANGE
+                continue
+            other = self.other.index.leaves[j]
+            item = max(dtypes.itemsize(leaf.dtype), dtypes.itemsize(other.dtype))
+            boxes = list(unequal_boxes(self.one, i, self.other, j))
+            if not boxes:
+                self.states[i] = "identical"
+            for box in boxes:
+                yield _Part(i, j, box, element_count(box) * item)
+
+    def _compare_group(self, group: Sequence[_Part]) -> None:
+        ours = self.one.read([(part.i, part.box) for part in group])
+        theirs = self.other.read([(part.j, part.box) for part in group])
+        changes = map_in_threads(measure_change, list(zip(ours, theirs, strict=True)))
+        for part, change in zip(group, changes, strict=True):  # in order: sums are reproducible
+            self.changes[part.i] = combine_changes(self.changes.get(part.i, NO_CHANGE), change)
+            self.read_bytes += part.size_bytes
+
+
+def _groups(parts: Sequence[_Part]) -> Iterator[list[_Part]]:
+    """Yield the parts in groups that are read at a time."""
+    group: list[_Part] = []
+    size = 0
+    for part in parts:
+        if group and size + part.size_bytes > _GROUP_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(part)
+        size += part.size_bytes
+    if group:
+        yield group
+
+
+def _containers(first: Index, second: Index) -> list[str]:
+    """Return a line for each container of different kinds, and each empty one on one side only."""
+    namings = {first.naming, second.naming}
+    if namings & {"dotted", "slashed"}:
+        return []  # such formats have names, but no containers
+    common = min(namings, key=["keys", "strings", "exact"].index)
+    first_nodes, second_nodes = (
+        containers_by_name(index.structure, common) for index in (first, second)
+    )
+    lines = []
+    for name, one in first_nodes.items():
+        other = second_nodes.get(name)
+        if other is None:
+            if one.empty:
+                lines.append(f"{path_label(one.path)}: {_shown(one)} only in a")
+        elif one.kind != other.kind:
+            lines.append(f"{path_label(one.path)}: {_shown(one)} | {_shown(other)}")
+    lines += [
+        f"{path_label(other.path)}: {_shown(other)} only in b"
+        for name, other in second_nodes.items()
+        if other.empty and name not in first_nodes
+    ]
+    return lines
+
+
+def _shown(container: Container) -> str:
+    bare = not container.empty or container.kind == "None" or container.kind.startswith("an ")
+    return container.kind if bare else f"empty {container.kind}"
+
+
+def _only(leaf: Leaf, side: str) -> LeafDiff:
+    name = path_label(leaf.key_path)
+    if side == "a":
+        return LeafDiff(name, "only_a", a=leaf_text(leaf))
+    return LeafDiff(name, "only_b", b=leaf_text(leaf))
+
+
+def _same_value(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and (a == b or (a != a and b != b))
