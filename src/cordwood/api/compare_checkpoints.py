@@ -23,7 +23,8 @@ from cordwood.api.unequal_parts import compare_digests, unequal_boxes
 from cordwood.errors import MismatchError
 from cordwood.index import ARRAY_KINDS, Box, Index, Leaf
 from cordwood.io.pause_python_gc import gc_paused
-from cordwood.io.progress import Report, report_progress
+from cordwood.io.progress import ProgressOption, Report, report_progress
+from cordwood.io.progress_bar import progress_display
 from cordwood.io.threads import map_in_threads
 from cordwood.loading.match_containers import Container, containers_by_name, path_label
 from cordwood.plan.leaf_text import leaf_text
@@ -73,7 +74,7 @@ def compare_checkpoints(
     rename: Mapping[str, str] | None = None,
     strict: bool = False,
     values: Values = True,
-    progress: Report | None = None,
+    progress: ProgressOption = None,
 ) -> Comparison:
     """Compare two checkpoints or trees; arguments and errors are those of `diff`.
 
@@ -90,7 +91,8 @@ def compare_checkpoints(
                     f"{side.name} holds arrays without names: load it into a tree like the one "
                     "that was saved, and compare that"
                 )
-        return _Comparing(one, other, strict=strict, values=values).run(select, progress)
+        report = opened.enter_context(progress_display(progress, "comparing"))
+        return _Comparing(one, other, strict=strict, values=values).run(select, report)
 
 
 def _operand(value: Any, rename: Mapping[str, str] | None, opened: ExitStack) -> Operand:

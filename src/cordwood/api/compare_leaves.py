@@ -18,14 +18,14 @@ from cordwood.api.array_change import (
 from cordwood.api.checkpoint import Checkpoint
 from cordwood.api.diff_operands import CheckpointOperand
 from cordwood.api.diff_result import LeafDiff, What
-from cordwood.api.unequal_parts import chunk_rows
-from cordwood.index import ARRAY_KINDS, Box, Leaf
+from cordwood.api.leaf_statistics import bin_counts
+from cordwood.index import ARRAY_KINDS, Box, Encoded, Leaf
 from cordwood.io.progress import Report, report_progress
 from cordwood.io.threads import map_in_threads
 from cordwood.keypath import format_path
 from cordwood.loading.match_containers import path_label
 from cordwood.plan.leaf_text import leaf_text
-from cordwood.plan.split_arrays import element_range, split_array
+from cordwood.plan.sample_boxes import all_boxes, sample_boxes
 from cordwood.sharding.boxes import element_count, whole_box
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -35,7 +35,6 @@ T = TypeVar("T")
 _MOST = float(np.finfo(np.float64).max)
 _PART_BYTES = 4 << 20
 _GROUP_PARTS = 8  # read at a time
-_SAMPLE_PART_BYTES = 256 << 10
 
 
 class Histogram(NamedTuple):
@@ -64,7 +63,7 @@ def compare_leaves(
     b: Checkpoint,
     j: int,
     *,
-    limit_bytes: int | None = None,
+    sample: bool = False,
     bins: int = 64,
     segments: int = 256,
     progress: Report | None = None,
@@ -79,7 +78,7 @@ def compare_leaves(
         i: the position of the leaf in its index.
         b: the second checkpoint.
         j: the position of the leaf in its index.
-        limit_bytes: read about so many bytes of each leaf: parts at equal distances. None: all.
+        sample: read some blocks of the leaves only, those of `plan.sample_boxes`.
         bins: the number of bins of the histogram.
         segments: the largest number of segments of the strip.
         progress: a function that is called from time to time.
@@ -92,8 +91,13 @@ def compare_leaves(
     leaf, second = one.index.leaves[i], other.index.leaves[j]
     _check_types(leaf, second)
     item = max(dtypes.itemsize(leaf.dtype), dtypes.itemsize(second.dtype))
-    rows = max(chunk_rows(one.pieces(i)), chunk_rows(other.pieces(j)), 1)
-    boxes = _boxes(leaf.shape, item, rows, limit_bytes)
+    chunks = _chunk_shape(one.pieces(i)) or _chunk_shape(other.pieces(j))
+    if sample:
+        boxes = sample_boxes(leaf.shape, item_bytes=item, chunk_shape=chunks)
+    else:
+        boxes = list(
+            all_boxes(leaf.shape, item_bytes=item, limit_bytes=_PART_BYTES, chunk_shape=chunks)
+        )
     size = sum(map(element_count, boxes))
     complete = size == element_count(whole_box(leaf.shape))
     strip = _Strip(leaf.shape, segments)
@@ -116,8 +120,12 @@ def compare_leaves(
         histogram = None
         if change.low <= change.high:
             low, high = max(change.low, -_MOST), min(change.high, _MOST)
-            parts = each_part(lambda _, x, y: _binned(changes_of(x, y), low, high, bins))
-            counts = sum(parts, np.zeros(bins, np.int64))
+
+            def binned(_: Box, x: Array, y: Array) -> Array:
+                change = changes_of(x, y)
+                return bin_counts(change[~np.isnan(change)], low, high, bins)
+
+            counts = sum(each_part(binned), np.zeros(bins, np.int64))
             histogram = Histogram(low, high, tuple(counts.tolist()))
     what: What = "value" if leaf.dtype == second.dtype else "dtype"
     blank = LeafDiff(path_label(leaf.key_path), what, leaf_text(leaf), leaf_text(second))
@@ -139,33 +147,12 @@ def _check_types(leaf: Leaf, second: Leaf) -> None:
         )
 
 
-def _boxes(shape: Sequence[int], item: int, rows: int, limit_bytes: int | None) -> list[Box]:
-    """Return the parts of an array to read, each contiguous in C order; all if they fit."""
-    whole = element_count(whole_box(shape)) * item
-    if limit_bytes is None or whole <= limit_bytes:
-        return list(split_array(shape, item_bytes=item, limit_bytes=_PART_BYTES, rows=rows))
-    size = min(_SAMPLE_PART_BYTES, limit_bytes)
-    parts = list(split_array(shape, item_bytes=item, limit_bytes=size, rows=rows))
-    largest = max(map(element_count, parts)) * item
-    count = max(1, limit_bytes // largest)
-    return [parts[n * len(parts) // count] for n in range(min(count, len(parts)))]
-
-
-def _binned(change: Array, low: float, high: float, bins: int) -> Array:
-    """Return the number of values in each bin from low to high; NaNs do not count."""
-    values = change[~np.isnan(change)]
-    if low == high:
-        counts = np.zeros(bins, np.int64)
-        counts[0] = len(values)
-        return counts
-    if high / 2 - low / 2 > _MOST / 4:  # numpy.histogram refuses such bounds
-        values, low, high = values / 4, low / 4, high / 4
-    numbers = ((values - low) / (high - low) * bins).astype(np.int64)
-    return np.bincount(np.clip(numbers, 0, bins - 1), minlength=bins)
+def _chunk_shape(leaf: Leaf | None) -> Sequence[int]:
+    return leaf.storage.chunk_shape if leaf and isinstance(leaf.storage, Encoded) else ()
 
 
 class _Strip:
-    """The mean |b - a| of each of some hundred segments of an array."""
+    """The mean |b - a| of each of some hundred segments of an array, in C order."""
 
     def __init__(self, shape: Sequence[int], segments: int) -> None:
         self._shape = shape
@@ -176,26 +163,26 @@ class _Strip:
 
     def sums_of(self, box: Box, change: Array) -> tuple[Array, Array]:
         """Return the sum of |b - a| and the number of finite elements of a part, by segment."""
-        start, stop = element_range(box, self._shape)
-        sums, sizes = np.zeros(self._count), np.zeros(self._count, np.int64)
-        first, last = start * self._count // self._size, (stop - 1) * self._count // self._size
-        for segment in range(first, last + 1):
-            low = max(start, -(-segment * self._size // self._count))
-            high = min(stop, -(-(segment + 1) * self._size // self._count))
-            values = np.abs(change[low - start : high - start])
-            values = values[~np.isnan(values)]
-            # Divided before they are summed, so that the sum is finite.
-            sums[segment], sizes[segment] = (values / self._size).sum(), len(values)
-        return sums, sizes
+        positions = np.zeros(1, np.int64)
+        for start, stop, size in zip(box.start, box.stop, self._shape, strict=True):
+            positions = (positions[:, None] * size + np.arange(start, stop)).reshape(-1)
+        finite = ~np.isnan(change)
+        segments = (positions * self._count // self._size)[finite]
+        # Divided before they are summed, so that the sum is finite.
+        weights = np.abs(change[finite]) / self._size
+        sums = np.bincount(segments, weights, minlength=self._count)
+        return sums, np.bincount(segments, minlength=self._count)
 
     def add(self, sums: Array, sizes: Array) -> None:
+        """Add the sums of a part."""
         self._sums += sums
         self._sizes += sizes
 
     def means(self) -> tuple[float | None, ...]:
+        """Return the mean of each segment; None where nothing was added."""
         return tuple(
             [
-                float(total / size * self._size) if size else None
+                total / size * self._size if size else None
                 for total, size in zip(self._sums.tolist(), self._sizes.tolist(), strict=True)
             ]
         )

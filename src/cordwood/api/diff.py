@@ -7,7 +7,7 @@ from typing import Any
 
 from cordwood.api.compare_checkpoints import Values, compare_checkpoints
 from cordwood.api.diff_result import Diff
-from cordwood.io.progress import Report
+from cordwood.io.progress import ProgressOption
 from cordwood.plan.path_patterns import Select
 
 
@@ -19,7 +19,7 @@ def diff(
     rename: Mapping[str, str] | None = None,
     strict: bool = False,
     values: Values = True,
-    progress: Report | None = None,
+    progress: ProgressOption = None,
 ) -> Diff:
     """Compare two checkpoints, a checkpoint and a tree, or two trees, leaf by leaf.
 
@@ -41,8 +41,8 @@ def diff(
             compares the digests too, and still reads no elements: an array whose stored bytes
             differ counts as changed ("value", with no statistics), and one without digests to
             compare is "unread". Its values may be equal, but `.equal` is then False.
-        progress: a function that is called from time to time with a `cordwood.results.Progress`.
-            An exception that it raises ends the call.
+        progress: True for a bar in a terminal or a notebook; or a function that is called from
+            time to time with a `cordwood.results.Progress`, whose exception ends the call.
 
     Returns:
         The differences; `str()` shows them, and `.equal` and `.to_json()` are for programs. NaN

@@ -221,7 +221,7 @@ def _spread(parts: Iterable[Array], low: float, high: float, bins: Array) -> _Mo
     for part in parts:
         if not part.size:
             continue
-        bins += _binned(part, low, high, len(bins))
+        bins += bin_counts(part, low, high, len(bins))
         # Chan's update of mean and squares by a part; plain sums would lose digits.
         values = part / scale
         before, count = count, count + values.size
@@ -234,14 +234,14 @@ def _spread(parts: Iterable[Array], low: float, high: float, bins: Array) -> _Mo
     return _Moments(mean * scale, math.sqrt(squares / count) * scale, l2)
 
 
-def _binned(values: Array, low: float, high: float, count: int) -> Array:
-    """Return the number of values (float64) in each of `count` bins.
+def bin_counts(values: Array, low: float, high: float, count: int) -> Array:
+    """Return the number of values (float64) in each of `count` bins from low to high.
 
     numpy.histogram refuses bounds that are adjacent floats or very far apart.
     """
     if math.isinf(high - low):
         values, low, high = values / 2, low / 2, high / 2
-    bins = ((values - low) / (high - low) * count).astype(np.int64)
+    bins = ((values - low) / (high - low or 1) * count).astype(np.int64)
     return np.bincount(np.minimum(bins, count - 1), minlength=count)
 
 
