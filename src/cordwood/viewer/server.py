@@ -269,6 +269,7 @@ class _Handler(BaseHTTPRequestHandler):
         explain: str | None = None,  # noqa: ARG002
     ) -> None:
         """Refuse the request in one line of text. Methods other than GET are not allowed."""
+        self.request_version = self.protocol_version  # headers also for a malformed request
         status = HTTPStatus(code)
         if status == HTTPStatus.NOT_IMPLEMENTED:
             status, message = HTTPStatus.METHOD_NOT_ALLOWED, "only GET is allowed"
