@@ -25,7 +25,12 @@ SCRIPTS: tuple[str, ...] = (
     "chart_histogram.js",
     "chart_heat_map.js",
     "chart_lines.js",
+    "treemap_layout.js",
+    "treemap_colours.js",
+    "treemap.js",
+    "sharding_drawing.js",
     "checkpoint_view.js",
+    "leaf_view.js",
     "shell.js",  # the last one: it starts the page
 )
 

@@ -89,7 +89,7 @@
   // Drawings of 16 by 16 units.
   const ICONS = {
     copy: "M5.5 5.5V2.5h8v8h-3M2.5 5.5h8v8h-8z",
-    theme: "M8 2a6 6 0 1 0 0 12zM8 2a6 6 0 0 1 0 12",
+    theme: "M8 2a6 6 0 0 0 0 12zM8 2a6 6 0 0 1 0 12",
     previous: "M10 3 5 8l5 5",
     next: "M6 3l5 5-5 5",
   };

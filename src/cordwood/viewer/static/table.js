@@ -113,16 +113,9 @@
     function chooseColumns() {
       const width = scroller.clientWidth || 1000;
       shownColumns = width < NARROW ? columns.filter((column) => !column.wide) : columns;
-      const widths = shownColumns.map((column, i) =>
-        i === 0 && !column.width ? `minmax(${width < NARROW ? 11 : 18}rem, 1fr)`
-        : column.grow ? `minmax(${column.width}rem, 1fr)`
-        : `${column.width ?? 7}rem`,
-      );
-      const least = shownColumns.map((column, i) =>
-        i === 0 && !column.width ? (width < NARROW ? 11 : 18) : (column.width ?? 7),
-      );
-      scroller.style.setProperty("--columns", widths.join(" "));
-      scroller.style.setProperty("--least", `${least.reduce((x, y) => x + y, 0) + 1}rem`);
+      const { template, least } = cordwood.columnWidths(shownColumns, width < NARROW);
+      scroller.style.setProperty("--columns", template);
+      scroller.style.setProperty("--least", `${least}rem`);
       scroller.style.setProperty("--row-height", `${rowHeight}px`);
       scroller.setAttribute("aria-colcount", shownColumns.length);
       drawHead();
@@ -303,7 +296,7 @@
       const { node, row, depth, label } = entry;
       const indent = element("span", { class: "indent" });
       indent.style.width = `${Math.min(depth, 12) * 16}px`;
-      const text = marked(label === "" ? "(root)" : label, state.search);
+      const text = cordwood.markedText(label === "" ? "(root)" : label, state.search);
       if (row === null) {
         const twisty = element("span", { class: "twisty", "aria-hidden": "true" });
         const leaves = element("span", { class: "muted small" }, cordwood.formatCount(node.count));
@@ -411,17 +404,4 @@
       },
     };
   };
-
-  /** Return a text whose parts that match a search are marked. */
-  function marked(text, search) {
-    const shown = cordwood.printable(text);
-    const word = search.trim().toLowerCase().split(/\s+/)[0];
-    const at = word ? shown.toLowerCase().indexOf(word) : -1;
-    if (at < 0) return shown;
-    return [
-      shown.slice(0, at),
-      cordwood.element("mark", {}, shown.slice(at, at + word.length)),
-      shown.slice(at + word.length),
-    ];
-  }
 })(globalThis.cordwood);

@@ -58,21 +58,47 @@
     }
   }
 
-  /** Return the ids of containers to open, from the top, as long as no more rows are shown. */
+  /**
+   * Return the ids of containers to open: level by level, as long as no more rows are shown than
+   * `most`. A container that alone has more stays folded.
+   */
   cordwood.containersToOpen = function (root, most) {
     const open = new Set();
-    const queue = [...root.containers.values()];
+    let level = [...root.containers.values()];
     let rows = root.children.length;
-    for (let i = 0; i < queue.length; i++) {
-      const node = queue[i];
-      const isMerged = node.children.length === 1 && node.children[0].children !== null;
-      if (!isMerged) {
-        if (rows + node.children.length > most) continue;
-        rows += node.children.length;
-      }
-      open.add(node.id);
-      for (const child of node.containers.values()) queue.push(child);
+    while (level.length) {
+      const opened = level.filter((node) => node.children.length <= most);
+      const isMerged = (node) => node.children.length === 1 && node.children[0].children !== null;
+      for (const node of opened) rows += isMerged(node) ? 0 : node.children.length;
+      if (rows > most) break;
+      for (const node of opened) open.add(node.id);
+      level = opened.flatMap((node) => [...node.containers.values()]);
     }
     return open;
+  };
+
+  /** Return the widths of columns as a grid template, and their sum in rem. */
+  cordwood.columnWidths = function (columns, isNarrow) {
+    let least = 1;
+    const widths = columns.map(({ width, grow }, i) => {
+      const isKey = i === 0 && !width;
+      const size = isKey ? (isNarrow ? 11 : 18) : (width ?? 7);
+      least += size;
+      return isKey || grow ? `minmax(${size}rem, ${isKey ? 2 : 1}fr)` : `${size}rem`;
+    });
+    return { template: widths.join(" "), least };
+  };
+
+  /** Return a text whose part that matches the first word of a search is marked. */
+  cordwood.markedText = function (text, search) {
+    const shown = cordwood.printable(text);
+    const word = search.trim().toLowerCase().split(/\s+/)[0];
+    const at = word ? shown.toLowerCase().indexOf(word) : -1;
+    if (at < 0) return shown;
+    return [
+      shown.slice(0, at),
+      cordwood.element("mark", {}, shown.slice(at, at + word.length)),
+      shown.slice(at + word.length),
+    ];
   };
 })(globalThis.cordwood);
