@@ -64,6 +64,7 @@ def test_what_a_pattern_takes(select: str | list[str], expected: list[str]) -> N
         ("!parmas", "'!parmas'; did you mean '!params'?"),
         ("params/dense/bais", "'params/dense/bais'; did you mean 'params/dense/bias'?"),
         ("params/dnse/*", "'params/dnse/*'; did you mean 'params/dense/*'?"),
+        ("a/b/*", "'a/b/*'; '/' within a key is written %2F, as in \"a%2Fb/'0'\""),
         ("*/nothing", "found params/dense/kernel, params/dense/bias, params/layers/0/kernel and 7"),
         (["step", "x1", "y1"], "'x1'; found params/dense/kernel, "),
     ],

@@ -158,6 +158,10 @@ def explain_unmatched(pattern: str, names: Sequence[str], *, sign: str = "") -> 
     for separator, other in ((".", dotted), ("/", pattern.replace(".", "/"))):
         if other != pattern and any(map(_compiled(other, "").fullmatch, names)):
             return f"; the keys are joined by {separator!r}: did you mean {sign + other!r}?"
+    match = _compiled(pattern, "").fullmatch
+    slashed = [name for name in names if "%2F" in name and match(name.replace("%2F", "/"))]
+    if slashed:  # haiku's module names, such as mlp/~/linear_0
+        return f"; '/' within a key is written %2F, as in {slashed[0]!r}"
     head, rest = _literal_head(pattern)
     if head:
         depth = head.count("/") + 1
