@@ -44,7 +44,6 @@ html_additional_pages = {"index": "redirect.html"}
 contents_pages = [
     "docs/measurements",
     "docs/design/README",
-    "docs/how-to/README",
     "docs/reference/README",
     "examples/README",
 ]

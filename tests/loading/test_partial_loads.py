@@ -177,7 +177,8 @@ def test_a_load_that_would_keep_all_of_like_is_refused(store: Store, passing: An
     with pytest.raises(MismatchError) as error:
         cordwood.load(path, like=OURS, missing="keep", **passing)
     assert str(error.value).replace("'", "") == (
-        f"no leaf of `like` is in {path}; the names differ: use rename= (docs/hugging-face.md)\n"
+        f"no leaf of `like` is in {path}; the names differ: use rename= "
+        "(docs/how-to/hugging-face.md)\n"
         "  in `like`: blocks/0/q, blocks/1/q, blocks/2/q and 1 more\n"
         "  in the checkpoint: h.0.attn.weight, h.1.attn.weight, h.2.attn.weight and 1 more"
     )
@@ -207,7 +208,7 @@ def test_names_that_all_differ_are_said_so_first(store: Store) -> None:
     lines = str(error.value).replace("'", "").splitlines()
     assert lines[:3] == [
         f"8 leaves of {path} do not fit `like`:",
-        "  no leaf has the same name: use rename= (docs/hugging-face.md)",
+        "  no leaf has the same name: use rename= (docs/how-to/hugging-face.md)",
         "  blocks/0/q: not in the checkpoint",
     ]
     assert lines[-1] == "  h.3.attn.weight: in the checkpoint (float32[2]), not in `like`"

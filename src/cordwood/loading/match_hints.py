@@ -12,7 +12,7 @@ from cordwood.keypath import KeyPath, format_path
 from cordwood.plan.path_patterns import path_name
 from cordwood.plan.transpose_leaves import find_transposition
 
-RENAME_ADVICE = "use rename= (docs/hugging-face.md)"
+RENAME_ADVICE = "use rename= (docs/how-to/hugging-face.md)"
 NO_COMMON_NAME = f"no leaf has the same name: {RENAME_ADVICE}"
 _SHOWN = 3
 _WILDCARDS = frozenset("*?[")
@@ -111,7 +111,7 @@ def equinox_hint(like: Any) -> str:
         return ""
     return (
         "\nequinox.filter(model, equinox.is_array) takes numbers out: load into the first of "
-        "equinox.partition(like, equinox.is_array), and combine the two (docs/frameworks.md)"
+        "equinox.partition(like, equinox.is_array), and combine the two (docs/how-to/equinox.md)"
     )
 
 

@@ -1,0 +1,209 @@
+"""Results of the blocks of docs/get-started.md and of the pages under docs/how-to."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import cordwood
+from cordwood.testing import assert_trees_equal
+from tests.docs.run_page import ROOT, blocks_of, run_page, run_python
+
+HOW_TO = ROOT / "docs" / "how-to"
+
+
+def run(page: str) -> dict[str, Any]:
+    return run_page(f"docs/how-to/{page}")
+
+
+def run_first_block(page: str) -> dict[str, Any]:
+    """Run the training script of a page, in a namespace of its own."""
+    names: dict[str, Any] = {"__name__": "page"}
+    run_python(blocks_of(f"docs/how-to/{page}")[0][1], page, names)
+    return names
+
+
+def require_equal_arrays(tree: Any, expected: Any) -> None:
+    """Compare the values of all leaves, but neither containers nor devices."""
+    leaves, others = jax.tree.leaves(tree), jax.tree.leaves(expected)
+    assert len(leaves) == len(others) > 0
+    for leaf, other in zip(leaves, others, strict=True):
+        np.testing.assert_array_equal(leaf, other)
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "wandb-cache"))
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    level = logging.getLogger("cordwood").level
+    yield
+    logging.getLogger("cordwood").setLevel(level)
+
+
+def test_get_started(capsys: pytest.CaptureFixture[str]) -> None:
+    names = run_page("docs/get-started.md")
+    assert (
+        "dense/kernel: expected float32[256,32], found float32[256,64]" in capsys.readouterr().out
+    )
+    assert cordwood.StepReader("run").steps() == [800, 900, 1000]
+    assert float(names["loss"]) < 0.2
+    (script,) = [code for _, code in blocks_of("docs/get-started.md") if "def train_step" in code]
+    run_python(script, "docs/get-started.md", names)
+    assert names["restored"].step == 1000
+
+
+TRAINED: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "flax-linen.md": lambda names: names["state"],
+    "flax-nnx.md": lambda names: names["nnx"].state((names["model"], names["optimizer"])),
+    "haiku.md": lambda names: names["run"],
+}
+
+
+@pytest.mark.parametrize("page", TRAINED)
+def test_the_run_of_a_framework_resumes(page: str) -> None:
+    trained = TRAINED[page](run_first_block(page))
+    assert cordwood.StepReader("run").steps() == [5, 10]
+    again = run_first_block(page)
+    assert again["restored"].step == 10
+    require_equal_arrays(TRAINED[page](again), trained)
+    run(page)
+
+
+def test_equinox() -> None:
+    names = run("equinox.md")
+    assert cordwood.StepReader("run").steps() == [5, 10]
+    arrays = names["eqx"].filter(names["run"], names["eqx"].is_array)
+    assert_trees_equal(cordwood.load("run/10", like=arrays), arrays)
+    with pytest.raises(cordwood.errors.UnsupportedLeafError, match=r"equinox\.filter"):
+        cordwood.save("model.safetensors", names["fresh"])
+
+
+def test_nnx_names() -> None:
+    run("flax-nnx.md")
+    assert list(cordwood.open("for_others.safetensors")) == ["bias", "kernel"]
+    assert list(cordwood.open("module")) == ["bias/value", "kernel/value"]
+
+
+def test_optax() -> None:
+    names = run("optax.md")
+    assert names["restored"].step == 1
+    np.testing.assert_array_equal(names["model"]["dense"]["lora_a"], np.ones((4, 2)))
+    assert names["adapters"]["dense"]["kernel"] is None
+    assert repr(jax.tree.structure(names["state"])) == repr(jax.tree.structure(names["fresh"]))
+    assert_trees_equal(names["for_evaluation"], names["ema"])
+
+
+def test_inference() -> None:
+    names = run("inference.md")
+    assert names["restored"].step == 100
+    assert set(names["params"]) == {"dense"}
+    for name in ("params.safetensors", "export.safetensors"):
+        assert cordwood.load(name)["dense"]["kernel"].dtype == jnp.bfloat16
+
+
+def test_hugging_face() -> None:
+    run("hugging-face.md")
+    original = safetensors.numpy.load_file("snapshot/model.safetensors")
+    for name, tensor in safetensors.numpy.load_file("upload/model.safetensors").items():
+        np.testing.assert_array_equal(tensor, original[name])
+    assert cordwood.verify("upload").unverified_bytes == 0
+    assert list(cordwood.load("bert")["layer_0"]["up"]) == ["kernel"]
+    assert set(safetensors.numpy.load_file("upload-2/model.safetensors")) == {
+        *["embed.embedding", "layer_0.norm.scale", "layer_0.query.bias", "layer_0.query.kernel"],
+        "layer_0.up.kernel",
+    }
+
+
+def test_orbax() -> None:
+    names = run("orbax.md")
+    key = names["restored"].items["rng"]
+    assert (jax.random.key_data(key) == jax.random.key_data(jax.random.key(3))).all()
+    assert names["restored"].extras == {"meta": {"lr": 0.1}}
+    assert next(names["batches"])[0] == 4
+    assert cordwood.StepReader("run").steps() == [100, 200, 300]
+    with names["ocp"].CheckpointManager(Path("back").absolute()) as manager:
+        args = names["ocp"].args.StandardRestore(names["make_state"]())
+        require_equal_arrays(manager.restore(300, args=args), names["newest"].tree)
+
+
+def test_the_table_of_orbax_has_the_names_of_the_hints() -> None:
+    from cordwood.manager.argument_hints import ARGUMENTS, ATTRIBUTES
+
+    page = (HOW_TO / "orbax.md").read_text()
+    for name in ("latest_step", "all_steps", "best_step", "item_metadata", "wait_until_finished"):
+        assert name in ATTRIBUTES
+        assert name in page
+    for name in ("save_interval_steps", "max_to_keep", "keep_period", "best_fn", "save_on_steps"):
+        assert name in ARGUMENTS
+        assert name in page
+
+
+def test_flax_checkpoints() -> None:
+    names = run("flax-checkpoints.md")
+    assert cordwood.StepReader("run").steps() == [100, 200, 300]
+    expected = cordwood.load("run/300", like=jax.eval_shape(names["make_state"]))
+    require_equal_arrays(names["state"], expected)
+
+
+def test_eformer() -> None:
+    names = run("eformer.md")
+    assert cordwood.StepReader("run").steps() == [100, 200, 300]
+    require_equal_arrays(names["loaded"], names["params"])
+
+
+def test_several_hosts() -> None:
+    names = run("several-hosts.md")
+    assert names["restored"] is None
+    names = run_first_block("several-hosts.md")
+    assert names["restored"].step == 300
+    assert (
+        names["restored"]
+        .tree["dense"]["kernel"]
+        .sharding.is_equivalent_to(names["shardings"]["dense"]["kernel"], 2)
+    )
+
+
+def test_object_stores() -> None:
+    names = run("object-stores.md")
+    assert names["restored"] is None
+    assert names["rows"].shape == (3, 16)
+
+
+def test_grain() -> None:
+    assert run("grain.md")["restored"].step == 5
+
+
+def test_several_trees() -> None:
+    names = run("several-trees.md")
+    np.testing.assert_array_equal(names["as_saved"]["ema"]["w"], np.full(3, 0.5))
+
+
+def test_logging(caplog: pytest.LogCaptureFixture) -> None:
+    run("logging.md")
+    assert [each for each in caplog.messages if each.startswith("saved step 10")]
+    (events,) = Path("logs").iterdir()
+    assert b"checkpoint/written_bytes" in events.read_bytes()
+    assert list(Path("wandb").glob("offline-run-*/run-*.wandb"))
+
+
+def test_static_fields_are_neither_stored_nor_compared() -> None:
+    """See the table in docs/stored-and-compared.md."""
+    import equinox as eqx
+
+    class Model(eqx.Module):
+        w: jax.Array
+        heads: int = eqx.field(static=True)
+
+    cordwood.save("m", Model(jnp.ones(2), heads=3))
+    loaded = cordwood.load("m", like=Model(jnp.zeros(2), heads=5))
+    assert loaded.heads == 5
+    np.testing.assert_array_equal(loaded.w, np.ones(2))
