@@ -160,14 +160,16 @@ class _Model:
         """Make one step of Adam in place; return the learning rate."""
         rate = 2e-3 * min(1.0, (number + 1) / _WARMUP_STEPS) * 0.99**number
         self._count += 1
+        for position, (name, part) in enumerate(self._trained().items()):
+            speed = rate * (0.4 + 0.1 * position)  # so that the norms of blocks differ
 
-        def update(value: Array, mu: Array, nu: Array) -> None:
-            gradient = self._random.standard_normal(value.shape, np.float32) * 0.1 - value
-            mu += 0.1 * (gradient - mu)
-            nu += 0.05 * (gradient * gradient - nu)
-            value += rate * mu / (np.sqrt(nu) + 1e-8)
+            def update(value: Array, mu: Array, nu: Array, speed: float = speed) -> None:
+                gradient = self._random.standard_normal(value.shape, np.float32) * 0.1 - value
+                mu += 0.1 * (gradient - mu)
+                nu += 0.05 * (gradient * gradient - nu)
+                value += speed * mu / (np.sqrt(nu) + 1e-8)
 
-        jax.tree.map(update, self._trained(), self._mu, self._nu)
+            jax.tree.map(update, part, self._mu[name], self._nu[name])
         return rate
 
     def break_block(self, name: str) -> None:

@@ -23,6 +23,7 @@ from cordwood.keypath import format_path, format_paths
 from cordwood.plan.equal_digests import digest_key
 from cordwood.plan.split_arrays import split_array
 from cordwood.sharding.boxes import element_count
+from cordwood.viewer.leaf_kinds import LeafPlace, place_of
 from cordwood.viewer.sources import Sources
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -120,8 +121,12 @@ def norms_view(
         norms = leaf_norms(checkpoint, "all" if read == "all" else "sample", _CACHE, report)
         leaves = checkpoint.index.leaves
         paths = format_paths([leaf.key_path for leaf in leaves])
+        places = [place_of(leaf.key_path) for leaf in leaves]
     return {
         "path": paths,
+        "group": ["" if place is None else place.group for place in places],
+        "layer": layer_names(places),
+        "kind": ["" if place is None else place.kind for place in places],
         "l2": norms.norms,
         "sampled": norms.sampled,
         "complete": norms.complete,
@@ -132,6 +137,26 @@ def norms_view(
             for number, message in list(norms.problems.items())[:_MAX_PROBLEMS]
         ],
     }
+
+
+def layer_names(places: Sequence[LeafPlace | None]) -> list[str]:
+    """Return the name of the layer of each leaf, "" outside of layers.
+
+    >>> layer_names([place_of(("params", "h_3", "attn", "c_attn", "kernel")), None])
+    ['h 3', '']
+    """
+    stacks = {place.stack for place in places if place is not None and place.stack}
+    full = {stack: (stack[1:] or stack) if stack[0] == "params" else stack for stack in stacks}
+    unique = {stack[-1] for stack in full.values()}
+    is_short = len(unique) == len(set(full.values()))
+    names = []
+    for place in places:
+        if place is None or not place.stack:
+            names.append("")
+            continue
+        stack = full[place.stack][-1] if is_short else "/".join(full[place.stack])
+        names.append(stack if place.layer is None else f"{stack} {place.layer}")
+    return names
 
 
 def leaf_norms(

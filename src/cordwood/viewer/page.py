@@ -31,6 +31,11 @@ SCRIPTS: tuple[str, ...] = (
     "sharding_drawing.js",
     "checkpoint_view.js",
     "leaf_view.js",
+    "run_timeline.js",
+    "run_step.js",
+    "run_matrix.js",
+    "run_norms.js",
+    "run_view.js",
     "shell.js",  # the last one: it starts the page
 )
 

@@ -1,0 +1,370 @@
+"use strict";
+// The norms of leaves over the steps of a run: computed on demand, drawn as they come.
+(function (cordwood) {
+  const MOST_DRAWN = 8; // lines at first; the list below the chart draws more
+  const REDRAW_MS = 500;
+  const SAMPLE_BYTES = 256 * 2 ** 20; // of a step, as in leaf_norms.py
+  const ALL = "all";
+
+  // What was computed; it is kept while the page is open.
+  const leaves = []; // {path, group, layer, kind}
+  const numbers = new Map(); // of leaves, by path
+  const computed = { sample: new Map(), all: new Map() }; // step name -> norms by leaf
+  const failures = new Map(); // step name -> message
+  const estimated = { sample: false, all: false }; // true if a norm is of a part of the elements
+
+  /** Keep the answer of the resource `norms`. */
+  function keep(step, read, answer) {
+    const norms = new Float64Array(Math.max(leaves.length, answer.path.length)).fill(-1);
+    let target = norms;
+    answer.path.forEach((path, i) => {
+      let number = leaves[i]?.path === path ? i : numbers.get(path);
+      if (number === undefined) {
+        number = leaves.length;
+        numbers.set(path, number);
+        leaves.push({
+          path,
+          group: answer.group[i] || "other",
+          layer: answer.layer[i] || "outside layers",
+          kind: answer.kind[i] || "other",
+        });
+      }
+      if (number >= target.length) {
+        target = new Float64Array(leaves.length + answer.path.length).fill(-1);
+        target.set(norms);
+      }
+      if (answer.l2[i] !== null) target[number] = cordwood.toNumber(answer.l2[i]);
+    });
+    computed[read].set(step.name, target);
+    estimated[read] ||= answer.sampled.includes(true);
+    if (answer.problems.length) failures.set(step.name, answer.problems[0].message);
+  }
+
+  /** Return positions so that each prefix is spread over the whole: ends, middle, quarters... */
+  cordwood.coarseToFine = function (count) {
+    const order = [];
+    const seen = new Set();
+    const add = (i) => {
+      if (!seen.has(i)) order.push(i);
+      seen.add(i);
+    };
+    if (count > 0) add(0);
+    if (count > 1) add(count - 1);
+    for (let parts = 2; order.length < count; parts *= 2) {
+      for (let i = 1; i < parts; i += 2) add(Math.round((i * (count - 1)) / parts));
+      if (parts > 4 * count) for (let i = 0; i < count; i++) add(i);
+    }
+    return order;
+  };
+
+  /**
+   * Compute the lines of leaves that are grouped: `[{name, leaves, points, ...}, ..]`.
+   * It is a generator for `cordwood.inTasks`.
+   */
+  function* linesOf(steps, norms, { by, tree, search }) {
+    const words = search.toLowerCase().split(/\s+/).filter(Boolean);
+    const groups = new Map();
+    for (let number = 0; number < leaves.length; number++) {
+      if (number % 2000 === 0) yield;
+      const leaf = leaves[number];
+      if (tree !== ALL && leaf.group !== tree) continue;
+      const path = leaf.path.toLowerCase();
+      if (!words.every((word) => path.includes(word))) continue;
+      const key = by === "leaf" ? leaf.path : leaf[by];
+      const name = tree === ALL && by !== "leaf" && by !== "group" ? `${leaf.group} · ${key}` : key;
+      if (!groups.has(name)) groups.set(name, []);
+      groups.get(name).push(number);
+    }
+    const lines = [];
+    for (const [name, members] of groups) {
+      const points = [];
+      for (const [i, step] of steps.entries()) {
+        const values = norms.get(step.name);
+        if (values) points.push([cordwood.stepPlace(step, i), normOf(values, members), step]);
+      }
+      lines.push(describe(name, members, points));
+      yield;
+    }
+    return lines;
+  }
+
+  /** Return the norm of several leaves; null if none of them was read. */
+  function normOf(values, members) {
+    let squares = 0;
+    let count = 0;
+    for (const number of members) {
+      const norm = number < values.length ? values[number] : -1;
+      if (norm < 0) continue; // not read, or not in this step
+      squares += norm * norm;
+      count += 1;
+    }
+    return count ? Math.sqrt(squares) : null;
+  }
+
+  /** Return a line with its first and last norm, and the first step that is not finite. */
+  function describe(name, members, points) {
+    const finite = points.filter(([, norm]) => norm !== null && Number.isFinite(norm));
+    const broken = points.find(([, norm]) => norm !== null && !Number.isFinite(norm));
+    const [first, last] = [finite[0]?.[1] ?? null, finite.at(-1)?.[1] ?? null];
+    const ratio = first > 0 ? last / first : null;
+    return {
+      name,
+      path: members.length === 1 ? leaves[members[0]].path : name,
+      count: members.length,
+      points: points.map(([x, norm]) => [x, norm]),
+      first,
+      last,
+      ratio,
+      broken: broken ? { step: broken[2].name, value: broken[1] } : null,
+      rank: broken ? Infinity : ratio > 0 ? Math.abs(Math.log(ratio)) : 0,
+    };
+  }
+
+  /** Return the panel of norms: `{element, setMarker(x)}`. */
+  cordwood.runNorms = function ({ steps, onPick, marker, initial, onChange }) {
+    const { element } = cordwood;
+    const usable = steps.filter((step) => step.state === "whole");
+    const state = { by: "layer", tree: "params", search: "", read: "sample", ...initial };
+    const chosen = new Map(); // name of a line -> drawn or not, where the user chose
+    let chart = null;
+    let updates = 0;
+
+    const chartBox = element("div", {});
+    const listBox = element("div", {});
+    const note = element("p", { class: "muted small", role: "status" });
+    const table = cordwood.table({
+      columns: columns(),
+      rows: [],
+      search: false,
+      label: "Lines of the chart",
+      nouns: ["line", "lines"],
+      rowClass: (row) => (row.drawn ? "line-drawn" : ""),
+      onOpen: (row) => toggle(row),
+      initial: { sort: "change", descending: true },
+    });
+    listBox.append(table.element);
+    listBox.hidden = true;
+
+    /** Return the columns of the list of lines. */
+    function columns() {
+      const number = (value) => (value === null ? "" : cordwood.formatNumber(value));
+      const mark = (row) => (row.drawn ? "☑ " : "☐ ");
+      return [
+        {
+          name: "name",
+          label: "line",
+          value: (row) => cordwood.naturalKey(row.name),
+          cell: (row) => element("span", { class: "key" }, mark(row), cordwood.printable(row.name, 120)),
+        },
+        { name: "count", label: "leaves", align: "end", width: 5, wide: true, value: (row) => row.count, cell: (row) => cordwood.formatCount(row.count) },
+        { name: "first", label: "first", align: "end", width: 6, wide: true, value: (row) => row.first ?? NaN, cell: (row) => number(row.first) },
+        { name: "last", label: "last", align: "end", width: 6, value: (row) => row.last ?? NaN, cell: (row) => number(row.last) },
+        {
+          name: "change",
+          label: "last / first",
+          title: "The order is by the size of the change, lines with NaN first",
+          align: "end",
+          width: 7,
+          value: (row) => row.rank,
+          cell: (row) => (row.ratio === null ? "" : `× ${cordwood.formatNumber(row.ratio)}`),
+        },
+        { name: "broken", label: "not finite", width: 14, cell: (row) => brokenWords(row) },
+      ];
+    }
+
+    /** Return since when a line is not finite. */
+    function brokenWords(row) {
+      if (!row.broken) return "";
+      const words = `${cordwood.formatNumber(row.broken.value)} from step ${cordwood.printable(row.broken.step, 20)}`;
+      return element("span", { class: "badge-damaged" }, words);
+    }
+
+    /** Draw or remove a line of the chart. */
+    function toggle(row) {
+      chosen.set(row.name, !row.drawn);
+      update();
+    }
+
+    /** Compute the lines and draw them; a newer call overtakes this one. */
+    async function update() {
+      const mine = ++updates;
+      const norms = computed[state.read];
+      const missing = usable.filter((step) => !norms.has(step.name)).length;
+      listBox.hidden = norms.size === 0;
+      if (!norms.size) return;
+      fillTrees();
+      const lines = await cordwood.inTasks(linesOf(steps, norms, state), cordwood.viewSignal);
+      if (mine !== updates) return;
+      const ranked = [...lines].sort((x, y) => y.rank - x.rank);
+      ranked.forEach((line, i) => (line.drawn = chosen.get(line.name) ?? i < MOST_DRAWN));
+      const drawn = lines.filter((line) => line.drawn);
+      chart = cordwood.charts.lines({
+        series: drawn.map(({ name, points }) => ({ name, points })),
+        xLabel: "step",
+        yLabel: "L2 norm",
+        logarithmic: chartIsLogarithmic(),
+        marker,
+        onPick,
+        label: `${drawn.length} of ${cordwood.counted(lines.length, "line")}`,
+      });
+      cordwood.replace(chartBox, chart);
+      table.setRows(lines);
+      cordwood.replace(note, noteOf(norms, missing));
+    }
+
+    /** Return true if the chart on screen has a logarithmic axis. */
+    function chartIsLogarithmic() {
+      return chart?.querySelector("input[type=checkbox]")?.checked ?? false;
+    }
+
+    /** Return what the chart leaves out. */
+    function noteOf(norms, missing) {
+      const failed = [...failures].filter(([name]) => steps.some((step) => step.name === name));
+      return [
+        `Norms of ${cordwood.counted(norms.size, "step")}`,
+        estimated[state.read] ? ", estimated from samples" : ", of all elements",
+        missing ? `; ${cordwood.counted(missing, "step")} not computed yet` : "",
+        ". Choose lines in the list. A cross marks a norm that is NaN or infinite.",
+        failed.map(([name, message]) =>
+          element("span", { class: "failure" }, ` Step ${cordwood.printable(name, 40)}: ${cordwood.printable(message, 300)}`),
+        ),
+      ];
+    }
+
+    /** Compute the norms of the steps that have none yet, from coarse to fine. */
+    async function compute(onProgress, signal) {
+      const read = state.read;
+      const missing = usable.filter((step) => !computed[read].has(step.name));
+      const sizeOf = (step) =>
+        Math.min(step.written_bytes ?? 0, read === "sample" ? SAMPLE_BYTES : Infinity);
+      const total = missing.reduce((sum, step) => sum + sizeOf(step), 0);
+      let done = 0;
+      let drawnAt = 0;
+      for (const [i, position] of cordwood.coarseToFine(missing.length).entries()) {
+        const step = missing[position];
+        const doing = `step ${step.name} (${i + 1} of ${missing.length})`;
+        const report = ({ done_bytes: bytes }) =>
+          onProgress({ done_bytes: done + Math.min(bytes, sizeOf(step)), total_bytes: total, doing });
+        report({ done_bytes: 0 });
+        await computeOne(step, read, report, signal);
+        done += sizeOf(step);
+        if (performance.now() - drawnAt > REDRAW_MS) {
+          await update();
+          drawnAt = performance.now();
+        }
+      }
+      await update();
+    }
+
+    /** Compute the norms of one step; a step that cannot be read is noted. */
+    async function computeOne(step, read, onProgress, signal) {
+      try {
+        const name = cordwood.resourceName("norms", step.name, read);
+        keep(step, read, await cordwood.fetchResource(name, { onProgress, signal }));
+      } catch (error) {
+        if (signal?.aborted || error.type === "NoServer") throw error;
+        failures.set(step.name, error.message);
+        computed[read].set(step.name, new Float64Array(0));
+      }
+    }
+
+    const trees = element("select", { "aria-label": "Leaves of", onchange: () => change("tree", trees.value) });
+
+    /** Offer the trees that the leaves are in. */
+    function fillTrees() {
+      const names = [...new Set(leaves.map((leaf) => leaf.group))];
+      if (!names.includes(state.tree) && state.tree !== ALL) state.tree = names[0] ?? ALL;
+      const labels = [...names, ALL];
+      if (trees.childElementCount === labels.length) return;
+      cordwood.replace(
+        trees,
+        labels.map((name) => element("option", { value: name }, name === ALL ? "everything" : cordwood.printable(name, 40))),
+      );
+      trees.value = state.tree;
+    }
+
+    const kinds = element(
+      "select",
+      { "aria-label": "One line for each", onchange: () => change("by", kinds.value) },
+      [["layer", "layer"], ["kind", "kind of weight"], ["leaf", "leaf"], ["group", "tree"]].map(([value, label]) =>
+        element("option", { value }, label),
+      ),
+    );
+    kinds.value = state.by;
+    const search = element("input", {
+      type: "search",
+      class: "search",
+      placeholder: "Key paths that contain…",
+      "aria-label": "Key paths that contain",
+      spellcheck: "false",
+      oninput: () => change("search", search.value),
+    });
+    search.value = state.search;
+    const reads = element(
+      "select",
+      { "aria-label": "Read", onchange: () => change("read", reads.value) },
+      element("option", { value: "sample" }, "samples"),
+      element("option", { value: "all" }, "everything"),
+    );
+    reads.value = state.read;
+
+    /** Follow a change of the controls. */
+    function change(name, value) {
+      state[name] = value;
+      if (name !== "read") chosen.clear();
+      else makeTask();
+      onChange?.(name, value);
+      update();
+    }
+
+    const taskBox = element("span", {});
+
+    /** Offer the computation, where something is not computed yet. */
+    function makeTask() {
+      const missing = usable.filter((step) => !computed[state.read].has(step.name));
+      const title = `Compute the norms of ${cordwood.counted(missing.length, "step")}`;
+      cordwood.replace(taskBox, missing.length > 0 && cordwood.task({ title, run: compute }));
+    }
+
+    /** Return a control with its label. */
+    function labelled(label, control) {
+      return element("label", { class: "control" }, element("span", { class: "muted" }, label), control);
+    }
+
+    const tools = element(
+      "div",
+      { class: "table-tools" },
+      labelled("Read", reads),
+      taskBox,
+      labelled("Leaves of", trees),
+      labelled("One line for each", kinds),
+      search,
+    );
+    cordwood.replace(trees, element("option", { value: "params" }, "params"));
+    if (cordwood.inExport) loadEmbedded();
+    else makeTask();
+    update();
+
+    /** Take the norms that an export holds. */
+    async function loadEmbedded() {
+      for (const step of usable) {
+        for (const read of ["all", "sample"]) {
+          const name = cordwood.resourceName("norms", step.name, read);
+          if (!cordwood.hasResource(name)) continue;
+          await computeOne(step, read, null, cordwood.viewSignal);
+          state.read = reads.value = read;
+        }
+      }
+      if (!computed[state.read].size) cordwood.replace(note, "This file holds no norms.");
+      update();
+    }
+
+    return {
+      element: cordwood.panel("Norms of leaves over steps", tools, chartBox, note, listBox),
+      setMarker(x) {
+        marker = x;
+        chart?.setMarker(x);
+      },
+    };
+  };
+})(globalThis.cordwood);

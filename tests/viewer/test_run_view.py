@@ -1,0 +1,188 @@
+"""The view of a run in Chromium: timeline, slider, metrics, norms, and the steps as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.viewer.browser import Browser, server_of
+from tests.viewer.gpt2_run import Faults, save_run
+
+FAULTS = Faults(nan_from=1400, damaged=600, damaged_data=900, unfinished=2000)
+ARROW_LEFT = "\ue012"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    root = tmp_path_factory.mktemp("runs") / "gpt2"
+    save_run(root, count=20, faults=FAULTS)
+    with server_of(root) as url:
+        yield url
+
+
+def move_slider(browser: Browser, step: str) -> None:
+    """Move the slider as a pointer does, and wait until the view follows."""
+    browser.run(
+        """
+        const input = document.querySelector(".slider input");
+        const names = [...document.querySelectorAll(".step-pair option")].map((o) => o.innerText);
+        input.value = names.findIndex((name) => name.split(" ")[0] === arguments[0]);
+        input.dispatchEvent(new Event("input", {bubbles: true}));
+        """,
+        step,
+    )
+    browser.wait_text(f"Step {step}", ".step-facts h3")
+
+
+def test_a_run_opens_with_its_newest_whole_step(browser: Browser, url: str) -> None:
+    browser.open(url)
+    assert browser.hash().startswith("#/run")
+    browser.wait_text("Step 1900", ".step-facts h3")
+    assert "20 steps" in browser.text(".run-summary")
+    assert "manager.plan()" in browser.text(".run-summary")
+    facts = browser.text(".step-facts")
+    for words in ("loss", "learning_rate", "written", "linked", "it is the newest whole step"):
+        assert words in facts
+
+
+def test_damaged_and_unfinished_steps_are_marked_by_shape_and_word(
+    browser: Browser, url: str
+) -> None:
+    browser.open(f"{url}#/run")
+    browser.find(".timeline .bar-unfinished")
+    browser.find(".timeline .bar-damaged")
+    marks = browser.run(
+        "return [...document.querySelectorAll('.timeline .mark-words')].map((e) => e.textContent)"
+    )
+    assert marks == ["damaged 600", "unfinished 2000"]
+    browser.click(".timeline-legend button", "damaged")
+    browser.wait_text("Step 600", ".step-facts h3")
+    assert "does not match its own digest" in browser.text(".step-problem")
+    browser.click(".timeline-legend button", "unfinished")
+    browser.wait_text("Step 2000", ".step-facts h3")
+    assert "no index" in browser.text(".step-problem")
+    assert browser.texts(".step-facts .actions") == []
+
+
+def test_the_slider_moves_the_step_and_the_address(browser: Browser, url: str) -> None:
+    browser.open(f"{url}#/run")
+    move_slider(browser, "300")
+    browser.wait("return location.hash.includes('step=300')")
+    browser.run("document.querySelector('.slider input').focus()")
+    browser.press(ARROW_LEFT)
+    browser.wait_text("Step 200", ".step-facts h3")
+    assert browser.run("return document.querySelector('.slider input').ariaValueText").startswith(
+        "200 · 2025-"
+    )
+    browser.wait("return location.hash.includes('step=200')")
+    browser.open(f"{url}{browser.hash()}")
+    browser.wait_text("Step 200", ".step-facts h3")
+
+
+def test_a_click_on_the_timeline_chooses_the_nearest_step(browser: Browser, url: str) -> None:
+    browser.open(f"{url}#/run")
+    browser.run(
+        """
+        const box = document.querySelector("svg.timeline").getBoundingClientRect();
+        const options = {clientX: box.left + 12, clientY: box.top + 60, bubbles: true};
+        document.querySelector("svg.timeline").dispatchEvent(new MouseEvent("click", options));
+        """
+    )
+    browser.wait_text("Step 100", ".step-facts h3")
+    assert "Difference" not in browser.text(".step-facts")
+
+
+def test_the_timeline_can_follow_time(browser: Browser, url: str) -> None:
+    browser.open(f"{url}#/run")
+    labels = "return [...document.querySelectorAll('.axis-words')].map((e) => e.textContent)"
+    assert browser.run(labels)[0] == "100"
+    browser.click(".timeline-axis button", "by time")
+    assert browser.run(labels)[0].startswith("2025-06-15")
+    assert "axis=time" in browser.hash()
+
+
+def test_a_step_opens_as_a_checkpoint(browser: Browser, url: str) -> None:
+    browser.open(f"{url}#/run?step=300")
+    browser.click(".step-facts a", "Open this step")
+    browser.wait("return location.hash === '#/checkpoint/300'")
+    browser.wait_for_view()
+    browser.wait_text("params", ".table")
+
+
+def test_two_steps_are_chosen_for_a_difference(browser: Browser, url: str) -> None:
+    browser.open(f"{url}#/run?step=700")
+    links = "return [...document.querySelectorAll('.chosen-step a')].map((a) => a.hash)"
+    browser.wait_text("Step 700", ".step-facts h3")
+    before = browser.run(links)
+    assert before == ["#/checkpoint/700", "#/diff/500/700", "#/diff/500/700"]  # 600 is damaged
+    browser.run(
+        """
+        const [first, second] = document.querySelectorAll(".step-pair select");
+        first.value = [...first.options].find((o) => o.innerText === "100").value;
+        second.value = [...second.options].find((o) => o.innerText === "1900").value;
+        for (const each of [first, second]) each.dispatchEvent(new Event("change"));
+        """
+    )
+    assert browser.run(links)[2] == "#/diff/100/1900"
+    disabled = "return [...document.querySelectorAll('.step-pair select:first-of-type option')]"
+    names = browser.run(disabled + ".filter((o) => o.disabled).map((o) => o.innerText)")
+    assert names == ["600 (damaged)", "2000 (unfinished)"]
+
+
+def test_metrics_are_drawn_and_can_be_chosen(browser: Browser, url: str) -> None:
+    browser.open(f"{url}#/run")
+    heads = """
+        const heads = document.querySelectorAll(".metric-charts .chart-head > span");
+        return [...heads].map((e) => e.innerText);
+        """
+    assert browser.run(heads) == ["loss", "accuracy", "learning_rate"]
+    browser.click(".panel .toggle", "accuracy")
+    assert browser.run(heads) == ["loss", "learning_rate"]
+    browser.wait("return location.hash.includes('metrics=loss')")
+    path = browser.run(
+        "return document.querySelector('.metric-charts path.line').getAttribute('d')"
+    )
+    assert path.count("M") == 2  # step 600 has no metrics: the line is interrupted
+
+
+def test_norms_are_computed_on_demand_and_find_the_nans(browser: Browser, url: str) -> None:
+    browser.open(f"{url}#/run")
+    browser.click(".button", "Compute the norms of 18 steps")
+    browser.wait_text("Norms of 18 steps, of all elements.")
+    table = browser.text("[aria-label='Lines of the chart']")
+    assert "h 7" in table
+    assert "NaN from step 1400" in table
+    panel = browser.text("[aria-label='Norms of leaves over steps']")
+    assert "Step 900" in panel  # the flipped byte is met on reading
+    assert "do not match the digest" in panel
+    crosses = "return document.querySelectorAll('[aria-label^=\"Norms\"] path.cross').length"
+    assert browser.run(crosses) == 6
+    browser.run(
+        """
+        const kinds = document.querySelector("[aria-label='One line for each']");
+        kinds.value = "kind";
+        kinds.dispatchEvent(new Event("change"));
+        """
+    )
+    browser.wait_text("norm", "[aria-label='Lines of the chart']")
+    browser.wait("return location.hash.includes('by=kind')")
+
+
+def test_every_theme_and_width(browser: Browser, url: str) -> None:
+    for theme in ("light", "dark"):
+        browser.theme(theme)
+        browser.open(f"{url}#/run?step=1400")
+        browser.wait_text("Step 1400", ".step-facts h3")
+        browser.screenshot(f"run-{theme}")
+    browser.size(390, 844)
+    browser.open(f"{url}#/run?step=1400")
+    browser.wait_text("Step 1400", ".step-facts h3")
+    browser.screenshot("run-narrow")
+    assert not browser.has_horizontal_scroll()
+
+
+def test_the_table_of_steps_moves_the_slider(browser: Browser, url: str) -> None:
+    browser.open(f"{url}#/run")
+    browser.click("[aria-label='Steps'] .row", "2025-06-15 15:26")
+    browser.wait_text("Step 200", ".step-facts h3")
