@@ -355,5 +355,16 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         head = f"<{self.format} checkpoint {printable(self.path)}: {count}, {size_text(sum(sizes))}"
         return "\n".join([head, *leaf_lines(rows, len(sizes))]) + ">"
 
+    def _repr_html_(self) -> str:
+        from cordwood.notebook.checkpoint_html import checkpoint_html
+
+        return checkpoint_html(self.path, self.format, self.index)
+
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
+        del subtree_renderer
+        from cordwood.notebook.treescope_tree import treescope_checkpoint
+
+        return treescope_checkpoint(self.path, self.format, self.index, path)
+
     def _ipython_key_completions_(self) -> list[str]:
         return list(self)

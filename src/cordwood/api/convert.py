@@ -80,6 +80,17 @@ class Conversion(NamedTuple):
     def __repr__(self) -> str:
         return str(self)
 
+    def _repr_html_(self) -> str:
+        from cordwood.notebook.html_parts import result_html
+
+        fields = [
+            ("from", f"{self.source} ({self.source_format})"),
+            ("to", f"{self.destination} ({self.format})"),
+            ("size", f"{counted(self.leaves, 'leaf', 'leaves')}, {size_text(self.size_bytes)}"),
+            ("trees", ", ".join(filter(None, self.prefixes))),
+        ] + [("lost", line) for line in self.lost]
+        return result_html("converted", self.destination, fields)
+
 
 class _Part(NamedTuple):
     """A tree of the source, and the part of it to write."""
@@ -202,9 +213,8 @@ def convert(
     _refuse_itself(name, os.fspath(path))
     raise_unreported_failures()
     wait_for_saves(path)
-    is_one = select is not None or bool(rename) or isinstance(cast, Mapping)
-    is_one = is_one or transpose is not None
-    is_one = is_one or (prefix, to_prefix) != (None, None) or not holds_many
+    is_one = select is not None or bool(rename) or isinstance(cast, Mapping) or not holds_many
+    is_one = is_one or transpose is not None or (prefix, to_prefix) != (None, None)
     prefixes = {prefix: to_prefix}
     if not is_one and not isinstance(source, Checkpoint):
         prefixes = _all_prefixes(local_or_url(source))

@@ -136,6 +136,22 @@ class Diff:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        from cordwood.notebook.html_parts import differences_html
+
+        equal = counted(self.equal_leaves, "leaf", "leaves")
+        head, note = "equal", f"{self.a} and {self.b}: {equal}"
+        if not self.equal:
+            count = len(self.leaves) + len(self.containers)
+            head = counted(count, "difference")
+            note = f"between a = {self.a} and b = {self.b}; {equal} equal"
+        if self.equal_by_digest:
+            note += f" ({self.equal_by_digest} by digest)"
+        lines = [(each.key_path, str(each)) for each in self.leaves[:_MAX_LINES]]
+        lines += [("", line) for line in self.containers[: _MAX_LINES - len(lines)]]
+        hidden = len(self.leaves) + len(self.containers) - len(lines)
+        return differences_html(head, note, lines, hidden=hidden)
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values for `json.dumps`; numbers that JSON lacks are strings ("inf")."""
         return {

@@ -153,3 +153,17 @@ class StoredLeaf:
     def __repr__(self) -> str:
         name = printable(format_path(self._leaf.key_path), keep="")
         return f"<{name or 'root'}: {leaf_text(self._leaf)}>"
+
+    def _repr_html_(self) -> str:
+        from cordwood.notebook.checkpoint_html import leaf_html
+
+        checkpoint = self._checkpoint
+        index = checkpoint.index
+        sharding = index.shardings.get(checkpoint._number_of[id(self._leaf)], "")
+        return leaf_html(checkpoint.path, checkpoint.format, index, self._leaf, sharding)
+
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
+        del subtree_renderer
+        from cordwood.notebook.treescope_tree import treescope_leaf
+
+        return treescope_leaf(self._leaf, path)

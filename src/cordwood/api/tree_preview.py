@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from cordwood.errors import counted
 from cordwood.keypath import format_path
@@ -49,6 +49,36 @@ def tree_lines(tree: Any) -> list[str]:
         return [type(tree).__qualname__]
     count = len(flat.leaves)
     return [counted(count, "leaf", "leaves"), *leaf_lines(rows, count)]
+
+
+class TreePreview(NamedTuple):
+    """A tree in a notebook.
+
+    Attributes:
+        note: the number of its leaves, and their size.
+        html: the leaves.
+    """
+
+    note: str
+    html: str
+
+
+def tree_preview_html(tree: Any) -> TreePreview:
+    """Return the leaves of a tree as HTML: shapes, never elements."""
+    from cordwood.notebook.tree_html import leaf_count_text, tree_html
+
+    try:
+        flat = flatten(tree)
+        sizes = [_size_bytes(leaf) for leaf in flat.leaves]
+        html = tree_html(flat.paths, sizes, lambda number: _described(flat.leaves[number]))
+        return TreePreview(leaf_count_text(len(sizes), sum(sizes)), html)
+    except Exception:  # noqa: BLE001  (a repr must not fail, whatever the object)
+        return TreePreview(type(tree).__qualname__, "")
+
+
+def _size_bytes(leaf: Any) -> int:
+    size_bytes = getattr(leaf, "nbytes", 0)
+    return size_bytes if isinstance(size_bytes, int) else 0
 
 
 def _described(leaf: Any) -> str:

@@ -77,6 +77,20 @@ class Verification(NamedTuple):
     def __repr__(self) -> str:
         return str(self)
 
+    def _repr_html_(self) -> str:
+        from cordwood.notebook.html_parts import result_html
+
+        verified, unverified = self.verified_bytes, self.unverified_bytes
+        fields = [
+            ("format", self.format),
+            ("leaves", f"{self.leaves:,}"),
+            ("verified", size_text(verified)),
+            ("not read or without a digest", size_text(unverified) if unverified else ""),
+            ("chunks not stored", f"{self.unstored_chunks:,}" if self.unstored_chunks else ""),
+            ("of the leaves", ", ".join(self.unstored_leaves[:_MAX_NAMED])),
+        ]
+        return result_html("no damage", self.path, fields)
+
 
 def verify(
     path: str | os.PathLike[str],

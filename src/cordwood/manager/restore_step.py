@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from cordwood.api.tree_preview import tree_lines
+from cordwood.api.tree_preview import tree_lines, tree_preview_html
 from cordwood.errors import (
     CorruptionError,
     FormatError,
@@ -74,6 +74,17 @@ class Restored(NamedTuple, Generic[T]):
             count, *inner = tree_lines(item)
             lines += [f"  items[{name!r}]: {count}", *[f"  {line}" for line in inner]]
         return "\n".join([head, *lines]) + ")"
+
+    def _repr_html_(self) -> str:
+        from cordwood.notebook.html_parts import fields_html, fold_html, page_html
+
+        metrics = [(name, f"{value:.6g}") for name, value in self.metrics.items()]
+        extras = "" if self.extras is None else shortened(repr(self.extras), _MAX_EXTRAS)
+        body = [fields_html([*metrics[:_MAX_SHOWN], ("extras", extras)])]
+        for name, tree in [("tree", self.tree), *self.items.items()]:
+            preview = tree_preview_html(tree)
+            body.append(fold_html(name, preview.note, [preview.html], is_open=name == "tree"))
+        return page_html(fold_html(f"step {self.step}", "restored", body))
 
 
 def restore_step(

@@ -9,6 +9,8 @@ from cordwood.field_docs import document_fields
 from cordwood.manager.keep_policies import KeepPolicy, SavedStep, metric_problems
 from cordwood.message_text import printable
 
+_MAX_SHOWN = 100  # steps in a notebook, the newest
+
 
 @document_fields
 class PlannedStep(NamedTuple):
@@ -55,6 +57,16 @@ class RetentionPlan(NamedTuple):
 
     def __repr__(self) -> str:
         return str(self) or "no steps"
+
+    def _repr_html_(self) -> str:
+        from cordwood.notebook.html_parts import fold_html, more_html, page_html, table_html
+
+        newest = self.steps[: -_MAX_SHOWN - 1 : -1]
+        rows = [(str(row.step), "keep" if row.keep else "delete", row.why) for row in newest]
+        body = [table_html(["step", "", "because"], rows)] if rows else []
+        note = f"{len(self.kept):,} to keep, {len(self.deleted):,} to delete"
+        body.append(more_html(len(self.steps) - len(rows)))
+        return page_html(fold_html("steps", note, body))
 
 
 def plan_retention(
