@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 import webbrowser
 from collections.abc import Callable
 
 from cordwood.viewer.page import Page
 from cordwood.viewer.resources import Resources
 from cordwood.viewer.server import ViewerServer
+
+_POLL_SECONDS = 0.1
+_SLEEP_SECONDS = 3600.0
 
 
 def serve(
@@ -29,16 +33,24 @@ def serve(
         port: the port; 0 for any free one.
         browser: open the page in a browser, if there is a screen.
         announce: called with the address once the server listens.
+
+    Raises OSError if the port is in use.
     """
     with ViewerServer(page, resources, port=port) as server:
+        loop = threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), daemon=True)
+        loop.start()
         try:
             announce(server.url)
             if browser and _has_screen():
                 # In a thread: some browsers run until their window is closed.
                 threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
-            server.serve_forever()
+            # This thread only sleeps: Ctrl-C cannot strike while the server handles a request.
+            while loop.is_alive():
+                time.sleep(_SLEEP_SECONDS)
         except KeyboardInterrupt:
             pass
+        finally:
+            server.shutdown()
 
 
 def _has_screen() -> bool:

@@ -81,7 +81,14 @@ class ViewerServer(ThreadingHTTPServer):
 
     def server_bind(self) -> None:
         """Bind the socket, without looking up a host name as HTTPServer does."""
-        TCPServer.server_bind(self)
+        try:
+            TCPServer.server_bind(self)
+        except OSError as e:
+            raise OSError(
+                e.errno,
+                f"{e.strerror}; choose another port",
+                ":".join(map(str, self.server_address)),
+            ) from e
         self.server_name, self.server_port = HOST, self.socket.getsockname()[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:

@@ -1,0 +1,113 @@
+"""The export: what is in the file, what is left out, and how it is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cordwood
+from tests.cli.conftest import Run
+from tests.viewer.gpt2_run import save_run
+from tests.viewer.served import exported_resources
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "c"
+    tree = {f"w{i}": np.random.default_rng(i).random((64 * (i + 1), 64)) for i in range(20)}
+    cordwood.save(path, {**tree, "step": 7})
+    return path
+
+
+def test_it_has_the_leaves_their_pages_and_their_statistics(
+    run: Run, path: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "c.html"
+    code, out, err = run("view", path, "--export", file)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{file}: ")
+    resources = exported_resources(file.read_text())
+    assert resources["start"]["exported"]
+    assert resources["start"]["left_out"] == {}
+    assert resources["checkpoint/a"]["leaf_count"] == 21
+    for number in range(20):
+        assert resources[f"leaf/a/{number}"]["path"] == f"w{number}"
+        assert resources[f"statistics/a/{number}/sample"]["complete"]
+    assert "statistics/a/20/sample" not in resources, "an int has no statistics"
+
+
+def test_the_limit_leaves_out_the_statistics_of_the_smallest_leaves(
+    run: Run, path: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "c.html"
+    code, _, err = run("view", path, "--export", file, "--max-mb", "0.4")
+    assert code == 0
+    assert file.stat().st_size <= 400_000
+    resources = exported_resources(file.read_text())
+    taken = [number for number in range(20) if f"statistics/a/{number}/sample" in resources]
+    assert 0 < len(taken) < 20
+    assert taken == list(range(20 - len(taken), 20))
+    missing = 20 - len(taken)
+    assert f"left out to stay within --max-mb: {missing} leaves' statistics" in err
+    assert resources["start"]["left_out"] == {"statistics": missing}
+
+
+def test_json_names_what_is_left_out(run: Run, path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "c.html"
+    document = json.loads(run("view", path, "--export", file, "--max-mb", "0.4", "--json").out)
+    assert document["path"] == str(file)
+    assert document["size_bytes"] == file.stat().st_size
+    assert document["left_out"]["statistics"] > 0
+    assert document["unreadable"] == {}
+
+
+def test_a_limit_below_the_list_of_leaves_is_an_error(run: Run, tmp_path: Path) -> None:
+    cordwood.save(tmp_path / "c", {f"x{i}": np.float32(1) for i in range(4000)})
+    code, _, err = run("view", tmp_path / "c", "--export", tmp_path / "c.html", "--max-mb", "0.2")
+    assert code == 3
+    assert "raise --max-mb" in err
+    assert not (tmp_path / "c.html").exists()
+
+
+def test_a_file_is_replaced_with_force_only(run: Run, path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "c.html"
+    file.write_text("mine")
+    code, _, err = run("view", path, "--export", file)
+    assert code == 3
+    assert f"{file} exists; pass --force to replace it" in err
+    assert file.read_text() == "mine"
+    assert run("view", path, "--export", file, "--force").code == 0
+    assert "checkpoint/a" in exported_resources(file.read_text())
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["c", "c.html"]
+
+
+def test_a_damaged_leaf_is_named_and_the_rest_exported(
+    run: Run, path: Path, tmp_path: Path
+) -> None:
+    (data,) = path.glob("*.safetensors")
+    contents = bytearray(data.read_bytes())
+    contents[5000] ^= 1
+    data.write_bytes(contents)
+    code, _, err = run("view", path, "--export", tmp_path / "c.html")
+    assert code == 0
+    assert "not exported: statistics/a/" in err
+    resources = exported_resources((tmp_path / "c.html").read_text())
+    assert "checkpoint/a" in resources
+    statistics = [f"statistics/a/{number}/sample" in resources for number in range(20)]
+    assert any(statistics)
+    assert not all(statistics)
+
+
+def test_a_run_has_its_steps_and_their_norms(run: Run, tmp_path: Path) -> None:
+    save_run(tmp_path / "run", count=3, every=10, vocabulary=500)
+    file = tmp_path / "run.html"
+    assert run("view", tmp_path / "run", "--export", file).code == 0
+    resources = exported_resources(file.read_text())
+    assert resources["start"]["kind"] == "run"
+    assert [step["name"] for step in resources["run"]["steps"]] == ["10", "20", "30"]
+    for step in (10, 20, 30):
+        assert f"norms/{step}/sample" in resources
+        assert f"checkpoint/{step}" in resources
