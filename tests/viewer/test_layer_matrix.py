@@ -169,6 +169,7 @@ def test_relative_l2() -> None:
             st.sampled_from(["changed", "equal", "identical", "added", "removed", "unread"]),
             st.one_of(st.none(), st.floats(0, 1e6)),
             st.one_of(st.none(), st.floats(0, 1e6)),
+            st.none(),
             st.booleans(),
         ),
         max_size=30,

@@ -36,7 +36,8 @@ class LeafChange(NamedTuple):
         key_path: the leaf.
         state: the state of its row: "changed", "equal", "identical", "added" ...
         change_l2: the L2 norm of b - a; None if the values were not compared.
-        before_l2: the L2 norm of a; None as well.
+        before_l2: the L2 norm of a; None if its values were not read.
+        after_l2: the L2 norm of b; None as well.
         new_nan: True if b has NaN or infinite elements where a has none.
     """
 
@@ -44,6 +45,7 @@ class LeafChange(NamedTuple):
     state: str
     change_l2: float | None = None
     before_l2: float | None = None
+    after_l2: float | None = None
     new_nan: bool = False
 
 

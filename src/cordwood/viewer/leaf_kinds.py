@@ -38,6 +38,7 @@ class LeafPlace(NamedTuple):
 # Keys of optimizer states that hold a tree like the parameters.
 FIRST_MOMENTS = frozenset({"mu", "m", "trace", "exp_avg", "momentum_buffer"})
 SECOND_MOMENTS = frozenset({"nu", "v", "nu_max", "v_row", "v_col", "exp_avg_sq"})
+_COUNTERS = {"count", "step", "gradient_step", "global_step", "num_steps", "notfinite_count"}
 _MOMENTS = FIRST_MOMENTS | SECOND_MOMENTS
 _OPTIMIZERS = {
     *("opt_state", "opt_states", "optimizer_state", "optimizer_states", "optim_state"),
@@ -135,6 +136,18 @@ def _names(key_path: KeyPath) -> list[str]:
 def group_of(key_path: KeyPath) -> str | None:
     """Return the group of a leaf; None for state of an optimizer that is no moment."""
     return _group(_names(key_path))[0]
+
+
+def is_counter(key_path: KeyPath) -> bool:
+    """Return True for a number of steps: of an optimizer, or at the top of the tree.
+
+    >>> is_counter(("opt_state", 0, "count")), is_counter(("params", "histogram", "count"))
+    (True, False)
+    """
+    names = _names(key_path)
+    if not names or names[-1] not in _COUNTERS:
+        return False
+    return len(names) <= 2 or _group(names)[0] is None
 
 
 def _group(names: list[str]) -> tuple[str | None, list[str]]:
