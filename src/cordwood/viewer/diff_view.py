@@ -1,0 +1,228 @@
+"""The resources `diff` and `diff-leaf`: what changed between two checkpoints, and in one leaf."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cordwood.api.checkpoint import Checkpoint
+from cordwood.api.compare_leaves import compare_leaves
+from cordwood.api.compare_checkpoints import ComparedPair, Comparison, compare_checkpoints
+from cordwood.api.diff_result import LeafDiff
+from cordwood.api.scaled_sum import root_of_scaled
+from cordwood.api.stored_leaf import StoredLeaf
+from cordwood.errors import counted
+from cordwood.index import Leaf
+from cordwood.io.progress import Report
+from cordwood.keypath import KeyPath, format_path
+from cordwood.plan.leaf_text import leaf_text
+from cordwood.viewer.checkpoint_view import size_in_memory, split_path, value_text
+from cordwood.viewer.layer_matrix import LeafChange, layer_matrices
+from cordwood.viewer.leaf_kinds import is_counter
+from cordwood.viewer.optimizer_facts import optimizer_facts
+from cordwood.viewer.sources import Sources
+
+_MAX_VALUE = 80  # characters of a Python value in a row
+_MAX_STRUCTURE_LINES = 1000
+_SAMPLE_BYTES = 4 << 20  # of each side
+_DIFFERENT = ("changed", "recast", "reshaped", "renamed", "added", "removed")  # states
+_NO_DIFFERENCE = LeafDiff("", "value")
+_COLUMNS = (
+    *("path", "keys", "state", "i", "j", "before", "after", "renamed_from", "share"),
+    *("relative_l2", "max_abs", "cosine", "sign_flips", "new_nan", "new_inf", "size_bytes"),
+)
+
+
+def diff_view(
+    sources: Sources, report: Report | None, *, a: str, b: str, read: str
+) -> dict[str, Any]:
+    """Return what changed from one source to another, with a row for each leaf, by columns."""
+    with sources.checkpoint(a) as first, sources.checkpoint(b) as second:
+        values = "digests" if read == "digests" else True
+        comparison = compare_checkpoints(first, second, values=values, progress=report)
+        pairs = comparison.pairs
+        changes = [_leaf_change(pair, _path(pair, first, second)) for pair in pairs]
+        matrices = layer_matrices(changes)
+        counters = {} if read == "digests" else _counters(pairs, first, second)
+        facts = optimizer_facts(changes, counters, matrices)
+        return {
+            "a": a,
+            "b": b,
+            **_summary(comparison, first, second),
+            "rows": _rows(pairs, first, second),
+            "matrices": [matrix._asdict() for matrix in matrices],
+            "optimizer": [fact._asdict() for fact in facts],
+        }
+
+
+def _path(pair: ComparedPair, first: Checkpoint, second: Checkpoint) -> KeyPath:
+    """Return the key path of a leaf: in b if it is new there, otherwise in a."""
+    if pair.i is None or pair.state == "renamed":
+        assert pair.j is not None
+        return second.index.leaves[pair.j].key_path
+    return first.index.leaves[pair.i].key_path
+
+
+def _leaf_change(pair: ComparedPair, path: KeyPath) -> LeafChange:
+    if pair.change is None or pair.difference is not None and pair.difference.l2 is None:
+        return LeafChange(path, pair.state)
+    return LeafChange(
+        path,
+        pair.state,
+        root_of_scaled(pair.change.change_squares),
+        root_of_scaled(pair.change.a_squares),
+        root_of_scaled(pair.change.b_squares),
+        new_nan=bool(pair.change.new_nan or pair.change.new_inf),
+    )
+
+
+def _counters(
+    pairs: Sequence[ComparedPair], first: Checkpoint, second: Checkpoint
+) -> Mapping[KeyPath, tuple[int, int]]:
+    """Read the counters of steps; those that are identical by digest are left out."""
+    counters = {}
+    for pair in pairs:
+        if pair.i is None or pair.j is None or pair.state == "identical":
+            continue
+        a, b = first.index.leaves[pair.i], second.index.leaves[pair.j]
+        if is_counter(a.key_path) and _is_whole_number(a) and _is_whole_number(b):
+            counters[a.key_path] = _integer(first, a), _integer(second, b)
+    return counters
+
+
+def _is_whole_number(leaf: Leaf) -> bool:
+    return leaf.kind == "int" or (leaf.shape == () and leaf.dtype.startswith(("int", "uint")))
+
+
+def _integer(checkpoint: Checkpoint, leaf: Leaf) -> int:
+    return int(StoredLeaf(leaf, checkpoint).load(to="numpy"))
+
+
+def _summary(comparison: Comparison, first: Checkpoint, second: Checkpoint) -> dict[str, Any]:
+    """Return the verdict and its numbers."""
+    pairs = comparison.pairs
+    counts = Counter([pair.state for pair in pairs])
+    sizes = {state: 0 for state in counts}
+    unread_bytes = 0
+    for pair in pairs:
+        size = _size(pair, first, second)
+        sizes[pair.state] += size
+        if pair.change is None and pair.state in ("changed", "recast", "unread"):
+            unread_bytes += size
+    differing = sum([counts[state] for state in _DIFFERENT])
+    structure = comparison.diff.containers
+    undecided = None if counts["unread"] else True
+    return {
+        "equal": False if differing or structure else undecided,
+        "verdict": _verdict(counts, len(structure)),
+        "leaf_count": len(pairs),
+        "differing": differing,
+        "differing_bytes": sum([sizes.get(state, 0) for state in _DIFFERENT]),
+        "size_bytes": sum(sizes.values()),
+        "counts": dict(counts),
+        "read_bytes": comparison.diff.read_bytes,
+        "unread_bytes": unread_bytes,
+        "equal_by_digest": len(comparison.equal_by_digest),
+        "structure": structure[:_MAX_STRUCTURE_LINES],
+        "structure_count": len(structure),
+    }
+
+
+def _size(pair: ComparedPair, first: Checkpoint, second: Checkpoint) -> int:
+    """Return the size of a leaf in bytes, of the larger side."""
+    sides = ((first, pair.i), (second, pair.j))
+    return max([size_in_memory(side.index.leaves[n]) for side, n in sides if n is not None])
+
+
+def _verdict(counts: Mapping[str, int], containers: int) -> str:
+    """Return the result in one line.
+
+    >>> _verdict({"identical": 3}, 0), _verdict({"changed": 1, "added": 1, "equal": 2}, 0)
+    ('equal: 3 leaves', '2 of 4 leaves differ: 1 changed, 1 added')
+    """
+    total, unread = sum(counts.values()), counts.get("unread", 0)
+    parts = [f"{counts[state]} {state}" for state in _DIFFERENT if counts.get(state)]
+    differing = sum([counts.get(state, 0) for state in _DIFFERENT])
+    rest = []
+    if containers:
+        rest.append(f"the structure differs in {counted(containers, 'container')}")
+    if unread:
+        rest.append(f"{counted(unread, 'leaf', 'leaves')} not compared yet")
+    if differing:
+        text = f"{differing} of {counted(total, 'leaf', 'leaves')} differ: {', '.join(parts)}"
+    elif unread:
+        text = f"no difference in {counted(total - unread, 'leaf', 'leaves')}"
+    elif containers:
+        text = f"equal values in {counted(total, 'leaf', 'leaves')}"
+    else:
+        text = f"equal: {counted(total, 'leaf', 'leaves')}"
+    return "; ".join([text, *rest])
+
+
+def _rows(
+    pairs: Sequence[ComparedPair], first: Checkpoint, second: Checkpoint
+) -> dict[str, list[Any]]:
+    """Return a row for each leaf, column by column."""
+    rows: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
+    for pair in pairs:
+        difference = pair.difference or _NO_DIFFERENCE
+        a = None if pair.i is None else first.index.leaves[pair.i]
+        b = None if pair.j is None else second.index.leaves[pair.j]
+        naming = (second if pair.state in ("added", "renamed") else first).index.naming
+        path = format_path(_path(pair, first, second))
+        compared = difference.read_size > 0
+        values = {
+            "path": path,
+            "keys": split_path(path, naming),
+            "state": pair.state,
+            "i": pair.i,
+            "j": pair.j,
+            "before": _text(a),
+            "after": _text(b),
+            "renamed_from": difference.renamed_from or None,
+            "share": difference.share,
+            "relative_l2": difference.relative_l2,
+            "max_abs": difference.max_abs,
+            "cosine": difference.cosine,
+            "sign_flips": difference.sign_flips if compared else None,
+            "new_nan": difference.new_nan if compared else None,
+            "new_inf": difference.new_inf if compared else None,
+            "size_bytes": _size(pair, first, second),
+        }
+        for name in _COLUMNS:
+            rows[name].append(values[name])
+    return rows
+
+
+def _text(leaf: Leaf | None) -> str | None:
+    """Return the type of an array, or a Python value."""
+    if leaf is None:
+        return None
+    return leaf_text(leaf) if leaf.dtype else value_text(leaf, _MAX_VALUE) or leaf.kind
+
+
+def diff_leaf_view(
+    sources: Sources, report: Report | None, *, a: str, b: str, i: int, j: int, read: str
+) -> dict[str, Any]:
+    """Return what changed from an array of one source to an array of another.
+
+    "sample" reads about 4 MiB of each: parts at equal distances.
+    """
+    with sources.checkpoint(a) as first, sources.checkpoint(b) as second:
+        before, after = leaf_at(first, i), leaf_at(second, j)
+        limit_bytes = None if read == "all" else _SAMPLE_BYTES
+        comparison = compare_leaves(
+            first, i, second, j, limit_bytes=limit_bytes, progress=report
+        )
+        return {
+            "path": format_path(before.key_path),
+            "before": leaf_text(before),
+            "after": leaf_text(after),
+            "size_bytes": max(size_in_memory(before), size_in_memory(after)),
+            "statistics": comparison.difference._asdict(),
+            "histogram": comparison.histogram and comparison.histogram._asdict(),
+            "strip": comparison.strip,
+            "complete": comparison.complete,
+            "read_bytes": comparison.read_bytes,
+        }
