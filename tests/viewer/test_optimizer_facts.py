@@ -30,28 +30,18 @@ COUNTERS = {
 
 
 def test_the_facts_of_adam() -> None:
-    facts = optimizer_facts(ADAM, COUNTERS, layer_matrices(ADAM))
-    assert facts == [
-        OptimizerFact("steps", 100, 200, 100, "opt_state/0/count and 1 other counter"),
-        OptimizerFact("steps", 101, 201, 100, "step"),
-        OptimizerFact(
-            "first moments (mu)", 5.0, 10.0, pytest.approx(2**0.5 / 5), "L2 norms of 2 leaves"
-        ),
-        OptimizerFact(
-            "second moments (nu)",
-            0.5,
-            0.25,
-            2.0,
-            "L2 norms of 1 of 2 leaves; the rest was not read",
-        ),
-        OptimizerFact(
-            "update to weight",
-            None,
-            None,
-            pytest.approx(0.73**0.5 / 5),
-            "L2 norm of b - a of the parameters, relative to a; largest in layer 1: 0.2",
-        ),
-    ]
+    steps, step, first, second, update = optimizer_facts(ADAM, COUNTERS, layer_matrices(ADAM))
+    assert steps == OptimizerFact("steps", 100, 200, 100, "opt_state/0/count and 1 other counter")
+    assert step == OptimizerFact("steps", 101, 201, 100, "step")
+    assert (first.name, first.a, first.b) == ("first moments (mu)", 5.0, 10.0)
+    assert first.change == pytest.approx(2**0.5 / 5)
+    assert first.text == "L2 norms of 2 leaves"
+    assert (second.name, second.a, second.b) == ("second moments (nu)", 0.5, 0.25)
+    assert second.change == 2.0
+    assert second.text == "L2 norms of 1 of 2 leaves; the rest was not read"
+    assert (update.name, update.a, update.b) == ("update to weight", None, None)
+    assert update.change == pytest.approx(0.73**0.5 / 5)
+    assert update.text.endswith("; largest in layer 1: 0.2")
 
 
 def test_values_that_were_not_read_give_no_facts() -> None:

@@ -56,6 +56,7 @@ class ComparedPair(NamedTuple):
     j: int | None  # position in the index of b; None for a removed leaf
     state: State
     difference: LeafDiff | None  # None if no difference is known
+    change: ArrayChange | None = None  # None if no elements were read
 
 
 class Comparison(NamedTuple):
@@ -212,16 +213,19 @@ class _Comparing:
         """Return the result for a pair of leaves, whose values have been compared."""
         leaf = self.one.index.leaves[i]
         change = self.changes.get(i)
+        state: State
         if types is not None:
             if change is not None and leaf.kind in ARRAY_KINDS:
                 types = change.described(types, leaf)
-            return ComparedPair(i, j, "reshaped" if types.what == "shape" else "recast", types)
+            return ComparedPair(
+                i, j, "reshaped" if types.what == "shape" else "recast", types, change
+            )
         if change is None:
             state = self.states.get(i, "unread")
             difference = self._undecided(i, state) if self.values == "digests" else None
             return ComparedPair(i, j, state, difference)
         if not change.differs:
-            return ComparedPair(i, j, "equal", None)
+            return ComparedPair(i, j, "equal", None, change)
         if leaf.kind in ARRAY_KINDS:
             what = leaf_text(leaf)
             difference = change.described(LeafDiff(self._label(i), "value", what, what), leaf)
@@ -229,7 +233,7 @@ class _Comparing:
             values = self.one.value(i), self.other.value(j)
             shown = [repr(value)[:80] for value in values]
             difference = LeafDiff(self._label(i), "value", shown[0], shown[1])
-        return ComparedPair(i, j, "changed", difference)
+        return ComparedPair(i, j, "changed", difference, change)
 
     def _undecided(self, i: int, state: State) -> LeafDiff | None:
         if state == "identical":

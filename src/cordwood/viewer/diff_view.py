@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cordwood.api.checkpoint import Checkpoint
+from cordwood.api.compare_checkpoints import ComparedPair, Comparison, Values, compare_checkpoints
 from cordwood.api.compare_leaves import compare_leaves
-from cordwood.api.compare_checkpoints import ComparedPair, Comparison, compare_checkpoints
 from cordwood.api.diff_result import LeafDiff
 from cordwood.api.scaled_sum import root_of_scaled
 from cordwood.api.stored_leaf import StoredLeaf
@@ -20,12 +20,12 @@ from cordwood.plan.leaf_text import leaf_text
 from cordwood.viewer.checkpoint_view import size_in_memory, split_path, value_text
 from cordwood.viewer.layer_matrix import LeafChange, layer_matrices
 from cordwood.viewer.leaf_kinds import is_counter
+from cordwood.viewer.leaf_view import leaf_at
 from cordwood.viewer.optimizer_facts import optimizer_facts
 from cordwood.viewer.sources import Sources
 
 _MAX_VALUE = 80  # characters of a Python value in a row
 _MAX_STRUCTURE_LINES = 1000
-_SAMPLE_BYTES = 4 << 20  # of each side
 _DIFFERENT = ("changed", "recast", "reshaped", "renamed", "added", "removed")  # states
 _NO_DIFFERENCE = LeafDiff("", "value")
 _COLUMNS = (
@@ -39,7 +39,7 @@ def diff_view(
 ) -> dict[str, Any]:
     """Return what changed from one source to another, with a row for each leaf, by columns."""
     with sources.checkpoint(a) as first, sources.checkpoint(b) as second:
-        values = "digests" if read == "digests" else True
+        values: Values = "digests" if read == "digests" else True
         comparison = compare_checkpoints(first, second, values=values, progress=report)
         pairs = comparison.pairs
         changes = [_leaf_change(pair, _path(pair, first, second)) for pair in pairs]
@@ -65,7 +65,7 @@ def _path(pair: ComparedPair, first: Checkpoint, second: Checkpoint) -> KeyPath:
 
 
 def _leaf_change(pair: ComparedPair, path: KeyPath) -> LeafChange:
-    if pair.change is None or pair.difference is not None and pair.difference.l2 is None:
+    if pair.change is None or (pair.difference is not None and pair.difference.l2 is None):
         return LeafChange(path, pair.state)
     return LeafChange(
         path,
@@ -102,8 +102,8 @@ def _integer(checkpoint: Checkpoint, leaf: Leaf) -> int:
 def _summary(comparison: Comparison, first: Checkpoint, second: Checkpoint) -> dict[str, Any]:
     """Return the verdict and its numbers."""
     pairs = comparison.pairs
-    counts = Counter([pair.state for pair in pairs])
-    sizes = {state: 0 for state in counts}
+    counts = Counter[str]([pair.state for pair in pairs])
+    sizes: dict[str, int] = dict.fromkeys(counts, 0)
     unread_bytes = 0
     for pair in pairs:
         size = _size(pair, first, second)
@@ -207,14 +207,11 @@ def diff_leaf_view(
 ) -> dict[str, Any]:
     """Return what changed from an array of one source to an array of another.
 
-    "sample" reads about 4 MiB of each: parts at equal distances.
+    "sample" reads some blocks of each, together about 4 MiB.
     """
     with sources.checkpoint(a) as first, sources.checkpoint(b) as second:
         before, after = leaf_at(first, i), leaf_at(second, j)
-        limit_bytes = None if read == "all" else _SAMPLE_BYTES
-        comparison = compare_leaves(
-            first, i, second, j, limit_bytes=limit_bytes, progress=report
-        )
+        comparison = compare_leaves(first, i, second, j, sample=read != "all", progress=report)
         return {
             "path": format_path(before.key_path),
             "before": leaf_text(before),

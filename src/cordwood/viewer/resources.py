@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote
 
 from cordwood.io.progress import Report
 from cordwood.viewer.checkpoint_view import checkpoint_view, start_view
+from cordwood.viewer.diff_view import diff_leaf_view, diff_view
 from cordwood.viewer.leaf_norms import norms_view
 from cordwood.viewer.leaf_view import leaf_view, statistics_view, verify_view
 from cordwood.viewer.run_view import run_view
@@ -47,6 +48,8 @@ RESOURCES: tuple[Resource, ...] = (
     Resource("leaf/{source}/{number}", leaf_view),
     Resource("statistics/{source}/{number}/{read}", statistics_view, reads_data=True),
     Resource("verify/{source}", verify_view, is_kept=False, reads_data=True),
+    Resource("diff/{a}/{b}/{read}", diff_view, reads_data=True),
+    Resource("diff-leaf/{a}/{b}/{i}/{j}/{read}", diff_leaf_view, reads_data=True),
     Resource("run", run_view, is_kept=False),
     Resource("norms/{source}/{read}", norms_view, reads_data=True),
 )
