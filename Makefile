@@ -37,9 +37,10 @@ demo: $(STAMP) $(MINILM)
 mistakes: $(STAMP)
 	$(BIN)/python -m demo.mistakes
 
-# Strict: -W makes each warning an error, -n warns of each link that leads nowhere.
+# Strict: -W makes each warning an error, -n warns of each link that leads nowhere, -E reads all
+# pages again, with their warnings.
 docs: $(STAMP)
-	$(BIN)/python -m sphinx -q -W -n --keep-going -c docs/site -d build/doctrees . build/docs
+	$(BIN)/python -m sphinx -q -E -W -n --keep-going -c docs/site -d build/doctrees . build/docs
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)

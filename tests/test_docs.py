@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from contents_from_tables import pages_in_tables
+from contents_from_tables import rows_of
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("docs", "benchmarks", "examples")
@@ -26,7 +26,7 @@ def test_tables_of_links_lead_to_every_page_once() -> None:
     pages, queue = [front], [front]
     while queue:
         page = queue.pop()
-        links = pages_in_tables(page, (ROOT / f"{page}.md").read_text())
+        links = [row.page for row in rows_of(page, (ROOT / f"{page}.md").read_text())]
         if page.endswith(("README", "measurements")) and page != "README":
             pages += links
             queue += links

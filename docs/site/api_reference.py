@@ -21,8 +21,10 @@ from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
+from sphinx.domains.python import PyObject
 from sphinx.environment import BuildEnvironment
 from sphinx.pycode import ModuleAnalyzer
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.docutils import SphinxDirective
 
 from cordwood.field_docs import attributes_of
@@ -42,7 +44,9 @@ NAMESPACES = (
     "cordwood.compat.eformer.pytree",
     "cordwood.compat.flax",
 )
+_PAGE = re.compile(r"\bdocs/([\w/-]+)\.md\b")
 _SPECIAL = ("__getitem__",)
+_NAME = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)(?:\([^()]*\))?")
 
 
 class PublicName(NamedTuple):
@@ -96,10 +100,10 @@ def directive_for(public: PublicName) -> list[str]:
     if issubclass(value, BaseException):
         return [f".. autoexception:: {public.path}", "   :show-inheritance:", ""]
     own = [name for name in _SPECIAL if name in vars(value) and not issubclass(value, tuple)]
-    fields = [] if issubclass(value, tuple) else [*attributes_of(value.__doc__ or "")]
+    fields = [*attributes_of(value.__doc__ or "")]
     options = [":members:", ":undoc-members:", ":inherited-members: Mapping,tuple,Protocol"]
-    options += [f":special-members: {', '.join(own)}"] if own else []
     options += [f":exclude-members: {', '.join(fields)}"] if fields else []
+    options += [f":special-members: {', '.join(own)}"] if own else []
     return [f".. autoclass:: {public.path}", *[f"   {option}" for option in options], ""]
 
 
@@ -108,7 +112,7 @@ class _PublicNames(SphinxDirective):
 
     required_arguments = 1
     has_content = True
-    option_spec: ClassVar = {"only-table": directives.flag}
+    option_spec: ClassVar = {"only-table": directives.flag, "no-table": directives.flag}
 
     def run(self) -> list[nodes.Node]:
         """Parse the table and the directives of autodoc in place of this directive."""
@@ -116,7 +120,7 @@ class _PublicNames(SphinxDirective):
         names = " ".join(self.content).split() or importlib.import_module(module).__all__
         chosen = [documented_names()[name] for name in names]
         rows = [f"| {_link(public)} | {_escaped(summary(public.value))} |" for public in chosen]
-        text = ["| name | |", "|---|---|", *rows, ""]
+        text = [] if "no-table" in self.options else ["| name | |", "|---|---|", *rows, ""]
         full = [public for public in chosen if public.module == module]
         if full and "only-table" not in self.options:
             body = [line for public in full for line in directive_for(public)]
@@ -131,6 +135,52 @@ def _link(public: PublicName) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("|", r"\|").replace("*", r"\*")
+
+
+class _LinkNames(SphinxPostTransform):
+    """Code that is a public name, such as `cordwood.save` or `KeepLast(3)`, becomes a link."""
+
+    default_priority = 5
+
+    def run(self, **_: Any) -> None:
+        """Make the links of one document."""
+        for node in list(self.document.findall(nodes.literal)):
+            path = _path_in_code(node.astext())
+            inside = isinstance(node.parent, (nodes.reference, pending_xref, nodes.title))
+            if path is None or inside:
+                continue
+            domain = self.env.domains.python_domain
+            link = domain.resolve_xref(
+                self.env,
+                self.env.docname,
+                self.app.builder,
+                "obj",
+                path,
+                pending_xref(),
+                node.deepcopy(),
+            )
+            if link is not None:
+                node.replace_self(link)
+
+
+def _path_in_code(text: str) -> str | None:
+    """Return the public path that a piece of code names; None where it names nothing else.
+
+    Short names are those of classes: `save` may be a function, a method or an argument.
+    """
+    match = _NAME.fullmatch(text)
+    if match is None:
+        return None
+    parts = match[1].split(".")
+    if parts[0] == "cordwood":
+        names = [i for i, part in enumerate(parts) if part in documented_names()]
+        if not names:
+            return match[1]  # a module
+        parts = parts[names[0] :]
+    elif not parts[0][0].isupper():
+        return None
+    public = documented_names().get(parts[0])
+    return ".".join([public.path, *parts[1:]]) if public is not None else None
 
 
 def _resolve(
@@ -178,14 +228,24 @@ def _mend_docstring(
     """Turn what docstrings mean for `help()` into what napoleon and docutils read."""
     if what in ("attribute", "property", "data"):
         lines[:0] = ["..", ""]  # else napoleon takes the text before a colon for the type
-    if what == "class" and issubclass(value, tuple) and "Attributes:" in lines:
-        # autodoc shows each field of a named tuple with its text
-        first = lines.index("Attributes:")
-        after = [i for i in range(first, len(lines)) if not lines[i].strip()]
-        del lines[first : after[0] if after else len(lines)]
+    if what == "class" and "Attributes:" in lines:
+        _replace_attributes(value, lines)
+    lines[:] = [_PAGE.sub(r":doc:`docs/\1.md </docs/\1>`", line) for line in lines]
     for i, line in enumerate(lines[:-2]):  # an indented block after a colon is shown as it is
         if line.endswith(":") and not lines[i + 1] and _indent(lines[i + 2]) > _indent(line):
             lines[i] = f"{line}:"
+
+
+def _replace_attributes(value: type, lines: list[str]) -> None:
+    """Replace the section "Attributes:" by a list of the fields with their types."""
+    first = lines.index("Attributes:")
+    after = [i for i in range(first, len(lines)) if not lines[i].strip()]
+    types = getattr(value, "__annotations__", {})
+    fields: list[str] = []
+    for name, text in attributes_of("\n".join(lines[first:])).items():
+        fields.append(f":ivar {name}: {text}")
+        fields += [f":vartype {name}: ``{types[name]}``"] if name in types else []
+    lines[first : after[0] if after else len(lines)] = fields
 
 
 def _indent(line: str) -> int:
@@ -195,6 +255,10 @@ def _indent(line: str) -> int:
 def setup(app: Sphinx) -> dict[str, bool]:
     """Connect the extension."""
     app.add_directive("public-names", _PublicNames)
+    app.add_post_transform(_LinkNames)
+    for field in PyObject.doc_field_types:
+        if field.name == "variable":
+            field.label = "Attributes"
     app.connect("builder-inited", _forget_overloads)
     app.connect("missing-reference", _resolve)
     app.connect("autodoc-process-signature", _hide_internals)

@@ -23,6 +23,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "api_reference",
+    "command_help",
     "contents_from_tables",
     "generated_tables",
     "source_pages",
@@ -66,7 +67,6 @@ myst_heading_anchors = 4  # as GitHub names them
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-autodoc_preserve_defaults = True
 autodoc_inherit_docstrings = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
@@ -79,16 +79,22 @@ maximum_signature_line_length = 68
 toc_object_entries_show_parents = "hide"
 default_role = "code"  # docstrings write `name` for code
 highlight_language = "text"
+smartquotes = False  # they would turn --json into a dash
 
 html_theme = "furo"
 html_title = "cordwood"
 html_static_path = ["static"]
+html_favicon = "static/logo.svg"
 html_css_files = ["site.css"]
 templates_path = ["templates"]
 html_copy_source = False
 html_show_sourcelink = False
 html_last_updated_fmt = None
-html_theme_options = {"navigation_with_keys": True}
+html_theme_options = {
+    "navigation_with_keys": True,
+    "light_logo": "logo.svg",
+    "dark_logo": "logo.svg",
+}
 pygments_style = "friendly"
 pygments_dark_style = "monokai"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "

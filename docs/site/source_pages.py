@@ -1,8 +1,9 @@
-"""Pages for the source files that other pages link to, such as the examples."""
+"""What pages refer to: source files get a page of their own, drawings become part of the page."""
 
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.osutil import relative_uri
+
+_STYLE = re.compile(r"<style>.*?</style>\s*", re.DOTALL)
 
 
 class _LinkToPage(SphinxPostTransform):
@@ -34,6 +37,23 @@ class _LinkToPage(SphinxPostTransform):
             node.replace_self(nodes.reference("", "", *node.children, refuri=uri, internal=True))
 
 
+class _PutDrawingIntoPage(SphinxPostTransform):
+    """A drawing becomes part of the page, so that its lines have the colour of the page's text.
+
+    Its own style is for GitHub, where it is an image.
+    """
+
+    default_priority = 5
+    builders = ("html",)
+
+    def run(self, **_: Any) -> None:
+        """Replace the images of one document that are drawings."""
+        for node in list(self.document.findall(nodes.image)):
+            if "/drawings/" in node["uri"]:
+                text = Path(self.app.srcdir, node["uri"]).read_text()
+                node.replace_self(nodes.raw("", _STYLE.sub("", text), format="html"))
+
+
 def _pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Yield a page for each file that was linked to."""
     for path in sorted(app.env.source_files):  # type: ignore[attr-defined]
@@ -51,4 +71,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("builder-inited", _begin)
     app.connect("html-collect-pages", _pages)
     app.add_post_transform(_LinkToPage)
+    app.add_post_transform(_PutDrawingIntoPage)
     return {"parallel_read_safe": False, "parallel_write_safe": False}
