@@ -27,6 +27,7 @@ _OPTIONS = (
     "--headless=new",
     "--no-sandbox",
     "--disable-gpu",
+    "--hide-scrollbars",
     "--disable-quic",
     "--disable-dev-shm-usage",
     "--no-first-run",

@@ -74,7 +74,8 @@
       return element(
         "div",
         { class: "legend" },
-        Number.isFinite(least) && [
+        least === greatest && !diverging && `everywhere ${format(least)}`,
+        least < greatest && [
           element("span", {}, format(diverging ? -greatest : least)),
           bar,
           element("span", {}, format(greatest)),
@@ -97,7 +98,7 @@
         ? height / rows
         : rowLabels.length
           ? 22
-          : Math.max(2, Math.min(28, cellWidth, 360 / rows));
+          : Math.max(2, Math.min(28, cellWidth, 264 / rows));
       cell = { width: cellWidth, height: cellHeight, left, top, slanted };
     }
 
@@ -130,9 +131,13 @@
       const value = values[i];
       const mark = marks[i] ?? "";
       if (value === null && !mark) return;
-      const { x, y } = cornerOf(Math.floor(i / columns), i % columns);
+      const corner = cornerOf(Math.floor(i / columns), i % columns);
+      const [x, y] = [Math.round(corner.x), Math.round(corner.y)];
       const gap = cell.width > 6 && cell.height > 6 ? 1 : 0;
-      const size = [cell.width - gap, cell.height - gap];
+      const size = [
+        Math.round(corner.x + cell.width) - x - gap,
+        Math.round(corner.y + cell.height) - y - gap,
+      ];
       let colour = cordwood.mix(colours.panel, colours.line, 0.7);
       if (value !== null && Number.isFinite(value)) {
         const span = greatest - least;
@@ -256,8 +261,13 @@
     return [-most, most];
   }
 
-  /** Hatch a rectangle: a sign that needs no colour. */
+  /** Hatch a rectangle, a sign that needs no colour; fill one that is too small for that. */
   function hatch(context, colours, x, y, width, height) {
+    if (width < 8 || height < 8) {
+      context.fillStyle = cordwood.css(colours.damaged);
+      context.fillRect(x, y, Math.max(1, width), Math.max(1, height));
+      return;
+    }
     context.save();
     context.beginPath();
     context.rect(x, y, width, height);

@@ -1,7 +1,7 @@
 "use strict";
 // The chart of how often values occur.
 (function (cordwood) {
-  const HEIGHT = 160;
+  const HEIGHT = 240;
 
   /**
    * Return a histogram: `counts` of bins of equal width from `low` to `high`.
@@ -11,6 +11,7 @@
     const { element, svg, formatNumber } = cordwood;
     const from = cordwood.toNumber(low);
     const to = cordwood.toNumber(high);
+    if (from === to) return element("p", { class: "chart" }, `Every value is ${formatNumber(from)}.`);
     const most = Math.max(1, ...counts);
     const total = counts.reduce((x, y) => x + y, 0);
     let logarithmic = false;

@@ -37,7 +37,7 @@
       facts(leaf),
       leaf.value === null && isNumeric(leaf) && leaf.size_bytes > 0 && statistics(source, leaf),
       leaf.value !== null && value(leaf),
-      leaf.value === null && sharding(leaf),
+      leaf.value === null && (leaf.part_count > 1 || leaf.sharding) && sharding(leaf),
       leaf.pieces.length > 0 && places(leaf),
     ]);
   };
@@ -179,8 +179,8 @@
     return cordwood.charts.heatMap({
       rows: heat.rows,
       columns: heat.columns,
-      values: heat.values,
-      marks: heat.nan.map((count) => (count ? "NaN" : "")),
+      values: heat.values.map((value, i) => (heat.nan[i] ? NaN : value)),
+      marks: heat.nan.map((count) => (count ? `${cordwood.formatCount(count)} NaN` : "")),
       label: `Mean |x| of tiles of ${high} × ${wide}`,
       place: (row, column) => `rows ${range(row, high)}, columns ${range(column, wide)}`,
     });
@@ -217,6 +217,7 @@
     const box = (piece) =>
       piece.start === null ? "" : `[${piece.start.map((start, i) => `${start}:${piece.stop[i]}`).join(", ")}]`;
     const rows = leaf.pieces.map((piece, number) => ({ ...piece, number, path: piece.file, box: box(piece) }));
+    const longest = rows.reduce((most, row) => Math.max(most, row.box.length), 6);
     const columns = [
       {
         name: "file",
@@ -224,12 +225,12 @@
         value: (row) => cordwood.naturalKey(row.file),
         cell: (row) => element("span", { class: "key", title: printable(row.file) }, printable(row.file)),
       },
-      { name: "box", label: "Part", width: 12, cell: (row) => element("code", {}, row.box) },
+      { name: "box", label: "Part", width: Math.min(24, 2 + 0.6 * longest), cell: (row) => element("code", {}, row.box) },
       {
         name: "offset",
         label: "Offset",
         align: "end",
-        width: 9,
+        width: 8,
         value: (row) => row.offset,
         cell: (row) => cordwood.formatCount(row.offset),
       },
@@ -244,7 +245,7 @@
       {
         name: "digest",
         label: "Digest",
-        width: 23,
+        width: 25,
         grow: true,
         cell: (row) =>
           row.digest === null

@@ -89,6 +89,8 @@
       { "aria-label": "Views" },
       links().map(([label, href]) => element("a", { href }, label)),
     );
+    navigation.hidden = navigation.children.length < 2;
+    const opened = start.kind === "checkpoint" ? start.paths[start.sources[0]] : start.title;
     crumbs = element("nav", { class: "breadcrumbs", "aria-label": "Breadcrumbs", hidden: true });
     const header = element(
       "header",
@@ -99,8 +101,8 @@
         element("a", { class: "brand", href: cordwood.home(), title: "cordwood" }, logo(), "cordwood"),
         element(
           "span",
-          { class: "opened", title: cordwood.printable(start.title, 1000) },
-          cordwood.printable(start.title, 120),
+          { class: "opened", title: cordwood.printable(opened, 1000) },
+          cordwood.printable(opened, 200),
         ),
         navigation,
         element("span", { class: "spacer" }),

@@ -43,12 +43,12 @@
     return matches;
   }
 
-  /** List the nodes that are shown; a container with one container inside is one row with it. */
+  /** List the nodes that are shown; a container with a single child is one row with it. */
   function* list(node, depth, open, entries) {
     for (let child of node.children) {
       if (entries.length % 1024 === 0) yield;
       let label = child.key;
-      while (child.children?.length === 1 && child.children[0].children) {
+      while (child.children?.length === 1) {
         child = child.children[0];
         label += `/${child.key}`;
       }
@@ -68,8 +68,7 @@
     let rows = root.children.length;
     while (level.length) {
       const opened = level.filter((node) => node.children.length <= most);
-      const isMerged = (node) => node.children.length === 1 && node.children[0].children !== null;
-      for (const node of opened) rows += isMerged(node) ? 0 : node.children.length;
+      for (const { children } of opened) rows += children.length === 1 ? 0 : children.length;
       if (rows > most) break;
       for (const node of opened) open.add(node.id);
       level = opened.flatMap((node) => [...node.containers.values()]);
@@ -82,7 +81,7 @@
     let least = 1;
     const widths = columns.map(({ width, grow }, i) => {
       const isKey = i === 0 && !width;
-      const size = isKey ? (isNarrow ? 11 : 18) : (width ?? 7);
+      const size = isKey ? (isNarrow ? 9 : 18) : isNarrow ? Math.min(width ?? 7, 6) : (width ?? 7);
       least += size;
       return isKey || grow ? `minmax(${size}rem, ${isKey ? 2 : 1}fr)` : `${size}rem`;
     });

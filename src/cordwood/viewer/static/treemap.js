@@ -231,7 +231,7 @@
       if (fades || wide < 34 || high < 15) return;
       context.fillStyle = cordwood.css(text);
       context.font = LABEL_FONT;
-      write(context, item.node.key, x + 5, y + 12.5, wide - 8);
+      write(context, item.label, x + 5, y + 12.5, wide - 8);
       if (high < 30 || wide < 56) return;
       write(context, `${row.dtype}  ${cordwood.formatBytes(item.node.size)}`, x + 5, y + 26, wide - 8);
     }

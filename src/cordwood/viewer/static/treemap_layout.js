@@ -22,7 +22,7 @@
       yield* squarify(area, placed);
       for (const { node, x, y, width, height } of placed) {
         if (++laidOut % NODES_AT_ONCE === 0) yield;
-        const { inner, label } = mergedContainer(node);
+        const { inner, label } = mergedNode(node);
         const item = { node: inner, x, y, width, height, depth: area.depth, kind: "leaf", label };
         items.push(item);
         if (!inner.children) continue;
@@ -46,11 +46,11 @@
     return items;
   };
 
-  /** Return the container that a container with a single container inside stands for. */
-  function mergedContainer(node) {
+  /** Return the node that a container with a single child stands for. */
+  function mergedNode(node) {
     let label = node.key;
     let inner = node;
-    while (inner.children?.length === 1 && inner.children[0].children) {
+    while (inner.children?.length === 1) {
       inner = inner.children[0];
       label += `/${inner.key}`;
     }
