@@ -33,6 +33,7 @@ from cordwood.errors import LossError, MismatchError, NotACheckpointError, Unsup
 from cordwood.keypath import format_path
 from cordwood.testing import assert_trees_equal, flip_bits
 from tests.shardings import mesh_of
+from tests.viewer.exported import exported_resources
 
 __all__ = ["TREE", "Check", "Row", "checks_of"]
 
@@ -313,6 +314,32 @@ def the_command_lists_the_leaves(row: Row, folder: Path) -> None:
     assert {leaf["key_path"]: leaf["what"] for leaf in listed["leaves"]} == described
 
 
+def the_viewer_shows_the_leaves(row: Row, folder: Path) -> None:
+    path, file = row.make(folder), folder / "exported.html"
+    with (
+        mock.patch.object(sys, "argv", ["cordwood", "view", str(path), "--export", str(file)]),
+        contextlib.redirect_stdout(io.StringIO()),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
+    assert ended.value.code == 0
+    resources = exported_resources(file.read_text())
+    checkpoint = resources["checkpoint/a"]
+    assert checkpoint["format"] == row.name
+    leaves = named_leaves(row)
+    assert sorted(checkpoint["leaves"]["path"]) == sorted(leaves)
+    for number, name in enumerate(checkpoint["leaves"]["path"]):
+        leaf, shown = leaves[name], resources[f"leaf/a/{number}"]
+        assert (shown["path"], shown["dtype"]) == (name, leaf.dtype.name)
+        assert shown["shape"] == list(leaf.shape)
+        sizes = [np.subtract(part["stop"], part["start"]).prod() for part in shown["parts"]]
+        assert sum(sizes) == leaf.size
+        if leaf.size:
+            statistics = resources[f"statistics/a/{number}/sample"]
+            assert statistics["complete"]
+            assert (statistics["min"], statistics["max"]) == (leaf.min(), leaf.max())
+
+
 READING: tuple[Check, ...] = (
     detect_names_the_format,
     open_lists_the_leaves,
@@ -329,6 +356,7 @@ READING: tuple[Check, ...] = (
     diff_with_itself_is_equal,
     convert_keeps_the_values,
     the_command_lists_the_leaves,
+    the_viewer_shows_the_leaves,
 )
 
 # Writing

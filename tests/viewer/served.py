@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from html.parser import HTMLParser
 from http.client import HTTPConnection, HTTPMessage
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +15,7 @@ from cordwood.viewer.resources import Resources
 from cordwood.viewer.server import ViewerServer
 from cordwood.viewer.sources import OpenArguments, open_sources
 
-__all__ = ["Answer", "Viewer", "exported_resources", "serving"]
+__all__ = ["Answer", "Viewer", "serving"]
 
 
 class Answer(NamedTuple):
@@ -85,36 +83,3 @@ def serving(path: Path | str, other: Path | str | None = None) -> Iterator[Viewe
             server.shutdown()
             thread.join()
     sources.close()
-
-
-class _Elements(HTMLParser):
-    """The JSON elements of an exported page; all elements by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.resources: dict[str, Any] = {}
-        self.tags: list[str] = []
-        self._name: str | None = None
-        self._text: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self._name = dict(attrs).get("data-resource")
-        self._text = []
-
-    def handle_data(self, data: str) -> None:
-        self._text.append(data)
-
-    def handle_endtag(self, tag: str) -> None:
-        if self._name is not None:
-            self.resources[self._name] = json.loads("".join(self._text))
-        self._name = None
-
-
-def exported_resources(html: str) -> dict[str, Any]:
-    """Return the resources in an exported page; fail if it would ask another host for anything."""
-    parser = _Elements()
-    parser.feed(html)
-    assert "connect-src &#39;none&#39;" in html
-    assert not re.search(r"<(script|link|img|iframe)[^>]*\s(src|href)=(?!\"data:)", html)
-    return parser.resources

@@ -7,7 +7,7 @@ from pathlib import Path
 
 __all__ = ["write_sparse"]
 
-_KINDS = ("attn/q", "attn/k", "attn/v", "attn/o", "mlp/up", "mlp/down", "norm/scale", "norm/bias")
+_KINDS = ("attn.q", "attn.k", "attn.v", "attn.o", "mlp.up", "mlp.down", "norm.scale", "norm.bias")
 
 
 def write_sparse(path: Path, *, leaves: int = 20_000, size_bytes: int = 100 << 30) -> None:
@@ -19,7 +19,7 @@ def write_sparse(path: Path, *, leaves: int = 20_000, size_bytes: int = 100 << 3
     for number in range(leaves):
         layer, kind = divmod(number, len(_KINDS))
         size = rows * columns * 4
-        header[f"params/layer_{layer}/{_KINDS[kind]}"] = {
+        header[f"layers.{layer}.{_KINDS[kind]}"] = {
             "dtype": "F32",
             "shape": [rows, columns],
             "data_offsets": [end, end + size],

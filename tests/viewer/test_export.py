@@ -10,8 +10,8 @@ import pytest
 
 import cordwood
 from tests.cli.conftest import Run
+from tests.viewer.exported import exported_resources
 from tests.viewer.gpt2_run import save_run
-from tests.viewer.served import exported_resources
 
 
 @pytest.fixture

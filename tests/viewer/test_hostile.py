@@ -15,7 +15,8 @@ from cordwood.viewer.export import export_page
 from cordwood.viewer.page import embedded, page
 from cordwood.viewer.resources import Resources, parse_name, resource_name
 from cordwood.viewer.sources import OpenArguments, open_sources
-from tests.viewer.served import Viewer, exported_resources, serving
+from tests.viewer.exported import exported_resources
+from tests.viewer.served import Viewer, serving
 
 SCRIPT = "</script><script>alert(1)</script><!--"
 NAMES = (

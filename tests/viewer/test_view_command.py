@@ -22,7 +22,8 @@ import cordwood
 from tests.children import SRC
 from tests.cli.conftest import Run
 from tests.threads import until
-from tests.viewer.served import exported_resources, serving
+from tests.viewer.exported import exported_resources
+from tests.viewer.served import serving
 from tests.viewer.sparse_checkpoint import write_sparse
 
 # A script that runs in the background ignores SIGINT, and so would its children.

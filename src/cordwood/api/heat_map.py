@@ -14,6 +14,7 @@ from cordwood.sharding.boxes import shape_of
 Array: TypeAlias = np.ndarray[Any, Any]
 
 _MAX_TILES = 64  # along each side
+_MIN_SHARE = 0.25  # of a tile that was read, compared with the tile that was read most
 
 
 class HeatMap(NamedTuple):
@@ -24,7 +25,8 @@ class HeatMap(NamedTuple):
         columns: the number of columns of tiles.
         tile: the rows and columns of elements of a tile.
         values: the mean absolute value of the finite elements of each tile, row by row; NaN or
-            infinity for a tile that has no finite ones, None for a tile that was not read.
+            infinity for a tile that has no finite ones; None for a tile of which nothing was read,
+            or much less than of others: its mean would be noise.
         nan: the number of NaNs in each tile.
     """
 
@@ -73,12 +75,26 @@ class HeatMapSums:
             numbers = (numbers[:, None] * size + np.arange(start, stop)).reshape(-1)
         return numbers
 
+    def _tile_sizes(self) -> Array:
+        """Return the number of elements of each tile; tiles at the end may be smaller."""
+        sizes = [
+            np.minimum(size, (np.arange(count) + 1) * step) - np.arange(count) * step
+            for size, count, step in zip(
+                (math.prod(self._shape[:-1]), self._shape[-1]),
+                self._sums.shape,
+                self._tile,
+                strict=True,
+            )
+        ]
+        return np.outer(*sizes)
+
     def finish(self) -> HeatMap:
         """Return the heat map of what has been added."""
         with np.errstate(invalid="ignore", divide="ignore"):
             means = self._sums / self._finite
         means[(self._finite == 0) & (self._nan == 0)] = math.inf
-        read = self._read.reshape(-1) > 0
+        shares = (self._read / self._tile_sizes()).reshape(-1)
+        read = (shares > 0) & (shares >= shares.max(initial=0.0) * _MIN_SHARE)
         values = [
             value if is_read else None
             for value, is_read in zip(means.reshape(-1).tolist(), read.tolist(), strict=True)
