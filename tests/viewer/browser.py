@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
-import json
 import os
 import shutil
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cordwood.viewer.page import page
-from cordwood.viewer.resources import Resources
-from cordwood.viewer.server import ViewerServer
-from cordwood.viewer.sources import OpenArguments, open_sources
+from tests.viewer.served import serving
 
 SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
 WAIT_SECONDS = 60.0  # for a machine that does other things; a page takes a fraction of a second
@@ -138,14 +134,23 @@ class Browser:
         for key in keys:
             self.driver.switch_to.active_element.send_keys(key)
 
+    def press_on_page(self, *keys: str) -> None:
+        """Press keys while nothing has the focus."""
+        self.run("document.activeElement.blur()")
+        self.press(*keys)
+
+    def type(self, css: str, text: str) -> None:
+        """Replace the text of an input."""
+        element = self.find(css)
+        element.clear()
+        element.send_keys(text)
+
     def hash(self) -> str:
         """Return the part of the address behind the page."""
         return str(self.run("return location.hash"))
 
     def screenshot(self, name: str, *, full: bool = True) -> Path:
         """Write a picture of the page, or of the part in sight, and return its path."""
-        import base64
-
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         settings: dict[str, Any] = {"format": "png"}
         if full:
@@ -203,38 +208,7 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextlib.contextmanager
-def server_of(
-    path: str | Path,
-    other: str | Path | None = None,
-    *,
-    change: Callable[[Resources], None] | None = None,
-) -> Iterator[str]:
-    """Serve a checkpoint, a difference or a run, and yield the address of its page.
-
-    Args:
-        path: what is shown.
-        other: the second of two checkpoints.
-        change: called with the resources before the server starts.
-    """
-    second = None if other is None else str(other)
-    sources = open_sources(str(path), second, OpenArguments())
-    resources = Resources(sources)
-    if change is not None:
-        change(resources)
-    server = ViewerServer(page(), resources)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server.url
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-        sources.close()
-
-
-def write_export(file: Path, resources: dict[str, Any]) -> str:
-    """Write resources into a page of one file, and return its file: address."""
-    encoded = [(name, json.dumps(value).encode("ascii")) for name, value in resources.items()]
-    file.write_text(page(encoded).html, encoding="utf-8")
-    return file.as_uri()
+def server_of(path: str | Path, other: str | Path | None = None) -> Iterator[str]:
+    """Serve a checkpoint, a difference or a run, and yield the address of its page."""
+    with serving(path, other) as viewer:
+        yield viewer.server.url
