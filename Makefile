@@ -14,7 +14,7 @@ help:
 	@echo "make test    the tests"
 	@echo "make check   ruff, mypy and pyright"
 	@echo "make format  let ruff rewrite what it can"
-	@echo "make bench   the benchmarks beside the peers; writes benchmarks/*.md"
+	@echo "make bench   the benchmarks beside the peers; writes benchmarks/*.md and benchmarks/charts"
 	@echo "make fuzz    a bounded run of the fuzzer (FUZZ_SECONDS=60), and new examples of each property"
 	@echo "make soak    hundreds of kills, full disks, thousands of steps; writes benchmarks/soak.md"
 	@echo "make clean   remove .venv and caches"
@@ -66,6 +66,7 @@ bench: $(STAMP) $(MINILM)
 	$(BIN)/python benchmarks/convert.py
 	$(BIN)/python benchmarks/verify.py
 	$(BIN)/python -m benchmarks.readme
+	$(BIN)/python -m benchmarks.charts
 
 fuzz: $(STAMP)
 	$(BIN)/python tests/fuzz.py --seconds $(or $(FUZZ_SECONDS),60)

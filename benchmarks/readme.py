@@ -5,9 +5,9 @@ python -m benchmarks.readme    writes the table into README.md
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.pages import HERE, read_rows
 from benchmarks.resume import (
     FLAX,
     ORBAX,
@@ -17,7 +17,6 @@ from benchmarks.resume import (
     SAFETENSORS,
 )
 
-HERE = Path(__file__).resolve().parent
 README = HERE.parent / "README.md"
 BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
 
@@ -111,23 +110,22 @@ def read_ratio(row: Row) -> float:
     Raises:
         KeyError: the page has no such section, or the section has no such ratio.
     """
-    heading = f"\n## {row.section}\n"
-    text = (HERE / row.page).read_text()
-    if heading not in text:
-        raise KeyError(f"{row.page} has no section {row.section}")
-    for line in text.split(heading)[1].split("\n## ")[0].splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
+    for cells in read_rows(row.page, row.section):
         if cells[0] == row.ratio:
             return float(cells[1].replace(",", ""))
     raise KeyError(f"{row.page}, {row.section}: no row {row.ratio!r}")
+
+
+def times_text(ratio: float) -> str:
+    """Return a ratio with one digit after the point, and with none from 10 on."""
+    return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"
 
 
 def make_table() -> str:
     """Return the table as Markdown."""
     lines = ["| task | compared with | times as fast | measured in |", "|---|---|---:|---|"]
     for row in ROWS:
-        ratio = read_ratio(row)
-        rounded = f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"
+        rounded = times_text(read_ratio(row))
         link = f"[{row.page}](benchmarks/{row.page})"
         lines.append(f"| {row.task} | {row.peer} | {rounded} | {link} |")
     return "\n".join(lines) + "\n"

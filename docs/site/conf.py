@@ -26,6 +26,7 @@ extensions = [
     "command_help",
     "contents_from_tables",
     "generated_tables",
+    "pictures",
     "source_pages",
 ]
 
