@@ -7,7 +7,8 @@ from pathlib import Path
 
 import cordwood
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # the extensions beside this file
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))  # the extensions
 
 project = "cordwood"
 author = "the authors of cordwood"
@@ -87,6 +88,7 @@ html_title = "cordwood"
 html_static_path = ["static"]
 html_favicon = "static/logo.svg"
 html_css_files = ["site.css"]
+html_search_scorer = str(HERE / "static" / "scorer.js")
 templates_path = ["templates"]
 html_copy_source = False
 html_show_sourcelink = False

