@@ -123,7 +123,8 @@ def test_packed_elements_are_read_whole_and_once(tmp_path: Path) -> None:
 
 def test_bfloat16_and_complex(tmp_path: Path) -> None:
     got = statistics_of(saved(tmp_path, np.array([1, -3]).astype(ml_dtypes.bfloat16)), "x")
-    assert (got.min, got.max, got.l2) == (-3, 1, pytest.approx(10**0.5))
+    assert (got.min, got.max) == (-3, 1)
+    assert got.l2 == pytest.approx(10**0.5)
     got = statistics_of(saved(tmp_path, np.array([3 + 4j, 0])), "x")
     assert (got.min, got.max, got.zero) == (0, 5, 1)
 
