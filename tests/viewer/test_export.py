@@ -11,7 +11,7 @@ import pytest
 import cordwood
 from tests.cli.conftest import Run
 from tests.viewer.exported import exported_resources
-from tests.viewer.gpt2_run import save_run
+from tests.viewer.gpt2_run import Faults, save_run
 
 
 @pytest.fixture
@@ -111,3 +111,36 @@ def test_a_run_has_its_steps_and_their_norms(run: Run, tmp_path: Path) -> None:
     for step in (10, 20, 30):
         assert f"norms/{step}/sample" in resources
         assert f"checkpoint/{step}" in resources
+
+
+def test_a_difference_has_both_checkpoints_and_the_changed_leaves(
+    run: Run, path: Path, tmp_path: Path
+) -> None:
+    tree = cordwood.load(path)
+    tree["w3"][5] += 1
+    tree["w9"] *= 2
+    cordwood.save(tmp_path / "d", tree)
+    file = tmp_path / "diff.html"
+    assert run("view", path, tmp_path / "d", "--export", file).code == 0
+    resources = exported_resources(file.read_text())
+    assert resources["start"]["kind"] == "diff"
+    assert {"checkpoint/a", "checkpoint/b", "diff/a/b/digests"} <= set(resources)
+    assert resources["diff/a/b/all"]["counts"]["changed"] == 2
+    leaves = [name for name in resources if name.startswith("diff-leaf/")]
+    assert leaves == ["diff-leaf/a/b/9/9/sample", "diff-leaf/a/b/3/3/sample"]
+    assert "leaf/b/0" in resources
+
+
+def test_a_run_has_the_differences_of_its_whole_steps(run: Run, tmp_path: Path) -> None:
+    save_run(tmp_path / "run", count=4, every=10, vocabulary=500, faults=Faults(damaged=20))
+    file = tmp_path / "run.html"
+    assert run("view", tmp_path / "run", "--export", file).code == 0
+    resources = exported_resources(file.read_text())
+    differences = [name for name in resources if name.startswith("diff/")]
+    assert differences == [
+        "diff/30/40/digests",
+        "diff/10/30/digests",
+        "diff/30/40/all",
+        "diff/10/30/all",
+    ]
+    assert "norms/20/sample" not in resources

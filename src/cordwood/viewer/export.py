@@ -12,9 +12,9 @@ from cordwood.errors import CordwoodError, counted
 from cordwood.io.progress import Progress, Report
 from cordwood.storage.atomic_file import atomic_file
 from cordwood.viewer.page import embedded, page
-from cordwood.viewer.resources import Resources, resource_name, to_json
+from cordwood.viewer.resources import Resources, error_json, resource_name, to_json
 
-_NEIGHBOURS = 10  # differences between steps that an export of a run has
+_MAX_COMPARED_BYTES = 8 << 30  # of the steps of a run
 _START_BYTES = 4 << 10  # room that `start` may need besides its paths
 _ELEMENT_BYTES = len('<script type="application/json" data-resource=""></script>\n')
 
@@ -67,13 +67,16 @@ def export_page(resources: Resources, *, max_bytes: int, progress: Report | None
     left_out: dict[str, int] = {}
     unreadable: dict[str, str] = {}
 
-    def report(what: str) -> None:
-        if progress is not None:
-            progress(Progress(max_bytes - room, max_bytes, what))
+    def reporting(name: str) -> Report | None:
+        """Return the callback for the reading of one resource; the bar shows the file's size."""
+        if progress is None:
+            return None
+        done = Progress(max_bytes - room, max_bytes, name)
+        progress(done)
+        return lambda reading: progress(done._replace(doing=f"{name} {_percent(reading)}"))
 
     for name in _required(resources):
-        report(name)
-        value = resources.answer_json(name)
+        value = resources.answer_json(name, reporting(name))
         room -= _size(name, value)
         taken.append((name, value))
     if room < 0:
@@ -87,13 +90,12 @@ def export_page(resources: Resources, *, max_bytes: int, progress: Report | None
         if kind in left_out:
             left_out[kind] += 1
             continue
-        report(name)
         try:
-            value = resources.answer_json(name)
+            value = resources.answer_json(name, reporting(name))
         except TypeError:  # no array of numbers
             continue
         except (CordwoodError, OSError, ValueError, KeyError) as e:
-            unreadable[name] = str(e)
+            unreadable[name] = error_json(e)["message"]
             continue
         if _size(name, value) > room:
             left_out[kind] = 1
@@ -123,6 +125,10 @@ def _size(name: str, value: bytes) -> int:
     return _ELEMENT_BYTES + len(name) + len(embedded(value))
 
 
+def _percent(progress: Progress) -> str:
+    return f"{min(1, progress.done_bytes / (progress.total_bytes or 1)):.0%}"
+
+
 def _required(resources: Resources) -> Iterator[str]:
     """Yield the names of the resources without which there is no view."""
     sources = resources.sources
@@ -138,34 +144,48 @@ def _required(resources: Resources) -> Iterator[str]:
 def _optional(resources: Resources) -> Iterator[str]:
     """Yield the names of other resources, the most important first."""
     sources = resources.sources
-    names = list(sources.paths)
     if sources.kind == "run":
-        newest = names[::-1]
-        for step in newest:
-            yield resource_name("norms", step, "sample")
-        pairs = list(pairwise(names))[::-1][:_NEIGHBOURS]
-        for a, b in pairs:
-            yield resource_name("diff", a, b, "digests")
-        for a, b in pairs:
-            yield resource_name("diff", a, b, "sample")
-        for step in newest:
-            yield resource_name("checkpoint", step)
+        yield from _of_a_run(resources)
         return
     if sources.kind == "diff":
-        yield resource_name("diff", "a", "b", "sample")
+        yield resource_name("diff", "a", "b", "all")
         yield from _changed_leaves(resources)
-    for source in names:
+    for source in sources.paths:
         yield from _leaves(resources, source)
+
+
+def _of_a_run(resources: Resources) -> Iterator[str]:
+    """Yield the names of norms, differences and lists of leaves, the newest step first.
+
+    The values of neighbours are compared up to a limit of bytes read.
+    """
+    steps = json.loads(resources.answer_json("run"))["steps"]
+    whole = [step["name"] for step in steps if step["state"] == "whole"]
+    for step in reversed(whole):
+        yield resource_name("norms", step, "sample")
+    pairs = list(pairwise(whole))[::-1]
+    for a, b in pairs:
+        yield resource_name("diff", a, b, "digests")
+    room = _MAX_COMPARED_BYTES
+    for a, b in pairs:
+        by_digests = json.loads(resources.answer_json(resource_name("diff", a, b, "digests")))
+        room -= 2 * by_digests["unread_bytes"]
+        if room < 0:
+            break
+        if by_digests["equal"] is not True:
+            yield resource_name("diff", a, b, "all")
+    for step in reversed(whole):
+        yield resource_name("checkpoint", step)
 
 
 def _changed_leaves(resources: Resources) -> Iterator[str]:
     """Yield the names of the differences of leaves, the largest change first."""
-    name = resource_name("diff", "a", "b", "sample")
+    name = resource_name("diff", "a", "b", "all")
     rows = json.loads(resources.answer_json(name))["rows"]
     changes = [
         (_number(change), i, j)
         for i, j, change in zip(rows["i"], rows["j"], rows["relative_l2"], strict=True)
-        if i is not None and j is not None and i >= 0 and j >= 0 and change is not None
+        if i is not None and j is not None and change is not None
     ]
     for change, i, j in sorted(changes, key=lambda row: -row[0]):
         if change > 0:

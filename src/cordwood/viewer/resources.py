@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
+from cordwood.errors import CordwoodError
 from cordwood.io.progress import Report
 from cordwood.viewer.checkpoint_view import checkpoint_view, start_view
 from cordwood.viewer.diff_view import diff_leaf_view, diff_view
@@ -169,3 +170,10 @@ def _finite(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_finite(item) for item in value]
     return value
+
+
+def error_json(error: Exception) -> dict[str, str]:
+    """Return the type and the message of an error for the page."""
+    is_key = isinstance(error, KeyError) and not isinstance(error, CordwoodError)
+    message = str(error.args[0]) if is_key and error.args else str(error)
+    return {"type": type(error).__name__, "message": message}

@@ -19,10 +19,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any, BinaryIO, cast
 
-from cordwood.errors import CordwoodError
 from cordwood.io.progress import Progress
 from cordwood.viewer.page import Page
-from cordwood.viewer.resources import Resources, parse_name
+from cordwood.viewer.resources import Resources, error_json, parse_name
 
 HOST = "127.0.0.1"
 
@@ -287,10 +286,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: the address has the token."""
-
-
-def error_json(error: Exception) -> dict[str, str]:
-    """Return the type and the message of an error for the page."""
-    is_key = isinstance(error, KeyError) and not isinstance(error, CordwoodError)
-    message = str(error.args[0]) if is_key and error.args else str(error)
-    return {"type": type(error).__name__, "message": message}
