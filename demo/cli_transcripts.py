@@ -83,6 +83,10 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
+        "Look in the browser",
+        ("cordwood view --help",),
+    ),
+    (
         "Convert to another format",
         (
             "cordwood convert run/100 params.safetensors --select params --cast bf16",
