@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MINILM := $(VENV)/.minilm
 
-.PHONY: help install demo mistakes docs test check format bench fuzz soak clean
+.PHONY: help install demo mistakes docs pictures test check format bench fuzz soak clean
 
 help:
 	@echo "make demo    real weights, and a run that is killed and goes on elsewhere: under three minutes"
@@ -15,6 +15,7 @@ help:
 	@echo "make check   ruff, mypy and pyright"
 	@echo "make format  let ruff rewrite what it can"
 	@echo "make bench   the benchmarks beside the peers; writes benchmarks/*.md and benchmarks/charts"
+	@echo "make pictures  screenshots of the viewer in Chromium; writes docs/pictures"
 	@echo "make fuzz    a bounded run of the fuzzer (FUZZ_SECONDS=60), and new examples of each property"
 	@echo "make soak    hundreds of kills, full disks, thousands of steps; writes benchmarks/soak.md"
 	@echo "make clean   remove .venv and caches"
@@ -54,6 +55,9 @@ check: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+pictures: $(STAMP)
+	$(BIN)/python -m demo.pictures
 
 bench: $(STAMP) $(MINILM)
 	$(BIN)/python benchmarks/resume.py
