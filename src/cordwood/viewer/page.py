@@ -19,6 +19,7 @@ SCRIPTS: tuple[str, ...] = (
     "router.js",
     "rows.js",
     "table_entries.js",
+    "table_cells.js",
     "table.js",
     "task.js",
     "chart_colours.js",

@@ -123,28 +123,7 @@
 
     /** Draw the names of the columns; those with values sort. */
     function drawHead() {
-      const cells = shownColumns.map((column) => {
-        const sorted = state.sort === column.name;
-        const direction = sorted ? (state.descending ? "descending" : "ascending") : "none";
-        const sign = sorted ? (state.descending ? " ↓" : " ↑") : "";
-        const label = column.value
-          ? element(
-              "button",
-              { type: "button", title: column.title, onclick: () => sortBy(column) },
-              column.label,
-              element("span", { class: "sort-sign", "aria-hidden": "true" }, sign),
-            )
-          : element("span", { title: column.title }, column.label);
-        return element(
-          "div",
-          {
-            role: "columnheader",
-            class: `cell ${column.align ?? ""}`,
-            "aria-sort": column.value ? direction : null,
-          },
-          label,
-        );
-      });
+      const cells = shownColumns.map((column) => cordwood.headCell(column, state, sortBy));
       const focused = [...head.children].indexOf(document.activeElement?.parentElement);
       cordwood.replace(head, cells);
       if (focused >= 0) head.children[focused]?.querySelector("button")?.focus();
@@ -282,33 +261,14 @@
           role: position === 0 ? "rowheader" : "gridcell",
           class: `cell ${column.align ?? ""}`,
         });
-        if (tree && position === 0) cordwood.append(cell, drawKey(entry, column));
-        else if (row) cordwood.append(cell, column.cell(row));
+        if (tree && position === 0) {
+          cordwood.append(cell, cordwood.keyCell(entry, column, tree, state.search));
+        } else if (row) cordwood.append(cell, column.cell(row));
         else if (column.group) cordwood.append(cell, column.group(node));
         else if (column.sum) cordwood.append(cell, cordwood.formatBytes(node.size));
         line.append(cell);
       });
       return line;
-    }
-
-    /** Return the contents of the first cell of a tree. */
-    function drawKey(entry, column) {
-      const { node, row, depth, label } = entry;
-      const indent = element("span", { class: "indent" });
-      indent.style.width = `${Math.min(depth, 12) * 16}px`;
-      const text = cordwood.markedText(label === "" ? "(root)" : label, state.search);
-      if (row === null) {
-        const twisty = element("span", { class: "twisty", "aria-hidden": "true" });
-        const leaves = element("span", { class: "muted small" }, cordwood.formatCount(node.count));
-        return [indent, twisty, element("span", { class: "key" }, text), leaves];
-      }
-      const href = tree.href?.(row);
-      const key = href
-        ? element("a", { class: "key", href, tabindex: -1 }, text)
-        : element("span", { class: "key" }, text);
-      const copy = cordwood.copyButton(row.path);
-      copy.tabIndex = -1;
-      return [indent, node && element("span", { class: "twisty none" }), key, copy, column.cell?.(row)];
     }
 
     /** Open a row. */

@@ -75,29 +75,4 @@
     }
     return open;
   };
-
-  /** Return the widths of columns as a grid template, and their sum in rem. */
-  cordwood.columnWidths = function (columns, isNarrow) {
-    let least = 1;
-    const widths = columns.map(({ width, grow }, i) => {
-      const isKey = i === 0 && !width;
-      const size = isKey ? (isNarrow ? 9 : 18) : isNarrow ? Math.min(width ?? 7, 6) : (width ?? 7);
-      least += size;
-      return isKey || grow ? `minmax(${size}rem, ${isKey ? 2 : 1}fr)` : `${size}rem`;
-    });
-    return { template: widths.join(" "), least };
-  };
-
-  /** Return a text whose part that matches the first word of a search is marked. */
-  cordwood.markedText = function (text, search) {
-    const shown = cordwood.printable(text);
-    const word = search.trim().toLowerCase().split(/\s+/)[0];
-    const at = word ? shown.toLowerCase().indexOf(word) : -1;
-    if (at < 0) return shown;
-    return [
-      shown.slice(0, at),
-      cordwood.element("mark", {}, shown.slice(at, at + word.length)),
-      shown.slice(at + word.length),
-    ];
-  };
 })(globalThis.cordwood);
