@@ -49,6 +49,8 @@ def diff_view(
         return {
             "a": a,
             "b": b,
+            "read": read,
+            "complete": read != "digests",
             **_summary(comparison, first, second),
             "rows": _rows(pairs, first, second),
             "matrices": [matrix._asdict() for matrix in matrices],

@@ -11,7 +11,7 @@
     const up = cordwood.link("diff", [a, b]);
     cordwood.setBreadcrumbs(breadcrumbs(a, b, up, part));
     cordwood.setKeys({ up: () => cordwood.go(up) });
-    const result = await overview(a, b, route.signal);
+    const result = await cordwood.fetchResource(cordwood.diffAtHand(a, b), { signal: route.signal });
     const rows = cordwood.rowsOf(result.rows);
     const row = rows[cordwood.leafNumber(result.rows.path, part)];
     if (!row) {
@@ -21,19 +21,18 @@
     const neighbours = rows.filter((each) => each.i !== null && each.j !== null && !EQUAL.includes(each.state));
     const step = stepper(a, b, neighbours, row);
     cordwood.setKeys({ ...step.keys, up: () => cordwood.go(up) });
-    const body = element("div", {});
-    cordwood.append(root, head(a, b, row, step.element), body);
-    await drawBody(body, a, b, row, route.signal);
+    const badge = element("span", {}, cordwood.stateBadge(row.state));
+    const body = element("div", { class: "panels" });
+    cordwood.append(root, head(a, b, row, badge, step.element), body);
+    const onResult = ({ statistics, complete }) => {
+      if (row.state !== "unread" && row.state !== "changed") return;
+      if (statistics.differing || statistics.bits || complete) {
+        const differs = statistics.differing || statistics.bits;
+        cordwood.replace(badge, cordwood.stateBadge(differs ? "changed" : "equal"));
+      }
+    };
+    await drawBody(body, a, b, row, route.signal, onResult);
   };
-
-  /** Return the rows of both sides: with values if they were compared before. */
-  async function overview(a, b, signal) {
-    const [byDigests, byValues] = ["digests", "all"].map((read) =>
-      cordwood.resourceName("diff", a, b, read),
-    );
-    const inside = cordwood.inExport && cordwood.hasResource(byValues) ? byValues : byDigests;
-    return cordwood.fetchResource(inside, { signal });
-  }
 
   /** Return the way to the leaf from the first view. */
   function breadcrumbs(a, b, up, path) {
@@ -76,7 +75,7 @@
   }
 
   /** Return the heading: key path, state, and the type on both sides. */
-  function head(a, b, row, step) {
+  function head(a, b, row, badge, step) {
     const { element } = cordwood;
     const sides = [
       ["a", a, row.i, row.before],
@@ -100,7 +99,7 @@
         "div",
         { class: "leaf-head" },
         element("h1", {}, cordwood.keyPath(row.path)),
-        cordwood.stateBadge(row.state),
+        badge,
         element("span", { class: "spacer" }),
         step,
       ),
@@ -111,7 +110,7 @@
   }
 
   /** Draw what is known about the change, after reading a sample or all of it. */
-  async function drawBody(body, a, b, row, signal) {
+  async function drawBody(body, a, b, row, signal, onResult) {
     const { element } = cordwood;
     const note = whyNothing(row);
     if (note) {
@@ -119,18 +118,23 @@
       return;
     }
     const name = (read) => cordwood.resourceName("diff-leaf", a, b, row.i, row.j, read);
-    const place = element("div", {});
+    const place = element("div", { class: "panels" });
+    /** Draw a result. */
+    function show(result) {
+      cordwood.replace(place, drawing(result));
+      onResult(result);
+    }
     if (cordwood.inExport) {
       const read = cordwood.hasResource(name("all")) ? "all" : "sample";
-      cordwood.replace(place, drawing(await cordwood.fetchResource(name(read), { signal })));
       cordwood.replace(body, place);
+      show(await cordwood.fetchResource(name(read), { signal }));
       return;
     }
     const first = row.size_bytes < READ_AT_ONCE_BYTES ? "all" : "sample";
     const more = element("div", {});
     const run = (read) => async (onProgress, each) => {
       const result = await cordwood.fetchResource(name(read), { onProgress, signal: each });
-      cordwood.replace(place, drawing(result));
+      show(result);
       if (result.complete) cordwood.replace(more);
       else cordwood.replace(more, readAll(result, run("all")));
     };

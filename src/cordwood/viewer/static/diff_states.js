@@ -53,6 +53,35 @@
     return result;
   }
 
+  /** Return the largest value of a column among the leaves below a container; NaN if there is none. */
+  function largest(node, name) {
+    let most = NaN;
+    for (const row of cordwood.leavesOf(node)) {
+      const value = cordwood.toNumber(row[name]);
+      if (!(value <= most) && !Number.isNaN(value)) most = value;
+    }
+    return most;
+  }
+
+  /** Return the largest value of a column below a container. */
+  function largestCell(name, format) {
+    return (node) => {
+      const value = largest(node, name);
+      if (Number.isNaN(value)) return "";
+      return cordwood.element("span", { class: "muted", title: "The largest one below" }, `≤ ${format(value)}`);
+    };
+  }
+
+  /** Return the sums of elements that are not finite below a container. */
+  function brokenBelow(node) {
+    const sums = { new_nan: 0, new_inf: 0 };
+    for (const row of cordwood.leavesOf(node)) {
+      sums.new_nan += row.new_nan ?? 0;
+      sums.new_inf += row.new_inf ?? 0;
+    }
+    return sums.new_nan || sums.new_inf ? brokenCell(sums) : "";
+  }
+
   /** Return the states of the leaves below a container, in short. */
   function summary(node) {
     const below = countsOf(node);
@@ -107,7 +136,7 @@
   function numbers(name, label, title, { format = cordwood.formatNumber, ...rest } = {}) {
     const value = (row) => cordwood.toNumber(row[name]);
     const cell = (row) => (row[name] === null ? "" : format(row[name]));
-    return { name, label, title, value, cell, align: "right", width: 6.5, ...rest };
+    return { name, label, title, value, cell, align: "end", width: 5.5, ...rest };
   }
 
   /** Return the columns of the table of a difference. */
@@ -117,20 +146,22 @@
       {
         name: "state",
         label: "State",
-        width: 11,
+        width: 10,
         value: (row) => -ORDER.indexOf(row.state),
         cell: stateCell,
         group: summary,
       },
-      { name: "type", label: "Type", width: 13, wide: true, cell: typeCell },
-      numbers("relative_l2", "Relative L2", "The L2 norm of b - a, relative to that of a"),
+      { name: "type", label: "Type", width: 10, wide: true, cell: typeCell },
+      numbers("relative_l2", "Relative L2", "The L2 norm of b − a, relative to that of a", {
+        width: 6.5,
+        group: largestCell("relative_l2", cordwood.formatNumber),
+      }),
       numbers("share", "Changed", "The share of elements that differ", {
         format: cordwood.formatShare,
-        width: 6,
         wide: true,
       }),
-      numbers("max_abs", "Max abs", "The largest |b - a|", { wide: true }),
-      numbers("cosine", "Cosine", "The cosine of the angle between a and b", { wide: true, width: 6 }),
+      numbers("max_abs", "Max abs", "The largest |b − a|", { wide: true }),
+      numbers("cosine", "Cosine", "The cosine of the angle between a and b", { wide: true }),
       numbers("sign_flips", "Sign flips", "Elements that change their sign", {
         format: cordwood.formatCount,
         wide: true,
@@ -141,13 +172,15 @@
         title: "Elements that are NaN or infinite in b, but not in a",
         value: (row) => (row.new_nan === null ? NaN : row.new_nan + row.new_inf),
         cell: brokenCell,
-        align: "right",
-        width: 8,
+        group: brokenBelow,
+        align: "end",
+        width: 7.5,
       },
       numbers("size_bytes", "Size", "The size of the larger side", {
         format: cordwood.formatBytes,
         sum: true,
         wide: true,
+        width: 6,
       }),
     ];
   };

@@ -1,15 +1,20 @@
 "use strict";
 // The view of a difference: verdict, matrix of layers and kinds, tree of leaves, optimizer.
 (function (cordwood) {
-  const READ_AT_ONCE_BYTES = 64 << 20; // differences of so few bytes are read without a click
-  const compared = new Set(); // pairs whose values were compared since the page was opened
+  const furthest = new Map(); // for each pair, the resource that has read the most so far
+
+  /** Return the name of the resource of a pair that is at hand: values before digests. */
+  cordwood.diffAtHand = function (a, b) {
+    const name = (read) => cordwood.resourceName("diff", a, b, read);
+    if (!cordwood.inExport) return furthest.get(name("")) ?? name("digests");
+    return ["all", "sample"].map(name).find(cordwood.hasResource) ?? name("digests");
+  };
 
   /** Draw the difference of two sources: first by digests, then by values. */
   cordwood.views.diff = async function (root, route) {
     const { element } = cordwood;
     const [a, b] = route.parts;
-    const byDigests = cordwood.resourceName("diff", a, b, "digests");
-    const byValues = cordwood.resourceName("diff", a, b, "all");
+    const name = (read) => cordwood.resourceName("diff", a, b, read);
     const state = stateOf(route.query);
     const parts = {
       verdict: element("div", { class: "verdict", "aria-live": "polite" }),
@@ -26,11 +31,11 @@
 
     cordwood.setBreadcrumbs(breadcrumbs(a, b));
     cordwood.append(root, cordwood.diffHead(a, b), parts.verdict, parts.reading);
-    const comparing = element("p", { class: "muted" }, "Comparing digests…");
-    parts.verdict.append(comparing);
-    const inside = cordwood.inExport && cordwood.hasResource(byValues) ? byValues : byDigests;
-    await show(await cordwood.fetchResource(inside, { signal: route.signal }));
-    cordwood.append(root, parts.matrix, leavesPanel(), parts.optimizer, parts.structure);
+    cordwood.replace(parts.verdict, element("p", { class: "muted" }, "Comparing digests…"));
+    const signal = route.signal;
+    await show(await cordwood.fetchResource(cordwood.diffAtHand(a, b), { signal }));
+    const leaves = cordwood.panel("Leaves", parts.filters, parts.table);
+    cordwood.append(root, leaves, parts.matrix, parts.optimizer, parts.structure);
     offerValues();
     cordwood.setKeys({ "/": () => table.focusSearch() });
 
@@ -47,25 +52,25 @@
       else table = makeTable();
     }
 
-    /** Offer to read and compare the values that the digests leave open; few are read at once. */
+    /** Read what the digests leave open: a sample at once, all of it when the user asks. */
     function offerValues() {
-      const { unread_bytes: bytes } = result;
-      const undecided = ["changed", "recast", "unread"].some((name) => result.counts[name]);
-      if (inside === byValues || !undecided) return;
-      if (cordwood.inExport) {
-        cordwood.replace(parts.reading, element("p", { class: "muted" }, leftOut()));
-        return;
-      }
+      const undecided = ["changed", "recast", "unread"].some((each) => result.counts[each]);
+      root.dataset.complete = String(result.complete || !undecided);
+      if (result.complete || !undecided) return cordwood.replace(parts.reading);
+      if (cordwood.inExport) return cordwood.replace(parts.reading, leftOut(result));
+      const read = result.read === "digests" ? "sample" : "all";
+      const size = cordwood.formatBytes(result.unread_bytes);
       const task = cordwood.task({
-        title: `Compare values (reads ${cordwood.formatBytes(bytes)} of each side)`,
-        start: bytes < READ_AT_ONCE_BYTES || compared.has(byValues),
+        title: read === "sample" ? "Compare values" : `Compare all values (reads ${size} of each side)`,
+        start: read === "sample",
         run: async (onProgress, signal) => {
-          const value = await cordwood.fetchResource(byValues, { onProgress, signal });
-          compared.add(byValues);
+          const value = await cordwood.fetchResource(name(read), { onProgress, signal });
+          furthest.set(name(""), name(read));
           await show(value);
+          offerValues();
         },
       });
-      cordwood.replace(parts.reading, task);
+      return cordwood.replace(parts.reading, task);
     }
 
     /** Draw the matrix; a click on a cell opens its leaf, or shows its leaves in the table. */
@@ -74,6 +79,7 @@
       const matrix = cordwood.layerMatrix({
         matrices: result.matrices,
         group: state.group,
+        findings: false,
         onGroup: (group) => {
           state.group = group;
           cordwood.setQuery({ group });
@@ -86,11 +92,6 @@
         },
       });
       return cordwood.replace(parts.matrix, cordwood.panel("Layers and kinds", matrix));
-    }
-
-    /** Return the panel of the leaves. */
-    function leavesPanel() {
-      return cordwood.panel("Leaves", parts.filters, parts.table);
     }
 
     /** Return the table of the leaves. */
@@ -298,8 +299,11 @@
     if (result.equal_by_digest) {
       facts.push(`${cordwood.counted(result.equal_by_digest, "leaf", "leaves")} equal by digest`);
     }
+    const how = result.complete || !result.read_bytes ? "" : ": values are from a sample";
     facts.push(
-      result.read_bytes ? `${formatBytes(result.read_bytes)} read of each side` : "no values read",
+      result.read_bytes
+        ? `${formatBytes(result.read_bytes)} read of each side${how}`
+        : "no values read",
     );
     cordwood.replace(
       place,
@@ -310,6 +314,7 @@
         element("strong", {}, capitalized(result.verdict)),
       ),
       element("p", { class: "muted" }, facts.join(" · ")),
+      result.matrices.slice(0, 1).map(cordwood.matrixFindings),
     );
   }
 
@@ -367,9 +372,11 @@
     return `${fact.change > 0 ? "+" : ""}${cordwood.formatCount(fact.change)}`;
   }
 
-  /** Return why an export shows no values. */
-  function leftOut() {
-    const command = cordwood.printable(cordwood.start.command, 400);
-    return `This file holds the comparison by digests only. To compare values, run: ${command}`;
+  /** Return a note that says why an export does not show all values. */
+  function leftOut(result) {
+    const what = result.read === "digests" ? "the comparison by digests" : "a sample of the values";
+    const command = cordwood.element("code", {}, cordwood.printable(cordwood.start.command, 400));
+    const words = `This file holds ${what} only. To compare all values, run: `;
+    return cordwood.element("p", { class: "muted" }, words, command);
   }
 })(globalThis.cordwood);

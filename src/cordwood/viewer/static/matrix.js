@@ -26,16 +26,23 @@
    * matrices: as the resource `diff` has them.
    * onPick({group, layer, kind, leaves}): a cell was clicked; `leaves` are numbers of rows.
    * group: the group that is shown first; onGroup(group) follows the selector.
+   * findings: false leaves out the sentences about what stands out.
    */
-  cordwood.layerMatrix = function ({ matrices, onPick = null, group = null, onGroup = null, label }) {
+  cordwood.layerMatrix = function (options) {
     const { element } = cordwood;
+    const { matrices, onPick = null, group = null, onGroup = null, findings = true, label } = options;
     const place = element("div", {});
     const names = matrices.map((matrix) => matrix.group);
 
     /** Draw the matrix of a group. */
     function show(name) {
       const matrix = matrices[Math.max(0, names.indexOf(name))];
-      cordwood.replace(place, findings(matrix), chart(matrix, onPick, label), legend(matrix));
+      cordwood.replace(
+        place,
+        findings && cordwood.matrixFindings(matrix),
+        chart(matrix, onPick, label),
+        legend(matrix),
+      );
     }
 
     const selector =
@@ -110,7 +117,7 @@
   }
 
   /** Return what stands out, in words: layers with NaNs, and frozen ones beside others that move. */
-  function findings(matrix) {
+  cordwood.matrixFindings = function (matrix) {
     const { element } = cordwood;
     const broken = [];
     const frozen = [];
@@ -137,7 +144,7 @@
       );
     }
     return lines;
-  }
+  };
 
   /** Return names of layers in a line: `layers 3, 4, 5 and 7 more`. */
   function listed(layers) {
@@ -153,7 +160,8 @@
     const { element } = cordwood;
     const measured = matrix.values.some((value) => value !== null && cordwood.toNumber(value) > 0);
     const present = Object.keys(MARKS).filter(
-      (state) => matrix.states.includes(state) && !(state === "changed" && measured),
+      (state) =>
+        matrix.states.includes(state) && state !== "nan" && !(state === "changed" && measured),
     );
     return element(
       "div",
