@@ -19,6 +19,7 @@ from cordwood.api.checkpoint import Checkpoint
 from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.diff_operands import CheckpointOperand, Operand, TreeOperand
 from cordwood.api.diff_result import Diff, LeafDiff
+from cordwood.api.renamed_leaves import renamed_leaves
 from cordwood.api.unequal_parts import compare_digests, unequal_boxes
 from cordwood.errors import MismatchError
 from cordwood.index import ARRAY_KINDS, Box, Index, Leaf
@@ -30,6 +31,7 @@ from cordwood.loading.match_containers import Container, containers_by_name, pat
 from cordwood.plan.leaf_text import leaf_text
 from cordwood.plan.pair_leaves import Pairs, pair_leaves
 from cordwood.plan.path_patterns import Select, match_patterns, path_name
+from cordwood.plan.split_arrays import group_parts
 from cordwood.sharding.boxes import element_count
 
 Values: TypeAlias = bool | Literal["digests"]
@@ -125,7 +127,7 @@ class _Comparing:
         self.states: dict[int, State] = {}  # of leaves that were not read, by position in a
         self.read_bytes = 0
 
-    def run(self, select: Select | None, progress: Report | None) -> Comparison:
+    def run(self, select: Select | None, report: Report | None) -> Comparison:
         first, second = self.one.index, self.other.index
         pairs = self._pairs(select)
         types = {i: self._type_difference(i, j) for i, j in pairs.both}
@@ -134,24 +136,27 @@ class _Comparing:
             for i, j in pairs.both
             if (difference := types[i]) is None or difference.what in ("dtype", "weak_type")
         ]
-        self._compare_values(comparable, progress)
-        compared = [self._compared(i, j, types[i]) for i, j in pairs.both]
-        compared += [
-            ComparedPair(i, None, "removed", _only(first.leaves[i], "a")) for i in pairs.first_only
+        renamed = self._compare_values(comparable, pairs, report)
+        of_first = [self._compared(i, j, types[i]) for i, j in pairs.both]
+        of_first += [self._renamed(i, j) for i, j in renamed]
+        paired = {i for i, _ in renamed}, {j for _, j in renamed}
+        of_first += [
+            ComparedPair(i, None, "removed", _only(first.leaves[i], "a"))
+            for i in pairs.first_only
+            if i not in paired[0]
         ]
-        compared.sort(key=lambda pair: -1 if pair.i is None else pair.i)
+        of_first.sort(key=lambda pair: -1 if pair.i is None else pair.i)
         added = [
-            ComparedPair(None, j, "added", _only(second.leaves[j], "b")) for j in pairs.second_only
+            ComparedPair(None, j, "added", _only(second.leaves[j], "b"))
+            for j in pairs.second_only
+            if j not in paired[1]
         ]
-        compared += added
-        return self._result(compared, containers=select is None)
+        return self._result([*of_first, *added], containers=select is None)
 
     def _result(self, compared: Sequence[ComparedPair], *, containers: bool) -> Comparison:
         differences = [pair for pair in compared if pair.difference is not None]
-        differences.sort(key=lambda pair: ("removed", "added").count(pair.state))
-        by_digest = frozenset(
-            [pair.i for pair in compared if pair.state == "identical" and pair.i is not None]
-        )
+        differences.sort(key=lambda pair: pair.state in ("removed", "added"))
+        by_digest = [pair.i for pair in compared if pair.state == "identical"]
         diff = Diff(
             self.one.name,
             self.other.name,
@@ -161,7 +166,7 @@ class _Comparing:
             len(by_digest),
             self.read_bytes,
         )
-        return Comparison(diff, tuple(compared), by_digest)
+        return Comparison(diff, tuple(compared), frozenset([i for i in by_digest if i is not None]))
 
     def _pairs(self, select: Select | None) -> Pairs:
         first, second = self.one.index, self.other.index
@@ -239,21 +244,44 @@ class _Comparing:
         if state == "identical":
             return None
         what = leaf_text(self.one.index.leaves[i])
-        return LeafDiff(self._label(i), "value" if state == "changed" else "unread", what, what)
+        return LeafDiff(self._label(i), "bytes" if state == "changed" else "unread", what, what)
 
     def _label(self, i: int) -> str:
         return path_label(self.one.index.leaves[i].key_path)
 
-    def _compare_values(self, pairs: Sequence[tuple[int, int]], progress: Report | None) -> None:
+    def _renamed(self, i: int, j: int) -> ComparedPair:
+        a, b = self.one.index.leaves[i], self.other.index.leaves[j]
+        difference = LeafDiff(
+            path_label(b.key_path),
+            "renamed",
+            leaf_text(a),
+            leaf_text(b),
+            renamed_from=path_label(a.key_path),
+        )
+        return ComparedPair(i, j, "renamed", difference)
+
+    def _compare_values(
+        self, comparable: Sequence[tuple[int, int]], pairs: Pairs, report: Report | None
+    ) -> list[tuple[int, int]]:
+        """Compare the values of leaves; return the positions of renamed leaves."""
         if self.values is False:
-            pairs = []
-        elif self.values == "digests":
-            pairs = [(i, j) for i, j in pairs if not self._is_settled_by_digests(i, j)]
-        parts = list(self._parts(pairs))
+            return []
+        if self.values == "digests":
+            comparable = [(i, j) for i, j in comparable if not self._is_settled_by_digests(i, j)]
+        parts = list(self._parts(comparable))
         total_bytes = 2 * sum([part.size_bytes for part in parts])
-        with report_progress(total_bytes, progress):
-            for group in _groups(parts):
+        with report_progress(total_bytes, report):
+            for group in group_parts(parts, lambda part: part.size_bytes, limit_bytes=_GROUP_BYTES):
                 self._compare_group(group)
+            renamed = renamed_leaves(
+                self.one,
+                pairs.first_only,
+                self.other,
+                pairs.second_only,
+                read=self.values is True,
+            )
+        self.read_bytes += renamed.read_bytes
+        return renamed.pairs
 
     def _is_settled_by_digests(self, i: int, j: int) -> bool:
         """Compare two leaves by their digests; False if neither of them is stored in pieces."""
@@ -285,20 +313,6 @@ class _Comparing:
         for part, change in zip(group, changes, strict=True):  # in order: sums are reproducible
             self.changes[part.i] = combine_changes(self.changes.get(part.i, NO_CHANGE), change)
             self.read_bytes += part.size_bytes
-
-
-def _groups(parts: Sequence[_Part]) -> Iterator[list[_Part]]:
-    """Yield the parts in groups that are read at a time."""
-    group: list[_Part] = []
-    size = 0
-    for part in parts:
-        if group and size + part.size_bytes > _GROUP_BYTES:
-            yield group
-            group, size = [], 0
-        group.append(part)
-        size += part.size_bytes
-    if group:
-        yield group
 
 
 def _containers(first: Index, second: Index) -> list[str]:

@@ -11,6 +11,7 @@ from cordwood.api.checkpoint import Checkpoint
 from cordwood.api.read_parts import read_parts
 from cordwood.api.stored_leaf import StoredLeaf
 from cordwood.index import Box, Digests, Index, Inline, Leaf
+from cordwood.io.progress import current_meter
 from cordwood.plan.select_leaves import select_leaves
 from cordwood.sharding.boxes import slices
 from cordwood.tree.flatten import flatten
@@ -117,7 +118,11 @@ class TreeOperand:
         return storage.value
 
     def read(self, wants: Sequence[tuple[int, Box]]) -> list[Array]:
-        return [_part(self._array(number), box) for number, box in wants]
+        arrays = [_part(self._array(number), box) for number, box in wants]
+        meter = current_meter()
+        if meter is not None:
+            meter.advance(sum([array.nbytes for array in arrays]))
+        return arrays
 
     def _array(self, number: int) -> Array:
         """Return a leaf's elements; the last copy is kept, for the next box of the same leaf."""

@@ -11,7 +11,16 @@ from cordwood.field_docs import document_fields
 from cordwood.message_text import printable
 
 What: TypeAlias = Literal[
-    "only_a", "only_b", "kind", "shape", "dtype", "weak_type", "value", "renamed", "unread"
+    "only_a",
+    "only_b",
+    "kind",
+    "shape",
+    "dtype",
+    "weak_type",
+    "value",
+    "renamed",
+    "bytes",
+    "unread",
 ]
 
 _MAX_LINES = 50
@@ -23,8 +32,9 @@ class LeafDiff(NamedTuple):
 
     Attributes:
         key_path: the leaf; of a renamed leaf, its key path in b.
-        what: "only_a", "only_b", "kind", "shape", "dtype", "weak_type", "value", "renamed" (equal
-            bytes at another key path), or "unread" (the digests do not show if it is equal).
+        what: "only_a", "only_b", "kind", "shape", "dtype", "weak_type", "value", or "renamed": the
+            same elements are at another key path. With `values="digests"` also "bytes" (the stored
+            bytes differ) and "unread" (the digests do not show if the leaves are equal).
         a, b: its type on that side, such as float32[4,8]; for Python values, the values.
         size: the number of elements that were compared; 0 if none were.
         differing: the number of elements that differ in value; NaN equals NaN.
@@ -71,6 +81,12 @@ class LeafDiff(NamedTuple):
         if self.what in ("only_a", "only_b"):
             side = self.what[-1]
             return f"{self.key_path}: only in {side} ({self.a or self.b})"
+        if self.what == "renamed":
+            return f"{self.renamed_from} -> {self.key_path}: renamed ({self.b})"
+        if self.what == "bytes":
+            return f"{self.key_path}: {self.a}: the stored bytes differ"
+        if self.what == "unread":
+            return f"{self.key_path}: {self.a}: not read, and without digests that could show more"
         what = self.what.replace("_", " ")
         if self.what == "value":
             text = f"{self.key_path}: {self.a}" if self.size else f"{self.key_path}:"
@@ -90,6 +106,12 @@ class LeafDiff(NamedTuple):
                 parts.append(f"max abs {self.max_abs:.6g}")
             if self.max_rel is not None:
                 parts.append(f"max rel {self.max_rel:.3g}")
+            if self.relative_l2 is not None and math.isfinite(self.relative_l2):
+                parts.append(f"relative L2 {self.relative_l2:.3g}")
+            if self.new_nan:
+                parts.append(f"{self.new_nan} new NaN")
+            if self.new_inf:
+                parts.append(f"{self.new_inf} new Inf")
         if self.bits:
             parts.append(f"{self.bits} equal in value but not in bits")
         return ", ".join(parts)

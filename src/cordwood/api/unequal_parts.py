@@ -21,7 +21,7 @@ def unequal_boxes(one: Operand, i: int, other: Operand, j: int) -> Iterator[Box]
     leaf = one.index.leaves[i]
     item = dtypes.itemsize(leaf.dtype)
     if a is None or b is None or not _are_cut_alike(a, b):
-        rows = _chunk_rows(a) or _chunk_rows(b)
+        rows = chunk_rows(a) or chunk_rows(b)
         yield from split_array(leaf.shape, item_bytes=item, limit_bytes=_PART_BYTES, rows=rows or 1)
         return
     assert isinstance(a.storage, Pieces | Encoded)
@@ -32,7 +32,7 @@ def unequal_boxes(one: Operand, i: int, other: Operand, j: int) -> Iterator[Box]
         if _are_equal(one, mine, other, theirs, 0, mine.length):
             continue
         shape = shape_of(around)
-        rows = _chunk_rows(a) or 1
+        rows = chunk_rows(a) or 1
         for part in split_array(shape, item_bytes=item, limit_bytes=_PART_BYTES, rows=rows):
             start, stop = (item * n for n in element_range(part, shape))
             if not raw or not _are_equal(one, mine, other, theirs, start, stop - start):
@@ -93,7 +93,7 @@ def contents_by_digest(operand: Operand, number: int) -> Hashable | None:
     return (*storage[1:], tuple(digests)) if digests else None
 
 
-def _chunk_rows(leaf: Leaf | None) -> int:
+def chunk_rows(leaf: Leaf | None) -> int:
     """Return the number of rows of a chunk that is decoded whole; 0 if there are no chunks."""
     if leaf is None or not isinstance(leaf.storage, Encoded) or not leaf.storage.chunk_shape:
         return 0

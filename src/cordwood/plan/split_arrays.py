@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from cordwood.index import Box
 from cordwood.sharding.boxes import shape_of, whole_box
+
+T = TypeVar("T")
 
 
 def split_array(
@@ -57,3 +60,24 @@ def element_range(box: Box, shape: Sequence[int]) -> tuple[int, int]:
     for low, size in zip(box.start, shape, strict=True):
         start = start * size + low
     return start, start + math.prod(shape_of(box))
+
+
+def group_parts(
+    parts: Iterable[T], size_bytes: Callable[[T], int], *, limit_bytes: int
+) -> Iterator[list[T]]:
+    """Yield consecutive parts in groups up to a limit, of at least one part each.
+
+    >>> list(group_parts([3, 4, 9, 1], int, limit_bytes=8))
+    [[3, 4], [9], [1]]
+    """
+    group: list[T] = []
+    total = 0
+    for part in parts:
+        size = size_bytes(part)
+        if group and total + size > limit_bytes:
+            yield group
+            group, total = [], 0
+        group.append(part)
+        total += size
+    if group:
+        yield group
