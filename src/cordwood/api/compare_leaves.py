@@ -119,7 +119,7 @@ def compare_leaves(
             strip.add(*sums)
         histogram = None
         if change.low <= change.high:
-            low, high = max(change.low, -_MOST), min(change.high, _MOST)
+            low, high = np.clip((change.low, change.high), -_MOST, _MOST).tolist()
 
             def binned(_: Box, x: Array, y: Array) -> Array:
                 change = changes_of(x, y)

@@ -86,7 +86,7 @@ class LeafDiff(NamedTuple):
         if self.what == "bytes":
             return f"{self.key_path}: {self.a}: the stored bytes differ"
         if self.what == "unread":
-            return f"{self.key_path}: {self.a}: not read, and without digests that could show more"
+            return f"{self.key_path}: {self.a}: unread; it has no digests of its own to compare"
         what = self.what.replace("_", " ")
         if self.what == "value":
             text = f"{self.key_path}: {self.a}" if self.size else f"{self.key_path}:"
@@ -106,7 +106,7 @@ class LeafDiff(NamedTuple):
                 parts.append(f"max abs {self.max_abs:.6g}")
             if self.max_rel is not None:
                 parts.append(f"max rel {self.max_rel:.3g}")
-            if self.relative_l2 is not None and math.isfinite(self.relative_l2):
+            if self.relative_l2 and math.isfinite(self.relative_l2):
                 parts.append(f"relative L2 {self.relative_l2:.3g}")
             if self.new_nan:
                 parts.append(f"{self.new_nan} new NaN")

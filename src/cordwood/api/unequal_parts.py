@@ -29,7 +29,7 @@ def unequal_boxes(one: Operand, i: int, other: Operand, j: int) -> Iterator[Box]
     raw = isinstance(a.storage, Pieces) and a.storage.encoding in ("raw", "swapped")
     for mine, theirs in zip(a.storage.pieces, b.storage.pieces, strict=True):
         around = mine.where if isinstance(mine.where, Box) else whole_box(leaf.shape)
-        if _are_equal(one, mine, other, theirs, 0, mine.length):
+        if _are_equal_pieces(one, mine, other, theirs):
             continue
         shape = shape_of(around)
         rows = chunk_rows(a) or 1
@@ -54,20 +54,9 @@ def compare_digests(
     assert isinstance(a.storage, Pieces | Encoded)
     assert isinstance(b.storage, Pieces | Encoded)
     pairs = list(zip(a.storage.pieces, b.storage.pieces, strict=True))
-    if all(_are_equal(one, mine, other, theirs, 0, mine.length) for mine, theirs in pairs):
+    if all(_are_equal_pieces(one, mine, other, theirs) for mine, theirs in pairs):
         return "equal"
-    differ = any(
-        have_unequal_digests(
-            one.digests(mine.source),
-            mine.offset,
-            one.source_bytes(mine.source),
-            other.digests(theirs.source),
-            theirs.offset,
-            other.source_bytes(theirs.source),
-            mine.length,
-        )
-        for mine, theirs in pairs
-    )
+    differ = any(_are_unequal_pieces(one, mine, other, theirs) for mine, theirs in pairs)
     return "unequal" if differ else "unknown"
 
 
@@ -112,8 +101,25 @@ def _are_equal(
     )
 
 
+def _are_equal_pieces(one: Operand, mine: Piece, other: Operand, theirs: Piece) -> bool:
+    equal = mine.length == theirs.length  # compressed chunks may have other lengths
+    return equal and _are_equal(one, mine, other, theirs, 0, mine.length)
+
+
+def _are_unequal_pieces(one: Operand, mine: Piece, other: Operand, theirs: Piece) -> bool:
+    return mine.length != theirs.length or have_unequal_digests(
+        one.digests(mine.source),
+        mine.offset,
+        one.source_bytes(mine.source),
+        other.digests(theirs.source),
+        theirs.offset,
+        other.source_bytes(theirs.source),
+        mine.length,
+    )
+
+
 def _are_cut_alike(a: Leaf, b: Leaf) -> bool:
-    """Return True if two leaves have equal pieces, so that equal bytes are equal elements."""
+    """Return True if the pieces of two leaves hold the same boxes, encoded in the same way."""
     one, other = a.storage, b.storage
     if type(one) is not type(other) or (a.shape, a.dtype) != (b.shape, b.dtype):
         return False
@@ -126,10 +132,10 @@ def _are_cut_alike(a: Leaf, b: Leaf) -> bool:
     else:
         return False
     if len(one.pieces) == len(other.pieces) == 1:  # each is the whole leaf
-        return one.pieces[0].length == other.pieces[0].length
+        return True
     pairs = zip(one.pieces, other.pieces, strict=False)
     return len(one.pieces) == len(other.pieces) and all(
-        mine.where == theirs.where and mine.length == theirs.length for mine, theirs in pairs
+        mine.where == theirs.where for mine, theirs in pairs
     )
 
 

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from cordwood.cli.output import json_option, print_json, print_text
+from cordwood.cli.output import columns, fitted, json_option, print_json, print_table, print_text
 from cordwood.cli.path_arguments import SOURCE
 from cordwood.cli.shared_options import pairs_of
+
+if TYPE_CHECKING:
+    from cordwood.api.diff_result import Diff, LeafDiff
 
 EXAMPLES = """
 \b
 Examples:
   cordwood diff run/100 run/200                     structure, dtypes, and values
   cordwood diff run/100 run/200 --select 'params'   only some leaves
-  cordwood diff a.safetensors b.msgpack --no-values without reading elements
+  cordwood diff run/100 run/200 --stats             a table of all leaves that changed
+  cordwood diff run/100 run/200 --digests           without reading elements
+  cordwood diff a.safetensors b.msgpack --no-values structure and dtypes only
 """
+
+_TITLES = (
+    *("leaf", "type", "changed", "relative L2", "max abs", "cosine"),
+    *("sign flips", "new NaN", "new Inf"),
+)
 
 
 @click.command("diff", epilog=EXAMPLES, short_help="Compare two checkpoints.")
@@ -37,6 +48,17 @@ Examples:
     help="Report numpy against jax arrays, and weak types, as differences.",
 )
 @click.option("--values/--no-values", default=True, help="Compare elements. Default: --values.")
+@click.option(
+    "--digests",
+    is_flag=True,
+    help="Compare structure and digests only; leaves that these cannot decide are listed.",
+)
+@click.option(
+    "--stats",
+    is_flag=True,
+    help="Print a table of the leaves that differ: first those with new NaN or infinite elements, "
+    "then by relative L2.",
+)
 @json_option
 def command(
     a: str,
@@ -45,14 +67,19 @@ def command(
     rename: Sequence[str],
     strict: bool,
     values: bool,
+    digests: bool,
+    stats: bool,
     as_json: bool,
 ) -> None:
     """Compare the checkpoints A and B leaf by leaf. Their formats may differ.
 
     Data with equal digests in both is not read. For arrays that differ, print the number of
-    differing elements and the largest absolute and relative difference. Exit with 1 if there is a
+    differing elements, the largest absolute and relative difference, and the relative L2 distance.
+    A leaf with the same elements at another key path counts as renamed. Exit with 1 if there is a
     difference.
     """
+    if digests and (stats or not values):
+        raise click.UsageError("--digests reads no elements: it excludes --stats and --no-values")
     from cordwood.api.diff import diff
 
     difference = diff(
@@ -61,11 +88,58 @@ def command(
         select=list(select) or None,
         rename=pairs_of("--rename", "OLD=NEW", rename),
         strict=strict,
-        values=values,
+        values="digests" if digests else values,
+        progress=not as_json,
     )
     if as_json:
         print_json(difference.to_json())
+    elif stats and not difference.equal:
+        _print_statistics(difference)
     else:
         print_text(str(difference))
     if not difference.equal:
         raise click.exceptions.Exit(1)
+
+
+def _print_statistics(difference: Diff) -> None:
+    """Print a table of the leaves whose values were compared, and lines for other differences."""
+    compared = [leaf for leaf in difference.leaves if leaf.size]
+    rows = [_row(leaf) for leaf in sorted(compared, key=_severity, reverse=True)]
+    head = str(difference).partition("\n")[0]
+    others = [str(leaf) for leaf in difference.leaves if not leaf.size]
+    lines = [f"  {line}" for line in [*others, *difference.containers]]
+    if print_table(_TITLES, rows, head, right=range(2, len(_TITLES))):
+        head = ""
+    elif rows:
+        lines = [columns(fitted([_TITLES, *rows]), right=range(2, len(_TITLES))), *lines]
+    if head or lines:
+        print_text("\n".join(filter(None, [head, *lines])))
+
+
+def _severity(leaf: LeafDiff) -> tuple[bool, float]:
+    """Return the sort key of a leaf."""
+    relative_l2 = -1.0 if leaf.relative_l2 is None else leaf.relative_l2
+    return leaf.new_nan + leaf.new_inf > 0, relative_l2
+
+
+def _row(leaf: LeafDiff) -> list[str]:
+    return [
+        leaf.key_path,
+        leaf.a if leaf.a == leaf.b else f"{leaf.a} | {leaf.b}",
+        "" if leaf.share is None else _percent(leaf.share),
+        "" if leaf.relative_l2 is None else f"{leaf.relative_l2:.4g}",
+        "" if leaf.max_abs is None else f"{leaf.max_abs:.4g}",
+        "" if leaf.cosine is None else f"{leaf.cosine:.6f}",
+        *map(str, (leaf.sign_flips, leaf.new_nan, leaf.new_inf)),
+    ]
+
+
+def _percent(share: float) -> str:
+    """Return a share as text; 0% and 100% are exact.
+
+    >>> [_percent(share) for share in (0.0, 1e-9, 0.25, 0.999999, 1.0)]
+    ['0%', '<0.01%', '25%', '>99.99%', '100%']
+    """
+    if 0 < share < 0.0001 or 0.9999 < share < 1:
+        return "<0.01%" if share < 0.5 else ">99.99%"
+    return f"{100 * share:.4g}%"

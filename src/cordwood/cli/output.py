@@ -81,7 +81,7 @@ def print_table(
         return False
     kept = [i for i, column in enumerate(zip(*rows, strict=True)) if any(column)]
     widest = [max(len(titles[i]), *[len(row[i]) for row in rows]) for i in kept]
-    if sum(widest) + 2 * len(kept) > width:
+    if sum(widest) + 3 * len(kept) > width:
         return False
     from rich import box
     from rich.console import Console
