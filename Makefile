@@ -39,8 +39,9 @@ mistakes: $(STAMP)
 	$(BIN)/python -m demo.mistakes
 
 # Strict: -W makes each warning an error, -n warns of each link that leads nowhere, -E reads all
-# pages again, with their warnings.
+# pages again, with their warnings; viewcode would keep old pages of sources.
 docs: $(STAMP)
+	rm -rf build/docs
 	$(BIN)/python -m sphinx -q -E -W -n --keep-going -c docs/site -d build/doctrees . build/docs
 
 test: $(STAMP)

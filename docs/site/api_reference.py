@@ -21,7 +21,6 @@ from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
-from sphinx.domains.python import PyObject
 from sphinx.environment import BuildEnvironment
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.transforms.post_transforms import SphinxPostTransform
@@ -46,6 +45,7 @@ NAMESPACES = (
 )
 _PAGE = re.compile(r"\bdocs/([\w/-]+)\.md\b")
 _SPECIAL = ("__getitem__",)
+_BACK_LINK = re.compile(r'(href="[^"#]*)#cordwood(?:\.[a-z_]+)*\.(\w+)')
 _NAME = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)(?:\([^()]*\))?")
 
 
@@ -241,11 +241,31 @@ def _replace_attributes(value: type, lines: list[str]) -> None:
     first = lines.index("Attributes:")
     after = [i for i in range(first, len(lines)) if not lines[i].strip()]
     types = getattr(value, "__annotations__", {})
-    fields: list[str] = []
+    fields = [":Attributes:"]
     for name, text in attributes_of("\n".join(lines[first:])).items():
-        fields.append(f":ivar {name}: {text}")
-        fields += [f":vartype {name}: ``{types[name]}``"] if name in types else []
+        kind = f" (``{types[name]}``)" if name in types else ""
+        fields.append(f"    * **{name}**{kind} \N{EN DASH} {text}")
     lines[first : after[0] if after else len(lines)] = fields
+
+
+def _mend_back_links(
+    _app: Sphinx,
+    page: str,
+    _template: str,
+    context: dict[str, Any],
+    _doctree: nodes.document | None,
+) -> None:
+    """Let the links from sources lead to the module that documents a name.
+
+    viewcode takes one public module for all names of a source, and some have names of two.
+    """
+    if page.startswith("_modules/cordwood"):
+        context["body"] = _BACK_LINK.sub(_documented_anchor, context["body"])
+
+
+def _documented_anchor(link: re.Match[str]) -> str:
+    public = documented_names().get(link[2])
+    return link[0] if public is None else f"{link[1]}#{public.path}"
 
 
 def _indent(line: str) -> int:
@@ -256,11 +276,9 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Connect the extension."""
     app.add_directive("public-names", _PublicNames)
     app.add_post_transform(_LinkNames)
-    for field in PyObject.doc_field_types:
-        if field.name == "variable":
-            field.label = "Attributes"
     app.connect("builder-inited", _forget_overloads)
     app.connect("missing-reference", _resolve)
     app.connect("autodoc-process-signature", _hide_internals)
+    app.connect("html-page-context", _mend_back_links)
     app.connect("autodoc-process-docstring", _mend_docstring, priority=100)  # before napoleon
     return {"parallel_read_safe": True, "parallel_write_safe": True}

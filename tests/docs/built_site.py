@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import functools
 import http.server
+import shutil
 import subprocess
 import sys
 import threading
@@ -42,7 +43,7 @@ def _is_current() -> bool:
 
 
 def _build() -> None:
-    (SITE / "searchindex.js").unlink(missing_ok=True)
+    shutil.rmtree(SITE, ignore_errors=True)
     makefile = (ROOT / "Makefile").read_text()
     recipe = next(line for line in makefile.splitlines() if "-m sphinx" in line)
     arguments = recipe.split("-m sphinx", 1)[1].split()
