@@ -36,6 +36,7 @@ cordwood.load(f"{folder}/a.safetensors", progress=True)
 with cordwood.open(f"{folder}/b") as checkpoint:
     checkpoint.load(progress=True)
 cordwood.verify(f"{folder}/b", progress=True)
+cordwood.diff(f"{folder}/b", {**tree, "w0": tree["w0"] + 1}, progress=True)
 cordwood.convert(f"{folder}/b", f"{folder}/c.msgpack", progress=True)
 with cordwood.CheckpointManager(f"{folder}/run", progress=True) as manager:
     manager.save(1, tree)
@@ -89,9 +90,9 @@ def run_in_terminal(code: str, *arguments: str) -> tuple[str, str, int]:
 def test_every_verb_shows_a_bar_in_a_terminal(tmp_path: Path) -> None:
     out, shown, code = run_in_terminal(VERBS, str(tmp_path))
     assert (out, code) == ("finished\n", 0), shown
-    for verb in ("saving", "loading", "verifying", "converting", "restoring"):
+    for verb in ("saving", "loading", "verifying", "comparing", "converting", "restoring"):
         assert verb in shown
-    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 8  # the cursor is shown again
+    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 9  # the cursor is shown again
     assert "2.0/2.0 MiB" in shown
 
 
@@ -168,6 +169,7 @@ def test_a_wrong_value_is_refused_at_once(tmp_path: Path, wrong: Any) -> None:
         lambda: cordwood.load(path, progress=wrong),
         lambda: cordwood.verify(path, progress=wrong),
         lambda: cordwood.convert(path, tmp_path / "b", progress=wrong),
+        lambda: cordwood.diff(path, TREE, progress=wrong),
         lambda: cordwood.CheckpointManager(tmp_path / "run", progress=wrong),
         lambda: cordwood.StepReader(tmp_path / "run").restore(progress=wrong),
     ]
