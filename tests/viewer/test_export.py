@@ -111,6 +111,8 @@ def test_a_run_has_its_steps_and_their_norms(run: Run, tmp_path: Path) -> None:
     for step in (10, 20, 30):
         assert f"norms/{step}/sample" in resources
         assert f"checkpoint/{step}" in resources
+    assert "statistics/30/0/sample" in resources, "of the newest step"
+    assert "leaf/20/0" not in resources
 
 
 def test_a_difference_has_both_checkpoints_and_the_changed_leaves(

@@ -10,6 +10,7 @@ from typing import Any
 
 from cordwood import dtypes
 from cordwood.formats.registry import by_name
+from cordwood.formats.step_directories import step_number
 from cordwood.index import ARRAY_KINDS, Index, Inline, Leaf, Naming, Source
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import Report
@@ -23,15 +24,31 @@ _MAX_VALUE = 200  # characters of a value in the list of leaves
 def start_view(sources: Sources, report: Report | None) -> dict[str, Any]:  # noqa: ARG001
     """Return what was opened: the kind, the names of the sources and their paths."""
     paths = [sources.root] if sources.kind == "run" else list(sources.paths.values())
+    options: list[str] = []
+    if sources.arguments.format is not None:
+        options += ["--format", sources.arguments.format]
+    if sources.arguments.prefix is not None:
+        options += ["--prefix", sources.arguments.prefix]
     return {
         "kind": sources.kind,
-        "title": " and ".join([path.rstrip("/").rpartition("/")[2] or path for path in paths]),
+        "title": " and ".join(map(_title, paths)),
         "version": version("cordwood"),
         "sources": list(sources.paths),
         "paths": dict(sources.paths),
-        "command": shlex.join(["cordwood", "view", *paths]),
+        "command": shlex.join(["cordwood", "view", *paths, *options]),
         "exported": False,
     }
+
+
+def _title(path: str) -> str:
+    """Return a short name of a checkpoint: that of its file, or of its run and its step.
+
+    >>> _title("models/a.safetensors"), _title("runs/gpt2/100/")
+    ('a.safetensors', 'gpt2/100')
+    """
+    rest, _, name = path.rstrip("/").rpartition("/")
+    run = rest.rpartition("/")[2]
+    return f"{run}/{name}" if run and step_number(name) is not None else name or path
 
 
 def checkpoint_view(sources: Sources, report: Report | None, *, source: str) -> dict[str, Any]:  # noqa: ARG001

@@ -176,6 +176,8 @@ def _of_a_run(resources: Resources) -> Iterator[str]:
             yield resource_name("diff", a, b, "all")
     for step in reversed(whole):
         yield resource_name("checkpoint", step)
+    for step in whole[-1:]:
+        yield from _leaves(resources, step)
 
 
 def _changed_leaves(resources: Resources) -> Iterator[str]:
