@@ -26,10 +26,35 @@ QUESTIONS = [
     ("install python version", "docs/compatibility", "3.11 or newer"),
     ("install", "docs/get-started", "pip install"),
     ("requirements", "docs/compatibility", "Linux"),
+    # 2. How do I save an equinox model with activations?
+    ("equinox activations", "docs/how-to/equinox", "Save only the arrays"),
+    # 3. NNX: module, state or pure dict?
+    ("nnx module state pure dict", "docs/how-to/flax-nnx", "**Save `nnx.state(...)`.**"),
+    # 4. How do I transpose PyTorch's weights?
+    ("transpose pytorch weights", "docs/how-to/hugging-face", "`transpose` swaps the axes"),
+    # 5. Only the params of a manager's step, for inference?
+    ("inference", "docs/how-to/inference", "`select` chooses the subtree `params`"),
+    ("load only params", "docs/how-to/inference", "`select` chooses the subtree `params`"),
+    # 6. How do I resume with another optimizer and keep a fresh state?
+    ("another optimizer", "docs/how-to/optax", "keep the rest of `like`"),
+    ("resume optimizer fresh state", "docs/how-to/optax", "the fresh state of the new optimizer"),
+    ("lora", "docs/how-to/optax", "Save the adapters"),
+    ("ema", "docs/how-to/optax", "Save the average as an item of the step"),
+    # 7. Composite of Orbax: JSON, key, iterator, and the second restart?
+    ("composite json", "docs/how-to/orbax", "where `meta` is the item's name"),
+    ("second restart", "docs/how-to/orbax", "The script stays as it is"),
+    # 8. Several trees a step? What may `items` be?
+    ("several trees", "docs/how-to/several-trees", "The main tree of a step"),
+    ("items", "docs/how-to/several-trees", "What may `items` be?"),
+    ("grain iterator", "docs/how-to/grain", "Pass Grain's iterator as an item"),
     # 9. Which calls are collective, and what if only process 0 calls?
     ("collective calls", "docs/processes", "each for itself; none waits for another"),
     ("collective load restore verify", "docs/processes", "each for itself; none waits"),
     ("process_index", "docs/processes", "process 0 waits for the other processes"),
+    # 10. TensorBoard/W&B, logger's name?
+    ("tensorboard", "docs/how-to/logging", "SummaryWriter"),
+    ("weights biases", "docs/how-to/logging", "wandb.init"),
+    ("logger name", "docs/how-to/logging", "The logger's name is `cordwood`"),
     # 11. Largest file, number of files, pushing to the hub?
     ("largest file", "docs/how-to/hugging-face", "cordwood has no limit"),
     ("number of files", "docs/how-to/hugging-face", "about one file per GiB"),
@@ -44,6 +69,9 @@ QUESTIONS = [
     # 14. For how long will format 1 be read; what is stable in an alpha?
     ("backward compatibility", "docs/compatibility", "Every later version reads what this version"),
     ("alpha stability", "docs/compatibility", "Names may change"),
+    # 15. Going back to Orbax/Flax?
+    ("going back orbax", "docs/how-to/orbax", "save the tree with Orbax"),
+    ("back to flax", "docs/how-to/flax-checkpoints", "Convert a step to msgpack"),
     # 16. Are static fields checked?
     ("static fields", "docs/how-to/equinox", "Are static fields checked?"),
     ("static fields stored compared", "docs/stored-and-compared", "Static fields are not checked"),
