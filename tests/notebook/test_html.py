@@ -170,7 +170,7 @@ def test_a_bar_has_a_value_once_the_total_is_known() -> None:
 
 def test_an_outline_opens_rows_near_the_root_first() -> None:
     paths = [(layer, kind) for layer in "abc" for kind in ("x", "y", "z")]
-    root = outline(paths, [1] * 9, max_rows=5, max_children=2)
+    root = outline(paths, [1] * 9, max_rows=5, max_children=2, max_depth=9)
     assert [row.keys for row in root.children] == [("a",), ("b",)]
     assert (root.hidden, root.leaf_count, root.size_bytes) == (1, 9, 9)
     first, second = root.children
@@ -179,9 +179,18 @@ def test_an_outline_opens_rows_near_the_root_first() -> None:
     assert [row.leaf for row in second.children] == [3]
 
 
+def test_an_outline_does_not_open_what_is_too_deep() -> None:
+    paths = [("a", "b", "c"), ("a", "b", "d"), ("a", "e"), ("f",)]
+    root = outline(paths, [1] * 4, max_rows=9, max_children=9, max_depth=1)
+    assert [len(row.children) for row in root.children] == [0, 0]
+    assert (root.children[0].leaf_count, root.children[0].hidden) == (3, 2)
+
+
 def test_an_outline_joins_containers_of_one_child() -> None:
-    root = outline([("a", "b", 0, "c"), ("a", "b", 0, "d")], [1, 2], max_rows=9, max_children=9)
+    root = outline(
+        [("a", "b", 0, "c"), ("a", "b", 0, "d")], [1, 2], max_rows=9, max_children=9, max_depth=9
+    )
     (row,) = root.children
     assert (row.keys, row.leaf, row.size_bytes) == (("a", "b", 0), None, 3)
-    alone = outline([()], [4], max_rows=9, max_children=9)
+    alone = outline([()], [4], max_rows=9, max_children=9, max_depth=9)
     assert (alone.leaf, alone.size_bytes, alone.children) == (0, 4, ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,18 @@ def test_a_checkpoint_is_a_tree_with_copy_buttons(tmp_path: Path) -> None:
     assert leaf.startswith("params/w: float32[4,8]  128 B")
     for name in ("params/w", "params/b", "n"):
         assert f"['run']['{name}']" in html.replace("\\u0027", "'").replace("&#x27;", "'")
+
+
+def test_deep_trees_are_cut(tmp_path: Path) -> None:
+    leaf = np.zeros(1, np.float32)
+    tree: dict[str, Any] = {}
+    node = tree
+    for _ in range(200):
+        node.update(a=leaf, b={})
+        node = node["b"]
+    cordwood.save(tmp_path / "a", tree)
+    with cordwood.open(tmp_path / "a") as checkpoint:
+        assert "200 leaves" in treescope.render_to_text(checkpoint)
 
 
 def test_names_are_escaped_and_large_trees_are_cut(tmp_path: Path) -> None:

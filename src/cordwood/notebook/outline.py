@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from cordwood.keypath import Key, KeyPath
 
-_MAX_DEPTH = 50  # rows below one another; deeper containers are not opened
-
 
 class OutlineRow(NamedTuple):
     """One row: a leaf, or a container with some of its children.
@@ -49,7 +47,12 @@ class _Node:
 
 
 def outline(
-    key_paths: Sequence[KeyPath], sizes: Sequence[int], *, max_rows: int, max_children: int
+    key_paths: Sequence[KeyPath],
+    sizes: Sequence[int],
+    *,
+    max_rows: int,
+    max_children: int,
+    max_depth: int,
 ) -> OutlineRow:
     """Return the outline of a tree; its root has no keys.
 
@@ -61,6 +64,7 @@ def outline(
         sizes: of the leaves, in bytes.
         max_rows: the largest number of rows in all.
         max_children: the largest number of rows of one container.
+        max_depth: the largest number of containers inside one another that are opened.
     """
     root = _Node()
     for leaf, (path, size_bytes) in enumerate(zip(key_paths, sizes, strict=True)):
@@ -87,7 +91,7 @@ def outline(
                 keys.append(key)
             child.keys, child.depth = tuple(keys), node.depth + 1
             node.shown.append(child)
-            if child.children and child.depth < _MAX_DEPTH:
+            if child.children and child.depth < max_depth:
                 queue.append(child)
         max_rows -= len(node.shown)
     rows: dict[int, OutlineRow] = {}

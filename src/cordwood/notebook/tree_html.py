@@ -11,6 +11,7 @@ from cordwood.notebook.outline import OutlineRow, outline
 
 _MAX_ROWS = 250
 _MAX_CHILDREN = 50
+_MAX_DEPTH = 50  # of the recursion here
 _MAX_NAME = 80  # characters of the keys of one row
 _OPEN_ROWS = 24  # a tree of at most as many rows is shown unfolded
 
@@ -26,7 +27,13 @@ def tree_html(
         describe: returns the type of a leaf by its position; it is called for leaves that are
             shown.
     """
-    root = outline(key_paths, sizes, max_rows=_MAX_ROWS, max_children=_MAX_CHILDREN)
+    root = outline(
+        key_paths,
+        sizes,
+        max_rows=_MAX_ROWS,
+        max_children=_MAX_CHILDREN,
+        max_depth=_MAX_DEPTH,
+    )
     if root.leaf is not None:
         return _row_html(root, describe, is_open=False)
     is_open = _count(root) <= _OPEN_ROWS

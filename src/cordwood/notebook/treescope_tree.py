@@ -14,6 +14,7 @@ from cordwood.plan.leaf_text import leaf_text
 
 _MAX_ROWS = 2000  # treescope draws more slowly than a plain tree
 _MAX_CHILDREN = 500
+_MAX_DEPTH = 16  # treescope needs some twenty frames of Python's stack for each level
 _MAX_NAME = 80  # characters of the keys of one row
 
 
@@ -31,7 +32,13 @@ def treescope_checkpoint(checkpoint: str, format: str, index: Index, path: str |
     leaves = index.leaves
     sizes = [leaf_size_bytes(leaf) for leaf in leaves]
     key_paths = [leaf.key_path for leaf in leaves]
-    root = outline(key_paths, sizes, max_rows=_MAX_ROWS, max_children=_MAX_CHILDREN)
+    root = outline(
+        key_paths,
+        sizes,
+        max_rows=_MAX_ROWS,
+        max_children=_MAX_CHILDREN,
+        max_depth=_MAX_DEPTH,
+    )
 
     def draw(row: OutlineRow) -> Any:
         name = shortened(format_path(row.keys) or "(the root)", _MAX_NAME)
