@@ -169,6 +169,56 @@ def test_norms_are_computed_on_demand_and_find_the_nans(browser: Browser, url: s
     browser.wait("return location.hash.includes('by=kind')")
 
 
+def test_the_matrix_shows_the_frozen_block_without_reading(browser: Browser, url: str) -> None:
+    browser.open(f"{url}#/run?step=1400")
+    panel = "[aria-label='Change since the step before']"
+    browser.wait_text("From step 1300 to 1400", panel)
+    browser.wait_text("Frozen: layer 3", panel)
+    assert "NaN" not in browser.text(panel)
+
+
+def test_the_matrix_finds_the_layer_with_nans_once_values_are_compared(
+    browser: Browser, url: str
+) -> None:
+    browser.open(f"{url}#/run?step=1400")
+    panel = "[aria-label='Change since the step before']"
+    browser.click(".button", "Compare values")
+    browser.wait_text("New NaN or infinite elements: layer 7", panel)
+    browser.wait_text("Frozen: layer 3", panel)
+    move_slider(browser, "1300")  # where the block was whole
+    browser.wait_text("From step 1200 to 1300", panel)
+    browser.wait(
+        "return !document.querySelector(arguments[0]).innerText.includes('not compared')", panel
+    )
+    assert "New NaN" not in browser.text(panel)
+
+
+def test_a_cell_of_the_matrix_opens_its_leaves(browser: Browser, url: str) -> None:
+    browser.open(f"{url}#/run?step=1400")
+    browser.wait_text("Frozen: layer 3", "[aria-label='Change since the step before']")
+    browser.run("document.querySelector('canvas.heat-map').focus()")
+    browser.press("\ue015", "\ue014", "\ue015", "\ue007")  # down, right, down, Enter
+    browser.wait("return location.hash.startsWith('#/diff/1300/1400')")
+    browser.wait_for_view()
+    browser.wait_text("h_0", ".table")
+
+
+def test_a_step_that_cannot_be_compared_says_why(browser: Browser, url: str) -> None:
+    panel = "[aria-label='Change since the step before']"
+    browser.open(f"{url}#/run?step=600")
+    browser.wait_text("Step 600 is not compared: it is damaged.", panel)
+    move_slider(browser, "100")
+    browser.wait_text("Step 100 is not compared: there is no step before it.", panel)
+
+
+def test_two_steps_are_compared_from_the_run(browser: Browser, url: str) -> None:
+    browser.open(f"{url}#/run?step=1500")
+    browser.click(".step-facts a", "Difference with step 1400")
+    browser.wait("return location.hash.startsWith('#/diff/1400/1500')")
+    browser.wait_for_view()
+    browser.wait_text("identical", "main")
+
+
 def test_every_theme_and_width(browser: Browser, url: str) -> None:
     for theme in ("light", "dark"):
         browser.theme(theme)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from cordwood.errors import CordwoodError, counted
 from cordwood.io.progress import Progress, Report
@@ -14,7 +14,10 @@ from cordwood.storage.atomic_file import atomic_file
 from cordwood.viewer.page import embedded, page
 from cordwood.viewer.resources import Resources, error_json, resource_name, to_json
 
-_MAX_COMPARED_BYTES = 8 << 30  # of the steps of a run
+T = TypeVar("T")
+
+_NEIGHBOURS = 10  # steps of a run whose differences come before everything else
+_MAX_COMPARED_BYTES = 8 << 30  # of these
 _START_BYTES = 4 << 10  # room that `start` may need besides its paths
 _ELEMENT_BYTES = len('<script type="application/json" data-resource=""></script>\n')
 
@@ -155,29 +158,48 @@ def _optional(resources: Resources) -> Iterator[str]:
 
 
 def _of_a_run(resources: Resources) -> Iterator[str]:
-    """Yield the names of norms, differences and lists of leaves, the newest step first.
+    """Yield the newest step, its differences to those before, norms, and the other steps.
 
     The values of neighbours are compared up to a limit of bytes read.
     """
     steps = json.loads(resources.answer_json("run"))["steps"]
-    whole = [step["name"] for step in steps if step["state"] == "whole"]
-    for step in reversed(whole):
-        yield resource_name("norms", step, "sample")
-    pairs = list(pairwise(whole))[::-1]
-    for a, b in pairs:
-        yield resource_name("diff", a, b, "digests")
+    newest = [step["name"] for step in steps if step["state"] == "whole"][::-1]
+    if not newest:
+        return
+    yield resource_name("checkpoint", newest[0])
+    pairs = [(a, b) for b, a in pairwise(newest)]
     room = _MAX_COMPARED_BYTES
-    for a, b in pairs:
-        by_digests = json.loads(resources.answer_json(resource_name("diff", a, b, "digests")))
+    for a, b in pairs[:_NEIGHBOURS]:
+        name = resource_name("diff", a, b, "digests")
+        yield name
+        by_digests = json.loads(resources.answer_json(name))
         room -= 2 * by_digests["unread_bytes"]
-        if room < 0:
-            break
-        if by_digests["equal"] is not True:
+        if room >= 0 and by_digests["equal"] is not True:
             yield resource_name("diff", a, b, "all")
-    for step in reversed(whole):
+    # As far as there is room: first some steps from all over the run, then those between them.
+    for step in coarse_to_fine(newest):
+        yield resource_name("norms", step, "sample")
+    for a, b in pairs[_NEIGHBOURS:]:
+        yield resource_name("diff", a, b, "digests")
+    for step in newest[1:]:
         yield resource_name("checkpoint", step)
     for step in whole[-1:]:
         yield from _leaves(resources, step)
+
+
+def coarse_to_fine(values: Sequence[T]) -> list[T]:
+    """Return values in an order whose beginnings are spread over all of them.
+
+    >>> coarse_to_fine([0, 1, 2, 3, 4])
+    [0, 4, 2, 1, 3]
+    """
+    last = len(values) - 1
+    positions = dict.fromkeys((0, last)) if values else {}
+    step = last
+    while step > 1:
+        step = -(-step // 2)
+        positions.update(dict.fromkeys(range(0, last, step)))
+    return [values[position] for position in positions]
 
 
 def _changed_leaves(resources: Resources) -> Iterator[str]:

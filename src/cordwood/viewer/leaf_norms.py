@@ -7,6 +7,7 @@ import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -73,6 +74,7 @@ class NormCache:
 
 
 _CACHE = NormCache()
+_place_of = lru_cache(100_000)(place_of)  # the steps of a run have the same key paths
 
 
 class _Part(NamedTuple):
@@ -121,7 +123,7 @@ def norms_view(
         norms = leaf_norms(checkpoint, "all" if read == "all" else "sample", _CACHE, report)
         leaves = checkpoint.index.leaves
         paths = format_paths([leaf.key_path for leaf in leaves])
-        places = [place_of(leaf.key_path) for leaf in leaves]
+        places = [_place_of(leaf.key_path) for leaf in leaves]
     return {
         "path": paths,
         "group": ["" if place is None else place.group for place in places],
@@ -285,18 +287,24 @@ def _parts(
     """Return the boxes to read of some leaves, and True if no leaf is left out."""
     if read == "all":
         return [part for number in numbers for part in _all_of(operand, number)], True
-    chosen: dict[int, list[_Part]] = {}
-    budget = max_sample_bytes
-    # An order that is the same for all steps, so that they have norms of the same leaves.
-    leaves = operand.index.leaves
-    for number in sorted(numbers, key=lambda n: zlib.crc32(repr(leaves[n].key_path).encode())):
-        parts = _sample_of(operand, number)
-        size = sum(part.size_bytes for part in parts)
-        if size <= budget:
-            chosen[number] = parts
-            budget -= size
-    parts = [part for number in numbers for part in chosen.get(number, ())]
+    samples = {number: _sample_of(operand, number) for number in numbers}
+    sizes = {number: sum([p.size_bytes for p in parts]) for number, parts in samples.items()}
+    chosen = set(numbers)
+    if sum(sizes.values()) > max_sample_bytes:
+        chosen = _chosen(operand, sizes, max_sample_bytes)
+    parts = [part for number in numbers if number in chosen for part in samples[number]]
     return parts, len(chosen) == len(numbers)
+
+
+def _chosen(operand: CheckpointOperand, sizes: dict[int, int], budget: int) -> set[int]:
+    """Return leaves that fit into a budget: of each step those of the same key paths."""
+    leaves = operand.index.leaves
+    chosen = set()
+    for number in sorted(sizes, key=lambda n: zlib.crc32(repr(leaves[n].key_path).encode())):
+        if sizes[number] <= budget:
+            chosen.add(number)
+            budget -= sizes[number]
+    return chosen
 
 
 def _all_of(operand: CheckpointOperand, number: int) -> Iterator[_Part]:

@@ -2,7 +2,7 @@
 // The chart of numbers over steps or time.
 (function (cordwood) {
   const HEIGHT = 240;
-  const PLOT = { top: 10, right: 14, bottom: 34, left: 58 };
+  const PLOT = { top: 10, right: 24, bottom: 34, left: 58 };
   const DASHES = ["", "6 3", "2 3", "8 3 2 3"];
   const MOST_IN_TOOLTIP = 8;
   const MOST_LABELS = 6; // series that are labelled at the end of their line

@@ -1,6 +1,8 @@
 "use strict";
 // The matrix of layers and kinds between the chosen step of a run and the step before it.
 (function (cordwood) {
+  const MOST_SIDE_BY_SIDE = 3; // matrices; of more, a selector shows one
+
   /**
    * Return the panel: `{element, show(index)}`.
    * Digests are compared at once, which reads no arrays; values when the user asks for them, and
@@ -12,7 +14,7 @@
     const tools = element("div", { class: "table-tools" });
     const heading = element("p", { class: "muted" });
     let group = null; // the matrix on screen: params, mu ...
-    let withValues = false;
+    let withValues = cordwood.inExport;
     let pending = null;
 
     /** Show the matrix of a step and the step before it. */
@@ -30,14 +32,18 @@
         return;
       }
       const [a, b] = [before.name, step.name];
-      const all = resourceName("diff", a, b, "all");
       try {
-        const fetch = (name) => cordwood.fetchResource(name, { signal });
-        const isQuick = !(withValues && cordwood.hasResource(all));
-        const diff = isQuick ? await fetch(resourceName("diff", a, b, "digests")) : null;
-        if (signal.aborted) return;
-        if (diff) draw(diff, a, b);
-        offerValues(diff, all, a, b, signal);
+        const name = resourceName("diff", a, b, "digests");
+        if (cordwood.hasResource(name)) {
+          const diff = await cordwood.fetchResource(name, { signal });
+          if (signal.aborted) return;
+          draw(diff, a, b);
+          if (diff.equal) return;
+        } else if (cordwood.inExport) {
+          cordwood.replace(heading, `From step ${a} to ${b}: this file does not hold the difference.`);
+          cordwood.replace(area);
+        }
+        offerValues(a, b, signal);
       } catch (error) {
         if (signal.aborted || cordwood.viewSignal?.aborted) return;
         cordwood.replace(heading, `From step ${cordwood.printable(a, 40)} to ${cordwood.printable(b, 40)}`);
@@ -45,21 +51,18 @@
       }
     }
 
-    /** Offer to compare the values, or do it if the user has asked for it before. */
-    function offerValues(diff, all, a, b, signal) {
-      if (diff?.equal || !cordwood.hasResource(all)) return;
-      const task = cordwood.task({
-        title: "Compare values",
-        start: withValues,
-        run: async (onProgress, cancelled) => {
-          const both = AbortSignal.any([signal, cancelled]);
-          const value = await cordwood.fetchResource(all, { onProgress, signal: both });
-          if (signal.aborted) return;
-          withValues = true;
-          draw(value, a, b);
-        },
-      });
-      cordwood.append(tools, task);
+    /** Offer to compare values, or do it if the user has asked for it before. */
+    function offerValues(a, b, signal) {
+      const name = cordwood.stepDifference(a, b, ["all", "sample"]);
+      if (name === null) return;
+      const run = async (onProgress, cancelled) => {
+        const both = AbortSignal.any([signal, cancelled]);
+        const diff = await cordwood.fetchResource(name, { onProgress, signal: both });
+        if (signal.aborted) return;
+        withValues = true;
+        draw(diff, a, b);
+      };
+      cordwood.append(tools, cordwood.task({ title: "Compare values", start: withValues, run }));
     }
 
     /** Draw a difference. */
@@ -74,19 +77,34 @@
         cordwood.replace(area, element("p", { class: "muted" }, words));
         return;
       }
-      const matrix = cordwood.layerMatrix({
-        matrices: diff.matrices,
-        group,
-        onGroup: (name) => (group = name),
-        onPick: ({ leaves }) => openLeaf(diff, a, b, leaves),
-      });
-      cordwood.replace(area, matrix);
+      const { matrices } = diff;
+      const isWide = matrices.length <= MOST_SIDE_BY_SIDE;
+      const charts = (isWide ? matrices.map((each) => [each]) : [matrices]).map((some) =>
+        cordwood.layerMatrix({
+          matrices: some,
+          group,
+          onGroup: (name) => (group = name),
+          onPick: (cell) => openCell(diff, a, b, cell),
+          label: isWide ? nameOf(some[0].group) : undefined,
+        }),
+      );
+      cordwood.replace(area, element("div", { class: "matrices" }, charts), meaning(diff));
     }
 
-    /** Open the difference of the leaf of a cell; of several leaves, the search for them. */
-    function openLeaf(diff, a, b, numbers) {
-      const paths = numbers.map((number) => diff.rows.path[number]);
-      cordwood.go(cordwood.link("diff", [a, b], { search: commonStart(paths) }));
+    /** Return what the colours mean, if there are any. */
+    function meaning(diff) {
+      const hasColours = diff.matrices.some((each) => each.values.some((value) => cordwood.toNumber(value) > 0));
+      const words = "The colour is the L2 norm of the change, relative to the norm before. A click opens the leaves of a cell.";
+      return hasColours && element("p", { class: "muted small" }, words);
+    }
+
+    /** Open the leaf of a cell; of several leaves, the difference with only these. */
+    function openCell(diff, a, b, { group: name, layer, kind, leaves }) {
+      if (leaves.length > 1) {
+        const query = { group: name, cell: [name, layer, kind].join("|") };
+        return cordwood.go(cordwood.link("diff", [a, b], query));
+      }
+      cordwood.go(cordwood.diffRowLink(a, b, cordwood.rowsOf(diff.rows)[leaves[0]]));
     }
 
     return {
@@ -95,10 +113,8 @@
     };
   };
 
-  /** Return the start that all key paths have. */
-  function commonStart(paths) {
-    let start = paths[0] ?? "";
-    for (const path of paths) while (!path.startsWith(start)) start = start.slice(0, -1);
-    return start;
+  /** Return the name of a group of leaves for a reader. */
+  function nameOf(group) {
+    return group === "params" ? "parameters" : cordwood.printable(group, 60);
   }
 })(globalThis.cordwood);

@@ -7,6 +7,12 @@
     return -1;
   };
 
+  /** Return the name of the most exact difference of two steps that can be had; null if none. */
+  cordwood.stepDifference = function (a, b, reads = ["all", "sample", "digests"]) {
+    const names = reads.map((read) => cordwood.resourceName("diff", a, b, read));
+    return names.find((name) => cordwood.hasResource(name)) ?? null;
+  };
+
   /** Return the facts of a step as an element. */
   cordwood.stepFacts = function (steps, index) {
     const { element } = cordwood;
@@ -34,24 +40,25 @@
     return box;
   };
 
-  /** Return the links of a step; those of a step that cannot be opened are left out. */
+  /** Return the links of a step, as far as it can be opened. */
   function links(step, before) {
-    const { element } = cordwood;
-    if (step.state === "unfinished") return null;
-    const open = element(
-      "a",
-      { class: "button", href: cordwood.link("checkpoint", [step.name]) },
-      "Open this step",
+    const { element, hasResource, resourceName } = cordwood;
+    if (step.state !== "whole") return null;
+    const open = hasResource(resourceName("checkpoint", step.name));
+    const compare = before && cordwood.stepDifference(before.name, step.name);
+    return element(
+      "p",
+      { class: "actions" },
+      open &&
+        element("a", { class: "button", href: cordwood.link("checkpoint", [step.name]) }, "Open this step"),
+      compare &&
+        element(
+          "a",
+          { class: "button", href: cordwood.link("diff", [before.name, step.name]) },
+          `Difference with step ${cordwood.printable(before.name, 20)}`,
+        ),
+      !open && element("span", { class: "muted" }, "This file does not hold the leaves of this step."),
     );
-    if (step.state !== "whole") return element("p", { class: "actions" }, open);
-    const difference =
-      before &&
-      element(
-        "a",
-        { class: "button", href: cordwood.link("diff", [before.name, step.name]) },
-        `Difference with step ${cordwood.printable(before.name, 20)}`,
-      );
-    return element("p", { class: "actions" }, open, difference);
   }
 
   /** Return the metrics of a step, each with its change since the step before. */
@@ -120,11 +127,15 @@
     const first = choose("Difference from step");
     const second = choose("Difference to step");
     const open = element("a", { class: "button" }, "Open the difference");
+    const note = element("span", { class: "muted", role: "status" });
 
     /** Make the link follow the two steps. */
     function follow() {
       const [before, after] = [steps[first.value], steps[second.value]];
-      if (before && after && before !== after) {
+      const isPossible = before && after && before !== after;
+      const isHeld = isPossible && cordwood.stepDifference(before.name, after.name);
+      cordwood.replace(note, isPossible && !isHeld && "not in this file");
+      if (isHeld) {
         open.setAttribute("href", cordwood.link("diff", [before.name, after.name]));
       } else open.removeAttribute("href");
     }
@@ -137,6 +148,7 @@
       element("span", { class: "muted" }, "with"),
       second,
       open,
+      note,
     );
     return {
       element: box,

@@ -82,16 +82,12 @@
           cordwood.setQuery({ axis: name === "time" ? name : null });
         }),
         timeline.element,
-        slider,
         legend(steps, select),
-      ),
-      element(
-        "div",
-        { class: "columns" },
-        element("section", { class: "panel chosen-step", "aria-label": "The chosen step" }, facts, pair.element),
-        matrix.element,
+        slider,
+        element("div", { class: "chosen-step", role: "region", "aria-label": "The chosen step" }, facts, pair.element),
       ),
       metrics.element,
+      matrix.element,
       norms.element,
       stepTable(run, select),
     );
