@@ -121,7 +121,7 @@ def test_a_page_in_chromium(
     browser.driver.get(f"{address}/{PAGES[name]}")
     if name == "search":
         browser.find("#search-results li a")
-    assert browser.run("return document.readyState") == "complete"
+    browser.wait("return document.readyState === 'complete'")
     background = browser.run("return getComputedStyle(document.body).backgroundColor")
     brightness = sum(map(int, re.findall(r"\d+", background)[:3]))
     assert (brightness > 384) == (theme == "light")
