@@ -71,6 +71,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "Compare two checkpoints",
         (
             "cordwood diff run/100 run/200",
+            "cordwood diff run/100 run/200 --stats",
             "cordwood diff run/100 model.msgpack --select params",
         ),
     ),

@@ -30,6 +30,14 @@ def diff(
     of a tree in memory that is sharded over devices is copied to the host whole. The result does
     not depend on the threads: each call returns the same numbers.
 
+    An array that only `a` has, and one of the same type and elements that only `b` has, count as
+    one renamed leaf. They are recognised by their digests; where these do not show it, and in
+    trees in memory, by the digest of their elements, of which at first only 64 KiB are read. Of
+    several arrays with the same elements, such as biases that are all zero, those are paired whose
+    key paths have the longest end in common, and the others in order if each side has equally
+    many. Arrays of fewer than 16 elements are paired only if the last key is the same name; empty
+    arrays and Python values never are. Nothing is renamed with `values=False`.
+
     Args:
         a: a path, an open checkpoint (`cordwood.open` takes a prefix or a format), or a tree.
         b: the same for the other side.
@@ -39,8 +47,8 @@ def diff(
             weak types that differ.
         values: False compares structure, shapes and dtypes only, and reads no elements. "digests"
             compares the digests too, and still reads no elements: an array whose stored bytes
-            differ counts as changed ("value", with no statistics), and one without digests to
-            compare is "unread". Its values may be equal, but `.equal` is then False.
+            differ is listed as "bytes", without statistics, and one that has no digests of its own
+            to compare as "unread". Its values may be equal, but `.equal` is then False.
         progress: True for a bar in a terminal or a notebook; or a function that is called from
             time to time with a `cordwood.results.Progress`, whose exception ends the call.
 
