@@ -8,6 +8,7 @@
    *
    * values: row by row; null leaves a cell empty. NaN and infinite cells are hatched.
    * marks: row by row, a short text in a cell such as "NaN" or "=", or "".
+   * emptyText: what the legend says of empty cells.
    * scale: "sequential" from the least to the greatest value, or "diverging" around zero.
    * onPick(row, column): follows a click and Enter. The arrow keys move the cursor.
    */
@@ -71,6 +72,7 @@
     function legend() {
       const bar = element("span", { class: `scale ${diverging ? "diverging" : ""}` });
       const unusual = values.some((value) => value !== null && !Number.isFinite(value));
+      const empty = options.emptyText && values.includes(null) && options.emptyText;
       return element(
         "div",
         { class: "legend" },
@@ -81,6 +83,7 @@
           element("span", {}, format(greatest)),
         ],
         unusual && [element("span", { class: "hatch" }), element("span", {}, "NaN or infinite")],
+        empty && [element("span", { class: "swatch empty" }), element("span", {}, empty)],
       );
     }
 

@@ -184,7 +184,7 @@
         name: "size_bytes",
         label: "Size",
         align: "end",
-        width: 6.5,
+        width: 7.5,
         sum: true,
         value: (row) => row.size_bytes,
         cell: (row) => (row.value === null ? cordwood.formatBytes(row.size_bytes) : ""),
@@ -235,8 +235,9 @@
       // It is plain text.
     }
     const lines = text.split("\n", 400).map((line) => cordwood.printable(line, 4000));
+    const shown = lines.join("\n").slice(0, 40000);
     return [
-      cordwood.element("pre", {}, lines.join("\n").slice(0, 40000)),
+      cordwood.element(lines.length > 1 || shown.length > 200 ? "pre" : "code", {}, shown),
       cordwood.copyButton(String(value), "Copy the value"),
     ];
   }

@@ -29,12 +29,15 @@
     );
   }
 
+  let scripts = null;
+
   /** Return the element of the page that holds a resource, or null. */
   function embedded(name) {
-    for (const script of document.querySelectorAll("script[data-resource]")) {
-      if (script.dataset.resource === name) return script;
+    if (!scripts) {
+      const elements = document.querySelectorAll("script[data-resource]");
+      scripts = new Map([...elements].map((script) => [script.dataset.resource, script]));
     }
-    return null;
+    return scripts.get(name) ?? null;
   }
 
   /** Return true if a resource can be had: always with a server, in an export if it is inside. */
@@ -53,7 +56,7 @@
     if (value === undefined) {
       const script = embedded(name);
       if (script) value = JSON.parse(script.textContent);
-      else if (cordwood.inExport) throw leftOut();
+      else if (cordwood.inExport) throw cordwood.leftOut();
       else value = await request(name, onProgress, signal);
     }
     if (name.startsWith("verify/")) return value; // files may change: each time is checked anew
@@ -64,14 +67,14 @@
   };
 
   /** Return the error of a resource that the export does not hold. */
-  function leftOut() {
+  cordwood.leftOut = function () {
     const command = cordwood.start?.command ?? "cordwood view PATH";
     return new cordwood.ResourceError(
       "LeftOut",
       `This file does not hold these values: they were left out to keep it small. ` +
         `To see them, run: ${command}`,
     );
-  }
+  };
 
   /** Return the value of a resource that the server computes: lines of progress, then the result. */
   async function request(name, onProgress, signal) {

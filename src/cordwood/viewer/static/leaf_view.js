@@ -37,7 +37,6 @@
       facts(leaf),
       leaf.value === null && isNumeric(leaf) && leaf.size_bytes > 0 && statistics(source, leaf),
       leaf.value !== null && value(leaf),
-      leaf.value === null && (leaf.part_count > 1 || leaf.sharding) && sharding(leaf),
       leaf.pieces.length > 0 && places(leaf),
     ]);
   };
@@ -122,7 +121,8 @@
       cordwood.task({ title, start, run: (onProgress, signal) => show(read, onProgress, signal) });
     const fullRead = task(`Read all ${cordwood.formatBytes(leaf.size_bytes)}`, "all", false);
     const first = cordwood.inExport && cordwood.hasResource(nameOf("all")) ? "all" : "sample";
-    tasks.append(task("Read a sample", first, true));
+    if (cordwood.hasResource(nameOf(first))) tasks.append(task("Read a sample", first, true));
+    else content.append(element("p", { class: "muted" }, cordwood.leftOut().message));
     return element(
       "section",
       { class: "panel", "aria-label": "Values" },
@@ -181,6 +181,7 @@
       columns: heat.columns,
       values: heat.values.map((value, i) => (heat.nan[i] ? NaN : value)),
       marks: heat.nan.map((count) => (count ? `${cordwood.formatCount(count)} NaN` : "")),
+      emptyText: "not read",
       label: `Mean |x| of tiles of ${high} × ${wide}`,
       place: (row, column) => `rows ${range(row, high)}, columns ${range(column, wide)}`,
     });
@@ -202,16 +203,14 @@
     );
   }
 
-  /** Return the panel of the parts of an array. */
+  /** Return the drawing of the parts of an array; null if it is whole. */
   function sharding(leaf) {
+    if (leaf.value !== null || leaf.parts.length < 2) return null;
     const shape = leaf.stored_shape ?? leaf.shape;
-    return cordwood.panel(
-      "Stored parts",
-      cordwood.shardingDrawing(shape, leaf.parts, leaf.part_count ?? leaf.parts.length),
-    );
+    return cordwood.shardingDrawing(shape, leaf.parts, leaf.part_count ?? leaf.parts.length);
   }
 
-  /** Return the table of where the bytes are. */
+  /** Return the panel of where the bytes are: a drawing of the parts, and a table. */
   function places(leaf) {
     const { element, printable } = cordwood;
     const box = (piece) =>
@@ -257,7 +256,7 @@
     const table = cordwood.table({ label: "Pieces", nouns: ["piece", "pieces"], rows, columns });
     return cordwood.panel(
       `Where its bytes are: ${cordwood.counted(count, "piece")}`,
-      table.element,
+      element("div", { class: "places" }, sharding(leaf), table.element),
       count > rows.length &&
         element("p", { class: "muted" }, `The first ${cordwood.formatCount(rows.length)} are listed.`),
     );

@@ -109,7 +109,7 @@
         start.exported || cordwood.inExport
           ? element(
               "span",
-              { class: "badge", title: `Made by: ${cordwood.printable(start.command, 400)}` },
+              { class: "badge", title: "This file holds all it shows, and asks no server" },
               "export",
             )
           : null,
@@ -136,6 +136,37 @@
       element("a", { class: "skip", href: "#view", onclick: skip }, "Skip to the content"),
       header,
     );
+    document.querySelector("main").after(element("footer", {}, footnotes()));
+  }
+
+  /** Return the lines at the foot of the page; an export says what it lacks. */
+  function footnotes() {
+    const { start } = cordwood;
+    const version = `cordwood ${cordwood.printable(start.version ?? "", 40)}`;
+    if (!cordwood.inExport) {
+      return element("p", {}, `${version} · nothing leaves this machine · `, element("kbd", {}, "?"), " lists the keys");
+    }
+    const names = {
+      leaf: ["leaf page", "leaf pages"],
+      statistics: ["leaf's statistics", "leaves' statistics"],
+      diff: ["difference", "differences"],
+      "diff-leaf": ["difference of a leaf", "differences of leaves"],
+      norms: ["step's norms", "steps' norms"],
+      checkpoint: ["list of leaves", "lists of leaves"],
+    };
+    const lacks = Object.entries(start.left_out ?? {}).map(([kind, count]) =>
+      cordwood.counted(count, ...(names[kind] ?? [cordwood.printable(kind, 40), `of ${cordwood.printable(kind, 40)}`])),
+    );
+    return [
+      element("p", {}, `${version} · an export: this file holds all it shows, and asks no server`),
+      lacks.length > 0 &&
+        element(
+          "p",
+          {},
+          `Left out to keep the file small: ${lacks.join(", ")}. All of it: `,
+          element("code", {}, cordwood.printable(start.command, 400)),
+        ),
+    ];
   }
 
   /** Return the sign of the project: stacked wood, seen from its ends. */

@@ -113,7 +113,7 @@
     function chooseColumns() {
       const width = scroller.clientWidth || 1000;
       shownColumns = width < NARROW ? columns.filter((column) => !column.wide) : columns;
-      const { template, least } = cordwood.columnWidths(shownColumns, width < NARROW);
+      const { template, least } = cordwood.columnWidths(shownColumns, width < NARROW, tree !== null);
       scroller.style.setProperty("--columns", template);
       scroller.style.setProperty("--least", `${least}rem`);
       scroller.style.setProperty("--row-height", `${rowHeight}px`);

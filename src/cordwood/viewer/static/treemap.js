@@ -5,6 +5,7 @@
   const HEAD_FONT = `600 ${LABEL_FONT}`;
   const LETTER = 6.3; // pixels, about
   const ITEMS_AT_ONCE = 200;
+  const FILL = 0.42; // the share of a colour in a rectangle: text on it stays readable
   const SMALLEST_TARGET = 10; // pixels: a click on a smaller leaf zooms into its container
 
   /**
@@ -225,8 +226,7 @@
       }
       const row = rowOf(item.node);
       const fades = highlighted !== null && coloured.numberOf?.(row) !== highlighted;
-      const strength = fades ? 0.1 : wide < 12 || high < 12 ? 0.62 : 0.36;
-      context.fillStyle = cordwood.css(cordwood.mix(panel, coloured.colourOf(row), strength));
+      context.fillStyle = cordwood.css(cordwood.mix(panel, coloured.colourOf(row), fades ? 0.1 : FILL));
       context.fillRect(x, y, wide, high);
       if (fades || wide < 34 || high < 15) return;
       context.fillStyle = cordwood.css(text);

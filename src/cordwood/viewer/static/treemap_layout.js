@@ -31,7 +31,7 @@
           continue;
         }
         item.kind = "group";
-        item.head = width > 44 && height > 38 ? HEAD_HEIGHT : 0;
+        item.head = width > 56 && height > 46 ? HEAD_HEIGHT : 0;
         const border = Math.min(width, height) > 14 ? 2 : 0.5;
         queue.push({
           node: inner,
