@@ -146,3 +146,15 @@ def test_a_run_has_the_differences_of_its_whole_steps(run: Run, tmp_path: Path) 
         "diff/10/30/all",
     ]
     assert "norms/20/sample" not in resources
+
+
+def test_ctrl_c_leaves_no_file(
+    run: Run, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cordwood.viewer.leaf_view.leaf_statistics", interrupted)
+    code, _, err = run("view", path, "--export", tmp_path / "c.html")
+    assert (code, err.strip()) == (130, "interrupted")
+    assert [each.name for each in tmp_path.iterdir()] == ["c"]

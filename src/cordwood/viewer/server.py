@@ -184,7 +184,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.settimeout(_SEND_SECONDS)
         head, _, rest = self.path.removeprefix("/").partition("/")
         if self.headers.get("Host") not in self._server.hosts:
-            self.send_error(HTTPStatus.FORBIDDEN, "the Host header does not name this server")
+            self.send_error(
+                HTTPStatus.FORBIDDEN,
+                "the Host header does not name this server: forward the same port number",
+            )
         elif not self._is_same_site(is_page=not rest):
             self.send_error(HTTPStatus.FORBIDDEN, "the request comes from another site")
         elif not hmac.compare_digest(head.encode("latin-1"), self._server.token.encode()):
