@@ -158,3 +158,19 @@ def test_ctrl_c_leaves_no_file(
     code, _, err = run("view", path, "--export", tmp_path / "c.html")
     assert (code, err.strip()) == (130, "interrupted")
     assert [each.name for each in tmp_path.iterdir()] == ["c"]
+
+
+def test_a_difference_with_a_damaged_side_is_exported_without_values(
+    run: Run, path: Path, tmp_path: Path
+) -> None:
+    cordwood.save(tmp_path / "d", {name: 2 * leaf for name, leaf in cordwood.load(path).items()})
+    (data,) = (tmp_path / "d").glob("*.safetensors")
+    contents = bytearray(data.read_bytes())
+    contents[5000] ^= 1
+    data.write_bytes(contents)
+    code, _, err = run("view", path, tmp_path / "d", "--export", tmp_path / "c.html")
+    assert code == 0
+    assert "not exported: diff/a/b/all: " in err
+    resources = exported_resources((tmp_path / "c.html").read_text())
+    assert "diff/a/b/digests" in resources
+    assert "statistics/a/0/sample" in resources

@@ -212,8 +212,11 @@ def coarse_to_fine(values: Sequence[T]) -> list[T]:
 
 def _changed_leaves(resources: Resources) -> Iterator[str]:
     """Yield the names of the differences of leaves, the largest change first."""
-    name = resource_name("diff", "a", "b", "all")
-    rows = json.loads(resources.answer_json(name))["rows"]
+    try:
+        by_values = resources.answer_json(resource_name("diff", "a", "b", "all"))
+    except (CordwoodError, OSError):  # reported with the resource
+        return
+    rows = json.loads(by_values)["rows"]
     changes = [
         (_number(change), i, j)
         for i, j, change in zip(rows["i"], rows["j"], rows["relative_l2"], strict=True)
