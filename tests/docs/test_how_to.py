@@ -24,10 +24,14 @@ def run(page: str) -> dict[str, Any]:
     return run_page(f"docs/how-to/{page}")
 
 
-def run_first_block(page: str) -> dict[str, Any]:
-    """Run the training script of a page, in a namespace of its own."""
+def run_first_block(page: str, to_step: int | None = None) -> dict[str, Any]:
+    """Run the training script of a page in a namespace of its own; it trains up to `to_step`."""
     names: dict[str, Any] = {"__name__": "page"}
-    run_python(blocks_of(f"docs/how-to/{page}")[0][1], page, names)
+    script = blocks_of(f"docs/how-to/{page}")[0][1]
+    if to_step is not None:
+        assert script.count(" 11):") == 1
+        script = script.replace(" 11):", f" {to_step}):")
+    run_python(script, page, names)
     return names
 
 
@@ -69,13 +73,18 @@ TRAINED: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("page", TRAINED)
-def test_the_run_of_a_framework_resumes(page: str) -> None:
-    trained = TRAINED[page](run_first_block(page))
-    assert cordwood.StepReader("run").steps() == [5, 10]
-    again = run_first_block(page)
-    assert again["restored"].step == 10
-    require_equal_arrays(TRAINED[page](again), trained)
+def test_the_run_of_a_framework_resumes(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run(page)
+    assert cordwood.StepReader("run").steps() == [5, 10]
+    resumed = run_first_block(page, to_step=21)
+    assert resumed["restored"].step == 10
+    (tmp_path / "uninterrupted").mkdir()
+    monkeypatch.chdir(tmp_path / "uninterrupted")
+    uninterrupted = run_first_block(page, to_step=21)
+    assert uninterrupted["restored"] is None
+    require_equal_arrays(TRAINED[page](resumed), TRAINED[page](uninterrupted))
 
 
 def test_equinox() -> None:
