@@ -15,7 +15,7 @@ help:
 	@echo "make check   ruff, mypy and pyright"
 	@echo "make format  let ruff rewrite what it can"
 	@echo "make bench   the benchmarks beside the peers; writes benchmarks/*.md and benchmarks/charts"
-	@echo "make pictures  screenshots of the viewer in Chromium; writes docs/pictures"
+	@echo "make pictures  screenshots in Chromium of the viewer and a notebook; writes docs/pictures"
 	@echo "make fuzz    a bounded run of the fuzzer (FUZZ_SECONDS=60), and new examples of each property"
 	@echo "make soak    hundreds of kills, full disks, thousands of steps; writes benchmarks/soak.md"
 	@echo "make clean   remove .venv and caches"

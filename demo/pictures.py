@@ -1,8 +1,8 @@
-"""The pictures of the viewer in docs/pictures: `make pictures` takes them in a real Chromium.
+"""The pictures in docs/pictures: `make pictures` takes them in a real Chromium.
 
 A run of a GPT-2-like model is saved, with a frozen block and a block that gets NaNs. The command
-`cordwood view` shows what changed between two of its steps, and a browser takes a screenshot in
-each theme.
+`cordwood view` shows one of its steps, and what changed between two of them. A page like a notebook
+shows the HTML of a few values. A browser takes a screenshot of each, light and dark.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import cordwood
 from tests.viewer.browser import Browser, chromium
 from tests.viewer.gpt2_run import Faults, save_run
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "pictures"
-_WIDTH, _HEIGHT = 1200, 860
+_WIDTH, _HEIGHT = 1280, 1000
 _MAX_BYTES = 200_000  # of one picture
 # An eighth of GPT-2's width and vocabulary.
 _MODEL_WIDTH, _VOCABULARY = 96, 6_283
@@ -45,16 +47,41 @@ def viewing(folder: Path, *arguments: str) -> Iterator[str]:
             viewer.terminate()
 
 
-def take(browser: Browser, name: str, url: str, ready_css: str) -> None:
-    """Take a picture of a page in each theme, once an element is there.
+_NOTEBOOK = """<!doctype html><meta charset="utf-8"><style>
+:root { color-scheme: light dark; background: light-dark(#fff, #111); }
+body { margin: 12px 20px; color: light-dark(#1f2328, #e6e6e6); font-size: 14px; }
+pre { padding: 8px 10px; background: light-dark(#f5f5f5, #212121); border-radius: 3px; }
+</style><main>"""
+
+
+def notebook_page(root: Path) -> str:
+    """Return a page with a few values of a run, as a notebook shows them."""
+    with cordwood.open(root / "500") as checkpoint:
+        cells = [
+            ('checkpoint = cordwood.open("run/500")\ncheckpoint', checkpoint),
+            ('checkpoint["params/wte/embedding"]', checkpoint["params/wte/embedding"]),
+            ('cordwood.verify("run/500")', cordwood.verify(root / "500")),
+        ]
+        shown = [f"<pre>{escape(code)}</pre>{value._repr_html_()}" for code, value in cells]
+    html = "".join(shown).replace(str(root), root.name)
+    return _NOTEBOOK + html.replace("<details><summary>params/", "<details open><summary>params/")
+
+
+def take(browser: Browser, name: str, url: str, text: str, *, folds: bool = False) -> None:
+    """Take a picture of a page in each theme, once it shows a text; `folds` folds its table first.
 
     Raises ValueError if a picture is too large for the repository.
     """
     for theme in ("light", "dark"):
         browser.theme(theme)
         browser.size(_WIDTH, _HEIGHT)
-        browser.open(url)
-        browser.find(ready_css)
+        browser.driver.get("about:blank")  # otherwise the same address is not loaded again
+        browser.driver.get(url)
+        browser.wait_text(text)
+        browser.wait("return document.querySelector('main[aria-busy]') === null")
+        if folds:
+            browser.click("button", "Fold all")
+            browser.run("window.scrollTo(0, 0); document.activeElement.blur()")
         picture = browser.screenshot(f"{name}-{theme}", full=False).read_bytes()
         if len(picture) > _MAX_BYTES:
             raise ValueError(f"{name}-{theme}.png has {len(picture)} bytes, more than {_MAX_BYTES}")
@@ -73,6 +100,8 @@ if __name__ == "__main__":
             faults=Faults(nan_from=600),
         )
         with viewing(folder, "run/500") as url:
-            take(browser, "checkpoint", url, "main svg, main canvas")
+            take(browser, "checkpoint", url, "Bytes")
         with viewing(folder, "run/500", "run/600") as url:
-            take(browser, "difference", url, "main svg, main canvas")
+            take(browser, "difference", url, "leaves differ", folds=True)
+        (folder / "notebook.html").write_text(notebook_page(folder / "run"))
+        take(browser, "notebook", (folder / "notebook.html").as_uri(), "verified")

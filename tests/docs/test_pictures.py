@@ -37,7 +37,7 @@ def test_a_picture_is_small_and_shown(picture: Path) -> None:
     data = picture.read_bytes()
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     width, height = struct.unpack(">II", data[16:24])
-    assert (width, height) == (1200, 860)
+    assert (width, height) == (1280, 1000)
     assert len(data) <= 200_000
     assert picture in shown()
 
