@@ -14,8 +14,9 @@ from cordwood.api.scaled_sum import root_of_scaled
 from cordwood.api.stored_leaf import StoredLeaf
 from cordwood.errors import counted
 from cordwood.index import Leaf
+from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import Report
-from cordwood.keypath import KeyPath, format_path
+from cordwood.keypath import KeyPath, format_path, format_paths
 from cordwood.plan.leaf_text import leaf_text
 from cordwood.viewer.checkpoint_view import size_in_memory, split_path, value_text
 from cordwood.viewer.layer_matrix import LeafChange, layer_matrices
@@ -28,17 +29,13 @@ _MAX_VALUE = 80  # characters of a Python value in a row
 _MAX_STRUCTURE_LINES = 1000
 _DIFFERENT = ("changed", "recast", "reshaped", "renamed", "added", "removed")  # states
 _NO_DIFFERENCE = LeafDiff("", "value")
-_COLUMNS = (
-    *("path", "keys", "state", "i", "j", "before", "after", "renamed_from", "share"),
-    *("relative_l2", "max_abs", "cosine", "sign_flips", "new_nan", "new_inf", "size_bytes"),
-)
 
 
 def diff_view(
     sources: Sources, report: Report | None, *, a: str, b: str, read: str
 ) -> dict[str, Any]:
     """Return what changed from one source to another, with a row for each leaf, by columns."""
-    with sources.checkpoint(a) as first, sources.checkpoint(b) as second:
+    with sources.checkpoint(a) as first, sources.checkpoint(b) as second, gc_paused():
         values: Values = "digests" if read == "digests" else True
         comparison = compare_checkpoints(first, second, values=values, progress=report)
         pairs = comparison.pairs
@@ -164,43 +161,38 @@ def _verdict(counts: Mapping[str, int], containers: int) -> str:
 
 def _rows(
     pairs: Sequence[ComparedPair], first: Checkpoint, second: Checkpoint
-) -> dict[str, list[Any]]:
+) -> dict[str, Sequence[Any]]:
     """Return a row for each leaf, column by column."""
-    rows: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
-    for pair in pairs:
-        difference = pair.difference or _NO_DIFFERENCE
-        a = None if pair.i is None else first.index.leaves[pair.i]
-        b = None if pair.j is None else second.index.leaves[pair.j]
-        naming = (second if pair.state in ("added", "renamed") else first).index.naming
-        path = format_path(_path(pair, first, second))
-        compared = difference.read_size > 0
-        values = {
-            "path": path,
-            "keys": split_path(path, naming),
-            "state": pair.state,
-            "i": pair.i,
-            "j": pair.j,
-            "before": _text(a),
-            "after": _text(b),
-            "renamed_from": difference.renamed_from or None,
-            "share": difference.share,
-            "relative_l2": difference.relative_l2,
-            "max_abs": difference.max_abs,
-            "cosine": difference.cosine,
-            "sign_flips": difference.sign_flips if compared else None,
-            "new_nan": difference.new_nan if compared else None,
-            "new_inf": difference.new_inf if compared else None,
-            "size_bytes": _size(pair, first, second),
-        }
-        for name in _COLUMNS:
-            rows[name].append(values[name])
-    return rows
+    sides = [second if pair.state in ("added", "renamed") else first for pair in pairs]
+    paths = format_paths([_path(pair, first, second) for pair in pairs])
+    namings = [side.index.naming for side in sides]
+    differences = [pair.difference or _NO_DIFFERENCE for pair in pairs]
+    counts = [each if each.read_size else None for each in differences]
+    return {
+        "path": paths,
+        "keys": [split_path(path, naming) for path, naming in zip(paths, namings, strict=True)],
+        "state": [pair.state for pair in pairs],
+        "i": [pair.i for pair in pairs],
+        "j": [pair.j for pair in pairs],
+        "before": [_text(first, pair.i) for pair in pairs],
+        "after": [_text(second, pair.j) for pair in pairs],
+        "renamed_from": [each.renamed_from or None for each in differences],
+        "share": [each.share for each in differences],
+        "relative_l2": [each.relative_l2 for each in differences],
+        "max_abs": [each.max_abs for each in differences],
+        "cosine": [each.cosine for each in differences],
+        "sign_flips": [each and each.sign_flips for each in counts],
+        "new_nan": [each and each.new_nan for each in counts],
+        "new_inf": [each and each.new_inf for each in counts],
+        "size_bytes": [_size(pair, first, second) for pair in pairs],
+    }
 
 
-def _text(leaf: Leaf | None) -> str | None:
-    """Return the type of an array, or a Python value."""
-    if leaf is None:
+def _text(checkpoint: Checkpoint, number: int | None) -> str | None:
+    """Return the type of an array, or a Python value; None if the leaf is on the other side."""
+    if number is None:
         return None
+    leaf = checkpoint.index.leaves[number]
     return leaf_text(leaf) if leaf.dtype else value_text(leaf, _MAX_VALUE) or leaf.kind
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from cordwood.keypath import DictKey, KeyPath
@@ -104,6 +105,7 @@ _NUMBERED = re.compile(r"([A-Za-z][A-Za-z0-9_\-]*?)[_\-]?([0-9]{1,9})")  # Block
 _INFIX = re.compile(r"([A-Za-z]+)_?([0-9]{1,9})_(.+)")  # h3_attn
 
 
+@lru_cache(maxsize=1 << 16)
 def place_of(key_path: KeyPath) -> LeafPlace | None:
     """Return the place of an array by its key path; None for other state of an optimizer.
 
@@ -135,7 +137,8 @@ def _names(key_path: KeyPath) -> list[str]:
 
 def group_of(key_path: KeyPath) -> str | None:
     """Return the group of a leaf; None for state of an optimizer that is no moment."""
-    return _group(_names(key_path))[0]
+    place = place_of(key_path)
+    return None if place is None else place.group
 
 
 def is_counter(key_path: KeyPath) -> bool:
@@ -147,7 +150,7 @@ def is_counter(key_path: KeyPath) -> bool:
     names = _names(key_path)
     if not names or names[-1] not in _COUNTERS:
         return False
-    return len(names) <= 2 or _group(names)[0] is None
+    return len(names) <= 2 or group_of(key_path) is None
 
 
 def _group(names: list[str]) -> tuple[str | None, list[str]]:

@@ -14,7 +14,7 @@
     identical: { symbol: "=", style: "equal", meaning: "equal by digest: nothing was read" },
   };
   const ORDER = Object.keys(STATES);
-  const counts = new WeakMap(); // of the states of the leaves below a container
+  const summaries = new WeakMap(); // of the leaves below a container
 
   /** Return the names of all states, the most interesting first. */
   cordwood.diffStates = function () {
@@ -42,52 +42,42 @@
     );
   };
 
-  /** Return the number of leaves of each state below a container of the tree. */
-  function countsOf(node) {
-    let result = counts.get(node);
-    if (!result) {
-      result = {};
-      for (const row of cordwood.leavesOf(node)) result[row.state] = (result[row.state] ?? 0) + 1;
-      counts.set(node, result);
+  /** Return what the leaves below a container of the tree have: counts of states, sums, largest. */
+  function below(node) {
+    let result = summaries.get(node);
+    if (result) return result;
+    result = { states: {}, new_nan: 0, new_inf: 0, relative_l2: NaN };
+    for (const row of cordwood.leavesOf(node)) {
+      result.states[row.state] = (result.states[row.state] ?? 0) + 1;
+      result.new_nan += row.new_nan ?? 0;
+      result.new_inf += row.new_inf ?? 0;
+      const size = cordwood.toNumber(row.relative_l2);
+      if (!(size <= result.relative_l2) && !Number.isNaN(size)) result.relative_l2 = size;
     }
+    summaries.set(node, result);
     return result;
   }
 
-  /** Return the largest value of a column among the leaves below a container; NaN if there is none. */
-  function largest(node, name) {
-    let most = NaN;
-    for (const row of cordwood.leavesOf(node)) {
-      const value = cordwood.toNumber(row[name]);
-      if (!(value <= most) && !Number.isNaN(value)) most = value;
-    }
-    return most;
-  }
-
-  /** Return the largest value of a column below a container. */
-  function largestCell(name, format) {
-    return (node) => {
-      const value = largest(node, name);
-      if (Number.isNaN(value)) return "";
-      return cordwood.element("span", { class: "muted", title: "The largest one below" }, `≤ ${format(value)}`);
-    };
+  /** Return the largest relative L2 norm below a container. */
+  function largestBelow(node) {
+    const { relative_l2: size } = below(node);
+    if (Number.isNaN(size)) return "";
+    const text = `≤ ${cordwood.formatNumber(size)}`;
+    return cordwood.element("span", { class: "muted", title: "The largest one below" }, text);
   }
 
   /** Return the sums of elements that are not finite below a container. */
   function brokenBelow(node) {
-    const sums = { new_nan: 0, new_inf: 0 };
-    for (const row of cordwood.leavesOf(node)) {
-      sums.new_nan += row.new_nan ?? 0;
-      sums.new_inf += row.new_inf ?? 0;
-    }
+    const sums = below(node);
     return sums.new_nan || sums.new_inf ? brokenCell(sums) : "";
   }
 
   /** Return the states of the leaves below a container, in short. */
   function summary(node) {
-    const below = countsOf(node);
-    const states = ORDER.filter((state) => below[state]);
-    if (states.length === 1) return cordwood.stateBadge(states[0], below[states[0]]);
-    const words = states.map((state) => `${cordwood.formatCount(below[state])} ${state}`).join(", ");
+    const counts = below(node).states;
+    const states = ORDER.filter((state) => counts[state]);
+    if (states.length === 1) return cordwood.stateBadge(states[0], counts[states[0]]);
+    const words = states.map((state) => `${cordwood.formatCount(counts[state])} ${state}`).join(", ");
     return cordwood.element(
       "span",
       { class: "state-counts", title: words, "aria-label": words },
@@ -96,7 +86,7 @@
           "span",
           { class: `state ${STATES[state].style}` },
           cordwood.element("span", { class: "state-symbol" }, STATES[state].symbol),
-          cordwood.formatCount(below[state]),
+          cordwood.formatCount(counts[state]),
         ),
       ),
     );
@@ -154,7 +144,7 @@
       { name: "type", label: "Type", width: 10, wide: true, cell: typeCell },
       numbers("relative_l2", "Relative L2", "The L2 norm of b − a, relative to that of a", {
         width: 6.5,
-        group: largestCell("relative_l2", cordwood.formatNumber),
+        group: largestBelow,
       }),
       numbers("share", "Changed", "The share of elements that differ", {
         format: cordwood.formatShare,
