@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 import cordwood
+from cordwood.viewer.diff_view import diff_view
 from cordwood.viewer.resources import Resources
 from cordwood.viewer.sources import OpenArguments, open_sources
 from tests.viewer.gpt2_run import NAN_BLOCK, Faults, save_run
@@ -193,3 +195,20 @@ def test_a_leaf_that_does_not_exist_is_refused(tmp_path: Path) -> None:
             resources.answer("diff-leaf/a/b/0/7/all")
         with pytest.raises(KeyError, match="there is no source 'c'"):
             resources.answer("diff/a/c/digests")
+
+
+def test_a_sample_of_large_leaves_gives_a_matrix(tmp_path: Path) -> None:
+    before = {f"h_{i}": {"mlp": {"c_fc": {"kernel": np.ones((1024, 1024))}}} for i in range(2)}
+    after = {name: jax.tree.map(lambda array: array * 1.5, block) for name, block in before.items()}
+    cordwood.save(tmp_path / "a", before)
+    cordwood.save(tmp_path / "b", after)
+    with resources_of(tmp_path / "a", tmp_path / "b") as resources:
+        result = diff_view(
+            resources.sources, None, a="a", b="b", read="sample", sample_bytes=2 << 20
+        )
+    assert not result["complete"]
+    assert result["read_bytes"] == 1 << 20
+    assert result["unread_bytes"] == 16 << 20
+    assert result["matrices"][0]["values"] == pytest.approx([0.5, 0.5])
+    (update,) = result["optimizer"]
+    assert update["change"] == pytest.approx(0.5)

@@ -127,7 +127,7 @@ def test_a_difference_has_both_checkpoints_and_the_changed_leaves(
     resources = exported_resources(file.read_text())
     assert resources["start"]["kind"] == "diff"
     assert {"checkpoint/a", "checkpoint/b", "diff/a/b/digests"} <= set(resources)
-    assert resources["diff/a/b/all"]["counts"]["changed"] == 2
+    assert resources["diff/a/b/sample"]["counts"]["changed"] == 2
     leaves = [name for name in resources if name.startswith("diff-leaf/")]
     assert leaves == ["diff-leaf/a/b/9/9/sample", "diff-leaf/a/b/3/3/sample"]
     assert "leaf/b/0" in resources

@@ -20,9 +20,10 @@ from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.diff_operands import CheckpointOperand, Operand, TreeOperand
 from cordwood.api.diff_result import Diff, LeafDiff
 from cordwood.api.renamed_leaves import renamed_leaves
+from cordwood.api.sample_parts import Part, sample_parts
 from cordwood.api.unequal_parts import compare_digests, unequal_boxes
 from cordwood.errors import MismatchError
-from cordwood.index import ARRAY_KINDS, Box, Index, Leaf
+from cordwood.index import ARRAY_KINDS, Encoded, Index, Leaf
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import ProgressOption, Report, report_progress
 from cordwood.io.progress_bar import progress_display
@@ -67,6 +68,7 @@ class Comparison(NamedTuple):
     diff: Diff
     pairs: tuple[ComparedPair, ...]  # all leaves: those of a in their order, then the added ones
     equal_by_digest: frozenset[int]  # positions in the index of a
+    incomplete: frozenset[int]  # the same, of leaves of which only a sample was read, or nothing
 
 
 def compare_checkpoints(
@@ -77,11 +79,15 @@ def compare_checkpoints(
     rename: Mapping[str, str] | None = None,
     strict: bool = False,
     values: Values = True,
+    sample_bytes: int | None = None,
     progress: ProgressOption = None,
 ) -> Comparison:
-    """Compare two checkpoints or trees; arguments and errors are those of `diff`.
+    """Compare two checkpoints or trees; other arguments and errors are those of `diff`.
 
-    If `rename` is None, positions are those in `Index.leaves` of a checkpoint.
+    If `rename` is None, positions are those in `Index.leaves` of a checkpoint. With
+    `sample_bytes`, about so many bytes of each side are read; statistics of leaves that are larger
+    are then those of the sample, and a leaf whose sample is equal has the state that its digests
+    tell.
     """
     if not (values is True or values is False or values == "digests"):
         raise ValueError(f"values: expected True, False or 'digests', found {values!r:.80}")
@@ -95,7 +101,8 @@ def compare_checkpoints(
                     "that was saved, and compare that"
                 )
         report = opened.enter_context(progress_display(progress, "comparing"))
-        return _Comparing(one, other, strict=strict, values=values).run(select, report)
+        comparing = _Comparing(one, other, strict=strict, values=values, sample_bytes=sample_bytes)
+        return comparing.run(select, report)
 
 
 def _operand(value: Any, rename: Mapping[str, str] | None, opened: ExitStack) -> Operand:
@@ -106,23 +113,24 @@ def _operand(value: Any, rename: Mapping[str, str] | None, opened: ExitStack) ->
     return TreeOperand(value, rename)
 
 
-class _Part(NamedTuple):
-    """A box of a pair of leaves to read and compare."""
-
-    i: int
-    j: int
-    box: Box
-    size_bytes: int
-
-
 class _Comparing:
     """Two operands, and what is known about the pairs of their leaves."""
 
-    def __init__(self, one: Operand, other: Operand, *, strict: bool, values: Values) -> None:
+    def __init__(
+        self,
+        one: Operand,
+        other: Operand,
+        *,
+        strict: bool,
+        values: Values,
+        sample_bytes: int | None,
+    ) -> None:
         self.one = one
         self.other = other
         self.strict = strict
         self.values = values
+        self.sample_bytes = sample_bytes
+        self.incomplete: set[int] = set()  # leaves that were not read, or not all, for a sample
         self.changes: dict[int, ArrayChange] = {}  # of leaves that were read, by position in a
         self.states: dict[int, State] = {}  # of leaves that were not read, by position in a
         self.read_bytes = 0
@@ -166,7 +174,12 @@ class _Comparing:
             len(by_digest),
             self.read_bytes,
         )
-        return Comparison(diff, tuple(compared), frozenset([i for i in by_digest if i is not None]))
+        return Comparison(
+            diff,
+            tuple(compared),
+            frozenset([i for i in by_digest if i is not None]),
+            frozenset(self.incomplete),
+        )
 
     def _pairs(self, select: Select | None) -> Pairs:
         first, second = self.one.index, self.other.index
@@ -218,22 +231,25 @@ class _Comparing:
         """Return the result for a pair of leaves, whose values have been compared."""
         leaf = self.one.index.leaves[i]
         change = self.changes.get(i)
+        size = change.size if change is not None and i in self.incomplete else None
         state: State
         if types is not None:
             if change is not None and leaf.kind in ARRAY_KINDS:
-                types = change.described(types, leaf)
+                types = change.described(types, leaf, size=size)
             return ComparedPair(
                 i, j, "reshaped" if types.what == "shape" else "recast", types, change
             )
-        if change is None:
+        if change is None or (size is not None and not change.differs):
             state = self.states.get(i, "unread")
-            difference = self._undecided(i, state) if self.values == "digests" else None
-            return ComparedPair(i, j, state, difference)
+            tells = self.values == "digests" or i in self.incomplete
+            difference = self._undecided(i, state) if tells else None
+            return ComparedPair(i, j, state, difference, change)
         if not change.differs:
             return ComparedPair(i, j, "equal", None, change)
         if leaf.kind in ARRAY_KINDS:
             what = leaf_text(leaf)
-            difference = change.described(LeafDiff(self._label(i), "value", what, what), leaf)
+            blank = LeafDiff(self._label(i), "value", what, what)
+            difference = change.described(blank, leaf, size=size)
         else:
             values = self.one.value(i), self.other.value(j)
             shown = [repr(value)[:80] for value in values]
@@ -269,6 +285,11 @@ class _Comparing:
         if self.values == "digests":
             comparable = [(i, j) for i, j in comparable if not self._is_settled_by_digests(i, j)]
         parts = list(self._parts(comparable))
+        if self.sample_bytes is not None:
+            parts, self.incomplete = sample_parts(parts, self.sample_bytes)
+            for i, j in comparable:
+                if i in self.incomplete:
+                    self._is_settled_by_digests(i, j)
         total_bytes = 2 * sum([part.size_bytes for part in parts])
         with report_progress(total_bytes, report):
             for group in group_parts(parts, lambda part: part.size_bytes, limit_bytes=_GROUP_BYTES):
@@ -278,7 +299,7 @@ class _Comparing:
                 pairs.first_only,
                 self.other,
                 pairs.second_only,
-                read=self.values is True,
+                read=self.values is True and self.sample_bytes is None,
             )
         self.read_bytes += renamed.read_bytes
         return renamed.pairs
@@ -290,7 +311,7 @@ class _Comparing:
         self.states[i] = _STATES[compare_digests(self.one, i, self.other, j)]
         return True
 
-    def _parts(self, pairs: Sequence[tuple[int, int]]) -> Iterator[_Part]:
+    def _parts(self, pairs: Sequence[tuple[int, int]]) -> Iterator[Part]:
         """Yield the boxes of pairs of leaves to read; compare Python values at once."""
         for i, j in pairs:
             leaf = self.one.index.leaves[i]
@@ -303,10 +324,14 @@ class _Comparing:
             boxes = list(unequal_boxes(self.one, i, self.other, j))
             if not boxes:
                 self.states[i] = "identical"
+            encoded = [
+                leaf is not None and isinstance(leaf.storage, Encoded)
+                for leaf in (self.one.pieces(i), self.other.pieces(j))
+            ]
             for box in boxes:
-                yield _Part(i, j, box, element_count(box) * item)
+                yield Part(i, j, box, element_count(box) * item, divisible=not any(encoded))
 
-    def _compare_group(self, group: Sequence[_Part]) -> None:
+    def _compare_group(self, group: Sequence[Part]) -> None:
         ours = self.one.read([(part.i, part.box) for part in group])
         theirs = self.other.read([(part.j, part.box) for part in group])
         changes = map_in_threads(measure_change, list(zip(ours, theirs, strict=True)))

@@ -71,12 +71,12 @@ def sample_boxes(
     coarse_bytes = max(block_bytes, size_bytes // _COARSE_PARTS)
     coarse = list(split_array(shape, item_bytes=item_bytes, limit_bytes=coarse_bytes))
     return [
-        _first_block(coarse[i], item_bytes, block_bytes)
+        first_block(coarse[i], item_bytes, block_bytes)
         for i in _spread(len(coarse), _SAMPLE_BLOCKS)
     ]
 
 
-def _first_block(box: Box, item_bytes: int, limit_bytes: int) -> Box:
+def first_block(box: Box, item_bytes: int, limit_bytes: int) -> Box:
     """Return the first part of a box, of at most `limit_bytes`."""
     first = next(split_array(shape_of(box), item_bytes=item_bytes, limit_bytes=limit_bytes))
     return Box(box.start, tuple(map(int.__add__, box.start, first.stop)))

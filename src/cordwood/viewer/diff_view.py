@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from cordwood.api.checkpoint import Checkpoint
@@ -32,14 +33,29 @@ _NO_DIFFERENCE = LeafDiff("", "value")
 
 
 def diff_view(
-    sources: Sources, report: Report | None, *, a: str, b: str, read: str
+    sources: Sources,
+    report: Report | None,
+    *,
+    a: str,
+    b: str,
+    read: str,
+    sample_bytes: int = 256 << 20,
 ) -> dict[str, Any]:
-    """Return what changed from one source to another, with a row for each leaf, by columns."""
+    """Return what changed from one source to another, with a row for each leaf, by columns.
+
+    "digests" reads no elements; "sample" reads up to `sample_bytes` of each side.
+    """
     with sources.checkpoint(a) as first, sources.checkpoint(b) as second, gc_paused():
         values: Values = "digests" if read == "digests" else True
-        comparison = compare_checkpoints(first, second, values=values, progress=report)
+        limit = sample_bytes if read == "sample" else None
+        comparison = compare_checkpoints(
+            first, second, values=values, sample_bytes=limit, progress=report
+        )
         pairs = comparison.pairs
-        changes = [_leaf_change(pair, _path(pair, first, second)) for pair in pairs]
+        changes = [
+            _leaf_change(pair, _path(pair, first, second), first, comparison.incomplete)
+            for pair in pairs
+        ]
         matrices = layer_matrices(changes)
         counters = {} if read == "digests" else _counters(pairs, first, second)
         facts = optimizer_facts(changes, counters, matrices)
@@ -47,7 +63,7 @@ def diff_view(
             "a": a,
             "b": b,
             "read": read,
-            "complete": read != "digests",
+            "complete": read != "digests" and not comparison.incomplete,
             **_summary(comparison, first, second),
             "rows": _rows(pairs, first, second),
             "matrices": [matrix._asdict() for matrix in matrices],
@@ -63,16 +79,23 @@ def _path(pair: ComparedPair, first: Checkpoint, second: Checkpoint) -> KeyPath:
     return first.index.leaves[pair.i].key_path
 
 
-def _leaf_change(pair: ComparedPair, path: KeyPath) -> LeafChange:
-    if pair.change is None or (pair.difference is not None and pair.difference.l2 is None):
+def _leaf_change(
+    pair: ComparedPair, path: KeyPath, first: Checkpoint, incomplete: Collection[int]
+) -> LeafChange:
+    """Return the change of a leaf; norms of a sample are scaled to the size of the leaf."""
+    change, difference = pair.change, pair.difference
+    if change is None or not change.size or (difference is not None and difference.l2 is None):
         return LeafChange(path, pair.state)
+    scale = 1.0
+    if pair.i is not None and pair.i in incomplete:
+        scale = math.sqrt(math.prod(first.index.leaves[pair.i].shape) / change.size)
     return LeafChange(
         path,
         pair.state,
-        root_of_scaled(pair.change.change_squares),
-        root_of_scaled(pair.change.a_squares),
-        root_of_scaled(pair.change.b_squares),
-        new_nan=bool(pair.change.new_nan or pair.change.new_inf),
+        scale * root_of_scaled(change.change_squares),
+        scale * root_of_scaled(change.a_squares),
+        scale * root_of_scaled(change.b_squares),
+        new_nan=bool(change.new_nan or change.new_inf),
     )
 
 
@@ -107,7 +130,8 @@ def _summary(comparison: Comparison, first: Checkpoint, second: Checkpoint) -> d
     for pair in pairs:
         size = _size(pair, first, second)
         sizes[pair.state] += size
-        if pair.change is None and pair.state in ("changed", "recast", "unread"):
+        is_read = pair.change is not None and pair.i not in comparison.incomplete
+        if pair.state in ("changed", "recast", "unread") and not is_read:
             unread_bytes += size
     differing = sum([counts[state] for state in _DIFFERENT])
     structure = comparison.diff.containers

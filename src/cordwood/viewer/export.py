@@ -151,7 +151,7 @@ def _optional(resources: Resources) -> Iterator[str]:
         yield from _of_a_run(resources)
         return
     if sources.kind == "diff":
-        yield resource_name("diff", "a", "b", "all")
+        yield resource_name("diff", "a", "b", "sample")
         yield from _changed_leaves(resources)
     for source in sources.paths:
         yield from _leaves(resources, source)
@@ -213,7 +213,7 @@ def coarse_to_fine(values: Sequence[T]) -> list[T]:
 def _changed_leaves(resources: Resources) -> Iterator[str]:
     """Yield the names of the differences of leaves, the largest change first."""
     try:
-        by_values = resources.answer_json(resource_name("diff", "a", "b", "all"))
+        by_values = resources.answer_json(resource_name("diff", "a", "b", "sample"))
     except (CordwoodError, OSError):  # reported with the resource
         return
     rows = json.loads(by_values)["rows"]

@@ -1,6 +1,7 @@
 "use strict";
 // The view of a difference: verdict, matrix of layers and kinds, tree of leaves, optimizer.
 (function (cordwood) {
+  const READ_AT_ONCE_BYTES = 64 << 20; // so few bytes are read without a click
   const furthest = new Map(); // for each pair, the resource that has read the most so far
 
   /** Return the name of the resource of a pair that is at hand: values before digests. */
@@ -52,17 +53,28 @@
       else table = makeTable();
     }
 
-    /** Read what the digests leave open: a sample at once, all of it when the user asks. */
+    /** Read what the digests leave open: at once if it is little, else when the user asks. */
     function offerValues() {
       const undecided = ["changed", "recast", "unread"].some((each) => result.counts[each]);
-      root.dataset.complete = String(result.complete || !undecided);
-      if (result.complete || !undecided) return cordwood.replace(parts.reading);
+      const settled = result.complete || !undecided;
+      root.dataset.complete = String(settled);
+      if (settled) return cordwood.replace(parts.reading);
       if (cordwood.inExport) return cordwood.replace(parts.reading, leftOut(result));
-      const read = result.read === "digests" ? "sample" : "all";
       const size = cordwood.formatBytes(result.unread_bytes);
-      const task = cordwood.task({
-        title: read === "sample" ? "Compare values" : `Compare all values (reads ${size} of each side)`,
-        start: read === "sample",
+      const isLittle = result.unread_bytes < READ_AT_ONCE_BYTES;
+      const isFirst = result.read === "digests";
+      return cordwood.replace(
+        parts.reading,
+        isFirst && !isLittle && reading("sample", "Compare a sample of the values"),
+        reading("all", `Compare all values (reads ${size} of each side)`, isFirst && isLittle),
+      );
+    }
+
+    /** Return a task that reads values, and shows them in place of the result before. */
+    function reading(read, title, start = false) {
+      return cordwood.task({
+        title,
+        start,
         run: async (onProgress, signal) => {
           const value = await cordwood.fetchResource(name(read), { onProgress, signal });
           furthest.set(name(""), name(read));
@@ -70,7 +82,6 @@
           offerValues();
         },
       });
-      return cordwood.replace(parts.reading, task);
     }
 
     /** Draw the matrix; a click on a cell opens its leaf, or shows its leaves in the table. */
