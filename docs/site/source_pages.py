@@ -5,15 +5,21 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.osutil import relative_uri
 
+_PICTURE = re.compile(
+    r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="([^"]*)">\s*'
+    r'<img src="([^"]*)" alt="([^"]*)"[^>]*>\s*</picture>'
+)
 _STYLE = re.compile(r"<style>.*?</style>\s*", re.DOTALL)
 
 
@@ -35,6 +41,43 @@ class _LinkToPage(SphinxPostTransform):
             here = self.app.builder.get_target_uri(self.env.docname)
             uri = relative_uri(here, f"source/{path}.html")
             node.replace_self(nodes.reference("", "", *node.children, refuri=uri, internal=True))
+
+
+class _ThemeOfPictures(SphinxTransform):
+    """A `<picture>` with a dark variant becomes two images: the theme of the page shows one.
+
+    GitHub shows the one of the system's theme.
+    """
+
+    default_priority = 100  # before the images are collected
+
+    def apply(self, **_: Any) -> None:
+        """Replace the pictures of one document."""
+        for node in list(self.document.findall(nodes.raw)):
+            picture = _PICTURE.fullmatch(node.astext().strip())
+            if picture is not None:
+                dark, light, text = picture.groups()
+                node.replace_self(
+                    [
+                        nodes.image(uri=uri, alt=unescape(text), classes=[f"only-{theme}"])
+                        for theme, uri in (("light", light), ("dark", dark))
+                    ]
+                )
+
+
+class _TitlesOfPages(SphinxPostTransform):
+    """A link whose text is the name of a Markdown file gets the title of that page."""
+
+    default_priority = 5
+
+    def run(self, **_: Any) -> None:
+        """Change the links of one document."""
+        for node in self.document.findall(addnodes.pending_xref):
+            page = node["reftarget"]
+            if node.get("refdomain") != "doc" or not node.astext().endswith(".md"):
+                continue
+            if page in self.env.titles and not page.startswith("benchmarks/"):  # long titles
+                node.children = [nodes.inline("", self.env.titles[page].astext())]
 
 
 class _PutDrawingIntoPage(SphinxPostTransform):
@@ -70,6 +113,8 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Connect the extension."""
     app.connect("builder-inited", _begin)
     app.connect("html-collect-pages", _pages)
+    app.add_transform(_ThemeOfPictures)
     app.add_post_transform(_LinkToPage)
+    app.add_post_transform(_TitlesOfPages)
     app.add_post_transform(_PutDrawingIntoPage)
     return {"parallel_read_safe": False, "parallel_write_safe": False}

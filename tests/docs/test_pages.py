@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 
+import click
 import pytest
 
-from tests.docs.run_page import OUTPUT, ROOT, blocks_of, run_page
+from cordwood.cli.main import cli
+from tests.docs.run_page import BLOCK, OUTPUT, ROOT, blocks_of, run_page
 
 # Pages with a test that also checks what their blocks do.
 ELSEWHERE = {
@@ -46,3 +50,25 @@ def test_a_page_that_is_run_elsewhere(page: str) -> None:
     assert page in WITH_CODE
     test = ROOT / ELSEWHERE[page]
     assert Path(page).name in test.read_text() or "cli_transcripts" in test.read_text()
+
+
+def indented_commands() -> list[tuple[str, str]]:
+    """Return the command lines in indented blocks: examples with paths that do not exist."""
+    commands: list[tuple[str, str]] = []
+    for page in pages():
+        text = BLOCK.sub("", (ROOT / page).read_text())
+        lines = re.findall(r"^ {4}(?:\w+\$ )?(cordwood [a-z].*?)(?: {2,}.*)?$", text, re.MULTILINE)
+        commands += [(page, line) for line in lines]
+    return commands
+
+
+def test_there_are_indented_commands() -> None:
+    assert len(indented_commands()) >= 10
+
+
+@pytest.mark.parametrize(("page", "line"), indented_commands())
+def test_the_arguments_of_an_indented_command_are_valid(page: str, line: str) -> None:
+    name, *arguments = shlex.split(line, comments=True)[1:]
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None, f"{page}: {line}"
+    command.make_context(name, arguments).close()
