@@ -51,7 +51,12 @@ def test_the_page_has_its_scripts_and_the_policy_names_their_hashes(viewer: View
         (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}'" in policy
-    for rule in ("default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'"):
+    for rule in (
+        "default-src 'none'",
+        "connect-src 'self'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+    ):
         assert rule in policy
     assert "unsafe" not in policy
     assert not re.search(r"<(script|link|img|iframe)[^>]*\s(src|href)=(?!\"data:)", text)
