@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import cordwood
 from tests.viewer.browser import Browser, chromium
@@ -57,7 +58,7 @@ pre { padding: 8px 10px; background: light-dark(#f5f5f5, #212121); border-radius
 def notebook_page(root: Path) -> str:
     """Return a page with a few values of a run, as a notebook shows them."""
     with cordwood.open(root / "500") as checkpoint:
-        cells = [
+        cells: list[tuple[str, Any]] = [
             ('checkpoint = cordwood.open("run/500")\ncheckpoint', checkpoint),
             ('checkpoint["params/wte/embedding"]', checkpoint["params/wte/embedding"]),
             ('cordwood.verify("run/500")', cordwood.verify(root / "500")),

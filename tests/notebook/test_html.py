@@ -13,7 +13,7 @@ import pytest
 import cordwood
 from cordwood.notebook.bar_html import bar_html
 from cordwood.notebook.outline import outline
-from cordwood.results import Restored
+from cordwood.results import Diff, LeafDiff, Restored
 
 HOSTILE = "<script>alert('1')</script>\" onload=\x9b31m\u202e\u2066&amp;"
 TAGS = {"div", "details", "summary", "b", "span", "table", "tr", "td", "progress"}
@@ -130,6 +130,8 @@ def test_a_difference_shows_key_paths_in_bold(tmp_path: Path) -> None:
     html = html_of(cordwood.diff(tree(), other))
     assert "<b>step</b>: 7 | 8" in html
     assert "<b>1 difference</b>" in html
+    leaf = LeafDiff("a", "renamed", b="float32[9]", renamed_from="ab")
+    assert "<div>ab -&gt; a: renamed" in html_of(Diff("x", "y", (leaf,), (), 0, 0, 0))
     assert "<b>equal</b>" in html_of(cordwood.diff(other, other))
     many = {f"w{i}": i for i in range(80)}
     assert "... and 30 more" in html_of(cordwood.diff(many, dict.fromkeys(many, -1)))

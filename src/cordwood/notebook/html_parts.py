@@ -90,7 +90,9 @@ def differences_html(head: str, note: str, lines: Iterable[tuple[str, str]], *, 
     parts = []
     for key_path, line in lines:
         name = printable(key_path, keep="")
-        rest = line.removeprefix(name) if name else line
-        start = f"<b>{text_html(name)}</b>" if rest != line else ""
+        if name and line.startswith(f"{name}:"):
+            start, rest = f"<b>{text_html(name)}</b>", line.removeprefix(name)
+        else:
+            start, rest = "", line
         parts.append(f"<div>{start}{text_html(rest, 2 * MAX_TEXT)}</div>")
     return page_html(fold_html(head, note, [*parts, more_html(hidden)]))
