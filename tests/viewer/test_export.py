@@ -170,7 +170,7 @@ def test_a_difference_with_a_damaged_side_is_exported_without_values(
     data.write_bytes(contents)
     code, _, err = run("view", path, tmp_path / "d", "--export", tmp_path / "c.html")
     assert code == 0
-    assert "not exported: diff/a/b/all: " in err
+    assert "not exported: diff/a/b/sample: " in err
     resources = exported_resources((tmp_path / "c.html").read_text())
     assert "diff/a/b/digests" in resources
     assert "statistics/a/0/sample" in resources
