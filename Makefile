@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MINILM := $(VENV)/.minilm
 
-.PHONY: help install demo mistakes docs pictures test check format bench fuzz soak clean
+.PHONY: help install demo mistakes docs pictures test check format bench fuzz soak view-trace clean
 
 help:
 	@echo "make demo    real weights, and a run that is killed and goes on elsewhere: under three minutes"
@@ -18,6 +18,7 @@ help:
 	@echo "make pictures  screenshots in Chromium of the viewer and a notebook; writes docs/pictures"
 	@echo "make fuzz    a bounded run of the fuzzer (FUZZ_SECONDS=60), and new examples of each property"
 	@echo "make soak    hundreds of kills, full disks, thousands of steps; writes benchmarks/soak.md"
+	@echo "make view-trace  a run of 300 steps in the viewer: no task over 100 ms"
 	@echo "make clean   remove .venv and caches"
 
 install: $(STAMP)
@@ -81,6 +82,10 @@ soak: $(STAMP)
 	CORDWOOD_SOAK=benchmarks/soak.md HYPOTHESIS_PROFILE=new-examples \
 		$(BIN)/python -m pytest -q -o faulthandler_timeout=3600 \
 		tests/processes/test_killed.py tests/soak tests/manager/test_model.py
+
+# Times are asserted here only: it wants a machine that does nothing else.
+view-trace: $(STAMP)
+	CORDWOOD_VIEW_TRACE=1 $(BIN)/python -m pytest -q tests/viewer/test_smooth_run.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

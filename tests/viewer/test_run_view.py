@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from cordwood.viewer.export import export_page
+from cordwood.viewer.page import page
+from cordwood.viewer.resources import Resources
+from cordwood.viewer.sources import OpenArguments, open_sources
 from tests.viewer.browser import Browser, server_of
 from tests.viewer.gpt2_run import Faults, save_run
 
@@ -156,8 +162,8 @@ def test_norms_are_computed_on_demand_and_find_the_nans(browser: Browser, url: s
     panel = browser.text("[aria-label='Norms of leaves over steps']")
     assert "Step 900" in panel  # the flipped byte is met on reading
     assert "do not match the digest" in panel
-    crosses = "return document.querySelectorAll('[aria-label^=\"Norms\"] path.cross').length"
-    assert browser.run(crosses) == 6
+    cross = "return document.querySelector('[aria-label^=\"Norms\"] path.cross').getAttribute('d')"
+    assert browser.run(cross).count("M") == 6  # one for each step with NaNs
     browser.run(
         """
         const kinds = document.querySelector("[aria-label='One line for each']");
@@ -236,3 +242,45 @@ def test_the_table_of_steps_moves_the_slider(browser: Browser, url: str) -> None
     browser.open(f"{url}#/run")
     browser.click("[aria-label='Steps'] .row", "2025-06-15 15:26")
     browser.wait_text("Step 200", ".step-facts h3")
+
+
+def test_an_exported_run_opens_from_disk(browser: Browser, tmp_path: Path) -> None:
+    faults = Faults(nan_from=400, damaged=200, unfinished=600)
+    save_run(tmp_path / "gpt2", count=6, faults=faults)
+    file = tmp_path / "run.html"
+    sources = open_sources(str(tmp_path / "gpt2"), None, OpenArguments())
+    file.write_bytes(export_page(Resources(sources), max_bytes=20_000_000).html)
+    sources.close()
+    shutil.rmtree(tmp_path / "gpt2")
+    browser.open(file.as_uri())
+    browser.wait_text("Step 500", ".step-facts h3")
+    panel = "[aria-label='Change since the step before']"
+    browser.wait_text("From step 400 to 500", panel)
+    browser.wait_text("Norms of 4 steps")
+    browser.wait_text("NaN from step 400", "[aria-label='Lines of the chart']")
+    move_slider(browser, "400")
+    browser.wait_text("New NaN or infinite elements: layer 7", panel)
+    browser.click(".step-facts a", "Difference with step 300")
+    browser.wait("return location.hash.startsWith('#/diff/300/400')")
+    browser.wait_for_view()
+    browser.go("#/run?step=500")
+    browser.screenshot("run-export")
+    browser.click(".step-facts a", "Open this step")
+    browser.wait("return location.hash === '#/checkpoint/500'")
+    browser.wait_for_view()
+    browser.wait_text("params", ".table")
+
+
+def test_an_export_says_which_steps_it_does_not_hold(browser: Browser, tmp_path: Path) -> None:
+    save_run(tmp_path / "gpt2", count=3)
+    sources = open_sources(str(tmp_path / "gpt2"), None, OpenArguments())
+    resources = Resources(sources)
+    values = [(name, resources.answer_json(name)) for name in ("start", "run")]
+    sources.close()
+    file = tmp_path / "run.html"
+    file.write_text(page(values).html, "utf-8")
+    browser.open(f"{file.as_uri()}#/run?step=300")
+    browser.wait_text("This file does not hold the leaves of this step.", ".step-facts")
+    browser.wait_text("this file does not hold the difference", "[aria-label^='Change']")
+    browser.wait_text("This file holds no norms.")
+    assert browser.texts(".step-facts .actions a") == []

@@ -182,8 +182,7 @@ def _of_a_run(resources: Resources) -> Iterator[str]:
         yield resource_name("diff", a, b, "digests")
     for step in newest[1:]:
         yield resource_name("checkpoint", step)
-    for step in newest[:1]:
-        yield from _leaves(resources, step)
+    yield from _leaves(resources, newest[0])
 
 
 def _bytes_to_compare(resources: Resources, a: str, b: str) -> int:

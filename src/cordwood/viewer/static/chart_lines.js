@@ -186,7 +186,7 @@
       let path = "";
       let isDown = false;
       const dots = [];
-      const crosses = [];
+      let crosses = ""; // one path: there may be hundreds
       one.points.forEach(([x, y], i) => {
         if (scales.shows(y)) {
           path += `${isDown ? "L" : "M"}${scales.x(x).toFixed(1)} ${scales.y(y).toFixed(1)}`;
@@ -194,16 +194,14 @@
           if (alone) dots.push(svg("circle", { cx: scales.x(x), cy: scales.y(y), r: 3, fill: one.colour }));
         } else if (y !== null && !Number.isFinite(y)) {
           const [cx, cy] = [scales.x(x), PLOT.top + 6];
-          crosses.push(
-            svg("path", { class: "cross", d: `M${cx - 4} ${cy - 4}l8 8m0 -8l-8 8` }),
-          );
+          crosses += `M${cx - 4} ${cy - 4}l8 8m0 -8l-8 8`;
         }
         isDown = scales.shows(y);
       });
       return [
         svg("path", { class: "line", d: path, stroke: one.colour, "stroke-dasharray": one.dash }),
         dots,
-        crosses,
+        crosses && svg("path", { class: "cross", d: crosses }),
       ];
     }
 
@@ -298,7 +296,8 @@
     });
     box.setMarker = (x) => {
       marker = x;
-      draw();
+      plot.querySelector(".marker")?.remove();
+      if (scales) cordwood.append(plot, cursor()[0]);
     };
     return box;
   };
