@@ -296,6 +296,29 @@ def test_a_like_that_fits_several_subtrees_names_them_all(tmp_path: Path) -> Non
         cordwood.load(tmp_path / "b", like=PARAMS, missing="keep", extra="ignore")
 
 
+ADAM = {"params": PARAMS, "opt_state": [{"mu": PARAMS, "nu": PARAMS}], "step": 3}
+SGD = {"params": PARAMS, "opt_state": [{"trace": PARAMS}], "step": 0}
+
+
+def test_another_optimizer_is_told_how_to_keep_its_fresh_state(store: Store) -> None:
+    path = store(ADAM)
+    with pytest.raises(MismatchError) as e:
+        load(path, SGD)
+    assert str(e.value).endswith(
+        "the names differ only within opt_state: to begin with a fresh optimizer, keep its state "
+        'of `like` by select="!opt_state", missing="keep" (docs/how-to/optax.md)'
+    )
+    expected = {**SGD, "step": 3}
+    assert_trees_equal(load(path, SGD, select="!opt_state", missing="keep"), expected)
+
+
+def test_names_that_also_differ_elsewhere_are_not_told_about_the_optimizer(store: Store) -> None:
+    path = store(ADAM)
+    with pytest.raises(MismatchError) as e:
+        load(path, {**SGD, "epoch": 0})
+    assert "fresh optimizer" not in str(e.value)
+
+
 def test_params_in_a_container_are_told_so(store: Store) -> None:
     path = store(PARAMS)
     like = {"model": {"params": PARAMS}}

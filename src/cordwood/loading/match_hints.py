@@ -115,6 +115,23 @@ def equinox_hint(like: Any) -> str:
     )
 
 
+def optimizer_hint(paths: Sequence[KeyPath]) -> str:
+    """Return how to begin with a fresh optimizer, if the names differ within its state only.
+
+    Args:
+        paths: the leaves that only the checkpoint has, or only `like`.
+    """
+    names = {path[0] for path in paths if path}
+    name = next(iter(names), None)
+    if len(paths) < 2 or len(names) != 1 or not (isinstance(name, str) and name.startswith("opt")):
+        return ""
+    state = format_path((name,))
+    return (
+        f"\nthe names differ only within {state}: to begin with a fresh optimizer, keep its state "
+        f'of `like` by select="!{state}", missing="keep" (docs/how-to/optax.md)'
+    )
+
+
 def python_number_hint(leaf: Leaf, spec: LeafSpec) -> str:
     """Return advice where one side has a Python number and the other an array of shape ()."""
     if spec.kind != "int" or not leaf.dtype.startswith(("int", "uint")):

@@ -30,6 +30,7 @@ from cordwood.loading.match_hints import (
     joined_names,
     nesting_hint,
     nnx_variable_hint,
+    optimizer_hint,
     prng_key_hint,
     python_number_hint,
     transpose_hints,
@@ -184,6 +185,8 @@ def match_like(
         kinds = dict(zip(flat.paths, map(type, flat.leaves), strict=True))
         if not advice and any(kinds[path] in (bool, int, float) for _, path, _ in absent):
             advice = equinox_hint(like)
+        if not advice and targets and not any(is_unwanted for *_, is_unwanted in absent):
+            advice = optimizer_hint([*(path for _, path, _ in absent), *unmatched.values()])
         raise mismatch_error(texts, name, advice, first=first)
     if len(filled) == len(flat.leaves):
         return Matching(targets, flat.paths, rebuild)
