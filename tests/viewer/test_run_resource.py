@@ -99,3 +99,19 @@ def test_a_run_in_an_object_store_has_no_sizes(tmp_path: Path) -> None:
     assert [step["written_bytes"] for step in run["steps"]] == [None, None]
     assert [step["format"] for step in run["steps"]] == ["packs", "packs"]
     assert run["steps"][1]["metrics"] == {"loss": 1.0}
+
+
+def test_a_run_that_goes_on_is_listed_anew(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path, background=False) as manager:
+        manager.save(1, {"w": np.zeros(3)})
+        sources = open_sources(str(tmp_path), None, OpenArguments())
+        resources = Resources(sources)
+        assert [step["name"] for step in resources.answer("run")["steps"]] == ["1"]
+        manager.save(2, {"w": np.full(4, 1.5)})
+        manager.delete(1)
+        assert [step["name"] for step in resources.answer("run")["steps"]] == ["2"]
+        assert resources.answer("norms/2/all")["l2"] == [3.0]
+        manager.delete(2)
+        with pytest.raises(FileNotFoundError):
+            resources.answer("run")
+    sources.close()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from cordwood import CheckpointManager
 from cordwood.viewer.export import export_page
 from cordwood.viewer.page import page
 from cordwood.viewer.resources import Resources
@@ -284,3 +287,38 @@ def test_an_export_says_which_steps_it_does_not_hold(browser: Browser, tmp_path:
     browser.wait_text("this file does not hold the difference", "[aria-label^='Change']")
     browser.wait_text("This file holds no norms.")
     assert browser.texts(".step-facts .actions a") == []
+
+
+def test_refresh_shows_the_steps_that_were_saved_meanwhile(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with CheckpointManager(tmp_path, background=False) as manager, ExitStack() as serving:
+        manager.save(1, {"w": np.zeros(3)})
+        browser.open(serving.enter_context(server_of(tmp_path)))
+        browser.wait_text("1 step", ".run-summary")
+        browser.wait_text("No step has metrics")
+        manager.save(2, {"w": np.ones(3)}, metrics={"loss": 1.0})
+        browser.click(".run-summary button", "Refresh")
+        browser.wait_text("2 steps", ".run-summary")
+
+
+def test_hostile_metrics_are_shown_and_not_run(browser: Browser, tmp_path: Path) -> None:
+    names = ["<img src=x onerror=alert(1)>", "\u202eloss\u0007", "x" * 100_000, "a,b/c%2F"]
+    values = [float("nan"), float("inf"), -1e308, 0.0]
+    with CheckpointManager(tmp_path, background=False) as manager:
+        for step in (1, 2):
+            metrics = dict(zip(names, values, strict=True))
+            metrics["far"] = (-1) ** step * 1.7e308
+            manager.save(step, {"w": np.zeros(3)}, metrics=metrics)
+    with server_of(tmp_path) as url:
+        browser.open(url)
+        browser.wait_text("<img src=x onerror=alert(1)>", ".step-facts")
+        assert "\\u{202e}loss\\u{7}" in browser.text(".step-facts")
+        assert "NaN" in browser.text(".step-facts")
+        assert len(browser.text("main")) < 20_000
+        assert browser.run("return document.querySelectorAll('main img').length") == 0
+        browser.click(".panel .toggle", "a,b/c%2F")
+        heads = "return document.querySelectorAll('.metric-charts figure').length"
+        assert browser.run(heads) == 4
+        browser.click(".panel .toggle", "far")
+        assert browser.run(heads) == 5

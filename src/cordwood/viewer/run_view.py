@@ -18,12 +18,13 @@ _NO_POLICY = (
 
 
 def run_view(sources: Sources, report: Report | None) -> dict[str, Any]:  # noqa: ARG001
-    """Return the steps of the run, oldest first; of each step only its index is read."""
-    root = sources.root
-    steps = summarize_steps(root, list(sources.paths))
+    """Return the steps that the run has now, oldest first; of each step only its index is read."""
+    sources.list_steps()
+    root, paths = sources.root, sources.paths
+    steps = summarize_steps(root, list(paths))
     linked: Sequence[int | None] = [None] * len(steps)
     if parse_url(root) is None:
-        linked = linked_bytes([sources.paths[step.name] for step in steps])
+        linked = linked_bytes([paths[step.name] for step in steps])
     newest = next((step.name for step in reversed(steps) if not step.problem), None)
     names = dict.fromkeys(name for step in steps for name in step.metrics)
     return {

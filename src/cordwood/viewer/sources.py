@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -97,6 +97,14 @@ class Sources:
                 taken.append(self._entries.pop(name))
         return taken
 
+    def list_steps(self) -> None:
+        """List the steps of a run again: a job may save and delete some meanwhile.
+
+        Raises FileNotFoundError if there are none any more.
+        """
+        detected = detect(self.root)
+        self.paths = _paths_of(self.root, detected.steps)
+
     def close(self) -> None:
         """Close all checkpoints that no thread uses."""
         with self._lock:
@@ -108,6 +116,10 @@ def _close(entries: list[_Entry]) -> None:
     for entry in entries:
         if entry.checkpoint is not None:
             entry.checkpoint.close()
+
+
+def _paths_of(root: str, steps: Sequence[str]) -> dict[str, str]:
+    return {step: f"{root.rstrip('/')}/{step}" for step in steps}
 
 
 def open_sources(path: str, other: str | None, arguments: OpenArguments) -> Sources:
@@ -135,8 +147,7 @@ def open_sources(path: str, other: str | None, arguments: OpenArguments) -> Sour
                     f"{each}: expected a checkpoint to compare, found {detected.description}; "
                     f"name one of its steps, such as {each.rstrip('/')}/{detected.steps[-1]}"
                 ) from None
-            steps = {step: f"{each.rstrip('/')}/{step}" for step in detected.steps}
-            return Sources("run", steps, each, arguments)
+            return Sources("run", _paths_of(each, detected.steps), each, arguments)
         except BaseException:
             sources.close()
             raise

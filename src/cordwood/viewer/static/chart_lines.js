@@ -113,7 +113,7 @@
         }
       }
       if (low > high) [low, high] = logarithmic ? [0.1, 1] : [0, 1];
-      if (low === high) [low, high] = logarithmic ? [low / 2, high * 2] : [low - 0.5, high + 0.5];
+      if (low === high) [low, high] = logarithmic ? [low / 2, high * 2] : around(low);
       const y = logarithmic ? Math.log10 : (value) => value;
       const [bottom, top] = [y(low), y(high)];
       const room = HEIGHT - PLOT.top - PLOT.bottom;
@@ -121,7 +121,8 @@
       const span = width - PLOT.left - rightRoom();
       return {
         x: (value) => PLOT.left + (first === last ? 0.5 : (value - first) / (last - first)) * span,
-        y: (value) => PLOT.top + room * (1 - (y(value) - bottom) / (top - bottom)),
+        // Halves, since the distance of the ends may be larger than any number.
+        y: (value) => PLOT.top + room * (1 - (y(value) / 2 - bottom / 2) / (top / 2 - bottom / 2)),
         xTicks: ticks(first, last, Math.max(2, Math.floor(span / 90)), true),
         yTicks: logarithmic ? powers(low, high) : ticks(low, high, 5, false),
         shows: (value) => value !== null && Number.isFinite(value) && !(logarithmic && value <= 0),
@@ -301,6 +302,12 @@
     };
     return box;
   };
+
+  /** Return a range around a number, also around one of which 0.5 is no part. */
+  function around(value) {
+    const margin = Math.max(0.5, Math.abs(value) / 100);
+    return [value - margin, value + margin];
+  }
 
   /** Return round numbers from low to high, about `count` of them. */
   function ticks(low, high, count, whole) {

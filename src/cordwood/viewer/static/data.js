@@ -59,7 +59,8 @@
       else if (cordwood.inExport) throw cordwood.leftOut();
       else value = await request(name, onProgress, signal);
     }
-    if (name.startsWith("verify/")) return value; // files may change: each time is checked anew
+    // Files may change and a run may go on: these are asked for anew each time.
+    if (name === "run" || name.startsWith("verify/")) return value;
     cache.delete(name);
     cache.set(name, value);
     if (cache.size > CACHED_RESOURCES) cache.delete(cache.keys().next().value);

@@ -139,6 +139,17 @@
         isKnown && element("span", {}, `${formatBytes(written)} on disk`),
         isKnown && linked > 0 && element("span", {}, `${formatBytes(linked)} saved by hard links`),
         cordwood.keyPath(run.root),
+        !cordwood.inExport &&
+          element(
+            "button",
+            {
+              type: "button",
+              class: "button quiet",
+              title: "List the steps again: the job may have saved some",
+              onclick: () => cordwood.go(location.hash),
+            },
+            "Refresh",
+          ),
       ),
       element("p", { class: "muted small" }, run.policy),
     );
