@@ -331,8 +331,15 @@ def test_closing_the_connection_stops_the_reading(
 def test_few_full_reads_run_at_the_same_time(path: Path) -> None:
     """A third one waits, and says so."""
     entered: list[int] = []
+    waiting = threading.Event()
     go_on = threading.Event()
     read_parts = reading.read_parts
+    report = server_module._Handler._report
+
+    def noted(self: Any, progress: Any) -> None:
+        report(self, progress)
+        if progress.doing == "waiting for another read":
+            waiting.set()
 
     def blocked(*arguments: Any) -> Any:
         entered.append(1)
@@ -341,6 +348,7 @@ def test_few_full_reads_run_at_the_same_time(path: Path) -> None:
 
     with (
         mock.patch("cordwood.api.leaf_statistics.read_parts", blocked),
+        mock.patch.object(server_module._Handler, "_report", noted),
         serving(path) as viewer,
     ):
         results: dict[int, Any] = {}
@@ -357,8 +365,7 @@ def test_few_full_reads_run_at_the_same_time(path: Path) -> None:
         until(lambda: len(entered) == 2)
         third = threading.Thread(target=ask_last)
         third.start()
-        third.join(0.5)
-        assert third.is_alive()
+        assert waiting.wait(60)
         assert viewer.resource("leaf/a/0").result["path"] == "params/w", "indexes do not wait"
         go_on.set()
         for thread in [*threads, third]:
