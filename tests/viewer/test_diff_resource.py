@@ -73,6 +73,14 @@ def test_values_show_a_frozen_block_and_one_with_nans(run: Path) -> None:
     assert 0 < row["relative_l2"] < 1
 
 
+def test_nans_of_both_sides_are_marked_too(run: Path) -> None:
+    result = answer(run / "300", run / "400", "diff/a/b/all")
+    for matrix in result["matrices"]:
+        broken = {layer for layer in matrix["layers"] if "nan" in cells(matrix, layer)}
+        assert broken == ({"7"} if matrix["group"] == "params" else broken)
+    assert row_of(result, f"params/{NAN_BLOCK}/mlp/c_fc/kernel")["new_nan"] == 0
+
+
 def cells(matrix: Any, layer: str) -> set[str]:
     row, columns = matrix["layers"].index(layer), len(matrix["kinds"])
     return {state for state in matrix["states"][row * columns : (row + 1) * columns] if state}

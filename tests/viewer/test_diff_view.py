@@ -46,7 +46,7 @@ def test_the_verdict_names_the_frozen_block_and_the_one_with_nans(
         "535 of 553 leaves differ: 535 changed"
     )
     assert browser.texts(".verdict .finding") == [
-        "New NaN or infinite elements: layer 7",
+        "NaN or new infinite elements: layer 7",
         "Frozen: layer 3",
     ]
     browser.screenshot("diff-light")
@@ -116,7 +116,7 @@ def test_leaves_are_filtered_sorted_and_opened(browser: Browser, url: str) -> No
 
 def test_a_leaf_shows_statistics_and_charts(browser: Browser, url: str) -> None:
     browser.open(url + LEAF)
-    browser.wait_text("changed", ".leaf-head .state")
+    browser.wait_text("changed", ".diff-leaf-head .state")
     facts = dict(zip(browser.texts(".facts dt"), browser.texts(".facts dd"), strict=True))
     assert facts["changed"] == "100 % (2,304 of 2,304)"
     assert facts["new NaN"] == "6"
@@ -185,8 +185,9 @@ def test_every_state_has_a_word_and_a_symbol(browser: Browser, tmp_path: Path) -
             "weights": ("≠", "changed"),
             "gone": ("\N{MINUS SIGN}", "removed"),
             "extra": ("+", "added"),
-            "shape": ("⊞", "reshaped", "float64[2,3] → float64[3,2]"),
-            "type": ("≈", "recast", "float64[4] → float32[4]"),
+            "shape": ("⊞", "reshaped", "float64[2,3] → [3,2]"),
+            "new/name": ("→", "renamed from old/name"),
+            "type": ("≈", "recast", "float64 → float32[4]"),
         }
         for name, expected in words.items():
             assert [word for word in expected if word not in shown[name]] == [], shown[name]

@@ -48,7 +48,7 @@ def test_a_frozen_block_and_a_layer_with_nans_are_states() -> None:
         LeafChange(parse_path(f"params/h_{layer}/{name}"), "identical")
         if layer == 1
         else LeafChange(
-            parse_path(f"params/h_{layer}/{name}"), "changed", 0.1, 1.0, new_nan=layer == 2
+            parse_path(f"params/h_{layer}/{name}"), "changed", 0.1, 1.0, broken=layer == 2
         )
         for layer in range(4)
         for name in NAMES

@@ -52,6 +52,7 @@ class ArrayChange(NamedTuple):
     change_squares: ScaledSum = ScaledSum()  # of b - a
     low: float = math.inf  # the smallest b - a; inf if there is none
     high: float = -math.inf
+    b_nan: int = 0  # the number of elements that are NaN in b
 
     @property
     def differs(self) -> bool:
@@ -113,6 +114,7 @@ def combine_changes(one: ArrayChange, other: ArrayChange) -> ArrayChange:
         add_scaled(one.change_squares, other.change_squares),
         min(one.low, other.low),
         max(one.high, other.high),
+        one.b_nan + other.b_nan,
     )
 
 
@@ -225,14 +227,16 @@ def _measure_any(a: Array, b: Array) -> ArrayChange:
     if a.dtype.kind in "mM":
         new_nan = int(np.count_nonzero(np.isnat(b) & ~np.isnat(a))) if b.dtype.kind in "mM" else 0
         return ArrayChange(size, difference, new_nan=new_nan)
-    new_nan = new_inf = 0
+    new_nan = new_inf = b_nan = 0
     wide_a, wide_b = comparable(a), comparable(b)
     if wide_b.dtype.kind in "fc":
-        new_nan = int(np.count_nonzero(np.isnan(wide_b) & ~np.isnan(wide_a)))
+        is_nan = np.isnan(wide_b)
+        b_nan = int(np.count_nonzero(is_nan))
+        new_nan = int(np.count_nonzero(is_nan & ~np.isnan(wide_a)))
         new_inf = int(np.count_nonzero(np.isinf(wide_b) & ~np.isinf(wide_a)))
     x, y, _ = _finite_numbers(a, b)
     if not len(x):
-        return ArrayChange(size, difference, 0, new_nan, new_inf)
+        return ArrayChange(size, difference, 0, new_nan, new_inf, b_nan=b_nan)
     flips = ((x.real < 0) & (y.real > 0)) | ((x.real > 0) & (y.real < 0))
     if x.dtype.kind == "c":
         flips |= ((x.imag < 0) & (y.imag > 0)) | ((x.imag > 0) & (y.imag < 0))
@@ -261,6 +265,7 @@ def _measure_any(a: Array, b: Array) -> ArrayChange:
         ScaledSum(float(np.dot(change, change)), 2 * (change_exponent + halved)),
         low,
         high,
+        b_nan,
     )
 
 

@@ -95,7 +95,7 @@ def _leaf_change(
         scale * root_of_scaled(change.change_squares),
         scale * root_of_scaled(change.a_squares),
         scale * root_of_scaled(change.b_squares),
-        new_nan=bool(change.new_nan or change.new_inf),
+        broken=change.differs and bool(change.b_nan or change.new_inf),
     )
 
 

@@ -38,7 +38,7 @@ class LeafChange(NamedTuple):
         change_l2: the L2 norm of b - a; None if the values were not compared.
         before_l2: the L2 norm of a; None if its values were not read.
         after_l2: the L2 norm of b; None as well.
-        new_nan: True if b has NaN or infinite elements where a has none.
+        broken: True if the leaf changed, and b has NaNs, or infinite elements where a has none.
     """
 
     key_path: KeyPath
@@ -46,7 +46,7 @@ class LeafChange(NamedTuple):
     change_l2: float | None = None
     before_l2: float | None = None
     after_l2: float | None = None
-    new_nan: bool = False
+    broken: bool = False
 
 
 class LayerMatrix(NamedTuple):
@@ -203,6 +203,6 @@ def _common(stacks: Sequence[tuple[str, ...]]) -> int:
 
 def _state(cell: Sequence[LeafChange]) -> str | None:
     states = {_STATE_OF.get(change.state, change.state) for change in cell}
-    if any(change.new_nan for change in cell):
+    if any(change.broken for change in cell):
         return "nan"
     return next((state for state in _STATES if state in states), None)

@@ -97,7 +97,7 @@
     return [
       element(
         "div",
-        { class: "leaf-head" },
+        { class: "diff-leaf-head" },
         element("h1", {}, cordwood.keyPath(row.path)),
         badge,
         element("span", { class: "spacer" }),

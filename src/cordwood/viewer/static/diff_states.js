@@ -92,14 +92,11 @@
     );
   }
 
-  /** Return the state of a leaf, and the key path that it had before. */
-  function stateCell(row) {
-    if (row.state !== "renamed") return cordwood.stateBadge(row.state);
-    const from = cordwood.printable(row.renamed_from ?? "", 200);
-    return [
-      cordwood.stateBadge(row.state),
-      cordwood.element("span", { class: "muted small", title: `renamed from ${from}` }, ` from ${from}`),
-    ];
+  /** Return the key path that a renamed leaf had before. */
+  function oldPath(row) {
+    if (row.renamed_from === null) return "";
+    const from = `renamed from ${cordwood.printable(row.renamed_from, 200)}`;
+    return cordwood.element("span", { class: "muted small", title: from }, from);
   }
 
   /** Return the type of a leaf on both sides; one of them if they are equal. */
@@ -109,8 +106,16 @@
     if (before === null || after === null || before === after) {
       return cordwood.element("code", { class: "small" }, before ?? after);
     }
-    const text = `${before} → ${after}`;
-    return cordwood.element("code", { class: "small changed", title: text }, text);
+    const title = `${before} → ${after}`;
+    return cordwood.element("code", { class: "small changed", title }, shortened(before, after));
+  }
+
+  /** Return two types as one text without the part that both have. */
+  function shortened(before, after) {
+    const [a, b] = [before, after].map((text) => /^([\w<>]+)(\[[\d,]*\])$/.exec(text));
+    if (a && b && a[1] === b[1]) return `${before} → ${b[2]}`;
+    if (a && b && a[2] === b[2]) return `${a[1]} → ${after}`;
+    return `${before} → ${after}`;
   }
 
   /** Return the counts of elements that are not finite in b but were in a. */
@@ -132,16 +137,16 @@
   /** Return the columns of the table of a difference. */
   cordwood.diffColumns = function () {
     return [
-      { name: "path", label: "Leaf", value: (row) => cordwood.naturalKey(row.path) },
+      { name: "path", label: "Leaf", value: (row) => cordwood.naturalKey(row.path), cell: oldPath },
       {
         name: "state",
         label: "State",
         width: 10,
         value: (row) => -ORDER.indexOf(row.state),
-        cell: stateCell,
+        cell: (row) => cordwood.stateBadge(row.state),
         group: summary,
       },
-      { name: "type", label: "Type", width: 10, wide: true, cell: typeCell },
+      { name: "type", label: "Type", width: 13, grow: true, wide: true, cell: typeCell },
       numbers("relative_l2", "Relative L2", "The L2 norm of b − a, relative to that of a", {
         width: 6.5,
         group: largestBelow,
@@ -170,7 +175,7 @@
         format: cordwood.formatBytes,
         sum: true,
         wide: true,
-        width: 6,
+        width: 6.5,
       }),
     ];
   };

@@ -9,7 +9,7 @@
   };
   // The marks of cells, with what they mean.
   const MARKS = {
-    nan: ["NaN", "new NaN or infinite elements"],
+    nan: ["NaN", "NaN, or new infinite elements"],
     removed: ["−", "removed"],
     added: ["+", "added"],
     reshaped: ["⊞", "another shape"],
@@ -133,7 +133,7 @@
         element(
           "p",
           { class: "finding damaged" },
-          element("strong", {}, "New NaN or infinite elements: "),
+          element("strong", {}, "NaN or new infinite elements: "),
           listed(broken),
         ),
       );
