@@ -101,7 +101,11 @@ def directive_for(public: PublicName) -> list[str]:
         return [f".. autoexception:: {public.path}", "   :show-inheritance:", ""]
     own = [name for name in _SPECIAL if name in vars(value) and not issubclass(value, tuple)]
     fields = [*attributes_of(value.__doc__ or "")]
-    options = [":members:", ":undoc-members:", ":inherited-members: Mapping,tuple,Protocol"]
+    options = [":members:"]
+    if public.module == "cordwood":  # a manager has the methods of StepReader too
+        options.append(":inherited-members: Mapping")
+    if any(base.__name__ in documented_names() for base in value.__bases__):
+        options.append(":show-inheritance:")
     options += [f":exclude-members: {', '.join(fields)}"] if fields else []
     options += [f":special-members: {', '.join(own)}"] if own else []
     return [f".. autoclass:: {public.path}", *[f"   {option}" for option in options], ""]
@@ -213,13 +217,13 @@ def _hide_internals(
     _app: Sphinx, what: str, _name: str, value: Any, _options: Any, arguments: str, result: str
 ) -> tuple[str, str] | None:
     """Leave out the parameters of classes that only cordwood makes, and the type of `**options`."""
-    if what == "class" and not inspect.isabstract(value) and "Args:" not in (value.__doc__ or ""):
+    if what == "class" and "Args:" not in (value.__doc__ or ""):
         public = documented_names().get(value.__name__)
         if public is not None and public.module in ("cordwood", "cordwood.results"):
             return "", ""
-    if "Unpack[" in (arguments or ""):
-        return re.sub(r"(\*\*\w+): [^,)]*Unpack\[[^]]*\]", r"\1", arguments), result
-    return None
+    mended = re.sub(r"<object object[^>]*>", "...", arguments or "")  # a private sentinel
+    mended = re.sub(r"(\*\*\w+): [^,)]*Unpack\[[^]]*\]", r"\1", mended)
+    return (mended, result) if mended != (arguments or "") else None
 
 
 def _mend_docstring(

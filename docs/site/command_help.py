@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from itertools import groupby
 
 import click
 from sphinx.application import Sphinx
 
+_OPTION = re.compile(r"(^|[\s(])(--[a-z][a-z-]*[a-z])\b")
 _PARTS = ("description", "options", "arguments", "epilog")
 
 
@@ -17,8 +19,14 @@ def _escape(_: Sphinx, _context: click.Context, lines: list[str]) -> None:
         if is_block:
             result += ["", "::", "", *[f"    {line[2:]}" for line in group], ""]
         else:
-            result += [line.replace("*", r"\*") for line in group]
+            result += [_escape_line(line) for line in group]
     lines[:] = result
+
+
+def _escape_line(line: str) -> str:
+    """Show `*` as it is, and options as code."""
+    line = line.replace("*", r"\*")
+    return line if line.startswith("..") else _OPTION.sub(r"\1``\2``", line)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -69,7 +69,7 @@ myst_heading_anchors = 4  # as GitHub names them
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-autodoc_inherit_docstrings = True
+autodoc_inherit_docstrings = False  # a base class documents what its subclasses do
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
@@ -81,7 +81,7 @@ maximum_signature_line_length = 68
 toc_object_entries_show_parents = "hide"
 default_role = "code"  # docstrings write `name` for code
 highlight_language = "text"
-smartquotes = False  # they would turn --json into a dash
+smartquotes_action = "D"  # dashes only: quotes are often code
 
 html_theme = "furo"
 html_title = "cordwood"

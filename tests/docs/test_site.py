@@ -64,6 +64,18 @@ def test_the_reference_documents_every_public_name() -> None:
             assert public.path in documented, f"{module}.{name}"
 
 
+def test_the_members_of_public_classes_have_docstrings() -> None:
+    """The reference shows the members that have one."""
+    from api_reference import documented_names
+
+    for public in documented_names().values():
+        if inspect.isclass(public.value):
+            for name, member in vars(public.value).items():
+                if name == "__getitem__" or not name.startswith("_"):
+                    is_code = inspect.isroutine(member) or isinstance(member, property)
+                    assert not is_code or inspect.getdoc(getattr(public.value, name)), name
+
+
 @pytest.mark.parametrize(("module", "name"), NAMES)
 def test_a_public_name_is_the_same_object_everywhere(module: str, name: str) -> None:
     """So the reference documents a name of several modules once."""

@@ -165,6 +165,7 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         return self.index.metadata
 
     def __getitem__(self, key_path: str) -> StoredLeaf:
+        """Return a leaf; nothing of it is read yet. Raises KeyError if there is no such leaf."""
         return StoredLeaf(self._find_leaf(key_path), self)
 
     def _find_leaf(self, key_path: str) -> Leaf:

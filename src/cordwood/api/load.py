@@ -122,7 +122,7 @@ def load(
         cast: other dtypes. With `like`, True converts to its dtypes. Without `like`, a floating
             dtype ("bf16", jnp.float32) for all floating arrays, or a mapping of patterns to
             dtypes, in which the first matching entry counts:
-            {"embed/ids": "int32", "**": "bf16"}. A pattern casts floating arrays only. An integer
+            `{"embed/ids": "int32", "**": "bf16"}`. A pattern casts floating arrays only. An integer
             array is cast only by an entry that is its whole key path, without wildcards (after
             `rename`). A conversion from or to integers that would change a value is an error.
         select: a pattern, or several: load only the leaves whose key paths (as `open` lists them)
@@ -131,7 +131,7 @@ def load(
             excludes. Without `like`, a list that loses elements becomes a dict of the remaining
             elements by position.
         rename: new key paths for leaves or containers of the checkpoint, for example
-            {"encoder": "params/backbone"}. Each `*` or `**` of the new path takes the text that
+            `{"encoder": "params/backbone"}`. Each `*` or `**` of the new path takes the text that
             the wildcard of the old path matched. `select` uses the names before renaming.
         missing: what to do with leaves of `like` that are not in the checkpoint or not selected:
             "error"; or "keep": they stay as they are in `like`, whatever `mesh` says, also where
@@ -142,10 +142,10 @@ def load(
         nest: split joined names into nested dicts: the names of a file of another writer, or the
             keys of a flat dict.
         transpose: patterns of matrices that are stored as (out, in), as PyTorch does, and are
-            returned as (in, out): ["**/kernel"]. The patterns match key paths after `rename`.
+            returned as (in, out): `["**/kernel"]`. The patterns match key paths after `rename`.
             Without it a square matrix fits `like` as it is stored, and no error is raised. For
             arrays of more axes, pass a mapping of patterns to the order of axes, as
-            numpy.transpose takes it: {"conv/kernel": (2, 3, 1, 0), "**/kernel": (1, 0)}; the
+            numpy.transpose takes it: `{"conv/kernel": (2, 3, 1, 0), "**/kernel": (1, 0)}`; the
             first matching entry counts. Arrays of fewer than two axes stay as they are. `like`
             and shardings describe the transposed arrays.
         mesh: a jax Mesh: arrays become jax arrays on it, replicated unless `rules`, `shardings`
