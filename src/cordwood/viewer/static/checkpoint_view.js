@@ -24,6 +24,7 @@
     await cordwood.nextTask();
 
     const rows = cordwood.rowsOf(checkpoint.leaves);
+    await cordwood.nextTask();
     const href = (row) => link("leaf", [source, leafPart(row.path, row.number)]);
     const tree = { keys: (row) => row.keys, href };
     const table = cordwood.table({

@@ -2,6 +2,7 @@
 // Resources: JSON values with a name, from the server or, in an export, from the page itself.
 (function (cordwood) {
   const CACHED_RESOURCES = 24;
+  const LONG_LINE = 500_000; // characters that take more than a few milliseconds to parse
   const cache = new Map(); // in the order of their last use
 
   /** An error that a resource answered with, or the failure to reach it. */
@@ -102,7 +103,10 @@
         const line = [...pending, text].join("");
         pending = [];
         if (!line) continue;
+        const isLong = line.length > LONG_LINE;
+        if (isLong) await cordwood.nextTask();
         const message = JSON.parse(line);
+        if (isLong) await cordwood.nextTask(); // what follows is a task of its own
         if ("result" in message) return message.result;
         if (message.error) {
           throw new cordwood.ResourceError(message.error.type, message.error.message);
