@@ -14,7 +14,7 @@ from cordwood.api.diff_result import LeafDiff
 from cordwood.api.scaled_sum import root_of_scaled
 from cordwood.api.stored_leaf import StoredLeaf
 from cordwood.errors import counted
-from cordwood.index import Leaf
+from cordwood.index import Leaf, Naming
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import Report
 from cordwood.keypath import KeyPath, format_path, format_paths
@@ -189,7 +189,7 @@ def _rows(
     """Return a row for each leaf, column by column."""
     sides = [second if pair.state in ("added", "renamed") else first for pair in pairs]
     paths = format_paths([_path(pair, first, second) for pair in pairs])
-    namings = [side.index.naming for side in sides]
+    namings: list[Naming] = [side.index.naming for side in sides]
     differences = [pair.difference or _NO_DIFFERENCE for pair in pairs]
     counts = [each if each.read_size else None for each in differences]
     return {

@@ -74,9 +74,9 @@ def export_page(resources: Resources, *, max_bytes: int, progress: Report | None
         """Return the callback for the reading of one resource; the bar shows the file's size."""
         if progress is None:
             return None
-        done = Progress(max_bytes - room, max_bytes, name)
-        progress(done)
-        return lambda reading: progress(done._replace(doing=f"{name} {_percent(reading)}"))
+        call, done = progress, Progress(max_bytes - room, max_bytes, name)
+        call(done)
+        return lambda reading: call(done._replace(doing=f"{name} {_percent(reading)}"))
 
     for name in _required(resources):
         value = resources.answer_json(name, reporting(name))
