@@ -119,10 +119,12 @@ def test_a_port_in_use_is_an_error(run: Run, tmp_path: Path) -> None:
 
 
 @contextmanager
-def view_in_a_child(path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def view_in_a_child(
+    path: Path, *options: str, **variables: str
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run the command in a child process; yield it and the address of the page."""
-    command = [sys.executable, "-c", COMMAND, "view", str(path), "--no-browser"]
-    environment = {**os.environ, "PYTHONPATH": str(SRC)}
+    command = [sys.executable, "-c", COMMAND, "view", str(path), *options]
+    environment = {**os.environ, "PYTHONPATH": str(SRC), **variables}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as child:
@@ -146,9 +148,25 @@ def get(url: str, name: str) -> bytes:
     return body
 
 
+@pytest.mark.parametrize("options", [(), ("--no-browser",)])
+def test_it_opens_the_browser_unless_told_not_to(tmp_path: Path, options: tuple[str]) -> None:
+    cordwood.save(tmp_path / "c", TREE)
+    script, opened = tmp_path / "browser", tmp_path / "opened"
+    script.write_text(f'#!/bin/sh\necho "$1" > {opened}.tmp && mv {opened}.tmp {opened}\n')
+    script.chmod(0o755)
+    with view_in_a_child(tmp_path / "c", *options, BROWSER=f"{script} %s") as (child, url):
+        if not options:
+            until(opened.exists)
+            assert opened.read_text().strip() == url
+        assert b"cordwood" in get(url, "")
+        child.send_signal(signal.SIGINT)
+        assert child.wait(timeout=60) == 0
+    assert opened.exists() == (not options)
+
+
 def test_ctrl_c_ends_it_without_a_word(tmp_path: Path) -> None:
     cordwood.save(tmp_path / "c", TREE)
-    with view_in_a_child(tmp_path / "c") as (child, url):
+    with view_in_a_child(tmp_path / "c", "--no-browser") as (child, url):
         assert b"cordwood" in get(url, "")
         child.send_signal(signal.SIGINT)
         _, err = child.communicate(timeout=60)
@@ -158,7 +176,7 @@ def test_ctrl_c_ends_it_without_a_word(tmp_path: Path) -> None:
 def test_ctrl_c_ends_a_full_read(tmp_path: Path) -> None:
     """The file has 1 TiB of holes, so the read would take many minutes."""
     write_sparse(tmp_path / "c.safetensors", leaves=2, size_bytes=1 << 40)
-    with view_in_a_child(tmp_path / "c.safetensors") as (child, url):
+    with view_in_a_child(tmp_path / "c.safetensors", "--no-browser") as (child, url):
 
         def read() -> None:
             with suppress(OSError, HTTPException):
@@ -189,7 +207,7 @@ def status_of(pid: int, name: str) -> str:
 
 def test_memory_stays_below_300_mb_for_100_gib_and_20_000_leaves(tmp_path: Path) -> None:
     write_sparse(tmp_path / "c.safetensors")
-    with view_in_a_child(tmp_path / "c.safetensors") as (child, url):
+    with view_in_a_child(tmp_path / "c.safetensors", "--no-browser") as (child, url):
         checkpoint = json.loads(get(url, "resource/checkpoint/a"))["result"]
         assert checkpoint["leaf_count"] == 20_000
         assert checkpoint["size_bytes"] > 99 << 30
