@@ -28,6 +28,14 @@ _MAX_BYTES = 200_000  # of one picture
 # An eighth of GPT-2's width and vocabulary.
 _MODEL_WIDTH, _VOCABULARY = 96, 6_283
 
+# The treemap is drawn in small tasks.
+_ALL_DRAWN = """
+return [...document.querySelectorAll("canvas")].every((canvas) => {
+  const context = canvas.getContext("2d");
+  return context.getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean);
+});
+"""
+
 
 @contextmanager
 def viewing(folder: Path, *arguments: str) -> Iterator[str]:
@@ -80,6 +88,7 @@ def take(browser: Browser, name: str, url: str, text: str, *, folds: bool = Fals
         browser.driver.get(url)
         browser.wait_text(text)
         browser.wait("return document.querySelector('main[aria-busy]') === null")
+        browser.wait(_ALL_DRAWN)
         if folds:
             browser.click("button", "Fold all")
             browser.run("window.scrollTo(0, 0); document.activeElement.blur()")

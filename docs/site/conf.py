@@ -27,7 +27,6 @@ extensions = [
     "command_help",
     "contents_from_tables",
     "generated_tables",
-    "pictures",
     "source_pages",
 ]
 
