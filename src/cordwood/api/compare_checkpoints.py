@@ -23,7 +23,7 @@ from cordwood.api.renamed_leaves import renamed_leaves
 from cordwood.api.sample_parts import Part, sample_parts
 from cordwood.api.unequal_parts import compare_digests, unequal_boxes
 from cordwood.errors import MismatchError
-from cordwood.index import ARRAY_KINDS, Encoded, Index, Leaf
+from cordwood.index import ARRAY_KINDS, Encoded, Index, Leaf, Naming
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import ProgressOption, Report, report_progress
 from cordwood.io.progress_bar import progress_display
@@ -342,10 +342,11 @@ class _Comparing:
 
 def _containers(first: Index, second: Index) -> list[str]:
     """Return a line for each container of different kinds, and each empty one on one side only."""
-    namings = {first.naming, second.naming}
+    namings: set[Naming] = {first.naming, second.naming}
     if namings & {"dotted", "slashed"}:
         return []  # such formats have names, but no containers
-    common = min(namings, key=["keys", "strings", "exact"].index)
+    order: list[Naming] = ["keys", "strings", "exact"]
+    common = min(namings, key=order.index)
     first_nodes, second_nodes = (
         containers_by_name(index.structure, common) for index in (first, second)
     )
