@@ -161,10 +161,22 @@ def test_equal_checkpoints_of_different_formats(tmp_path: Path, read: str) -> No
     assert result["leaf_count"] == 2
     if read == "digests":
         assert result["equal"] is None
-        assert result["verdict"] == "no difference in 0 leaves; 2 leaves not compared yet"
+        assert result["verdict"] == "no difference known; 2 leaves not compared"
     else:
         assert result["equal"] is True
         assert result["verdict"] == "equal: 2 leaves"
+
+
+def test_containers_of_another_kind_are_named(tmp_path: Path) -> None:
+    cordwood.save(tmp_path / "a", {"layers": [np.zeros(2)], "empty": {}})
+    cordwood.save(tmp_path / "b", {"layers": (np.zeros(2),)})
+    result = answer(tmp_path / "a", tmp_path / "b", "diff/a/b/all")
+    assert result["equal"] is False
+    assert result["verdict"] == "equal values: 1 leaf; the structure differs in 2 containers"
+    assert result["structure"] == [
+        "layers: list | tuple",
+        "empty: empty dict or node with fields only in a",
+    ]
 
 
 def test_a_tree_that_is_missing_on_one_side(tmp_path: Path) -> None:

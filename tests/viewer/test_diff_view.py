@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 
 import cordwood
+from cordwood.viewer.export import export_page
+from cordwood.viewer.resources import Resources
+from cordwood.viewer.sources import OpenArguments, open_sources
 from tests.viewer.browser import Browser, server_of
 from tests.viewer.gpt2_run import Faults, save_run
+from tests.viewer.sparse_checkpoint import write_sparse
 
 ENTER, ESCAPE, DOWN, RIGHT = "\ue007", "\ue00c", "\ue015", "\ue014"
 LEAF = "#/diff/a/b/leaf/params%2Fh_7%2Fmlp%2Fc_fc%2Fkernel"
@@ -236,9 +240,49 @@ def test_of_twenty_thousand_leaves_only_those_in_sight_are_drawn(
     with server_of(tmp_path / "a", tmp_path / "b") as address:
         browser.open(address)
         wait_for_values(browser)
-        assert "1 of 20000 leaves" in browser.text(".verdict-line")
+        assert "1 of 20,000 leaves" in browser.text(".verdict-line")
         browser.click(".button", "Unfold all")
         browser.wait("return document.querySelector('[aria-rowcount=\"20201\"]')")
         assert browser.run("return document.querySelectorAll('.row').length") < 100
         browser.click(".chip", "changed")
         browser.wait_text("1 leaf", ".table-count")
+
+
+def test_a_large_difference_is_sampled_and_a_long_comparison_cancelled(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """Nothing of 8 GiB is read without a click, and a sample is limited."""
+    for name in ("a", "b"):
+        write_sparse(tmp_path / f"{name}.safetensors", leaves=400, size_bytes=8 << 30)
+    with server_of(tmp_path / "a.safetensors", tmp_path / "b.safetensors") as address:
+        browser.open(address)
+        browser.find(".reading button")
+        assert "no values read" in browser.text(".verdict")
+        assert browser.texts(".reading button") == [
+            "Compare a sample of the values",
+            "Compare all values (reads 8.0 GiB of each side)",
+        ]
+        browser.click(".reading button", "sample")
+        browser.wait_text("values are from a sample", ".verdict")
+        assert "200.0 MiB read of each side" in browser.text(".verdict")
+        browser.click(".reading button", "all")
+        browser.click(".reading button", "Cancel")
+        browser.wait_text("Cancelled.", ".reading")
+        browser.click(".table .row", "layer")  # unfold a container
+
+
+def test_an_export_shows_the_difference_without_a_server(
+    browser: Browser, run: Path, tmp_path: Path
+) -> None:
+    sources = open_sources(str(run / "200"), str(run / "300"), OpenArguments())
+    export = export_page(Resources(sources), max_bytes=20 << 20)
+    sources.close()
+    file = tmp_path / "difference.html"
+    file.write_bytes(export.html)
+    browser.open(file.as_uri())
+    wait_for_values(browser)
+    assert "535 of 553 leaves differ" in browser.text(".verdict-line")
+    assert browser.find(".layer-matrix canvas")
+    assert browser.texts(".diff-head .button") == [], "the other direction is not in the file"
+    browser.go(LEAF)
+    browser.wait_text("new NaN", ".facts")

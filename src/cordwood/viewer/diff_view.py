@@ -164,23 +164,22 @@ def _verdict(counts: Mapping[str, int], containers: int) -> str:
     >>> _verdict({"identical": 3}, 0), _verdict({"changed": 1, "added": 1, "equal": 2}, 0)
     ('equal: 3 leaves', '2 of 4 leaves differ: 1 changed, 1 added')
     """
-    total, unread = sum(counts.values()), counts.get("unread", 0)
-    parts = [f"{counts[state]} {state}" for state in _DIFFERENT if counts.get(state)]
-    differing = sum([counts.get(state, 0) for state in _DIFFERENT])
-    rest = []
-    if containers:
-        rest.append(f"the structure differs in {counted(containers, 'container')}")
-    if unread:
-        rest.append(f"{counted(unread, 'leaf', 'leaves')} not compared yet")
-    if differing:
-        text = f"{differing} of {counted(total, 'leaf', 'leaves')} differ: {', '.join(parts)}"
+    leaves = counted(sum(counts.values()), "leaf", "leaves")
+    unread = counts.get("unread", 0)
+    different = [state for state in _DIFFERENT if counts.get(state)]
+    if different:
+        count = sum([counts[state] for state in different])
+        states = ", ".join([f"{counts[state]} {state}" for state in different])
+        parts = [f"{count} of {leaves} differ: {states}"]
     elif unread:
-        text = f"no difference in {counted(total - unread, 'leaf', 'leaves')}"
-    elif containers:
-        text = f"equal values in {counted(total, 'leaf', 'leaves')}"
+        parts = ["no difference known"]
     else:
-        text = f"equal: {counted(total, 'leaf', 'leaves')}"
-    return "; ".join([text, *rest])
+        parts = [f"equal values: {leaves}" if containers else f"equal: {leaves}"]
+    if containers:
+        parts.append(f"the structure differs in {counted(containers, 'container')}")
+    if unread:
+        parts.append(f"{counted(unread, 'leaf', 'leaves')} not compared")
+    return "; ".join(parts)
 
 
 def _rows(

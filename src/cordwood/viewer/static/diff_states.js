@@ -21,11 +21,6 @@
     return ORDER;
   };
 
-  /** Return the symbol of a state. */
-  cordwood.stateSymbol = function (state) {
-    return STATES[state]?.symbol ?? "?";
-  };
-
   /** Return what a state means. */
   cordwood.stateMeaning = function (state) {
     return STATES[state]?.meaning ?? "";

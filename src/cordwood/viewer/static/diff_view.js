@@ -322,16 +322,17 @@
         "p",
         { class: `verdict-line ${style}` },
         element("span", { class: "state-symbol", "aria-hidden": "true" }, symbol),
-        element("strong", {}, capitalized(result.verdict)),
+        element("strong", {}, sentence(result.verdict)),
       ),
       element("p", { class: "muted" }, facts.join(" · ")),
       result.matrices.slice(0, 1).map(cordwood.matrixFindings),
     );
   }
 
-  /** Return a text with a capital letter first. */
-  function capitalized(text) {
-    return text.charAt(0).toUpperCase() + text.slice(1);
+  /** Return a text with a capital letter first, and with separators in its numbers. */
+  function sentence(text) {
+    const numbered = text.replace(/\d{4,}/g, cordwood.formatCount);
+    return numbered.charAt(0).toUpperCase() + numbered.slice(1);
   }
 
   /** Draw the containers that are of another kind. */
