@@ -192,14 +192,14 @@ def test_the_matrix_finds_the_layer_with_nans_once_values_are_compared(
     browser.open(f"{url}#/run?step=1400")
     panel = "[aria-label='Change since the step before']"
     browser.click(".button", "Compare values")
-    browser.wait_text("New NaN or infinite elements: layer 7", panel)
+    browser.wait_text("NaN or new infinite elements: layer 7", panel)
     browser.wait_text("Frozen: layer 3", panel)
     move_slider(browser, "1300")  # where the block was whole
     browser.wait_text("From step 1200 to 1300", panel)
     browser.wait(
         "return !document.querySelector(arguments[0]).innerText.includes('not compared')", panel
     )
-    assert "New NaN" not in browser.text(panel)
+    assert "NaN" not in browser.text(panel)
 
 
 def test_a_cell_of_the_matrix_opens_its_leaves(browser: Browser, url: str) -> None:
@@ -262,7 +262,7 @@ def test_an_exported_run_opens_from_disk(browser: Browser, tmp_path: Path) -> No
     browser.wait_text("Norms of 4 steps")
     browser.wait_text("NaN from step 400", "[aria-label='Lines of the chart']")
     move_slider(browser, "400")
-    browser.wait_text("New NaN or infinite elements: layer 7", panel)
+    browser.wait_text("NaN or new infinite elements: layer 7", panel)
     browser.click(".step-facts a", "Difference with step 300")
     browser.wait("return location.hash.startsWith('#/diff/300/400')")
     browser.wait_for_view()

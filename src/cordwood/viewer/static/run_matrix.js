@@ -5,8 +5,9 @@
 
   /**
    * Return the panel: `{element, show(index)}`.
-   * Digests are compared at once, which reads no arrays; values when the user asks for them, and
-   * from then on for every step that is shown.
+   * Digests are compared at once, which reads no arrays; a sample of the values when the user asks
+   * for it, and from then on for every step that is shown. All values are offered where the sample
+   * is not all.
    */
   cordwood.runMatrix = function ({ steps }) {
     const { element, resourceName } = cordwood;
@@ -14,7 +15,7 @@
     const tools = element("div", { class: "table-tools" });
     const heading = element("p", { class: "muted" });
     let group = null; // the matrix on screen: params, mu ...
-    let withValues = cordwood.inExport;
+    let asked = cordwood.inExport ? "all" : null; // what the user wants to be compared
     let pending = null;
 
     /** Show the matrix of a step and the step before it. */
@@ -53,16 +54,24 @@
 
     /** Offer to compare values, or do it if the user has asked for it before. */
     function offerValues(a, b, signal) {
-      const name = cordwood.stepDifference(a, b, ["all", "sample"]);
-      if (name === null) return;
+      const name = cordwood.stepDifference(a, b, asked === "all" ? ["all", "sample"] : ["sample"]);
+      if (name !== null) offer(name, asked !== null, a, b, signal);
+    }
+
+    /** Offer a comparison of values. */
+    function offer(name, start, a, b, signal) {
+      const isAll = name.endsWith("/all");
       const run = async (onProgress, cancelled) => {
         const both = AbortSignal.any([signal, cancelled]);
         const diff = await cordwood.fetchResource(name, { onProgress, signal: both });
         if (signal.aborted) return;
-        withValues = true;
+        asked = isAll ? "all" : "sample";
         draw(diff, a, b);
+        const all = resourceName("diff", a, b, "all");
+        if (!diff.complete && !isAll && cordwood.hasResource(all)) offer(all, false, a, b, signal);
       };
-      cordwood.append(tools, cordwood.task({ title: "Compare values", start: withValues, run }));
+      const title = isAll ? "Compare all values" : "Compare values";
+      cordwood.append(tools, cordwood.task({ title, start, run }));
     }
 
     /** Draw a difference. */
@@ -70,6 +79,7 @@
       cordwood.replace(
         heading,
         `From step ${cordwood.printable(a, 40)} to ${cordwood.printable(b, 40)}: ${cordwood.printable(diff.verdict, 300)} `,
+        diff.read_bytes && !diff.complete ? "(values are from a sample) " : "",
         element("a", { href: cordwood.link("diff", [a, b]) }, "Open the difference"),
       );
       if (!diff.matrices.length) {

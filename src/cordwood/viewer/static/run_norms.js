@@ -58,7 +58,7 @@
   };
 
   /**
-   * Compute the lines of leaves that are grouped: `[{name, leaves, points, ...}, ..]`.
+   * Compute the lines of leaves that are grouped: `[{name, members, first, last, ...}, ..]`.
    * It is a generator for `cordwood.inTasks`.
    */
   function* linesOf(steps, norms, { by, tree, search }) {
@@ -75,17 +75,23 @@
       if (!groups.has(name)) groups.set(name, []);
       groups.get(name).push(number);
     }
+    const computedSteps = steps.filter((step) => norms.has(step.name));
     const lines = [];
     for (const [name, members] of groups) {
-      const points = [];
-      for (const [i, step] of steps.entries()) {
-        const values = norms.get(step.name);
-        if (values) points.push([cordwood.stepPlace(step, i), normOf(values, members), step]);
-      }
-      lines.push(describe(name, members, points));
+      lines.push(describe(name, members, computedSteps, norms));
       yield;
     }
     return lines;
+  }
+
+  /** Return the points of a line; only lines that are drawn need them. */
+  function pointsOf(line, steps, norms) {
+    const points = [];
+    for (const [i, step] of steps.entries()) {
+      const values = norms.get(step.name);
+      if (values) points.push([cordwood.stepPlace(step, i), normOf(values, line.members)]);
+    }
+    return points;
   }
 
   /** Return the norm of several leaves; null if none of them was read. */
@@ -102,20 +108,27 @@
   }
 
   /** Return a line with its first and last norm, and the first step that is not finite. */
-  function describe(name, members, points) {
-    const finite = points.filter(([, norm]) => norm !== null && Number.isFinite(norm));
-    const broken = points.find(([, norm]) => norm !== null && !Number.isFinite(norm));
-    const [first, last] = [finite[0]?.[1] ?? null, finite.at(-1)?.[1] ?? null];
+  function describe(name, members, steps, norms) {
+    let first = null;
+    let last = null;
+    let broken = null;
+    for (const step of steps) {
+      const norm = normOf(norms.get(step.name), members);
+      if (norm === null) continue;
+      if (Number.isFinite(norm)) {
+        first ??= norm;
+        last = norm;
+      } else broken ??= { step: step.name, value: norm };
+    }
     const ratio = first > 0 ? last / first : null;
     return {
       name,
       path: members.length === 1 ? leaves[members[0]].path : name,
-      count: members.length,
-      points: points.map(([x, norm]) => [x, norm]),
+      members,
       first,
       last,
       ratio,
-      broken: broken ? { step: broken[2].name, value: broken[1] } : null,
+      broken,
       rank: broken ? Infinity : ratio > 0 ? Math.abs(Math.log(ratio)) : 0,
     };
   }
@@ -156,7 +169,7 @@
           value: (row) => cordwood.naturalKey(row.name),
           cell: (row) => element("span", { class: "key" }, mark(row), cordwood.printable(row.name, 120)),
         },
-        { name: "count", label: "leaves", align: "end", width: 5, wide: true, value: (row) => row.count, cell: (row) => cordwood.formatCount(row.count) },
+        { name: "count", label: "leaves", align: "end", width: 5, wide: true, value: (row) => row.members.length, cell: (row) => cordwood.formatCount(row.members.length) },
         { name: "first", label: "first", align: "end", width: 6, wide: true, value: (row) => row.first ?? NaN, cell: (row) => number(row.first) },
         { name: "last", label: "last", align: "end", width: 6, value: (row) => row.last ?? NaN, cell: (row) => number(row.last) },
         {
@@ -195,11 +208,12 @@
       fillTrees();
       const lines = await cordwood.inTasks(linesOf(steps, norms, state), cordwood.viewSignal);
       if (mine !== updates) return;
-      const ranked = [...lines].sort((x, y) => y.rank - x.rank);
+      const ranked = await cordwood.inTasks(cordwood.sortedRows(lines, (line) => line.rank, true));
+      if (mine !== updates) return;
       ranked.forEach((line, i) => (line.drawn = chosen.get(line.name) ?? i < MOST_DRAWN));
       const drawn = lines.filter((line) => line.drawn);
       chart = cordwood.charts.lines({
-        series: drawn.map(({ name, points }) => ({ name, points })),
+        series: drawn.map((line) => ({ name: line.name, points: pointsOf(line, steps, norms) })),
         xLabel: "step",
         yLabel: "L2 norm",
         logarithmic: chartIsLogarithmic(),
