@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import cordwood
 from cordwood.viewer.export import export_page
@@ -154,6 +155,29 @@ def test_the_steps_of_a_run_are_chosen(browser: Browser, run: Path) -> None:
         browser.wait("return location.hash === '#/diff/300/100'")
         wait_for_values(browser)
         assert browser.texts(".verdict .finding") == ["Frozen: layer 3"]
+
+
+def test_a_model_of_many_layers_names_the_frozen_ones_as_ranges(
+    browser: Browser, tmp_path: Path
+) -> None:
+    names = ("self_attn.q_proj", "mlp.up_proj", "input_layernorm")
+    before = {f"model.layers.{i}.{name}.weight": np.ones(8) for i in range(80) for name in names}
+    after = dict(before)
+    for layer in range(80):
+        for name in names:
+            if layer >= 8 and layer != 20:
+                after[f"model.layers.{layer}.{name}.weight"] = np.full(8, 1.01)
+    after["model.layers.41.mlp.up_proj.weight"] = np.full(8, np.nan)
+    save_file(before, tmp_path / "a.safetensors")
+    save_file(after, tmp_path / "b.safetensors")
+    with server_of(tmp_path / "a.safetensors", tmp_path / "b.safetensors") as address:
+        browser.open(address)
+        wait_for_values(browser)
+        assert browser.texts(".verdict .finding") == [
+            "NaN or new infinite elements: layer 41",
+            "Frozen: layers 0 to 7, 20",
+        ]
+        browser.screenshot("diff-many-layers")
 
 
 def test_every_state_has_a_word_and_a_symbol(browser: Browser, tmp_path: Path) -> None:

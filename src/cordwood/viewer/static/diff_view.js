@@ -373,7 +373,7 @@
     );
     return cordwood.replace(
       place,
-      cordwood.panel("Optimizer", element("div", { class: "scrolls" }, table)),
+      cordwood.panel("Update and optimizer", element("div", { class: "scrolls" }, table)),
     );
   }
 

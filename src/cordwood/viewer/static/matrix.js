@@ -87,7 +87,7 @@
       format: (value) => cordwood.formatNumber(10 ** cordwood.toNumber(value)),
       height:
         layers.length > ROWS_OF_FULL_HEIGHT
-          ? Math.max(22 * ROWS_OF_FULL_HEIGHT, 8 * layers.length)
+          ? Math.max(22 * ROWS_OF_FULL_HEIGHT, 13 * layers.length)
           : null,
       place: (row, column) => describe(matrix, row, column),
       onPick: onPick && ((row, column) => pick(matrix, row, column, onPick)),
@@ -104,7 +104,8 @@
   function describe(matrix, row, column) {
     const i = row * matrix.kinds.length + column;
     const count = matrix.leaves[i].length;
-    const layer = /^\d+$/.test(matrix.layers[row]) ? `layer ${matrix.layers[row]}` : matrix.layers[row];
+    const name = matrix.layers[row];
+    const layer = isNumber(name) ? `layer ${name}` : name;
     const leaves = count ? cordwood.counted(count, "leaf", "leaves") : "";
     return [layer, matrix.kinds[column], leaves].map((text) => cordwood.printable(text, 60));
   }
@@ -146,13 +147,26 @@
     return lines;
   };
 
-  /** Return names of layers in a line: `layers 3, 4, 5 and 7 more`. */
+  /** Return names of layers in a line: `layers 0 to 7, 12 and 3 more`. */
   function listed(layers) {
-    const shown = layers.slice(0, LABELS_IN_FINDINGS).map((layer) => cordwood.printable(layer, 40));
-    const rest = layers.length - shown.length;
-    const numbered = layers.every((layer) => /^\d+$/.test(layer));
-    const noun = !numbered ? "" : layers.length === 1 ? "layer " : "layers ";
-    return `${noun}${shown.join(", ")}${rest ? ` and ${rest} more` : ""}`;
+    const ranges = [];
+    for (const layer of layers) {
+      const last = ranges.at(-1);
+      if (last && isNumber(layer) && Number(layer) === Number(last.stop) + 1) last.stop = layer;
+      else ranges.push({ start: layer, stop: layer });
+    }
+    const texts = ranges.slice(0, LABELS_IN_FINDINGS).map(({ start, stop }) => {
+      const first = cordwood.printable(start, 40);
+      return start === stop ? first : `${first} to ${cordwood.printable(stop, 40)}`;
+    });
+    const rest = ranges.length - texts.length;
+    const noun = !layers.every(isNumber) ? "" : layers.length === 1 ? "layer " : "layers ";
+    return `${noun}${texts.join(", ")}${rest ? ` and ${rest} more` : ""}`;
+  }
+
+  /** Return true if the name of a layer is a number. */
+  function isNumber(layer) {
+    return /^\d+$/.test(layer);
   }
 
   /** Return the marks that occur, and what they mean. */
