@@ -77,13 +77,18 @@
         "div",
         { class: "legend" },
         least === greatest && !diverging && `everywhere ${format(least)}`,
-        least < greatest && [
-          element("span", {}, format(diverging ? -greatest : least)),
-          bar,
-          element("span", {}, format(greatest)),
-        ],
-        unusual && [element("span", { class: "hatch" }), element("span", {}, "NaN or infinite")],
-        empty && [element("span", { class: "swatch empty" }), element("span", {}, empty)],
+        least < greatest &&
+          element(
+            "span",
+            { class: "legend-entry" },
+            format(diverging ? -greatest : least),
+            bar,
+            format(greatest),
+          ),
+        unusual &&
+          element("span", { class: "legend-entry" }, element("span", { class: "hatch" }), "NaN or infinite"),
+        empty &&
+          element("span", { class: "legend-entry" }, element("span", { class: "swatch empty" }), empty),
       );
     }
 

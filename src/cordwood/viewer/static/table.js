@@ -10,8 +10,8 @@
    *
    * columns: `[{name, label, align, width, wide, title, value(row), cell(row), sum, group(node)}]`.
    *   `value` returns what is sorted by (leave it out: not sortable), `cell` a node or text, `group`
-   *   the same for a container; `sum` shows the bytes of a container; `width` is in rem; columns
-   *   with `wide` are shown on wide screens only.
+   *   the same for a container; `sum` shows the bytes of a container; `width` is in rem, and
+   *   `narrow` on narrow screens; columns with `wide` are shown on wide screens only.
    * rows: objects; `row.path` is searched, and copied by the key "c".
    * tree: `{keys(row), href(row), size(row)}`, or null for a plain table. The first column of a tree
    *   is drawn by the table: its last key as a link, or the whole path in a sorted list; its `cell`,
@@ -113,7 +113,7 @@
     function chooseColumns() {
       const width = scroller.clientWidth || 1000;
       shownColumns = width < NARROW ? columns.filter((column) => !column.wide) : columns;
-      const { template, least } = cordwood.columnWidths(shownColumns, width < NARROW, tree !== null);
+      const { template, least } = cordwood.columnWidths(shownColumns, width < NARROW);
       scroller.style.setProperty("--columns", template);
       scroller.style.setProperty("--least", `${least}rem`);
       scroller.style.setProperty("--row-height", `${rowHeight}px`);

@@ -2,11 +2,11 @@
 // The cells of a table: their widths, the head, and the key path of a row.
 (function (cordwood) {
   /** Return the widths of columns as a grid template, and their sum in rem. */
-  cordwood.columnWidths = function (columns, isNarrow, isTree) {
+  cordwood.columnWidths = function (columns, isNarrow) {
     let least = 1;
-    const widths = columns.map(({ width, grow }, i) => {
+    const widths = columns.map(({ width, narrow, grow }, i) => {
       const isKey = i === 0 && !width;
-      const size = isKey ? (isNarrow ? 9 : 18) : isNarrow && isTree ? Math.min(width ?? 7, 6) : (width ?? 7);
+      const size = isKey ? (isNarrow ? 9 : 18) : ((isNarrow && narrow) || width) ?? 7;
       least += size;
       return isKey || grow ? `minmax(${size}rem, ${isKey ? 2 : 1}fr)` : `${size}rem`;
     });
