@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import cordwood
+from cordwood import CheckpointManager
 from cordwood.io.progress import Progress
 from cordwood.viewer.leaf_norms import LeafNorms, NormCache, Read, leaf_norms, norm_of
 from cordwood.viewer.resources import Resources
@@ -152,3 +154,13 @@ def test_norms_of_other_formats(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"tree{suffix}"
     cordwood.save(path, {"w": np.full((3, 3), 2.0)})
     assert norms_of(path) == {"w": 6.0}
+
+
+def test_norms_of_a_step_in_an_object_store() -> None:
+    url = f"memory://norms-{uuid.uuid4().hex}/run"
+    with CheckpointManager(url) as manager:
+        manager.save(1, {"w": np.full((3, 3), 2.0)})
+    sources = open_sources(url, None, OpenArguments())
+    answer = Resources(sources).answer("norms/1/sample")
+    sources.close()
+    assert (answer["path"], answer["l2"], answer["complete"]) == (["w"], [6.0], True)
