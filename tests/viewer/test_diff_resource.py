@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,19 +101,37 @@ def test_the_optimizer_is_described(run: Path) -> None:
     assert facts["first moments (mu)"]["b"] == pytest.approx(squares**0.5, rel=0.05)
 
 
-def test_equal_bytes_are_not_read(tmp_path: Path) -> None:
-    """Nine tenths of the bytes are equal by digest: only the rest is read."""
+@pytest.fixture
+def read_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that receives the number of bytes of each read from a file."""
+    sizes: list[int] = []
+    preadv = os.preadv
+
+    def counted(fd: int, buffers: Any, offset: int) -> int:
+        sizes.append(preadv(fd, buffers, offset))
+        return sizes[-1]
+
+    monkeypatch.setattr(os, "preadv", counted)
+    return sizes
+
+
+def test_equal_bytes_are_not_read(tmp_path: Path, read_sizes: list[int]) -> None:
+    """Nine tenths of the bytes of two steps are equal by digest: only the rest is read."""
     rng = np.random.default_rng(0)
-    tree = {f"layers_{i}": rng.standard_normal(1 << 18, np.float32) for i in range(10)}
-    cordwood.save(tmp_path / "a", tree)
-    cordwood.save(tmp_path / "b", {**tree, "layers_3": tree["layers_3"] + 1})
-    digests = answer(tmp_path / "a", tmp_path / "b", "diff/a/b/digests")
-    assert digests["read_bytes"] == 0
-    assert digests["counts"] == {"changed": 1, "identical": 9}
-    assert digests["unread_bytes"] == 1 << 20
-    result = answer(tmp_path / "a", tmp_path / "b", "diff/a/b/all")
-    assert result["counts"] == {"changed": 1, "identical": 9}
-    assert result["read_bytes"] == 1 << 20
+    tree = {f"layers_{i}": rng.standard_normal(1 << 18).astype(np.float32) for i in range(10)}
+    with cordwood.CheckpointManager(tmp_path, background=False) as manager:
+        manager.save(1, tree)
+        manager.save(2, {**tree, "layers_3": tree["layers_3"] + 1})
+    with resources_of(tmp_path / "1", tmp_path / "2") as resources:
+        read_sizes.clear()  # opening reads the indexes
+        digests = json.loads(resources.answer_json("diff/a/b/digests"))
+        assert sum(read_sizes) == digests["read_bytes"] == 0
+        assert digests["counts"] == {"changed": 1, "identical": 9}
+        assert digests["unread_bytes"] == 1 << 20
+        result = json.loads(resources.answer_json("diff/a/b/all"))
+        assert result["counts"] == {"changed": 1, "identical": 9}
+        assert result["read_bytes"] == 1 << 20
+        assert 2 << 20 <= sum(read_sizes) <= 4 << 20  # of both sides, rounded out to digest blocks
     assert result["differing_bytes"] == 1 << 20
     assert result["size_bytes"] == 10 << 20
 
