@@ -44,6 +44,19 @@ def test_the_facts_of_adam() -> None:
     assert update.text.endswith("; largest in layer 1: 0.2")
 
 
+def test_the_order_of_the_leaves_does_not_matter() -> None:
+    changes = [*ADAM[2:], *ADAM[:2]]  # JAX sorts the keys of a dict
+    facts = optimizer_facts(changes, {}, layer_matrices(changes))
+    assert facts == optimizer_facts(ADAM, {}, layer_matrices(ADAM))
+
+
+def test_layers_of_moments_are_no_layers_of_the_parameters() -> None:
+    changes = [change("params/w", 0.1, 1.0, 1.0), *ADAM[2:]]
+    *_, update = optimizer_facts(changes, {}, layer_matrices(changes))
+    assert (update.name, update.change) == ("update to weight", 0.1)
+    assert "layer" not in update.text
+
+
 def test_values_that_were_not_read_give_no_facts() -> None:
     changes = [LeafChange(leaf.key_path, "changed") for leaf in ADAM]
     assert optimizer_facts(changes, {}) == []

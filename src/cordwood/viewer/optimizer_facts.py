@@ -49,7 +49,7 @@ def optimizer_facts(
         for group, members in groups.items():
             if group in moments:
                 facts += _norms(f"{name} moments ({group})", members)
-    return facts + _update(groups.get("params", []), matrices)
+    return facts + _update(groups.get("params", []), _layer_updates(matrices, changes))
 
 
 def _steps(counters: Mapping[KeyPath, tuple[int, int]]) -> list[OptimizerFact]:
@@ -81,27 +81,29 @@ def _norms(name: str, changes: Sequence[LeafChange]) -> list[OptimizerFact]:
     return [OptimizerFact(name, before, after, relative_l2(read), text)]
 
 
-def _update(changes: Sequence[LeafChange], matrices: Sequence[LayerMatrix]) -> list[OptimizerFact]:
+def _update(changes: Sequence[LeafChange], layers: Mapping[str, float]) -> list[OptimizerFact]:
     """Return the size of the change of the parameters relative to the parameters."""
     paired = [change for change in changes if change.state not in ("added", "removed")]
     ratio = relative_l2(paired)
     if ratio is None:
         return []
     text = "L2 norm of b - a of the parameters, relative to a"
-    layers = layer_updates(matrices[0], changes) if matrices else {}
     if layers:
         largest = max(layers, key=lambda layer: layers[layer])
         text += f"; largest in layer {largest}: {layers[largest]:.3g}"
     return [OptimizerFact("update to weight", None, None, ratio, text)]
 
 
-def layer_updates(matrix: LayerMatrix, changes: Sequence[LeafChange]) -> dict[str, float]:
-    """Return the relative L2 norm of the change of each layer that was compared."""
+def _layer_updates(
+    matrices: Sequence[LayerMatrix], changes: Sequence[LeafChange]
+) -> dict[str, float]:
+    """Return the relative L2 norm of the change of each layer of the parameters."""
     updates = {}
-    columns = len(matrix.kinds)
-    for row, layer in enumerate(matrix.layers):
-        cells = matrix.leaves[row * columns : (row + 1) * columns]
-        ratio = relative_l2([changes[leaf] for leaves in cells for leaf in leaves])
-        if ratio is not None:
-            updates[layer] = ratio
+    for matrix in matrices:
+        columns = len(matrix.kinds)
+        for row, layer in enumerate(matrix.layers if matrix.group == "params" else ()):
+            cells = matrix.leaves[row * columns : (row + 1) * columns]
+            ratio = relative_l2([changes[leaf] for leaves in cells for leaf in leaves])
+            if ratio is not None:
+                updates[layer] = ratio
     return updates
