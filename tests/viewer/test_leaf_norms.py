@@ -48,8 +48,9 @@ def test_norms_are_those_of_numpy(tmp_path: Path) -> None:
         "python": 2.5,
     }
     path = tmp_path / "tree"
-    cordwood.save(path, tree)
+    cordwood.save(path, {**tree, "huge": 10**400})
     norms = norms_of(path)
+    assert norms["huge"] == math.inf
     for name, value in tree.items():
         scale = 1e200 if name == "float64" else 1
         array = np.asarray(value)
@@ -91,13 +92,16 @@ def test_a_sample_reads_a_part_and_estimates(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     large = random.standard_normal((4, 1 << 20), np.float32)
     cordwood.save(path, {"large": large, "small": np.ones(16, np.float32)})
-    norms = compute(path, "sample")
+    cache = NormCache()
+    norms = compute(path, "sample", cache=cache)
     assert norms.read_bytes < large.nbytes / 4
     assert norms.sampled == [True, False]
     assert not norms.complete
     assert norms.norms[0] == pytest.approx(float(np.linalg.norm(large)), rel=0.02)
     assert norms.norms[1] == 4.0
-    assert compute(path, "all").complete
+    again = compute(path, "sample", cache=cache)
+    assert again == norms._replace(read_bytes=0, cached=2)  # still an estimate
+    assert compute(path, "all", cache=cache).complete
 
 
 def test_a_sample_is_bounded_and_takes_the_same_leaves_of_each_step(tmp_path: Path) -> None:

@@ -51,8 +51,11 @@ class NormCache:
         self._most = most
         self._lock = threading.Lock()
 
-    def get(self, key: bytes | None, read: Read) -> float | None:
-        """Return the norm of the leaf with these bytes; None if it is not in the cache."""
+    def get(self, key: bytes | None, read: Read) -> tuple[float, bool] | None:
+        """Return the norm of the leaf with these bytes, and True if it is an estimate.
+
+        Return None if it is not in the cache.
+        """
         if key is None:
             return None
         with self._lock:
@@ -60,7 +63,7 @@ class NormCache:
             for entry in entries:
                 if entry in self._norms:
                     self._norms.move_to_end(entry)
-                    return self._norms[entry]
+                    return self._norms[entry], entry[1] == "sample"
         return None
 
     def put(self, key: bytes | None, read: Read, norm: float) -> None:
@@ -193,9 +196,11 @@ def leaf_norms(
             norms[number] = 0.0
         elif is_number(leaf):
             keys[number] = _content_key(operand, number)
-            norms[number] = cache.get(keys[number], read)
-            if norms[number] is None:
+            cached = cache.get(keys[number], read)
+            if cached is None:
                 missing.append(number)
+            else:
+                norms[number], sampled[number] = cached
     parts, complete = _parts(operand, missing, read, max_sample_bytes)
     sums: dict[int, _Sum] = {}
     problems: dict[int, str] = {}
@@ -256,9 +261,12 @@ def _norm_of_value(value: Any) -> float | None:
         array = np.asarray(value)
         is_extension = array.dtype.kind == "V" and array.dtype.names is None  # bfloat16 and others
         return norm_of(array) if array.dtype.kind in "iufc" or is_extension else None
-    return (
-        norm_of(np.asarray(value, np.complex128)) if type(value) in (int, float, complex) else None
-    )
+    if type(value) not in (int, float, complex):
+        return None
+    try:
+        return norm_of(np.asarray(value, np.complex128))
+    except OverflowError:  # an integer beyond the range of float64
+        return math.inf
 
 
 def _content_key(operand: CheckpointOperand, number: int) -> bytes | None:
