@@ -125,7 +125,8 @@ def test_equal_bytes_are_not_read(tmp_path: Path, read_sizes: list[int]) -> None
     with resources_of(tmp_path / "1", tmp_path / "2") as resources:
         read_sizes.clear()  # opening reads the indexes
         digests = json.loads(resources.answer_json("diff/a/b/digests"))
-        assert sum(read_sizes) == digests["read_bytes"] == 0
+        assert digests["read_bytes"] == 0
+        assert sum(read_sizes) < 64 << 10  # headers, which hold the digests
         assert digests["counts"] == {"changed": 1, "identical": 9}
         assert digests["unread_bytes"] == 1 << 20
         result = json.loads(resources.answer_json("diff/a/b/all"))
