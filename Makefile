@@ -71,6 +71,7 @@ bench: $(STAMP) $(MINILM)
 	$(BIN)/python benchmarks/parts.py
 	$(BIN)/python benchmarks/convert.py
 	$(BIN)/python benchmarks/verify.py
+	$(BIN)/python benchmarks/viewer.py
 	$(BIN)/python -m benchmarks.readme
 	$(BIN)/python -m benchmarks.charts
 
