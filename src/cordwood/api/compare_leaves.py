@@ -26,6 +26,7 @@ from cordwood.keypath import format_path
 from cordwood.loading.match_containers import path_label
 from cordwood.plan.leaf_text import leaf_text
 from cordwood.plan.sample_boxes import all_boxes, sample_boxes
+from cordwood.plan.split_arrays import group_parts
 from cordwood.sharding.boxes import element_count, whole_box
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -34,7 +35,8 @@ T = TypeVar("T")
 
 _MOST = float(np.finfo(np.float64).max)
 _PART_BYTES = 4 << 20
-_GROUP_PARTS = 8  # read at a time
+_PART_ELEMENTS = 1 << 18  # of a part; comparing takes up to 80 bytes for each
+_GROUP_BYTES = 32 << 20  # of parts, read at a time
 
 
 class Histogram(NamedTuple):
@@ -92,19 +94,21 @@ def compare_leaves(
     _check_types(leaf, second)
     item = max(dtypes.itemsize(leaf.dtype), dtypes.itemsize(second.dtype))
     chunks = _chunk_shape(one.pieces(i)) or _chunk_shape(other.pieces(j))
-    if sample:
-        boxes = sample_boxes(leaf.shape, item_bytes=item, chunk_shape=chunks)
-    else:
+    whole = whole_box(leaf.shape)
+    boxes = sample_boxes(leaf.shape, item_bytes=item, chunk_shape=chunks) if sample else [whole]
+    complete = boxes == [whole]
+    if complete:
+        limit_bytes = min(_PART_BYTES, _PART_ELEMENTS * item)
         boxes = list(
-            all_boxes(leaf.shape, item_bytes=item, limit_bytes=_PART_BYTES, chunk_shape=chunks)
+            all_boxes(leaf.shape, item_bytes=item, limit_bytes=limit_bytes, chunk_shape=chunks)
         )
     size = sum(map(element_count, boxes))
-    complete = size == element_count(whole_box(leaf.shape))
     strip = _Strip(leaf.shape, segments)
 
     def each_part(function: Callable[[Box, Array, Array], T]) -> Iterator[T]:
-        for start in range(0, len(boxes), _GROUP_PARTS):
-            group = boxes[start : start + _GROUP_PARTS]
+        for group in group_parts(
+            boxes, lambda box: element_count(box) * item, limit_bytes=_GROUP_BYTES
+        ):
             ours = one.read([(i, box) for box in group])
             theirs = other.read([(j, box) for box in group])
             yield from map_in_threads(function, list(zip(group, ours, theirs, strict=True)))

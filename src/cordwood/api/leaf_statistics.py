@@ -133,7 +133,7 @@ class _Parts:
             yield box, read_parts(self.checkpoint, [(leaf, box)])[0]
 
     def _boxes(self) -> Iterable[Box]:
-        if self.sample is not None:
+        if self.sample is not None and not self.is_complete:
             return self.sample
         if _is_read_whole(self.leaf):
             return [whole_box(self.leaf.shape)]
