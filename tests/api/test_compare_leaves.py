@@ -17,6 +17,7 @@ import cordwood
 from cordwood.api.array_change import changes_of
 from cordwood.api.compare_leaves import LeafComparison, compare_leaves
 from cordwood.results import Progress
+from tests.memory import traced_memory
 
 MIB = 1 << 20
 
@@ -170,3 +171,14 @@ def test_changes_are_nan_where_one_is_not_finite() -> None:
     change = changes_of(np.array([1, math.inf, math.nan, 2]), np.array([2, 1, 1, -math.inf]))
     assert change[0] == 1
     assert np.isnan(change[1:]).all()
+
+
+@pytest.mark.parametrize("sample", [True, False])
+def test_small_elements_do_not_need_more_memory(tmp_path: Path, sample: bool) -> None:
+    size = 4 * MIB if sample else 24 * MIB
+    a = np.arange(size, dtype=np.int64).astype(np.uint8)
+    with pair(tmp_path, a, a ^ 1) as (one, two), traced_memory() as traced:
+        result = compare_leaves(one, 0, two, 0, sample=sample)
+    assert result.complete
+    assert result.difference.differing == size
+    assert traced.peak_bytes < (120 if sample else 200) * MIB  # 64 of them hold what was read
