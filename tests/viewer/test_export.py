@@ -148,6 +148,30 @@ def test_a_run_has_the_differences_of_its_whole_steps(run: Run, tmp_path: Path) 
     assert "norms/20/sample" not in resources
 
 
+def test_a_run_whose_newest_step_is_cut_off_is_exported_without_it(
+    run: Run, tmp_path: Path
+) -> None:
+    for step in (10, 20):
+        cordwood.save(tmp_path / "run" / str(step), {"w": np.ones(99)})
+    (data,) = (tmp_path / "run" / "20").glob("data-*.safetensors")
+    data.write_bytes(data.read_bytes()[:100])
+    code, _, err = run("view", tmp_path / "run", "--export", tmp_path / "run.html")
+    assert code == 0
+    assert "not exported: checkpoint/20: " in err
+    resources = exported_resources((tmp_path / "run.html").read_text())
+    assert "checkpoint/10" in resources
+    assert "checkpoint/20" not in resources
+
+
+def test_a_checkpoint_that_is_cut_off_is_an_error(run: Run, path: Path, tmp_path: Path) -> None:
+    (data,) = path.glob("*.safetensors")
+    data.write_bytes(data.read_bytes()[:100])
+    code, _, err = run("view", path, "--export", tmp_path / "c.html")
+    assert code == 3
+    assert f"{data.name}: expected" in err
+    assert "interrupted" not in err
+
+
 def test_ctrl_c_leaves_no_file(
     run: Run, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,7 +100,9 @@ def main() -> Any:
         vars(e).update(message=printable(e.message))
         e.show()
         sys.exit(e.exit_code)
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as e:
+        if isinstance(e.__cause__, CordwoodError):  # a TruncatedError is an EOFError: click aborts
+            fail(e.__cause__, wants_json=wants_json, code=3)
         click.echo("interrupted", err=True)
         sys.exit(130)
     except BrokenPipeError:  # `cordwood ls ... | head`

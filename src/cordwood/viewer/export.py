@@ -187,11 +187,16 @@ def _of_a_run(resources: Resources) -> Iterator[str]:
 
 def _bytes_to_compare(resources: Resources, a: str, b: str) -> int:
     """Return the bytes of two steps whose digests do not tell whether they are equal."""
+    by_digests = _readable(resources, resource_name("diff", a, b, "digests"))
+    return 0 if by_digests is None else 2 * int(by_digests["unread_bytes"])
+
+
+def _readable(resources: Resources, name: str) -> Any:
+    """Return the value of a resource; None if it cannot be read, which the export reports."""
     try:
-        by_digests = resources.answer_json(resource_name("diff", a, b, "digests"))
-    except (CordwoodError, OSError):  # reported with the resource
-        return 0
-    return 2 * int(json.loads(by_digests)["unread_bytes"])
+        return json.loads(resources.answer_json(name))
+    except (CordwoodError, OSError):
+        return None
 
 
 def coarse_to_fine(values: Sequence[T]) -> list[T]:
@@ -211,11 +216,10 @@ def coarse_to_fine(values: Sequence[T]) -> list[T]:
 
 def _changed_leaves(resources: Resources) -> Iterator[str]:
     """Yield the names of the differences of leaves, the largest change first."""
-    try:
-        by_values = resources.answer_json(resource_name("diff", "a", "b", "sample"))
-    except (CordwoodError, OSError):  # reported with the resource
+    by_values = _readable(resources, resource_name("diff", "a", "b", "sample"))
+    if by_values is None:
         return
-    rows = json.loads(by_values)["rows"]
+    rows = by_values["rows"]
     changes = [
         (_number(change), i, j)
         for i, j, change in zip(rows["i"], rows["j"], rows["relative_l2"], strict=True)
@@ -234,8 +238,10 @@ def _number(value: Any) -> float:
 
 def _leaves(resources: Resources, source: str) -> Iterator[str]:
     """Yield the names of the leaf pages and the sample statistics, the largest leaf first."""
-    name = resource_name("checkpoint", source)
-    sizes = json.loads(resources.answer_json(name))["leaves"]["size_bytes"]
+    checkpoint = _readable(resources, resource_name("checkpoint", source))
+    if checkpoint is None:
+        return
+    sizes = checkpoint["leaves"]["size_bytes"]
     for number in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         yield resource_name("leaf", source, number)
         if sizes[number]:
