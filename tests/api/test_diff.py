@@ -159,6 +159,9 @@ def test_structure_alone_reads_nothing(tmp_path: Path) -> None:
     difference = cordwood.diff(path, other, values=False)
     assert difference.equal
     assert difference.read_bytes == 0
+    assert str(difference).endswith("(values not compared)")
+    assert "values not compared" in difference._repr_html_()
+    assert "not compared" not in str(cordwood.diff(path, path))
 
 
 def test_only_blocks_that_differ_are_read(tmp_path: Path) -> None:

@@ -111,6 +111,9 @@ def test_digests_alone(run: Run, tmp_path: Path) -> None:
         code, _, err = run("diff", a, b, "--digests", option)
         assert code == 2
         assert "--digests reads no elements: it excludes --stats and --no-values" in err
+    code, _, err = run("diff", a, b, "--no-values", "--stats")
+    assert code == 2
+    assert "--no-values reads no elements: it excludes --stats" in err
 
 
 def test_shares_that_round_to_nothing_or_all() -> None:

@@ -31,6 +31,10 @@ def save(root: Path, *steps: int, **named: Any) -> CheckpointManager:
     return manager
 
 
+def test_it_prints_as_code(tmp_path: Path) -> None:
+    assert repr(StepReader(tmp_path)) == f"StepReader({str(tmp_path)!r})"
+
+
 def test_a_step_that_is_none_is_not_the_newest(tmp_path: Path) -> None:
     manager = save(tmp_path, 1, metrics={"loss": 1.0})
     assert manager.best("acc") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -68,8 +69,26 @@ def test_a_limit_below_the_list_of_leaves_is_an_error(run: Run, tmp_path: Path) 
     cordwood.save(tmp_path / "c", {f"x{i}": np.float32(1) for i in range(4000)})
     code, _, err = run("view", tmp_path / "c", "--export", tmp_path / "c.html", "--max-mb", "0.2")
     assert code == 3
-    assert "raise --max-mb" in err
+    needed = re.search(r"need ([0-9.]+) MB, .* limit of 0.2 MB; raise --max-mb", err)
+    assert needed is not None
     assert not (tmp_path / "c.html").exists()
+    arguments = ("view", tmp_path / "c", "--export", tmp_path / "c.html", "--max-mb")
+    code, _, err = run(*arguments, float(needed[1]) - 0.1)
+    assert code == 3
+    assert f"need {needed[1]} MB" in err
+    assert run(*arguments, needed[1]).code == 0, "the size that the error names is enough"
+
+
+def test_force_without_a_file_is_an_error(run: Run, path: Path) -> None:
+    code, _, err = run("view", path, "--force")
+    assert code == 2
+    assert "--force is for --export" in err
+
+
+def test_a_directory_is_no_name_of_an_export(run: Run, path: Path, tmp_path: Path) -> None:
+    code, _, err = run("view", path, "--export", tmp_path)
+    assert code == 3
+    assert f"{tmp_path} is a directory; give the name of the file to write" in err
 
 
 def test_a_file_is_replaced_with_force_only(run: Run, path: Path, tmp_path: Path) -> None:

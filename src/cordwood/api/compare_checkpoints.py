@@ -173,6 +173,7 @@ class _Comparing:
             len(compared) - len(differences),
             len(by_digest),
             self.read_bytes,
+            self.values is not False,
         )
         return Comparison(
             diff,

@@ -128,6 +128,7 @@ class Diff:
         equal_leaves: the number of equal leaves.
         equal_by_digest: the number of those that were not read, because digests are equal.
         read_bytes: the number of bytes of elements that were compared, per side.
+        with_values: False if only structure, shapes and dtypes were compared (`values=False`).
     """
 
     a: str
@@ -137,15 +138,23 @@ class Diff:
     equal_leaves: int
     equal_by_digest: int
     read_bytes: int
+    with_values: bool = True
 
     @property
     def equal(self) -> bool:
         """True if there is no difference."""
         return not self.leaves and not self.containers
 
+    @property
+    def _how(self) -> str:
+        """The words for leaves that were not compared by reading all values."""
+        if not self.with_values:
+            return " (values not compared)"
+        return f" ({self.equal_by_digest} by digest)" if self.equal_by_digest else ""
+
     def __str__(self) -> str:
         same = counted(self.equal_leaves, "leaf", "leaves")
-        how = f" ({self.equal_by_digest} by digest)" if self.equal_by_digest else ""
+        how = self._how
         if self.equal:
             return printable(f"{self.a} and {self.b} are equal: {same}{how}")
         lines = [*map(str, self.leaves), *self.containers]
@@ -167,8 +176,7 @@ class Diff:
             count = len(self.leaves) + len(self.containers)
             head = counted(count, "difference")
             note = f"between a = {self.a} and b = {self.b}; {equal} equal"
-        if self.equal_by_digest:
-            note += f" ({self.equal_by_digest} by digest)"
+        note += self._how
         lines = [(each.key_path, str(each)) for each in self.leaves[:_MAX_LINES]]
         lines += [("", line) for line in self.containers[: _MAX_LINES - len(lines)]]
         hidden = len(self.leaves) + len(self.containers) - len(lines)

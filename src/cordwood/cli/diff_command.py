@@ -80,6 +80,8 @@ def command(
     """
     if digests and (stats or not values):
         raise click.UsageError("--digests reads no elements: it excludes --stats and --no-values")
+    if stats and not values:
+        raise click.UsageError("--no-values reads no elements: it excludes --stats")
     from cordwood.api.diff import diff
 
     difference = diff(

@@ -82,6 +82,8 @@ def command(
     from cordwood.viewer.sources import OpenArguments, open_sources
 
     html = page()  # before anything is opened: Jinja2 may be missing
+    if file is None and force:
+        raise click.UsageError("--force is for --export")
     if file is not None and not force:
         refuse_existing(file)
     sources = open_sources(path, other, OpenArguments(format_, prefix, scratch))

@@ -60,6 +60,9 @@ class StepReader:
         self._progress: ProgressOption = None
         self._prefix: str | None = None  # the prefix by which the tree of the run was restored
 
+    def __repr__(self) -> str:
+        return f"StepReader({self.root!r})"
+
     @property
     def root(self) -> str:
         """The directory or URL that holds the steps."""

@@ -83,9 +83,9 @@ def export_page(resources: Resources, *, max_bytes: int, progress: Report | None
         room -= _size(name, value)
         taken.append((name, value))
     if room < 0:
-        needed = -(-(max_bytes - room) // 1_000_000)
+        needed = -(-(max_bytes - room) // 100_000) / 10  # rounded up to one decimal
         raise ValueError(
-            f"the page and its lists need {needed} MB, which is more than the limit of "
+            f"the page and its lists need {needed:g} MB, which is more than the limit of "
             f"{max_bytes / 1_000_000:g} MB; raise --max-mb"
         )
     for name in _optional(resources):
@@ -119,7 +119,9 @@ def write_export(path: str, html: bytes) -> None:
 
 
 def refuse_existing(path: str) -> None:
-    """Raise FileExistsError if there is something at a path."""
+    """Raise an error if there is something at a path; another one if it is a directory."""
+    if os.path.isdir(path):
+        raise IsADirectoryError(f"{path} is a directory; give the name of the file to write")
     if os.path.lexists(path):
         raise FileExistsError(f"{path} exists; pass --force to replace it")
 

@@ -136,19 +136,20 @@
       {
         name: "state",
         label: "State",
-        width: 10,
+        width: 9,
         value: (row) => -ORDER.indexOf(row.state),
         cell: (row) => cordwood.stateBadge(row.state),
         group: summary,
       },
-      { name: "type", label: "Type", width: 13, grow: true, wide: true, cell: typeCell },
+      { name: "type", label: "Type", width: 10, grow: true, wide: true, cell: typeCell },
       numbers("relative_l2", "Relative L2", "The L2 norm of b − a, relative to that of a", {
-        width: 6.5,
+        width: 7.5,
         group: largestBelow,
       }),
       numbers("share", "Changed", "The share of elements that differ", {
         format: cordwood.formatShare,
         wide: true,
+        width: 6,
       }),
       numbers("max_abs", "Max abs", "The largest |b − a|", { wide: true }),
       numbers("cosine", "Cosine", "The cosine of the angle between a and b", { wide: true }),
@@ -170,7 +171,7 @@
         format: cordwood.formatBytes,
         sum: true,
         wide: true,
-        width: 6.5,
+        width: 7,
       }),
     ];
   };

@@ -9,7 +9,7 @@
 
   const HELP = [
     ["/", "search"],
-    ["↑ ↓, j k", "next and previous row; on a leaf: next and previous leaf"],
+    ["↑ ↓, j k", "next and previous row, leaf or step"],
     ["→ ←", "unfold and fold"],
     ["Enter", "open"],
     ["Esc, Backspace", "up"],
@@ -38,7 +38,7 @@
     });
     cordwood.replace(crumbs, element("ol", {}, list));
     crumbs.hidden = items.length < 2;
-    const title = items.length ? cordwood.printable(items.at(-1).label, 80) : "";
+    const title = cordwood.printable(items.at(-1)?.label ?? cordwood.start.title, 80);
     document.title = [title, "cordwood"].filter(Boolean).join(" · ");
   };
 

@@ -241,7 +241,8 @@
       const letters = Math.floor(room / LETTER);
       if (letters < 2) return;
       const shown = cordwood.printable(text, 60);
-      context.fillText(shown.length <= letters ? shown : `${shown.slice(0, letters - 1)}…`, x, y);
+      const cut = shown.length <= letters ? shown : `${shown.slice(0, letters - 1)}…`;
+      context.fillText(cut, x, y, room); // no wider than the room, in any font
     }
 
     /** Return the position of the innermost item under the pointer, or -1. */
