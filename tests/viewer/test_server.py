@@ -9,6 +9,7 @@ import re
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -232,6 +233,21 @@ def test_an_idle_connection_is_closed(viewer: Viewer, monkeypatch: pytest.Monkey
     monkeypatch.setattr(server_module, "_REQUEST_SECONDS", 0.1)
     assert exchange(viewer, b"") == b""
     assert exchange(viewer, b"GET / HTTP/1.1\r\nHost: x\r\n") == b""
+
+
+def test_a_request_in_single_bytes_has_no_more_time(
+    viewer: Viewer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "_REQUEST_SECONDS", 0.1)
+    with socket.create_connection(("127.0.0.1", viewer.port), timeout=60) as connection:
+
+        def send_slowly() -> None:
+            for _ in range(1000):
+                connection.sendall(b"x")
+                time.sleep(0.01)
+
+        with pytest.raises(ConnectionError):
+            send_slowly()
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ import threading
 import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedReader
 from socketserver import TCPServer
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 from cordwood.io.progress import Progress
 from cordwood.viewer.page import Page
@@ -128,7 +129,7 @@ class _RequestTooLargeError(Exception):
 class _RequestReader:
     """The lines of one request, limited in size and in time."""
 
-    def __init__(self, file: BinaryIO, connection: socket.socket) -> None:
+    def __init__(self, file: BufferedReader, connection: socket.socket) -> None:
         self._file = file
         self._connection = connection
         self._bytes = _MAX_REQUEST_BYTES
@@ -139,7 +140,8 @@ class _RequestReader:
         line = b""
         while not line.endswith(b"\n"):
             self._connection.settimeout(max(0.001, self._end - time.monotonic()))
-            part = self._file.readline(min(1024, self._bytes))
+            arrived = len(self._file.peek(1))  # waits once: the time is checked after each packet
+            part = self._file.readline(min(arrived, self._bytes))
             if not part:
                 break
             line += part
@@ -166,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         """Limit the request."""
         super().setup()
-        self.rfile = cast(Any, _RequestReader(cast(BinaryIO, self.rfile), self.connection))
+        self.rfile = cast(Any, _RequestReader(cast(BufferedReader, self.rfile), self.connection))
 
     def handle(self) -> None:
         """Answer one request."""
