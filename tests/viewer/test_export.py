@@ -103,6 +103,18 @@ def test_a_file_is_replaced_with_force_only(run: Run, path: Path, tmp_path: Path
     assert sorted(each.name for each in tmp_path.iterdir()) == ["c", "c.html"]
 
 
+def test_the_checkpoint_itself_is_not_replaced(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "c.safetensors"
+    cordwood.save(file, {"w": np.ones(3)})
+    contents = file.read_bytes()
+    (tmp_path / "link").symlink_to(file)
+    for name in (file, tmp_path / "link"):
+        code, _, err = run("view", file, "--export", name, "--force")
+        assert code == 3
+        assert "choose another name for the export" in err
+        assert file.read_bytes() == contents
+
+
 def test_a_damaged_leaf_is_named_and_the_rest_exported(
     run: Run, path: Path, tmp_path: Path
 ) -> None:

@@ -75,7 +75,7 @@ def command(
     this process, which only this machine can reach, and only with the token in the address. Nothing
     is written, and no other host is asked for anything. Ctrl-C ends it.
     """
-    from cordwood.viewer.export import refuse_existing
+    from cordwood.viewer.export import refuse_existing, refuse_source
     from cordwood.viewer.page import page
     from cordwood.viewer.resources import Resources
     from cordwood.viewer.serve import serve
@@ -84,8 +84,10 @@ def command(
     html = page()  # before anything is opened: Jinja2 may be missing
     if file is None and force:
         raise click.UsageError("--force is for --export")
-    if file is not None and not force:
-        refuse_existing(file)
+    if file is not None:
+        refuse_source(file, [path] if other is None else [path, other])
+        if not force:
+            refuse_existing(file)
     sources = open_sources(path, other, OpenArguments(format_, prefix, scratch))
 
     def announce(url: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
@@ -124,6 +124,14 @@ def refuse_existing(path: str) -> None:
         raise IsADirectoryError(f"{path} is a directory; give the name of the file to write")
     if os.path.lexists(path):
         raise FileExistsError(f"{path} exists; pass --force to replace it")
+
+
+def refuse_source(path: str, sources: Iterable[str]) -> None:
+    """Raise ValueError if the file that is to be written is one of the checkpoints."""
+    if os.path.exists(path) and any(
+        os.path.samefile(path, source) for source in sources if os.path.exists(source)
+    ):
+        raise ValueError(f"{path} is the checkpoint to show: choose another name for the export")
 
 
 def _size(name: str, value: bytes) -> int:
