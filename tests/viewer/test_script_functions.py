@@ -113,3 +113,40 @@ def test_the_area_of_a_rectangle_is_its_share_of_the_bytes(opened: Browser) -> N
         assert 0 <= box["x"] <= box["x"] + box["width"] <= 800 + 1e-6
         assert 0 <= box["y"] <= box["y"] + box["height"] <= 300 + 1e-6
         assert max(box["width"] / box["height"], box["height"] / box["width"]) < 4
+
+
+def test_equal_values_are_all_values_only_where_all_were_read(opened: Browser) -> None:
+    script = """
+        const [count, size] = arguments;
+        return cordwood.charts.histogram({ counts: [count], low: 2, high: 2, size }).textContent;
+    """
+    assert opened.run(script, 4, 4) == "Every value is 2."
+    assert opened.run(script, 3, 4) == "Every finite value that was read is 2."
+    assert opened.run(script, 3, None) == "Every finite value that was read is 2."
+
+
+def test_a_chart_that_was_removed_is_not_drawn_again(opened: Browser) -> None:
+    themes = opened.driver.execute_async_script(
+        """
+        const done = arguments[0];
+        const box = cordwood.element("div");
+        const frames = async (count) => {
+          for (; count; count--) await new Promise((next) => requestAnimationFrame(next));
+        };
+        let widths = 0;
+        let themes = 0;
+        cordwood.onWidth(box, () => widths++, () => themes++);
+        (async () => {
+          await frames(3); // the browser reports an element also before it is on the page
+          document.body.append(box);
+          while (!widths) await frames(1);
+          cordwood.themeChanged();
+          const before = themes;
+          box.remove();
+          await frames(3);
+          cordwood.themeChanged();
+          done([before, themes]);
+        })();
+        """
+    )
+    assert themes == [1, 1]

@@ -1,7 +1,9 @@
 "use strict";
 // Colours of charts, read from the style sheet so that they follow the theme.
 (function (cordwood) {
+  const DRAWING_MS = 12; // of charts in one task
   let palette = null;
+  let drawingMs = 0; // of this task so far
 
   /** Return the colours of the theme: `text`, `muted`, `panel`, `line`, `accent`, `chart` (8). */
   cordwood.palette = function () {
@@ -27,21 +29,30 @@
     document.dispatchEvent(new Event("cordwood-theme"));
   };
 
-  /** Call `draw` when the theme changes, until the view is left. */
-  cordwood.onTheme = function (draw) {
-    const signal = cordwood.viewSignal;
-    document.addEventListener("cordwood-theme", draw, signal ? { signal } : {});
-  };
-
-  /** Call `draw(width)` when the width of an element changes, until the view is left. */
-  cordwood.onWidth = function (element, draw) {
+  /**
+   * Call `draw(width)` when the width of an element changes, and `drawTheme()` when the theme does,
+   * until the element is removed from the page or the view is left.
+   */
+  cordwood.onWidth = function (element, draw, drawTheme = null) {
+    const ending = new AbortController();
+    const { signal } = ending;
     let last = 0;
-    const observer = new ResizeObserver(() => {
+    const observer = new ResizeObserver(async () => {
+      if (!element.isConnected) return last && ending.abort(); // removed; or not yet on the page
       const width = Math.floor(element.clientWidth);
-      if (width && width !== last) draw((last = width));
+      if (!width || width === last) return;
+      last = width;
+      if (drawingMs > DRAWING_MS) await cordwood.nextTask();
+      if (width !== last || signal.aborted) return;
+      const begin = performance.now();
+      if (!drawingMs) cordwood.nextTask().then(() => (drawingMs = 0));
+      draw(width);
+      drawingMs += performance.now() - begin;
     });
     observer.observe(element);
-    cordwood.viewSignal?.addEventListener("abort", () => observer.disconnect());
+    signal.addEventListener("abort", () => observer.disconnect());
+    cordwood.viewSignal?.addEventListener("abort", () => ending.abort(), { signal });
+    if (drawTheme) document.addEventListener("cordwood-theme", drawTheme, { signal });
   };
 
   /** Return `[red, green, blue]` of `#rrggbb`. */

@@ -229,11 +229,14 @@
       event.stopPropagation();
     }
 
-    cordwood.onWidth(area, (value) => {
-      width = value;
-      draw();
-    });
-    cordwood.onTheme(draw);
+    cordwood.onWidth(
+      area,
+      (value) => {
+        width = value;
+        draw();
+      },
+      draw,
+    );
     return box;
   };
 

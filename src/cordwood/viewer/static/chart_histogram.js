@@ -6,14 +6,18 @@
   /**
    * Return a histogram: `counts` of bins of equal width from `low` to `high`.
    * The pointer and the arrow keys show the range and the count of a bin.
+   * size: the number of all values; some of them may not be read or not be finite.
    */
-  cordwood.charts.histogram = function ({ counts, low, high, label }) {
+  cordwood.charts.histogram = function ({ counts, low, high, label, size = null }) {
     const { element, svg, formatNumber } = cordwood;
     const from = cordwood.toNumber(low);
     const to = cordwood.toNumber(high);
-    if (from === to) return element("p", { class: "chart" }, `Every value is ${formatNumber(from)}.`);
-    const most = Math.max(1, ...counts);
     const total = counts.reduce((x, y) => x + y, 0);
+    if (from === to) {
+      const which = total === size ? "Every value" : "Every finite value that was read";
+      return element("p", { class: "chart" }, `${which} is ${formatNumber(from)}.`);
+    }
+    const most = Math.max(1, ...counts);
     let logarithmic = false;
     let picked = -1;
 

@@ -171,7 +171,11 @@
     const charts = [];
     if (result.histogram) {
       charts.push(
-        cordwood.charts.histogram({ ...result.histogram, label: "Histogram of the change, b − a" }),
+        cordwood.charts.histogram({
+          ...result.histogram,
+          label: "Histogram of the change, b − a",
+          size: result.complete ? result.statistics.size : null,
+        }),
       );
     }
     if (result.strip.length > 1) {

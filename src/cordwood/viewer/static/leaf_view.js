@@ -162,7 +162,7 @@
       element(
         "div",
         { class: "columns charts" },
-        histogram && cordwood.charts.histogram({ ...histogram, label: "Histogram" }),
+        histogram && cordwood.charts.histogram({ ...histogram, label: "Histogram", size: values.size }),
         heat && heat.values.length > 1 && heatMap(heat),
       ),
       first.length > 0 && [

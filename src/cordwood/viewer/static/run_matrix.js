@@ -17,12 +17,13 @@
     let group = null; // the matrix on screen: params, mu ...
     let asked = cordwood.inExport ? "all" : null; // what the user wants to be compared
     let pending = null;
+    const { viewSignal } = cordwood;
 
     /** Show the matrix of a step and the step before it. */
     async function show(index) {
       pending?.abort(new DOMException("Another step was chosen.", "AbortError"));
       pending = new AbortController();
-      const { signal } = pending;
+      const signal = AbortSignal.any([pending.signal, viewSignal]);
       const step = steps[index];
       const before = steps[cordwood.stepBefore(steps, index)];
       cordwood.replace(tools);
@@ -46,7 +47,7 @@
         }
         offerValues(a, b, signal);
       } catch (error) {
-        if (signal.aborted || cordwood.viewSignal?.aborted) return;
+        if (signal.aborted) return;
         cordwood.replace(heading, `From step ${cordwood.printable(a, 40)} to ${cordwood.printable(b, 40)}`);
         cordwood.replace(area, cordwood.errorBox(error));
       }

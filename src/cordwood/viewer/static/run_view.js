@@ -22,6 +22,12 @@
     let frame = 0;
     let timer = 0;
 
+    /** End a task, so that drawing many steps is cut into short ones. */
+    async function pause() {
+      await cordwood.nextTask();
+      route.signal.throwIfAborted();
+    }
+
     const axis = route.query.get("axis") === "time" ? "time" : "step";
     const timeline = cordwood.runTimeline({ steps, axis, value: current, onPick: select });
     const slider = cordwood.slider({
@@ -31,6 +37,7 @@
       label: "Step",
     });
     const facts = element("div", {});
+    await pause();
     const pair = cordwood.stepPair(steps);
     const matrix = cordwood.runMatrix({ steps });
     const at = (index) => cordwood.stepPlace(steps[index], index);
@@ -38,6 +45,7 @@
       const index = steps.findIndex((_, i) => at(i) === x);
       if (index >= 0) select(index);
     };
+    await pause();
     const metrics = metricCharts(run, route.query, at(current), pickPlace);
     const norms = cordwood.runNorms({
       steps,
@@ -69,10 +77,13 @@
 
     /** Show what takes longer, and write the step into the address. */
     function settle() {
+      if (route.signal.aborted) return;
       cordwood.setQuery({ step: steps[current].name });
       matrix.show(current);
     }
 
+    await pause();
+    showStep();
     root.append(
       summary(run),
       cordwood.panel(
@@ -86,16 +97,15 @@
         slider,
         element("div", { class: "chosen-step", role: "region", "aria-label": "The chosen step" }, facts, pair.element),
       ),
-      metrics.element,
-      matrix.element,
-      norms.element,
-      stepTable(run, select),
     );
+    await pause();
+    root.append(metrics.element, matrix.element, norms.element);
+    await pause();
+    root.append(stepTable(run, select));
     cordwood.setKeys({
       j: () => select(Math.min(steps.length - 1, current + 1)),
       k: () => select(Math.max(0, current - 1)),
     });
-    showStep();
     settle();
     return () => {
       cancelAnimationFrame(frame);
@@ -301,10 +311,6 @@
           cell: (row) => cordwood.stepMarks(row).map(cordwood.stepMark),
         },
         { name: "time", label: "saved", width: 11, value: (row) => row.time ?? NaN, cell: (row) => cordwood.stepTime(row) },
-        ...metrics,
-        bytes("disk_bytes", "on disk"),
-        bytes("written_bytes", "written"),
-        bytes("linked_bytes", "linked"),
         {
           name: "kept",
           label: "kept because",
@@ -313,6 +319,10 @@
           wide: true,
           cell: (row) => cordwood.printable(row.problem || row.kept.join("; "), 160),
         },
+        ...metrics,
+        bytes("disk_bytes", "on disk"),
+        bytes("written_bytes", "written"),
+        bytes("linked_bytes", "linked"),
       ],
       rows,
       search: false,

@@ -2,7 +2,7 @@
 // A table that draws only the rows in sight: search, sort, and fold by key path.
 (function (cordwood) {
   const ROWS_OUT_OF_SIGHT = 8; // drawn above and below, so that scrolling shows no gap
-  const NARROW = 640; // pixels: columns with `wide` are left out below
+  const NARROW = 640; // pixels: all columns with `wide` are left out below
   let tables = 0;
 
   /**
@@ -11,7 +11,8 @@
    * columns: `[{name, label, align, width, wide, title, value(row), cell(row), sum, group(node)}]`.
    *   `value` returns what is sorted by (leave it out: not sortable), `cell` a node or text, `group`
    *   the same for a container; `sum` shows the bytes of a container; `width` is in rem, and
-   *   `narrow` on narrow screens; columns with `wide` are shown on wide screens only.
+   *   `narrow` on narrow screens; columns with `wide` are left out, the last one first,
+   *   where there is no room for them.
    * rows: objects; `row.path` is searched, and copied by the key "c".
    * tree: `{keys(row), href(row), size(row)}`, or null for a plain table. The first column of a tree
    *   is drawn by the table: its last key as a link, or the whole path in a sorted list; its `cell`,
@@ -112,8 +113,14 @@
     /** Choose the columns that the width has room for, and draw the head. */
     function chooseColumns() {
       const width = scroller.clientWidth || 1000;
+      const room = width / Number.parseFloat(getComputedStyle(document.documentElement).fontSize);
+      const widthsOf = () => cordwood.columnWidths(shownColumns, width < NARROW);
       shownColumns = width < NARROW ? columns.filter((column) => !column.wide) : columns;
-      const { template, least } = cordwood.columnWidths(shownColumns, width < NARROW);
+      while (widthsOf().least > room && shownColumns.some((column) => column.wide)) {
+        const last = shownColumns.findLastIndex((column) => column.wide);
+        shownColumns = shownColumns.toSpliced(last, 1);
+      }
+      const { template, least } = widthsOf();
       scroller.style.setProperty("--columns", template);
       scroller.style.setProperty("--least", `${least}rem`);
       scroller.style.setProperty("--row-height", `${rowHeight}px`);

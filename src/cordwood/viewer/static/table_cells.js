@@ -6,7 +6,7 @@
     let least = 1;
     const widths = columns.map(({ width, narrow, grow }, i) => {
       const isKey = i === 0 && !width;
-      const size = isKey ? (isNarrow ? 9 : 18) : ((isNarrow && narrow) || width) ?? 7;
+      const size = isKey ? (isNarrow ? 9 : 12) : ((isNarrow && narrow) || width) ?? 7;
       least += size;
       return isKey || grow ? `minmax(${size}rem, ${isKey ? 2 : 1}fr)` : `${size}rem`;
     });

@@ -347,15 +347,18 @@
 
     drawPath();
     drawLegend();
-    cordwood.onWidth(area, (value) => {
-      width = value;
-      area.style.height = `${heightFor(width)}px`;
-      layout();
-    });
-    cordwood.onTheme(() => {
-      drawLegend();
-      paint();
-    });
+    cordwood.onWidth(
+      area,
+      (value) => {
+        width = value;
+        area.style.height = `${heightFor(width)}px`;
+        layout();
+      },
+      () => {
+        drawLegend();
+        paint();
+      },
+    );
     return { element: box, zoomOut: () => zoom !== root && (zoomTo(outside()), true) };
   };
 
