@@ -251,9 +251,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _has_gone(self) -> bool:
         """Return True if the page has closed the connection."""
-        readable, _, _ = select.select([self.connection], [], [], 0)
+        poll = select.poll()  # and not select(), which fails for descriptors above 1023
+        poll.register(self.connection, select.POLLIN)
         try:
-            return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+            return bool(poll.poll(0)) and not self.connection.recv(1, socket.MSG_PEEK)
         except OSError:
             return True
 
