@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 _TOOLS = ("mkfs.ext4", "mount", "umount")
@@ -15,7 +15,7 @@ def why_no_power_cuts(folder: str) -> str | None:
     """Return the reason why no disk image can be mounted on this machine, or None."""
     if os.geteuid() != 0:
         return "mounting a disk image needs root"
-    missing = [tool for tool in _TOOLS if _tool(tool) is None]
+    missing = [tool for tool in _TOOLS if find_tool(tool) is None]
     if missing:
         return f"not installed: {', '.join(missing)}"
     image = os.path.join(folder, "try.img")
@@ -37,10 +37,10 @@ def make_disk(image: str, size_bytes: int) -> None:
 
 
 @contextmanager
-def mounted(image: str, place: str) -> Iterator[str]:
+def mounted(image: str, place: str, *, options: Sequence[str] = ()) -> Iterator[str]:
     """Mount the file system of an image at a directory, which is created."""
     os.makedirs(place, exist_ok=True)
-    _run("mount", "-o", "loop", image, place)
+    _run("mount", "-o", ",".join(["loop", *options]), image, place)
     try:
         yield place
     finally:
@@ -58,9 +58,10 @@ def mounted_memory(size_bytes: int, place: str) -> Iterator[str]:
         _run("umount", place)
 
 
-def _tool(name: str) -> str | None:
+def find_tool(name: str) -> str | None:
+    """Return the path of a program, also of one that only root has in its PATH."""
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
 def _run(name: str, *args: str) -> None:
-    subprocess.run([_tool(name) or name, *args], check=True, capture_output=True)
+    subprocess.run([find_tool(name) or name, *args], check=True, capture_output=True)

@@ -17,6 +17,7 @@ SECTIONS = (
     "Failures of one process",
     "Two managers of one root",
     "A full disk",
+    "Power cuts",
 )
 _HEAD = (
     "# Soak: what `make soak` found\n\n"
