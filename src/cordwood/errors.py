@@ -163,11 +163,6 @@ class ProcessError(CordwoodError, RuntimeError):
     """
 
 
-def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """Return a count and its noun for a message: 1 byte, 2 bytes."""
-    return f"{count} {noun if count == 1 else plural or noun + 's'}"
-
-
 def no_prefix_message(prefixes: Sequence[str]) -> str:
     """Return the message for a missing prefix, with the available ones."""
     hint = ""

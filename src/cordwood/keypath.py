@@ -67,6 +67,11 @@ def format_path(path: KeyPath) -> str:
     return "/".join([_format_key(key) for key in path])
 
 
+def path_label(path: KeyPath) -> str:
+    """Return a key path as errors show it."""
+    return format_path(path) or "the root"
+
+
 def format_paths(paths: Iterable[KeyPath]) -> list[str]:
     """Return the string form of each path; each distinct key is formatted once."""
     text_of = _KeyTexts().__getitem__

@@ -1,7 +1,8 @@
-r"""Text forms of names and sizes for messages, reprs and terminals."""
+r"""Text forms of names, counts, lists and sizes for messages, reprs and terminals."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 
@@ -39,6 +40,33 @@ def shortened(text: str, length: int) -> str:
         return text
     start = (length - 3) // 2
     return f"{text[:start]}...{text[start + 3 - length :]}"
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """Return a count and its noun for a message: 1 byte, 2 bytes."""
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
+def first_lines(lines: Sequence[str], limit: int) -> str:
+    """Return the first lines of a list, indented, and a line that counts the others.
+
+    >>> print(first_lines(["a: f4", "b: f4", "c: f4"], 2))
+      a: f4
+      b: f4
+      ... and 1 more
+    """
+    more = [f"  ... and {len(lines) - limit} more"] if len(lines) > limit else []
+    return "\n".join([*[f"  {line}" for line in lines[:limit]], *more])
+
+
+def first_names(names: Sequence[str], limit: int) -> str:
+    """Return the first names, and how many more there are.
+
+    >>> first_names(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from cordwood.api.stored_leaf import StoredLeaf
 from cordwood.api.tree_preview import leaf_lines
 from cordwood.did_you_mean import absent_leaf
-from cordwood.errors import FormatError, LimitError, MismatchError, counted
+from cordwood.errors import FormatError, LimitError, MismatchError
 from cordwood.formats.detect_format import format_of, instead_of
 from cordwood.formats.format_protocol import Format, Opened, OpenOptions, is_directory_format
 from cordwood.index import Box, Leaf
@@ -31,7 +31,7 @@ from cordwood.loading.match_without_like import match_without_like
 from cordwood.loading.read_context import ReadContext
 from cordwood.loading.reshard import device_boxes
 from cordwood.loading.restore_targets import check_x64, restore_targets
-from cordwood.message_text import printable, size_text
+from cordwood.message_text import counted, printable, size_text
 from cordwood.plan.leaf_text import leaf_text
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.select_leaves import SelectedLeaves, select_leaves

@@ -28,7 +28,8 @@ from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import ProgressOption, Report, report_progress
 from cordwood.io.progress_bar import progress_display
 from cordwood.io.threads import map_in_threads
-from cordwood.loading.match_containers import Container, containers_by_name, path_label
+from cordwood.keypath import path_label
+from cordwood.loading.match_containers import Container, containers_by_name
 from cordwood.plan.leaf_text import leaf_text
 from cordwood.plan.pair_leaves import Pairs, pair_leaves
 from cordwood.plan.path_patterns import Select, match_patterns, path_name

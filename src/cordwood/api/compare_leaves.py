@@ -22,8 +22,7 @@ from cordwood.api.leaf_statistics import bin_counts
 from cordwood.index import ARRAY_KINDS, Box, Encoded, Leaf
 from cordwood.io.progress import Report, report_progress
 from cordwood.io.threads import map_in_threads
-from cordwood.keypath import format_path
-from cordwood.loading.match_containers import path_label
+from cordwood.keypath import format_path, path_label
 from cordwood.plan.leaf_text import leaf_text
 from cordwood.plan.sample_boxes import all_boxes, sample_boxes
 from cordwood.plan.split_arrays import group_parts

@@ -17,7 +17,7 @@ from cordwood.api.convert_destination import (
     refuse_unknown_suffix,
     without_other_steps_record,
 )
-from cordwood.errors import LossError, counted
+from cordwood.errors import LossError
 from cordwood.field_docs import document_fields
 from cordwood.formats.detect_format import format_of
 from cordwood.formats.format_for_saving import format_for_saving
@@ -29,7 +29,7 @@ from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display
 from cordwood.loading.cast import Cast, cast_dtypes
-from cordwood.message_text import printable, size_text
+from cordwood.message_text import counted, printable, size_text
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.select_leaves import select_leaves
 from cordwood.plan.transpose_leaves import Axes, Transpose

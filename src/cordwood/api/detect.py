@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cordwood.errors import IncompleteCheckpointError, counted
+from cordwood.errors import IncompleteCheckpointError
 from cordwood.field_docs import document_fields
 from cordwood.formats.detect_format import (
     format_of_directory,
@@ -18,6 +18,7 @@ from cordwood.formats.detect_format import (
 from cordwood.formats.packs.locate import store_at
 from cordwood.formats.registry import DEFAULT
 from cordwood.formats.step_directories import listed, sorted_steps
+from cordwood.message_text import counted
 from cordwood.storage.open_files import LocalFile
 from cordwood.storage.path_kind import kind_at
 from cordwood.storage.staging_directory import locate_directory

@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from cordwood.errors import counted
 from cordwood.field_docs import document_fields
-from cordwood.message_text import printable
+from cordwood.message_text import counted, first_lines, printable
 
 What: TypeAlias = Literal[
     "only_a",
@@ -159,11 +158,8 @@ class Diff:
             return printable(f"{self.a} and {self.b} are equal: {same}{how}")
         lines = [*map(str, self.leaves), *self.containers]
         count = counted(len(lines), "difference")
-        shown = [f"  {line}" for line in lines[:_MAX_LINES]]
-        if len(lines) > _MAX_LINES:
-            shown.append(f"  ... and {len(lines) - _MAX_LINES} more")
         head = f"{count} between a = {self.a} and b = {self.b}; {same} equal{how}:"
-        return printable("\n".join([head, *shown]))
+        return printable(f"{head}\n{first_lines(lines, _MAX_LINES)}")
 
     __repr__ = __str__
 

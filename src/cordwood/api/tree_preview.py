@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any, NamedTuple
 
-from cordwood.errors import counted
 from cordwood.keypath import format_path
-from cordwood.message_text import shortened
+from cordwood.message_text import counted, shortened
 from cordwood.tree.flatten import flatten
 
 _MAX_LEAVES = 8

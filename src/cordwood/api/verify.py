@@ -9,7 +9,7 @@ from numbers import Real
 from typing import NamedTuple
 
 from cordwood.api.checkpoint import explaining_format
-from cordwood.errors import CordwoodError, counted
+from cordwood.errors import CordwoodError
 from cordwood.field_docs import document_fields
 from cordwood.formats.detect_format import format_of
 from cordwood.formats.format_protocol import (
@@ -26,7 +26,7 @@ from cordwood.io.progress_bar import progress_display
 from cordwood.io.source_digests import SourceDigests
 from cordwood.io.verify_sample import VerifySample, verify_sampling
 from cordwood.keypath import format_path
-from cordwood.message_text import printable, size_text
+from cordwood.message_text import counted, first_names, printable, size_text
 from cordwood.storage.disk_usage import size_on_disk
 from cordwood.storage.open_files import MemoryFile
 from cordwood.storage.urls import expand_home, local_or_url
@@ -65,12 +65,10 @@ class Verification(NamedTuple):
         if self.unverified_bytes:
             text += f", {size_text(self.unverified_bytes)} not read or without a digest"
         if self.unstored_chunks:
-            leaves = ", ".join(self.unstored_leaves[:_MAX_NAMED])
-            more = len(self.unstored_leaves) - _MAX_NAMED
-            more_text = f" and {more} more" if more > 0 else ""
+            leaves = first_names(self.unstored_leaves, _MAX_NAMED)
             text += (
                 f", {counted(self.unstored_chunks, 'chunk')} not stored and read as zeros "
-                f"({leaves}{more_text})"
+                f"({leaves})"
             )
         return printable(text)
 

@@ -16,8 +16,7 @@ from cordwood.cli.output import (
     print_text,
 )
 from cordwood.cli.path_arguments import SOURCE
-from cordwood.errors import counted
-from cordwood.message_text import printable, size_text
+from cordwood.message_text import counted, printable, size_text
 
 EXAMPLES = """
 \b

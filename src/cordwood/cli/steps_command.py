@@ -17,8 +17,7 @@ from cordwood.cli.output import (
     to_json_value,
 )
 from cordwood.cli.path_arguments import PATH
-from cordwood.errors import counted
-from cordwood.message_text import printable, size_text
+from cordwood.message_text import counted, printable, size_text
 
 if TYPE_CHECKING:
     from cordwood.manager.step_summaries import StepSummary

@@ -9,8 +9,7 @@ import click
 
 from cordwood.cli.output import json_option, print_json, print_text
 from cordwood.cli.path_arguments import PATH, SOURCE
-from cordwood.errors import counted
-from cordwood.message_text import size_text
+from cordwood.message_text import counted, size_text
 
 EXAMPLES = """
 \b

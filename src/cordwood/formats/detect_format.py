@@ -8,12 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cordwood.did_you_mean import nearest_name
-from cordwood.errors import (
-    IncompleteCheckpointError,
-    NotACheckpointError,
-    UnsupportedFormatError,
-    counted,
-)
+from cordwood.errors import IncompleteCheckpointError, NotACheckpointError, UnsupportedFormatError
 from cordwood.formats.foreign_files import foreign_file
 from cordwood.formats.format_protocol import (
     Format,
@@ -44,7 +39,7 @@ from cordwood.formats.step_directories import (
     listed,
     sorted_steps,
 )
-from cordwood.message_text import printable
+from cordwood.message_text import counted, printable
 from cordwood.storage.directories import list_names, list_subdirectories, scan_directory
 from cordwood.storage.open_files import LocalFile, ReadableFile
 from cordwood.storage.path_kind import is_folder, is_link, kind_at

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from cordwood.encoding.digests import check_coverage
-from cordwood.errors import CordwoodError, CorruptionError, counted
+from cordwood.errors import CordwoodError, CorruptionError
 from cordwood.index import Digests, Index, Inline
 from cordwood.io.check_digests import UnreadableRange, check_files
 from cordwood.io.crc32 import bad_checksums
-from cordwood.keypath import format_path
+from cordwood.keypath import path_label
+from cordwood.message_text import counted, first_lines, first_names
 from cordwood.storage.open_files import DISK_ERRORS, ReadableFile
 
 _MAX_LINES = 50
@@ -41,9 +42,6 @@ def raise_damage(damage: Sequence[Damage], *, directory: str | None = None) -> N
     """
     if not damage:
         return
-    shown = [f"  {each.text}" for each in damage[:_MAX_LINES]]
-    if len(damage) > _MAX_LINES:
-        shown.append(f"  ... and {len(damage) - _MAX_LINES} more")
     if directory is not None:
         what = counted(len(damage), "damaged range or file", "damaged ranges or files")
         head = f"{directory}: {what}"
@@ -53,7 +51,7 @@ def raise_damage(damage: Sequence[Damage], *, directory: str | None = None) -> N
             f"{counted(len(damage), 'damaged range')} (the stored bytes do not match their digests"
             f"{', or cannot be read' if unread else ''})"
         )
-    raise CorruptionError("\n".join([f"{head}:", *shown]))
+    raise CorruptionError(f"{head}:\n{first_lines([each.text for each in damage], _MAX_LINES)}")
 
 
 def damage_in_sources(
@@ -115,7 +113,7 @@ def _range_text(damage: tuple[int, int], name: str) -> str:
 def _leaves_within(index: Index, source: int, start: int, stop: int) -> str:
     """Return the names of the leaves with bytes in a range of a source, for people."""
     places = sorted(
-        (piece.offset, piece.offset + piece.length, format_path(leaf.key_path) or "the root")
+        (piece.offset, piece.offset + piece.length, path_label(leaf.key_path))
         for leaf in index.leaves
         if not isinstance(leaf.storage, Inline)
         for piece in leaf.storage.pieces
@@ -129,5 +127,4 @@ def _leaves_within(index: Index, source: int, start: int, stop: int) -> str:
         if high > start:
             by_name[name] = None
     names = list(by_name)
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return ", ".join(names[:_MAX_NAMES]) + more or "padding"
+    return first_names(names, _MAX_NAMES) or "padding"

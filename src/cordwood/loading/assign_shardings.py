@@ -7,10 +7,11 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from cordwood.errors import MismatchError, counted
+from cordwood.errors import MismatchError
 from cordwood.index import LeafKind
-from cordwood.keypath import DictKey, KeyPath, format_path
+from cordwood.keypath import DictKey, KeyPath, format_path, path_label
 from cordwood.loading.leaf_target import Target
+from cordwood.message_text import counted, first_lines
 from cordwood.sharding.partition_rules import Rules, spec_for
 from cordwood.sharding.sharding_errors import explain_sharding_error
 from cordwood.tree.flatten import flatten
@@ -71,9 +72,9 @@ def assign_shardings(
         if value is None:
             value = target.sharding
         try:
-            sharding = _sharding(value, mesh, shape, format_path(path) or "the root")
+            sharding = _sharding(value, mesh, shape, path_label(path))
         except _IndivisibleError as e:
-            problems.append(f"  {format_path(path) or 'the root'}: {e}")
+            problems.append(f"{path_label(path)}: {e}")
             continue
         if sharding is None:
             assigned.append(target)
@@ -87,10 +88,8 @@ def assign_shardings(
             'for them, or end with (".*", PartitionSpec()), which replicates what no other takes'
         )
     if problems:
-        more = [f"  ... and {len(problems) - _MAX_LINES} more"] * (len(problems) > _MAX_LINES)
-        raise MismatchError(
-            "shardings do not fit their leaves:\n" + "\n".join([*problems[:_MAX_LINES], *more])
-        )
+        lines = first_lines(problems, _MAX_LINES)
+        raise MismatchError(f"shardings do not fit their leaves:\n{lines}")
     entries.check_used([format_path(path) for path in paths])
     return assigned
 

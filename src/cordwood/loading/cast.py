@@ -10,6 +10,7 @@ from cordwood.errors import MismatchError
 from cordwood.index import Leaf, Naming
 from cordwood.keypath import KeyPath
 from cordwood.loading.leaf_target import Target
+from cordwood.message_text import first_names
 from cordwood.plan.path_patterns import match_patterns, path_name, pattern_name
 
 # A dtype for all floating arrays, or a mapping of patterns to dtypes.
@@ -85,9 +86,10 @@ def _by_pattern(
         castable = [i for i in arrays if names[i] == exact or _is_inexact(leaves[i].dtype)]
         if arrays and not castable:
             first = arrays[0]
+            taken = first_names([f"{names[i]} ({leaves[i].dtype})" for i in arrays], 1)
             problems.append(
                 f"  {pattern!r}: a pattern casts floating arrays only, and this one takes "
-                f"{names[first]} ({leaves[first].dtype}){_and_more(len(arrays) - 1)}; name each "
+                f"{taken}; name each "
                 f"integer array exactly: {{{names[first]!r}: {parsed!r}}}"
             )
         for i in castable:
@@ -100,7 +102,3 @@ def _by_pattern(
 
 def _is_inexact(dtype: str) -> bool:
     return dtypes.is_floating(dtype) or dtype.startswith("complex")
-
-
-def _and_more(count: int) -> str:
-    return f" and {count} more" if count else ""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cordwood.index import Naming
-from cordwood.keypath import KeyPath, format_path
+from cordwood.keypath import KeyPath, path_label
 from cordwood.loading.nest_names import SEPARATORS
 from cordwood.tree.structure import Structure
 
@@ -40,11 +40,6 @@ def match_name(path: KeyPath, naming: Naming) -> Any:
     keys = tuple(str(key) if isinstance(key, (str, int)) else str(key.value) for key in path)
     separator = SEPARATORS.get(naming)
     return keys if separator is None else separator.join(keys)
-
-
-def path_label(path: KeyPath) -> str:
-    """Return a key path as errors show it."""
-    return format_path(path) or "the root"
 
 
 def containers_by_name(structure: Structure, naming: Naming) -> dict[Any, Container]:

@@ -91,12 +91,6 @@ def _pattern(path: KeyPath, naming: Naming) -> str:
     return name
 
 
-def first_names(paths: Sequence[KeyPath]) -> str:
-    """Return the first names of several, and how many more there are."""
-    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
-    return ", ".join(format_path(path) or "the root" for path in paths[:_SHOWN]) + more
-
-
 def equinox_hint(like: Any) -> str:
     """Return how to load into an equinox module whose Python numbers a filter has removed."""
     equinox = sys.modules.get("equinox")

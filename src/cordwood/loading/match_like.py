@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from cordwood.did_you_mean import Nesting, find_nestings, nearest_path
-from cordwood.errors import MismatchError, counted
+from cordwood.errors import MismatchError
 from cordwood.index import ARRAY_KINDS, Index, Leaf, LeafSpec, Naming
-from cordwood.keypath import KeyPath, format_path
+from cordwood.keypath import KeyPath, format_path, path_label
 from cordwood.loading.leaf_target import Target
 from cordwood.loading.match_containers import (
     Container,
@@ -19,14 +19,12 @@ from cordwood.loading.match_containers import (
     leaf_container_problems,
     match_name,
     merge_problems,
-    path_label,
     remove_empty,
 )
 from cordwood.loading.match_hints import (
     NO_COMMON_NAME,
     RENAME_ADVICE,
     equinox_hint,
-    first_names,
     joined_names,
     nesting_hint,
     nnx_variable_hint,
@@ -36,6 +34,7 @@ from cordwood.loading.match_hints import (
     transpose_hints,
 )
 from cordwood.loading.nest_names import SEPARATORS
+from cordwood.message_text import counted, first_lines, first_names
 from cordwood.plan.leaf_text import leaf_text
 from cordwood.tree.flatten import FlatTree, flatten, unflatten
 from cordwood.tree.leaves import describe_leaf, is_static_leaf
@@ -250,7 +249,8 @@ def _no_leaf(
     selected = " as it is selected" if is_part else ""
     return MismatchError(
         f"no leaf of `like` is in {name}{selected}; {hint}\n"
-        f"  in `like`: {first_names(paths)}\n  in the checkpoint: {first_names(stored)}"
+        f"  in `like`: {first_names([*map(path_label, paths)], 3)}\n"
+        f"  in the checkpoint: {first_names([*map(path_label, stored)], 3)}"
     )
 
 
@@ -374,10 +374,7 @@ def mismatch_error(
     problems: Sequence[str], name: str, advice: str = "", *, first: str = ""
 ) -> MismatchError:
     """Return the error that lists all problems, between the first line and the advice."""
-    lines = [f"  {problem}" for problem in problems[:_MAX_LINES]]
-    if len(problems) > _MAX_LINES:
-        lines.append(f"  ... and {len(problems) - _MAX_LINES} more")
     count = counted(len(problems), "leaf", "leaves")
     verb = "do" if len(problems) > 1 else "does"
-    text = "\n".join(lines)
+    text = first_lines(problems, _MAX_LINES)
     return MismatchError(f"{count} of {name} {verb} not fit `like`:\n{first}{text}{advice}")

@@ -11,7 +11,7 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.errors import MismatchError
 from cordwood.index import Box, Inline, Leaf, Pieces, Span
-from cordwood.keypath import format_path
+from cordwood.keypath import path_label
 from cordwood.loading.convert_leaf import (
     convert_dtype,
     convert_inline,
@@ -22,6 +22,7 @@ from cordwood.loading.device_batches import group_requests
 from cordwood.loading.leaf_target import Target
 from cordwood.loading.read_boxes import read_boxes
 from cordwood.loading.read_context import ReadContext
+from cordwood.message_text import first_lines
 from cordwood.plan.load_boxes import BoxRequest
 from cordwood.plan.transpose_leaves import permute_shape, stored_box
 from cordwood.sharding.boxes import whole_box
@@ -76,16 +77,13 @@ def device_boxes(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:
                     cache[key] = None
             except (ValueError, IndexError) as e:
                 reason = explain_sharding_error(shape, sharding, None, e)
-                problems.append(f"  {format_path(leaf.key_path) or 'the root'}: {reason}")
+                problems.append(f"{path_label(leaf.key_path)}: {reason}")
                 continue
         boxes = cache[key]
         if boxes is not None:
             result[i] = boxes
     if problems:
-        more = [f"  ... and {len(problems) - 20} more"] if len(problems) > 20 else []
-        raise MismatchError(
-            "shardings do not fit their leaves:\n" + "\n".join([*problems[:20], *more])
-        )
+        raise MismatchError(f"shardings do not fit their leaves:\n{first_lines(problems, 20)}")
     return result
 
 

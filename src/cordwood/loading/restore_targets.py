@@ -26,6 +26,7 @@ from cordwood.loading.leaf_target import Target
 from cordwood.loading.read_context import ReadContext
 from cordwood.loading.read_whole_leaves import read_leaves
 from cordwood.loading.reshard import are_stored_in_order, device_boxes, restore_boxes
+from cordwood.message_text import first_lines
 from cordwood.storage.open_files import ReadableFile
 
 _new = tuple.__new__
@@ -167,8 +168,7 @@ def check_x64(
 
     if jax.dtypes.canonicalize_dtype(np.int64) == np.int64:
         return
-    lines = [f"  {format_path(t.leaf.key_path)}: {t.dtype or t.leaf.dtype}" for t in wide[:20]]
-    more = f"\n  ... and {len(wide) - 20} more" if len(wide) > 20 else ""
+    lines = [f"{format_path(t.leaf.key_path)}: {t.dtype or t.leaf.dtype}" for t in wide]
     advice = "a `like` of 32-bit arrays and cast=True"
     if not has_like:
         first = format_path(wide[0].leaf.key_path)
@@ -176,7 +176,7 @@ def check_x64(
     raise MismatchError(
         f"{name} has 64-bit leaves ({len(wide)} in all), and jax's 64-bit types are off: "
         'load with to="numpy", or call jax.config.update("jax_enable_x64", True) first, or pass '
-        f"{advice}:\n" + "\n".join(lines) + more
+        f"{advice}:\n{first_lines(lines, 20)}"
     )
 
 

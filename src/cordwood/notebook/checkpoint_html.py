@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 from cordwood import dtypes
-from cordwood.errors import counted
 from cordwood.index import ARRAY_KINDS, Encoded, Index, Inline, Leaf
 from cordwood.keypath import format_path
-from cordwood.message_text import size_text
+from cordwood.message_text import counted, size_text
 from cordwood.notebook.html_parts import (
     fields_html,
     fold_html,

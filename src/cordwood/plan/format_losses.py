@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cordwood.errors import UnsupportedLeafError, counted
+from cordwood.errors import UnsupportedLeafError
 from cordwood.index import ARRAY_KINDS, Index
-from cordwood.keypath import DictKey, Key, KeyPath, format_path
+from cordwood.keypath import DictKey, Key, KeyPath, format_path, path_label
+from cordwood.message_text import counted, first_names
 
 _SHOWN = 3
 
@@ -81,6 +82,4 @@ def _prng_keys(index: Index) -> list[str]:
 
 
 def _listed(paths: Sequence[KeyPath]) -> str:
-    names = [format_path(path) or "the root" for path in paths[:_SHOWN]]
-    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
-    return ", ".join(names) + more
+    return first_names([path_label(path) for path in paths], _SHOWN)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from cordwood import dtypes
 from cordwood.index import Box, Encoded, Inline, Leaf, Piece, Pieces, Span
-from cordwood.keypath import format_path
+from cordwood.keypath import path_label
 from cordwood.plan.box_templates import Template, check_pieces, make_template
 from cordwood.plan.load_plan import (
     ALIGNMENT,
@@ -187,17 +187,20 @@ class _Planner:
         leaf, boxes = request
         storage = leaf.storage
         if isinstance(storage, Inline):
-            raise TypeError(f"{_name(leaf)} is stored inline: there is nothing to read")
+            raise TypeError(
+                f"{path_label(leaf.key_path)} is stored inline: there is nothing to read"
+            )
         blocks = tuple([self.block_bytes[piece.source] for piece in storage.pieces])
         key = (*_layout_key(leaf, storage), boxes, blocks)
         entry = self.templates.get(key)
         if entry is None or isinstance(storage, Encoded):  # its chunks differ in length
-            check_pieces(leaf, name=_name(leaf))  # before memory is allocated for them
+            # Before memory is allocated for them.
+            check_pieces(leaf, name=path_label(leaf.key_path))
         if entry is None:
             template = make_template(
                 leaf,
                 boxes,
-                name=_name(leaf),
+                name=path_label(leaf.key_path),
                 block_bytes=blocks,
                 price_bytes=RANGE_PRICE_BYTES,
                 codecs=self.codecs,
@@ -263,7 +266,3 @@ def _place(scatter: Scatter, placements: Sequence[Placement]) -> Scatter:
         buffer, begin, _ = placements[number]
         parts.append(BoxDestination(box, buffer, begin + position, steps))
     return Scatter(scatter.shape, scatter.item_bytes, tuple(parts))
-
-
-def _name(leaf: Leaf) -> str:
-    return format_path(leaf.key_path) or "the root"

@@ -18,6 +18,7 @@ from cordwood.did_you_mean import nearest_path
 from cordwood.errors import MismatchError
 from cordwood.index import Naming
 from cordwood.keypath import Key, KeyPath, format_path
+from cordwood.message_text import first_names
 
 Select: TypeAlias = str | Sequence[str]
 
@@ -171,8 +172,7 @@ def explain_unmatched(pattern: str, names: Sequence[str], *, sign: str = "") -> 
             return f"; did you mean {sign + close + rest!r}?"
     if not names:
         return "; there is none at all"
-    shown = ", ".join(names[:_SHOWN])
-    return f"; found {shown}{f' and {len(names) - _SHOWN} more' if len(names) > _SHOWN else ''}"
+    return f"; found {first_names(names, _SHOWN)}"
 
 
 def _literal_head(pattern: str) -> tuple[str, str]:

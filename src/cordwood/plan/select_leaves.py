@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from cordwood.errors import MismatchError
 from cordwood.index import Index
-from cordwood.keypath import DictKey, Key, KeyPath, format_path
+from cordwood.keypath import DictKey, Key, KeyPath, format_path, path_label
 from cordwood.plan.path_patterns import Select, match_patterns, path_name
 from cordwood.plan.rename_paths import rename_key_paths
 from cordwood.plan.transpose_leaves import Axes, Transpose, transpose_index
@@ -116,20 +116,16 @@ def _check_names(named: Sequence[KeyPath], paths: Sequence[KeyPath]) -> None:
     for new, old in zip(named, paths, strict=True):
         other = first.setdefault(new, old)
         if other is not old:
-            problems.append(f"  {format_path(other)} and {format_path(old)}: {_shown(new)}")
+            problems.append(f"  {format_path(other)} and {format_path(old)}: {path_label(new)}")
     for new, old in first.items():
         for stop in range(len(new)):
             other = first.get(new[:stop], old)
             if other is not old:
                 problems.append(
-                    f"  {format_path(other)}: {_shown(new[:stop])}, a leaf and above it"
+                    f"  {format_path(other)}: {path_label(new[:stop])}, a leaf and above it"
                 )
     if problems:
         raise MismatchError("rename gives one name twice:\n" + "\n".join(problems[:20]))
-
-
-def _shown(path: KeyPath) -> str:
-    return format_path(path) or "the root"
 
 
 class _Container:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from cordwood.errors import MismatchError
 from cordwood.index import Box, Index, Leaf, Naming
 from cordwood.keypath import KeyPath, format_path
+from cordwood.message_text import first_lines
 from cordwood.plan.path_patterns import Select, match_patterns, path_name
 
 Axes: TypeAlias = tuple[int, ...]
@@ -48,15 +49,13 @@ def transpose_index(
         if order is None or leaf.kind not in _ARRAYS or len(leaf.shape) < 2:
             continue
         if len(order) != len(leaf.shape):
-            problems.append(f"  {format_path(leaf.key_path)}: {_explain(leaf, order, transpose)}")
+            problems.append(f"{format_path(leaf.key_path)}: {_explain(leaf, order, transpose)}")
             continue
         axes[i] = order
         leaves[i] = leaf._replace(shape=permute_shape(leaf.shape, order))
     if problems:
-        more = [f"  ... and {len(problems) - _SHOWN} more"] * (len(problems) > _SHOWN)
-        raise MismatchError(
-            f"transpose does not fit leaves of {where}:\n" + "\n".join([*problems[:_SHOWN], *more])
-        )
+        lines = first_lines(problems, _SHOWN)
+        raise MismatchError(f"transpose does not fit leaves of {where}:\n{lines}")
     if not axes:
         raise MismatchError(
             f"transpose changes nothing of {where}: no array of two axes or more matches "

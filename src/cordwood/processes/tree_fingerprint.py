@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from cordwood.encoding.digests import digest_of
-from cordwood.errors import ProcessError, counted
+from cordwood.errors import ProcessError
 from cordwood.index import LeafSpec
-from cordwood.keypath import format_path
+from cordwood.keypath import path_label
+from cordwood.message_text import counted, first_lines
 from cordwood.processes.join_messages import process_names
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.sharding.shard_grid import ShardGrid
@@ -95,16 +96,14 @@ def require_agreement(
             for leaf, how in _differences(prints, values[process]):
                 processes_by_difference.setdefault((leaf, how), []).append(process)
         lines = [
-            f"  {format_path(specs[leaf].key_path) or 'the root' if leaf >= 0 else 'the tree'}: "
+            f"{path_label(specs[leaf].key_path) if leaf >= 0 else 'the tree'}: "
             f"{how} on {process_names(processes)}"
             for (leaf, how), processes in sorted(processes_by_difference.items())
         ]
-        more = f"\n  ... and {len(lines) - _MAX_LINES} more" if len(lines) > _MAX_LINES else ""
         raise ProcessError(
             f"{process_names(differing)} would save something else than process 0:\n"
-            + "\n".join(lines[:_MAX_LINES])
-            + f"{more}\nA leaf that each process holds for itself must be equal on all; what is to "
-            "differ belongs into one array over all processes "
+            f"{first_lines(lines, _MAX_LINES)}\nA leaf that each process holds for itself must "
+            "be equal on all; what is to differ belongs into one array over all processes "
             "(jax.make_array_from_process_local_data)"
         )
 

@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from cordwood.errors import CordwoodError, StorageError
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.uninterruptible import StopCheck, never_stop
+from cordwood.message_text import first_names
 from cordwood.plan.assign_to_processes import FileSizes
 from cordwood.storage.conditional_writes import (
     replace_object,
@@ -271,12 +272,11 @@ class ObjectTransaction:
                 return sorted(set(added) - (set(names) - condemned))
 
     def _error(self, taken: Sequence[str], state: str) -> StorageError:
-        more = f" and {len(taken) - 1} more" if len(taken) > 1 else ""
         return StorageError(
             errno.EIO,
-            f"expected {taken[0]}{more}, found nothing: the process that wrote it died, does not "
-            "write to this store, or took longer than gc allows (a day, also by a clock that is "
-            f"wrong); {state}",
+            f"expected {first_names(taken, 1)}, found nothing: the process that wrote it died, "
+            "does not write to this store, or took longer than gc allows (a day, also by a clock "
+            f"that is wrong); {state}",
             str(self._store.url),
         )
 

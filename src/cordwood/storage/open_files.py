@@ -13,7 +13,8 @@ from itertools import repeat
 from types import TracebackType
 from typing import Protocol, Self
 
-from cordwood.errors import LimitError, TruncatedError, counted
+from cordwood.errors import LimitError, TruncatedError
+from cordwood.message_text import counted
 
 _SMALL_COPY_BYTES = 64 << 10
 _NO_MAPS = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cordwood.keypath import DictKey, Key, KeyPath, format_path
+from cordwood.keypath import DictKey, Key, KeyPath, path_label
 
 _EXTENDED = (np.longdouble, np.clongdouble)
 
@@ -55,7 +55,7 @@ def assert_trees_equal(got: Any, want: Any, *, placement: bool = True) -> None:
 
 def _require(path: KeyPath, is_equal: bool, expected: object, actual: object) -> None:
     if not is_equal:
-        name = format_path(path) or "the root"
+        name = path_label(path)
         raise AssertionError(f"{name}: expected {expected!s:.200}, found {actual!s:.200}")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from cordwood.errors import LimitError, UnsupportedLeafError
-from cordwood.keypath import DictKey, Key, KeyPath, format_path, is_dict_key
+from cordwood.keypath import DictKey, Key, KeyPath, format_path, is_dict_key, path_label
 from cordwood.tree.jax_nodes import open_registered
 from cordwood.tree.leaves import is_jax_array, is_tree_def
 from cordwood.tree.structure import LEAF, MAX_DEPTH, Node, Structure
@@ -188,7 +188,7 @@ def _wrap(key: Any, path: KeyPath) -> DictKey:
     if is_dict_key(key):
         return DictKey(key)
     raise UnsupportedLeafError(
-        f"{format_path(path) or 'the root'}: dict key {key!r} is of type "
+        f"{path_label(path)}: dict key {key!r} is of type "
         f"{type(key).__module__}.{type(key).__qualname__}; only str, int, bool, finite float, "
         "None, bytes and tuples of these can be stored; convert the key"
     )

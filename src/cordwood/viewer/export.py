@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
-from cordwood.errors import CordwoodError, counted
+from cordwood.errors import CordwoodError
 from cordwood.io.progress import Progress, Report
+from cordwood.message_text import counted
 from cordwood.storage.atomic_file import atomic_file
 from cordwood.viewer.page import embedded, page
 from cordwood.viewer.resources import Resources, error_json, resource_name, to_json

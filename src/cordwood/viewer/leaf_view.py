@@ -12,11 +12,11 @@ from cordwood.api.heat_map import HeatMap
 from cordwood.api.leaf_statistics import leaf_statistics
 from cordwood.api.verify import verify
 from cordwood.encoding.digests import DIGEST_BYTES, block_count
-from cordwood.errors import CorruptionError, counted
+from cordwood.errors import CorruptionError
 from cordwood.index import ARRAY_KINDS, Box, Inline, Leaf, Piece, Source, Span
 from cordwood.io.progress import Report
 from cordwood.keypath import format_path, key_literal
-from cordwood.message_text import size_text
+from cordwood.message_text import counted, size_text
 from cordwood.plan.leaf_text import leaf_text
 from cordwood.sharding.boxes import whole_box
 from cordwood.viewer.checkpoint_view import (

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import hypot
 from typing import NamedTuple
 
-from cordwood.errors import counted
 from cordwood.keypath import KeyPath, format_path
+from cordwood.message_text import counted
 from cordwood.viewer.layer_matrix import LayerMatrix, LeafChange, relative_l2
 from cordwood.viewer.leaf_kinds import FIRST_MOMENTS, SECOND_MOMENTS, group_of
 

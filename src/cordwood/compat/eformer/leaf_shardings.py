@@ -8,6 +8,7 @@ from typing import Any
 from cordwood.compat.eformer.leaf_names import KeySteps
 from cordwood.errors import MismatchError
 from cordwood.loading.leaf_target import Target
+from cordwood.message_text import first_lines
 from cordwood.sharding.partition_rules import Rules, match_rule
 from cordwood.sharding.sharding_errors import explain_sharding_error
 from cordwood.tree.flatten import flatten
@@ -56,16 +57,14 @@ def apply_shardings(
         try:
             sharding, layout = _sharding(spec, mesh, shape, name, trim=rules is not None)
         except _Unfit as e:
-            problems.append(f"  {name}: {e}")
+            problems.append(f"{name}: {e}")
             continue
         placed.append(target._replace(sharding=sharding))
         if layout is not None:
             formats[i] = layout
     if problems:
-        more = [f"  ... and {len(problems) - _MAX_LINES} more"] * (len(problems) > _MAX_LINES)
-        raise MismatchError(
-            "shardings do not fit their leaves:\n" + "\n".join([*problems[:_MAX_LINES], *more])
-        )
+        lines = first_lines(problems, _MAX_LINES)
+        raise MismatchError(f"shardings do not fit their leaves:\n{lines}")
     return placed, formats
 
 

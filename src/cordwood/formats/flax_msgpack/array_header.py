@@ -7,9 +7,10 @@ import re
 from typing import NamedTuple
 
 from cordwood import dtypes
-from cordwood.errors import FormatError, LimitError, counted
+from cordwood.errors import FormatError, LimitError
 from cordwood.formats.flax_msgpack.tokens import Token, decode_text, read_token
 from cordwood.index import Encoding
+from cordwood.message_text import counted
 
 MAX_DIMENSIONS = 64  # numpy's limit
 _MAX_BYTES = 2**63 - 1

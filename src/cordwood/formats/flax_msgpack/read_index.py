@@ -11,7 +11,7 @@ import math
 import struct
 from typing import Any
 
-from cordwood.errors import FormatError, LimitError, TruncatedError, counted
+from cordwood.errors import FormatError, LimitError, TruncatedError
 from cordwood.formats.flax_msgpack import wire
 from cordwood.formats.flax_msgpack.array_header import read_array_header
 from cordwood.formats.flax_msgpack.chunked_arrays import join_chunks
@@ -23,6 +23,7 @@ from cordwood.formats.flax_msgpack.tokens import (
 )
 from cordwood.index import Encoding, Index, Inline, Leaf, LeafKind, Piece, Pieces, Source, Span
 from cordwood.keypath import DictKey, KeyPath
+from cordwood.message_text import counted
 from cordwood.storage.open_files import ReadableFile
 from cordwood.tree.structure import LEAF, Node, NodeKind
 

@@ -6,7 +6,8 @@ import struct
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from cordwood.errors import FormatError, TruncatedError, counted
+from cordwood.errors import FormatError, TruncatedError
+from cordwood.message_text import counted
 
 TokenKind: TypeAlias = Literal["nil", "bool", "int", "float", "str", "bin", "ext", "array", "map"]
 

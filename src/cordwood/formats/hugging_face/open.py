@@ -6,12 +6,7 @@ import fnmatch
 import os
 from collections.abc import Mapping
 
-from cordwood.errors import (
-    FormatError,
-    IncompleteCheckpointError,
-    NotACheckpointError,
-    counted,
-)
+from cordwood.errors import FormatError, IncompleteCheckpointError, NotACheckpointError
 from cordwood.formats.format_protocol import Opened
 from cordwood.formats.hugging_face.read_index import (
     FORMAT,
@@ -24,6 +19,7 @@ from cordwood.formats.hugging_face.read_index import (
     read_index,
 )
 from cordwood.formats.safetensors.read_index import read_index as read_safetensors_index
+from cordwood.message_text import counted
 from cordwood.storage.directories import list_names
 from cordwood.storage.open_files import LocalFile, ReadableFile, read_whole
 

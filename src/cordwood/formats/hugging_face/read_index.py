@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cordwood.encoding.strict_json import parse_json
-from cordwood.errors import CorruptionError, FormatError, counted
+from cordwood.errors import CorruptionError, FormatError
 from cordwood.formats.safetensors.read_index import read_index as read_safetensors_index
 from cordwood.index import Index, Inline, Leaf, Source
+from cordwood.message_text import counted
 from cordwood.storage.open_files import ReadableFile
 from cordwood.tree.structure import LEAF, Node
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from cordwood import dtypes
 from cordwood.encoding.tensor_names import tensor_names
-from cordwood.errors import NotACheckpointError, UnsupportedLeafError, counted
+from cordwood.errors import NotACheckpointError, UnsupportedLeafError
 from cordwood.formats.hugging_face.read_index import INDEX_NAME, encode_weight_map, shard_name
 from cordwood.formats.safetensors.dtype_codes import stored_dtype
 from cordwood.formats.safetensors.plan_save import plan_save as plan_file
@@ -22,6 +22,7 @@ from cordwood.index import ARRAY_KINDS, Index, LeafSpec
 from cordwood.io.uninterruptible import StopCheck, run_uninterruptible
 from cordwood.io.write_file import fill_file
 from cordwood.keypath import format_path
+from cordwood.message_text import counted, first_names
 from cordwood.plan.file_plan import FilePlan
 from cordwood.plan.format_losses import losses_in_tensors, refuse_opaque
 from cordwood.plan.group_into_files import shards_by_size
@@ -132,6 +133,5 @@ def _changed_names(index: Index) -> list[str]:
     names, changed = tensor_names(paths)
     if not changed:
         return []
-    shown = ", ".join([f"{format_path(paths[i])} as {names[i]!r}" for i in changed[:3]])
-    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-    return [f"{counted(len(changed), 'name')} that the hub's tools would mix up: {shown}{more}"]
+    shown = first_names([f"{format_path(paths[i])} as {names[i]!r}" for i in changed], 3)
+    return [f"{counted(len(changed), 'name')} that the hub's tools would mix up: {shown}"]

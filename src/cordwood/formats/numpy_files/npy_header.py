@@ -12,13 +12,8 @@ import re
 from typing import NamedTuple
 
 from cordwood import dtypes
-from cordwood.errors import (
-    FormatError,
-    LimitError,
-    TruncatedError,
-    UnsupportedFormatError,
-    counted,
-)
+from cordwood.errors import FormatError, LimitError, TruncatedError, UnsupportedFormatError
+from cordwood.message_text import counted
 
 MAGIC = b"\x93NUMPY"
 FIRST_BYTES = 12  # the bytes that `header_bytes` needs

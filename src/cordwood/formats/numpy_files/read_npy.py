@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cordwood.errors import FormatError, TruncatedError, UnsupportedFormatError, counted
+from cordwood.errors import FormatError, TruncatedError, UnsupportedFormatError
 from cordwood.formats.numpy_files.element_layout import raw_storage
 from cordwood.formats.numpy_files.npy_header import (
     FIRST_BYTES,
@@ -11,6 +11,7 @@ from cordwood.formats.numpy_files.npy_header import (
     parse_header,
 )
 from cordwood.index import Index, Leaf, Source
+from cordwood.message_text import counted
 from cordwood.storage.open_files import ReadableFile
 from cordwood.tree.structure import LEAF
 

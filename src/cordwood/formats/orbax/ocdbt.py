@@ -11,14 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cordwood.errors import (
-    CorruptionError,
-    FormatError,
-    LimitError,
-    UnsupportedFormatError,
-    counted,
-)
+from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedFormatError
 from cordwood.formats.orbax.crc32c import has_valid_crc32c
+from cordwood.message_text import counted
 
 MANIFEST_NAME = "manifest.ocdbt"
 MAX_NODE_BYTES = 1 << 28  # decoded; what Orbax writes stays below 1e8

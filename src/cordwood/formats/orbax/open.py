@@ -17,8 +17,8 @@ from cordwood.formats.orbax.locate_trees import (
     tree_directories,
 )
 from cordwood.formats.orbax.read_index import FORMAT, OrbaxIndex, read_index
-from cordwood.keypath import format_path
-from cordwood.message_text import printable
+from cordwood.keypath import path_label
+from cordwood.message_text import first_names, printable
 from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory
 from cordwood.storage.open_files import MemoryFile, ReadableFile
 from cordwood.storage.path_kind import kind_at
@@ -144,12 +144,12 @@ def _tree(place: LocalDirectory, item: str) -> LocalDirectory:
 
 def _warn_of_assumed(name: str, orbax_index: OrbaxIndex) -> None:
     """Zeros that nothing vouches for must not pass in silence."""
-    paths = [printable(format_path(path)) or "the root" for path in orbax_index.assumed]
+    paths = [printable(path_label(path)) for path in orbax_index.assumed]
     if paths:
-        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         warnings.warn(
-            f"{name}: no chunk of {paths[0]}{more} is stored: zeros, which older versions of Orbax "
-            "left out without saying so, or files that are lost; cordwood.verify lists them",
+            f"{name}: no chunk of {first_names(paths, 1)} is stored: zeros, which older "
+            "versions of Orbax left out without saying so, or files that are lost; "
+            "cordwood.verify lists them",
             RuntimeWarning,
             stacklevel=2,
         )

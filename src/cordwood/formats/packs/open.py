@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from cordwood.errors import CordwoodError, IncompleteCheckpointError, counted
+from cordwood.errors import CordwoodError, IncompleteCheckpointError
 from cordwood.formats.format_protocol import Opened
 from cordwood.formats.packs.cordwood_json import decode_index, select_item
 from cordwood.formats.packs.file_names import RULES
@@ -17,6 +17,7 @@ from cordwood.formats.packs.read_index import FORMAT, parse_items, read_index
 from cordwood.formats.safetensors.stored_digests import sealed_digests
 from cordwood.formats.step_directories import MAX_STEPS_OPENED, listed, sorted_steps
 from cordwood.index import Box, Digests, Leaf, Source
+from cordwood.message_text import counted
 from cordwood.storage.open_files import Closable, ReadableFile
 from cordwood.storage.storage_protocol import Storage
 

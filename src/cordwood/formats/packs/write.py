@@ -31,6 +31,7 @@ from cordwood.formats.save_plan import Fetch, SaveOptions, SavePlan
 from cordwood.formats.tree_shards import LeafParts, Snapshot, take_apart
 from cordwood.index import LeafSpec
 from cordwood.io.uninterruptible import StopCheck
+from cordwood.message_text import first_names
 from cordwood.plan.assign_to_processes import FileSizes, cell_bytes_of_leaves
 from cordwood.plan.choose_hard_links import exclude_cells, include_cells
 from cordwood.plan.group_into_files import Pack, packs_of_process, packs_of_ranges
@@ -373,10 +374,9 @@ def refuse_foreign(path: str | os.PathLike[str]) -> None:
         doing = f"reading {RULES.index_name}"
         raise storage_error(e, store.name, doing, what="checkpoint", in_place=False) from e
     if foreign:
-        more = f" and {len(foreign) - _MAX_SHOWN} more" if len(foreign) > _MAX_SHOWN else ""
         raise NotACheckpointError(
             f"{store.name} is a directory, but not a checkpoint: it has no {RULES.index_name}, and "
-            f"contains {', '.join(foreign[:_MAX_SHOWN])}{more}; remove it, or save to another path"
+            f"contains {first_names(foreign, _MAX_SHOWN)}; remove it, or save to another path"
         )
 
 

@@ -24,6 +24,7 @@ from cordwood.formats.zarr.tensorstore_index import (
     item_names,
     put_item,
 )
+from cordwood.message_text import first_names
 from cordwood.storage.directories import count_files, scan_directory
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.hard_link_unchanged import link_unchanged
@@ -109,11 +110,10 @@ def refuse_to_fill(path: str | os.PathLike[str]) -> None:
     refuse_other_tools(text, asked=text)
     names = sorted([entry.name for entry in scan_directory(text)])
     if names and _index_of(text, text) is None:  # no other save has put it there meanwhile
-        more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
         raise NotACheckpointError(
             errno.EEXIST,
             f"it is a directory, but not a checkpoint: it has no {INDEX_NAME}, and contains "
-            f"{', '.join(names[:_MAX_SHOWN])}{more}; remove it, save to another path, or add "
+            f"{first_names(names, _MAX_SHOWN)}; remove it, save to another path, or add "
             "to it with tree_serialize_leaves",
             text,
         )
