@@ -20,6 +20,7 @@ from cordwood.formats.packs.plan_save import (
     lay_out,
     own_packs,
     pack_name,
+    written_pack,
 )
 from cordwood.formats.packs.read_index import parse_items, read_index
 from cordwood.index import Box, HeaderDigest, LeafSpec, Pieces
@@ -208,7 +209,7 @@ def _written(layout: Layout, header_bytes: Sequence[int]) -> list[list[WrittenPa
             name = pack_name(SAVE_ID, process, number)
             header = header_bytes[min(number, len(header_bytes) - 1)]
             sealed = HeaderDigest(header, md5(name.encode(), usedforsecurity=False).digest())
-            done.append(WrittenPack(name, header + pack.data_bytes, sealed))
+            done.append(written_pack(name, header + pack.data_bytes, sealed, None))
         written.append(done)
     return written
 

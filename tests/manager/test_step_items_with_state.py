@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +119,7 @@ def test_states_of_several_processes_are_sent_around(kind: str) -> None:
     answer = join_items([each.message for each in entries])
     record, trees = states_tree(answer, entries[0])
     if kind == "tuple":
-        (first, second) = json.loads(answer)["data"]
+        (first, second) = answer["data"]
         assert "arrays" in first
         assert second == {"json": ["tuple"]}
     assert record == {"data": {"tree": "states", "processes": 2}}

@@ -21,12 +21,12 @@ def devices() -> tuple[int, int, int]:
     return jax.process_index(), jax.process_count(), len(jax.devices())
 
 
-def meet(rounds: int) -> list[bytes]:
+def meet(rounds: int) -> list[str]:
     processes = current_processes()
     assert isinstance(processes, JaxProcesses)
     with Rendezvous(processes, "test", timeout_seconds=300, silence_seconds=300) as rendezvous:
         return [
-            rendezvous.exchange(f"{processes.index}.{i}".encode(), lambda values: b",".join(values))
+            rendezvous.exchange(f"{processes.index}.{i}", lambda values: ",".join(values))
             for i in range(rounds)
         ]
 

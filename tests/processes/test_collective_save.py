@@ -24,7 +24,7 @@ class Disk:
     def __init__(self) -> None:
         self.marks: set[str] = set()
         self.written: dict[int, str] = {}
-        self.committed: list[tuple[str, list[bytes]]] = []
+        self.committed: list[tuple[str, list[str]]] = []
 
     def create_probe(self) -> str:
         self.marks.add("a mark")
@@ -43,14 +43,14 @@ def save(
     commit_fails: Exception | None = None,
     silence_seconds: float = 100,
 ) -> None:
-    def write(save_id: str, told: str) -> bytes:
+    def write(save_id: str, told: str) -> str:
         assert told == "told-by-0"
         if fails is not None:
             raise fails
         disk.written[processes.index] = save_id
-        return f"report {processes.index}".encode()
+        return f"report {processes.index}"
 
-    def commit(save_id: str, reports: list[bytes]) -> None:
+    def commit(save_id: str, reports: list[str]) -> None:
         assert processes.index == 0
         if commit_fails is not None:
             raise commit_fails
@@ -81,7 +81,7 @@ def test_alone() -> None:
     disk = Disk()
     save(SINGLE_PROCESS, disk)
     ((save_id, reports),) = disk.committed
-    assert reports == [b"report 0"]
+    assert reports == ["report 0"]
     assert save_id == "0" * 16
     assert not disk.marks
 
@@ -91,7 +91,7 @@ def test_all_write_and_process_0_commits() -> None:
     outcomes = run_processes(COUNT, lambda processes: save(processes, disk))
     assert [outcome.error for outcome in outcomes] == [None] * COUNT
     ((save_id, reports),) = disk.committed
-    assert reports == [b"report 0", b"report 1", b"report 2"]
+    assert reports == ["report 0", "report 1", "report 2"]
     assert disk.written == dict.fromkeys(range(COUNT), save_id)
 
 

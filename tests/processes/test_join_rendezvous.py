@@ -21,7 +21,7 @@ TIMEOUT_SECONDS = 4.0
 
 def meet(
     processes: Processes, purpose: str, *, fail: bool = False, background: bool = False
-) -> bytes:
+) -> str:
     met = Rendezvous(
         processes,
         purpose,
@@ -33,7 +33,7 @@ def meet(
         met.give_up(ZeroDivisionError("odd"))
         raise ZeroDivisionError("odd")
     with met:
-        return met.exchange(str(processes.index).encode(), b"".join)
+        return met.exchange(str(processes.index), "".join)
 
 
 def met_for(calls: Mapping[int, Sequence[str]], *, store: Store | None = None) -> list[list[str]]:
@@ -125,7 +125,7 @@ def test_the_background_tells_who_is_past() -> None:
         if processes.index == 1:
             with pytest.raises(ProcessError, match="process 0 waits for it to save run/4: every"):
                 meet(processes, "look for step 3 of run")
-        return meet(processes, "save run/4", background=True).decode()
+        return meet(processes, "save run/4", background=True)
 
     begun = time.monotonic()
     outcomes = run_processes(3, work)

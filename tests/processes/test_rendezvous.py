@@ -25,11 +25,11 @@ def new_rendezvous(
 
 
 def barrier(rendezvous: Rendezvous) -> None:
-    rendezvous.exchange(b"", lambda _: b"")
+    rendezvous.exchange(None, lambda _: None)
 
 
-def join(values: list[bytes]) -> bytes:
-    return b",".join(values)
+def join(values: list[str]) -> str:
+    return ",".join(values)
 
 
 def texts(outcomes: list[Outcome]) -> list[str]:
@@ -41,27 +41,25 @@ def texts(outcomes: list[Outcome]) -> list[str]:
 def test_alone_there_is_nobody_to_wait_for() -> None:
     assert current_processes() is SINGLE_PROCESS
     with new_rendezvous(SINGLE_PROCESS) as alone:
-        assert alone.exchange(b"v", join) == b"v"
+        assert alone.exchange("v", join) == "v"
         barrier(alone)
     assert SINGLE_PROCESS.list("cordwood/") == {}
 
 
 @pytest.mark.parametrize("delays", [{}, {0: 0.02}, {3: 0.02}], ids=["even", "slow-0", "slow-3"])
 def test_process_0_answers_everybody(delays: dict[int, float]) -> None:
-    def work(processes: Processes) -> list[bytes]:
+    def work(processes: Processes) -> list[str]:
         assert current_processes() is processes
         answers = []
         for purpose in ("save x", "save y"):
             with new_rendezvous(processes, purpose) as rendezvous:
                 barrier(rendezvous)
-                answers += [
-                    rendezvous.exchange(f"{processes.index}.{i}".encode(), join) for i in range(3)
-                ]
+                answers += [rendezvous.exchange(f"{processes.index}.{i}", join) for i in range(3)]
         return answers
 
     store = Store()
     outcomes = run_processes(COUNT, work, delay_seconds=delays, store=store)
-    expected = [f"0.{i},1.{i},2.{i},3.{i}".encode() for i in range(3)] * 2
+    expected = [f"0.{i},1.{i},2.{i},3.{i}" for i in range(3)] * 2
     assert [outcome.value for outcome in outcomes] == [expected] * COUNT
     rooms = {key.split("/")[1] for key in store.values}
     assert rooms <= {"0", "1", "heartbeats", "incarnations"}
@@ -85,7 +83,7 @@ def fail_in(process: int, error: Callable[[], BaseException]) -> Callable[[Proce
             barrier(rendezvous)
             if processes.index == process:
                 raise error()
-            rendezvous.exchange(b"", join)
+            rendezvous.exchange("", join)
 
     return work
 
@@ -123,12 +121,12 @@ def test_a_process_that_will_not_come_says_so(process: int) -> None:
 
 
 def test_process_0_refuses_what_the_others_sent() -> None:
-    def refuse(values: list[bytes]) -> bytes:
-        raise ValueError(f"leaf w of process {values.index(b'odd')} differs")
+    def refuse(values: list[str]) -> str:
+        raise ValueError(f"leaf w of process {values.index('odd')} differs")
 
     def work(processes: Processes) -> None:
         with new_rendezvous(processes) as rendezvous:
-            rendezvous.exchange(b"odd" if processes.index == 3 else b"", refuse)
+            rendezvous.exchange("odd" if processes.index == 3 else "", refuse)
 
     outcomes = run_processes(COUNT, work)
     assert isinstance(outcomes[0].error, ValueError)
@@ -270,11 +268,11 @@ def test_whoever_waits_can_be_stopped(process: int) -> None:
             barrier(rendezvous)
             if processes.index != process:
                 assert others.wait(60)
-                rendezvous.exchange(b"", lambda _: b"")
+                rendezvous.exchange(None, lambda _: None)
             else:
                 rendezvous.set_stop_check(stop)
                 try:
-                    rendezvous.exchange(b"", lambda _: b"")
+                    rendezvous.exchange(None, lambda _: None)
                 finally:
                     others.set()
 

@@ -57,7 +57,7 @@ def save(
     )
     shared = MultiprocessStaging(path, rendezvous)
 
-    def commit(_: str, reports: list[bytes]) -> None:
+    def commit(_: str, reports: list[tuple[int, str]]) -> None:
         before_commit(shared.stage.path)
         written = shared.collect_written(reports, own_files)
         assert [[result.size_bytes for result in each] for each in written] == [

@@ -33,7 +33,6 @@ from cordwood.message_text import counted, printable, size_text
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.select_leaves import select_leaves
 from cordwood.plan.transpose_leaves import Axes, Transpose
-from cordwood.processes import rendezvous as rendezvous_module
 from cordwood.processes.coordination import SINGLE_PROCESS
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
 from cordwood.sharding.boxes import element_count, whole_box
@@ -357,7 +356,6 @@ def _write(
         SINGLE_PROCESS,
         f"convert to {os.fspath(path)}",
         timeout_seconds=TIMEOUT_SECONDS,
-        silence_seconds=rendezvous_module.SILENCE_SECONDS,
     )
     options = SaveOptions(part.to_prefix, part.metadata, compression, max_shard_bytes)
     plan = plan_save(format, path, tree, options, rendezvous)

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 from cordwood.formats.format_protocol import Format, is_directory_format
 from cordwood.formats.registry import DEFAULT
-from cordwood.processes import rendezvous as rendezvous_module
 from cordwood.processes.coordination import SINGLE_PROCESS, current_processes
 from cordwood.processes.rendezvous import Rendezvous
 
@@ -44,7 +43,6 @@ def rendezvous_for(
         current_processes() if is_directory_format(format) else SINGLE_PROCESS,
         purpose,
         timeout_seconds=timeout_seconds,
-        silence_seconds=rendezvous_module.SILENCE_SECONDS,
         background=background,
     )
     with announce_errors(rendezvous):

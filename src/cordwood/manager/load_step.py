@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 import warnings
@@ -82,24 +81,23 @@ class LoadedStep(NamedTuple):
     prefix: str | None  # the requested prefix, if it named the tree of the run; or None
 
 
-def as_message(step: Step) -> bytes:
-    """Return, encoded, the facts about a step that all processes need to load it."""
+def as_message(step: Step) -> dict[str, Any]:
+    """Return, as JSON values, the facts about a step that all processes need to load it."""
     record = None if step.record is None else encode_record(step.record)
-    facts = {
+    return {
         "step": step.step,
         "path": step.path,
         "format": step.format,
         "metrics": step.metrics,
         "record": record,
     }
-    return json.dumps(facts).encode()
 
 
 def load_step(chosen: Mapping[str, Any], request: RestoreRequest) -> LoadedStep:
     """Load a step and log a line about it.
 
     Args:
-        chosen: the step, as decoded from `as_message`.
+        chosen: the step, as `as_message` returned it.
         request: which parts of it to load.
 
     Raises as `cordwood.load` does, and MismatchError if the step lacks an item.

@@ -5,7 +5,6 @@ One file, as it is one public class: most of its lines are the docstrings of its
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
@@ -271,10 +270,9 @@ class CheckpointManager(StepReader):
         if self._restored is not None and self._restored >= start:
             self._restored = None
 
-        def remove(_: list[bytes]) -> bytes:
-            return json.dumps(delete_steps(self._place, self._listing, start, stop)).encode()
-
-        deleted: list[int] = json.loads(self._group.agree(what, b"", remove))
+        deleted = self._group.agree(
+            what, lambda: delete_steps(self._place, self._listing, start, stop)
+        )
         self._decider.invalidate()
         return deleted
 
@@ -341,13 +339,13 @@ class CheckpointManager(StepReader):
     def _is_there(self, number: int) -> bool:
         """Return True unless the step that was saved last has been deleted."""
 
-        def look(_: list[bytes]) -> bytes:
+        def look() -> bool:
             if self._queue.saving or self._queue.failed:
-                return b"there"
+                return True
             step = self._listing.at(number)
-            return b"there" if step is not None and step.whole else b""
+            return step is not None and step.whole
 
-        return bool(self._group.agree(f"look for step {number} of", b"", look))
+        return self._group.agree(f"look for step {number} of", look)
 
     def _before_restoring(self) -> None:
         self._queue.wait_quietly()

@@ -6,7 +6,6 @@ All processes of a job load the same step: process 0 chooses it, and each one re
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,8 +41,8 @@ T = TypeVar("T")
 _MAX_SHOWN = 10
 _MAX_EXTRAS = 200  # characters in a repr
 _TO_THE_CALLER = 4  # frames from a warning to the caller of `CheckpointManager.restore`
-_NEWEST = b"(the newest)"
-_DAMAGED, _MISSING = b"!", b"?"  # the first byte of the report of a process that failed
+_NEWEST = "(the newest)"
+_DAMAGED, _MISSING = "!", "?"  # the first character of the report of a process that failed
 
 
 @document_fields
@@ -95,7 +94,7 @@ def restore_step(
     Raises as `CheckpointManager.restore` does.
     """
 
-    def find(requests: list[bytes]) -> bytes:
+    def find(requests: list[str]) -> dict[str, Any]:
         _require_same(requests, root)
         step = listing.at(number)
         if step is None or not step.finished:
@@ -103,10 +102,10 @@ def restore_step(
         step.require_known()
         return as_message(step)
 
-    chosen = json.loads(rendezvous.exchange(str(number).encode(), find))
+    chosen = rendezvous.exchange(str(number), find)
     with _explaining(listing, chosen):
         loaded = load_step(chosen, request)
-    rendezvous.exchange(b"", lambda _: b"")  # all processes have loaded it
+    rendezvous.exchange(None, lambda _: None)  # all processes have loaded it
     return loaded
 
 
@@ -126,12 +125,12 @@ def restore_newest(
     """
     damaged: dict[int, str] = {}
 
-    def choose(requests: list[bytes]) -> bytes:
+    def choose(requests: list[str]) -> dict[str, Any]:
         _require_same(requests, root)
         return _choose(listing, damaged, root=root)
 
     while True:
-        chosen = json.loads(rendezvous.exchange(_NEWEST, choose))
+        chosen = rendezvous.exchange(_NEWEST, choose)
         for step, path, problem in chosen["damaged"]:
             damaged[step] = problem
             _warn(f"{path}: step {step} is passed over: {problem}")
@@ -144,7 +143,7 @@ def restore_newest(
             _warn_unfinished(chosen)
             return loaded
         if rendezvous.index:
-            listing.mark_damaged(chosen["step"], answer.decode())
+            listing.mark_damaged(chosen["step"], answer)
     _warn_unfinished(chosen)
     if damaged:
         lines = [f"  {number}: {damaged[number]}" for number in sorted(damaged)]
@@ -164,25 +163,25 @@ def restore_newest(
     return None
 
 
-def _require_same(requests: Sequence[bytes], root: str) -> None:
+def _require_same(requests: Sequence[str], root: str) -> None:
     for process, step in enumerate(requests):
         if step != requests[0]:
             raise ProcessError(
-                f"process {process} came to restore step {step.decode()} of {root}, process 0 step "
-                f"{requests[0].decode()}: every process must restore the same step; steps() and "
+                f"process {process} came to restore step {step} of {root}, process 0 step "
+                f"{requests[0]}: every process must restore the same step; steps() and "
                 "best() may differ for a moment, while process 0 deletes: let it choose, and send "
                 "its choice to the others (jax.experimental.multihost_utils.broadcast_one_to_all)"
             )
 
 
-def _choose(listing: StepListing, damaged: Mapping[int, str], *, root: str) -> bytes:
+def _choose(listing: StepListing, damaged: Mapping[int, str], *, root: str) -> dict[str, Any]:
     """Return, on process 0, the newest whole step, and the newer steps that are passed over."""
     choice: dict[str, Any] = {"damaged": [], "unfinished": []}
     steps = listing.down_to(lambda step: step.whole)
     for each in steps:
         if each.whole:
             each.require_known()
-            return json.dumps({**json.loads(as_message(each)), **choice}).encode()
+            return {**as_message(each), **choice}
         if each.damaged and each.step not in damaged:
             why = "; ".join(filter(None, (each.problem, each.in_the_way)))
             choice["damaged"].append((each.step, each.path, why))
@@ -196,7 +195,7 @@ def _choose(listing: StepListing, damaged: Mapping[int, str], *, root: str) -> b
         _other_checkpoints_text(others, root) if others else _no_checkpoint_text(listing, root)
     )
     choice["nothing"] = printable(nothing, keep="")
-    return json.dumps(choice).encode()
+    return choice
 
 
 def _require_root(root: str) -> None:
@@ -267,23 +266,23 @@ def _explaining(listing: StepListing, chosen: Mapping[str, Any]) -> Iterator[Non
         raise type(e)(e.errno, message, e.filename or chosen["path"]) from e
 
 
-def _try(chosen: Mapping[str, Any], request: RestoreRequest) -> tuple[bytes, LoadedStep | None]:
+def _try(chosen: Mapping[str, Any], request: RestoreRequest) -> tuple[str, LoadedStep | None]:
     try:
-        return b"", load_step(chosen, request)
+        return "", load_step(chosen, request)
     except FileNotFoundError as e:
-        return _MISSING + str(e).encode("utf-8", "surrogatepass"), None
+        return _MISSING + str(e), None
     except (CorruptionError, FormatError) as e:
-        return _DAMAGED + str(e).encode("utf-8", "surrogatepass"), None
+        return _DAMAGED + str(e), None
 
 
-def _judge(listing: StepListing, chosen: Mapping[str, Any], reports: Sequence[bytes]) -> bytes:
-    """Return, on process 0, why another step must be tried; b"" if all have loaded this one."""
+def _judge(listing: StepListing, chosen: Mapping[str, Any], reports: Sequence[str]) -> str:
+    """Return, on process 0, why another step must be tried; "" if all have loaded this one."""
     if not any(reports):
-        return b""
+        return ""
     step = chosen["step"]
     current = listing.at(step)
     if current is None or not current.whole:
-        return b"it was deleted meanwhile"
+        return "it was deleted meanwhile"
     missing = [process for process, each in enumerate(reports) if each.startswith(_MISSING)]
     if missing and not reports[0]:
         raise ProcessError(
@@ -291,10 +290,10 @@ def _judge(listing: StepListing, chosen: Mapping[str, Any], reports: Sequence[by
             "loaded: the steps must lie on a file system that all processes share"
         )
     process, report = next((i, each) for i, each in enumerate(reports) if each)
-    text = report[1:].decode("utf-8", "surrogatepass")
+    text = report[1:]
     why = f"process {process}: {text}" if process else text
     listing.mark_damaged(step, why)
-    return why.encode("utf-8", "surrogatepass")
+    return why
 
 
 def missing_step_error(number: int, steps: Sequence[Step], *, root: str) -> Exception:

@@ -118,7 +118,7 @@ class SaveDecider:
 
     def _look_together(self) -> None:
         try:
-            latest = self._group.agree("look for the steps of", b"", self._look)
+            latest = self._group.agree("look for the steps of", self._look)
         except BaseException:
             if self._group.count > 1:
                 # Others may have succeeded, and would not take part again: this one looks alone.
@@ -129,12 +129,11 @@ class SaveDecider:
             raise
         if self._group.index > 0:
             self._group.restart_decisions()
-        self._newest, self._looked = int(latest) if latest else None, True
+        self._newest, self._looked = latest, True
 
-    def _look(self, _: list[bytes]) -> bytes:
+    def _look(self) -> int | None:
         self._group.restart_decisions()
-        latest = self._listing.latest()
-        return b"" if latest is None else str(latest).encode()
+        return self._listing.latest()
 
     def _moment(self, number: int, *, preempted: bool) -> Moment:
         return Moment(

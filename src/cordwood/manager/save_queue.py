@@ -21,7 +21,6 @@ from cordwood.manager.keep_policies import KeepPolicy
 from cordwood.manager.save_report import SaveReport
 from cordwood.manager.step_listing import Step, StepListing
 from cordwood.manager.step_names import step_name
-from cordwood.processes import rendezvous as rendezvous_module
 from cordwood.processes.coordination import current_processes
 from cordwood.processes.process_group import ProcessGroup
 from cordwood.processes.rendezvous import Rendezvous
@@ -102,7 +101,6 @@ class SaveQueue:
             current_processes(),
             f"save {self._place.path_of(step_name(number))}",
             timeout_seconds=self._timeout_seconds,
-            silence_seconds=rendezvous_module.SILENCE_SECONDS,
             background=True,
         )
         try:

@@ -11,7 +11,6 @@ In the record of a step an item is one of these:
 from __future__ import annotations
 
 import base64
-import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -71,7 +70,7 @@ def require_mapping(items: object) -> None:
 class ItemsToSave(NamedTuple):
     """The items of one process, before the processes have exchanged them."""
 
-    message: bytes  # for `join_items`
+    message: Mapping[str, Any]  # for `join_items`
     trees: Mapping[str, Any]  # items that are trees
     states: Mapping[str, Any]  # of the other items
 
@@ -101,23 +100,21 @@ def collect_states(items: Mapping[str, Any], *, process_count: int) -> ItemsToSa
         get = item.get_state if _has(item, "get_state", "set_state") else item.state_dict
         states[name] = state = get()
         message[name] = _encode(state, f"items: {name}: {get.__name__}", whole=process_count > 1)
-    return ItemsToSave(json.dumps(message).encode(), trees, states)
+    return ItemsToSave(message, trees, states)
 
 
-def join_items(messages: Sequence[bytes]) -> bytes:
+def join_items(every: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the items of all processes as one message, from the message of each process."""
-    every = [json.loads(message) for message in messages]
     kinds = [{name: item == ITEM for name, item in items.items()} for items in every]
     for process, kind in enumerate(kinds):
         if list(kind.items()) != list(kinds[0].items()):
             raise ValueError(
                 f"items: process 0 saves {_kinds(kinds[0])}, process {process} {_kinds(kind)}"
             )
-    joined = {
+    return {
         name: ITEM if first == ITEM else [items[name] for items in every]
         for name, first in every[0].items()
     }
-    return json.dumps(joined).encode()
 
 
 def _kinds(kinds: Mapping[str, bool]) -> str:
@@ -125,7 +122,7 @@ def _kinds(kinds: Mapping[str, bool]) -> str:
 
 
 def states_tree(
-    answer: bytes, collected: ItemsToSave
+    answer: Mapping[str, Any], collected: ItemsToSave
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return the items as the record holds them, and the trees to save with the step, by prefix.
 
@@ -135,7 +132,7 @@ def states_tree(
     """
     record: dict[str, Any] = {}
     trees = dict(collected.trees)
-    for name, states in json.loads(answer).items():
+    for name, states in answer.items():
         if states != ITEM and any("arrays" in state for state in states):
             count = len(states)
             trees[name] = (

@@ -10,7 +10,6 @@ from typing import TypeAlias
 from cordwood.manager.step_listing import StepListing
 from cordwood.processes.process_group import ProcessGroup
 
-_TIMED_OUT = b"timed out"
 _Seen: TypeAlias = set[tuple[int, Hashable]]  # steps and their stamps, which saving again changes
 
 
@@ -44,16 +43,14 @@ class StepWatcher:
         def remaining_seconds() -> float:
             return poll_seconds if deadline is None else deadline - time.monotonic()
 
-        def look(_: list[bytes]) -> bytes:
+        def look() -> tuple[int | None, bool]:
             number = self._look(newest=newest)
-            if number is not None:
-                return str(number).encode()
-            return _TIMED_OUT if remaining_seconds() <= 0 else b""
+            return number, number is None and remaining_seconds() <= 0
 
         while True:
-            answer = self._group.agree("look for a new step of", b"", look)
-            if answer:
-                return None if answer == _TIMED_OUT else int(answer)
+            number, has_timed_out = self._group.agree("look for a new step of", look)
+            if number is not None or has_timed_out:
+                return number
             time.sleep(max(0.0, min(poll_seconds, remaining_seconds())))
 
     def _look(self, *, newest: bool) -> int | None:

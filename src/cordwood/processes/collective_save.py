@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from cordwood.errors import ProcessError
 from cordwood.index import LeafSpec
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.processes.tree_fingerprint import require_agreement
+
+_Report = TypeVar("_Report")
 
 PROBE_SECONDS = 40.0  # how long a network file system may hide what another machine has created
 
@@ -41,8 +43,8 @@ def save_together(
     choose_base: Callable[[], str],
     fingerprints: Callable[[], Sequence[bytes]],
     specs: Sequence[LeafSpec],
-    write: Callable[[str, str], bytes],
-    commit: Callable[[str, list[bytes]], None],
+    write: Callable[[str, str], _Report],
+    commit: Callable[[str, list[_Report]], None],
 ) -> None:
     """Save as one of the processes of a rendezvous, which may have one process only.
 
@@ -57,18 +59,18 @@ def save_together(
         fingerprints: returns the `fingerprints` of this process; called if there are others.
         specs: the leaves.
         write: writes the part of this process, given the id of the save and what `choose_base`
-            returned. Its result goes to `commit`.
+            returned. Its result, a JSON value, goes to `commit`.
         commit: called on process 0 with the id and what `write` returned on each process.
 
     Raises ProcessError on every process if another one fails; then nothing is committed. On the
     process that fails, its own exception passes through.
     """
 
-    def begin(_: list[bytes]) -> bytes:
+    def begin(_: list[None]) -> tuple[str, str, str, str]:
         probe = destination.create_probe() if rendezvous.count > 1 else ""
-        return f"{save_id} {socket.gethostname()} {choose_base()} {probe}".encode()
+        return save_id, socket.gethostname(), choose_base(), probe
 
-    common_id, host, base, probe = rendezvous.exchange(b"", begin).decode().split(" ", 3)
+    common_id, host, base, probe = rendezvous.exchange(None, begin)
     if rendezvous.count > 1:
         limit = PROBE_SECONDS
         if rendezvous.index > 0 and not destination.sees_probe(probe, timeout_seconds=limit):
@@ -79,8 +81,4 @@ def save_together(
             )
         require_agreement(rendezvous, fingerprints(), specs)
 
-    def decide(reports: list[bytes]) -> bytes:
-        commit(common_id, reports)
-        return b""
-
-    rendezvous.exchange(write(common_id, base), decide)
+    rendezvous.exchange(write(common_id, base), lambda reports: commit(common_id, reports))

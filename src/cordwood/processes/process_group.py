@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from cordwood.encoding.digests import digest_of
 from cordwood.errors import ProcessError
-from cordwood.processes import rendezvous as rendezvous_module
 from cordwood.processes.coordination import Processes, current_processes
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.processes.wait_log import WaitLogger
+
+_T = TypeVar("_T")
 
 _WAKE_SECONDS = 0.25
 _CLEAR_EVERY = 64  # decisions
@@ -61,13 +63,19 @@ class ProcessGroup:
             f"{what} {self._root}",
             timeout_seconds=timeout_seconds or self._timeout_seconds,
             arrival_seconds=self._timeout_seconds,
-            silence_seconds=rendezvous_module.SILENCE_SECONDS,
         )
 
-    def agree(self, what: str, value: bytes, decide: Callable[[list[bytes]], bytes]) -> bytes:
-        """Return what `decide` returns on process 0 for the values of all. Raises ProcessError."""
+    def agree(self, what: str, choose: Callable[[], _T]) -> _T:
+        """Return on all processes the JSON value that `choose` returns on process 0.
+
+        Args:
+            what: the purpose, as for `rendezvous`.
+            choose: called on process 0 only.
+
+        Raises ProcessError if a process does not come; and what `choose` raises, on process 0.
+        """
         with self.rendezvous(what) as rendezvous:
-            return rendezvous.exchange(value, decide)
+            return rendezvous.exchange(None, lambda _: choose())
 
     def decide(
         self, step: int, ask: Callable[[bool], str | None], *, preempted: bool

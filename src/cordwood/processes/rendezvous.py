@@ -17,18 +17,22 @@ The processes come together by `join_rendezvous.Joining`, which returns a namesp
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from cordwood.errors import ProcessError
 from cordwood.processes.coordination import Processes
 from cordwood.processes.join_messages import encode_text, process_names, silence_text
 from cordwood.processes.join_rendezvous import WAKE_SECONDS, Joining
 from cordwood.processes.wait_log import WaitLogger
+
+_Value = TypeVar("_Value")
+_Answer = TypeVar("_Answer")
 
 TIMEOUT_SECONDS = 600.0  # how long a process may be late, and make no progress
 SILENCE_SECONDS = 30.0  # a process without a heartbeat for this long counts as dead
@@ -47,7 +51,7 @@ class Rendezvous:
         purpose: the reason for the rendezvous, the same on all processes: "save ckpt/100".
         timeout_seconds: how long a round waits for a process that is alive but makes no progress,
             that is, calls no `poll`.
-        silence_seconds: how long a process may send no heartbeat.
+        silence_seconds: how long a process may send no heartbeat; None: SILENCE_SECONDS.
         arrival_seconds: how long to wait for all to arrive; None: `timeout_seconds`.
         background: True if it is entered in the background, where processes do one thing at a
             time, while the foreground may hold other rendezvous.
@@ -59,20 +63,20 @@ class Rendezvous:
         purpose: str,
         *,
         timeout_seconds: float,
-        silence_seconds: float,
+        silence_seconds: float | None = None,
         arrival_seconds: float | None = None,
         background: bool = False,
     ) -> None:
         self._processes = processes
         self._purpose = purpose
         self._timeout = timeout_seconds
-        self._silence = silence_seconds
+        self._silence = SILENCE_SECONDS if silence_seconds is None else silence_seconds
         self._joining = Joining(
             processes,
             purpose,
             background=background,
             timeout_seconds=timeout_seconds if arrival_seconds is None else arrival_seconds,
-            silence_seconds=silence_seconds,
+            silence_seconds=self._silence,
         )
         self._namespace: str | None = None  # until all have arrived
         self._round = 1
@@ -125,8 +129,11 @@ class Rendezvous:
         """The time to wait for other processes that make no progress."""
         return self._timeout
 
-    def exchange(self, value: bytes, decide: Callable[[list[bytes]], bytes]) -> bytes:
+    def exchange(self, value: _Value, decide: Callable[[list[_Value]], _Answer]) -> _Answer:
         """Send a value to process 0, and return what `decide` returns there; one round.
+
+        Between processes, values and answers are JSON; a tuple arrives as a list. A lone process
+        encodes nothing: it calls `decide` with its value.
 
         Args:
             value: the value of this process.
@@ -141,10 +148,12 @@ class Rendezvous:
         self.poll()
         if self._processes.index == 0:
             answer = decide([value, *self._collect_values()])
-            self._processes.put(self._key("answer", self._round), _ANSWER + answer)
+            key = self._key("answer", self._round)
+            self._processes.put(key, _ANSWER + json.dumps(answer).encode())
         else:
-            self._processes.put(self._key("values", self._round, self._processes.index), value)
-            answer = self._await_answer()
+            key = self._key("values", self._round, self._processes.index)
+            self._processes.put(key, json.dumps(value).encode())
+            answer = json.loads(self._await_answer())
         self._round += 1
         return answer
 
@@ -196,7 +205,7 @@ class Rendezvous:
         assert self._namespace is not None
         return self._namespace + "/".join(map(str, parts))
 
-    def _collect_values(self) -> list[bytes]:
+    def _collect_values(self) -> list[Any]:
         """Return, on process 0, what the others sent in this round."""
         time_now = time.monotonic()
         progress = dict.fromkeys(self._others, (b"", time_now))  # steps done, and since when
@@ -218,7 +227,7 @@ class Rendezvous:
                 self._processes.delete(prefix)
                 if self._round == 1:
                     self._joining.delete_answer()
-                return [values[process] for process in self._others]
+                return [json.loads(values[process]) for process in self._others]
             late = [each for each in missing if time_now - progress[each][1] > self._timeout]
             if late:
                 raise ProcessError(

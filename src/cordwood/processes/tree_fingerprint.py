@@ -8,7 +8,6 @@ value on all processes: that of process 0 is saved.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -81,19 +80,17 @@ def require_agreement(
         specs: its leaves.
     """
 
-    def compare(values: list[bytes]) -> bytes:
-        differing = [process for process, value in enumerate(values) if value != values[0]]
-        return struct.pack(f"<{len(differing)}I", *differing)
+    def compare(digests: list[str]) -> list[int]:
+        return [process for process, each in enumerate(digests) if each != digests[0]]
 
-    answer = rendezvous.exchange(digest_of(b"".join(prints)), compare)
-    differing = [process for (process,) in struct.iter_unpack("<I", answer)]
+    differing = rendezvous.exchange(digest_of(b"".join(prints)).hex(), compare)
     if not differing:
         return
 
-    def explain(values: list[bytes]) -> bytes:
+    def explain(values: list[str]) -> None:
         processes_by_difference: dict[tuple[int, str], list[int]] = {}
         for process in differing[:_MAX_EXPLAINED]:
-            for leaf, how in _differences(prints, values[process]):
+            for leaf, how in _differences(prints, bytes.fromhex(values[process])):
                 processes_by_difference.setdefault((leaf, how), []).append(process)
         lines = [
             f"{path_label(specs[leaf].key_path) if leaf >= 0 else 'the tree'}: "
@@ -108,7 +105,7 @@ def require_agreement(
         )
 
     mine = rendezvous.index in differing[:_MAX_EXPLAINED]
-    rendezvous.exchange(b"".join(prints) if mine else b"", explain)
+    rendezvous.exchange(b"".join(prints).hex() if mine else "", explain)
 
 
 def _differences(prints: Sequence[bytes], sent: bytes) -> list[tuple[int, str]]:

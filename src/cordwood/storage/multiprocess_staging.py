@@ -65,7 +65,7 @@ class MultiprocessStaging:
 
     def write_files(
         self, files: Sequence[PlannedFile], fetch: Callable[[int], Any], encode: Encoder | None
-    ) -> bytes:
+    ) -> tuple[int, str]:
         """Write the files of this process. When this returns, they are on the disk.
 
         Args:
@@ -89,7 +89,7 @@ class MultiprocessStaging:
 
     def _fill(
         self, files: Sequence[PlannedFile], fetch: Callable[[int], Any], encode: Encoder | None
-    ) -> bytes:
+    ) -> tuple[int, str]:
         stage = self.stage
         stage.make_directories(dict.fromkeys([os.path.dirname(file.path) for file in files]))
         self._written = write_new_files(
@@ -99,15 +99,15 @@ class MultiprocessStaging:
             for file in files:
                 stage.mark_unsynced(file.path)  # another process may have created its directory
         if self._rendezvous.index == 0:
-            return b""
+            return 0, ""
         report = _pack(self._written)
         stage.write(_REPORT.format(self._rendezvous.index), [report])
         stage.doing = "flushing its directories to the disk"
         stage.sync_directories()
-        return _SIZE.pack(len(report)) + digest_of(report)
+        return len(report), digest_of(report).hex()
 
     def collect_written(
-        self, reports: Sequence[bytes], files: Sequence[Sequence[PlannedFile]]
+        self, reports: Sequence[tuple[int, str]], files: Sequence[Sequence[PlannedFile]]
     ) -> list[list[WrittenFile]]:
         """Return on process 0 the sizes and digests of the files of each process.
 
@@ -117,7 +117,7 @@ class MultiprocessStaging:
         for process in range(1, self._rendezvous.count):
             self.stage.doing = "looking for what the other processes have written"
             self._rendezvous.poll()
-            data = self._read(process, reports[process])
+            data = self._read(process, *reports[process])
             written.append(_unpack(data, len(files[process])))
             for file, result in zip(files[process], written[process], strict=True):
                 if _size_of(f"{self.stage.path}/{file.path}") != result.size_bytes:
@@ -125,15 +125,14 @@ class MultiprocessStaging:
             self.stage.remove(_REPORT.format(process))
         return written
 
-    def _read(self, process: int, report: bytes) -> bytes:
+    def _read(self, process: int, size: int, digest: str) -> bytes:
         name = _REPORT.format(process)
-        (size,) = _SIZE.unpack_from(report)
         try:
             with LocalDirectory(self.stage.path) as directory:
                 data = directory.read(name, limit_bytes=size)
         except (CorruptionError, LimitError) as e:
             raise self._lost(name, process) from e
-        if digest_of(data) != report[_SIZE.size :]:
+        if digest_of(data).hex() != digest:
             raise self._lost(name, process)
         return data
 

@@ -11,7 +11,13 @@ from cordwood.dtypes import to_numpy
 from cordwood.encoding.digests import digest_of, digests_of
 from cordwood.formats.packs.cordwood_json import encode_index
 from cordwood.formats.packs.index_item import Item
-from cordwood.formats.packs.plan_save import WrittenPack, encode_item, lay_out, own_packs
+from cordwood.formats.packs.plan_save import (
+    WrittenPack,
+    encode_item,
+    lay_out,
+    own_packs,
+    written_pack,
+)
 from cordwood.formats.packs.read_index import parse_items, read_index
 from cordwood.index import HeaderDigest, Index, Inline, Leaf, LeafSpec, Span
 from cordwood.io.file_contents import FileContents
@@ -81,7 +87,9 @@ def item_of(
             files[pack.name] = raw
             header = raw[: pack.plan.header_bytes]
             done.append(
-                WrittenPack(pack.name, len(raw), HeaderDigest(len(header), digest_of(header)))
+                written_pack(
+                    pack.name, len(raw), HeaderDigest(len(header), digest_of(header)), None
+                )
             )
         written.append(done)
     return encode_item(layout, written, save_id=save_id, metadata=metadata or {}), files

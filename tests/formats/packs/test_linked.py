@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,9 @@ from cordwood.formats.packs.hub_index import hugging_face_index
 from cordwood.formats.packs.plan_save import (
     Layout,
     WrittenPack,
-    decode_report,
     encode_item,
-    encode_report,
     lay_out,
+    written_pack,
 )
 from cordwood.formats.packs.previous_step import base_files
 from cordwood.formats.packs.read_index import cells_of_file, parse_items, read_index
@@ -52,8 +52,8 @@ def tree_of(value: int) -> dict[str, Any]:
     }
 
 
-def joined() -> tuple[Directory, bytes]:
-    """Return a directory that reuses a file of an old save, and the report of the new save."""
+def joined() -> tuple[Directory, list[WrittenPack]]:
+    """Return a directory that reuses a file of an old save, and the files of the new save."""
     old = directory_of(tree_of(1), save_id=OLD)
     layout = layout_of(tree_of(2))
     (base,) = base_files(old.items[""], layout, 0)
@@ -62,16 +62,12 @@ def joined() -> tuple[Directory, bytes]:
     (added,) = more.items[""].packs
     assert base.source.header_digest is not None
     assert added.source.header_digest is not None
-    report = encode_report(
-        [
-            WrittenPack(
-                *base.source[:2], base.source.header_digest, linked_parts(base.cells, same)
-            ),
-            WrittenPack(*added.source[:2], added.source.header_digest, (PackPart((1,), 0),)),
-        ]
-    )
-    item = encode_item(layout, [decode_report(report)], save_id=NEW, metadata={})
-    return Directory(encode_index({"": item}), {**old.files, **more.files}), report
+    written = [
+        written_pack(*base.source[:2], base.source.header_digest, linked_parts(base.cells, same)),
+        written_pack(*added.source[:2], added.source.header_digest, (PackPart((1,), 0),)),
+    ]
+    item = encode_item(layout, [written], save_id=NEW, metadata={})
+    return Directory(encode_index({"": item}), {**old.files, **more.files}), written
 
 
 def test_a_file_with_a_gap() -> None:
@@ -109,19 +105,21 @@ def test_other_readers_are_not_told_of_it() -> None:
     assert hugging_face_index(directory_of(tree_of(1)).items) is not None
 
 
-def test_reports_there_and_back() -> None:
+def test_what_a_process_has_written_goes_to_process_0_as_json() -> None:
+    layout = layout_of(tree_of(2))
+    directory, written = joined()
+    (sent,) = json.loads(json.dumps([written]))
+    item = encode_item(layout, [sent], save_id=NEW, metadata={})
+    assert encode_index({"": item}) == directory.data
     seal = HeaderDigest(4096, bytes(range(16)))
-    packs = [
-        WrittenPack("one", 5000, seal, (PackPart((3, 4, 9), 7), Gap(12), PackPart((5,), 0))),
-        WrittenPack("two", 4096, seal, None),
-    ]
-    assert decode_report(encode_report(packs)) == packs
+    parts = (PackPart((3, 4, 9), 7), Gap(12), PackPart((5,), 0))
+    expected = ["one", 5000, 4096, seal.digest.hex(), [[7, 3, 2, 9, 1], 12, [0, 5, 1]]]
+    assert json.loads(json.dumps(written_pack("one", 5000, seal, parts))) == expected
 
 
 def test_a_linked_file_that_is_not_all_told_of_is_refused() -> None:
-    _, report = joined()
+    _, (one, two) = joined()
     layout = layout_of(tree_of(2))
-    one, two = decode_report(report)
     item = encode_item(layout, [[one]], save_id=NEW, metadata={})
     with pytest.raises(FormatError, match="expected the 3 cells of all leaves, found 2"):
         parse_items(encode_index({"": item}), name="x")

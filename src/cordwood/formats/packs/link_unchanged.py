@@ -13,7 +13,7 @@ from cordwood.errors import CordwoodError, CorruptionError, FormatError
 from cordwood.formats.packs.file_names import RULES
 from cordwood.formats.packs.index_item import Item
 from cordwood.formats.packs.locate import store_at
-from cordwood.formats.packs.plan_save import Layout, WrittenPack
+from cordwood.formats.packs.plan_save import Layout, WrittenPack, written_pack
 from cordwood.formats.packs.previous_step import BaseFile, base_files
 from cordwood.formats.packs.read_index import parse_items
 from cordwood.formats.safetensors.stored_digests import sealed_digests
@@ -123,7 +123,7 @@ def link_packs(
             settled.update({held[i]: stored[i].length for i in same})
             continue
         parts = linked_parts(stored, same)
-        packs.append(WrittenPack(source.name, source.size_bytes, source.header_digest, parts))
+        packs.append(written_pack(source.name, source.size_bytes, source.header_digest, parts))
         size_bytes += sum([stored[i].length for i in same])
         cells.update([held[i] for i in same])
         remaining.subtract([held[i][0] for i in same])

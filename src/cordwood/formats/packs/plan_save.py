@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -42,12 +41,14 @@ class PackPlan(NamedTuple):
 
 
 class WrittenPack(NamedTuple):
-    """A file that was written or linked, as process 0 needs it for the index."""
+    """A file that was written or linked, as process 0 needs it for the index: JSON values."""
 
     name: str
     size_bytes: int
-    header_digest: HeaderDigest
-    parts: tuple[PackPart | Gap, ...] | None = None  # None: as `packs_of_all` has it
+    header_bytes: int
+    digest: str  # of the header, in hexadecimal digits
+    # A part is its cell and the runs of its leaves, a gap its size; None: as `packs_of_all` has it.
+    parts: Sequence[Sequence[int] | int] | None
 
 
 def lay_out(
@@ -159,49 +160,16 @@ def _suffix(box: Box) -> str:
     return f"[{','.join([f'{start}:{stop}' for start, stop in ranges])}]"
 
 
-def encode_report(written: Sequence[WrittenPack]) -> bytes:
-    """Return the files of a process as bytes, for process 0."""
-    rows = [
-        [name, size, sealed.header_bytes, sealed.digest.hex(), _rows(parts)]
-        for name, size, sealed, parts in written
-    ]
-    return json.dumps(rows).encode()
+def written_pack(
+    name: str, size_bytes: int, sealed: HeaderDigest, parts: Sequence[PackPart | Gap] | None
+) -> WrittenPack:
+    """Return a file that was written or linked; for `parts` see `WrittenPack`."""
+    rows = None if parts is None else list(map(_part_row, parts))
+    return WrittenPack(name, size_bytes, sealed.header_bytes, sealed.digest.hex(), rows)
 
 
-def _rows(parts: Sequence[PackPart | Gap] | None) -> list[Any] | None:
-    """Return the JSON form: a part as its cell and its column, a gap as a number."""
-    if parts is None:
-        return None
-    return [
-        part.size_bytes if isinstance(part, Gap) else [part.cell, *_spans(part.leaves)]
-        for part in parts
-    ]
-
-
-def decode_report(data: bytes) -> list[WrittenPack]:
-    """Return the files that `encode_report` encoded."""
-    return [
-        WrittenPack(name, size, HeaderDigest(header_bytes, bytes.fromhex(digest)), _parts(rows))
-        for name, size, header_bytes, digest, rows in json.loads(data)
-    ]
-
-
-def _parts(rows: list[Any] | None) -> tuple[PackPart | Gap, ...] | None:
-    if rows is None:
-        return None
-    return tuple(
-        [Gap(row) if isinstance(row, int) else PackPart(_leaves(row[1:]), row[0]) for row in rows]
-    )
-
-
-def _leaves(spans: Sequence[int]) -> tuple[int, ...]:
-    return tuple(
-        [
-            leaf
-            for first, count in zip(spans[::2], spans[1::2], strict=True)
-            for leaf in range(first, first + count)
-        ]
-    )
+def _part_row(part: PackPart | Gap) -> list[int] | int:
+    return part.size_bytes if isinstance(part, Gap) else [part.cell, *_spans(part.leaves)]
 
 
 def encode_item(
@@ -236,20 +204,20 @@ def encode_item(
     columns: dict[tuple[int, ...], int] = {}
     files = []
     for process, (packs, done) in enumerate(zip(packs_of_all(layout.shares), written, strict=True)):
-        contents = [pack.parts for pack in done]
-        if None in contents or not contents:
+        rows = [parts for *_, parts in done]
+        if None in rows or not rows:
             if len(packs) != len(done):
                 raise ValueError(f"process {process} wrote {len(done)} files, not {len(packs)}")
-            contents = [pack.parts for pack in packs]
-        for held, (name, size_bytes, sealed, _) in zip(contents, done, strict=True):
+            rows = [list(map(_part_row, pack.parts)) for pack in packs]
+        for row, (name, size_bytes, header_bytes, digest, _) in zip(rows, done, strict=True):
             parts: list[int] = []
-            for part in held or ():
-                if isinstance(part, Gap):
-                    parts += (GAP, part.size_bytes)
+            for part in row or ():
+                if isinstance(part, int):
+                    parts += (GAP, part)
                 else:
-                    parts += (columns.setdefault(part.leaves, len(columns)), part.cell)
-            row = [name, size_bytes, sealed.header_bytes, sealed.digest.hex(), parts]
-            files.append(row)
+                    cell, *spans = part
+                    parts += (columns.setdefault(tuple(spans), len(columns)), cell)
+            files.append([name, size_bytes, header_bytes, digest, parts])
     return {
         "save_id": save_id,
         "metadata": dict(metadata),
@@ -257,7 +225,7 @@ def encode_item(
         "types": [to_json(packed) for packed in numbers],
         "leaves": encode_runs(leaf_types),
         "values": values,
-        "columns": [_spans(column) for column in columns],
+        "columns": list(map(list, columns)),
         "files": files,
     }
 

@@ -18,11 +18,10 @@ from cordwood.formats.packs.plan_save import (
     Layout,
     PackPlan,
     WrittenPack,
-    decode_report,
     encode_item,
-    encode_report,
     lay_out,
     own_packs,
+    written_pack,
 )
 from cordwood.formats.packs.read_index import parse_items
 from cordwood.formats.replicated_leaves import LocalLeaves
@@ -161,7 +160,7 @@ def plan_save(
             for each, start in zip(plans, starts, strict=True)
         ]
 
-        def write_own(save_id: str, base: str) -> bytes:
+        def write_own(save_id: str, base: str) -> list[list[WrittenPack]]:
             todo = []
             for planned, tree_leaves, start in zip(plans, parts, starts, strict=True):
                 links = NOTHING
@@ -180,14 +179,11 @@ def plan_save(
                     )
                     linking.linked_bytes += links.size_bytes
                 todo.append((planned, links, tree_leaves.fetch))
-            written = _write_packs(save, todo, save_id=save_id, check=rendezvous.poll)
-            return b"\n".join(map(encode_report, written))
+            return _write_packs(save, todo, save_id=save_id, check=rendezvous.poll)
 
-        def commit(save_id: str, reports: list[bytes]) -> None:
-            by_process = [list(map(decode_report, report.split(b"\n"))) for report in reports]
-            by_tree = zip(*by_process, strict=True)
-            written = [list(each) for each in by_tree]
-            saved = list(zip(plans, written, strict=True))
+        def commit(save_id: str, reports: list[list[list[WrittenPack]]]) -> None:
+            by_tree = [list(each) for each in zip(*reports, strict=True)]
+            saved = list(zip(plans, by_tree, strict=True))
             alone = items is not None
             save.commit(lambda old: _change(saved, old, save_id, name=store.name, alone=alone))
 
@@ -267,15 +263,15 @@ def _write_packs(
     sealed = iter(save.write(chain.from_iterable(files), check))
     packs_of_trees = []
     for (_, links, _), (contents, packs) in zip(todo, packs_of, strict=True):
+        # Every process can compute the contents of files itself, unless it links some.
+        is_known = not links.packs and not links.settled
         written = [
-            WrittenPack(pack.name, pack.plan.size_bytes, next(sealed), content.parts)
+            written_pack(
+                pack.name, pack.plan.size_bytes, next(sealed), None if is_known else content.parts
+            )
             for pack, content in zip(packs, contents, strict=True)
         ]
-        if not links.packs and not links.settled:
-            # Every process can compute the contents of these files itself.
-            packs_of_trees.append([pack._replace(parts=None) for pack in written])
-        else:
-            packs_of_trees.append([*links.packs, *written])
+        packs_of_trees.append([*links.packs, *written])
     return packs_of_trees
 
 
@@ -334,7 +330,7 @@ def _change(
             save_id=_save_id_of(save_id, number),
             metadata=planned.metadata,
         )
-        added.update({pack.name: pack.size_bytes for packs in written for pack in packs})
+        added.update({name: size for packs in written for name, size, *_ in packs})
     data = encode_index(dict(sorted(items.items())))
     parsed = parse_items(data, name=f"{name}/{RULES.index_name}")
     kept = names_in(items)

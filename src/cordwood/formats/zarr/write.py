@@ -99,7 +99,7 @@ def write_together(
     for number in chosen:
         process_files[item.writers[number]].append(item.files[number])
 
-    def commit(_: str, reports: list[bytes]) -> None:
+    def commit(_: str, reports: list[tuple[int, str]]) -> None:
         written_files = list(map(iter, shared.collect_written(reports, process_files)))
         then(shared.stage, [next(written_files[item.writers[number]]) for number in chosen])
 
