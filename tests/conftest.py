@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 
 DEVICES = 8
+
+# A shell script starts `make test &` with SIGINT ignored, and so would be the tests' children.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 _flags = os.environ.get("XLA_FLAGS", "")
