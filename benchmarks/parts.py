@@ -31,7 +31,7 @@ from cordwood.io import execute_load  # noqa: E402
 from cordwood.plan import box_templates  # noqa: E402
 from cordwood.plan import load_boxes as planner  # noqa: E402
 from cordwood.plan.box_templates import RUN_BYTES  # noqa: E402
-from cordwood.plan.load_boxes import RANGE_PRICE_BYTES, BoxRequest, plan_boxes  # noqa: E402
+from cordwood.plan.load_boxes import RANGE_PRICE_BYTES, plan_boxes  # noqa: E402
 from cordwood.storage.open_files import LocalFile  # noqa: E402
 
 MIB = 1 << 20
@@ -77,7 +77,6 @@ def measure(
     box = Box((0, 0), (shape[0], shape[1] // SHARE))
     if leading:
         box = Box((shape[0] * 2 // SHARE, 0), (shape[0] * 3 // SHARE, shape[1]))
-    want = BoxRequest(leaf, (box,))
     costs: dict[str, Cost] = {}
     for _ in range(ROUNDS):
         for name, (price, run) in WAYS.items():
@@ -89,7 +88,7 @@ def measure(
             ):
                 start = time.perf_counter()
                 blocks = digests.block_bytes if digests is not None else 0
-                plan = plan_boxes([want], block_bytes=[blocks], codecs={})
+                plan = plan_boxes([leaf], {0: [box]}, block_bytes=[blocks], codecs={})
                 execute_load.execute_load(plan, [file], digests=[digests], verify=True)
                 seconds = time.perf_counter() - start
             if name in costs:

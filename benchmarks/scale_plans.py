@@ -25,7 +25,7 @@ from cordwood.formats.packs.plan_save import (
 from cordwood.formats.packs.read_index import parse_items, read_index
 from cordwood.index import Box, HeaderDigest, LeafSpec, Pieces
 from cordwood.plan.group_into_files import packs_of_all, packs_of_process
-from cordwood.plan.load_boxes import BoxRequest, plan_boxes
+from cordwood.plan.load_boxes import plan_boxes
 from cordwood.sharding.boxes import element_count
 from cordwood.sharding.shard_grid import device_boxes, shard_grid
 from cordwood.storage.local_storage import LocalStorage
@@ -148,7 +148,8 @@ def plan_load(data: bytes, *, saved: int, loading: int, tensor: int) -> Load:
     index = read_index(item, boxes=requested)
     pieces_seconds = clock.lap()
     plan = plan_boxes(
-        [BoxRequest(leaf, boxes) for leaf, boxes in zip(index.leaves, requested, strict=True)],
+        index.leaves,
+        dict(enumerate(requested)),
         block_bytes=[BLOCK_BYTES] * len(index.sources),
         codecs={},
     )

@@ -197,14 +197,17 @@ def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:
         MismatchError: it does not have the structure of `target`.
         OSError: it cannot be read.
     """
-    from cordwood.loading.restore_targets import default_target, restore_targets
+    from cordwood.formats.format_protocol import Opened
+    from cordwood.loading.leaf_reader import LeafReader
+    from cordwood.loading.leaf_target import default_targets
+    from cordwood.loading.restore_targets import restore_targets
     from cordwood.storage.open_files import LocalFile
     from cordwood.tree.flatten import build_tree
 
     with LocalFile(expand_home(filepath)) as file:
         index = read_index(file)
-        targets = [default_target(leaf, None) for leaf in index.leaves]
-        values = restore_targets(index, [file], targets, mmap=False, verify=False, alias=False)
+        reader = LeafReader(Opened(index.format, index, [file]))
+        values = restore_targets(reader, default_targets(index.leaves, None), verify=False)
     return from_state_dict(target, build_tree(index.structure, values))
 
 

@@ -12,9 +12,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import cordwood
-from cordwood.index import Box, Piece, Pieces, Span
-from cordwood.loading.read_boxes import read_boxes
-from cordwood.plan.load_boxes import BoxRequest
+from cordwood.index import Box, Leaf, Piece, Pieces, Span
 from cordwood.sharding.boxes import intersect, shape_of
 from cordwood.storage.directory_reader import DirectoryFile
 from cordwood.storage.open_files import LocalFile
@@ -51,30 +49,31 @@ def count(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def rounded_out(checkpoint: cordwood.Checkpoint, wants: Sequence[BoxRequest]) -> int:
+def rounded_out(
+    checkpoint: cordwood.Checkpoint, leaves: Sequence[Leaf], wanted: Sequence[Box]
+) -> int:
     """Return the bytes of the boxes, rounded out to the blocks of digests; computed by hand."""
     blocks: set[tuple[int, int]] = set()
     plain = 0
     sources = checkpoint.index.sources
-    for leaf, boxes in wants:
+    for leaf, box in zip(leaves, wanted, strict=True):
         assert isinstance(leaf.storage, Pieces)
         row = int(np.prod(leaf.shape[1:])) * np.dtype(leaf.dtype).itemsize
         for piece in leaf.storage.pieces:
-            for box in boxes:
-                common = intersect(around(piece, leaf.shape), box)
-                if common is None:
-                    continue
-                first = piece.offset + (common.start[0] - around(piece, leaf.shape).start[0]) * row
-                last = first + shape_of(common)[0] * row
-                digests = checkpoint._digests[piece.source]
-                if digests is None:
-                    plain += last - first
-                    continue
-                origin = digests.start
-                for block in range((first - origin) // MIB, -(-(last - origin) // MIB)):
-                    blocks.add((piece.source, block))
+            common = intersect(around(piece, leaf.shape), box)
+            if common is None:
+                continue
+            first = piece.offset + (common.start[0] - around(piece, leaf.shape).start[0]) * row
+            last = first + shape_of(common)[0] * row
+            digests = checkpoint._reader.digests[piece.source]
+            if digests is None:
+                plain += last - first
+                continue
+            origin = digests.start
+            for block in range((first - origin) // MIB, -(-(last - origin) // MIB)):
+                blocks.add((piece.source, block))
     for source, block in blocks:
-        digests = checkpoint._digests[source]
+        digests = checkpoint._reader.digests[source]
         assert digests is not None
         assert digests.block_bytes == MIB
         plain += min(MIB, sources[source].size_bytes - digests.start - block * MIB)
@@ -98,19 +97,18 @@ def test_what_each_of_some_processes_reads(
     cordwood.save(path, jax.device_put(TREE, sharding(P("x"), saved_on)), **options)
     with cordwood.open(path) as checkpoint:
         index = checkpoint.index
-        reading = checkpoint._read_context()
         for processes in (1, 2, 4, 8):
             for process in range(processes):
-                wants = []
+                wanted = []
                 for leaf in index.leaves:
                     rows = leaf.shape[0] // processes
                     start = (process * rows, *[0] * (len(leaf.shape) - 1))
                     stop = ((process + 1) * rows, *leaf.shape[1:])
-                    wants.append(BoxRequest(leaf, (Box(start, stop),)))
+                    wanted.append(Box(start, stop))
                 count.clear()
-                result = read_boxes(reading, wants)
-                assert sum(count) <= 1.05 * rounded_out(checkpoint, wants)
-                for want, (array,) in zip(wants, result, strict=True):
-                    expected = TREE[str(want.leaf.key_path[0])]
-                    part = expected[want.boxes[0].start[0] : want.boxes[0].stop[0]]
+                boxes = {i: [box] for i, box in enumerate(wanted)}
+                result = checkpoint._reader.read(index.leaves, boxes)
+                assert sum(count) <= 1.05 * rounded_out(checkpoint, index.leaves, wanted)
+                for leaf, box, array in zip(index.leaves, wanted, result, strict=True):
+                    part = TREE[str(leaf.key_path[0])][box.start[0] : box.stop[0]]
                     np.testing.assert_array_equal(array, part)

@@ -28,7 +28,7 @@ from cordwood.index import Box, Digests, Encoded, Leaf, Piece
 from cordwood.io.decode_chunk import decode_chunk
 from cordwood.io.execute_load import execute_load
 from cordwood.io.scratch_buffer import ScratchBuffer
-from cordwood.plan.load_boxes import BoxRequest, plan_boxes
+from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.scatter import Codec, EncodedChunk, Scatter
 from cordwood.sharding.boxes import grid_cells, shape_of, slices, whole_box
 from cordwood.storage.open_files import MemoryFile
@@ -174,9 +174,7 @@ def encoded(
 def load(
     leaf: Leaf, data: bytes, codec: Codec, boxes: Sequence[Box], digests: Digests | None
 ) -> list[np.ndarray]:
-    plan = plan_boxes(
-        [BoxRequest(leaf, tuple(boxes))], block_bytes=[1 << 20], codecs={"the codec": codec}
-    )
+    plan = plan_boxes([leaf], {0: tuple(boxes)}, block_bytes=[1 << 20], codecs={"the codec": codec})
     buffers = execute_load(plan, [MemoryFile(data, "f")], digests=[digests], verify=True)
     dtype = dtypes.to_numpy(leaf.dtype)
     return [

@@ -20,9 +20,8 @@ import cordwood
 from cordwood import msgpack
 from cordwood.devices import jax_private, to_jax
 from cordwood.index import Box
-from cordwood.loading.read_boxes import read_boxes
-from cordwood.loading.restore_targets import default_targets, restore_targets
-from cordwood.plan.load_boxes import BoxRequest
+from cordwood.loading.leaf_target import default_targets
+from cordwood.loading.restore_targets import restore_targets
 from cordwood.storage.open_files import LocalFile
 from tests.shardings import SHARDINGS, mesh_of, sharding
 
@@ -215,14 +214,11 @@ def test_a_part_of_the_leading_axis(big: Path, monkeypatch: pytest.MonkeyPatch) 
     with cordwood.open(big) as checkpoint:
         leaves = {leaf.key_path[0]: leaf for leaf in checkpoint.index.leaves}
         count = Count(monkeypatch)
-        reading = checkpoint._read_context()
-        wants = [
-            BoxRequest(
-                leaves["a"], (Box((32, 0, 0), (48, 1024, 32)), Box((48, 0, 0), (64, 1024, 32)))
-            ),
-            BoxRequest(leaves["b"], (Box((8, 0), (16, 32 << 10)),)),
-        ]
-        ((first, second), (rows,)) = read_boxes(reading, wants)
+        boxes = {
+            0: [Box((32, 0, 0), (48, 1024, 32)), Box((48, 0, 0), (64, 1024, 32))],
+            1: [Box((8, 0), (16, 32 << 10))],
+        }
+        first, second, rows = checkpoint._reader.read([leaves["a"], leaves["b"]], boxes)
     assert first.shape == second.shape == (16, 1024, 32)
     assert rows.shape == (8, 32 << 10)
     needed = 4 * MIB + MIB
@@ -259,15 +255,7 @@ def test_groups_of_leaves(big: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             target._replace(sharding=sharding(P(None, "x"), 4) if target.leaf.shape[1:] else None)
             for target in default_targets(checkpoint.index.leaves, "jax")
         ]
-        values = restore_targets(
-            checkpoint.index,
-            checkpoint._files,
-            targets,
-            mmap=False,
-            verify=True,
-            alias=True,
-            budget_bytes=MIB,
-        )
+        values = restore_targets(checkpoint._reader, targets, budget_bytes=MIB)
     assert events == ["read", "wait for 0", "read", "wait for 1", "read", "wait for 1"]
     for value, target in zip(values, targets, strict=True):
         assert value.shape == target.leaf.shape

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.api import read_parts as reading
+from cordwood.loading.leaf_reader import LeafReader
 from cordwood.viewer import server as server_module
 from tests.threads import in_threads, until
 from tests.viewer.served import Viewer, serving
@@ -349,7 +349,7 @@ def test_few_full_reads_run_at_the_same_time(path: Path) -> None:
     entered: list[int] = []
     waiting = threading.Event()
     go_on = threading.Event()
-    read_parts = reading.read_parts
+    read = LeafReader.read
     report = server_module._Handler._report
 
     def noted(self: Any, progress: Any) -> None:
@@ -357,13 +357,13 @@ def test_few_full_reads_run_at_the_same_time(path: Path) -> None:
         if progress.doing == "waiting for another read":
             waiting.set()
 
-    def blocked(*arguments: Any) -> Any:
+    def blocked(*arguments: Any, **options: Any) -> Any:
         entered.append(1)
         assert go_on.wait(60)
-        return read_parts(*arguments)
+        return read(*arguments, **options)
 
     with (
-        mock.patch("cordwood.api.leaf_statistics.read_parts", blocked),
+        mock.patch.object(LeafReader, "read", blocked),
         mock.patch.object(server_module._Handler, "_report", noted),
         serving(path) as viewer,
     ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from types import TracebackType
@@ -15,22 +15,20 @@ from cordwood.did_you_mean import absent_leaf
 from cordwood.errors import FormatError, LimitError, MismatchError
 from cordwood.formats.detect_format import format_of, instead_of
 from cordwood.formats.format_protocol import Format, Opened, OpenOptions, is_directory_format
-from cordwood.index import Box, Leaf
+from cordwood.index import Leaf
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import ProgressOption, report_progress
 from cordwood.io.progress_bar import progress_display, require_progress_option
-from cordwood.io.source_digests import SourceDigests
 from cordwood.keypath import format_path
 from cordwood.loading.assign_shardings import ShardingOptions, assign_shardings
 from cordwood.loading.cast import Cast, cast_targets
-from cordwood.loading.leaf_target import Target, target_size_bytes
+from cordwood.loading.leaf_reader import LeafReader
+from cordwood.loading.leaf_target import Target, check_x64, target_size_bytes
 from cordwood.loading.load_options import validate_load_options
 from cordwood.loading.match_like import Extra, Missing, match_like
 from cordwood.loading.match_positions import match_by_position
 from cordwood.loading.match_without_like import match_without_like
-from cordwood.loading.read_context import ReadContext
-from cordwood.loading.reshard import device_boxes
-from cordwood.loading.restore_targets import check_x64, restore_targets
+from cordwood.loading.restore_targets import restore_targets
 from cordwood.message_text import counted, printable, size_text
 from cordwood.plan.leaf_text import leaf_text
 from cordwood.plan.path_patterns import Select
@@ -150,10 +148,8 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         self.path = path
         self.format = opened.format
         self.index = opened.index
-        self._files = opened.files
-        self._digests = SourceDigests(self.index.sources, opened.fetch_digests)
         self.is_current = opened.is_current
-        self._locate = opened.locate
+        self._reader = LeafReader(opened)
 
     @cached_property
     def _by_name(self) -> dict[str, Leaf]:
@@ -257,7 +253,9 @@ class Checkpoint(Mapping[str, StoredLeaf]):
             with progress_display(progress, "loading") as report:
                 size_bytes = 0 if report is None else sum(map(target_size_bytes, targets))
                 with report_progress(size_bytes, report):
-                    values = self._restore(targets, mmap=mmap, verify=check, alias=alias)
+                    values = restore_targets(
+                        self._reader, targets, mmap=mmap, verify=check, alias=alias
+                    )
             return matching.rebuild(values)
 
     def _part(
@@ -286,54 +284,9 @@ class Checkpoint(Mapping[str, StoredLeaf]):
             for target, i in zip(targets, positions, strict=True)
         ]
 
-    def _restore(
-        self, targets: Sequence[Target], *, mmap: bool, verify: bool, alias: bool
-    ) -> list[Any]:
-        """Return the values of targets, whose leaves are of this checkpoint, in their order."""
-        if self._locate is not None:
-            on_devices = device_boxes(targets)
-            boxes = [
-                on_devices[i].values() if i in on_devices else None for i in range(len(targets))
-            ]
-            leaves = self._with_pieces([target.leaf for target in targets], boxes)
-            pairs = zip(targets, leaves, strict=True)
-            targets = [target._replace(leaf=leaf) for target, leaf in pairs]
-        return restore_targets(
-            self.index,
-            self._files,
-            targets,
-            mmap=mmap,
-            verify=verify,
-            alias=alias,
-            digests=self._digests,
-        )
-
-    def _with_pieces(
-        self, leaves: Sequence[Leaf], boxes: Sequence[Collection[Box] | None]
-    ) -> Sequence[Leaf]:
-        """Return leaves of this checkpoint with the pieces that boxes need (None: all)."""
-        if self._locate is None:
-            return leaves
-        numbers = [self._number_of[id(leaf)] for leaf in leaves]
-        requested = {
-            number: None if some is None else list(dict.fromkeys(some))
-            for number, some in zip(numbers, boxes, strict=True)
-        }
-        located = self._locate(requested)
-        return [located[number] for number in numbers]
-
-    def _read_context(self) -> ReadContext:
-        """Return the context of eager reads that check digests."""
-        return ReadContext(self.index.sources, self._files, self._digests, mmap=False, verify=True)
-
-    @cached_property
-    def _number_of(self) -> dict[int, int]:
-        return {id(leaf): number for number, leaf in enumerate(self.index.leaves)}
-
     def close(self) -> None:
         """Close the files. Arrays that map a file stay valid."""
-        for file in self._files:
-            file.close()
+        self._reader.opened.close()
 
     def __enter__(self) -> Self:
         return self

@@ -10,7 +10,6 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.api.checkpoint import Checkpoint
-from cordwood.api.read_parts import read_parts
 from cordwood.api.stored_leaf import StoredLeaf
 from cordwood.index import ARRAY_KINDS, Box, Encoded, Index, Inline, Leaf, LeafSpec
 from cordwood.io.execute_load import read_moves
@@ -22,7 +21,6 @@ from cordwood.loading.convert_leaf import convert_dtype, transpose_copy
 from cordwood.loading.leaf_target import Target
 from cordwood.plan.contiguous_leaves import contiguous_extents, plan_extent_moves
 from cordwood.plan.transpose_leaves import Axes, permute_shape, stored_box
-from cordwood.sharding.boxes import whole_box
 from cordwood.tree.leaves import AbstractArray
 from cordwood.tree.long_double import has_padding, without_padding
 
@@ -62,10 +60,11 @@ class StoredLeaves:
     ) -> None:
         leaves = [checkpoint.index.leaves[number] for number in numbers]
         self._checkpoint = checkpoint
+        self._reader = checkpoint._reader
         self._stored = leaves
         self._dtype_names = dtype_names
         self._axes = axes
-        self._located = checkpoint._with_pieces(leaves, [None] * len(leaves))
+        self._located = checkpoint._reader.with_pieces(leaves)
         self._kept: dict[int, _Kept] = {}
         self._kept_bytes = 0
         self._meter = meter
@@ -105,7 +104,7 @@ class StoredLeaves:
         axes = self._axes.get(number)
 
         def read(box: Box) -> Array:
-            (array,) = read_parts(self._checkpoint, [(leaf, stored_box(box, axes))])
+            (array,) = self._reader.read([leaf], {0: [stored_box(box, axes)]})
             self._advance(leaf, array.nbytes)
             return self._cast(number, array)
 
@@ -132,16 +131,13 @@ class StoredLeaves:
         """Return a function that reads stored bytes into memory, if they need no conversion."""
         if number in self._axes:
             return None
-        leaf, checkpoint = self._located[number], self._checkpoint
+        leaf, reader = self._located[number], self._reader
         extents = contiguous_extents(leaf)
         if extents is None or dtypes.to_numpy(leaf.dtype) != dtype or has_padding(dtype):
             return None
         for source in {extent.source for extent in extents}:
             # An object store needs many concurrent requests; a checksum covers a whole range.
-            if (
-                checkpoint._files[source].latency_bound
-                or checkpoint.index.sources[source].checksums
-            ):
+            if reader.files[source].latency_bound or reader.index.sources[source].checksums:
                 return None
 
         def read_into(start: int, target: memoryview) -> None:
@@ -149,8 +145,7 @@ class StoredLeaves:
                 self._threads.scratch = ScratchBuffer()
             scratch = self._threads.scratch
             moves = plan_extent_moves(extents, start, start + len(target))
-            digests = checkpoint._digests
-            read_moves(moves, target, checkpoint._files, digests=digests, scratch=scratch)
+            read_moves(moves, target, reader.files, digests=reader.digests, scratch=scratch)
             self._advance(leaf, len(target))
 
         return read_into
@@ -179,10 +174,8 @@ class StoredLeaves:
             if batch and size > _BATCH_BYTES:
                 break
             batch.append(number)
-        parts = [
-            (self._located[number], whole_box(self._located[number].shape)) for number in batch
-        ]
-        for number, array in zip(batch, read_parts(self._checkpoint, parts), strict=True):
+        arrays = self._reader.read([self._located[number] for number in batch])
+        for number, array in zip(batch, arrays, strict=True):
             self._advance(self._located[number], array.nbytes)
             array = self._cast(number, array)
             self._kept[number] = _Kept(array, array.nbytes)

@@ -8,7 +8,6 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from cordwood.api.checkpoint import Checkpoint
-from cordwood.api.read_parts import read_parts
 from cordwood.api.stored_leaf import StoredLeaf
 from cordwood.index import Box, Digests, Index, Inline, Leaf
 from cordwood.io.progress import current_meter
@@ -59,13 +58,12 @@ class CheckpointOperand:
 
     def pieces(self, number: int) -> Leaf | None:
         if self._located is None:
-            leaves = self._checkpoint.index.leaves
-            self._located = self._checkpoint._with_pieces(leaves, [None] * len(leaves))
+            self._located = self._checkpoint._reader.with_pieces(self._checkpoint.index.leaves)
         leaf = self._located[self._numbers[number]]
         return None if isinstance(leaf.storage, Inline) else leaf
 
     def digests(self, source: int) -> Digests | None:
-        return self._checkpoint._digests[source]
+        return self._checkpoint._reader.digests[source]
 
     def source_bytes(self, source: int) -> int:
         return self._checkpoint.index.sources[source].size_bytes
@@ -77,13 +75,21 @@ class CheckpointOperand:
         return StoredLeaf(leaf, self._checkpoint).load(to="numpy")
 
     def read(self, wants: Sequence[tuple[int, Box]]) -> list[Array]:
-        stored = [(self.pieces(number), box) for number, box in wants]
-        read = iter(
-            read_parts(self._checkpoint, [(leaf, box) for leaf, box in stored if leaf is not None])
-        )
+        leaves: list[Leaf] = []
+        boxes: dict[int, list[Box]] = {}
+        for number, box in wants:
+            leaf = self.pieces(number)
+            if leaf is None:
+                continue
+            if not leaves or leaf is not leaves[-1]:
+                leaves.append(leaf)
+            boxes.setdefault(len(leaves) - 1, []).append(box)
+        read = iter(self._checkpoint._reader.read(leaves, boxes))
         return [
-            _part(np.asarray(self.value(number)), box) if leaf is None else next(read)
-            for (number, box), (leaf, _) in zip(wants, stored, strict=True)
+            _part(np.asarray(self.value(number)), box)
+            if self.pieces(number) is None
+            else next(read)
+            for number, box in wants
         ]
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.api.checkpoint import Checkpoint
 from cordwood.api.heat_map import HeatMap, HeatMapSums
-from cordwood.api.read_parts import read_parts
 from cordwood.index import ARRAY_KINDS, Box, Encoded, Inline, Leaf, Pieces
 from cordwood.io.progress import Report, report_progress
 from cordwood.plan.sample_boxes import all_boxes, sample_boxes
@@ -75,7 +74,8 @@ def leaf_statistics(
     if leaf.kind not in ARRAY_KINDS or leaf.dtype.startswith(("datetime", "timedelta")):
         raise TypeError(f"{key_path} is of kind {leaf.kind} {leaf.dtype}: no array of numbers")
     boxes = _sample(leaf) if sampled else None
-    (located,) = checkpoint._with_pieces([leaf], [boxes])
+    requested = {} if boxes is None else {0: boxes}
+    (located,) = checkpoint._reader.with_pieces([leaf], requested)
     parts = _Parts(checkpoint, located, boxes)
     with report_progress(parts.size_bytes * (1 if parts.is_kept else 2), progress):
         return _statistics(parts, bins, with_heat_map=with_heat_map)
@@ -130,7 +130,7 @@ class _Parts:
             yield whole_box(leaf.shape), np.asarray(leaf.storage.value)
             return
         for box in self._boxes():
-            yield box, read_parts(self.checkpoint, [(leaf, box)])[0]
+            yield box, self.checkpoint._reader.read([leaf], {0: [box]})[0]
 
     def _boxes(self) -> Iterable[Box]:
         if self.sample is not None and not self.is_complete:

@@ -10,12 +10,11 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.index import ARRAY_KINDS, Leaf, LeafKind
 from cordwood.keypath import format_path
-from cordwood.loading.read_boxes import read_boxes
-from cordwood.loading.restore_targets import default_target
+from cordwood.loading.leaf_target import default_target
+from cordwood.loading.restore_targets import restore_targets
 from cordwood.loading.slice_leaf import plan_slice
 from cordwood.message_text import printable
 from cordwood.plan.leaf_text import leaf_text
-from cordwood.plan.load_boxes import BoxRequest
 
 if TYPE_CHECKING:
     from cordwood.api.checkpoint import Checkpoint
@@ -71,7 +70,7 @@ class StoredLeaf:
     def load(self, *, to: Literal["jax", "numpy"] | None = None) -> Any:
         """Return the whole leaf, as it was saved or as `to` says; its digests are checked."""
         target = default_target(self._leaf, to)
-        (value,) = self._checkpoint._restore([target], mmap=False, verify=True, alias=True)
+        (value,) = restore_targets(self._checkpoint._reader, [target])
         return value
 
     def __getitem__(self, key: Any) -> Any:
@@ -81,13 +80,11 @@ class StoredLeaf:
         rounded out to the blocks of the digests, and gaps that cost less to read than to skip.
         Compressed chunks are read whole.
         """
-        leaf, checkpoint = self._leaf, self._checkpoint
+        leaf, reader = self._leaf, self._checkpoint._reader
         if not self._is_array:
             raise TypeError(f"{self._name} is of kind {self.kind!r}, not an array; use load()")
         boxes, axis, rest = plan_slice(self.shape, key, item_bytes=dtypes.itemsize(self.dtype))
-        reading = checkpoint._read_context()
-        (leaf,) = checkpoint._with_pieces([leaf], [boxes])
-        (arrays,) = read_boxes(reading, [BoxRequest(leaf, boxes)])
+        arrays = reader.read(reader.with_pieces([leaf], {0: boxes}), {0: boxes})
         array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis)
         part = array[rest]
         if not isinstance(part, np.ndarray) or (
@@ -159,7 +156,7 @@ class StoredLeaf:
 
         checkpoint = self._checkpoint
         index = checkpoint.index
-        sharding = index.shardings.get(checkpoint._number_of[id(self._leaf)], "")
+        sharding = index.shardings.get(checkpoint._reader.number_of[id(self._leaf)], "")
         return leaf_html(checkpoint.path, checkpoint.format, index, self._leaf, sharding)
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:

@@ -1,12 +1,23 @@
-"""The target of a stored leaf: the kind, dtype and sharding of the loaded value."""
+"""Targets of stored leaves: the kind, dtype and sharding of the loaded values."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from operator import itemgetter
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from cordwood import dtypes
+from cordwood.errors import MismatchError
 from cordwood.index import Leaf, LeafKind
+from cordwood.keypath import format_path
+from cordwood.message_text import first_lines
+
+_new = tuple.__new__
+_NEED_X64 = frozenset({"int64", "uint64", "float64", "complex128"})
 
 
 class Target(NamedTuple):
@@ -24,3 +35,88 @@ def target_size_bytes(target: Target) -> int:
     """Return the size of the stored elements of a target's leaf, in bytes; 0 for a value."""
     leaf = target.leaf
     return math.prod(leaf.shape) * dtypes.itemsize(leaf.dtype) if leaf.dtype else 0
+
+
+def default_target(leaf: Leaf, to: str | None) -> Target:
+    """Return the target of one leaf; see `default_targets`."""
+    (target,) = default_targets([leaf], to)
+    return target
+
+
+def default_targets(leaves: Sequence[Leaf], to: str | None) -> list[Target]:
+    """Return targets of the kinds that were saved; `to` ("jax" or "numpy") decides for arrays."""
+    if not leaves:
+        return []
+    _, stored_as, _, dtype_names, _, weak_types, _ = zip(*leaves, strict=True)
+    kind_of = {kind: _kind_as_saved(kind, to) for kind in set(stored_as)}
+    kinds = [kind_of[kind] for kind in stored_as]
+    if any(weak_types):
+        weak_types = tuple([w and k == "jax" for w, k in zip(weak_types, kinds, strict=True)])
+    columns = zip(leaves, kinds, dtype_names, weak_types, repeat(None), repeat(None))
+    return list(map(_new, repeat(Target), columns))
+
+
+def _kind_as_saved(kind: LeafKind, to: str | None) -> LeafKind:
+    if to is not None and kind in ("jax", "numpy"):
+        return "jax" if to == "jax" else "numpy"
+    if to == "numpy" and kind == "prng_key":
+        return "numpy"
+    return kind
+
+
+def check_x64(
+    name: str, targets: Sequence[Target], *, has_like: bool = True, cast: Any = None
+) -> None:
+    """Raise MismatchError for 64-bit leaves that jax would truncate to 32 bits.
+
+    Args:
+        name: the checkpoint's name in errors.
+        targets: the leaves and what to make of them.
+        has_like: a `like` gives the dtypes of the leaves.
+        cast: the caller's argument; the message proposes a mapping that extends it.
+    """
+    if "jax" not in map(itemgetter(1), targets):
+        return
+    wide = [t for t in targets if t.kind == "jax" and (t.dtype or t.leaf.dtype) in _NEED_X64]
+    if not wide:
+        return
+    import jax
+
+    if jax.dtypes.canonicalize_dtype(np.int64) == np.int64:
+        return
+    lines = [f"{format_path(t.leaf.key_path)}: {t.dtype or t.leaf.dtype}" for t in wide]
+    advice = "a `like` of 32-bit arrays and cast=True"
+    if not has_like:
+        first = format_path(wide[0].leaf.key_path)
+        advice = f'{_narrower(wide, cast)}, or leave leaves out: select=["**", "!{first}"]'
+    raise MismatchError(
+        f"{name} has 64-bit leaves ({len(wide)} in all), and jax's 64-bit types are off: "
+        'load with to="numpy", or call jax.config.update("jax_enable_x64", True) first, or pass '
+        f"{advice}:\n{first_lines(lines, 20)}"
+    )
+
+
+def _narrower(wide: Sequence[Target], cast: Any) -> str:
+    """Return the source text of a `cast` that makes those leaves 32-bit ones."""
+    entries: dict[str, str] = {}
+    has_floats = False
+    for target in wide:
+        dtype = target.dtype or target.leaf.dtype
+        if dtype == "float64":
+            has_floats = True
+        else:
+            narrow = "complex64" if dtype == "complex128" else dtype.replace("64", "32")
+            entries[format_path(target.leaf.key_path)] = narrow
+    shown = [f'"{name}": "{dtype}"' for name, dtype in list(entries.items())[:3]]
+    if len(entries) > len(shown):
+        shown.append("...")
+    if isinstance(cast, Mapping):
+        shown += [f'"{name}": "{dtypes.parse(dtype)}"' for name, dtype in cast.items()]
+        if has_floats:
+            shown.append('"**": "float32"')
+    elif has_floats or not isinstance(cast, bool | None):
+        rest = "float32" if has_floats else cast if isinstance(cast, str) else dtypes.parse(cast)
+        if not shown:
+            return f'cast="{rest}"'
+        shown.append(f'"**": "{rest}"')
+    return f"cast={{{', '.join(shown)}}}"

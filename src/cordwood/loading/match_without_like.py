@@ -8,9 +8,9 @@ from typing import Any
 from cordwood.errors import MismatchError
 from cordwood.index import Index
 from cordwood.keypath import KeyPath, format_path
+from cordwood.loading.leaf_target import default_targets
 from cordwood.loading.match_like import Matching
 from cordwood.loading.nest_names import SEPARATORS, nest_names
-from cordwood.loading.restore_targets import default_targets
 from cordwood.message_text import counted
 from cordwood.tree.flatten import build_tree
 

@@ -1,146 +1,107 @@
-"""Restoring of targets: read the leaves, and convert each to the kind of its target."""
+"""Restoring of targets: reads the leaves, and makes of each the value that its target says.
+
+A leaf is read whole, or as the boxes of it that this process's devices need. Leaves on their way
+to devices with memory of their own are read in groups, which limits the host memory: while one
+group is copied to the devices, the next one is read, so the host holds two groups. A load to the
+CPU needs no groups: jax uses the memory that the leaves were read into.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import repeat
-from operator import itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from cordwood import dtypes
 from cordwood.errors import MismatchError
-from cordwood.index import Digests, Index, Inline, Leaf, LeafKind
+from cordwood.index import Box, Inline, Leaf
 from cordwood.io.check_sources import check_sources
-from cordwood.io.source_digests import SourceDigests
-from cordwood.keypath import format_path
+from cordwood.keypath import path_label
 from cordwood.loading.convert_leaf import (
     convert_dtype,
     convert_inline,
     convert_kind,
     transpose_copy,
 )
-from cordwood.loading.device_batches import GROUP_BYTES
-from cordwood.loading.leaf_target import Target
-from cordwood.loading.read_context import ReadContext
-from cordwood.loading.read_whole_leaves import read_leaves
-from cordwood.loading.reshard import are_stored_in_order, device_boxes, restore_boxes
+from cordwood.loading.leaf_reader import LeafReader
+from cordwood.loading.leaf_target import Target, check_x64, target_size_bytes
 from cordwood.message_text import first_lines
-from cordwood.storage.open_files import ReadableFile
+from cordwood.plan.transpose_leaves import permute_shape, stored_box
+from cordwood.sharding.boxes import element_count
+from cordwood.sharding.sharding_errors import explain_sharding_error
 
-_new = tuple.__new__
-_NEED_X64 = frozenset({"int64", "uint64", "float64", "complex128"})
+Array: TypeAlias = np.ndarray[Any, Any]
+Boxes: TypeAlias = Mapping[int, Sequence[Box]]  # by position of the target
+DeviceBoxes: TypeAlias = Mapping[int, Mapping[Any, Box]]  # by position of the target; by device
 
-
-def default_target(leaf: Leaf, to: str | None) -> Target:
-    """Return the target of one leaf; see `default_targets`."""
-    (target,) = default_targets([leaf], to)
-    return target
-
-
-def default_targets(leaves: Sequence[Leaf], to: str | None) -> list[Target]:
-    """Return targets of the kinds that were saved; `to` ("jax" or "numpy") decides for arrays."""
-    if not leaves:
-        return []
-    _, stored_as, _, dtypes, _, weak_types, _ = zip(*leaves, strict=True)
-    kind_of = {kind: _kind_as_saved(kind, to) for kind in set(stored_as)}
-    kinds = [kind_of[kind] for kind in stored_as]
-    if any(weak_types):
-        weak_types = tuple([w and k == "jax" for w, k in zip(weak_types, kinds, strict=True)])
-    columns = zip(leaves, kinds, dtypes, weak_types, repeat(None), repeat(None))
-    return list(map(_new, repeat(Target), columns))
-
-
-def _kind_as_saved(kind: LeafKind, to: str | None) -> LeafKind:
-    if to is not None and kind in ("jax", "numpy"):
-        return "jax" if to == "jax" else "numpy"
-    if to == "numpy" and kind == "prng_key":
-        return "numpy"
-    return kind
+GROUP_BYTES = 1 << 30  # of a group
+_ON_DEVICE = frozenset({"jax", "prng_key"})
 
 
 def restore_targets(
-    index: Index,
-    files: Sequence[ReadableFile],
+    reader: LeafReader,
     targets: Sequence[Target],
     *,
-    mmap: bool,
-    verify: bool,
-    alias: bool,
-    digests: Sequence[Digests | None] | None = None,
+    mmap: bool = False,
+    verify: bool = True,
+    alias: bool = True,
     budget_bytes: int | None = None,
 ) -> list[Any]:
     """Return the values of the targets, in their order.
 
     Args:
-        index: the index of the checkpoint.
-        files: its sources, open.
-        targets: the leaves and what to make of them.
+        reader: the open checkpoint.
+        targets: leaves of its index, and what to make of them.
         mmap: map the files instead of reading them.
         verify: check digests.
         alias: on CPU, jax may use the memory that the leaves were read into.
-        digests: the digests of each source. None: those in the index.
-        budget_bytes: the size of a group of leaves on the way to devices; the host holds two
-            groups. None: GROUP_BYTES if the devices have their own memory, else no groups.
+        budget_bytes: the size of a group of leaves that are read together (a larger leaf is a
+            group of its own). The third group is read when the first one has arrived on its
+            devices. None: GROUP_BYTES if the devices have their own memory, else no groups.
 
     Raises:
         MismatchError: a target is a 64-bit jax array while jax's 64-bit types are off, or a
             conversion to integers would change a value, or a sharding does not fit its leaf.
         CorruptionError: with `verify`, stored bytes do not match their digests.
     """
-    check_x64(files[0].name if files else "", targets)
-    all_digests = SourceDigests(index.sources) if digests is None else digests
+    check_x64(reader.files[0].name if reader.files else "", targets)
+    on_devices = device_boxes(targets)
+    unique = _unique_boxes(on_devices)
+    leaves = reader.with_pieces([target[0] for target in targets], unique)
     if mmap and verify:
-        check_sources(index, files, all_digests)
-    reading = ReadContext(index.sources, files, all_digests, mmap, verify and not mmap)
-    boxes = device_boxes(targets)
+        check_sources(reader.index, reader.files, reader.digests)
     if budget_bytes is None and _leaves_the_host(targets):
         budget_bytes = GROUP_BYTES
-    if boxes or budget_bytes is not None or not are_stored_in_order(targets):
-        return restore_boxes(reading, targets, boxes, alias=alias, budget_bytes=budget_bytes)
-    values: list[Any] = [None] * len(targets)
-    stored: list[int] = []
-    on_device: list[int] = []
-    leaves = list(map(itemgetter(0), targets))
-    for i, storage in enumerate(map(itemgetter(4), leaves)):
-        if type(storage) is not Inline:
-            stored.append(i)
-            continue
-        values[i] = convert_inline(storage.value, targets[i])
-        if targets[i].kind == "jax":
-            on_device.append(i)
-    arrays: list[Any] = read_leaves(reading, [leaves[i] for i in stored])
-    for n, i in enumerate(stored):
-        array, arrays[n] = arrays[n], None  # drop the stored array once it is converted
-        target = targets[i]
-        leaf, kind, dtype, _, _, axes = target
-        if dtype != leaf[3] and dtype:
-            array = convert_dtype(array, target)
-        if axes is not None:
-            array = np.transpose(array, axes) if mmap else transpose_copy(array, axes)
-        if kind == "numpy":
-            values[i] = array
-        elif kind in ("jax", "prng_key"):
-            on_device.append(i)
-            values[i] = array
-        else:
-            values[i] = convert_kind(array, target)
-    if on_device:
-        from cordwood.devices.to_jax import DevicePut, put_all
+    if budget_bytes is None:
+        values = _read_and_convert(reader, targets, leaves, unique, mmap=mmap, verify=verify)
+        _put(values, targets, on_devices, alias=alias)
+        return values
+    from cordwood.devices.to_jax import wait_until_ready
 
-        puts = []
-        for i in on_device:
-            target = targets[i]
-            impl = target.leaf.prng_impl if target.kind == "prng_key" else None
-            puts.append(DevicePut(values[i], target.weak_type, target.sharding, impl))
-        for i, value in zip(on_device, put_all(puts, alias=alias), strict=True):
+    values = [None] * len(targets)
+    moving: list[Any] = []
+    for group in _groups(targets, leaves, unique, budget_bytes):
+        some = [targets[i] for i in group]
+        arrived = _read_and_convert(
+            reader,
+            some,
+            [leaves[i] for i in group],
+            {n: unique[i] for n, i in enumerate(group) if i in unique},
+            mmap=mmap,
+            verify=verify,
+        )
+        boxes = {n: on_devices[i] for n, i in enumerate(group) if i in on_devices}
+        _put(arrived, some, boxes, alias=alias)
+        for i, value in zip(group, arrived, strict=True):
             values[i] = value
+        wait_until_ready(moving)
+        moving = arrived
     return values
 
 
 def _leaves_the_host(targets: Sequence[Target]) -> bool:
-    shardings = [target.sharding for target in targets if target.kind in ("jax", "prng_key")]
+    shardings = [target.sharding for target in targets if target.kind in _ON_DEVICE]
     if not shardings:
         return False
     from cordwood.devices.to_jax import any_off_cpu
@@ -148,59 +109,173 @@ def _leaves_the_host(targets: Sequence[Target]) -> bool:
     return any_off_cpu(shardings)
 
 
-def check_x64(
-    name: str, targets: Sequence[Target], *, has_like: bool = True, cast: Any = None
-) -> None:
-    """Raise MismatchError for 64-bit leaves that jax would truncate to 32 bits.
+def device_boxes(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:
+    """Return the boxes that this process's devices need, by position of the target and device.
 
-    Args:
-        name: the checkpoint's name in errors.
-        targets: the leaves and what to make of them.
-        has_like: a `like` gives the dtypes of the leaves.
-        cast: the caller's argument; the message proposes a mapping that extends it.
+    Leaves that are whole on one device have no entry. The boxes are in the stored order of axes,
+    also for leaves that are transposed.
+
+    Raises:
+        MismatchError: a leaf cannot be cut as its sharding says; the message names all of them.
     """
-    if "jax" not in map(itemgetter(1), targets):
-        return
-    wide = [t for t in targets if t.kind == "jax" and (t.dtype or t.leaf.dtype) in _NEED_X64]
-    if not wide:
+    placed = [
+        i for i, target in enumerate(targets) if target[4] is not None and target[1] in _ON_DEVICE
+    ]
+    if not placed:
+        return {}
+    from cordwood.devices.sharded_arrays import key_boxes, local_boxes, sharding_of, spans_devices
+
+    result: dict[int, dict[Any, Box]] = {}
+    cache: dict[Any, dict[Any, Box] | None] = {}
+    problems = []
+    for i in placed:
+        leaf, kind, _, _, requested, axes = targets[i]
+        impl = leaf.prng_impl if kind == "prng_key" else None
+        shape = leaf.shape if axes is None else permute_shape(leaf.shape, axes)
+        key = requested, shape, impl, axes
+        if key not in cache:
+            sharding = sharding_of(requested)
+            try:
+                if impl is not None:
+                    cache[key] = key_boxes(sharding, shape, impl)
+                elif requested is not sharding or spans_devices(sharding):
+                    local = local_boxes(sharding, shape)
+                    cache[key] = {device: stored_box(box, axes) for device, box in local.items()}
+                else:
+                    cache[key] = None
+            except (ValueError, IndexError) as e:
+                reason = explain_sharding_error(shape, sharding, None, e)
+                problems.append(f"{path_label(leaf.key_path)}: {reason}")
+                continue
+        boxes = cache[key]
+        if boxes is not None:
+            result[i] = boxes
+    if problems:
+        raise MismatchError(f"shardings do not fit their leaves:\n{first_lines(problems, 20)}")
+    return result
+
+
+def _unique_boxes(on_devices: DeviceBoxes) -> Boxes:
+    """Return the boxes to read of each leaf: each one once, in the order of the devices."""
+    unique: dict[int, tuple[Box, ...]] = {}
+    cache: dict[int, tuple[Box, ...]] = {}  # leaves that are cut alike share their boxes
+    for i, boxes in on_devices.items():
+        some = cache.get(id(boxes))
+        if some is None:
+            some = cache[id(boxes)] = tuple(dict.fromkeys(boxes.values()))
+        unique[i] = some
+    return unique
+
+
+def _groups(
+    targets: Sequence[Target], leaves: Sequence[Leaf], boxes: Boxes, budget_bytes: int
+) -> list[list[int]]:
+    """Return the positions of the targets in groups, in the order of their bytes in the files.
+
+    A group has at most `budget_bytes` bytes, or it is a single larger leaf.
+    """
+    groups: list[list[int]] = []
+    free_bytes = 0
+    for i in sorted(range(len(targets)), key=lambda i: _first_byte(leaves[i])):
+        size = target_size_bytes(targets[i])
+        if i in boxes:
+            size = sum(map(element_count, boxes[i])) * dtypes.itemsize(leaves[i].dtype)
+        if not groups or size > free_bytes:
+            groups.append([])
+            free_bytes = budget_bytes
+        groups[-1].append(i)
+        free_bytes -= size
+    return groups
+
+
+def _first_byte(leaf: Leaf) -> tuple[int, int]:
+    """Return where a leaf begins: its source and offset."""
+    if isinstance(leaf.storage, Inline) or not leaf.storage.pieces:
+        return 0, 0
+    return leaf.storage.pieces[0][1:3]
+
+
+def _read_and_convert(
+    reader: LeafReader,
+    targets: Sequence[Target],
+    leaves: Sequence[Leaf],
+    boxes: Boxes,
+    *,
+    mmap: bool,
+    verify: bool,
+) -> list[Any]:
+    """Return the values on the host; of a leaf with boxes, a list of their arrays."""
+    values: list[Any] = [None] * len(targets)
+    stored: list[int] = []
+    for i, leaf in enumerate(leaves):
+        storage = leaf[4]
+        if type(storage) is not Inline:
+            stored.append(i)
+            continue
+        values[i] = convert_inline(storage.value, targets[i])
+        if i in boxes:
+            values[i] = [values[i]] * len(boxes[i])
+    cuts = {n: boxes[i] for n, i in enumerate(stored) if i in boxes} if boxes else boxes
+    arrays = reader.read([leaves[i] for i in stored], cuts, mmap=mmap, verify=verify)
+    arrays.reverse()  # a stored array is dropped once it is converted
+    for i in stored:
+        target = targets[i]
+        leaf, kind, dtype, _, _, axes = target
+        if i in boxes:
+            values[i] = [_converted(arrays.pop(), target) for _ in boxes[i]]
+            continue
+        array = arrays.pop()
+        if axes is not None or (dtype != leaf[3] and dtype):
+            array = _converted(array, target, as_view=mmap)
+        values[i] = array if kind in _ARRAYS else convert_kind(array, target)
+    return values
+
+
+_ARRAYS = frozenset({"jax", "prng_key", "numpy"})
+
+
+def _converted(array: Array, target: Target, *, as_view: bool = False) -> Array:
+    """Return the array with the dtype and the axes of the target."""
+    if target.dtype != target.leaf.dtype and target.dtype:
+        array = convert_dtype(array, target)
+    if target.axes is None:
+        return array
+    return array.transpose(target.axes) if as_view else transpose_copy(array, target.axes)
+
+
+def _put(values: list[Any], targets: Sequence[Target], boxes: DeviceBoxes, *, alias: bool) -> None:
+    """Replace the host arrays in `values` that belong on devices by jax arrays."""
+    on_device = [i for i, target in enumerate(targets) if target[1] in _ON_DEVICE]
+    if not on_device:
         return
     import jax
 
-    if jax.dtypes.canonicalize_dtype(np.int64) == np.int64:
-        return
-    lines = [f"{format_path(t.leaf.key_path)}: {t.dtype or t.leaf.dtype}" for t in wide]
-    advice = "a `like` of 32-bit arrays and cast=True"
-    if not has_like:
-        first = format_path(wide[0].leaf.key_path)
-        advice = f'{_narrower(wide, cast)}, or leave leaves out: select=["**", "!{first}"]'
-    raise MismatchError(
-        f"{name} has 64-bit leaves ({len(wide)} in all), and jax's 64-bit types are off: "
-        'load with to="numpy", or call jax.config.update("jax_enable_x64", True) first, or pass '
-        f"{advice}:\n{first_lines(lines, 20)}"
-    )
+    from cordwood.devices.sharded_arrays import Shards, put_shards, sharding_of
+    from cordwood.devices.to_jax import DevicePut, put_all
+
+    whole: list[int] = []
+    puts: list[DevicePut] = []
+    for i in on_device:
+        leaf, kind, dtype, weak_type, requested, axes = targets[i]
+        impl = leaf.prng_impl if kind == "prng_key" else None
+        if i not in boxes:
+            whole.append(i)
+            puts.append(DevicePut(values[i], weak_type, requested, impl))
+            continue
+        arrays = _by_device(values[i], boxes[i])
+        sharding = sharding_of(requested)
+        shape = leaf.shape if axes is None else permute_shape(leaf.shape, axes)
+        shards = Shards(shape, arrays, sharding, dtypes.to_numpy(dtype), weak_type, impl)
+        values[i] = put_shards(shards, alias=alias)
+        if requested is not sharding:  # a Format, which has a layout too
+            values[i] = jax.device_put(values[i], requested)
+    for i, value in zip(whole, put_all(puts, alias=alias), strict=True):
+        values[i] = value
 
 
-def _narrower(wide: Sequence[Target], cast: Any) -> str:
-    """Return the source text of a `cast` that makes those leaves 32-bit ones."""
-    entries: dict[str, str] = {}
-    has_floats = False
-    for target in wide:
-        dtype = target.dtype or target.leaf.dtype
-        if dtype == "float64":
-            has_floats = True
-        else:
-            narrow = "complex64" if dtype == "complex128" else dtype.replace("64", "32")
-            entries[format_path(target.leaf.key_path)] = narrow
-    shown = [f'"{name}": "{dtype}"' for name, dtype in list(entries.items())[:3]]
-    if len(entries) > len(shown):
-        shown.append("...")
-    if isinstance(cast, Mapping):
-        shown += [f'"{name}": "{dtypes.parse(dtype)}"' for name, dtype in cast.items()]
-        if has_floats:
-            shown.append('"**": "float32"')
-    elif has_floats or not isinstance(cast, bool | None):
-        rest = "float32" if has_floats else cast if isinstance(cast, str) else dtypes.parse(cast)
-        if not shown:
-            return f'cast="{rest}"'
-        shown.append(f'"**": "{rest}"')
-    return f"cast={{{', '.join(shown)}}}"
+def _by_device(arrays: Sequence[Array], boxes: Mapping[Any, Box]) -> dict[Any, Array]:
+    """Return the array for each device. `arrays` has one for each distinct box."""
+    if len(arrays) == len(boxes):  # no box twice: they are in the order of the devices
+        return dict(zip(boxes, arrays, strict=True))
+    array_of = dict(zip(dict.fromkeys(boxes.values()), arrays, strict=True))
+    return {device: array_of[box] for device, box in boxes.items()}

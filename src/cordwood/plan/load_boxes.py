@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import NamedTuple
 
 from cordwood import dtypes
@@ -34,65 +35,93 @@ from cordwood.sharding.boxes import element_count, whole_box
 RANGE_PRICE_BYTES = 256 << 10  # the cost of one more range: bytes read in the same time
 
 
-class BoxRequest(NamedTuple):
-    """A leaf, and the boxes of it to read, each into an array of its own."""
-
-    leaf: Leaf
-    boxes: tuple[Box, ...]
-
-
 def plan_boxes(
-    requests: Sequence[BoxRequest], *, block_bytes: Sequence[int], codecs: Mapping[str, Codec]
+    leaves: Sequence[Leaf],
+    boxes: Mapping[int, Sequence[Box]],
+    *,
+    block_bytes: Sequence[int],
+    codecs: Mapping[str, Codec],
 ) -> LoadPlan:
-    """Plan the reading of boxes of leaves, which may be stored in any number of parts.
+    """Plan the reading of leaves, or of boxes of them, which may be stored in any number of parts.
 
     Args:
-        requests: leaves that are stored as pieces (raw or byte-swapped) or encoded, and boxes.
+        leaves: leaves that are stored as pieces or encoded.
+        boxes: the requested boxes of leaves, by position in `leaves`; each gets memory of its own.
+            Of elements that are packed, or byte-swapped, boxes give the stored bytes. A leaf
+            without an entry is read whole, and if it is packed, it can only be read so.
         block_bytes: for each source, the size of the blocks that are verified as wholes; 0 if
             any byte range can be read.
         codecs: the parsed form of each codec of encoded leaves.
 
     Returns:
-        A plan with one placement for each box, those of the first leaf first.
+        A plan with one placement for each whole leaf and each box, those of the first leaf first.
 
     Raises:
         FormatError: pieces do not make up the leaf, or their lengths differ from those of their
             boxes; the message names the leaf.
         LimitError: a chunk is too small to hold its elements, whatever the codec.
     """
+    storages = list(map(itemgetter(4), leaves))
+    if not boxes and _are_in_order(storages):  # a file of many leaves: no loop over them here
+        return plan_pieces(list(map(itemgetter(0), storages)))
     counts: dict[tuple[Box, ...], list[int]] = {}
-    whole_pieces: list[Sequence[Piece]] = []
-    others: list[int] = []
-    for i, request in enumerate(requests):
+    unchanged: list[Sequence[Piece]] = []  # the pieces of each item that is stored as it is read
+    others: list[_BoxRequest] = []
+    for i, leaf in enumerate(leaves):
+        requested = boxes.get(i)
+        if requested is None:
+            if _are_in_order([storages[i]]):
+                unchanged.append(storages[i][0])
+                continue
+            requested = (whole_box(leaf.shape),)
+        request = _BoxRequest(leaf, tuple(requested), i)
         pieces = _matching_pieces(request, counts)
         if pieces is None:
-            others.append(i)
+            others.append(request)
         else:
-            whole_pieces += [(piece,) for piece in pieces]
-    base = plan_pieces(whole_pieces)
+            unchanged += [(piece,) for piece in pieces]
+    base = plan_pieces(unchanged)
     if not others:
         return base
     planner = _Planner(base, block_bytes, codecs)
-    others.sort(key=lambda i: _first_byte(requests[i]))
-    placements = dict(zip(others, planner.add([requests[i] for i in others]), strict=True))
+    others.sort(key=_first_byte)
+    numbers = [request.number for request in others]
+    placements = dict(zip(numbers, planner.add(others), strict=True))
     base_placements = iter(base.placements)
     return planner.plan(
         [
             placement
-            for i, request in enumerate(requests)
-            for placement in placements.get(i) or islice(base_placements, len(request.boxes))
+            for i in range(len(leaves))
+            for placement in placements.get(i)
+            or islice(base_placements, len(boxes[i]) if i in boxes else 1)
         ]
     )
 
 
+def _are_in_order(storages: Sequence[Pieces | Encoded | Inline]) -> bool:
+    """Return True if all leaves are stored as spans: their bytes in the order of the elements."""
+    if set(map(type, storages)) - {Pieces}:
+        return False
+    firsts = [storage[0][0] for storage in storages if storage[0]]
+    return not set(map(type, map(itemgetter(0), firsts))) - {Span}
+
+
+class _BoxRequest(NamedTuple):
+    """A leaf, and the boxes of it to read, each into an array of its own."""
+
+    leaf: Leaf
+    boxes: tuple[Box, ...]
+    number: int  # the position of the leaf
+
+
 def _matching_pieces(
-    request: BoxRequest, counts: dict[tuple[Box, ...], list[int]]
+    request: _BoxRequest, counts: dict[tuple[Box, ...], list[int]]
 ) -> Sequence[Piece] | None:
     """Return the pieces of a leaf if they are exactly the requested boxes, in their order.
 
     `counts` caches the element counts of boxes: most leaves are cut like other leaves.
     """
-    leaf, boxes = request
+    leaf, boxes, _ = request
     storage = leaf.storage
     if not isinstance(storage, Pieces) or not boxes or len(storage.pieces) != len(boxes):
         return None
@@ -106,7 +135,7 @@ def _matching_pieces(
     return storage.pieces if lengths == tuple([n * item for n in count]) else None
 
 
-def _first_byte(request: BoxRequest) -> tuple[int, int]:
+def _first_byte(request: _BoxRequest) -> tuple[int, int]:
     storage = request.leaf.storage
     if isinstance(storage, Inline) or not storage.pieces:
         return 0, 0
@@ -160,7 +189,7 @@ class _Planner:
         self.buffers[self.slab] = position + length
         return self.slab, position, length
 
-    def add(self, requests: Sequence[BoxRequest]) -> list[list[Placement]]:
+    def add(self, requests: Sequence[_BoxRequest]) -> list[list[Placement]]:
         """Plan the reading of more boxes; return the placements of the boxes of each request.
 
         In memory they are in the order of their bytes in the files. Neighbours there, which may
@@ -182,9 +211,9 @@ class _Planner:
             self.apply(template, _pieces(request.leaf), placed)
         return placements
 
-    def template_of(self, request: BoxRequest) -> tuple[Template, tuple[_Origin, ...]]:
+    def template_of(self, request: _BoxRequest) -> tuple[Template, tuple[_Origin, ...]]:
         """Return the template for the boxes of a leaf, and the first stored byte of each box."""
-        leaf, boxes = request
+        leaf, boxes, _ = request
         storage = leaf.storage
         if isinstance(storage, Inline):
             raise TypeError(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from operator import itemgetter, le
 from typing import NamedTuple, TypeAlias
 
-from cordwood.index import Leaf, Piece, Pieces
+from cordwood.index import Piece
 from cordwood.plan.scatter import EncodedChunk, Scatter
 
 ALIGNMENT = 64  # jax.device_put aliases only memory that is aligned so
@@ -47,11 +47,6 @@ class LoadPlan(NamedTuple):
     placements: tuple[Placement, ...]  # one for each requested leaf or box, in their order
     scatters: tuple[Scatter, ...] = ()  # the targets of moves with a buffer below 0
     chunks: tuple[EncodedChunk, ...] = ()
-
-
-def plan_load(leaves: Sequence[Leaf]) -> LoadPlan:
-    """Plan the reading of whole leaves that are stored as raw pieces."""
-    return plan_pieces(_pieces(leaves))
 
 
 def plan_pieces(pieces: Sequence[Sequence[Piece]]) -> LoadPlan:
@@ -112,14 +107,6 @@ def plan_pieces(pieces: Sequence[Sequence[Piece]]) -> LoadPlan:
         buffers[slab] = end
     moves.sort(key=itemgetter(0, 1))
     return LoadPlan(tuple(buffers), tuple(moves), tuple(placements))
-
-
-def _pieces(leaves: Sequence[Leaf]) -> list[tuple[Piece, ...]]:
-    storages = list(map(itemgetter(4), leaves))
-    if set(map(type, storages)) - {Pieces}:
-        other = next(leaf for leaf in leaves if type(leaf.storage) is not Pieces)
-        raise TypeError(f"{other.key_path} is not stored as raw pieces: there is nothing to read")
-    return list(map(itemgetter(0), storages))
 
 
 def _file_order(pieces: Sequence[Sequence[Piece]]) -> Sequence[int]:

@@ -47,7 +47,7 @@ def leaf_view(
         leaf = leaf_at(checkpoint, number)
         index = checkpoint.index
         path = format_path(leaf.key_path)
-        (located,) = checkpoint._with_pieces([leaf], [None])
+        (located,) = checkpoint._reader.with_pieces([leaf])
         pieces = () if isinstance(located.storage, Inline) else located.storage.pieces
         parts = dict.fromkeys([box for piece in pieces for box in _boxes(piece, leaf.shape)])
         return {
@@ -136,7 +136,7 @@ def _piece(checkpoint: Checkpoint, piece: Piece, leaf: Leaf) -> dict[str, Any]:
 def _digest(checkpoint: Checkpoint, piece: Piece) -> str | None:
     """Return the digest of the bytes of a piece as text; None if there is none."""
     source = checkpoint.index.sources[piece.source]
-    digests = checkpoint._digests[piece.source]
+    digests = checkpoint._reader.digests[piece.source]
     if digests is None:
         return _checksum(source, piece)
     if not piece.length or digests.block_bytes <= 0:

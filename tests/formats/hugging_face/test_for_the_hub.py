@@ -228,7 +228,7 @@ def test_the_size_of_data_files(tmp_path: Path, place: str) -> None:
     tree = {f"w{n}": np.full(250, n, np.float32) for n in range(40)}
     cordwood.save(path, tree, max_shard_bytes=2500)
     with cordwood.open(path) as checkpoint:
-        assert len(checkpoint._files) == 20
+        assert len(checkpoint._reader.files) == 20
     np.testing.assert_array_equal(cordwood.load(path)["w7"], tree["w7"])
     assert cordwood.verify(path).unverified_bytes == 0
     cordwood.convert(path, tmp_path / "again", max_shard_bytes=10_000)

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from cordwood import dtypes
 from cordwood.errors import FormatError
+from cordwood.formats.format_protocol import Opened
 from cordwood.formats.zarr.chunk_grid import chunks
 from cordwood.formats.zarr.commit import place
 from cordwood.formats.zarr.dtype_names import stored_as
@@ -24,8 +25,9 @@ from cordwood.index import Encoded, Index, Leaf, Pieces
 from cordwood.io.check_sources import check_sources
 from cordwood.io.uninterruptible import StopCheck, run_uninterruptible
 from cordwood.io.write_chunk_files import WrittenFile, adopt_files
-from cordwood.loading.leaf_target import Target
-from cordwood.loading.restore_targets import check_x64, restore_targets
+from cordwood.loading.leaf_reader import LeafReader
+from cordwood.loading.leaf_target import Target, check_x64
+from cordwood.loading.restore_targets import restore_targets
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.staging_directory import StagingDirectory
@@ -165,13 +167,8 @@ def load_with_manager(
     others = [i for i in range(len(targets)) if i not in set(managed_arrays)]
     values: list[Any] = [None] * len(targets)
     restored = restore_targets(
-        item.stored,
-        item.files,
+        LeafReader(Opened(item.stored.format, item.stored, item.files)),
         [targets[i] for i in others],
-        mmap=False,
-        verify=True,
-        alias=True,
-        digests=item.digests,
     )
     for i, value in zip(others, restored, strict=True):
         values[i] = value

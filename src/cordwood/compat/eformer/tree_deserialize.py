@@ -9,13 +9,15 @@ from cordwood.compat.eformer.array_manager import ArrayManager, load_with_manage
 from cordwood.compat.eformer.leaf_names import leaf_order, leaf_steps, nest_by_steps
 from cordwood.compat.eformer.leaf_shardings import apply_layout, apply_shardings
 from cordwood.compat.eformer.path_types import local_path
+from cordwood.formats.format_protocol import Opened
 from cordwood.formats.zarr.open import OpenItem, open_item
 from cordwood.index import ARRAY_KINDS
 from cordwood.io.background_save import wait_for_saves
 from cordwood.io.pause_python_gc import gc_paused
-from cordwood.loading.leaf_target import Target
+from cordwood.loading.leaf_reader import LeafReader
+from cordwood.loading.leaf_target import Target, default_targets
 from cordwood.loading.match_like import match_like
-from cordwood.loading.restore_targets import default_targets, restore_targets
+from cordwood.loading.restore_targets import restore_targets
 from cordwood.sharding.partition_rules import Rules
 
 
@@ -145,12 +147,5 @@ def _load(
 def _values(item: OpenItem, targets: Sequence[Target], manager: ArrayManager | None) -> list[Any]:
     if manager is not None:
         return load_with_manager(item, targets, manager)
-    return restore_targets(
-        item.stored,
-        item.files,
-        targets,
-        mmap=False,
-        verify=True,
-        alias=True,
-        digests=item.digests,
-    )
+    reader = LeafReader(Opened(item.stored.format, item.stored, item.files))
+    return restore_targets(reader, targets)

@@ -1,0 +1,260 @@
+"""Reading of leaves, or of boxes of them, as arrays: for all forms of storage."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from cordwood import dtypes
+from cordwood.formats.format_protocol import Opened
+from cordwood.index import Box, Encoded, Encoding, Leaf, Pieces, Span
+from cordwood.io.source_digests import SourceDigests, block_bytes
+from cordwood.plan.load_boxes import plan_boxes
+from cordwood.plan.load_plan import Placement
+from cordwood.plan.scatter import Codec
+from cordwood.sharding.boxes import shape_of, slices, whole_box
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Boxes: TypeAlias = Mapping[int, Sequence[Box]]  # of leaves, by position; absent: the whole leaf
+
+WHOLE: Boxes = MappingProxyType({})  # every leaf is read whole
+
+_MAX_DIMS = 64  # numpy's limit
+_Buffers: TypeAlias = Sequence[Array] | Mapping[int, Array]
+_ArrayType: TypeAlias = tuple[tuple[int, ...], str, Encoding]  # shape, dtype, stored form
+
+
+class LeafReader:
+    """The open files of a checkpoint, from which leaves are read.
+
+    Attributes:
+        opened: the index and its sources, open.
+        index: the index.
+        files: its sources.
+        digests: the digests of each source.
+    """
+
+    def __init__(self, opened: Opened) -> None:
+        self.opened = opened
+        self.index = opened.index
+        self.files = opened.files
+        self.digests = SourceDigests(opened.index.sources, opened.fetch_digests)
+
+    @cached_property
+    def number_of(self) -> Mapping[int, int]:
+        """The positions of the leaves of the index, by their identity."""
+        return {id(leaf): number for number, leaf in enumerate(self.index.leaves)}
+
+    def with_pieces(self, leaves: Sequence[Leaf], boxes: Boxes = WHOLE) -> Sequence[Leaf]:
+        """Return leaves of the index with the pieces that are needed to read these boxes of them.
+
+        They are the same leaves, unless the index leaves pieces out because they are many.
+        """
+        locate = self.opened.locate
+        if locate is None:
+            return leaves
+        numbers = [self.number_of[id(leaf)] for leaf in leaves]
+        requested = {
+            number: list(dict.fromkeys(boxes[i])) if i in boxes else None
+            for i, number in enumerate(numbers)
+        }
+        located = locate(requested)
+        return [located[number] for number in numbers]
+
+    def read(
+        self,
+        leaves: Sequence[Leaf],
+        boxes: Boxes = WHOLE,
+        *,
+        mmap: bool = False,
+        verify: bool = True,
+    ) -> list[Array]:
+        """Return arrays: one for each leaf that is read whole, and one for each box of the others.
+
+        Eager arrays own their memory or share an allocation with others, and are writable. Mapped
+        arrays are read-only views into the file's mapping; a leaf that is not one raw range is
+        read even then. A leaf with packed elements is always read whole.
+
+        Args:
+            leaves: leaves that are stored, with their pieces.
+            boxes: the boxes to read of leaves, by position.
+            mmap: map the files; the caller has checked their digests, if it wants to.
+            verify: check the digests of what is read; nothing is checked with `mmap`.
+        """
+        if mmap:
+            return self._map(leaves, boxes)
+        # The executor is imported here so that opening an index imports no thread pools.
+        from cordwood.io.crc32 import check_loaded
+        from cordwood.io.execute_load import execute_load
+
+        packed = [i for i in boxes if _is_packed(leaves[i])]
+        cuts = {i: some for i, some in boxes.items() if i not in packed} if packed else boxes
+        sources = self.index.sources
+        plan = plan_boxes(
+            leaves,
+            cuts,
+            block_bytes=block_bytes(sources, verify=verify),
+            codecs=_codecs_of(leaves),
+        )
+        buffers = execute_load(plan, self.files, digests=self.digests, verify=verify)
+        if verify:
+            check_loaded(plan, buffers, sources, self.files)
+        arrays = _views(buffers, _array_types(leaves, cuts), plan.placements)
+        if not packed:
+            return arrays
+        rest = iter(arrays)
+        flat = []
+        for i in range(len(leaves)):
+            for _ in range(len(cuts[i]) if i in cuts else 1):
+                array = next(rest)
+                if i in packed and list(boxes[i]) != [whole_box(array.shape)]:
+                    flat += [_part(array, box).copy() for box in boxes[i]]
+                else:
+                    flat.append(array)
+        return flat
+
+    def _map(self, leaves: Sequence[Leaf], boxes: Boxes) -> list[Array]:
+        mapped: list[int] = []
+        others: list[int] = []
+        placements: list[Placement] = []
+        for i, leaf in enumerate(leaves):
+            if _is_one_raw_range(leaf):
+                mapped.append(i)
+                placements.append(leaf[4][0][0][1:])
+            else:
+                others.append(i)
+        maps = {
+            source: np.frombuffer(self.files[source].map(), np.uint8)
+            for source in {source for source, _, _ in placements}
+        }
+        arrays = _views(maps, _array_types([leaves[i] for i in mapped], WHOLE), placements)
+        if not others and not boxes:
+            return arrays
+        cuts = {n: boxes[i] for n, i in enumerate(others) if i in boxes}
+        rest = iter(self.read([leaves[i] for i in others], cuts, verify=False))
+        whole = dict(zip(mapped, arrays, strict=True))
+        flat: list[Array] = []
+        for i in range(len(leaves)):
+            if i not in whole:
+                flat += [next(rest) for _ in range(len(boxes[i]) if i in boxes else 1)]
+            elif i in boxes:
+                flat += [_part(whole[i], box) for box in boxes[i]]
+            else:
+                flat.append(whole[i])
+        return flat
+
+
+def _is_packed(leaf: Leaf) -> bool:
+    storage = leaf.storage
+    return isinstance(storage, Pieces) and storage.encoding not in ("raw", "swapped")
+
+
+def _is_one_raw_range(leaf: Leaf) -> bool:
+    storage = leaf.storage
+    if not isinstance(storage, Pieces) or storage.encoding != "raw" or len(storage.pieces) != 1:
+        return False
+    where = storage.pieces[0].where
+    return isinstance(where, Span) or where == whole_box(leaf.shape)
+
+
+def _codecs_of(leaves: Sequence[Leaf]) -> dict[str, Codec]:
+    texts = {leaf[4].codec for leaf in leaves if type(leaf[4]) is Encoded}
+    return {text: _parse_codec(text) for text in texts}
+
+
+def _parse_codec(text: str) -> Codec:
+    members = json.loads(text)  # written by a format's `read_index`
+    skip_bytes, crc32 = members.get("skip_bytes", 0), members.get("crc32")
+    return Codec(members["compressor"], members["order"], members["swapped"], skip_bytes, crc32)
+
+
+def _part(array: Array, box: Box) -> Array:
+    key: Any = (*slices(box), ...)  # an array even where there are no axes
+    part: Array = array[key]
+    return part
+
+
+def _array_types(leaves: Sequence[Leaf], boxes: Boxes) -> list[_ArrayType]:
+    """Return the type of each array to make, those of the first leaf first."""
+    whole: list[_ArrayType] = [
+        (leaf[2], leaf[3], leaf[4][1] if type(leaf[4]) is Pieces else "raw") for leaf in leaves
+    ]
+    if not boxes:
+        return whole
+    types: list[_ArrayType] = []
+    shapes_of: dict[int, list[tuple[int, ...]]] = {}  # leaves that are cut alike share their boxes
+    for i, (shape, dtype, encoding) in enumerate(whole):
+        if i not in boxes:
+            types.append((shape, dtype, encoding))
+            continue
+        some = boxes[i]
+        shapes = shapes_of.get(id(some))
+        if shapes is None:
+            shapes = shapes_of[id(some)] = [shape_of(box) for box in some]
+        types += [(each, dtype, encoding) for each in shapes]
+    return types
+
+
+def _views(
+    buffers: _Buffers, types: Sequence[_ArrayType], placements: Sequence[Placement]
+) -> list[Array]:
+    """Return arrays in buffers; they are views unless their elements must be decoded."""
+    arrays: list[Array] = []
+    first = 0
+    while first < len(types):
+        end = _end_of_run(types, placements, first)
+        arrays += _run(buffers, types[first], placements[first], end - first)
+        first = end
+    return arrays
+
+
+def _end_of_run(types: Sequence[_ArrayType], placements: Sequence[Placement], first: int) -> int:
+    """Return the end of the run of adjacent arrays of one type that begins at `first`."""
+    array_type = types[first]
+    if not 0 < len(array_type[0]) < _MAX_DIMS:
+        return first + 1
+    buffer, position, length = placements[first]
+    for i in range(first + 1, len(types)):
+        position += length
+        if types[i] != array_type or placements[i] != (buffer, position, length):
+            return i
+    return len(types)
+
+
+def _run(
+    buffers: _Buffers, array_type: _ArrayType, placement: Placement, count: int
+) -> list[Array]:
+    """Return `count` adjacent arrays of one type.
+
+    They are the rows of one array, which numpy makes ten times as fast as single views.
+    """
+    shape, dtype, encoding = array_type
+    buffer, position, length = placement
+    if count > 1:
+        shape = (count, *shape)
+    if 0 in shape:
+        whole = np.empty(shape, dtypes.to_numpy(dtype))
+    elif encoding == "raw":
+        whole = np.ndarray(shape, dtypes.to_numpy(dtype), buffers[buffer], position)
+    else:
+        raw = buffers[buffer][position : position + count * length]
+        whole = _decode_elements(raw, encoding, shape, dtype)
+    return [whole] if count == 1 else list(whole)
+
+
+def _decode_elements(raw: Array, encoding: Encoding, shape: tuple[int, ...], dtype: str) -> Array:
+    """Return elements from their stored bytes (uint8[bytes]): swapped, or packed into few bits."""
+    numpy_dtype = dtypes.to_numpy(dtype)
+    if encoding == "swapped":
+        return raw.view(numpy_dtype).byteswap(inplace=True).reshape(shape)
+    count = math.prod(shape)
+    width = int(encoding.removeprefix("packed"))
+    bits = np.unpackbits(raw, bitorder="little")[: count * width].reshape(count, width)
+    elements = np.packbits(bits, axis=1, bitorder="little")
+    return elements.reshape(-1).view(numpy_dtype).reshape(shape)
