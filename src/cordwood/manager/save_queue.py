@@ -150,7 +150,7 @@ class SaveQueue:
         saved_format = format_for_saving(
             local_or_url(path), format=None, layout="packs", prefix=None
         )
-        is_first = self._group.is_first
+        is_first = self._group.index == 0
         base: Step | None = None
 
         def before_save() -> None:

@@ -42,8 +42,8 @@ class Heartbeats:
         """Note new heartbeats, and return the processes without one for `silence_seconds`.
 
         Args:
-            arrived: the tokens of the processes that have arrived.
-            beats: by the number of the process, its token and the number of the heartbeat.
+            arrived: the processes that have arrived, with their tokens; b"" for any token.
+            beats: by the number of the process, its token and what changes with each heartbeat.
             silence_seconds: a process without a new heartbeat for this long is silent.
         """
         time_now = time.monotonic()

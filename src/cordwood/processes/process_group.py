@@ -37,11 +37,6 @@ class ProcessGroup:
         self._number = 0  # of the next decision
 
     @property
-    def is_first(self) -> bool:
-        """True on process 0, which decides and deletes."""
-        return current_processes().index == 0
-
-    @property
     def index(self) -> int:
         """The number of this process."""
         return current_processes().index

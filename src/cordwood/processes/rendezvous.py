@@ -27,7 +27,7 @@ from typing import Any, Self, TypeVar
 
 from cordwood.errors import ProcessError
 from cordwood.processes.coordination import Processes
-from cordwood.processes.join_messages import encode_text, process_names, silence_text
+from cordwood.processes.join_messages import Heartbeats, encode_text, process_names, silence_text
 from cordwood.processes.join_rendezvous import WAKE_SECONDS, Joining
 from cordwood.processes.wait_log import WaitLogger
 
@@ -85,9 +85,8 @@ class Rendezvous:
         self._steps = 0  # of the work of this process
         self._stop_check: Callable[[], None] | None = None
         self._ended = threading.Event()
-        self._lock = threading.Lock()  # of the two that follow
-        self._beats: dict[int, tuple[bytes | None, float]] = {}  # the latest, and since when
-        self._checked = time.monotonic()
+        self._lock = threading.Lock()  # of `_heartbeats`
+        self._heartbeats = Heartbeats()
 
     def __enter__(self) -> Self:
         """Wait for all processes to arrive.
@@ -298,17 +297,7 @@ class Rendezvous:
         failures = self._processes.list(self._key("failed", ""))
         beats = self._processes.list(self._key("heartbeats", ""))
         with self._lock:
-            time_now = time.monotonic()
-            paused = time_now - self._checked > self._silence / 2  # this process was: wait again
-            self._checked = time_now
-            silent = []
-            for process in awaited:
-                beat = beats.get(str(process))
-                latest, since = self._beats.get(process, (None, time_now))
-                if beat != latest or paused or process not in self._beats:
-                    self._beats[process] = beat, time_now
-                elif time_now - since > self._silence:
-                    silent.append(process)
+            silent = self._heartbeats.silent(dict.fromkeys(awaited, b""), beats, self._silence)
         if failures:
             first = min(failures, key=int)
             self._failure = failures[first].decode("utf-8", "surrogatepass")
