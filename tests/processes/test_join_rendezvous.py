@@ -10,9 +10,9 @@ import pytest
 
 import cordwood
 from cordwood.errors import ProcessError
-from cordwood.processes import wait_log
+from cordwood.processes import coordination
 from cordwood.processes.coordination import Processes
-from cordwood.processes.join_messages import compare_purposes, encode_failure, key_of
+from cordwood.processes.join_rendezvous import compare_purposes, encode_failure, key_of
 from cordwood.processes.rendezvous import Rendezvous
 from tests.processes.fake_processes import FakeProcesses, Outcome, Store, run_processes
 
@@ -147,7 +147,7 @@ def test_whoever_is_behind_is_told_so_at_once() -> None:
 def test_a_wait_is_reported(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wait_log, "REPORT_SECONDS", 0.5)
+    monkeypatch.setattr(coordination, "REPORT_SECONDS", 0.5)
 
     def work(processes: FakeProcesses) -> None:
         if processes.index != 1:

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from cordwood.processes.wait_log import WaitLogger
+from cordwood.processes.coordination import WaitLogger
 
 
 class Clock:

@@ -22,7 +22,7 @@ import pytest
 
 import cordwood
 from cordwood.errors import StorageError
-from cordwood.processes import wait_log
+from cordwood.processes import coordination
 from cordwood.storage import file_locks, syscalls
 from cordwood.storage.file_locks import locked, remove_unlocked, wait_and_lock, wait_for_lock
 from tests.threads import in_threads
@@ -234,7 +234,7 @@ def test_every_wait_is_reported_and_can_be_stopped(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(wait_log, "REPORT_SECONDS", 0.001)
+    monkeypatch.setattr(coordination, "REPORT_SECONDS", 0.001)
     with pytest.raises(ZeroDivisionError):
         wait(held, check=stopped_by(3))
     assert len(caplog.messages) >= 1

@@ -6,8 +6,8 @@ from typing import Any
 
 from cordwood.formats.save_plan import Fetch
 from cordwood.formats.tree_shards import Snapshot
+from cordwood.processes.collective_save import fingerprints
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.processes.tree_fingerprint import fingerprints
 from cordwood.tree.leaves import whole_array
 
 

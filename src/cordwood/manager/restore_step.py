@@ -29,7 +29,7 @@ from cordwood.manager.foreign_steps import OtherCheckpoint
 from cordwood.manager.load_step import LoadedStep, RestoreRequest, as_message, load_step
 from cordwood.manager.step_listing import Step, StepListing
 from cordwood.message_text import printable, shortened
-from cordwood.processes.join_messages import process_names
+from cordwood.processes.join_rendezvous import process_names
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.open_files import DISK_ERRORS
 from cordwood.storage.path_kind import kind_at

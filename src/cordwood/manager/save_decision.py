@@ -10,7 +10,7 @@ from cordwood.manager.save_policies import Moment, SavePolicy, asks_for_notice
 from cordwood.manager.save_queue import SaveQueue
 from cordwood.manager.step_listing import StepListing
 from cordwood.processes.preemption import PreemptionNotice
-from cordwood.processes.process_group import ProcessGroup
+from cordwood.processes.rendezvous import ProcessGroup
 
 
 class SaveDecider:

@@ -22,8 +22,7 @@ from cordwood.manager.save_report import SaveReport
 from cordwood.manager.step_listing import Step, StepListing
 from cordwood.manager.step_names import step_name
 from cordwood.processes.coordination import current_processes
-from cordwood.processes.process_group import ProcessGroup
-from cordwood.processes.rendezvous import Rendezvous
+from cordwood.processes.rendezvous import ProcessGroup, Rendezvous
 from cordwood.storage.step_storage import StepStorage
 from cordwood.storage.urls import local_or_url, parse_url
 

@@ -19,8 +19,7 @@ from cordwood.manager.step_items import is_stateful, require_mapping, set_state
 from cordwood.manager.step_listing import Step, StepListing
 from cordwood.manager.step_names import step_number
 from cordwood.manager.watch_steps import StepWatcher
-from cordwood.processes.process_group import ProcessGroup
-from cordwood.processes.rendezvous import TIMEOUT_SECONDS
+from cordwood.processes.rendezvous import TIMEOUT_SECONDS, ProcessGroup
 from cordwood.storage.step_storage import open_step_storage
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import TypeAlias
 
 from cordwood.manager.step_listing import StepListing
-from cordwood.processes.process_group import ProcessGroup
+from cordwood.processes.rendezvous import ProcessGroup
 
 _Seen: TypeAlias = set[tuple[int, Hashable]]  # steps and their stamps, which saving again changes
 

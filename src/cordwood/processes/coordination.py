@@ -1,4 +1,4 @@
-"""The processes of a job, and the key-value store that they share.
+"""The processes of a job, the key-value store that they share, and the log of long waits.
 
 `current_processes()` returns the processes that take part: this process alone, or all processes of
 `jax.distributed.initialize`. Nothing here runs on devices, so background threads may use it.
@@ -7,16 +7,22 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import secrets
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
 from cordwood.errors import ProcessError
+
+_log = logging.getLogger("cordwood")
+
+REPORT_SECONDS = 10.0  # a wait is reported after this time, then after twice this time, ...
 
 
 class RendezvousState:
@@ -224,3 +230,59 @@ def override(processes: Processes) -> Iterator[None]:
         yield
     finally:
         _overriding.reset(token)
+
+
+class WaitLogger:
+    """The log reports of one wait: after 10 s, and again at growing intervals.
+
+    The loop that waits calls `tick` at least once a second.
+    Logs a warning after REPORT_SECONDS, and again after 2, 4, 8 ... times as long. A wait that
+    was reported is reported once more, at INFO, when `end` is called.
+
+    Example:
+        wait_logger = WaitLogger("process 1 to save 'run/5'")
+        while not future.done(timeout=0.5):
+            wait_logger.tick()
+        wait_logger.end()
+
+    Args:
+        what: the object of the wait: "waiting for {what}". A function is called for each report,
+            so that it can name who holds a lock at that moment; it must not raise.
+        hint: advice for the user, added after a semicolon.
+        clock: a monotonic clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        what: str | Callable[[], str],
+        *,
+        hint: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._what = what
+        self._hint = f"; {hint}" if hint else ""
+        self._clock = clock
+        self._start = clock()
+        self._next_seconds = REPORT_SECONDS
+        self._reported = ""
+
+    @property
+    def seconds(self) -> float:
+        """The time since the wait began."""
+        return self._clock() - self._start
+
+    def tick(self) -> None:
+        """Log the wait, if a report is due."""
+        seconds = self.seconds
+        if seconds < self._next_seconds:
+            return
+        while self._next_seconds <= seconds:
+            self._next_seconds *= 2
+        self._reported = self._what if isinstance(self._what, str) else self._what()
+        _log.warning("waiting for %s, %.0f s so far%s", self._reported, seconds, self._hint)
+
+    def end(self) -> None:
+        """Log that the wait is over, if it was reported."""
+        if self._reported:
+            _log.info("no longer waiting for %s, after %.0f s", self._reported, self.seconds)
+            self._reported = ""

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 
 from cordwood.errors import StorageError
 from cordwood.io.uninterruptible import StopCheck, never_stop
-from cordwood.processes.wait_log import WaitLogger
+from cordwood.processes.coordination import WaitLogger
 from cordwood.storage import syscalls
 from cordwood.storage.syscalls import close_all, open_into
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from cordwood.processes.wait_log import WaitLogger
+from cordwood.processes.coordination import WaitLogger
 from cordwood.storage.urls import Url
 
 _log = logging.getLogger("cordwood")

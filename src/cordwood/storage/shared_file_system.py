@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from cordwood.processes.wait_log import WaitLogger
+from cordwood.processes.coordination import WaitLogger
 
 _LOOK_SECONDS = 0.05
 

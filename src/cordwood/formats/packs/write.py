@@ -34,9 +34,8 @@ from cordwood.message_text import first_names
 from cordwood.plan.assign_to_processes import FileSizes, cell_bytes_of_leaves
 from cordwood.plan.choose_hard_links import exclude_cells, include_cells
 from cordwood.plan.group_into_files import Pack, packs_of_process, packs_of_ranges
-from cordwood.processes.collective_save import save_together
+from cordwood.processes.collective_save import joined_fingerprints, save_together
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.processes.tree_fingerprint import joined_fingerprints
 from cordwood.storage.atomic_file import storage_error
 from cordwood.storage.save_ids import new_save_id
 from cordwood.storage.storage_protocol import IndexChange, NewDataFile, Transaction
