@@ -26,8 +26,7 @@ from cordwood.formats.packs.read_index import parse_items, read_index
 from cordwood.index import Box, HeaderDigest, LeafSpec, Pieces
 from cordwood.plan.group_into_files import packs_of_all, packs_of_process
 from cordwood.plan.load_boxes import plan_boxes
-from cordwood.sharding.boxes import element_count
-from cordwood.sharding.shard_grid import device_boxes, shard_grid
+from cordwood.sharding.boxes import device_boxes, element_count, shard_grid
 from cordwood.storage.local_storage import LocalStorage
 from cordwood.tree.flatten import flatten
 

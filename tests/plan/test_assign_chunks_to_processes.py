@@ -11,15 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordwood.formats.zarr.chunk_grid import chunk_shape, chunks
-from cordwood.plan.assign_chunks_to_processes import (
+from cordwood.plan.assign_to_processes import (
     SMALL_BYTES,
     assign_chunk_files,
     chunk_bytes_of_leaves,
     merge_small_shards,
 )
 from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
-from cordwood.sharding.boxes import element_count, grid_cells, intersect
-from cordwood.sharding.shard_grid import ShardGrid
+from cordwood.sharding.boxes import ShardGrid, element_count, grid_cells, intersect
 
 MIB = 1 << 20
 

@@ -24,7 +24,7 @@ from cordwood.plan.choose_hard_links import (
     should_separate_unchanged,
 )
 from cordwood.plan.group_into_files import Gap, PackPart, packs_of_ranges
-from cordwood.sharding.shard_grid import ShardGrid, single_process_grid
+from cordwood.sharding.boxes import ShardGrid, single_process_grid
 
 SIZES = FileSizes(pack_bytes=1 << 30, max_packs=16, part_bytes=None)
 

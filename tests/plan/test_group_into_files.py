@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from cordwood.plan import assign_to_processes as shares_module
 from cordwood.plan.assign_to_processes import MIN_PART_BYTES, CellAssignment, FileSizes, ShardedLeaf
 from cordwood.plan.group_into_files import Pack, data_order, packs_of_all, packs_of_process
-from cordwood.sharding.boxes import element_count, grid_cells
-from cordwood.sharding.shard_grid import ShardGrid, single_process_grid
+from cordwood.sharding.boxes import ShardGrid, element_count, grid_cells, single_process_grid
 
 MIB = 1 << 20
 SIZES = FileSizes(pack_bytes=1 << 30, max_packs=16, part_bytes=None)

@@ -12,7 +12,7 @@ from cordwood.errors import ProcessError
 from cordwood.processes.collective_save import fingerprints, require_agreement
 from cordwood.processes.coordination import SINGLE_PROCESS, Processes
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.sharding.shard_grid import ShardGrid, single_process_grid
+from cordwood.sharding.boxes import ShardGrid, single_process_grid
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf
 from tests.processes.fake_processes import run_processes

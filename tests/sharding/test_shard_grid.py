@@ -11,13 +11,15 @@ from jax.sharding import PartitionSpec as P
 from cordwood.index import Box
 from cordwood.sharding.boxes import (
     cell_box,
+    device_boxes,
     element_count,
     grid_cells,
     intersect,
+    shard_grid,
+    single_process_grid,
     slices,
     whole_box,
 )
-from cordwood.sharding.shard_grid import device_boxes, shard_grid, single_process_grid
 
 
 @pytest.mark.parametrize(

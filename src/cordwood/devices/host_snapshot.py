@@ -16,8 +16,7 @@ import numpy as np
 
 from cordwood.devices.jax_private import local_arrays
 from cordwood.index import Box
-from cordwood.sharding.boxes import intersect, shape_of, whole_box
-from cordwood.sharding.shard_grid import device_boxes
+from cordwood.sharding.boxes import device_boxes, intersect, shape_of, whole_box
 from cordwood.tree.leaves import has_numpy_view, is_jax_array, pinned_host, single_device_array
 
 

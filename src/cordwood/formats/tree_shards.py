@@ -16,8 +16,7 @@ from cordwood.errors import UnsupportedLeafError
 from cordwood.index import ARRAY_KINDS, Box, LeafSpec
 from cordwood.io.lazy_array import LazyArray
 from cordwood.keypath import format_path
-from cordwood.sharding.boxes import slices
-from cordwood.sharding.shard_grid import ShardGrid, shard_grid, single_process_grid
+from cordwood.sharding.boxes import ShardGrid, shard_grid, single_process_grid, slices
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf, is_jax_array, whole_array
 from cordwood.tree.long_double import without_padding

@@ -12,8 +12,7 @@ from cordwood.index import LeafKind
 from cordwood.keypath import DictKey, KeyPath, format_path, path_label
 from cordwood.loading.leaf_target import Target
 from cordwood.message_text import counted, first_lines
-from cordwood.sharding.partition_rules import Rules, spec_for
-from cordwood.sharding.sharding_errors import explain_sharding_error
+from cordwood.sharding.partition_rules import Rules, explain_sharding_error, spec_for
 from cordwood.tree.flatten import flatten
 
 _SHARDED = frozenset({"jax", "numpy", "prng_key"})  # scalars stay as they are

@@ -29,7 +29,7 @@ from cordwood.loading.leaf_target import Target, check_x64, target_size_bytes
 from cordwood.message_text import first_lines
 from cordwood.plan.transpose_leaves import permute_shape, stored_box
 from cordwood.sharding.boxes import element_count
-from cordwood.sharding.sharding_errors import explain_sharding_error
+from cordwood.sharding.partition_rules import explain_sharding_error
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Boxes: TypeAlias = Mapping[int, Sequence[Box]]  # by position of the target

@@ -1,4 +1,4 @@
-"""Assignment of the cells of all leaves to the processes that write them. Pure.
+"""Assignment of cells of leaves, or of chunk files, to the processes that write them. Pure.
 
 Every process computes the same assignment from the shardings, which jax keeps global. Leaves of
 equal shape, item size and sharding are planned once, however many there are.
@@ -6,14 +6,16 @@ equal shape, item size and sharding are planned once, however many there are.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from cordwood.sharding.boxes import Cuts
-from cordwood.sharding.shard_grid import ShardGrid
+from cordwood.plan.chunk_files import ChunkFile, PlannedFile
+from cordwood.sharding.boxes import Cuts, ShardGrid, element_count
 
+SMALL_BYTES = 1 << 20  # an array of at most this size is one file, not one for each shard
 MIN_PART_BYTES = 1 << 20  # cells are not cut into smaller parts, each of which is a tensor
 _SLACK = 50  # a process may write 1/50 more than its even share
 _EVEN = 20  # rows of a part: with so many, one row more or less is within 5 %
@@ -220,4 +222,74 @@ def cell_bytes_of_leaves(assignment: CellAssignment, process: int, leaf_count: i
         group = assignment.groups[number]
         for leaf in group.leaves[start:stop]:
             sizes[leaf] += group.cell_bytes[cell]
+    return sizes
+
+
+def merge_small_shards(shards: ShardGrid, itemsize: int) -> ShardGrid:
+    """Return the grid in which the chunks of an array are cut: that of its shards.
+
+    A small array that some process holds completely is not cut: otherwise half of the files of a
+    large sharded model would be shards of norms and biases.
+    """
+    if prod(shards.shape) * itemsize > SMALL_BYTES or len(shards.holders) < 2:
+        return shards
+    common = set.intersection(*map(set, shards.holders))
+    if not common:
+        return shards
+    return ShardGrid(shards.shape, ((0,),) * len(shards.shape), (tuple(sorted(common)),))
+
+
+def assign_chunk_files(
+    files: Sequence[PlannedFile], shards: Sequence[ShardGrid], *, process_count: int
+) -> list[int]:
+    """Return the process that writes each file.
+
+    A chunk is written by a process that holds its shard. If several do, the one with the least
+    bytes to write so far gets it; large chunks are assigned first. Process 0 writes the small
+    files.
+
+    Args:
+        files: the files to write; each chunk is a cell of its leaf, or a part of one.
+        shards: the cells of each leaf; `ChunkFile.leaf` is a position in it.
+        process_count: the number of processes that save.
+
+    Raises:
+        ValueError: a holder is not below `process_count`.
+    """
+    writers = [0] * len(files)
+    loads = [0] * process_count
+    shared: list[tuple[int, int, tuple[int, ...]]] = []  # bytes, file, holders
+    for number, file in enumerate(files):
+        if not isinstance(file, ChunkFile):
+            continue
+        holders = _chunk_holders(file, shards[file.leaf])
+        if max(holders) >= process_count:
+            raise ValueError(f"process {max(holders)} holds a shard of {process_count}")
+        size = prod(file.shape) * file.itemsize
+        if len(holders) > 1:
+            shared.append((-size, number, holders))
+        else:
+            writers[number] = holders[0]
+            loads[holders[0]] += size
+    for size, number, holders in sorted(shared):
+        writers[number] = min(holders, key=loads.__getitem__)
+        loads[writers[number]] -= size
+    return writers
+
+
+def _chunk_holders(file: ChunkFile, shards: ShardGrid) -> tuple[int, ...]:
+    cell = 0
+    for start, starts in zip(file.box.start, shards.cuts, strict=True):
+        cell = cell * len(starts) + bisect_right(starts, start) - 1
+    return shards.holders[cell]
+
+
+def chunk_bytes_of_leaves(
+    files: Sequence[PlannedFile], written_by: Sequence[int], process: int, leaf_count: int
+) -> list[int]:
+    """Return the number of bytes of each leaf that a process writes."""
+    sizes = [0] * leaf_count
+    for file, writer in zip(files, written_by, strict=True):
+        if isinstance(file, ChunkFile) and writer == process:
+            sizes[file.leaf] += element_count(file.box) * file.itemsize
     return sizes

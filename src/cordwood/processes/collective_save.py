@@ -29,7 +29,7 @@ from cordwood.keypath import path_label
 from cordwood.message_text import counted, first_lines
 from cordwood.processes.join_rendezvous import process_names
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.sharding.shard_grid import ShardGrid
+from cordwood.sharding.boxes import ShardGrid
 from cordwood.tree.structure import Structure
 
 _Report = TypeVar("_Report")

@@ -23,8 +23,7 @@ from cordwood.index import HeaderDigest, Index, Inline, Leaf, LeafSpec, Span
 from cordwood.io.file_contents import FileContents
 from cordwood.plan.file_plan import FilePlan, LeafBytes
 from cordwood.plan.group_into_files import packs_of_process
-from cordwood.sharding.boxes import shape_of, slices
-from cordwood.sharding.shard_grid import ShardGrid, single_process_grid
+from cordwood.sharding.boxes import ShardGrid, shape_of, single_process_grid, slices
 from cordwood.storage.local_storage import LocalStorage
 from cordwood.tree.flatten import build_tree, flatten
 from cordwood.tree.leaves import describe_leaf, host_array

@@ -14,7 +14,7 @@ from cordwood.errors import CorruptionError, FormatError, LimitError, Unsupporte
 from cordwood.formats.packs import read_index as read_index_module
 from cordwood.formats.packs.cordwood_json import decode_index, encode_index
 from cordwood.formats.packs.read_index import parse_items, read_index
-from cordwood.sharding.shard_grid import ShardGrid
+from cordwood.sharding.boxes import ShardGrid
 from tests.formats.packs.packed import SAVE_ID, directory_of
 from tests.formats.sealed_json import sealed
 from tests.memory import traced_memory

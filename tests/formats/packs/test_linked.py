@@ -24,7 +24,7 @@ from cordwood.formats.packs.read_index import cells_of_file, parse_items, read_i
 from cordwood.index import HeaderDigest
 from cordwood.plan.choose_hard_links import UNUSED, StoredCell, linked_parts
 from cordwood.plan.group_into_files import Gap, PackPart
-from cordwood.sharding.shard_grid import ShardGrid, single_process_grid
+from cordwood.sharding.boxes import ShardGrid, single_process_grid
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf
 from tests.formats.packs.packed import SIZES, Directory, directory_of, tree_in

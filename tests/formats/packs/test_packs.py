@@ -22,8 +22,7 @@ from cordwood.formats.safetensors.read_index import read_index as read_file_inde
 from cordwood.formats.safetensors.stored_digests import sealed_digests
 from cordwood.index import Box, HeaderDigest, Inline, LeafSpec, Piece, Pieces, Span
 from cordwood.plan.group_into_files import packs_of_process
-from cordwood.sharding.boxes import grid_cells, intersect
-from cordwood.sharding.shard_grid import ShardGrid
+from cordwood.sharding.boxes import ShardGrid, grid_cells, intersect
 from cordwood.storage.open_files import MemoryFile
 from cordwood.testing import assert_trees_equal
 from cordwood.testing import strategies as some

@@ -9,8 +9,7 @@ from cordwood.compat.eformer.leaf_names import KeySteps
 from cordwood.errors import MismatchError
 from cordwood.loading.leaf_target import Target
 from cordwood.message_text import first_lines
-from cordwood.sharding.partition_rules import Rules, match_rule
-from cordwood.sharding.sharding_errors import explain_sharding_error
+from cordwood.sharding.partition_rules import Rules, explain_sharding_error, match_rule
 from cordwood.tree.flatten import flatten
 
 _PLACED = frozenset({"jax", "prng_key"})

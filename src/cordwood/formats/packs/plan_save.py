@@ -17,8 +17,7 @@ from cordwood.keypath import KeyPath
 from cordwood.plan.assign_to_processes import CellAssignment, FileSizes, ShardedLeaf, assign_cells
 from cordwood.plan.file_plan import FilePlan
 from cordwood.plan.group_into_files import Gap, Pack, PackPart, packs_of_all
-from cordwood.sharding.boxes import shape_of
-from cordwood.sharding.shard_grid import ShardGrid, single_process_grid
+from cordwood.sharding.boxes import ShardGrid, shape_of, single_process_grid
 from cordwood.tree.structure import LEAF, Node, Structure, structure_to_json
 
 

@@ -13,7 +13,7 @@ from cordwood.formats.zarr.plan_tree import Draft, draft, finish
 from cordwood.io.encode_chunk import chunk_encoder
 from cordwood.io.uninterruptible import StopCheck, run_uninterruptible
 from cordwood.io.write_chunk_files import WrittenFile
-from cordwood.plan.assign_chunks_to_processes import chunk_bytes_of_leaves
+from cordwood.plan.assign_to_processes import chunk_bytes_of_leaves
 from cordwood.plan.chunk_files import PlannedFile
 from cordwood.processes.collective_save import save_together
 from cordwood.processes.rendezvous import Rendezvous
