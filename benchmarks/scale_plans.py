@@ -13,6 +13,7 @@ from benchmarks.scale_model import DEVICES_PER_PROCESS, StateLeaf, mesh_of, stat
 from cordwood import dtypes
 from cordwood.encoding.digests import BLOCK_BYTES
 from cordwood.formats.packs.cordwood_json import encode_index
+from cordwood.formats.packs.index_item import parse_items, read_index
 from cordwood.formats.packs.plan_save import (
     Layout,
     WrittenPack,
@@ -22,7 +23,6 @@ from cordwood.formats.packs.plan_save import (
     pack_name,
     written_pack,
 )
-from cordwood.formats.packs.read_index import parse_items, read_index
 from cordwood.index import Box, HeaderDigest, LeafSpec, Pieces
 from cordwood.plan.group_into_files import packs_of_all, packs_of_process
 from cordwood.plan.load_boxes import plan_boxes
@@ -132,7 +132,7 @@ def plan_load(data: bytes, *, saved: int, loading: int, tensor: int) -> Load:
     """Plan the reads of the first of `loading` processes."""
     leaves, _, _ = _state(loading, tensor=tensor)
     clock = _Clock()
-    item = parse_items(data, name="cordwood.json")[""]
+    item = parse_items(data, name="directory")[""]
     parse_seconds = clock.lap()
     boxes_of: dict[tuple[NamedSharding, tuple[int, ...]], tuple[Box, ...]] = {}
     requested = []

@@ -15,8 +15,7 @@ from cordwood.errors import CordwoodError, UnsupportedFormatError
 from cordwood.formats.detect_format import written_format
 from cordwood.formats.format_protocol import WritableFormat, is_directory_format
 from cordwood.formats.packs.cordwood_json import decode_index
-from cordwood.formats.packs.locate import store_at
-from cordwood.formats.packs.open import read_index_bytes
+from cordwood.formats.packs.open import read_index_bytes, store_at
 from cordwood.formats.registry import file_formats, suffixes_of
 from cordwood.formats.step_directories import step_number
 from cordwood.storage.path_kind import is_empty_file, kind_at, last_name

@@ -15,7 +15,7 @@ from cordwood.formats.detect_format import (
     not_a_checkpoint,
     steps_at,
 )
-from cordwood.formats.packs.locate import store_at
+from cordwood.formats.packs.open import store_at
 from cordwood.formats.registry import DEFAULT
 from cordwood.formats.step_directories import listed, sorted_steps
 from cordwood.message_text import counted

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Literal
 
 from cordwood.errors import CordwoodError, StepError
-from cordwood.formats.packs.locate import collect
+from cordwood.formats.packs.open import collect
 from cordwood.formats.step_directories import listed
 from cordwood.manager.keep_policies import (
     KeepPolicy,

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from cordwood.encoding.step_record import KEY, Record, decode_record, wrong_step
 from cordwood.errors import CordwoodError, CorruptionError, FormatError, UnsupportedFormatError
-from cordwood.formats.packs.cordwood_json import decode_index
-from cordwood.formats.packs.file_names import RULES
-from cordwood.formats.packs.locate import collect, store_at
+from cordwood.formats.packs.cordwood_json import RULES, decode_index
+from cordwood.formats.packs.open import collect, store_at
 from cordwood.formats.step_directories import step_in_name
 from cordwood.io.threads import reading_threads, run_tasks
 from cordwood.manager.foreign_steps import OtherCheckpoint, foreign_step, other_checkpoints

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, TypeVar, Unpack, overload
 
 from cordwood.errors import MismatchError
-from cordwood.formats.packs.file_names import RULES
+from cordwood.formats.packs.cordwood_json import RULES
 from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import require_progress_option
 from cordwood.manager.argument_hints import no_attribute, refuse_arguments

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from cordwood.api.detect import detect
 from cordwood.errors import CordwoodError, IncompleteCheckpointError
-from cordwood.formats.packs.file_names import RULES
+from cordwood.formats.packs.cordwood_json import RULES
 from cordwood.formats.registry import DEFAULT
 from cordwood.formats.step_directories import step_number
 from cordwood.manager.step_listing import StepListing

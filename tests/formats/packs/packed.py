@@ -10,7 +10,7 @@ import numpy as np
 from cordwood.dtypes import to_numpy
 from cordwood.encoding.digests import digest_of, digests_of
 from cordwood.formats.packs.cordwood_json import encode_index
-from cordwood.formats.packs.index_item import Item
+from cordwood.formats.packs.index_item import Item, parse_items, read_index
 from cordwood.formats.packs.plan_save import (
     WrittenPack,
     encode_item,
@@ -18,7 +18,6 @@ from cordwood.formats.packs.plan_save import (
     own_packs,
     written_pack,
 )
-from cordwood.formats.packs.read_index import parse_items, read_index
 from cordwood.index import HeaderDigest, Index, Inline, Leaf, LeafSpec, Span
 from cordwood.io.file_contents import FileContents
 from cordwood.plan.file_plan import FilePlan, LeafBytes
@@ -40,7 +39,7 @@ class Directory(NamedTuple):
 
     @property
     def items(self) -> dict[str, Item]:
-        return parse_items(self.data, name="cordwood.json")
+        return parse_items(self.data, name="directory")
 
 
 def directory_of(

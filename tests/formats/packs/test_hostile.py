@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedFormatError
-from cordwood.formats.packs import read_index as read_index_module
+from cordwood.formats.packs import index_item
 from cordwood.formats.packs.cordwood_json import decode_index, encode_index
-from cordwood.formats.packs.read_index import parse_items, read_index
+from cordwood.formats.packs.index_item import parse_items, read_index
 from cordwood.sharding.boxes import ShardGrid
 from tests.formats.packs.packed import SAVE_ID, directory_of
 from tests.formats.sealed_json import sealed
@@ -277,7 +277,7 @@ def test_items_that_lie(name: str) -> None:
     text = json.dumps(item).replace("\\\\ud800", "\\ud800")
     with traced_memory() as memory, pytest.raises(error, match=re.escape(message)) as raised:
         reading(json.loads(text)) if "\\ud800" not in text else _reading_text(text)
-    assert str(raised.value).startswith("x: ")
+    assert str(raised.value).startswith("x/cordwood.json: ")
     assert len(str(raised.value)) < 600
     assert memory.peak_bytes < 8 << 20
 
@@ -313,7 +313,7 @@ def test_a_billion_cells_of_a_few_bytes() -> None:
 
 
 def test_limits_are_not_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_index_module, "FREE_LEAVES", 10)
+    monkeypatch.setattr(index_item, "FREE_LEAVES", 10)
     reading(base())
     item = base()
     item["nodes"] = [["list", 5000], 5000]
@@ -365,7 +365,7 @@ GOOD = encode_index({})
     ],
 )
 def test_files_that_are_no_index(data: bytes, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=f"^x: .*{message}"):
+    with pytest.raises(error, match=f"^x/cordwood.json: .*{message}"):
         parse_items(data, name="x")
 
 
@@ -387,13 +387,13 @@ def test_files_that_are_no_index(data: bytes, error: type[Exception], message: s
     ],
 )
 def test_sealed_files_that_are_no_index(body: str, message: str) -> None:
-    with pytest.raises(FormatError, match=f"^x: .*{re.escape(message)}"):
+    with pytest.raises(FormatError, match=f"^x/cordwood.json: .*{re.escape(message)}"):
         parse_items(sealed(f'{{"digest":"{"0" * 32}",{body}}}'), name="x")
 
 
 def test_an_index_that_is_not_utf8() -> None:
     data = sealed(b'{"digest":"' + b"0" * 32 + b'","version":1,"items":{"\xff":1}}')
-    with pytest.raises(FormatError, match="x: not UTF-8 at byte 67"):
+    with pytest.raises(FormatError, match=r"x/cordwood.json: not UTF-8 at byte 67"):
         parse_items(data, name="x")
 
 

@@ -11,7 +11,12 @@ import pytest
 
 from cordwood.errors import FormatError
 from cordwood.formats.packs.cordwood_json import decode_index, encode_index
-from cordwood.formats.packs.hub_index import hugging_face_index
+from cordwood.formats.packs.index_item import (
+    cells_of_file,
+    hugging_face_index,
+    parse_items,
+    read_index,
+)
 from cordwood.formats.packs.plan_save import (
     Layout,
     WrittenPack,
@@ -20,7 +25,6 @@ from cordwood.formats.packs.plan_save import (
     written_pack,
 )
 from cordwood.formats.packs.previous_step import base_files
-from cordwood.formats.packs.read_index import cells_of_file, parse_items, read_index
 from cordwood.index import HeaderDigest
 from cordwood.plan.choose_hard_links import UNUSED, StoredCell, linked_parts
 from cordwood.plan.group_into_files import Gap, PackPart

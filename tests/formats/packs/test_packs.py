@@ -14,10 +14,9 @@ from cordwood.encoding.digests import digest_of
 from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedLeafError
 from cordwood.formats.packs import index_item as item_module
 from cordwood.formats.packs.cordwood_json import encode_index
-from cordwood.formats.packs.hub_index import hugging_face_index
-from cordwood.formats.packs.leaf_grid import Grid, cells_meeting
+from cordwood.formats.packs.index_item import hugging_face_index, read_index
+from cordwood.formats.packs.leaf_types import Grid, cells_meeting
 from cordwood.formats.packs.plan_save import encode_item, lay_out, own_packs
-from cordwood.formats.packs.read_index import read_index
 from cordwood.formats.safetensors.read_index import read_index as read_file_index
 from cordwood.formats.safetensors.stored_digests import sealed_digests
 from cordwood.index import Box, HeaderDigest, Inline, LeafSpec, Piece, Pieces, Span

@@ -24,7 +24,7 @@ from cordwood.errors import (
     UnsupportedFormatError,
 )
 from cordwood.formats.packs import open
-from cordwood.formats.packs.read_index import parse_items
+from cordwood.formats.packs.index_item import parse_items
 from cordwood.testing import assert_trees_equal
 from tests.children import run_python
 

@@ -1,4 +1,4 @@
-"""`cordwood.json`: what a directory of packs holds, under a digest of its own.
+"""`cordwood.json`: what a directory of packs holds, under a digest of its own. Needs no numpy.
 
 The file begins with `{"digest":"`, then 32 characters: the xxh3-128 of the whole file with zeros
 in their place; then `","version":1,"items":`.
@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import xxhash
 
 from cordwood.encoding.digests import DIGEST_BYTES
+from cordwood.encoding.leaf_table import parse_runs
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import (
+    CordwoodError,
     CorruptionError,
     FormatError,
     LimitError,
@@ -23,8 +26,19 @@ from cordwood.errors import (
     UnsupportedFormatError,
     no_prefix_message,
 )
+from cordwood.formats.format_protocol import IndexListing
+from cordwood.formats.packs.leaf_types import ParsedType, dtype_of, parse_type
+from cordwood.index import LeafRuns, LeafSpec
+from cordwood.storage.open_files import LocalFile, read_whole
+from cordwood.storage.storage_protocol import NamingRules
+from cordwood.tree.structure import LEAF, leaf_paths, structure_from_json
 
 INDEX_NAME = "cordwood.json"
+HUGGING_FACE_NAME = "model.safetensors.index.json"
+SAVE_ID = re.compile(r"[0-9a-f]{16}")
+PACK_NAME = re.compile(
+    rf"data-({SAVE_ID.pattern})-(?P<process>[0-9]{{1,7}})-[0-9]{{1,3}}\.safetensors"
+)
 VERSION = 1
 MAX_INDEX_BYTES = 100_000_000
 
@@ -124,3 +138,82 @@ def _digest(data: bytes) -> bytes:
     state.update(b"0" * 2 * DIGEST_BYTES)
     state.update(memoryview(data)[_DIGEST_STOP:])
     return state.hexdigest().encode()
+
+
+def is_pack_name(name: str) -> bool:
+    """Return whether a file of that name is a data file."""
+    return PACK_NAME.fullmatch(name) is not None
+
+
+def names_in(items: Mapping[str, Any]) -> frozenset[str]:
+    """Return the data files that the items of an index refer to. Raises FormatError."""
+    names = []
+    for prefix, item in items.items():
+        files = item.get("files") if type(item) is dict else None
+        if type(files) is not list:
+            raise FormatError(f"items[{prefix!r:.80}]: files: expected a list")
+        for row in files:
+            if type(row) is not list or not row or type(row[0]) is not str:
+                raise FormatError(f"items[{prefix!r:.80}]: files: expected names")
+            names.append(row[0])
+    return frozenset(names)
+
+
+RULES = NamingRules(
+    INDEX_NAME,
+    MAX_INDEX_BYTES,
+    (HUGGING_FACE_NAME,),
+    is_pack_name,
+    lambda data: names_in(decode_index(data)),
+)
+
+
+@contextmanager
+def naming_index(name: str) -> Iterator[None]:
+    """Put the path of an index in front of the errors about it.
+
+    Args:
+        name: the name of the directory.
+    """
+    try:
+        yield
+    except CordwoodError as e:
+        raise type(e)(f"{name}/{INDEX_NAME}: {e}") from e
+
+
+def list_index(path: str, item: str | None) -> IndexListing:
+    """Return the leaves of an item of a local directory, without the positions of their bytes.
+
+    Only the listed members are checked. Raises as `open_item` for an index.
+    """
+    with LocalFile(f"{path}/{INDEX_NAME}") as file:
+        data = read_whole(file, limit_bytes=MAX_INDEX_BYTES)
+    with naming_index(path):
+        items = {prefix: _listed(each, prefix) for prefix, each in decode_index(data).items()}
+    return select_item(items, item, name=path)
+
+
+def _listed(item: Any, prefix: str) -> IndexListing:
+    where = f"items[{prefix!r:.80}]"
+    members = ("types", "nodes", "leaves")
+    if type(item) is not dict or not all(type(item.get(each)) is list for each in members):
+        raise FormatError(f"{where}: expected an object of lists: {', '.join(members)}")
+    types = [parse_type(each, where=f"{where}: types[{n}]") for n, each in enumerate(item["types"])]
+    structure = structure_from_json(item["nodes"], max_leaves=len(item["leaves"]) + (1 << 24))
+    runs = parse_runs(item["leaves"], len(types), structure.count(LEAF), where=f"{where}: leaves")
+    cuts = tuple([tuple([axis.parts for axis in parsed.axes or ()]) for parsed in types])
+    metadata = item.get("metadata")
+    return IndexListing(
+        LeafRuns(leaf_paths(structure), tuple(map(_spec, types)), cuts, runs),
+        metadata if type(metadata) is dict else {},
+    )
+
+
+def _spec(parsed: ParsedType) -> LeafSpec:
+    leaf_type, _, axes = parsed
+    if axes is None:
+        return LeafSpec((), leaf_type.kind, (), "")
+    shape = tuple([axis.size for axis in axes])
+    return LeafSpec(
+        (), leaf_type.kind, shape, dtype_of(leaf_type), leaf_type.weak_type, leaf_type.prng_impl
+    )

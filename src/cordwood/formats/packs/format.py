@@ -38,7 +38,7 @@ class PacksFormat:
         return item_names(path)
 
     def list_index(self, path: str, item: str | None) -> IndexListing | None:
-        from cordwood.formats.packs.list_index import list_index
+        from cordwood.formats.packs.cordwood_json import list_index
 
         return list_index(path, item)
 
@@ -62,12 +62,12 @@ class PacksFormat:
         return []
 
     def extra_problems(self, path: Path) -> Iterable[str]:
-        from cordwood.formats.packs.extra_problems import extra_problems
+        from cordwood.formats.packs.open import extra_problems
 
         return extra_problems(path)
 
     def collect(self, path: Path, *, dry_run: bool) -> list[str]:
-        from cordwood.formats.packs.locate import collect
+        from cordwood.formats.packs.open import collect
 
         return collect(path, dry_run=dry_run)
 

@@ -1,27 +1,42 @@
-"""One item of `cordwood.json`: a tree, and which files hold which cells of its leaves."""
+"""One item of `cordwood.json`: a tree, and which files hold which cells of its leaves.
+
+One file, because an item is here from its JSON to all that is made of it: the Index, the cells of a
+file, and `model.safetensors.index.json` for tools that read Hugging Face's layout.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from json.encoder import encode_basestring as _quoted
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from cordwood.encoding.digests import DIGEST_BYTES
 from cordwood.encoding.leaf_table import parse_runs, parse_values
+from cordwood.encoding.tensor_names import tensor_names
 from cordwood.errors import FormatError, LimitError
-from cordwood.formats.packs.leaf_grid import cell_counter
-from cordwood.formats.packs.leaf_types import PackedType, ParsedType, parse_type
+from cordwood.formats.packs.cordwood_json import PACK_NAME, SAVE_ID, decode_index, naming_index
+from cordwood.formats.packs.leaf_types import (
+    Grid,
+    PackedType,
+    ParsedType,
+    cell_counter,
+    cells_meeting,
+    dtype_of,
+    parse_type,
+)
 from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
-from cordwood.index import HeaderDigest, Source
-from cordwood.tree.structure import LEAF, Structure, structure_from_json
+from cordwood.index import Box, HeaderDigest, Index, Inline, Leaf, Piece, Pieces, Source, Span
+from cordwood.io.pause_python_gc import gc_paused
+from cordwood.plan.choose_hard_links import StoredCell
+from cordwood.tree.structure import LEAF, Structure, leaf_paths, structure_from_json
+
+FORMAT = "packs"
 
 MEMBERS = ("save_id", "metadata", "nodes", "types", "leaves", "values", "columns", "files")
-SAVE_ID = re.compile(r"[0-9a-f]{16}")
-PACK_NAME = re.compile(
-    rf"data-({SAVE_ID.pattern})-(?P<process>[0-9]{{1,7}})-[0-9]{{1,3}}\.safetensors"
-)
 
 # A few bytes can stand for very many leaves or cells: these limits bound the memory for them.
 FREE_LEAVES = 1 << 18  # of all items, and one more for each byte of the index
@@ -30,9 +45,12 @@ MAX_CUTS = 1 << 22  # along all axes of all types
 _MAX_FILE_BYTES = (1 << 63) - 1
 
 GAP = -1  # in place of a column: bytes that no leaf of the item uses, the second number of them
+_new = tuple.__new__
 _DIGEST = re.compile(rf"[0-9a-f]{{{2 * DIGEST_BYTES}}}")
 
 Leaves = np.ndarray[Any, np.dtype[np.int64]]
+NeededBoxes: TypeAlias = Sequence[Sequence[Box] | None]  # of each leaf the boxes; None: all of it
+_Found: TypeAlias = list[list[tuple[int, Piece]]]  # of each leaf: its cells with their pieces
 
 
 class PackParts(NamedTuple):
@@ -251,3 +269,188 @@ def cell_sizes(packed: PackedType) -> Callable[[int], int]:
         return lambda _: 0
     count, itemsize = cell_counter(packed.grid), packed.itemsize
     return lambda cell: count(cell) * itemsize
+
+
+def parse_items(data: bytes, *, name: str) -> dict[str, Item]:
+    """Return the items of an index file, by their prefixes.
+
+    Args:
+        data: the whole file.
+        name: the name of the directory, for errors.
+
+    Raises:
+        CorruptionError: the file is not what was written.
+        FormatError: it is no index of packs, or its members contradict each other.
+        UnsupportedFormatError: it is of a newer version.
+    """
+    with naming_index(name), gc_paused():
+        items: dict[str, Item] = {}
+        most = FREE_LEAVES + len(data)
+        for prefix, item in decode_index(data).items():
+            items[prefix] = parse_item(item, max_leaves=most, where=_where(prefix))
+            most -= len(items[prefix].leaf_types)
+        return items
+
+
+def _where(prefix: str) -> str:
+    try:
+        prefix.encode()
+    except UnicodeEncodeError as e:
+        raise FormatError("items: a prefix holds a lone surrogate") from e
+    return f"items[{prefix!r:.80}]"
+
+
+def read_index(item: Item, *, boxes: NeededBoxes | None = None) -> Index:
+    """Return the index of an item.
+
+    A leaf that was not cut is one span; otherwise each cell is a box.
+
+    Args:
+        item: a member of what `parse_items` returns.
+        boxes: the boxes of each leaf that are needed; the index then has only the pieces that
+            have elements of them, for a leaf may have millions. None: all of every leaf.
+    """
+    with gc_paused():
+        flags = None if boxes is None else _flags(item, boxes)
+        pieces = _pieces(item, flags)
+        return Index(
+            FORMAT,
+            item.structure,
+            tuple(_leaves(item, pieces)),
+            tuple([pack.source for pack in item.packs]),
+            "exact",
+            item.metadata,
+        )
+
+
+def _flags(item: Item, boxes: NeededBoxes) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return a flag for each cell of all leaves: True if it is needed."""
+    grids = [packed.grid for packed in item.types]
+    kinds = item.leaf_types.tolist()
+    flags = np.zeros(item.cell_count, np.bool_)
+    for start, kind, needed in zip(item.cell_starts.tolist(), kinds, boxes, strict=True):
+        grid = grids[kind]
+        if grid is None:
+            continue
+        if needed is None:
+            flags[start : start + grid.cell_count] = True
+            continue
+        for box in needed:
+            for cell in cells_meeting(grid, box):
+                flags[start + cell] = True
+    return flags
+
+
+def _pieces(item: Item, flags: np.ndarray[Any, np.dtype[np.bool_]] | None) -> _Found:
+    pieces: _Found = [[] for _ in range(len(item.leaf_types))]
+    boxes: dict[tuple[int, int], Box | Span] = {}
+    bytes_of = [cell_sizes(packed) for packed in item.types]
+    kinds_of = [item.leaf_types[column] for column in item.columns]
+    counts_of = [
+        np.stack(np.unique(kinds, return_counts=True), axis=1).tolist() for kinds in kinds_of
+    ]
+    starts_of = [item.cell_starts[column] for column in item.columns]
+    sizes = np.zeros(len(item.types), np.int64)
+    for number, pack in enumerate(item.packs):
+        end = pack.source.header_digest.header_bytes if pack.source.header_digest is not None else 0
+        for part, cell in pack.parts:
+            if part == GAP:
+                end += cell
+                continue
+            start, lengths = end, {kind: bytes_of[kind](cell) for kind, _ in counts_of[part]}
+            end += sum([lengths[kind] * count for kind, count in counts_of[part]])
+            picked: Any = slice(None)
+            if flags is not None:
+                picked = np.flatnonzero(flags[starts_of[part] + cell])
+                if not len(picked):
+                    continue
+            for kind, length in lengths.items():
+                sizes[kind] = length
+            kinds = kinds_of[part]
+            stops = start + np.cumsum(sizes[kinds])
+            for leaf, kind, stop in zip(
+                item.columns[part][picked].tolist(),
+                kinds[picked].tolist(),
+                stops[picked].tolist(),
+                strict=True,
+            ):
+                where = boxes.get((kind, cell))
+                if where is None:
+                    where = boxes[kind, cell] = _place(item.types[kind].grid, cell)
+                length = lengths[kind]
+                pieces[leaf].append((cell, _new(Piece, (where, number, stop - length, length))))
+    return pieces
+
+
+def cells_of_file(item: Item, number: int) -> Iterator[StoredCell]:
+    """Return the cells in a file of an item, in order; bytes in gaps are left out."""
+    pack = item.packs[number]
+    bytes_of = [cell_sizes(packed) for packed in item.types]
+    end = pack.source.header_digest.header_bytes if pack.source.header_digest is not None else 0
+    for part, cell in pack.parts:
+        if part == GAP:
+            end += cell
+            continue
+        column = item.columns[part]
+        for leaf, kind in zip(column.tolist(), item.leaf_types[column].tolist(), strict=True):
+            length = bytes_of[kind](cell)
+            yield StoredCell(leaf, cell, end, length)
+            end += length
+
+
+def _place(grid: Grid | None, cell: int) -> Box | Span:
+    assert grid is not None
+    return Span(0, prod(grid.shape)) if grid.cell_count == 1 else grid.box(cell)
+
+
+def _leaves(item: Item, pieces: _Found) -> Iterator[Leaf]:
+    values = iter(item.values)
+    paths = leaf_paths(item.structure)
+    for path, kind, cells in zip(paths, item.leaf_types.tolist(), pieces, strict=True):
+        leaf_type, _, grid = item.types[kind]
+        if grid is None:
+            yield Leaf(path, leaf_type.kind, (), "", Inline(next(values)))
+            continue
+        if len(cells) > 1:
+            cells.sort()
+        yield Leaf(
+            path,
+            leaf_type.kind,
+            grid.shape,
+            dtype_of(leaf_type),
+            Pieces(tuple([piece for _, piece in cells])),
+            leaf_type.weak_type,
+            leaf_type.prng_impl,
+        )
+
+
+def hugging_face_index(items: Mapping[str, Item]) -> bytes | None:
+    """Return the index that names the file of each tensor; None if it could not describe all.
+
+    It could not if a leaf is cut into several tensors, if leaves of two items have one name, if
+    files hold tensors that belong to no leaf, or if there are no arrays.
+    """
+    weight_map: dict[str, str] = {}
+    total = count = 0
+    for item in items.values():
+        if any(packed.grid is not None and packed.grid.cell_count > 1 for packed in item.types):
+            return None
+        if any(pack.has_gaps for pack in item.packs):
+            return None
+        files = {}
+        for pack in item.packs:
+            assert pack.source.header_digest is not None
+            total += pack.source.size_bytes - pack.source.header_digest.header_bytes
+            for column, _ in pack.parts:
+                files.update(dict.fromkeys(item.columns[column].tolist(), pack.source.name))
+        paths = leaf_paths(item.structure)
+        leaves = sorted(files)
+        names = tensor_names([paths[leaf] for leaf in leaves]).names
+        weight_map.update({name: files[leaf] for name, leaf in zip(names, leaves, strict=True)})
+        count += len(leaves)
+    if not weight_map or len(weight_map) != count:
+        return None
+    # As json.dumps would with an indent, in a tenth of the time.
+    lines = [f"    {_quoted(name)}: {_quoted(file)}" for name, file in weight_map.items()]
+    head = f'{{\n  "metadata": {{\n    "total_size": {total}\n  }},\n  "weight_map": {{\n'
+    return "".join([head, ",\n".join(lines), "\n  }\n}\n"]).encode()

@@ -10,12 +10,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from cordwood.errors import CordwoodError, CorruptionError, FormatError
-from cordwood.formats.packs.file_names import RULES
-from cordwood.formats.packs.index_item import Item
-from cordwood.formats.packs.locate import store_at
+from cordwood.formats.packs.index_item import Item, parse_items
+from cordwood.formats.packs.open import store_at
 from cordwood.formats.packs.plan_save import Layout, WrittenPack, written_pack
 from cordwood.formats.packs.previous_step import BaseFile, base_files
-from cordwood.formats.packs.read_index import parse_items
 from cordwood.formats.safetensors.stored_digests import sealed_digests
 from cordwood.formats.save_plan import Fetch
 from cordwood.formats.tree_shards import PartViews
@@ -138,7 +136,7 @@ def _item(store: Storage, prefix: str) -> Item | None:
     with suppress(CordwoodError, OSError):
         data = store.read_index()
         if data is not None:
-            return parse_items(data, name=f"{store.name}/{RULES.index_name}").get(prefix)
+            return parse_items(data, name=store.name).get(prefix)
     return None
 
 

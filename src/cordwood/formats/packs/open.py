@@ -1,28 +1,58 @@
-"""Open a directory of packs."""
+"""Open a directory of packs, which is on a local disk or in an object store, and check it."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from cordwood.encoding.step_record import KEY, decode_record, wrong_step
 from cordwood.errors import CordwoodError, IncompleteCheckpointError
 from cordwood.formats.format_protocol import Opened
-from cordwood.formats.packs.cordwood_json import decode_index, select_item
-from cordwood.formats.packs.file_names import RULES
-from cordwood.formats.packs.index_item import Item
-from cordwood.formats.packs.locate import store_at
-from cordwood.formats.packs.read_index import FORMAT, parse_items, read_index
+from cordwood.formats.packs.cordwood_json import (
+    HUGGING_FACE_NAME,
+    PACK_NAME,
+    RULES,
+    decode_index,
+    naming_index,
+    select_item,
+)
+from cordwood.formats.packs.index_item import (
+    FORMAT,
+    Item,
+    hugging_face_index,
+    parse_items,
+    read_index,
+)
 from cordwood.formats.safetensors.stored_digests import sealed_digests
-from cordwood.formats.step_directories import MAX_STEPS_OPENED, listed, sorted_steps
+from cordwood.formats.step_directories import MAX_STEPS_OPENED, listed, sorted_steps, step_in_name
 from cordwood.index import Box, Digests, Leaf, Source
 from cordwood.message_text import counted
+from cordwood.storage.local_storage import LocalStorage
 from cordwood.storage.open_files import Closable, ReadableFile
+from cordwood.storage.retry_reading import retry_reading
 from cordwood.storage.storage_protocol import Storage
+from cordwood.storage.urls import parse_url
 
 _LISTED_CELLS = 200_000  # of an item with more, pieces are only listed for the leaves that are read
-_ATTEMPTS = 20  # each ended by a save that replaced the index
+
+
+def store_at(path: str | os.PathLike[str]) -> Storage:
+    """Return the directory at a path or URL, which need not exist yet."""
+    url = parse_url(path)
+    if url is None:
+        return LocalStorage(path, RULES)
+    if url.scheme == "file":  # such a URL must use the same locks as the path
+        return LocalStorage(url.key, RULES)
+    from cordwood.storage.object_storage import ObjectStorage
+
+    return ObjectStorage(url, RULES)
+
+
+def collect(path: str | os.PathLike[str], *, dry_run: bool) -> list[str]:
+    """Remove files that dead saves have left; return their names."""
+    return store_at(path).collect(dry_run=dry_run)
 
 
 def open_item(
@@ -44,15 +74,16 @@ def open_item(
     """
     store = store_at(path)
     data = read_index_bytes(store)
-    for _ in range(_ATTEMPTS):
-        try:
-            return _open(store, data, prefix, for_verify=for_verify)
-        except CordwoodError:
-            again = read_index_bytes(store)
-            if again == data:
-                raise
-            data = again
-    return _open(store, data, prefix, for_verify=for_verify)
+
+    def read() -> Opened:
+        return _open(store, data, prefix, for_verify=for_verify)
+
+    def was_replaced() -> bool:
+        nonlocal data
+        before, data = data, read_index_bytes(store)
+        return data != before
+
+    return retry_reading(read, was_replaced)
 
 
 def item_names(path: str | os.PathLike[str]) -> list[str]:
@@ -62,10 +93,8 @@ def item_names(path: str | os.PathLike[str]) -> list[str]:
     """
     store = store_at(path)
     data = read_index_bytes(store)
-    try:
+    with naming_index(store.name):
         return sorted(decode_index(data))
-    except CordwoodError as e:
-        raise type(e)(f"{store.name}/{RULES.index_name}: {e}") from e
 
 
 def read_index_bytes(store: Storage) -> bytes:
@@ -94,7 +123,7 @@ def read_index_bytes(store: Storage) -> bytes:
 
 
 def _open(store: Storage, data: bytes, prefix: str | None, *, for_verify: bool) -> Opened:
-    items = parse_items(data, name=f"{store.name}/{RULES.index_name}")
+    items = parse_items(data, name=store.name)
     item = select_item(items, prefix, name=store.name)
     listed = item.cell_count <= _LISTED_CELLS
     index = read_index(item, boxes=None if listed else [()] * len(item.leaf_types))
@@ -160,3 +189,55 @@ def _located(item: Item, needed: Mapping[int, Sequence[Box] | None]) -> dict[int
     boxes = [needed.get(leaf, ()) for leaf in range(len(item.leaf_types))]
     leaves = read_index(item, boxes=boxes).leaves
     return {leaf: leaves[leaf] for leaf in needed}
+
+
+def extra_problems(path: str | os.PathLike[str]) -> list[str]:
+    """Return a line for each problem: surplus files, and an index or record of something else.
+
+    Raises FormatError for an index that is not what docs/format.md says.
+    """
+    store = store_at(path)
+    data = read_index_bytes(store)
+    items = parse_items(data, name=store.name)
+    problems = [*_surplus(store, items), *_of_another_step(store, items)]
+    if not _fits_other_readers(store, items) and store.read_index() == data:
+        problems.append(
+            f"{HUGGING_FACE_NAME} is not the one of this index: save again, or remove it"
+        )
+    return problems
+
+
+def _of_another_step(store: Storage, items: Mapping[str, Item]) -> list[str]:
+    """Return a line if the directory is named as one step, and a manager's record names another."""
+    name = store.name.rstrip("/").rpartition("/")[2]
+    text = items[""].metadata.get(KEY) if "" in items else None
+    step = step_in_name(name)
+    if text is None or step is None:
+        return []
+    try:
+        record = decode_record(text, KEY)
+    except CordwoodError:  # not a manager's, or a newer one's
+        return []
+    return [] if record.step == step else [wrong_step(record, name)]
+
+
+def _fits_other_readers(store: Storage, items: Mapping[str, Item]) -> bool:
+    """Return whether the index for other readers, if there is one, is that of these items."""
+    fitting = (None, hugging_face_index(items))
+    if store.read_sidecar(HUGGING_FACE_NAME) in fitting:
+        return True
+    store.wait_for_commit()  # it is replaced right after the index
+    return store.read_sidecar(HUGGING_FACE_NAME) in fitting
+
+
+def _surplus(store: Storage, items: Mapping[str, Item]) -> Iterator[str]:
+    """Return the data files of the items' own saves that no item refers to.
+
+    Files of other saves are passed over: such a save may be under way, or dead.
+    """
+    referenced = {pack.source.name for item in items.values() for pack in item.packs}
+    saves = {item.save_id for item in items.values()}
+    for name in store.names():
+        match = PACK_NAME.fullmatch(name)
+        if match is not None and match[1] in saves and name not in referenced:
+            yield f"{name}: the index does not refer to it, but to others of the same save"

@@ -9,8 +9,7 @@ from cordwood.encoding.json_values import encode_value
 from cordwood.encoding.leaf_table import BYTE_KINDS, encode_runs
 from cordwood.encoding.tensor_names import tensor_names
 from cordwood.formats.packs.index_item import GAP
-from cordwood.formats.packs.leaf_grid import Grid
-from cordwood.formats.packs.leaf_types import PackedType, Tensor, tensor_of, to_json, type_of
+from cordwood.formats.packs.leaf_types import Grid, PackedType, Tensor, tensor_of, to_json, type_of
 from cordwood.formats.safetensors.plan_save import plan_save
 from cordwood.index import Box, HeaderDigest, LeafSpec
 from cordwood.keypath import KeyPath

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from cordwood.encoding.tensor_names import tensor_names
-from cordwood.formats.packs.index_item import PACK_NAME, Item
+from cordwood.formats.packs.cordwood_json import PACK_NAME
+from cordwood.formats.packs.index_item import Item, cells_of_file
 from cordwood.formats.packs.leaf_types import type_of
 from cordwood.formats.packs.plan_save import Layout
-from cordwood.formats.packs.read_index import cells_of_file
 from cordwood.index import Source
 from cordwood.plan.choose_hard_links import UNUSED, StoredCell, cells_of_process
 from cordwood.tree.structure import leaf_paths

@@ -9,11 +9,18 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from cordwood.errors import CordwoodError, NotACheckpointError, StorageError, UnsupportedLeafError
-from cordwood.formats.packs.cordwood_json import decode_index, encode_index
-from cordwood.formats.packs.file_names import RULES, is_pack_name, names_in
-from cordwood.formats.packs.hub_index import HUGGING_FACE_NAME, hugging_face_index
+from cordwood.formats.packs.cordwood_json import (
+    HUGGING_FACE_NAME,
+    RULES,
+    decode_index,
+    encode_index,
+    is_pack_name,
+    names_in,
+    naming_index,
+)
+from cordwood.formats.packs.index_item import hugging_face_index, parse_items
 from cordwood.formats.packs.link_unchanged import NOTHING, Links, link_packs
-from cordwood.formats.packs.locate import store_at
+from cordwood.formats.packs.open import store_at
 from cordwood.formats.packs.plan_save import (
     Layout,
     PackPlan,
@@ -23,7 +30,6 @@ from cordwood.formats.packs.plan_save import (
     own_packs,
     written_pack,
 )
-from cordwood.formats.packs.read_index import parse_items
 from cordwood.formats.replicated_leaves import LocalLeaves
 from cordwood.formats.safetensors.plan_save import check_metadata
 from cordwood.formats.save_plan import Fetch, SaveOptions, SavePlan
@@ -314,11 +320,9 @@ def _change(
 
     Raises as `parse_items` does: the old index cannot be kept in part.
     """
-    try:
+    with naming_index(name):
         items = {} if old is None else decode_index(old)
         before = names_in(items)
-    except CordwoodError as e:
-        raise type(e)(f"{name}/{RULES.index_name}: {e}") from e
     if alone:
         items = {}
     added = {}
@@ -331,7 +335,7 @@ def _change(
         )
         added.update({name: size for packs in written for name, size, *_ in packs})
     data = encode_index(dict(sorted(items.items())))
-    parsed = parse_items(data, name=f"{name}/{RULES.index_name}")
+    parsed = parse_items(data, name=name)
     kept = names_in(items)
     beside = {HUGGING_FACE_NAME: hugging_face_index(parsed)}
     return IndexChange(data, added, beside, kept=kept, dropped=before - kept)
@@ -349,7 +353,7 @@ def refuse_foreign(path: str | os.PathLike[str]) -> None:
         if RULES.index_name in names:  # another save has put it there meanwhile
             data = store.read_index()
         if data is not None:
-            parse_items(data, name=f"{store.name}/{RULES.index_name}")
+            parse_items(data, name=store.name)
             return
         foreign = [name for name in names if not _may_be_ours(name)]
     except NotADirectoryError as e:
