@@ -30,7 +30,6 @@ MAX_PUBLIC_NAMES = 36
 # file of a format of directories.
 PROTOCOL_MODULES = {
     "format",
-    "list_index",
     "open",
     "plan_save",
     "read_index",
