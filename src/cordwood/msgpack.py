@@ -25,8 +25,7 @@ from cordwood.io.pause_python_gc import gc_paused
 from cordwood.state_dict.state_dicts import from_state_dict, state_and_problems, to_state_dict
 from cordwood.state_dict.tree_summary import summarize_tree
 from cordwood.storage.urls import expand_home
-from cordwood.tree.leaves import host_array
-from cordwood.tree.long_double import without_padding
+from cordwood.tree.leaves import host_array, without_padding
 
 __all__ = [
     "MAX_CHUNK_SIZE",

@@ -13,7 +13,7 @@ import pytest
 
 import cordwood
 from cordwood.dtypes import DTYPES, to_numpy
-from cordwood.tree.long_double import without_padding
+from cordwood.tree.leaves import without_padding
 
 FORMATS = (".safetensors", ".msgpack")
 NAMES = [*DTYPES, "datetime64[ns]", "timedelta64[25s]"]

@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from cordwood.tree.flatten import flatten
-from cordwood.tree.jax_order import jax_order
+from cordwood.tree.structure import jax_order
 
 
 class Pair(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 
 import cordwood
 from cordwood.dtypes import DTYPES, to_numpy
-from cordwood.tree.long_double import without_padding
+from cordwood.tree.leaves import without_padding
 
 pytestmark = pytest.mark.skipif(
     np.finfo(np.longdouble).nmant != 63, reason="long doubles have no padding here"

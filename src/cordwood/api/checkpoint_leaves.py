@@ -21,8 +21,7 @@ from cordwood.loading.convert_leaf import convert_dtype, transpose_copy
 from cordwood.loading.leaf_target import Target
 from cordwood.plan.contiguous_leaves import contiguous_extents, plan_extent_moves
 from cordwood.plan.transpose_leaves import Axes, permute_shape, stored_box
-from cordwood.tree.leaves import AbstractArray
-from cordwood.tree.long_double import has_padding, without_padding
+from cordwood.tree.leaves import AbstractArray, has_padding, without_padding
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

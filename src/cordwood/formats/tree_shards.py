@@ -18,8 +18,7 @@ from cordwood.io.lazy_array import LazyArray
 from cordwood.keypath import format_path
 from cordwood.sharding.boxes import ShardGrid, shard_grid, single_process_grid, slices
 from cordwood.tree.flatten import flatten
-from cordwood.tree.leaves import describe_leaf, is_jax_array, whole_array
-from cordwood.tree.long_double import without_padding
+from cordwood.tree.leaves import describe_leaf, is_jax_array, whole_array, without_padding
 from cordwood.tree.structure import Structure
 
 Fetch: TypeAlias = Callable[[int], Any]

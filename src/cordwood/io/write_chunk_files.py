@@ -31,8 +31,7 @@ from cordwood.sharding.boxes import is_contiguous, shape_of, slices
 from cordwood.storage import syscalls
 from cordwood.storage.open_files import read_views, with_file_name
 from cordwood.storage.syscalls import close_all, open_into
-from cordwood.tree.leaves import is_jax_array
-from cordwood.tree.long_double import without_padding
+from cordwood.tree.leaves import is_jax_array, without_padding
 
 _UNIT_BYTES = 4 << 20
 _DIRECT_BYTES = 1 << 20  # a smaller chunk goes through the page cache

@@ -14,8 +14,8 @@ from cordwood.loading.match_like import Matching, describe_mismatch, make_target
 from cordwood.message_text import counted
 from cordwood.plan.leaf_text import leaf_text
 from cordwood.tree.flatten import flatten, unflatten
-from cordwood.tree.jax_order import jax_order
 from cordwood.tree.leaves import describe_leaf
+from cordwood.tree.structure import jax_order
 
 # Python numbers are stored as arrays of these dtypes.
 _STORED_AS: Mapping[LeafKind, tuple[str, ...]] = {

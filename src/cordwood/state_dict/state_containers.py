@@ -26,7 +26,7 @@ from cordwood.state_dict.type_handlers import (
     handler_counts,
     partial_type,
 )
-from cordwood.tree.jax_nodes import RegisteredNode, open_registered
+from cordwood.tree.flatten import RegisteredNode, open_registered
 from cordwood.tree.leaves import is_jax_array
 
 Opened: TypeAlias = tuple[Sequence[str], Sequence[Any]]

@@ -19,7 +19,7 @@ from cordwood.dtypes import DTYPES, to_numpy
 from cordwood.errors import CorruptionError, UnsupportedLeafError
 from cordwood.formats.zarr import plan_save
 from cordwood.index import Encoded, Pieces
-from cordwood.tree.long_double import without_padding
+from cordwood.tree.leaves import without_padding
 from tests.formats.zarr.zarr_trees import index_at, read_tree, save_tree, stored_index
 from tests.random_trees import assert_same
 

@@ -10,7 +10,7 @@ from cordwood.errors import MismatchError
 from cordwood.formats.zarr.array_paths import ordinary_path
 from cordwood.index import Index
 from cordwood.keypath import KeyPath, format_path
-from cordwood.tree.jax_order import jax_order
+from cordwood.tree.structure import jax_order
 
 KeySteps = tuple[str, ...]
 

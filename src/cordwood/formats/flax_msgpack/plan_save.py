@@ -28,8 +28,7 @@ from cordwood.keypath import DictKey, Key, KeyPath
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes, Segment
 from cordwood.state_dict.restore_path import state_key_path
 from cordwood.state_dict.state_errors import error_text
-from cordwood.tree.leaves import AbstractArray, is_jax_array
-from cordwood.tree.long_double import without_padding
+from cordwood.tree.leaves import AbstractArray, is_jax_array, without_padding
 
 _new = tuple.__new__
 _BIG_BYTES = 4096  # bytes objects of this size or more are not copied into the plan

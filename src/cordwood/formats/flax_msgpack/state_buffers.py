@@ -12,8 +12,7 @@ from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.formats.flax_msgpack.plan_save import plan_save
 from cordwood.io.lazy_array import LazyArray
 from cordwood.plan.file_plan import FilePlan, LiteralBytes
-from cordwood.tree.leaves import host_array
-from cordwood.tree.long_double import without_padding
+from cordwood.tree.leaves import host_array, without_padding
 
 _chunk_size: int = 2**30
 

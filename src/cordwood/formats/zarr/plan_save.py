@@ -19,8 +19,7 @@ from cordwood.index import Box, LeafSpec
 from cordwood.keypath import format_path
 from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
 from cordwood.sharding.boxes import Cuts
-from cordwood.tree.jax_order import jax_order
-from cordwood.tree.structure import Structure
+from cordwood.tree.structure import Structure, jax_order
 
 # Of a chunk: a reader of TensorStore's takes the memory of a whole one. Compressed ones are
 # also the unit of what threads do at once.
