@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from cordwood.dtypes import DTYPES
-from cordwood.encoding import header_digests
-from cordwood.encoding.tensor_names import MAX_NAME_BYTES
+from cordwood.encoding import digests
+from cordwood.encoding.leaf_table import MAX_NAME_BYTES
 from cordwood.formats.numpy_files import npy_header, read_eqx
 from cordwood.formats.numpy_files.read_npz import MAX_RATIO
 from cordwood.formats.orbax import array_reader, key_values, ocdbt
@@ -53,14 +53,11 @@ def test_limits_and_constants() -> None:
     assert f"longer than {MAX_NAME_BYTES} bytes" in TEXT
     assert f"begins at a multiple of {plan_save.DATA_ALIGNMENT}" in TEXT
     assert f"more than {plan_save.INLINE_BYTES} bytes" in TEXT
-    assert f"`{header_digests.HEADER_START}`" in TEXT
-    assert (
-        f"bytes {8 + len(header_digests.HEADER_START)} to {40 + len(header_digests.HEADER_START)}"
-        in TEXT
-    )
+    assert f"`{digests.HEADER_START}`" in TEXT
+    assert f"bytes {8 + len(digests.HEADER_START)} to {40 + len(digests.HEADER_START)}" in TEXT
     assert f"At most {structure.MAX_DEPTH} levels" in TEXT
     assert f"at most {structure.MAX_KEY_DEPTH} deep" in TEXT
-    assert f"| `{header_digests.VERSION_KEY}` | `{header_digests.VERSION}` |" in TEXT
+    assert f"| `{digests.VERSION_KEY}` | `{digests.VERSION}` |" in TEXT
 
 
 def test_limits_and_constants_of_the_zarr_layout() -> None:

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from cordwood import dtypes
-from cordwood.encoding.json_values import decode_value, encode_value
+from cordwood.encoding.strict_json import decode_value, encode_value
 from cordwood.errors import FormatError, IncompleteCheckpointError, NotACheckpointError
 from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Path, Place
 from cordwood.formats.save_plan import Fetch, SaveOptions, SavePlan, elements_of

@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from cordwood import dtypes
-from cordwood.encoding.tensor_names import tensor_names
+from cordwood.encoding.leaf_table import tensor_names
 from cordwood.errors import NotACheckpointError, UnsupportedLeafError
 from cordwood.formats.hugging_face.read_index import INDEX_NAME, encode_weight_map, shard_name
 from cordwood.formats.safetensors.dtype_codes import stored_dtype

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from cordwood.encoding.digests import DIGEST_BYTES
-from cordwood.encoding.leaf_table import parse_runs, parse_values
-from cordwood.encoding.tensor_names import tensor_names
+from cordwood.encoding.leaf_table import parse_runs, parse_values, tensor_names
 from cordwood.errors import FormatError, LimitError
 from cordwood.formats.packs.cordwood_json import PACK_NAME, SAVE_ID, decode_index, naming_index
 from cordwood.formats.packs.leaf_types import (

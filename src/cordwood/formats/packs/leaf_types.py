@@ -16,8 +16,8 @@ from math import prod
 from typing import Any, NamedTuple
 
 from cordwood import dtypes
-from cordwood.encoding.json_values import VALUE_KINDS
 from cordwood.encoding.leaf_table import BYTE_KINDS, LeafType, type_from_json, type_to_json
+from cordwood.encoding.strict_json import VALUE_KINDS
 from cordwood.errors import FormatError, LimitError, UnsupportedLeafError
 from cordwood.formats.safetensors.dtype_codes import stored_dtype
 from cordwood.formats.safetensors.plan_save import INLINE_BYTES

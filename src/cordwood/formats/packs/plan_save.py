@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cordwood.encoding.json_values import encode_value
-from cordwood.encoding.leaf_table import BYTE_KINDS, encode_runs
-from cordwood.encoding.tensor_names import tensor_names
+from cordwood.encoding.leaf_table import BYTE_KINDS, encode_runs, tensor_names
+from cordwood.encoding.strict_json import encode_value
 from cordwood.formats.packs.index_item import GAP
 from cordwood.formats.packs.leaf_types import Grid, PackedType, Tensor, tensor_of, to_json, type_of
 from cordwood.formats.safetensors.plan_save import plan_save

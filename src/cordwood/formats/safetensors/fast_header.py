@@ -10,8 +10,8 @@ import re
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+from cordwood.encoding.leaf_table import METADATA_KEY
 from cordwood.encoding.strict_json import parse_value
-from cordwood.encoding.tensor_names import METADATA_KEY
 from cordwood.errors import FormatError
 from cordwood.formats.safetensors.tensor_table import Tensors, TensorType, tensor_type
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from cordwood.encoding.leaf_table import METADATA_KEY
 from cordwood.encoding.strict_json import parse_json
-from cordwood.encoding.tensor_names import METADATA_KEY
 from cordwood.errors import FormatError, LimitError, TruncatedError
 from cordwood.formats.safetensors.fast_header import read_fast_header
 from cordwood.formats.safetensors.tensor_table import Tensors

@@ -9,22 +9,21 @@ from json.encoder import encode_basestring  # type: ignore[attr-defined, unused-
 from operator import le
 from typing import Any, NamedTuple
 
-from cordwood.encoding.digests import BLOCK_BYTES
-from cordwood.encoding.header_digests import (
+from cordwood.encoding.digests import (
+    BLOCK_BYTES,
     CORDWOOD_PREFIX,
     DATA_DIGESTS,
     HEADER_START,
     STRUCTURE,
     VERSION,
     VERSION_KEY,
+    check_metadata_strings,
     digest_width,
     encode_digests,
     finish_header,
 )
-from cordwood.encoding.json_values import VALUE_KINDS, encode_value
-from cordwood.encoding.leaf_table import BYTE_KINDS, LeafType, encode_table
-from cordwood.encoding.tensor_names import tensor_names
-from cordwood.encoding.user_metadata import check_metadata_strings
+from cordwood.encoding.leaf_table import BYTE_KINDS, LeafType, encode_table, tensor_names
+from cordwood.encoding.strict_json import VALUE_KINDS, encode_value
 from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.formats.safetensors.dtype_codes import stored_dtype
 from cordwood.formats.safetensors.header import MAX_HEADER_BYTES

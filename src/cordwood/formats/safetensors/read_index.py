@@ -8,10 +8,10 @@ from itertools import islice, repeat
 from operator import eq
 from typing import NamedTuple, TypeVar
 
-from cordwood.encoding.digests import check_coverage
-from cordwood.encoding.header_digests import (
+from cordwood.encoding.digests import (
     DATA_DIGESTS,
     STRUCTURE,
+    check_coverage,
     check_header,
     decode_digests,
     split_metadata,
@@ -20,9 +20,10 @@ from cordwood.encoding.leaf_table import (
     BYTE_KINDS,
     LeafTable,
     LeafType,
+    dotted_name,
+    dotted_names,
     parse_table,
 )
-from cordwood.encoding.tensor_names import dotted_name, dotted_names
 from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
 from cordwood.formats.safetensors.dtype_codes import stored_dtype
 from cordwood.formats.safetensors.header import read_header

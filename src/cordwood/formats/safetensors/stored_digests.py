@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from cordwood.encoding.digests import check_coverage, digest_of
-from cordwood.encoding.header_digests import DATA_DIGESTS, decode_digests
+from cordwood.encoding.digests import DATA_DIGESTS, check_coverage, decode_digests, digest_of
+from cordwood.encoding.leaf_table import METADATA_KEY
 from cordwood.encoding.strict_json import parse_value
-from cordwood.encoding.tensor_names import METADATA_KEY
 from cordwood.errors import CorruptionError, FormatError
 from cordwood.index import Digests, HeaderDigest
 from cordwood.storage.open_files import ReadableFile

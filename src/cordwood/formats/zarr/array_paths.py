@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
 from cordwood.encoding.digests import digest_of
-from cordwood.encoding.tensor_names import dotted_name
+from cordwood.encoding.leaf_table import dotted_name
 from cordwood.keypath import KeyPath, format_path
 
 MAX_COMPONENT_BYTES = 255  # of a file name on Linux file systems

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cordwood import dtypes
-from cordwood.encoding.json_values import VALUE_KINDS, encode_value
+from cordwood.encoding.digests import check_metadata_strings
 from cordwood.encoding.leaf_table import LeafType, encode_table
-from cordwood.encoding.user_metadata import check_metadata_strings
+from cordwood.encoding.strict_json import VALUE_KINDS, encode_value
 from cordwood.errors import UnsupportedLeafError
 from cordwood.formats.zarr.chunk_grid import chunk_shape, chunks
 from cordwood.formats.zarr.dtype_names import stored_as
