@@ -105,7 +105,7 @@ class EqxFormat:
 
 def members_of_zip(file: ReadableFile) -> list[str]:
     """Return the names of the members of a zip archive; [] if it is damaged."""
-    from cordwood.formats.numpy_files.zip_members import member_names
+    from cordwood.formats.numpy_files.read_npz import member_names
 
     try:
         return member_names(file)

@@ -7,9 +7,7 @@ order of `jax.tree.leaves`. Other leaves (functions, strings) are not stored.
 from __future__ import annotations
 
 from cordwood.errors import FormatError, LimitError, UnsupportedFormatError
-from cordwood.formats.numpy_files.element_layout import raw_storage
-from cordwood.formats.numpy_files.npy_header import MAGIC
-from cordwood.formats.numpy_files.read_npy import read_array_header
+from cordwood.formats.numpy_files.read_npy import MAGIC, raw_storage, read_array_header
 from cordwood.index import Index, Leaf, Source
 from cordwood.message_text import counted
 from cordwood.storage.open_files import ReadableFile

@@ -1,17 +1,24 @@
-"""The index of a .npy file."""
+"""The index of a .npy file: the header of an array, and where its elements are.
+
+https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html: the magic, two bytes of
+version, a little-endian length (of two bytes in version 1.0, of four later), and the text of a
+Python dict. The text is parsed token by token and never evaluated. numpy's own reader compiles it
+(`ast.literal_eval`), accepts keys that occur twice and negative lengths, and raises MemoryError for
+text that nests deeply.
+"""
 
 from __future__ import annotations
 
-from cordwood.errors import FormatError, TruncatedError, UnsupportedFormatError
-from cordwood.formats.numpy_files.element_layout import raw_storage
-from cordwood.formats.numpy_files.npy_header import (
-    FIRST_BYTES,
-    NpyHeader,
-    header_bytes,
-    parse_header,
-)
-from cordwood.index import Index, Leaf, Source
+import json
+import math
+import re
+from typing import NamedTuple
+
+from cordwood import dtypes
+from cordwood.errors import FormatError, LimitError, TruncatedError, UnsupportedFormatError
+from cordwood.index import Box, Encoded, Index, Leaf, Piece, Pieces, Source, Span
 from cordwood.message_text import counted
+from cordwood.sharding.boxes import element_count, whole_box
 from cordwood.storage.open_files import ReadableFile
 from cordwood.tree.structure import LEAF
 
@@ -65,3 +72,254 @@ def read_array_header(file: ReadableFile, offset: int) -> NpyHeader:
     except (FormatError, UnsupportedFormatError) as e:
         raise type(e)(f"{file.name}: byte {offset}: {e}") from e
     return header
+
+
+MAGIC = b"\x93NUMPY"
+FIRST_BYTES = 12  # the bytes that `header_bytes` needs
+MAX_HEADER_BYTES = 10_000  # of the dict's text: numpy's own limit
+MAX_DIMS = 64  # numpy's limit
+_MAX_ARRAY_BYTES = (1 << 63) - 1
+
+_TOKEN = re.compile(r"""[ \n]*(?:'([^'\\\n]*)'|"([^"\\\n]*)"|(True|False)|([0-9]+)L?|(.))""", re.S)
+_KEYS = {"descr", "fortran_order", "shape"}
+_CODE = re.compile(r"([<>|])([A-Za-z])([0-9]{0,9})(\[[^\]]{1,20}\])?")
+_KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
+_TIMES = {"M": "datetime64", "m": "timedelta64"}
+
+
+class NpyHeader(NamedTuple):
+    """The parsed header of an array."""
+
+    shape: tuple[int, ...]
+    dtype: str  # a name of cordwood.dtypes
+    swapped: bool  # elements are big-endian
+    fortran: bool  # elements are in Fortran order: the first axis varies fastest
+    start: int  # of the elements, in bytes from the start of the header
+    stop: int  # of the elements
+
+
+def header_bytes(first: bytes) -> int:
+    """Return the size of a header from its first FIRST_BYTES (fewer at the end of a file).
+
+    Raises FormatError, TruncatedError or LimitError, whose messages do not name the file.
+    """
+    if not first.startswith(MAGIC):
+        raise FormatError(
+            f"expected {MAGIC!r}, found {first[: len(MAGIC)]!r}: this is not a .npy array"
+        )
+    width = 2 if first[6:7] == b"\1" else 4
+    if len(first) < 8 + width:
+        raise TruncatedError("it ends inside the header of a .npy array; copy or save it again")
+    if first[6] not in (1, 2, 3):
+        raise UnsupportedFormatError(
+            f"version {first[6]}.{first[7]} of .npy is unknown; expected 1.0, 2.0 or 3.0"
+        )
+    length = int.from_bytes(first[8 : 8 + width], "little")
+    if length > MAX_HEADER_BYTES:
+        raise LimitError(
+            f"the header of a .npy array takes {length} bytes; expected at most "
+            f"{MAX_HEADER_BYTES} (MAX_HEADER_BYTES)"
+        )
+    return 8 + width + length
+
+
+def parse_header(raw: bytes) -> NpyHeader:
+    """Parse a complete header, from its magic to its end.
+
+    Raises, in messages that do not name the file:
+        FormatError: the header is malformed.
+        UnsupportedFormatError: the dtype cannot be read without unpickling, or the header does not
+            name it.
+    """
+    text = raw[10 if raw[6] == 1 else 12 :].decode("latin-1")
+    members = _Tokens(text).dict()
+    if set(members) != _KEYS:
+        raise FormatError(
+            f"the header of a .npy array has the members {sorted(members)}; expected "
+            f"{sorted(_KEYS)}"
+        )
+    shape, descr, fortran = members["shape"], members["descr"], members["fortran_order"]
+    if type(shape) is not tuple or type(fortran) is not bool or type(descr) is not str:
+        raise FormatError(f"expected a dtype, a bool and a shape, found {text!r:.200}")
+    if len(shape) > MAX_DIMS:
+        raise LimitError(f"{len(shape)} dimensions; expected at most {MAX_DIMS} (MAX_DIMS)")
+    dtype, swapped = _parse_descr(descr)
+    itemsize = dtypes.itemsize(dtype)
+    # As in numpy: axes of length 0 are left out of this product.
+    if math.prod(filter(None, shape)) * itemsize > _MAX_ARRAY_BYTES:
+        raise FormatError(f"the shape {list(shape)} takes more than {_MAX_ARRAY_BYTES} bytes")
+    fortran = fortran and sum(size != 1 for size in shape) > 1  # otherwise both orders are the same
+    stop = len(raw) + math.prod(shape) * itemsize
+    return NpyHeader(shape, dtype, swapped, fortran, len(raw), stop)
+
+
+class _Tokens:
+    """The text of a dict of strings, bools and tuples of integers, read from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def dict(self) -> dict[str, str | bool | tuple[int, ...]]:
+        self._expect("{")
+        members: dict[str, str | bool | tuple[int, ...]] = {}
+        token = self._next()
+        while token != ("mark", "}"):
+            kind, key = token
+            if kind != "text" or key in members:
+                raise self._error("a key, each once")
+            self._expect(":")
+            members[key] = self._value()
+            token = self._next()
+            if token == ("mark", ","):
+                token = self._next()
+            elif token != ("mark", "}"):
+                raise self._error("',' or '}'")
+        if self._text[self._at :].strip(" \n\0"):
+            raise self._error("the end")
+        return members
+
+    def _value(self) -> str | bool | tuple[int, ...]:
+        kind, value = self._next()
+        if kind == "text":
+            return value
+        if kind == "bool":
+            return value == "True"
+        if (kind, value) == ("mark", "["):
+            raise UnsupportedFormatError(
+                "an array of a structured dtype cannot be read; save each field as an array of its "
+                "own"
+            )
+        if (kind, value) != ("mark", "("):
+            raise self._error("a string, a bool or a shape")
+        shape: list[int] = []
+        kind, value = self._next()
+        while (kind, value) != ("mark", ")"):
+            if kind != "int" or len(value) > 20:
+                raise self._error("an integer of 0 or more")
+            shape.append(int(value))
+            kind, value = self._next()
+            if (kind, value) == ("mark", ","):
+                kind, value = self._next()
+            elif (kind, value) != ("mark", ")"):
+                raise self._error("',' or ')'")
+        return tuple(shape)
+
+    def _expect(self, mark: str) -> None:
+        if self._next() != ("mark", mark):
+            raise self._error(repr(mark))
+
+    def _next(self) -> tuple[str, str]:
+        match = _TOKEN.match(self._text, self._at)
+        if match is None:
+            raise self._error("more")
+        self._at = match.end()
+        single, double, truth, number, mark = match.groups()
+        if single is not None or double is not None:
+            return "text", single if single is not None else double
+        if truth is not None:
+            return "bool", truth
+        return ("int", number) if number is not None else ("mark", mark)
+
+    def _error(self, expected: str) -> FormatError:
+        return FormatError(
+            f"the header of a .npy array is damaged: expected {expected} before character "
+            f"{self._at} of {self._text!r:.200}"
+        )
+
+
+def _parse_descr(descr: str) -> tuple[str, bool]:
+    """Return the name of a dtype, and whether its elements are big-endian."""
+    match = _CODE.fullmatch(descr)
+    if match is None:
+        raise FormatError(f"the dtype {descr!r:.80} is not a dtype of numpy")
+    order, kind, size, unit = match.groups()
+    if kind == "O":
+        raise UnsupportedFormatError(
+            "an array of Python objects is pickled, which cordwood never loads; if you trust "
+            "where it is from, numpy.load(..., allow_pickle=True) it and save its contents as "
+            "arrays of numbers"
+        )
+    if kind in "SUTa":
+        raise UnsupportedFormatError(
+            f"an array of text (dtype {descr}) cannot be read; numpy.load it, and save numbers"
+        )
+    swapped = order == ">"
+    if kind == "V" and size == "2":
+        return "bfloat16", swapped  # numpy writes so the only two-byte type that it does not have
+    if kind == "V":
+        raise UnsupportedFormatError(
+            f"dtype {descr} does not say what the elements are: numpy writes it for "
+            f"{_types_without_name(size)}; save them in a format that does, or .view() them as "
+            f"{_unsigned_type(size)} before saving"
+        )
+    name = ""
+    if kind in _TIMES and size == "8":
+        name = _TIMES[kind] + (unit or "")
+    elif kind in _KINDS and size and not unit:
+        name = "bool" if (kind, size) == ("b", "1") else f"{_KINDS[kind]}{8 * int(size)}"
+    if not dtypes.is_storable(name) or name in ("int1", "uint1"):
+        raise FormatError(f"the dtype {descr!r:.80} is unknown here")
+    return name, swapped and dtypes.itemsize(name) > 1
+
+
+def _types_without_name(size: str) -> str:
+    if size == "1":
+        return "float8 types, int4 and other one-byte types that numpy does not have"
+    return f"types of {counted(int(size or 0), 'byte')} that numpy does not have"
+
+
+def _unsigned_type(size: str) -> str:
+    return {"1": "uint8", "4": "uint32", "8": "uint64"}.get(size, "uint8")
+
+
+_CHUNK_BYTES = 4 << 20  # of an array in Fortran order, which is transposed in parts
+_MAX_CHUNKS = 4096
+
+
+def raw_storage(header: NpyHeader, offset: int) -> Pieces | Encoded:
+    """Return the storage of uncompressed elements that begin at `offset` of source 0.
+
+    In C order they are one range of bytes. In Fortran order they are several ranges, each with some
+    indices of the last axis and all indices of the other axes.
+    """
+    shape, length = header.shape, header.stop - header.start
+    if not length:
+        return Pieces(())
+    if not header.fortran:
+        span = Span(0, element_count(whole_box(shape)))
+        return Pieces((Piece(span, 0, offset, length),), "swapped" if header.swapped else "raw")
+    rows = shape[-1]
+    count = _chunk_count(rows, length)
+    step, step_bytes = rows // count, length // count
+    pieces = []
+    for i in range(count):
+        box = Box((*(0,) * (len(shape) - 1), i * step), (*shape[:-1], (i + 1) * step))
+        pieces.append(Piece(box, 0, offset + i * step_bytes, step_bytes))
+    return Encoded(tuple(pieces), (*shape[:-1], step), _codec(header, None))
+
+
+def _chunk_count(rows: int, length: int) -> int:
+    """Return the number of equal parts of the last axis, of about _CHUNK_BYTES if possible."""
+    least = -(-length // _CHUNK_BYTES)
+    for count in range(least, min(rows, least + _MAX_CHUNKS) + 1):
+        if rows % count == 0:
+            return count
+    return 1
+
+
+def deflated_storage(
+    header: NpyHeader, offset: int, length: int, *, crc32: int
+) -> Pieces | Encoded:
+    """Return the storage of an array in a deflate stream of source 0, header included."""
+    if header.stop == header.start:
+        return Pieces(())
+    piece = Piece(whole_box(header.shape), 0, offset, length)
+    codec = _codec(header, "deflate", skip_bytes=header.start, crc32=crc32)
+    return Encoded((piece,), header.shape, codec)
+
+
+def _codec(header: NpyHeader, compressor: str | None, **more: int) -> str:
+    order = "F" if header.fortran else "C"
+    codec = {"compressor": compressor, "order": order, "swapped": header.swapped, **more}
+    return json.dumps(codec, separators=(",", ":"))
