@@ -212,7 +212,7 @@ def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:
 
 def compress_bytes(data: EncodedBytes) -> bytes:
     """Compress bytes to a gzip stream of level 6 without a time stamp: equal in, equal out."""
-    from cordwood.formats.compressed.compress import compress
+    from cordwood.formats.compressed.streams import compress
 
     return b"".join(compress([data], "gz"))
 
@@ -240,7 +240,7 @@ def decompress_bytes(data: EncodedBytes, *, max_bytes: int | None = None) -> byt
 def _decompress(
     data: EncodedBytes, max_bytes: int | None, outline: ValueSize | None = None
 ) -> memoryview:
-    from cordwood.formats.compressed.decompress import decompress
+    from cordwood.formats.compressed.streams import decompress
     from cordwood.storage.open_files import MemoryFile
 
     return decompress(MemoryFile(data), "gz", max_bytes=max_bytes, size_reader=outline).map()
@@ -248,7 +248,7 @@ def _decompress(
 
 def to_compressed_bytes(target: Any) -> bytes:
     """Return the bytes of `to_bytes` as a gzip stream; see `compress_bytes`."""
-    from cordwood.formats.compressed.compress import compress
+    from cordwood.formats.compressed.streams import compress
 
     return b"".join(compress(to_buffers(target), "gz"))
 

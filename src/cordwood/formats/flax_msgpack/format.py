@@ -96,7 +96,7 @@ class FlaxMsgpackFormat(NamedTuple):
             if compression is None:
                 write_file(path, plan, lambda i: elements_of(fetch(i)))
             else:
-                from cordwood.formats.compressed.compress import compress
+                from cordwood.formats.compressed.streams import compress
 
                 buffers = plan_buffers(plan, fetch)
                 write_stream(path, compress(buffers, compression, size_bytes=size_bytes))
@@ -110,7 +110,7 @@ class FlaxMsgpackFormat(NamedTuple):
 
     def _require(self, file: ReadableFile) -> None:
         if self.compression is not None:
-            from cordwood.formats.compressed.decompress import require_magic
+            from cordwood.formats.compressed.streams import require_magic
 
             require_magic(file, self.compression)
         else:

@@ -15,7 +15,7 @@ def open_source(
     file = LocalFile(path)
     if compression is None:
         return file
-    from cordwood.formats.compressed.decompress import decompress, decompress_into
+    from cordwood.formats.compressed.streams import decompress, decompress_into
     from cordwood.formats.flax_msgpack.value_size import ValueSize
 
     outline, max_bytes = ValueSize(), options.max_bytes

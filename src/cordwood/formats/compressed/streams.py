@@ -1,16 +1,22 @@
-"""Decompression of any number of frames, one after another, a few MiB at a time."""
+"""Decompression of any number of frames, a few MiB at a time, and compression as one frame.
+
+Equal input gives equal output: the gzip header has no time and no system.
+
+One file because gzip and zstd share a loop: zstd's decoder has no limit of what it returns at once,
+so that loop counts the blocks of a frame (RFC 8878) before it feeds them.
+"""
 
 from __future__ import annotations
 
 import gzip
+import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError
-from cordwood.formats.compressed import zstd_frames
-from cordwood.formats.compressed.zstd_frames import ZstdFrame
 from cordwood.io.growable_buffer import GrowableBuffer
+from cordwood.io.zstd_block_header import BLOCK_HEADER_BYTES, parse_block_header
 from cordwood.storage.open_files import MemoryFile, ReadableFile
 
 MAX_RATIO = 1100  # the ratio of deflate is at most 1032
@@ -22,7 +28,7 @@ SLACK_BYTES = 64 << 20  # allowed excess over the size that the contents announc
 
 _PIECE_BYTES = 256 << 10
 _FIRST_PIECE_BYTES = 1 << 10
-_STEP_BYTES = 1 << 20  # of decompressed gzip data at a time
+_STEP_BYTES = 1 << 20  # of gzip data or of a file to compress, at a time
 
 
 class CompressedDataError(CorruptionError, FormatError, gzip.BadGzipFile):
@@ -138,12 +144,12 @@ def decompress_into(
                 f"{name}: byte {pos}: expected a {codec.name} stream, found {head.hex()}"
             )
         size_before = out.size_bytes
-        frame = zstd_frames.read_frame_header(file, pos)
+        frame = read_frame_header(file, pos)
         frame_limit, frames_bytes = limit, None
         if frame is not None and frame.size_bytes is not None:
             _require_room(size_before + frame.size_bytes, limit, name)
             out.reserve(frame.size_bytes)
-            if size_reader is not None and zstd_frames.frame_end(file, pos, frame) >= end:
+            if size_reader is not None and frame_end(file, pos, frame) >= end:
                 frames_bytes = size_before + frame.size_bytes
                 if frames_bytes <= slack_bytes:
                     size_reader = None  # a check would save nothing
@@ -217,26 +223,24 @@ class _Codec(NamedTuple):
 
 def _codec(kind: str) -> _Codec:
     if kind == "gz":
-        return _Codec("gzip", _begins_gzip, _new_gzip, _feed_gzip, zlib.error)
+        return _Codec(
+            "gzip",
+            lambda head: head[:2] == b"\x1f\x8b",
+            lambda: zlib.decompressobj(16 + zlib.MAX_WBITS),
+            _feed_gzip,
+            zlib.error,
+        )
     if kind == "zst":
         import zstandard
 
-        return _Codec("zstd", zstd_frames.is_zstd_magic, _new_zstd, _feed_zstd, zstandard.ZstdError)
+        return _Codec(
+            "zstd",
+            is_zstd_magic,
+            lambda: zstandard.ZstdDecompressor().decompressobj(),
+            lambda decoder, data: iter((decoder.decompress(data),)),
+            zstandard.ZstdError,
+        )
     raise ValueError(f'expected "gz" or "zst", found {kind!r}')
-
-
-def _begins_gzip(head: bytes) -> bool:
-    return head[:2] == b"\x1f\x8b"
-
-
-def _new_gzip() -> Any:
-    return zlib.decompressobj(16 + zlib.MAX_WBITS)
-
-
-def _new_zstd() -> Any:
-    import zstandard
-
-    return zstandard.ZstdDecompressor().decompressobj()
 
 
 def _feed_gzip(decoder: Any, data: bytes) -> Iterator[bytes]:
@@ -245,16 +249,12 @@ def _feed_gzip(decoder: Any, data: bytes) -> Iterator[bytes]:
         yield decoder.decompress(decoder.unconsumed_tail, _STEP_BYTES)
 
 
-def _feed_zstd(decoder: Any, data: bytes) -> Iterator[bytes]:
-    yield decoder.decompress(data)
-
-
 def _expand_frame(
     file: ReadableFile, start: int, frame: ZstdFrame | None, codec: _Codec, output: _LimitedOutput
 ) -> int:
     """Decompress one frame into `output`; return the offset after it."""
     pos, decoder = start, codec.decoder()
-    pieces = _pieces(file, start) if frame is None else zstd_frames.read_frame(file, start, frame)
+    pieces = _pieces(file, start) if frame is None else read_frame(file, start, frame)
     try:
         for piece in pieces:
             for data in codec.feed(decoder, piece):
@@ -291,3 +291,137 @@ def _require_room(size_bytes: int, limit: int, name: str) -> None:
             f"{name}: decompresses to {size_bytes} bytes, and at most {limit} are accepted; pass "
             f"max_bytes={size_bytes} to accept it"
         )
+
+
+MAGIC = b"\x28\xb5\x2f\xfd"
+
+_SKIPPABLE = b"\x2a\x4d\x18"  # after a byte from 0x50 to 0x5f
+_HEADER_BYTES = 18  # at most
+_BLOCKS = 32  # decompressed at once; each holds at most 128 KiB
+_FRAME_PIECE_BYTES = 1 << 20
+
+
+class ZstdFrame(NamedTuple):
+    """The header of a frame."""
+
+    size_bytes: int | None  # decompressed; None if the header does not say
+    has_checksum: bool
+    header_bytes: int
+
+
+def is_zstd_magic(head: bytes) -> bool:
+    """Return whether four bytes begin a zstd frame, also a skippable one."""
+    return head == MAGIC or (0x50 <= head[0] <= 0x5F and head[1:] == _SKIPPABLE)
+
+
+def read_frame_header(file: ReadableFile, pos: int) -> ZstdFrame | None:
+    """Return the header of the frame at `pos`.
+
+    Returns None for a skippable or damaged frame; the decoder reports damage.
+    """
+    head = file.read(pos, min(_HEADER_BYTES, file.size_bytes - pos))
+    if head[:4] != MAGIC:
+        return None
+    import zstandard
+
+    try:
+        parameters = zstandard.get_frame_parameters(head)
+        header_bytes = zstandard.frame_header_size(head)
+    except zstandard.ZstdError:
+        return None
+    is_known = parameters.content_size != zstandard.CONTENTSIZE_UNKNOWN
+    size_bytes = parameters.content_size if is_known else None
+    return ZstdFrame(size_bytes, parameters.has_checksum, header_bytes)
+
+
+def frame_end(file: ReadableFile, pos: int, frame: ZstdFrame) -> int:
+    """Return the offset after the frame that begins at `pos`, by the headers of its blocks.
+
+    The offset may be after the end of the file, if that is truncated.
+    """
+    at, is_last = pos + frame.header_bytes, False
+    while not is_last and at < file.size_bytes:
+        size, is_last = parse_block_header(
+            file.read(at, min(BLOCK_HEADER_BYTES, file.size_bytes - at))
+        )
+        at += size
+    return at + (4 if frame.has_checksum else 0)
+
+
+def read_frame(file: ReadableFile, pos: int, frame: ZstdFrame) -> Iterator[bytes]:
+    """Yield the bytes of a frame, a few blocks at a time, which decode to 4 MiB at most.
+
+    A decoder returns everything that its input decodes to, which can be 128 KiB for 4 bytes.
+    Therefore the blocks are counted.
+    """
+    end = file.size_bytes
+    at, is_last = pos + frame.header_bytes, False
+    while not is_last and pos < end:
+        for _ in range(_BLOCKS):
+            if at >= min(end, pos + _FRAME_PIECE_BYTES):
+                break
+            size, is_last = parse_block_header(file.read(at, min(BLOCK_HEADER_BYTES, end - at)))
+            at += size
+            if is_last:
+                at += 4 if frame.has_checksum else 0
+                break
+        stop = min(at, end)
+        yield file.read(pos, stop - pos)
+        pos = stop
+
+
+GZIP_LEVEL = 6
+ZSTD_LEVEL = 3
+
+# Deflate, no flags, no time, no extra flags, unknown system.
+_GZIP_HEADER = struct.pack("<BBBBIBB", 0x1F, 0x8B, 8, 0, 0, 0, 255)
+
+Buffer = bytes | bytearray | memoryview
+
+
+def compress(
+    chunks: Iterable[Buffer], kind: str, *, size_bytes: int | None = None
+) -> Iterator[bytes]:
+    """Compress `chunks`, one after another, as one frame.
+
+    Args:
+        chunks: the bytes to compress.
+        kind: "gz" or "zst".
+        size_bytes: the size of all chunks together, if known; the zstd header then contains it.
+    """
+    if kind == "gz":
+        return _gzip(_blocks(chunks))
+    if kind == "zst":
+        return _zstd(_blocks(chunks), size_bytes)
+    raise ValueError(f'expected "gz" or "zst", found {kind!r}')
+
+
+def _blocks(chunks: Iterable[Buffer]) -> Iterator[memoryview]:
+    for chunk in chunks:
+        view = memoryview(chunk).cast("B")
+        for start in range(0, len(view), _STEP_BYTES):
+            yield view[start : start + _STEP_BYTES]
+
+
+def _gzip(blocks: Iterable[memoryview]) -> Iterator[bytes]:
+    yield _GZIP_HEADER
+    deflate = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    checksum, size = 0, 0
+    for block in blocks:
+        checksum = zlib.crc32(block, checksum)
+        size += len(block)
+        if data := deflate.compress(block):
+            yield data
+    yield deflate.flush()
+    yield struct.pack("<II", checksum, size & 0xFFFFFFFF)
+
+
+def _zstd(blocks: Iterable[memoryview], size_bytes: int | None) -> Iterator[bytes]:
+    import zstandard
+
+    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
+    stream = compressor.compressobj(size=-1 if size_bytes is None else size_bytes)
+    for block in blocks:
+        if data := stream.compress(block):
+            yield data
+    yield stream.flush()
