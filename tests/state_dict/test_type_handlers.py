@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 from cordwood.state_dict import type_handlers
-from cordwood.state_dict.restore_path import current_path
 from cordwood.state_dict.state_dicts import from_state_dict, to_state_dict
-from cordwood.state_dict.type_handlers import is_serializable, register_serialization_state
+from cordwood.state_dict.type_handlers import (
+    current_path,
+    is_serializable,
+    register_serialization_state,
+)
 
 
 class Point(NamedTuple):

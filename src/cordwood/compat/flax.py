@@ -6,9 +6,12 @@ import sys
 
 from cordwood.formats.flax_msgpack.state_buffers import ChunkSizeModule
 from cordwood.msgpack import from_bytes, msgpack_restore, msgpack_serialize, to_bytes
-from cordwood.state_dict.restore_path import current_path
 from cordwood.state_dict.state_dicts import from_state_dict, to_state_dict
-from cordwood.state_dict.type_handlers import is_serializable, register_serialization_state
+from cordwood.state_dict.type_handlers import (
+    current_path,
+    is_serializable,
+    register_serialization_state,
+)
 
 __all__ = [
     "MAX_CHUNK_SIZE",

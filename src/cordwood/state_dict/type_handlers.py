@@ -1,17 +1,20 @@
 """Handlers: functions that convert values of other types to state dicts and back.
 
 Types are looked up exactly, never by base class. Handlers that are registered here come first;
-then, if those packages are loaded, handlers that are registered with Flax or with eFormer.
+then, if those packages are loaded, handlers that are registered with Flax or with eFormer. A
+thread keeps the current path of its restore, for the messages of the handlers.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
-from cordwood.state_dict.restore_path import path_stack
+from cordwood.keypath import Key, KeyPath
 
 ToState: TypeAlias = Callable[[Any], Any]
 FromState: TypeAlias = Callable[[Any, Any], Any]
@@ -120,3 +123,31 @@ def partial_type() -> type | None:
     """Return jax.tree_util.Partial, or None if jax is not loaded."""
     tree_util = getattr(sys.modules.get("jax"), "tree_util", None)
     return getattr(tree_util, "Partial", None)
+
+
+_POSITION = re.compile(r"0|[1-9][0-9]{0,17}")
+
+
+class _Stack(threading.local):
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+
+_stack = _Stack()
+
+
+def path_stack() -> list[str]:
+    """Return this thread's list of names, outermost first; a caller that appends also removes."""
+    return _stack.names
+
+
+def current_path() -> str:
+    """Return the path that this thread is restoring, such as './params/0'; '' outside a restore."""
+    return "/".join(_stack.names)
+
+
+def state_key_path(names: Iterable[Key]) -> KeyPath:
+    """Return names as a key path for messages; a string that is a position becomes an int."""
+    return tuple(
+        int(name) if isinstance(name, str) and _POSITION.fullmatch(name) else name for name in names
+    )

@@ -26,8 +26,8 @@ from cordwood.formats.flax_msgpack.unsupported import (
 )
 from cordwood.keypath import DictKey, Key, KeyPath
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes, Segment
-from cordwood.state_dict.restore_path import state_key_path
-from cordwood.state_dict.state_errors import error_text
+from cordwood.state_dict.state_containers import error_text
+from cordwood.state_dict.type_handlers import state_key_path
 from cordwood.tree.leaves import AbstractArray, is_jax_array, without_padding
 
 _new = tuple.__new__

@@ -1,27 +1,31 @@
-"""Open a directory of Hugging Face's: safetensors files and an index of them, or a single file."""
+"""Open a directory of Hugging Face's: safetensors files and an index of them, or a single file.
+
+https://huggingface.co/docs/safetensors (the files), and what `transformers.save_pretrained` writes
+beside several of them: `{"metadata": {...}, "weight_map": {tensor: file}}`.
+"""
 
 from __future__ import annotations
 
 import fnmatch
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from cordwood.errors import FormatError, IncompleteCheckpointError, NotACheckpointError
-from cordwood.formats.format_protocol import Opened
-from cordwood.formats.hugging_face.read_index import (
-    FORMAT,
-    INDEX_NAME,
-    MAX_INDEX_BYTES,
-    SINGLE_NAME,
-    WeightMap,
-    is_flat,
-    parse_weight_map,
-    read_index,
+from cordwood.encoding.strict_json import parse_json
+from cordwood.errors import (
+    CorruptionError,
+    FormatError,
+    IncompleteCheckpointError,
+    NotACheckpointError,
 )
+from cordwood.formats.format_protocol import Opened
 from cordwood.formats.safetensors.read_index import read_index as read_safetensors_index
+from cordwood.index import Index, Inline, Leaf, Source
 from cordwood.message_text import counted
 from cordwood.storage.directories import list_names
 from cordwood.storage.open_files import LocalFile, ReadableFile, read_whole
+from cordwood.tree.structure import LEAF, Node
 
 _PATTERN = "*.safetensors.index.json"
 
@@ -109,3 +113,147 @@ def _open_shard(path: str, shard: str, weight_map: Mapping[str, str], name: str)
             + (f" and {counted(len(lost) - 1, 'tensor')} more" if len(lost) > 1 else "")
             + ": the download is not complete; get that file"
         ) from e
+
+
+FORMAT = "safetensors-shards"
+SINGLE_NAME = "model.safetensors"
+INDEX_NAME = f"{SINGLE_NAME}.index.json"
+MAX_INDEX_BYTES = 100_000_000
+_WRITER = {"writer": "cordwood"}  # in the metadata of an index: its files are of cordwood's
+MAX_NAME_BYTES = 255  # of a file, as file systems have it
+
+
+def shard_name(number: int, count: int) -> str:
+    """Return the name of a file, the first one being number 0.
+
+    >>> shard_name(0, 1), shard_name(1, 12)
+    ('model.safetensors', 'model-00002-of-00012.safetensors')
+    """
+    if count == 1:
+        return SINGLE_NAME
+    return f"model-{number + 1:05}-of-{count:05}.safetensors"
+
+
+def encode_weight_map(weight_map: Mapping[str, str], *, total_bytes: int) -> bytes:
+    """Return the index of files: of each tensor the name of its file, and the size of all."""
+    metadata = {"total_size": total_bytes, **_WRITER}
+    index = {"metadata": metadata, "weight_map": weight_map}
+    return f"{json.dumps(index, indent=2, ensure_ascii=False)}\n".encode()
+
+
+class WeightMap(NamedTuple):
+    """The content of an index."""
+
+    files: Mapping[str, str]  # of each tensor the name of its file
+    by_cordwood: bool  # whether `convert` wrote it and the files
+
+
+def parse_weight_map(data: bytes) -> WeightMap:
+    """Return what the index says.
+
+    Raises FormatError, without naming the index, where it is no such index or names what is no
+    plain file name.
+    """
+    try:
+        members = parse_json(data.decode(), "the index")
+    except UnicodeDecodeError as e:
+        raise FormatError(f"it is not UTF-8 at byte {e.start}") from e
+    weight_map = members.get("weight_map") if type(members) is dict else None
+    if type(weight_map) is not dict:
+        raise FormatError(f"expected an object with a weight_map, found {members!r:.80}")
+    if not weight_map:
+        raise FormatError("its weight_map is empty: expected the names of tensors and their files")
+    for tensor, name in weight_map.items():
+        if type(name) is not str or not _is_plain(name):
+            raise FormatError(
+                f"weight_map: {tensor!r:.200}: expected the name of a file beside it, found "
+                f"{name!r:.80}"
+            )
+    metadata = members.get("metadata")
+    by_cordwood = type(metadata) is dict and _WRITER.items() <= metadata.items()
+    return WeightMap(weight_map, by_cordwood)
+
+
+def _is_plain(name: str) -> bool:
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return False
+    return (
+        size <= MAX_NAME_BYTES
+        and name not in ("", ".", "..")
+        and not any(mark in name for mark in "/\\\0")
+    )
+
+
+def read_index(parsed: WeightMap, shards: Mapping[str, ReadableFile], *, name: str) -> Index:
+    """Return what the files hold together: a flat dict of numpy arrays under their names.
+
+    They come in the order of the index; what it does not list, and its files hold all the same,
+    comes after that, as other readers have it. Files that cordwood wrote carry digests.
+
+    Args:
+        parsed: the index.
+        shards: the files that it names, open; they become the sources, in this order.
+        name: the index's, for errors.
+
+    Raises:
+        FormatError: a file is no safetensors file, a tensor is not where the index says, or two
+            files hold tensors of one name.
+        CorruptionError: a file is of a checkpoint of cordwood's that has lost its own index.
+    """
+    weight_map = parsed.files
+    leaf_of: dict[str, Leaf] = {}
+    place: dict[str, str] = {}
+    sources: list[Source] = []
+    metadata: Mapping[str, str] = {}
+    for number, (shard, file) in enumerate(shards.items()):
+        index = read_safetensors_index(file)
+        if index.naming != "dotted" and not (parsed.by_cordwood and is_flat(index)):
+            raise CorruptionError(
+                f"{file.name}: cordwood wrote this file, but its cordwood.json is missing: "
+                "restore cordwood.json, which has the tree and the digests, or load this file alone"
+            )
+        metadata = metadata or index.metadata
+        sources += index.sources
+        for leaf in index.leaves:
+            tensor = str(leaf.key_path[0])
+            if tensor in leaf_of:
+                raise FormatError(
+                    f"{name}: {tensor!r:.200} is in {place[tensor]} and in {shard}: one of them is "
+                    "of another checkpoint; remove it, and download the files again"
+                )
+            leaf_of[tensor], place[tensor] = _moved(leaf, number), shard
+    lost = [tensor for tensor, shard in weight_map.items() if place.get(tensor) != shard]
+    if lost:
+        raise FormatError(f"{name}: {_where(lost[0], weight_map, place)}{_more(lost)}")
+    names = [*weight_map, *[tensor for tensor in leaf_of if tensor not in weight_map]]
+    structure = (Node("dict", len(names), tuple(names)), *[LEAF] * len(names))
+    leaves = tuple([leaf_of[tensor] for tensor in names])
+    return Index(FORMAT, structure, leaves, tuple(sources), "dotted", metadata)
+
+
+def is_flat(index: Index) -> bool:
+    """Return True for a dict of arrays, as one of these files holds it."""
+    return all(leaf.kind == "numpy" for leaf in index.leaves) and (
+        len(index.structure) == len(index.leaves) + 1 and index.structure[0].kind == "dict"
+    )
+
+
+def _moved(leaf: Leaf, source: int) -> Leaf:
+    storage = leaf.storage
+    assert not isinstance(storage, Inline)
+    pieces = tuple([piece._replace(source=source) for piece in storage.pieces])
+    return leaf._replace(storage=storage._replace(pieces=pieces))
+
+
+def _where(tensor: str, weight_map: Mapping[str, str], place: Mapping[str, str]) -> str:
+    actual = f"it is in {place[tensor]}" if tensor in place else "none of its files has it"
+    return (
+        f"{tensor!r:.200} is not in {weight_map[tensor]}, where the index says ({actual}): the "
+        "files are not of one checkpoint; download them again"
+    )
+
+
+def _more(lost: Sequence[Any]) -> str:
+    return f"; and {counted(len(lost) - 1, 'tensor')} more" if len(lost) > 1 else ""
