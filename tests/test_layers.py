@@ -15,8 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent / "src"
 LAYERS = {
     "dtypes": 0,
     "errors": 0,
-    "field_docs": 0,
-    "lazy_names": 0,
+    "public_names": 0,
     "message_text": 0,
     "did_you_mean": 1,
     "index": 1,

@@ -26,7 +26,7 @@ from sphinx.pycode import ModuleAnalyzer
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.docutils import SphinxDirective
 
-from cordwood.field_docs import attributes_of
+from cordwood.public_names import attributes_of
 
 # A name that several of them have is documented in the first.
 NAMESPACES = (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# Type checkers read these imports, Python reads _MODULE_OF; tests/test_public_names.py compares
+# Type checkers read these imports, Python reads _NAMES_OF; tests/test_public_names.py compares
 # the two.
 if TYPE_CHECKING:
     from cordwood import compat as compat
@@ -65,42 +65,35 @@ if TYPE_CHECKING:
         register_serialization_state as register_serialization_state,
     )
 
-_MODULE_OF = {
-    "Checkpoint": "cordwood.api.checkpoint",
-    "CheckpointManager": "cordwood.manager.manager",
-    "CordwoodError": "cordwood.errors",
-    "DictKey": "cordwood.keypath",
-    "EverySeconds": "cordwood.manager.save_policies",
-    "EverySteps": "cordwood.manager.save_policies",
-    "KeepBest": "cordwood.manager.keep_policies",
-    "KeepEvery": "cordwood.manager.keep_policies",
-    "KeepLast": "cordwood.manager.keep_policies",
-    "PendingSave": "cordwood.io.background_save",
-    "StepReader": "cordwood.manager.step_reader",
-    "StoredLeaf": "cordwood.api.stored_leaf",
-    "convert": "cordwood.api.convert",
-    "detect": "cordwood.api.detect",
-    "diff": "cordwood.api.diff",
-    "from_bytes": "cordwood.msgpack",
-    "from_state_dict": "cordwood.state_dict.state_dicts",
-    "gc": "cordwood.api.gc",
-    "load": "cordwood.api.load",
-    "load_from_file": "cordwood.msgpack",
-    "match_partition_rules": "cordwood.sharding.partition_rules",
-    "msgpack_restore": "cordwood.msgpack",
-    "msgpack_serialize": "cordwood.msgpack",
-    "open": "cordwood.api.checkpoint",
-    "register_serialization_state": "cordwood.state_dict.type_handlers",
-    "release_memory": "cordwood.io.reusable_memory",
-    "save": "cordwood.api.save",
-    "save_async": "cordwood.api.save_async",
-    "save_to_file": "cordwood.msgpack",
-    "to_bytes": "cordwood.msgpack",
-    "to_state_dict": "cordwood.state_dict.state_dicts",
-    "tree_deserialize_leaves": "cordwood.compat.eformer.tree_deserialize",
-    "tree_serialize_leaves": "cordwood.compat.eformer.tree_serialize",
-    "verify": "cordwood.api.verify",
+_NAMES_OF = {
+    "cordwood.api.checkpoint": "Checkpoint open",
+    "cordwood.api.convert": "convert",
+    "cordwood.api.detect": "detect",
+    "cordwood.api.diff": "diff",
+    "cordwood.api.gc": "gc",
+    "cordwood.api.load": "load",
+    "cordwood.api.save": "save",
+    "cordwood.api.save_async": "save_async",
+    "cordwood.api.stored_leaf": "StoredLeaf",
+    "cordwood.api.verify": "verify",
+    "cordwood.compat.eformer.tree_deserialize": "tree_deserialize_leaves",
+    "cordwood.compat.eformer.tree_serialize": "tree_serialize_leaves",
+    "cordwood.errors": "CordwoodError",
+    "cordwood.io.background_save": "PendingSave",
+    "cordwood.io.reusable_memory": "release_memory",
+    "cordwood.keypath": "DictKey",
+    "cordwood.manager.keep_policies": "KeepBest KeepEvery KeepLast",
+    "cordwood.manager.manager": "CheckpointManager",
+    "cordwood.manager.save_policies": "EverySeconds EverySteps",
+    "cordwood.manager.step_reader": "StepReader",
+    "cordwood.msgpack": (
+        "from_bytes load_from_file msgpack_restore msgpack_serialize save_to_file to_bytes"
+    ),
+    "cordwood.sharding.partition_rules": "match_partition_rules",
+    "cordwood.state_dict.state_dicts": "from_state_dict to_state_dict",
+    "cordwood.state_dict.type_handlers": "register_serialization_state",
 }
+_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 _SUBMODULES = (
     "compat",
     "errors",
@@ -112,73 +105,30 @@ _SUBMODULES = (
     "testing",
 )
 # Names that the first preview had in `cordwood`: importable from here until version 0.2.
-_MOVED = {
+_MOVED_NAMES_OF = {
+    "cordwood.compat.eformer.serialization": "is_array_like join_key leaf_key_paths",
     "cordwood.errors": (
-        "CorruptionError",
-        "FormatError",
-        "IncompleteCheckpointError",
-        "LimitError",
-        "LossError",
-        "MismatchError",
-        "NotACheckpointError",
-        "PendingSaveError",
-        "PrefixError",
-        "ProcessError",
-        "StepError",
-        "StorageError",
-        "TruncatedError",
-        "UnsupportedFormatError",
-        "UnsupportedLeafError",
+        "CorruptionError FormatError IncompleteCheckpointError LimitError LossError "
+        "MismatchError NotACheckpointError PendingSaveError PrefixError ProcessError "
+        "StepError StorageError TruncatedError UnsupportedFormatError "
+        "UnsupportedLeafError"
+    ),
+    "cordwood.keypath": "format_path parse_path",
+    "cordwood.msgpack": (
+        "compress_bytes decompress_bytes from_compressed_bytes get_serialization_info "
+        "to_buffers to_compressed_bytes validate_serializable"
     ),
     "cordwood.policies": (
-        "AtSteps",
-        "EveryStep",
-        "KeepAll",
-        "KeepAt",
-        "KeepPolicy",
-        "KeepWithin",
-        "Moment",
-        "OnPreemption",
-        "SavePolicy",
-        "SavedStep",
-        "WhenIdle",
+        "AtSteps EveryStep KeepAll KeepAt KeepPolicy KeepWithin Moment OnPreemption "
+        "SavePolicy SavedStep WhenIdle"
     ),
     "cordwood.results": (
-        "Conversion",
-        "Detected",
-        "Diff",
-        "LeafDiff",
-        "PlannedStep",
-        "Progress",
-        "Restored",
-        "RetentionPlan",
-        "SaveReport",
-        "Stateful",
-        "Verification",
+        "Conversion Detected Diff LeafDiff PlannedStep Progress Restored RetentionPlan "
+        "SaveReport Stateful Verification"
     ),
-    "cordwood.keypath": (
-        "format_path",
-        "parse_path",
-    ),
-    "cordwood.state_dict": (
-        "current_path",
-        "is_serializable",
-    ),
-    "cordwood.msgpack": (
-        "compress_bytes",
-        "decompress_bytes",
-        "from_compressed_bytes",
-        "get_serialization_info",
-        "to_buffers",
-        "to_compressed_bytes",
-        "validate_serializable",
-    ),
-    "cordwood.compat.eformer.serialization": (
-        "is_array_like",
-        "join_key",
-        "leaf_key_paths",
-    ),
+    "cordwood.state_dict": "current_path is_serializable",
 }
+_MOVED = {module: names.split() for module, names in _MOVED_NAMES_OF.items()}
 
 __all__ = sorted(_MODULE_OF)
 

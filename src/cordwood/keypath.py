@@ -24,7 +24,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
-from cordwood.field_docs import document_fields
+from cordwood.public_names import document_fields
 
 __all__ = ["DictKey", "format_path", "parse_path"]
 

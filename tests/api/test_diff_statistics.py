@@ -27,8 +27,7 @@ from cordwood.api.array_change import (
 )
 from cordwood.api.scaled_sum import ScaledSum, add_scaled, cosine_of, root_of_quotient
 from cordwood.results import LeafDiff
-from cordwood.testing.random_arrays import elements
-from cordwood.testing.strategies import DTYPE_NAMES
+from cordwood.testing.strategies import DTYPE_NAMES, elements
 
 NUMBERS = [name for name in DTYPE_NAMES if not name.startswith(("datetime", "timedelta"))]
 SIZE = 500

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cordwood import dtypes
 from cordwood.keypath import DictKey, KeyPath, format_path, is_dict_key
 from cordwood.testing import strategies as some
-from cordwood.testing.random_arrays import elements
+from cordwood.testing.strategies import elements
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf
 

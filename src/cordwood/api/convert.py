@@ -18,7 +18,6 @@ from cordwood.api.convert_destination import (
     without_other_steps_record,
 )
 from cordwood.errors import LossError
-from cordwood.field_docs import document_fields
 from cordwood.formats.detect_format import format_of
 from cordwood.formats.format_for_saving import format_for_saving
 from cordwood.formats.format_protocol import WritableFormat, has_runs, is_directory_format
@@ -35,6 +34,7 @@ from cordwood.plan.select_leaves import select_leaves
 from cordwood.plan.transpose_leaves import Axes, Transpose
 from cordwood.processes.coordination import SINGLE_PROCESS
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
+from cordwood.public_names import document_fields
 from cordwood.sharding.boxes import element_count, whole_box
 from cordwood.storage.path_kind import is_same_path
 from cordwood.storage.temporary_file import scratch_directory

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cordwood.errors import IncompleteCheckpointError
-from cordwood.field_docs import document_fields
 from cordwood.formats.detect_format import (
     format_of_directory,
     format_of_file,
@@ -19,6 +18,7 @@ from cordwood.formats.packs.open import store_at
 from cordwood.formats.registry import DEFAULT
 from cordwood.formats.step_directories import listed, sorted_steps
 from cordwood.message_text import counted
+from cordwood.public_names import document_fields
 from cordwood.storage.open_files import LocalFile
 from cordwood.storage.path_kind import kind_at
 from cordwood.storage.staging_directory import locate_directory

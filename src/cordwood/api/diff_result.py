@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from cordwood.field_docs import document_fields
 from cordwood.message_text import counted, first_lines, printable
+from cordwood.public_names import document_fields
 
 What: TypeAlias = Literal[
     "only_a",

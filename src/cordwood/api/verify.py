@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from cordwood.api.checkpoint import explaining_format
 from cordwood.errors import CordwoodError
-from cordwood.field_docs import document_fields
 from cordwood.formats.detect_format import format_of
 from cordwood.formats.format_protocol import (
     Format,
@@ -27,6 +26,7 @@ from cordwood.io.source_digests import SourceDigests
 from cordwood.io.verify_sample import VerifySample, verify_sampling
 from cordwood.keypath import format_path
 from cordwood.message_text import counted, first_names, printable, size_text
+from cordwood.public_names import document_fields
 from cordwood.storage.disk_usage import size_on_disk
 from cordwood.storage.open_files import MemoryFile
 from cordwood.storage.urls import expand_home, local_or_url

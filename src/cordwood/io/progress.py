@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple, TypeAlias
 
-from cordwood.field_docs import document_fields
+from cordwood.public_names import document_fields
 
 _EVERY_SECONDS = 0.1
 

@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, SupportsFloat, TypeAlias
 
-from cordwood.field_docs import document_fields
 from cordwood.manager.step_names import policy_count, policy_steps
+from cordwood.public_names import document_fields
 
 
 @document_fields

@@ -22,7 +22,6 @@ from cordwood.errors import (
     IncompleteCheckpointError,
     ProcessError,
 )
-from cordwood.field_docs import document_fields
 from cordwood.formats.detect_format import indexed_format
 from cordwood.formats.step_directories import listed, step_in_name
 from cordwood.manager.foreign_steps import OtherCheckpoint
@@ -31,6 +30,7 @@ from cordwood.manager.step_listing import Step, StepListing
 from cordwood.message_text import printable, shortened
 from cordwood.processes.join_rendezvous import process_names
 from cordwood.processes.rendezvous import Rendezvous
+from cordwood.public_names import document_fields
 from cordwood.storage.open_files import DISK_ERRORS
 from cordwood.storage.path_kind import kind_at
 from cordwood.storage.urls import parse_url

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from cordwood.field_docs import document_fields
 from cordwood.manager.keep_policies import KeepPolicy, SavedStep, metric_problems
 from cordwood.message_text import printable
+from cordwood.public_names import document_fields
 
 _MAX_SHOWN = 100  # steps in a notebook, the newest
 

@@ -9,8 +9,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple, SupportsFloat, TypeAlias
 
-from cordwood.field_docs import document_fields
 from cordwood.manager.step_names import policy_count, policy_steps
+from cordwood.public_names import document_fields
 
 
 @document_fields

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cordwood.field_docs import document_fields
 from cordwood.message_text import size_text
+from cordwood.public_names import document_fields
 
 
 @document_fields

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cordwood.lazy_names import lazy_names
+from cordwood.public_names import lazy_names
 
 if TYPE_CHECKING:
     from cordwood.state_dict.state_dicts import from_state_dict as from_state_dict

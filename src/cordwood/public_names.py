@@ -1,8 +1,11 @@
-"""Documentation of the fields of named tuples, for `help()` and editors."""
+"""Public names: their fields as `help()` shows them, and their import at first use."""
 
 from __future__ import annotations
 
-from typing import ForwardRef, TypeVar
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, ForwardRef, TypeVar
 
 T = TypeVar("T")
 
@@ -43,3 +46,27 @@ def attributes_of(doc: str) -> dict[str, str]:
             names = head.split(", ")
             docs.update(dict.fromkeys(names, text))
     return docs
+
+
+def lazy_names(
+    module: str, module_of: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the `__getattr__` and the `__dir__` of a module whose names are imported lazily.
+
+    Args:
+        module: the name of the public module.
+        module_of: for each of its names, the module that defines the name.
+    """
+    namespace = vars(sys.modules[module])
+
+    def get_attribute(name: str) -> Any:
+        if name not in module_of:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(module_of[name]), name)
+        namespace[name] = value
+        return value
+
+    def list_names() -> list[str]:
+        return sorted({*namespace, *module_of})
+
+    return get_attribute, list_names
