@@ -60,7 +60,7 @@ def assign_shardings(
         if target.kind not in _SHARDED or target.dtype.startswith(_HOST_ONLY):
             assigned.append(target)
             continue
-        shape = _shape(target)
+        shape = array_shape(target)
         name = _joined(path, "/")
         if value is None and rules is not None:
             try:
@@ -71,8 +71,8 @@ def assign_shardings(
         if value is None:
             value = target.sharding
         try:
-            sharding = _sharding(value, mesh, shape, path_label(path))
-        except _IndivisibleError as e:
+            sharding = resolve_sharding(value, mesh, shape, path_label(path))
+        except IndivisibleError as e:
             problems.append(f"{path_label(path)}: {e}")
             continue
         if sharding is None:
@@ -121,11 +121,11 @@ def _check(mesh: Any, rules: Any) -> None:
             ) from e
 
 
-class _IndivisibleError(Exception):
+class IndivisibleError(Exception):
     """A shape that cannot be cut as a sharding says."""
 
 
-def _shape(target: Target) -> tuple[int, ...]:
+def array_shape(target: Target) -> tuple[int, ...]:
     """Return the shape of the resulting array; of PRNG keys, without the axes of the key data."""
     leaf = target.leaf
     if target.kind != "prng_key" or leaf.prng_impl is None:
@@ -135,8 +135,11 @@ def _shape(target: Target) -> tuple[int, ...]:
     return key_shape(leaf.shape, leaf.prng_impl)
 
 
-def _sharding(value: Any, mesh: Any, shape: tuple[int, ...], name: str) -> Any:
-    """Return a Sharding or Format for a value of `shardings`, a rule or `like`; None: leave it."""
+def resolve_sharding(value: Any, mesh: Any, shape: tuple[int, ...], name: str) -> Any:
+    """Return a Sharding or Format for a value of `shardings`, a rule or `like`; None: leave it.
+
+    Raises IndivisibleError if it cannot cut the shape; TypeError and ValueError name the leaf.
+    """
     import jax
 
     from cordwood.devices.sharded_arrays import sharding_of
@@ -149,7 +152,7 @@ def _sharding(value: Any, mesh: Any, shape: tuple[int, ...], name: str) -> Any:
     plain = sharding_of(value)
     if not is_spec and not isinstance(plain, jax.sharding.Sharding):
         raise TypeError(
-            f"{name}: expected a jax Sharding, Format or PartitionSpec, found "
+            f"{name}: expected a jax Sharding, PartitionSpec or Format, found "
             f"{type(value).__name__}"
         )
     if is_spec and mesh is None:
@@ -159,7 +162,7 @@ def _sharding(value: Any, mesh: Any, shape: tuple[int, ...], name: str) -> Any:
             value = plain = jax.sharding.NamedSharding(mesh, value)
         plain.shard_shape(shape)
     except ValueError as e:
-        raise _IndivisibleError(explain_sharding_error(shape, value, mesh, e)) from e
+        raise IndivisibleError(explain_sharding_error(shape, value, mesh, e)) from e
     return value
 
 

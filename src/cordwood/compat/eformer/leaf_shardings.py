@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from cordwood.compat.eformer.leaf_names import KeySteps
+from cordwood.devices.sharded_arrays import sharding_of
 from cordwood.errors import MismatchError
+from cordwood.loading.assign_shardings import IndivisibleError, array_shape, resolve_sharding
 from cordwood.loading.leaf_target import Target
 from cordwood.message_text import first_lines
-from cordwood.sharding.partition_rules import Rules, explain_sharding_error, match_rule
+from cordwood.sharding.partition_rules import Rules, match_rule
 from cordwood.tree.flatten import flatten
 
 _PLACED = frozenset({"jax", "prng_key"})
@@ -47,28 +49,35 @@ def apply_shardings(
             placed.append(target)
             continue
         name = ".".join(steps)
-        shape = _shape(target)
-        spec = match_rule(rules, "/".join(steps)) if rules is not None else entries.get(name)
+        shape = array_shape(target)
+        if rules is not None:
+            import jax
+
+            spec = match_rule(rules, "/".join(steps))
+            if isinstance(spec, jax.sharding.PartitionSpec):
+                spec = type(spec)(*tuple(spec)[: len(shape)])
+        else:
+            spec = entries.get(name)
         if spec is None:
             spec = target.sharding
-        if spec is None and mesh is not None:
-            spec = _replicated(mesh, name, like=like)
+        if spec is None and mesh is not None and len(mesh.axis_names) > 1 and not like:
+            raise ValueError(
+                f"No sharding specified for {name!r} on multi-axis mesh. Provide 'shardings' or "
+                "'partition_rules'."
+            )
         try:
-            sharding, layout = _sharding(spec, mesh, shape, name, trim=rules is not None)
-        except _Unfit as e:
+            value = resolve_sharding(spec, mesh, shape, f"shardings: {name}")
+        except IndivisibleError as e:
             problems.append(f"{name}: {e}")
             continue
+        sharding = sharding_of(value)
         placed.append(target._replace(sharding=sharding))
-        if layout is not None:
-            formats[i] = layout
+        if value is not sharding:
+            formats[i] = value
     if problems:
         lines = first_lines(problems, _MAX_LINES)
         raise MismatchError(f"shardings do not fit their leaves:\n{lines}")
     return placed, formats
-
-
-class _Unfit(Exception):
-    """A sharding does not fit a shape."""
 
 
 def _entries(shardings: Any) -> dict[str, Any]:
@@ -82,56 +91,6 @@ def _entries(shardings: Any) -> dict[str, Any]:
         if by_name.setdefault(name, value) is not value:
             raise ValueError(f"shardings: there are two entries for {name!r}")
     return by_name
-
-
-def _replicated(mesh: Any, name: str, *, like: bool) -> Any:
-    import jax
-
-    if len(mesh.axis_names) > 1 and not like:
-        raise ValueError(
-            f"No sharding specified for {name!r} on multi-axis mesh. Provide 'shardings' or "
-            "'partition_rules'."
-        )
-    return jax.sharding.PartitionSpec()  # type: ignore[no-untyped-call]
-
-
-def _shape(target: Target) -> tuple[int, ...]:
-    """Return the shape of the array of a target; of PRNG keys, without the axes of their data."""
-    leaf = target.leaf
-    if target.kind != "prng_key" or leaf.prng_impl is None:
-        return leaf.shape
-    from cordwood.devices.sharded_arrays import key_shape
-
-    return key_shape(leaf.shape, leaf.prng_impl)
-
-
-def _sharding(
-    spec: Any, mesh: Any, shape: tuple[int, ...], name: str, *, trim: bool
-) -> tuple[Any, Any]:
-    """Return a sharding (None: the default device, uncommitted) and the format, if there is one."""
-    import jax
-
-    if spec is None:
-        return None, None
-    layout = None
-    if isinstance(getattr(spec, "sharding", None), jax.sharding.Sharding):
-        spec, layout = spec.sharding, spec
-    if isinstance(spec, jax.sharding.PartitionSpec):
-        if mesh is None:
-            raise ValueError(f"{name}: {spec} is a partition spec, which needs a mesh: pass one")
-        if trim:
-            spec = type(spec)(*tuple(spec)[: len(shape)])
-        spec = jax.sharding.NamedSharding(mesh, spec)
-    if not isinstance(spec, jax.sharding.Sharding):
-        raise TypeError(
-            f"shardings: {name}: expected a jax Sharding, PartitionSpec or Format, found "
-            f"{type(spec).__name__}"
-        )
-    try:
-        spec.shard_shape(shape)
-    except ValueError as e:
-        raise _Unfit(explain_sharding_error(shape, spec, mesh, e)) from e
-    return spec, layout
 
 
 def apply_layout(value: Any, layout: Any) -> Any:
