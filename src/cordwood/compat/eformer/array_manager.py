@@ -158,12 +158,14 @@ def _finish(item: Draft, written: Sequence[Sequence[WrittenFile]]) -> dict[str, 
     return finish_item(item.plan, sizes, digests, item.metadata)
 
 
-def load_with_manager(
-    item: OpenItem, targets: Sequence[Target], manager: ArrayManager
+def load_leaves(
+    item: OpenItem, targets: Sequence[Target], manager: ArrayManager | None
 ) -> list[Any]:
-    """Load the targets; a manager loads the jax arrays after their files are checked."""
-    check_x64(item.directory.name, targets)
-    managed_arrays = [i for i, target in enumerate(targets) if _can_load(target)]
+    """Load the targets; a manager, if any, loads the jax arrays after their files are checked."""
+    managed_arrays = []
+    if manager is not None:
+        check_x64(item.directory.name, targets)
+        managed_arrays = [i for i, target in enumerate(targets) if _can_load(target)]
     others = [i for i in range(len(targets)) if i not in set(managed_arrays)]
     values: list[Any] = [None] * len(targets)
     restored = restore_targets(
@@ -172,7 +174,7 @@ def load_with_manager(
     )
     for i, value in zip(others, restored, strict=True):
         values[i] = value
-    if not managed_arrays:
+    if manager is None or not managed_arrays:
         return values
     used = {piece.source for i in managed_arrays for piece in _pieces(targets[i].leaf)}
     digests = [item.digests[n] if n in used else None for n in range(len(item.files))]

@@ -1,18 +1,84 @@
-"""The shardings that `tree_deserialize_leaves` gives to arrays: eFormer's rules, corrected."""
+"""The names that eFormer gives to leaves, and shardings by these names: its rules, corrected."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from cordwood.compat.eformer.leaf_names import KeySteps
 from cordwood.devices.sharded_arrays import sharding_of
+from cordwood.encoding.leaf_table import dotted_name
 from cordwood.errors import MismatchError
+from cordwood.formats.zarr.array_paths import ordinary_path
+from cordwood.index import Index
+from cordwood.keypath import KeyPath, format_path
 from cordwood.loading.assign_shardings import IndivisibleError, array_shape, resolve_sharding
 from cordwood.loading.leaf_target import Target
 from cordwood.message_text import first_lines
 from cordwood.sharding.partition_rules import Rules, match_rule
 from cordwood.tree.flatten import flatten
+from cordwood.tree.structure import jax_order
+
+KeySteps = tuple[str, ...]
+
+
+def leaf_order(index: Index) -> list[int]:
+    """Return the positions of the leaves in the order in which eFormer lists them."""
+    return jax_order(index.structure) if index.naming == "exact" else list(range(len(index.leaves)))
+
+
+def leaf_steps(index: Index, prefix: str) -> list[KeySteps]:
+    """Return for each leaf the keys under which eFormer's loader puts it.
+
+    The keys are the parts of the directory's path below the prefix, divided at dots and slashes. A
+    leaf whose directory is not named so keeps its own keys.
+    """
+    result: list[KeySteps] = [()] * len(index.leaves)
+    taken: set[KeySteps] = set()
+    parents: set[KeySteps] = set()
+    for i in leaf_order(index):
+        path = index.leaves[i].key_path
+        steps = _ordinary(path, prefix)
+        if steps in taken or steps in parents or any(steps[:n] in taken for n in range(len(steps))):
+            steps = tuple(format_path(path).split("/"))
+        taken.add(steps)
+        parents.update(steps[:n] for n in range(len(steps)))
+        result[i] = steps
+    return result
+
+
+def _ordinary(path: KeyPath, prefix: str) -> KeySteps:
+    if not path:  # the tree is one leaf, in the directory of the prefix itself
+        return tuple(prefix.replace("/", ".").split(".")) if prefix else ("", "")
+    ordinary = ordinary_path(dotted_name(path))
+    if ordinary is None:
+        return tuple(format_path(path).split("/"))
+    return tuple(ordinary.split("/"))
+
+
+def nest_by_steps(steps: Sequence[KeySteps], values: Sequence[Any], *, name: str) -> dict[str, Any]:
+    """Return nested dicts with the values at these keys.
+
+    Raises MismatchError if two leaves have the same keys, or one is inside another.
+    """
+    tree: dict[str, Any] = {}
+    for path, value in zip(steps, values, strict=True):
+        node: Any = tree
+        for step in path[:-1]:
+            node = node.setdefault(step, {})
+            if type(node) is not dict:
+                raise _clash(name, path)
+        if path[-1] in node:
+            raise _clash(name, path)
+        node[path[-1]] = value
+    return tree
+
+
+def _clash(name: str, path: KeySteps) -> MismatchError:
+    return MismatchError(
+        f"{name}: {'.'.join(path)!r:.200} is the name of two leaves in a dict of strings; pass "
+        "like=, or use cordwood.load, which keeps all keys as they are"
+    )
+
 
 _PLACED = frozenset({"jax", "prng_key"})
 _MAX_LINES = 20

@@ -1,24 +1,120 @@
-"""tree_deserialize_leaves: eFormer's call, implemented by cordwood."""
+"""tree_serialize_leaves and tree_deserialize_leaves: eFormer's calls, implemented by cordwood."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cordwood.compat.eformer.array_manager import ArrayManager, load_with_manager
+from cordwood.api.save_rendezvous import rendezvous_for
+from cordwood.compat.eformer.array_manager import (
+    ArrayManager,
+    load_leaves,
+    save_with_manager,
+)
 from cordwood.compat.eformer.leaf_names import leaf_order, leaf_steps, nest_by_steps
 from cordwood.compat.eformer.leaf_shardings import apply_layout, apply_shardings
+from cordwood.compat.eformer.named_leaves import (
+    apply_layout,
+    apply_shardings,
+    leaf_order,
+    leaf_steps,
+    nest_by_steps,
+)
 from cordwood.compat.eformer.path_types import local_path
-from cordwood.formats.format_protocol import Opened
+from cordwood.errors import UnsupportedFormatError
+from cordwood.formats.zarr.format import ZARR
 from cordwood.formats.zarr.open import OpenItem, open_item
+from cordwood.formats.zarr.plan_tree import draft
+from cordwood.formats.zarr.write import save_draft
 from cordwood.index import ARRAY_KINDS
-from cordwood.io.background_save import wait_for_saves
+from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
 from cordwood.io.pause_python_gc import gc_paused
-from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.leaf_target import Target, default_targets
 from cordwood.loading.match_like import match_like
-from cordwood.loading.restore_targets import restore_targets
+from cordwood.loading.restore_targets import default_targets
+from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.sharding.partition_rules import Rules
+from cordwood.storage.urls import expand_home, parse_url
+
+
+def tree_serialize_leaves(
+    checkpoint_dir: Any,
+    pytree: Any,
+    manager: ArrayManager | None = None,
+    *,
+    prefix: str | None = None,
+    commit_callback: Callable[[], None] | None = None,
+    write_index: bool = True,
+) -> None:
+    """Save a tree as a directory of zarr arrays, which eFormer and TensorStore read.
+
+    When this returns, a power cut cannot lose the checkpoint; until then the old one is unchanged.
+    Trees under other prefixes in the directory are kept, and so are files that are not part of a
+    checkpoint. All processes of `jax.distributed` must call it together, as `cordwood.save`.
+
+    Args:
+        checkpoint_dir: the directory: a path, or a file:// URL; created if it is missing.
+        pytree: any tree that `cordwood.save` accepts. eFormer's loader returns only the arrays.
+            cordwood's returns the whole tree with `like`; `cordwood.load` needs no `like`.
+        manager: None: cordwood writes. Otherwise the manager's `serialize_with_paths` writes the
+            jax arrays, perhaps in the background. The checkpoint is committed, index last, when
+            the manager calls back; its `wait_until_finished` waits for that.
+        prefix: a name for the tree, if the directory holds several trees.
+        commit_callback: called when the checkpoint is committed; with several processes, on
+            process 0, as in eFormer.
+        write_index: False writes the arrays only; the caller writes the index. Such arrays have
+            no digests.
+
+    Raises:
+        UnsupportedLeafError: a leaf cannot be stored; the message names its key path. Nothing
+            has been written.
+        UnsupportedFormatError: the URL is of an object store.
+        NotACheckpointError: the directory holds something that this save would destroy.
+        OSError: the operating system reported an error (disk full, no permission); the old
+            checkpoint is unchanged.
+        ProcessError: a process died, failed, came too late or has another tree; the message
+            names it, and nothing was saved.
+        PendingSaveError: an earlier `save_async` failed, and the failure was not reported yet.
+
+    >>> import numpy as np
+    >>> tree_serialize_leaves("zarr", {"w": np.ones(3, np.float32)}, prefix="params")
+    """
+    path = local_path(checkpoint_dir)
+    callback = commit_callback or _nothing
+    how = " through a manager" if manager is not None else ""
+    with rendezvous_for(
+        path,
+        ZARR,
+        prefix=prefix,
+        compression=None,
+        timeout_seconds=TIMEOUT_SECONDS,
+        how=how if write_index else f"{how} without an index",
+    ) as rendezvous:
+        if rendezvous.count == 1:
+            raise_unreported_failures()
+        wait_for_saves(path)
+        with gc_paused():
+            item = draft(
+                pytree,
+                prefix=prefix or "",
+                compression=None,
+                metadata={},
+                covered=write_index,
+                rendezvous=rendezvous,
+            )
+            if manager is not None:
+                save_with_manager(path, item, manager, callback, rendezvous)
+                return
+            save_draft(path, item, item.snapshot.leaves.__getitem__, rendezvous)
+    if rendezvous.index == 0:
+        callback()
+    if rendezvous.count > 1:
+        raise_unreported_failures(save_started=True)
+
+
+def _nothing() -> None:
+    pass
 
 
 def tree_deserialize_leaves(
@@ -128,14 +224,15 @@ def _load(
     size = chunk_size if chunk_size is not None and chunk_size > 0 else max(1, len(arrays))
     for start in range(0, len(arrays), size):
         batch = arrays[start : start + size]
-        loaded = _values(item, [placed[i] for i in batch], manager)
+        loaded = load_leaves(item, [placed[i] for i in batch], manager)
         for n, i in enumerate(batch):
             value = apply_layout(loaded[n], formats[i]) if i in formats else loaded[n]
             loaded[n] = None  # the callback may release it
             values[i] = callback(value, ".".join(steps[i]))
             del value
     rest = [i for i in order if placed[i].leaf.kind not in ARRAY_KINDS]
-    for i, value in zip(rest, _values(item, [placed[i] for i in rest], None), strict=True):
+    loaded = load_leaves(item, [placed[i] for i in rest], None)
+    for i, value in zip(rest, loaded, strict=True):
         values[i] = value
     if rebuild is not None:
         return rebuild(values)
@@ -144,8 +241,18 @@ def _load(
     )
 
 
-def _values(item: OpenItem, targets: Sequence[Target], manager: ArrayManager | None) -> list[Any]:
-    if manager is not None:
-        return load_with_manager(item, targets, manager)
-    reader = LeafReader(Opened(item.stored.format, item.stored, item.files))
-    return restore_targets(reader, targets)
+def local_path(path: object) -> str:
+    """Return the path of a local directory: a str, a Path, eFormer's path objects, a file:// URL.
+
+    Raises UnsupportedFormatError for a URL of anything else.
+    """
+    text = os.fspath(expand_home(path if isinstance(path, os.PathLike) else str(path)))
+    url = parse_url(text)
+    if url is None:
+        return text
+    if url.scheme == "file":
+        return url.key
+    raise UnsupportedFormatError(
+        f"{text}: this layout replaces whole directories, which {url.scheme}:// cannot do; save "
+        "to a local directory, or use cordwood.save, whose own layout any store can hold"
+    )
