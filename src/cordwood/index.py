@@ -7,9 +7,11 @@ makes 60,000 of them, and a frozen dataclass takes four times as long to make.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from cordwood import dtypes
 from cordwood.keypath import KeyPath
 from cordwood.tree.structure import Structure
 
@@ -154,6 +156,13 @@ class LeafSpec(NamedTuple):
     weak_type: bool = False
     prng_impl: str | None = None
     value: Any = None  # of a Python value
+
+
+def size_in_memory(leaf: Leaf | LeafSpec) -> int:
+    """Return the size of the elements of an array in bytes; 0 for a Python value."""
+    if leaf.kind not in ARRAY_KINDS or not leaf.dtype:
+        return 0
+    return math.prod(leaf.shape) * dtypes.itemsize(leaf.dtype)
 
 
 class LeafRuns(NamedTuple):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from cordwood import dtypes
-from cordwood.index import ARRAY_KINDS, Leaf, LeafKind
+from cordwood.index import ARRAY_KINDS, Leaf, LeafKind, size_in_memory
 from cordwood.keypath import format_path
 from cordwood.loading.leaf_target import default_target
 from cordwood.loading.restore_targets import restore_targets
@@ -65,7 +65,7 @@ class StoredLeaf:
     @property
     def nbytes(self) -> int:
         """The size of its elements in memory, in bytes; 0 for a Python value."""
-        return math.prod(self.shape) * dtypes.itemsize(self.dtype) if self.dtype else 0
+        return size_in_memory(self._leaf)
 
     def load(self, *, to: Literal["jax", "numpy"] | None = None) -> Any:
         """Return the whole leaf, as it was saved or as `to` says; its digests are checked."""

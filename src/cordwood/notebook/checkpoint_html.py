@@ -6,8 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from cordwood import dtypes
-from cordwood.index import ARRAY_KINDS, Encoded, Index, Inline, Leaf
+from cordwood.index import ARRAY_KINDS, Encoded, Index, Inline, Leaf, size_in_memory
 from cordwood.keypath import format_path
 from cordwood.message_text import counted, size_text
 from cordwood.notebook.html_parts import (
@@ -24,17 +23,10 @@ _MAX_METADATA = 20
 _MAX_VALUE = 1000  # characters of a Python value that are turned into text
 
 
-def leaf_size_bytes(leaf: Leaf) -> int:
-    """Return the size of the elements of an array in memory; 0 for a Python value."""
-    if leaf.kind not in ARRAY_KINDS:
-        return 0
-    return math.prod(leaf.shape) * dtypes.itemsize(leaf.dtype)
-
-
 def checkpoint_html(path: str, format: str, index: Index) -> str:
     """Return a checkpoint as HTML: one line, and below it the tree with sizes, and metadata."""
     leaves = index.leaves
-    sizes = [leaf_size_bytes(leaf) for leaf in leaves]
+    sizes = [size_in_memory(leaf) for leaf in leaves]
     by_dtype: Counter[str] = Counter()
     for leaf, size_bytes in zip(leaves, sizes, strict=True):
         if size_bytes:
@@ -62,7 +54,7 @@ def _metadata_html(metadata: Mapping[str, str]) -> str:
 def leaf_html(path: str, format: str, index: Index, leaf: Leaf, sharding: str) -> str:
     """Return one leaf as HTML: its type in one line, and below it what else is stored about it."""
     storage = leaf.storage
-    size_bytes = leaf_size_bytes(leaf)
+    size_bytes = size_in_memory(leaf)
     fields = [
         ("checkpoint", f"{path} ({format})"),
         ("kind", leaf.kind),

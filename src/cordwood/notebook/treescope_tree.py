@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from cordwood.index import Index, Leaf
+from cordwood.index import Index, Leaf, size_in_memory
 from cordwood.keypath import format_path
 from cordwood.message_text import shortened, size_text
-from cordwood.notebook.checkpoint_html import leaf_size_bytes
 from cordwood.notebook.outline import OutlineRow, outline
 from cordwood.notebook.tree_html import leaf_count_text
 from cordwood.plan.leaf_text import leaf_text
@@ -30,7 +29,7 @@ def treescope_checkpoint(checkpoint: str, format: str, index: Index, path: str |
     from treescope import rendering_parts as parts
 
     leaves = index.leaves
-    sizes = [leaf_size_bytes(leaf) for leaf in leaves]
+    sizes = [size_in_memory(leaf) for leaf in leaves]
     key_paths = [leaf.key_path for leaf in leaves]
     root = outline(
         key_paths,
@@ -86,7 +85,7 @@ def treescope_leaf(leaf: Leaf, path: str | None, *, name: str | None = None) -> 
 
     if name is None:
         name = shortened(format_path(leaf.key_path) or "(the root)", _MAX_NAME)
-    size_bytes = leaf_size_bytes(leaf)
+    size_bytes = size_in_memory(leaf)
     size = f"  {size_text(size_bytes)}" if size_bytes else ""
     line = parts.siblings(f"{name}: {leaf_text(leaf)}", parts.comment_color(parts.text(size)))
     return parts.build_one_line_tree_node(line, path)

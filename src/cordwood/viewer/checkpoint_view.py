@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from cordwood import dtypes
 from cordwood.formats.registry import by_name
 from cordwood.formats.step_directories import step_number
-from cordwood.index import ARRAY_KINDS, Index, Inline, Leaf, Naming, Source
+from cordwood.index import ARRAY_KINDS, Index, Inline, Leaf, Naming, Source, size_in_memory
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import Report
 from cordwood.keypath import format_paths, key_literal
@@ -113,13 +111,6 @@ def dtype_text(leaf: Leaf) -> str:
     if leaf.kind == "prng_key":
         return f"key<{leaf.prng_impl}>"
     return leaf.dtype if leaf.kind in ARRAY_KINDS else leaf.kind
-
-
-def size_in_memory(leaf: Leaf) -> int:
-    """Return the size of the elements of a leaf in bytes; 0 for a Python value."""
-    if not leaf.dtype or leaf.kind not in ARRAY_KINDS:
-        return 0
-    return math.prod(leaf.shape) * dtypes.itemsize(leaf.dtype)
 
 
 def value_text(leaf: Leaf, length: int) -> str | None:

@@ -13,13 +13,13 @@ from cordwood.api.compare_leaves import compare_leaves
 from cordwood.api.diff_result import LeafDiff
 from cordwood.api.scaled_sum import root_of_scaled
 from cordwood.api.stored_leaf import StoredLeaf
-from cordwood.index import Leaf, Naming
+from cordwood.index import Leaf, Naming, size_in_memory
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import Report
 from cordwood.keypath import KeyPath, format_path, format_paths
 from cordwood.message_text import counted
 from cordwood.plan.leaf_text import leaf_text
-from cordwood.viewer.checkpoint_view import size_in_memory, split_path, value_text
+from cordwood.viewer.checkpoint_view import split_path, value_text
 from cordwood.viewer.layer_matrix import LeafChange, layer_matrices
 from cordwood.viewer.leaf_kinds import is_counter
 from cordwood.viewer.leaf_view import leaf_at

@@ -13,7 +13,7 @@ from cordwood.api.leaf_statistics import leaf_statistics
 from cordwood.api.verify import verify
 from cordwood.encoding.digests import DIGEST_BYTES, block_count
 from cordwood.errors import CorruptionError
-from cordwood.index import ARRAY_KINDS, Box, Inline, Leaf, Piece, Source, Span
+from cordwood.index import ARRAY_KINDS, Box, Inline, Leaf, Piece, Source, Span, size_in_memory
 from cordwood.io.progress import Report
 from cordwood.keypath import format_path, key_literal
 from cordwood.message_text import counted, size_text
@@ -23,7 +23,6 @@ from cordwood.viewer.checkpoint_view import (
     dtype_text,
     is_checked,
     shape_of_value,
-    size_in_memory,
     split_path,
 )
 from cordwood.viewer.sources import Sources

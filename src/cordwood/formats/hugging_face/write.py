@@ -8,17 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import prod
 from typing import Any
 
-from cordwood import dtypes
 from cordwood.encoding.leaf_table import tensor_names
 from cordwood.errors import NotACheckpointError, UnsupportedLeafError
 from cordwood.formats.hugging_face.open import INDEX_NAME, encode_weight_map, shard_name
 from cordwood.formats.safetensors.dtype_codes import stored_dtype
 from cordwood.formats.safetensors.plan_save import plan_save as plan_file
 from cordwood.formats.save_plan import Fetch, SaveOptions, SavePlan, elements_of
-from cordwood.index import ARRAY_KINDS, Index, LeafSpec
+from cordwood.index import ARRAY_KINDS, Index, LeafSpec, size_in_memory
 from cordwood.io.uninterruptible import StopCheck, run_uninterruptible
 from cordwood.io.write_file import fill_file
 from cordwood.keypath import format_path
@@ -57,7 +55,7 @@ def plan_save(
     arrays = [i for i, spec in enumerate(specs) if spec.kind in ARRAY_KINDS]
     names = tensor_names([specs[i].key_path for i in arrays]).names
     named = [_named(specs[i], name) for i, name in zip(arrays, names, strict=True)]
-    sizes = [prod(spec.shape) * dtypes.itemsize(spec.dtype) for spec in named]
+    sizes = [size_in_memory(spec) for spec in named]
     shards = shards_by_size(sizes, options.max_shard_bytes)
     strings = {"format": "pt", **options.metadata}
     plans = [_plan([named[i] for i in shard], strings) for shard in shards]
