@@ -163,6 +163,11 @@ class ProcessError(CordwoodError, RuntimeError):
     """
 
 
+def newer_version_error(found: str, known: int) -> UnsupportedFormatError:
+    """Return the error for a file of a newer version: found is such as "version 2 is newer"."""
+    return UnsupportedFormatError(f"{found} than this cordwood reads ({known}); upgrade cordwood")
+
+
 def no_prefix_message(prefixes: Sequence[str]) -> str:
     """Return the message for a missing prefix, with the available ones."""
     hint = ""

@@ -15,7 +15,12 @@ from typing import NamedTuple, TypeAlias
 
 import xxhash
 
-from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedFormatError
+from cordwood.errors import (
+    CorruptionError,
+    FormatError,
+    LimitError,
+    newer_version_error,
+)
 from cordwood.index import Digests
 
 BLOCK_BYTES = 1 << 20
@@ -95,7 +100,6 @@ _OWN_KEYS = (HEADER_DIGEST, VERSION_KEY, DATA_DIGESTS, STRUCTURE)
 VERSION = 1
 HEADER_START = f'{{"__metadata__":{{"{HEADER_DIGEST}":"'
 _DIGEST_START = 8 + len(HEADER_START)
-_DIGEST_STOP = _DIGEST_START + 2 * DIGEST_BYTES
 _DIGESTS_SCHEME = f"xxh3-128:{BLOCK_BYTES}:"
 
 
@@ -121,10 +125,8 @@ def split_metadata(metadata: Mapping[str, str]) -> SplitMetadata:
         return SplitMetadata(dict(metadata), None)
     version = cordwood.get(VERSION_KEY, "")
     if version.isascii() and version.isdigit() and version[0] != "0" and version != str(VERSION):
-        raise UnsupportedFormatError(
-            f"{VERSION_KEY} is {version:.20}, a newer version of the format than this cordwood "
-            f"reads ({VERSION}); upgrade cordwood"
-        )
+        found = f"{VERSION_KEY} is {version:.20}, a newer version of the format"
+        raise newer_version_error(found, VERSION)
     if set(cordwood) != set(_OWN_KEYS) or version != str(VERSION):
         missing = [key for key in _OWN_KEYS if key not in cordwood]
         unknown = [key for key in cordwood if key not in _OWN_KEYS]
@@ -144,8 +146,8 @@ def check_header(header: bytes) -> None:
     Raises:
         CorruptionError: they differ.
     """
-    stored = header[_DIGEST_START:_DIGEST_STOP]
-    if not header.startswith(HEADER_START.encode(), 8) or stored != _digest(header):
+    begins = header.startswith(HEADER_START.encode(), 8)
+    if not begins or not has_own_digest(header, _DIGEST_START):
         raise CorruptionError(
             f"the header (bytes 0 to {len(header)}) does not match its own digest: it is damaged, "
             "or another tool changed the file after cordwood wrote it; restore a copy, or, if the "
@@ -158,13 +160,23 @@ def finish_header(header: str, header_bytes: int) -> bytes:
     """Return the header of `header_bytes`: length, JSON text padded with spaces, with digest."""
     raw = struct.pack("<Q", header_bytes - 8) + header.encode()
     raw += b" " * (header_bytes - len(raw))
-    return raw[:_DIGEST_START] + _digest(raw) + raw[_DIGEST_STOP:]
+    return with_own_digest(raw, _DIGEST_START)
 
 
-def _digest(header: bytes) -> bytes:
-    state = xxhash.xxh3_128(header[:_DIGEST_START])
-    state.update(b"0" * (_DIGEST_STOP - _DIGEST_START))
-    state.update(memoryview(header)[_DIGEST_STOP:])
+def with_own_digest(data: bytes, start: int) -> bytes:
+    """Return data with its own digest: 32 characters from `start` on, computed with zeros there."""
+    return data[:start] + _own_digest(data, start) + data[start + 2 * DIGEST_BYTES :]
+
+
+def has_own_digest(data: bytes, start: int) -> bool:
+    """Return True if data is as `with_own_digest` returned it."""
+    return data[start : start + 2 * DIGEST_BYTES] == _own_digest(data, start)
+
+
+def _own_digest(data: bytes, start: int) -> bytes:
+    state = xxhash.xxh3_128(memoryview(data)[:start])
+    state.update(b"0" * 2 * DIGEST_BYTES)
+    state.update(memoryview(data)[start + 2 * DIGEST_BYTES :])
     return state.hexdigest().encode()
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, SupportsFloat
 
 from cordwood.encoding.strict_json import parse_json
-from cordwood.errors import FormatError, StepError, UnsupportedFormatError
+from cordwood.errors import FormatError, StepError, newer_version_error
 
 KEY = "cordwood-step"  # in the checkpoint's metadata
 PREFIX_KEY = "cordwood-prefix"  # the prefix by which the job restores the tree of its run
@@ -55,10 +55,7 @@ def decode_record(text: str, where: str) -> Record:
     members = parse_json(text, where)
     newer = members.get("version") if type(members) is dict else None
     if type(newer) is int and newer > _VERSION:
-        raise UnsupportedFormatError(
-            f"{where}: version {newer} is newer than this cordwood reads ({_VERSION}); upgrade "
-            "cordwood"
-        )
+        raise newer_version_error(f"{where}: version {newer} is newer", _VERSION)
     if type(members) is not dict or list(members) != _MEMBERS:
         raise FormatError(f"{where}: expected an object of {', '.join(_MEMBERS)}")
     version, step, time, metrics, extras, items, chain = members.values()

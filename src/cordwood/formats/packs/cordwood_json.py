@@ -12,9 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import xxhash
-
-from cordwood.encoding.digests import DIGEST_BYTES
+from cordwood.encoding.digests import DIGEST_BYTES, has_own_digest, with_own_digest
 from cordwood.encoding.leaf_table import parse_runs
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import (
@@ -23,7 +21,7 @@ from cordwood.errors import (
     FormatError,
     LimitError,
     PrefixError,
-    UnsupportedFormatError,
+    newer_version_error,
     no_prefix_message,
 )
 from cordwood.formats.format_protocol import IndexListing
@@ -44,7 +42,6 @@ MAX_INDEX_BYTES = 100_000_000
 
 _T = TypeVar("_T")
 _START = b'{"digest":"'
-_DIGEST_STOP = len(_START) + 2 * DIGEST_BYTES
 _HEAD = re.compile(rb'\{"digest":"[0-9a-f]{32}","version":([1-9][0-9]{0,8})[,}]')
 
 
@@ -65,7 +62,7 @@ def encode_index(items: Mapping[str, Any]) -> bytes:
             f"{INDEX_NAME} would take {len(data)} bytes; expected at most {MAX_INDEX_BYTES} "
             "(MAX_INDEX_BYTES): save fewer leaves or items into one directory"
         )
-    return data[: len(_START)] + _digest(data) + data[_DIGEST_STOP:]
+    return with_own_digest(data, len(_START))
 
 
 def decode_index(data: bytes) -> dict[str, Any]:
@@ -80,11 +77,8 @@ def decode_index(data: bytes) -> dict[str, Any]:
         raise FormatError(f"byte 0: expected {_START.decode()!r}, found {data[:20]!r}")
     head = _HEAD.match(data)
     if head is not None and int(head[1]) > VERSION:
-        raise UnsupportedFormatError(
-            f"version {head[1].decode()} is newer than this cordwood reads ({VERSION}); upgrade "
-            "cordwood"
-        )
-    if data[len(_START) : _DIGEST_STOP] != _digest(data):
+        raise newer_version_error(f"version {head[1].decode()} is newer", VERSION)
+    if not has_own_digest(data, len(_START)):
         raise CorruptionError(
             "the file does not match its own digest: it is damaged, or was edited after cordwood "
             "wrote it; restore a copy"
@@ -131,13 +125,6 @@ def select_item(items: Mapping[str, _T], prefix: str | None, *, name: str) -> _T
     if prefix not in items:
         raise PrefixError(f"{name}: Prefix {prefix!r} not found. Available: {available}")
     return items[prefix]
-
-
-def _digest(data: bytes) -> bytes:
-    state = xxhash.xxh3_128(data[: len(_START)])
-    state.update(b"0" * 2 * DIGEST_BYTES)
-    state.update(memoryview(data)[_DIGEST_STOP:])
-    return state.hexdigest().encode()
 
 
 def is_pack_name(name: str) -> bool:

@@ -23,7 +23,7 @@ from cordwood.errors import (
     CorruptionError,
     FormatError,
     PrefixError,
-    UnsupportedFormatError,
+    newer_version_error,
     no_prefix_message,
 )
 
@@ -89,10 +89,8 @@ def _own_items(members: Mapping[str, Any]) -> Mapping[str, Any]:
     if type(section) is not dict or type(section.get("version")) is not int:
         raise CorruptionError(f"{INDEX_NAME}: {_OWN}: expected an object with a version")
     if section["version"] > VERSION:
-        raise UnsupportedFormatError(
-            f"{INDEX_NAME}: {_OWN}.version is {section['version']!r:.20}, newer than this cordwood "
-            f"reads ({VERSION}); upgrade cordwood"
-        )
+        found = f"{INDEX_NAME}: {_OWN}.version is {section['version']!r:.20}, newer"
+        raise newer_version_error(found, VERSION)
     items = section.get("items")
     if set(section) != _OWN_MEMBERS or type(items) is not dict or section["version"] != VERSION:
         raise CorruptionError(
