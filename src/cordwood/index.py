@@ -29,6 +29,9 @@ LeafKind: TypeAlias = Literal[
     "opaque",  # a value that only its own format understands (an unknown msgpack extension)
 ]
 
+MAX_DIMS = 64  # numpy's limit
+MAX_ARRAY_BYTES = (1 << 63) - 1
+
 ARRAY_KINDS: frozenset[LeafKind] = frozenset({"jax", "numpy", "numpy_scalar", "prng_key"})
 
 Encoding: TypeAlias = Literal[

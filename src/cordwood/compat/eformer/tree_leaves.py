@@ -12,8 +12,6 @@ from cordwood.compat.eformer.array_manager import (
     load_leaves,
     save_with_manager,
 )
-from cordwood.compat.eformer.leaf_names import leaf_order, leaf_steps, nest_by_steps
-from cordwood.compat.eformer.leaf_shardings import apply_layout, apply_shardings
 from cordwood.compat.eformer.named_leaves import (
     apply_layout,
     apply_shardings,
@@ -21,7 +19,7 @@ from cordwood.compat.eformer.named_leaves import (
     leaf_steps,
     nest_by_steps,
 )
-from cordwood.compat.eformer.path_types import local_path
+from cordwood.compat.eformer.tree_leaves import local_path
 from cordwood.errors import UnsupportedFormatError
 from cordwood.formats.zarr.format import ZARR
 from cordwood.formats.zarr.open import OpenItem, open_item

@@ -9,11 +9,9 @@ from typing import NamedTuple
 from cordwood import dtypes
 from cordwood.errors import FormatError, LimitError
 from cordwood.formats.flax_msgpack.tokens import Token, decode_text, read_token
-from cordwood.index import Encoding
+from cordwood.index import MAX_ARRAY_BYTES, MAX_DIMS, Encoding
 from cordwood.message_text import counted
 
-MAX_DIMENSIONS = 64  # numpy's limit
-_MAX_BYTES = 2**63 - 1
 _MAX_NAME_BYTES = 64
 # Codes that other writers use instead of names: '>f4', '<i2', '|b1', '<M8[ns]'.
 _CODE = re.compile(r"([<>=|]?)(b1|[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32)|[mM]8(?:\[\w+\])?)")
@@ -80,10 +78,10 @@ def _read_shape(data: memoryview, pos: int, stop: int, name: str) -> tuple[tuple
         raise FormatError(
             f"{name}: byte {pos}: expected the shape of an array, found {_describe(token)}"
         )
-    if token.value > MAX_DIMENSIONS:
+    if token.value > MAX_DIMS:
         raise LimitError(
             f"{name}: byte {pos}: an array has {token.value} dimensions; "
-            f"at most {MAX_DIMENSIONS} are read"
+            f"at most {MAX_DIMS} are read"
         )
     shape = []
     pos = token.start
@@ -129,7 +127,7 @@ def _check_size(
 ) -> tuple[int, ...]:
     """Check the size; return the shape, with a dimension of -1 replaced by its value."""
     itemsize = dtypes.itemsize(dtype)
-    if math.prod([size for size in shape if size > 0]) * itemsize > _MAX_BYTES:
+    if math.prod([size for size in shape if size > 0]) * itemsize > MAX_ARRAY_BYTES:
         raise LimitError(f"{name}: byte {pos}: {dtype}{list(shape)} has more than 2**63 bytes")
     if -1 in shape:
         rest = -math.prod(shape) * itemsize

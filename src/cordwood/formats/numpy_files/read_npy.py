@@ -16,7 +16,18 @@ from typing import NamedTuple
 
 from cordwood import dtypes
 from cordwood.errors import FormatError, LimitError, TruncatedError, UnsupportedFormatError
-from cordwood.index import Box, Encoded, Index, Leaf, Piece, Pieces, Source, Span
+from cordwood.index import (
+    MAX_ARRAY_BYTES,
+    MAX_DIMS,
+    Box,
+    Encoded,
+    Index,
+    Leaf,
+    Piece,
+    Pieces,
+    Source,
+    Span,
+)
 from cordwood.message_text import counted
 from cordwood.sharding.boxes import element_count, whole_box
 from cordwood.storage.open_files import ReadableFile
@@ -77,8 +88,6 @@ def read_array_header(file: ReadableFile, offset: int) -> NpyHeader:
 MAGIC = b"\x93NUMPY"
 FIRST_BYTES = 12  # the bytes that `header_bytes` needs
 MAX_HEADER_BYTES = 10_000  # of the dict's text: numpy's own limit
-MAX_DIMS = 64  # numpy's limit
-_MAX_ARRAY_BYTES = (1 << 63) - 1
 
 _TOKEN = re.compile(r"""[ \n]*(?:'([^'\\\n]*)'|"([^"\\\n]*)"|(True|False)|([0-9]+)L?|(.))""", re.S)
 _KEYS = {"descr", "fortran_order", "shape"}
@@ -146,8 +155,8 @@ def parse_header(raw: bytes) -> NpyHeader:
     dtype, swapped = _parse_descr(descr)
     itemsize = dtypes.itemsize(dtype)
     # As in numpy: axes of length 0 are left out of this product.
-    if math.prod(filter(None, shape)) * itemsize > _MAX_ARRAY_BYTES:
-        raise FormatError(f"the shape {list(shape)} takes more than {_MAX_ARRAY_BYTES} bytes")
+    if math.prod(filter(None, shape)) * itemsize > MAX_ARRAY_BYTES:
+        raise FormatError(f"the shape {list(shape)} takes more than {MAX_ARRAY_BYTES} bytes")
     fortran = fortran and sum(size != 1 for size in shape) > 1  # otherwise both orders are the same
     stop = len(raw) + math.prod(shape) * itemsize
     return NpyHeader(shape, dtype, swapped, fortran, len(raw), stop)

@@ -21,8 +21,8 @@ from cordwood.encoding.strict_json import VALUE_KINDS
 from cordwood.errors import FormatError, LimitError, UnsupportedLeafError
 from cordwood.formats.safetensors.dtype_codes import stored_dtype
 from cordwood.formats.safetensors.plan_save import INLINE_BYTES
-from cordwood.formats.safetensors.tensor_table import MAX_DIMS, MAX_TENSOR_BYTES
-from cordwood.index import Box, LeafSpec
+from cordwood.formats.safetensors.tensor_table import MAX_DIMS
+from cordwood.index import MAX_ARRAY_BYTES, MAX_DIMS, Box, LeafSpec
 from cordwood.keypath import format_path
 from cordwood.sharding.boxes import Cuts, cell_box
 
@@ -257,6 +257,6 @@ def _shape(shape: Any, itemsize: int, *, where: str) -> Sequence[int]:
         raise FormatError(f"{where}: shape: expected integers of 0 or more, found {shape!r:.80}")
     if len(shape) > MAX_DIMS:
         raise LimitError(f"{where}: {len(shape)} dimensions; expected at most {MAX_DIMS}")
-    if prod(filter(None, shape)) * itemsize > MAX_TENSOR_BYTES:
-        raise FormatError(f"{where}: the shape takes more than {MAX_TENSOR_BYTES} bytes")
+    if prod(filter(None, shape)) * itemsize > MAX_ARRAY_BYTES:
+        raise FormatError(f"{where}: the shape takes more than {MAX_ARRAY_BYTES} bytes")
     return tuple(shape)

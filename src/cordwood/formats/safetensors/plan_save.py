@@ -27,8 +27,7 @@ from cordwood.encoding.strict_json import VALUE_KINDS, encode_value
 from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.formats.safetensors.dtype_codes import stored_dtype
 from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
-from cordwood.formats.safetensors.tensor_table import MAX_DIMS
-from cordwood.index import Digests, LeafSpec
+from cordwood.index import MAX_DIMS, Digests, LeafSpec
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.keypath import format_path
 from cordwood.plan.file_plan import FilePlan, LeafBytes

@@ -8,10 +8,7 @@ from typing import Any, NamedTuple
 
 from cordwood.errors import FormatError, LimitError, TruncatedError
 from cordwood.formats.safetensors.dtype_codes import CODES
-from cordwood.index import Encoding, Span
-
-MAX_DIMS = 64  # numpy's limit
-MAX_TENSOR_BYTES = (1 << 63) - 1
+from cordwood.index import MAX_ARRAY_BYTES, MAX_DIMS, Encoding, Span
 
 _MEMBERS = {"dtype", "shape", "data_offsets"}
 
@@ -43,8 +40,8 @@ def tensor_type(code: str, shape: tuple[int, ...]) -> TensorType:
     if len(shape) > MAX_DIMS:
         raise LimitError(f"{len(shape)} dimensions; expected at most {MAX_DIMS} (MAX_DIMS)")
     # As in numpy: axes of length 0 are left out of this product.
-    if math.prod(filter(None, shape)) * row.bits > 8 * MAX_TENSOR_BYTES:
-        raise FormatError(f"the shape takes more than {MAX_TENSOR_BYTES} bytes")
+    if math.prod(filter(None, shape)) * row.bits > 8 * MAX_ARRAY_BYTES:
+        raise FormatError(f"the shape takes more than {MAX_ARRAY_BYTES} bytes")
     elements = math.prod(shape)
     bits = elements * row.bits
     if bits % 8:

@@ -11,12 +11,12 @@ from cordwood import dtypes
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import FormatError, LimitError
 from cordwood.formats.zarr.dtype_names import parse_zarr_dtype, zarr_dtype
+from cordwood.index import MAX_ARRAY_BYTES
 
 METADATA_NAME = ".zarray"
 MARK = "cordwood"  # a member of every .zarray that cordwood's index covers
 MAX_METADATA_BYTES = 1 << 20
 MAX_DIMS = 32  # TensorStore's limit
-MAX_ARRAY_BYTES = (1 << 63) - 1
 
 # What `compression=` means. blosc: the quickest that still helps.
 COMPRESSORS: Mapping[str, Mapping[str, Any]] = {

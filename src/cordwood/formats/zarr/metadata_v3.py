@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from cordwood import dtypes
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import FormatError, LimitError, UnsupportedFormatError
-from cordwood.formats.zarr.metadata_v2 import MAX_ARRAY_BYTES, ArrayMetadata, parse_extents
+from cordwood.formats.zarr.metadata_v2 import ArrayMetadata, parse_extents
+from cordwood.index import MAX_ARRAY_BYTES
 
 METADATA3_NAME = "zarr.json"
 _COMPRESSORS = ("blosc", "gzip", "zstd")
