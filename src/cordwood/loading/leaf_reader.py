@@ -13,7 +13,7 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.formats.format_protocol import Opened
-from cordwood.index import Box, Encoded, Encoding, Leaf, Pieces, Span
+from cordwood.index import MAX_DIMS, Box, Encoded, Encoding, Leaf, Pieces, Span
 from cordwood.io.source_digests import SourceDigests, block_bytes
 from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.load_plan import Placement
@@ -25,7 +25,6 @@ Boxes: TypeAlias = Mapping[int, Sequence[Box]]  # of leaves, by position; absent
 
 WHOLE: Boxes = MappingProxyType({})  # every leaf is read whole
 
-_MAX_DIMS = 64  # numpy's limit
 _Buffers: TypeAlias = Sequence[Array] | Mapping[int, Array]
 _ArrayType: TypeAlias = tuple[tuple[int, ...], str, Encoding]  # shape, dtype, stored form
 
@@ -217,7 +216,7 @@ def _views(
 def _end_of_run(types: Sequence[_ArrayType], placements: Sequence[Placement], first: int) -> int:
     """Return the end of the run of adjacent arrays of one type that begins at `first`."""
     array_type = types[first]
-    if not 0 < len(array_type[0]) < _MAX_DIMS:
+    if not 0 < len(array_type[0]) < MAX_DIMS:
         return first + 1
     buffer, position, length = placements[first]
     for i in range(first + 1, len(types)):

@@ -30,7 +30,6 @@ from cordwood.io.background_save import raise_unreported_failures, wait_for_save
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.loading.leaf_target import Target, default_targets
 from cordwood.loading.match_like import match_like
-from cordwood.loading.restore_targets import default_targets
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.sharding.partition_rules import Rules
 from cordwood.storage.urls import expand_home, parse_url
