@@ -93,7 +93,7 @@ def test_limits_and_constants_of_packs() -> None:
     empty = cordwood_json.encode_index({}).decode()
     start, _, rest = empty.partition(f"{json.loads(empty)['digest']}")
     assert f"{start}<32 hexadecimal digits>{rest.removesuffix('}}')}" in TEXT
-    assert f"stand at bytes {len(cordwood_json._START)} to {cordwood_json._DIGEST_STOP}" in TEXT
+    assert f"stand at bytes {len(start)} to {len(start) + 32}" in TEXT
     assert f"{cordwood_json.MAX_INDEX_BYTES:,} bytes\n(`MAX_INDEX_BYTES`)" in TEXT
     for limit in ("MAX_CUTS", "MAX_CELLS", "FREE_LEAVES"):
         power = getattr(index_item, limit).bit_length() - 1
