@@ -19,7 +19,6 @@ from cordwood.compat.eformer.named_leaves import (
     leaf_steps,
     nest_by_steps,
 )
-from cordwood.compat.eformer.tree_leaves import local_path
 from cordwood.errors import UnsupportedFormatError
 from cordwood.formats.zarr.format import ZARR
 from cordwood.formats.zarr.open import OpenItem, open_item

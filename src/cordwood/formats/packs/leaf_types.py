@@ -21,7 +21,6 @@ from cordwood.encoding.strict_json import VALUE_KINDS
 from cordwood.errors import FormatError, LimitError, UnsupportedLeafError
 from cordwood.formats.safetensors.dtype_codes import stored_dtype
 from cordwood.formats.safetensors.plan_save import INLINE_BYTES
-from cordwood.formats.safetensors.tensor_table import MAX_DIMS
 from cordwood.index import MAX_ARRAY_BYTES, MAX_DIMS, Box, LeafSpec
 from cordwood.keypath import format_path
 from cordwood.sharding.boxes import Cuts, cell_box

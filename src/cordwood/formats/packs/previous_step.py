@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from cordwood.encoding.leaf_table import tensor_names
-from cordwood.formats.packs.index_item import PACK_NAME, Item, cells_of_file
+from cordwood.formats.packs.cordwood_json import PACK_NAME
+from cordwood.formats.packs.index_item import Item, cells_of_file
 from cordwood.formats.packs.leaf_types import type_of
 from cordwood.formats.packs.plan_save import Layout
 from cordwood.index import Source
