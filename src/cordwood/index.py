@@ -187,3 +187,20 @@ class Index(NamedTuple):
     naming: Naming = "exact"
     metadata: Mapping[str, str] = {}  # the user's strings; never mutated
     shardings: Mapping[int, str] = {}  # by leaf, as text from the writer; only displayed
+
+
+def leaf_text(value: Leaf | LeafSpec) -> str:
+    """Return dtype and shape of an array, or the kind of any other leaf.
+
+    >>> leaf_text(LeafSpec(("w",), "numpy", (4, 8), "float32"))
+    'float32[4,8]'
+    """
+    if value.kind == "prng_key":
+        return f"key<{value.prng_impl}>[{_shape(value.shape[:-1])}]"
+    if value.kind in ARRAY_KINDS:
+        return f"{value.dtype}[{_shape(value.shape)}]"
+    return value.kind
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return ",".join(map(str, shape))

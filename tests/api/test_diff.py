@@ -17,7 +17,7 @@ import safetensors.numpy
 from hypothesis import assume, example, given, settings
 
 import cordwood
-from cordwood.api.compare_arrays import compare_arrays
+from cordwood.api.array_change import compare_arrays
 from cordwood.errors import CorruptionError, MismatchError
 from cordwood.testing import strategies as some
 
@@ -223,4 +223,4 @@ def test_any_tree_equals_itself(tree: Any) -> None:
     ],
 )
 def test_elements(a: Any, b: Any, expected: tuple[float, ...]) -> None:
-    assert tuple(compare_arrays(a, b)) == pytest.approx(expected)
+    assert tuple(compare_arrays(a, b))[1:5] == pytest.approx(expected)

@@ -12,7 +12,7 @@ import pytest
 import safetensors.numpy
 
 import cordwood
-from cordwood.api.compare_checkpoints import compare_checkpoints
+from cordwood.api.diff import compare_checkpoints
 from cordwood.results import Progress
 from cordwood.storage.directory_reader import DirectoryFile, OpenDirectoryFile
 from cordwood.storage.open_files import LocalFile

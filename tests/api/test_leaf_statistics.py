@@ -11,8 +11,7 @@ import pytest
 
 import cordwood
 from cordwood.api import leaf_statistics as module
-from cordwood.api.heat_map import HeatMapSums
-from cordwood.api.leaf_statistics import LeafStatistics, leaf_statistics
+from cordwood.api.leaf_statistics import HeatMapSums, LeafStatistics, leaf_statistics
 from cordwood.index import Box
 from cordwood.plan.split_arrays import split_array
 from cordwood.sharding.boxes import slices

@@ -10,9 +10,9 @@ import pytest
 from safetensors.numpy import save_file
 
 import cordwood
-from cordwood.api.compare_checkpoints import compare_checkpoints
-from cordwood.api.sample_parts import Part, sample_parts
+from cordwood.api.diff import compare_checkpoints
 from cordwood.index import Box
+from cordwood.plan.split_arrays import Part, sample_parts
 
 MIB = 1 << 20
 
@@ -20,7 +20,7 @@ MIB = 1 << 20
 def parts_of(leaf: int, count: int, size_bytes: int = 4 * MIB, **options: bool) -> list[Part]:
     rows = size_bytes // 4096
     return [
-        Part(leaf, leaf, Box((n * rows, 0), ((n + 1) * rows, 1024)), size_bytes, **options)
+        Part(leaf, Box((n * rows, 0), ((n + 1) * rows, 1024)), size_bytes, **options)
         for n in range(count)
     ]
 
@@ -51,7 +51,7 @@ def test_a_sample_has_no_more_than_the_limit() -> None:
     sample, incomplete = sample_parts(parts, 10 * MIB)
     assert sum(part.size_bytes for part in sample) == 10 * MIB
     assert len(sample) == 20
-    assert [part.i for part in sample] == sorted(part.i for part in sample)
+    assert [part.number for part in sample] == sorted(part.number for part in sample)
     assert incomplete == set(range(100))
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.notebook.bar_html import bar_html
-from cordwood.notebook.outline import outline
+from cordwood.io.progress_bar import bar_html
+from cordwood.notebook.tree_html import outline
 from cordwood.results import Diff, LeafDiff, Restored
 
 HOSTILE = "<script>alert('1')</script>\" onload=\x9b31m\u202e\u2066&amp;"

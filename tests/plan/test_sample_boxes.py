@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cordwood.index import Box
-from cordwood.plan.sample_boxes import all_boxes, sample_boxes
+from cordwood.plan.split_arrays import all_boxes, sample_boxes
 from cordwood.sharding.boxes import shape_of, slices
 
 MIB = 1 << 20

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cordwood.keypath import parse_path
-from cordwood.viewer.layer_matrix import LeafChange, layer_matrices
+from cordwood.viewer.layer_matrix import LeafChange, OptimizerFact, layer_matrices, optimizer_facts
 from cordwood.viewer.leaf_kinds import is_counter
-from cordwood.viewer.optimizer_facts import OptimizerFact, optimizer_facts
 
 
 def change(path: str, change_l2: float, before: float, after: float) -> LeafChange:

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from cordwood import CheckpointManager
-from cordwood.viewer.export import export_page
-from cordwood.viewer.page import page
+from cordwood.viewer.page import export_page, page
 from cordwood.viewer.resources import Resources
 from cordwood.viewer.sources import OpenArguments, open_sources
 from tests.viewer.browser import Browser, server_of

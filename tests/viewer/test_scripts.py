@@ -53,7 +53,7 @@ def node() -> str | None:
 
 def test_every_script_is_in_the_page() -> None:
     assert sorted(SCRIPTS) == sorted(file.name for file in STATIC.glob("*.js"))
-    assert SCRIPTS[0] == "namespace.js"
+    assert SCRIPTS[0] == "text.js", "it makes the name that the others add to"
     assert SCRIPTS[-1] == "shell.js", "it starts the page"
 
 

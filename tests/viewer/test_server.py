@@ -162,7 +162,7 @@ def test_other_methods_are_refused(viewer: Viewer, method: str) -> None:
     [
         "../../../../etc/passwd",
         "%2e%2e/%2e%2e/etc/passwd",
-        "static/namespace.js",
+        "static/text.js",
         "/etc/passwd",
         "resource",
         "page.html",

@@ -1,4 +1,8 @@
-"""The change from one array to another: counts, norms, and the angle between them."""
+"""The change from one array to another: counts, norms, and the angle between them.
+
+Sums of squares and products are kept so that they neither overflow nor underflow.
+One file: the two ways to measure a block, plain and with care, must agree in every number.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +11,23 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from cordwood.api.compare_arrays import (
-    NO_DIFFERENCE,
-    ArrayDifference,
-    combine_differences,
-    comparable,
-    compare_arrays,
-    flat_native,
-)
 from cordwood.api.diff_result import LeafDiff
-from cordwood.api.scaled_sum import (
-    ScaledSum,
-    add_scaled,
-    cosine_of,
-    root_of_quotient,
-    root_of_scaled,
-)
-from cordwood.index import Leaf
+from cordwood.index import ARRAY_KINDS, Leaf
 from cordwood.sharding.boxes import element_count, whole_box
 
 Array: TypeAlias = np.ndarray[Any, Any]
-
 # Numbers that are compared at a time. They stay in the CPU cache, and OpenBLAS computes products of
 # fewer than 10,000 numbers in the calling thread.
 _BLOCK = 8192
 _LEAST = 5e-324  # the smallest float64 above 0
 _LEAST_SQUARES, _MOST_SQUARES = 1e-200, 1e280  # sums between these have lost nothing
+
+
+class ScaledSum(NamedTuple):
+    """The number value * 2**exponent."""
+
+    value: float = 0.0
+    exponent: int = 0
 
 
 class ArrayChange(NamedTuple):
@@ -42,7 +37,10 @@ class ArrayChange(NamedTuple):
     """
 
     size: int = 0  # the number of elements
-    difference: ArrayDifference = NO_DIFFERENCE
+    differing: int = 0  # this and the next three are those of `LeafDiff`
+    bits: int = 0
+    max_abs: float = 0.0
+    max_rel: float = 0.0
     sign_flips: int = 0
     new_nan: int = 0
     new_inf: int = 0
@@ -57,7 +55,7 @@ class ArrayChange(NamedTuple):
     @property
     def differs(self) -> bool:
         """True if an element differs in value or in bits."""
-        return bool(self.difference.differing or self.difference.bits)
+        return bool(self.differing or self.bits)
 
     def described(self, leaf_diff: LeafDiff, leaf: Leaf, *, size: int | None = None) -> LeafDiff:
         """Return a `LeafDiff` with the statistics of this change.
@@ -70,18 +68,17 @@ class ArrayChange(NamedTuple):
         """
         if size is None:
             size = element_count(whole_box(leaf.shape))
-        differing, bits, max_abs, max_rel = self.difference
-        if differing:
-            leaf_diff = leaf_diff._replace(max_abs=max_abs, max_rel=max_rel)
+        if self.differing:
+            leaf_diff = leaf_diff._replace(max_abs=self.max_abs, max_rel=self.max_rel)
         leaf_diff = leaf_diff._replace(
             size=size,
-            differing=differing,
-            bits=bits,
-            share=differing / size if size else None,
+            differing=self.differing,
+            bits=self.bits,
+            share=self.differing / size if size else None,
             read_size=self.size,
             new_nan=self.new_nan,
         )
-        if not _has_norm(leaf) or not self.size:
+        if not has_numbers(leaf) or not self.size:
             return leaf_diff
         return leaf_diff._replace(
             l2=root_of_scaled(self.change_squares),
@@ -93,18 +90,23 @@ class ArrayChange(NamedTuple):
 
 
 NO_CHANGE = ArrayChange()
-VALUE_CHANGE = ArrayChange(difference=ArrayDifference(1))  # of a Python value
+VALUE_CHANGE = ArrayChange(differing=1)  # of a Python value
 
 
-def _has_norm(leaf: Leaf) -> bool:
-    return leaf.kind != "prng_key" and not leaf.dtype.startswith(("datetime", "timedelta"))
+def has_numbers(leaf: Leaf) -> bool:
+    """Return True for an array of numbers: not of times, and no PRNG keys."""
+    is_time = leaf.dtype.startswith(("datetime", "timedelta"))
+    return leaf.kind in ARRAY_KINDS and leaf.kind != "prng_key" and not is_time
 
 
 def combine_changes(one: ArrayChange, other: ArrayChange) -> ArrayChange:
     """Return the change of an array from the changes of two parts of it."""
     return ArrayChange(
         one.size + other.size,
-        combine_differences(one.difference, other.difference),
+        one.differing + other.differing,
+        one.bits + other.bits,
+        max(one.max_abs, other.max_abs),
+        max(one.max_rel, other.max_rel),
         one.sign_flips + other.sign_flips,
         one.new_nan + other.new_nan,
         one.new_inf + other.new_inf,
@@ -168,7 +170,7 @@ def _measure_plain(a: Array, b: Array) -> ArrayChange | None:
     squares = _squares(x)
     if unequal == 0 and squares is not None:
         return ArrayChange(
-            len(x), NO_DIFFERENCE, 0, 0, 0, squares, squares, squares, ScaledSum(), 0.0, 0.0
+            len(x), a_squares=squares, b_squares=squares, products=squares, low=0.0, high=0.0
         )
     y = _as_float64(b)
     change = y - x
@@ -178,16 +180,19 @@ def _measure_plain(a: Array, b: Array) -> ArrayChange | None:
     differing = int(np.count_nonzero(change != 0))
     bits = 0 if unequal is None else unequal - differing
     low, high = float(change.min()), float(change.max())
-    difference = ArrayDifference(0, bits)
+    max_rel = 0.0
     if differing:
         scale = np.abs(x)
         np.maximum(scale, np.abs(y), out=scale)
         np.maximum(scale, _LEAST, out=scale)  # for 0 / 0
         np.divide(np.abs(change), scale, out=scale)
-        difference = ArrayDifference(differing, bits, max(-low, high), float(scale.max()))
+        max_rel = float(scale.max())
     return ArrayChange(
         len(x),
-        difference,
+        differing,
+        bits,
+        max(-low, high) if differing else 0.0,
+        max_rel,
         int(np.count_nonzero((x < 0) & (y > 0)) + np.count_nonzero((x > 0) & (y < 0))),
         0,
         0,
@@ -223,21 +228,21 @@ def _as_float64(array: Array) -> Array:
 
 def _measure_any(a: Array, b: Array) -> ArrayChange:
     """Measure a block of any dtypes and any elements."""
-    size = len(a)
-    difference = compare_arrays(a, b)
+    result = compare_arrays(a, b)
     if a.dtype.kind in "mM":
         new_nan = int(np.count_nonzero(np.isnat(b) & ~np.isnat(a))) if b.dtype.kind in "mM" else 0
-        return ArrayChange(size, difference, new_nan=new_nan)
-    new_nan = new_inf = b_nan = 0
+        return result._replace(new_nan=new_nan)
     wide_a, wide_b = comparable(a), comparable(b)
     if wide_b.dtype.kind in "fc":
         is_nan = np.isnan(wide_b)
-        b_nan = int(np.count_nonzero(is_nan))
-        new_nan = int(np.count_nonzero(is_nan & ~np.isnan(wide_a)))
-        new_inf = int(np.count_nonzero(np.isinf(wide_b) & ~np.isinf(wide_a)))
+        result = result._replace(
+            b_nan=int(np.count_nonzero(is_nan)),
+            new_nan=int(np.count_nonzero(is_nan & ~np.isnan(wide_a))),
+            new_inf=int(np.count_nonzero(np.isinf(wide_b) & ~np.isinf(wide_a))),
+        )
     x, y, _ = _finite_numbers(a, b)
     if not len(x):
-        return ArrayChange(size, difference, 0, new_nan, new_inf, b_nan=b_nan)
+        return result
     flips = ((x.real < 0) & (y.real > 0)) | ((x.real > 0) & (y.real < 0))
     if x.dtype.kind == "c":
         flips |= ((x.imag < 0) & (y.imag > 0)) | ((x.imag > 0) & (y.imag < 0))
@@ -254,19 +259,14 @@ def _measure_any(a: Array, b: Array) -> ArrayChange:
     x, x_exponent = _scaled(x)
     y, y_exponent = _scaled(y)
     change, change_exponent = _scaled(change)
-    return ArrayChange(
-        size,
-        difference,
-        int(np.count_nonzero(flips)),
-        new_nan,
-        new_inf,
-        ScaledSum(float(np.dot(x, x)), 2 * x_exponent),
-        ScaledSum(float(np.dot(y, y)), 2 * y_exponent),
-        ScaledSum(float(np.dot(x, y)), x_exponent + y_exponent),
-        ScaledSum(float(np.dot(change, change)), 2 * (change_exponent + halved)),
-        low,
-        high,
-        b_nan,
+    return result._replace(
+        sign_flips=int(np.count_nonzero(flips)),
+        a_squares=ScaledSum(float(np.dot(x, x)), 2 * x_exponent),
+        b_squares=ScaledSum(float(np.dot(y, y)), 2 * y_exponent),
+        products=ScaledSum(float(np.dot(x, y)), x_exponent + y_exponent),
+        change_squares=ScaledSum(float(np.dot(change, change)), 2 * (change_exponent + halved)),
+        low=low,
+        high=high,
     )
 
 
@@ -303,3 +303,118 @@ def _scaled(x: Array) -> tuple[Array, int]:
         return x.astype(np.float64), 0
     exponent = int(np.frexp(most)[1])
     return np.ldexp(x, -exponent).astype(np.float64), exponent
+
+
+def compare_arrays(a: Array, b: Array) -> ArrayChange:
+    """Count the elements that differ of arrays of equal shape; their dtypes may differ.
+
+    Norms and the like are left out.
+    """
+    a, b = flat_native(a), flat_native(b)
+    same_dtype = a.dtype == b.dtype
+    if same_dtype and np.array_equal(a.view(np.uint8), b.view(np.uint8)):
+        return ArrayChange(len(a))
+    bits = _other_bits(a, b) if same_dtype else np.zeros(len(a), bool)
+    x, y = comparable(a), comparable(b)
+    with np.errstate(all="ignore"):
+        differ = x != y
+        if x.dtype.kind in "fc" or y.dtype.kind in "fc":
+            differ &= ~((x != x) & (y != y))
+        count = int(np.count_nonzero(differ))
+        bits &= ~differ
+        max_abs, max_rel = _largest(x[differ], y[differ]) if count else (0.0, 0.0)
+    return ArrayChange(len(a), count, int(np.count_nonzero(bits)), max_abs, max_rel)
+
+
+def flat_native(array: Array) -> Array:
+    """Return the elements in C order as one axis, in native byte order."""
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(-1)
+
+
+def _other_bits(a: Array, b: Array) -> Array:
+    size = a.dtype.itemsize
+    rows = a.view(np.uint8).reshape(-1, size) != b.view(np.uint8).reshape(-1, size)
+    differs: Array = rows.any(axis=1)
+    return differs
+
+
+def comparable(array: Array) -> Array:
+    """Return the elements in a dtype of numpy's own, which it can compare and subtract."""
+    kind = array.dtype.kind
+    if kind in "mM":
+        return array.view(np.int64)
+    if kind == "b":
+        return array.view(np.uint8)
+    if kind in "iufc" and array.dtype.type.__module__ == "numpy":
+        return array
+    name = array.dtype.name
+    return array.astype(np.int8 if name.startswith(("int", "uint")) else np.float32)
+
+
+def _largest(x: Array, y: Array) -> tuple[float, float]:
+    """Return the largest |x - y|, and the largest |x - y| / max(|x|, |y|)."""
+    if x.dtype.kind in "iu" and x.dtype == y.dtype:
+        # Larger minus smaller is right modulo 2**64, also if a subtraction overflows.
+        gap = np.maximum(x, y).astype(np.uint64) - np.minimum(x, y).astype(np.uint64)
+        scale = np.maximum(np.abs(x.astype(np.float64)), np.abs(y.astype(np.float64)))
+        return float(gap.max()), float((gap.astype(np.float64) / scale).max())
+    wide = np.complex128 if "c" in (x.dtype.kind, y.dtype.kind) else np.float64
+    if x.dtype.itemsize > np.dtype(wide).itemsize or y.dtype.itemsize > np.dtype(wide).itemsize:
+        wide = np.clongdouble if wide is np.complex128 else np.longdouble  # type: ignore[assignment]
+    x, y = x.astype(wide), y.astype(wide)
+    gap = np.abs(x - y)
+    gap[~np.isfinite(gap)] = np.inf
+    scale = np.maximum(np.abs(x), np.abs(y))
+    relative = np.where(np.isfinite(gap), gap / scale, np.inf)
+    return float(gap.max()), float(relative.max())
+
+
+def add_scaled(one: ScaledSum, other: ScaledSum) -> ScaledSum:
+    """Return the sum of two numbers."""
+    if not one.value or not other.value:
+        return other if other.value else one
+    (x, a), (y, b) = _normal(one), _normal(other)
+    most = max(a, b)
+    return ScaledSum(math.ldexp(x, a - most) + math.ldexp(y, b - most), most)
+
+
+def root_of_scaled(number: ScaledSum) -> float:
+    """Return the square root; inf if it is beyond the range of float64."""
+    return _root(number, ScaledSum(1.0))
+
+
+def root_of_quotient(number: ScaledSum, divisor: ScaledSum) -> float:
+    """Return the square root of a quotient; inf if the divisor is 0, but 0 for 0 / 0."""
+    if not number.value:
+        return 0.0
+    return _root(number, divisor) if divisor.value else math.inf
+
+
+def cosine_of(products: ScaledSum, squares: ScaledSum, other: ScaledSum) -> float | None:
+    """Return the cosine of the angle of two vectors; None if one of them is 0.
+
+    Args:
+        products: the sum of the products of their elements.
+        squares: the sum of the squares of the elements of the first.
+        other: the same of the second.
+    """
+    if not squares.value or not other.value:
+        return None
+    (x, a), (y, b), (z, c) = _normal(products), _normal(squares), _normal(other)
+    odd = (b + c) % 2
+    cosine = math.ldexp(x / math.sqrt(math.ldexp(y * z, odd)), a - (b + c - odd) // 2)
+    return max(-1.0, min(1.0, cosine))
+
+
+def _root(number: ScaledSum, divisor: ScaledSum) -> float:
+    (x, a), (y, b) = _normal(number), _normal(divisor)
+    odd = (a - b) % 2
+    try:
+        return math.ldexp(math.sqrt(math.ldexp(x / y, odd)), (a - b - odd) // 2)
+    except OverflowError:
+        return math.inf
+
+
+def _normal(number: ScaledSum) -> ScaledSum:
+    fraction, exponent = math.frexp(number.value)
+    return ScaledSum(fraction, number.exponent + exponent)

@@ -10,12 +10,11 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from cordwood.api.stored_leaf import StoredLeaf
-from cordwood.api.tree_preview import leaf_lines
 from cordwood.did_you_mean import absent_leaf
 from cordwood.errors import FormatError, LimitError, MismatchError
 from cordwood.formats.detect_format import format_of, instead_of
 from cordwood.formats.format_protocol import Format, Opened, OpenOptions, is_directory_format
-from cordwood.index import Leaf
+from cordwood.index import Leaf, leaf_text
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import ProgressOption, report_progress
 from cordwood.io.progress_bar import progress_display, require_progress_option
@@ -30,7 +29,6 @@ from cordwood.loading.match_positions import match_by_position
 from cordwood.loading.match_without_like import match_without_like
 from cordwood.loading.restore_targets import restore_targets
 from cordwood.message_text import counted, printable, size_text
-from cordwood.plan.leaf_text import leaf_text
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.select_leaves import SelectedLeaves, select_leaves
 from cordwood.plan.transpose_leaves import Transpose
@@ -300,6 +298,8 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         self.close()
 
     def __repr__(self) -> str:
+        from cordwood.notebook.tree_html import leaf_lines
+
         sizes = [StoredLeaf(leaf, self).nbytes for leaf in self.index.leaves]
         rows = (
             (name, leaf_text(leaf), size_text(size))
@@ -316,7 +316,7 @@ class Checkpoint(Mapping[str, StoredLeaf]):
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
         del subtree_renderer
-        from cordwood.notebook.treescope_tree import treescope_checkpoint
+        from cordwood.notebook.checkpoint_html import treescope_checkpoint
 
         return treescope_checkpoint(self.path, self.format, self.index, path)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,29 +13,22 @@ from cordwood.api.array_change import (
     ArrayChange,
     changes_of,
     combine_changes,
+    has_numbers,
     measure_change,
 )
 from cordwood.api.checkpoint import Checkpoint
-from cordwood.api.diff_operands import CheckpointOperand
+from cordwood.api.diff_operands import Array, CheckpointOperand, map_parts
 from cordwood.api.diff_result import LeafDiff, What
 from cordwood.api.leaf_statistics import bin_counts
-from cordwood.index import ARRAY_KINDS, Box, Encoded, Leaf
+from cordwood.index import Box, Leaf, leaf_text
 from cordwood.io.progress import Report, report_progress
-from cordwood.io.threads import map_in_threads
 from cordwood.keypath import format_path, path_label
-from cordwood.plan.leaf_text import leaf_text
-from cordwood.plan.sample_boxes import all_boxes, sample_boxes
-from cordwood.plan.split_arrays import group_parts
+from cordwood.plan.split_arrays import Part, all_boxes, chunks_of, sample_boxes
 from cordwood.sharding.boxes import element_count, whole_box
-
-Array: TypeAlias = np.ndarray[Any, Any]
-
-T = TypeVar("T")
 
 _MOST = float(np.finfo(np.float64).max)
 _PART_BYTES = 4 << 20
 _PART_ELEMENTS = 1 << 18  # of a part; comparing takes up to 80 bytes for each
-_GROUP_BYTES = 32 << 20  # of parts, read at a time
 
 
 class Histogram(NamedTuple):
@@ -92,7 +85,7 @@ def compare_leaves(
     leaf, second = one.index.leaves[i], other.index.leaves[j]
     _check_types(leaf, second)
     item = max(dtypes.itemsize(leaf.dtype), dtypes.itemsize(second.dtype))
-    chunks = _chunk_shape(one.pieces(i)) or _chunk_shape(other.pieces(j))
+    chunks = chunks_of(one.pieces(i), other.pieces(j))
     whole = whole_box(leaf.shape)
     boxes = sample_boxes(leaf.shape, item_bytes=item, chunk_shape=chunks) if sample else [whole]
     complete = boxes == [whole]
@@ -101,24 +94,17 @@ def compare_leaves(
         boxes = list(
             all_boxes(leaf.shape, item_bytes=item, limit_bytes=limit_bytes, chunk_shape=chunks)
         )
+    parts = [Part(i, box, element_count(box) * item) for box in boxes]
     size = sum(map(element_count, boxes))
     strip = _Strip(leaf.shape, segments)
-
-    def each_part(function: Callable[[Box, Array, Array], T]) -> Iterator[T]:
-        for group in group_parts(
-            boxes, lambda box: element_count(box) * item, limit_bytes=_GROUP_BYTES
-        ):
-            ours = one.read([(i, box) for box in group])
-            theirs = other.read([(j, box) for box in group])
-            yield from map_in_threads(function, list(zip(group, ours, theirs, strict=True)))
 
     def measured(box: Box, x: Array, y: Array) -> tuple[ArrayChange, tuple[Array, Array]]:
         return measure_change(x, y), strip.sums_of(box, changes_of(x, y))
 
     with report_progress(4 * size * item, progress):
         change = NO_CHANGE
-        for part, sums in each_part(measured):
-            change = combine_changes(change, part)
+        for _, (change_of_part, sums) in map_parts(measured, parts, one, other, {i: j}):
+            change = combine_changes(change, change_of_part)
             strip.add(*sums)
         histogram = None
         if change.low <= change.high:
@@ -128,7 +114,9 @@ def compare_leaves(
                 change = changes_of(x, y)
                 return bin_counts(change[~np.isnan(change)], low, high, bins)
 
-            counts = sum(each_part(binned), np.zeros(bins, np.int64))
+            counts = np.zeros(bins, np.int64)
+            for _, counts_of_part in map_parts(binned, parts, one, other, {i: j}):
+                counts += counts_of_part
             histogram = Histogram(low, high, tuple(counts.tolist()))
     what: What = "value" if leaf.dtype == second.dtype else "dtype"
     blank = LeafDiff(path_label(leaf.key_path), what, leaf_text(leaf), leaf_text(second))
@@ -138,8 +126,7 @@ def compare_leaves(
 
 def _check_types(leaf: Leaf, second: Leaf) -> None:
     for each in (leaf, second):
-        is_time = each.dtype.startswith(("datetime", "timedelta"))
-        if each.kind not in ARRAY_KINDS or each.kind == "prng_key" or is_time:
+        if not has_numbers(each):
             raise TypeError(
                 f"{format_path(each.key_path)} is {leaf_text(each)}: expected an array of numbers"
             )
@@ -148,10 +135,6 @@ def _check_types(leaf: Leaf, second: Leaf) -> None:
             f"{format_path(leaf.key_path)} is {leaf_text(leaf)} in a and {leaf_text(second)} in b: "
             "expected equal shapes"
         )
-
-
-def _chunk_shape(leaf: Leaf | None) -> Sequence[int]:
-    return leaf.storage.chunk_shape if leaf and isinstance(leaf.storage, Encoded) else ()
 
 
 class _Strip:

@@ -1,14 +1,43 @@
-"""diff: the differences of two checkpoints, or of a checkpoint and a tree."""
+"""diff: the differences of two checkpoints, or of a checkpoint and a tree.
+
+Two operands are opened, their leaves are paired by name, and each pair is compared: by its digests,
+by the elements of the parts that these leave open, or by those of a sample. What is left over on
+both sides may have been renamed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Literal, TypeAlias, cast
 
-from cordwood.api.compare_checkpoints import Values, compare_checkpoints
-from cordwood.api.diff_result import Diff
-from cordwood.io.progress import ProgressOption
-from cordwood.plan.path_patterns import Select
+from cordwood import dtypes
+from cordwood.api.array_change import (
+    NO_CHANGE,
+    VALUE_CHANGE,
+    ArrayChange,
+    combine_changes,
+    measure_change,
+)
+from cordwood.api.checkpoint import Checkpoint
+from cordwood.api.checkpoint import open as open_checkpoint
+from cordwood.api.diff_operands import Array, CheckpointOperand, Operand, TreeOperand, map_parts
+from cordwood.api.diff_result import ComparedPair, Comparison, Diff, LeafDiff, State, What
+from cordwood.api.equal_parts import compare_digests, renamed_leaves, unequal_boxes
+from cordwood.errors import MismatchError
+from cordwood.index import ARRAY_KINDS, Box, Index, Leaf, Naming, leaf_text
+from cordwood.io.pause_python_gc import gc_paused
+from cordwood.io.progress import ProgressOption, Report, report_progress
+from cordwood.io.progress_bar import progress_display
+from cordwood.keypath import path_label
+from cordwood.loading.match_containers import Container, containers_by_name
+from cordwood.plan.pair_leaves import Pairs, pair_leaves
+from cordwood.plan.path_patterns import Select, match_patterns, path_name
+from cordwood.plan.split_arrays import Part, chunks_of, sample_parts
+from cordwood.sharding.boxes import element_count
+
+Values: TypeAlias = bool | Literal["digests"]
 
 
 def diff(
@@ -72,3 +101,280 @@ def diff(
     return compare_checkpoints(
         a, b, select=select, rename=rename, strict=strict, values=values, progress=progress
     ).diff
+
+
+def compare_checkpoints(
+    a: Any,
+    b: Any,
+    *,
+    select: Select | None = None,
+    rename: Mapping[str, str] | None = None,
+    strict: bool = False,
+    values: Values = True,
+    sample_bytes: int | None = None,
+    progress: ProgressOption = None,
+) -> Comparison:
+    """Compare two checkpoints or trees; other arguments and errors are those of `diff`.
+
+    If `rename` is None, positions are those in `Index.leaves` of a checkpoint. With
+    `sample_bytes`, about so many bytes of each side are read; statistics of leaves that are larger
+    are then those of the sample, and a leaf whose sample is equal has the state that its digests
+    tell.
+    """
+    if not (values is True or values is False or values == "digests"):
+        raise ValueError(f"values: expected True, False or 'digests', found {values!r:.80}")
+    with ExitStack() as opened, gc_paused():
+        one = _operand(a, rename, opened)
+        other = _operand(b, None, opened)
+        for side in (one, other):
+            if side.index.naming == "positions":
+                raise MismatchError(
+                    f"{side.name} holds arrays without names: load it into a tree like the one "
+                    "that was saved, and compare that"
+                )
+        report = opened.enter_context(progress_display(progress, "comparing"))
+        comparing = _Comparing(one, other, strict=strict, values=values, sample_bytes=sample_bytes)
+        return comparing.run(select, report)
+
+
+def _operand(value: Any, rename: Mapping[str, str] | None, opened: ExitStack) -> Operand:
+    if isinstance(value, str | os.PathLike):
+        return CheckpointOperand(opened.enter_context(open_checkpoint(value)), rename)
+    if isinstance(value, Checkpoint):
+        return CheckpointOperand(value, rename)
+    return TreeOperand(value, rename)
+
+
+class _Comparing:
+    """Two operands, and what is known about the pairs of their leaves."""
+
+    def __init__(
+        self,
+        one: Operand,
+        other: Operand,
+        *,
+        strict: bool,
+        values: Values,
+        sample_bytes: int | None,
+    ) -> None:
+        self.one = one
+        self.other = other
+        self.strict = strict
+        self.values = values
+        self.sample_bytes = sample_bytes
+        self.incomplete: set[int] = set()  # leaves that were not read, or not all, for a sample
+        self.changes: dict[int, ArrayChange] = {}  # of leaves that were read, by position in a
+        self.by_digest: dict[int, What | State] = {}  # of leaves that were not read, the same
+        self.read_bytes = 0
+
+    def run(self, select: Select | None, report: Report | None) -> Comparison:
+        first, second = self.one.index.leaves, self.other.index.leaves
+        pairs = self._pairs(select)
+        types = {i: self._type_difference(first[i], second[j]) for i, j in pairs.both}
+        comparable = {
+            i: j
+            for i, j in pairs.both
+            if (difference := types[i]) is None or difference.what in ("dtype", "weak_type")
+        }
+        renamed = self._compare_values(comparable, pairs, report) if self.values else {}
+        compared = [self._compared(i, j, types[i]) for i, j in pairs.both]
+        compared += [self._differing("renamed", i, j) for i, j in renamed.items()]
+        compared += [
+            self._differing("only_a", i, None) for i in pairs.first_only if i not in renamed
+        ]
+        compared.sort(key=lambda pair: -1 if pair.i is None else pair.i)
+        added = set(pairs.second_only) - set(renamed.values())
+        compared += [self._differing("only_b", None, j) for j in pairs.second_only if j in added]
+        return self._result(compared, containers=select is None)
+
+    def _result(self, compared: Sequence[ComparedPair], *, containers: bool) -> Comparison:
+        differences = [pair.difference for pair in compared if pair.difference is not None]
+        differences.sort(key=lambda difference: difference.what in ("only_a", "only_b"))
+        by_digest = [pair.i for pair in compared if pair.result == "identical"]
+        diff = Diff(
+            self.one.name,
+            self.other.name,
+            tuple(differences),
+            tuple(_containers(self.one.index, self.other.index)) if containers else (),
+            len(compared) - len(differences),
+            len(by_digest),
+            self.read_bytes,
+            self.values is not False,
+        )
+        return Comparison(
+            diff,
+            tuple(compared),
+            frozenset([i for i in by_digest if i is not None]),
+            frozenset(self.incomplete),
+        )
+
+    def _pairs(self, select: Select | None) -> Pairs:
+        first, second = self.one.index, self.other.index
+        paths = [leaf.key_path for leaf in first.leaves]
+        others = [leaf.key_path for leaf in second.leaves]
+        pairs = pair_leaves(paths, first.naming, others, second.naming)
+        if select is None:
+            return pairs
+        names = [path_name(path, first.naming) for path in paths]
+        names += [path_name(path, second.naming) for path in others]
+        # One match for both sides: a pattern may match leaves of one side only.
+        where = f"{self.one.name} and {self.other.name}"
+        matches = match_patterns(names, select, naming="strings", where=where)
+        taken, others_taken = matches[: len(paths)], matches[len(paths) :]
+        return Pairs(
+            tuple([(i, j) for i, j in pairs.both if taken[i] or others_taken[j]]),
+            tuple([i for i in pairs.first_only if taken[i]]),
+            tuple([j for j in pairs.second_only if others_taken[j]]),
+        )
+
+    def _type_difference(self, a: Leaf, b: Leaf) -> LeafDiff | None:
+        """Return how two leaves differ in kind, shape or dtype; None if they do not."""
+        arrays = a.kind in ARRAY_KINDS, b.kind in ARRAY_KINDS
+        keys = "prng_key" in (a.kind, b.kind)
+        other_kind = a.kind != b.kind and (keys or self.strict or not all(arrays))
+        if other_kind or a.prng_impl != b.prng_impl:
+            same = leaf_text(a) == leaf_text(b)
+            shown = [
+                f"{leaf.kind} {leaf_text(leaf)}" if same else leaf_text(leaf) for leaf in (a, b)
+            ]
+            return _leaf_diff("kind", a, b)._replace(a=shown[0], b=shown[1])
+        if a.shape != b.shape and all(arrays):
+            return _leaf_diff("shape", a, b)
+        if all(arrays) and a.dtype != b.dtype:
+            return _leaf_diff("dtype", a, b)
+        if self.strict and a.weak_type != b.weak_type:
+            shown = [("weak " if leaf.weak_type else "") + leaf_text(leaf) for leaf in (a, b)]
+            return _leaf_diff("weak_type", a, b)._replace(a=shown[0], b=shown[1])
+        return None
+
+    def _compared(self, i: int, j: int, types: LeafDiff | None) -> ComparedPair:
+        """Return the result for a pair of leaves, whose values have been compared."""
+        leaf = self.one.index.leaves[i]
+        change = self.changes.get(i)
+        size = change.size if change is not None and i in self.incomplete else None
+        if types is not None:
+            if change is not None and leaf.kind in ARRAY_KINDS:
+                types = change.described(types, leaf, size=size)
+            return ComparedPair(i, j, types.what, types, change)
+        if change is None or (size is not None and not change.differs):
+            result = self.by_digest.get(i, "unread")
+            tells = result != "identical" and (self.values == "digests" or i in self.incomplete)
+            difference = self._differing(cast(What, result), i, j).difference if tells else None
+            return ComparedPair(i, j, result, difference, change)
+        if not change.differs:
+            return ComparedPair(i, j, "equal", None, change)
+        difference = _leaf_diff("value", leaf, leaf)
+        if leaf.kind in ARRAY_KINDS:
+            difference = change.described(difference, leaf, size=size)
+        else:
+            shown = [repr(value)[:80] for value in (self.one.value(i), self.other.value(j))]
+            difference = difference._replace(a=shown[0], b=shown[1])
+        return ComparedPair(i, j, "value", difference, change)
+
+    def _differing(self, what: What, i: int | None, j: int | None) -> ComparedPair:
+        """Return the result for leaves of which no elements were compared."""
+        a = None if i is None else self.one.index.leaves[i]
+        b = None if j is None else self.other.index.leaves[j]
+        return ComparedPair(i, j, what, _leaf_diff(what, a, b))
+
+    def _compare_values(
+        self, comparable: Mapping[int, int], pairs: Pairs, report: Report | None
+    ) -> dict[int, int]:
+        """Compare the values of leaves; return the positions of renamed leaves in both trees."""
+        if self.values == "digests":
+            comparable = {i: j for i, j in comparable.items() if not self._is_settled(i, j)}
+        parts = list(self._parts(comparable))
+        if self.sample_bytes is not None:
+            parts, self.incomplete = sample_parts(parts, self.sample_bytes)
+            for i in self.incomplete:
+                self._is_settled(i, comparable[i])
+        with report_progress(2 * sum([part.size_bytes for part in parts]), report):
+            # The changes arrive in order: sums are reproducible.
+            for part, change in map_parts(_measure, parts, self.one, self.other, comparable):
+                self.changes[part.number] = combine_changes(
+                    self.changes.get(part.number, NO_CHANGE), change
+                )
+                self.read_bytes += part.size_bytes
+            renamed = renamed_leaves(
+                self.one,
+                pairs.first_only,
+                self.other,
+                pairs.second_only,
+                read=self.values is True and self.sample_bytes is None,
+            )
+        self.read_bytes += renamed.read_bytes
+        return dict(renamed.pairs)
+
+    def _is_settled(self, i: int, j: int) -> bool:
+        """Compare two leaves by their digests; False if neither of them is stored in pieces."""
+        if self.one.pieces(i) is None and self.other.pieces(j) is None:
+            return False
+        self.by_digest[i] = compare_digests(self.one, i, self.other, j)
+        return True
+
+    def _parts(self, pairs: Mapping[int, int]) -> Iterator[Part]:
+        """Yield the boxes of pairs of leaves to read; compare Python values at once."""
+        for i, j in pairs.items():
+            leaf, other = self.one.index.leaves[i], self.other.index.leaves[j]
+            if leaf.kind not in ARRAY_KINDS:
+                same = _same_value(self.one.value(i), self.other.value(j))
+                self.changes[i] = NO_CHANGE if same else VALUE_CHANGE
+                continue
+            item = max(dtypes.itemsize(leaf.dtype), dtypes.itemsize(other.dtype))
+            boxes = list(unequal_boxes(self.one, i, self.other, j))
+            if not boxes:
+                self.by_digest[i] = "identical"
+            divisible = not chunks_of(self.one.pieces(i), self.other.pieces(j))
+            for box in boxes:
+                yield Part(i, box, element_count(box) * item, divisible)
+
+
+def _measure(_: Box, a: Array, b: Array) -> ArrayChange:
+    return measure_change(a, b)
+
+
+def _leaf_diff(what: What, a: Leaf | None, b: Leaf | None) -> LeafDiff:
+    """Return a difference with the types of both leaves; it is named like that of a if it can."""
+    name = b if a is None or what == "renamed" else a
+    return LeafDiff(
+        "" if name is None else path_label(name.key_path),
+        what,
+        "" if a is None else leaf_text(a),
+        "" if b is None else leaf_text(b),
+        renamed_from=path_label(a.key_path) if a and what == "renamed" else "",
+    )
+
+
+def _containers(first: Index, second: Index) -> list[str]:
+    """Return a line for each container of different kinds, and each empty one on one side only."""
+    namings: set[Naming] = {first.naming, second.naming}
+    if namings & {"dotted", "slashed"}:
+        return []  # such formats have names, but no containers
+    order: list[Naming] = ["keys", "strings", "exact"]
+    common = min(namings, key=order.index)
+    first_nodes, second_nodes = (
+        containers_by_name(index.structure, common) for index in (first, second)
+    )
+    lines = []
+    for name, one in first_nodes.items():
+        other = second_nodes.get(name)
+        if other is None:
+            if one.empty:
+                lines.append(f"{path_label(one.path)}: {_shown(one)} only in a")
+        elif one.kind != other.kind:
+            lines.append(f"{path_label(one.path)}: {_shown(one)} | {_shown(other)}")
+    lines += [
+        f"{path_label(other.path)}: {_shown(other)} only in b"
+        for name, other in second_nodes.items()
+        if other.empty and name not in first_nodes
+    ]
+    return lines
+
+
+def _shown(container: Container) -> str:
+    bare = not container.empty or container.kind == "None" or container.kind.startswith("an ")
+    return container.kind if bare else f"empty {container.kind}"
+
+
+def _same_value(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and (a == b or (a != a and b != b))

@@ -1,9 +1,9 @@
-"""The operands of diff: checkpoints, and trees in memory."""
+"""The operands of diff, checkpoints and trees in memory, and the loop that reads parts of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -11,12 +11,16 @@ from cordwood.api.checkpoint import Checkpoint
 from cordwood.api.stored_leaf import StoredLeaf
 from cordwood.index import Box, Digests, Index, Inline, Leaf
 from cordwood.io.progress import current_meter
+from cordwood.io.threads import map_in_threads
 from cordwood.plan.select_leaves import select_leaves
+from cordwood.plan.split_arrays import Part, group_parts
 from cordwood.sharding.boxes import slices
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf, whole_array
 
 Array: TypeAlias = np.ndarray[Any, Any]
+T = TypeVar("T")
+
 _REMOTE_ADVICE = (
     "diff compares in one process; save it to a directory and compare that with the other one"
 )
@@ -45,6 +49,36 @@ class Operand(Protocol):
 
         Requests for one leaf are adjacent.
         """
+
+
+def map_parts(
+    function: Callable[..., T],
+    parts: Iterable[Part],
+    tree: Operand,
+    other: Operand | None = None,
+    partners: Mapping[int, int] | None = None,
+) -> Iterator[tuple[Part, T]]:
+    """Yield each part, in order, with what a function returns for its box and its elements.
+
+    The parts are read some MiB at a time. The function is called in several threads.
+
+    Args:
+        function: called with the box of a part and its elements; if there is another tree, also
+            with the elements of that box of the partner of the leaf.
+        parts: parts of leaves of the first tree; those of one leaf are adjacent.
+        tree: the first tree.
+        other: the other tree.
+        partners: the positions of its leaves by those of the leaves of the first tree.
+    """
+
+    def results(group: Sequence[Part]) -> list[T]:
+        sides = [tree.read([(part.number, part.box) for part in group])]
+        if other is not None and partners is not None:
+            sides.append(other.read([(partners[part.number], part.box) for part in group]))
+        return map_in_threads(function, list(zip([p.box for p in group], *sides, strict=True)))
+
+    for group in group_parts(parts):
+        yield from zip(group, results(group), strict=True)
 
 
 class CheckpointOperand:

@@ -1,13 +1,17 @@
-"""The result of diff: the differences of two trees, which can be printed."""
+"""The result of diff: the differences of two trees, which can be printed, and all pairs."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 from cordwood.message_text import counted, first_lines, printable
 from cordwood.public_names import document_fields
+
+if TYPE_CHECKING:
+    from cordwood.api.array_change import ArrayChange
 
 What: TypeAlias = Literal[
     "only_a",
@@ -197,3 +201,52 @@ def _plain(leaf: LeafDiff) -> dict[str, Any]:
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in leaf._asdict().items()
     }
+
+
+State: TypeAlias = Literal[
+    "added",  # only in b
+    "removed",  # only in a
+    "renamed",  # equal bytes at another key path
+    "reshaped",  # another shape
+    "recast",  # another dtype, kind or weak type
+    "changed",  # other values; or other bytes, by their digests
+    "equal",  # equal values, which were read
+    "identical",  # equal by digest, not read
+    "unread",  # not known: the values were not read, or not all of them have digests
+]
+
+# The states of leaves that differ, by `LeafDiff.what`; other words are the same.
+_STATES: Mapping[str, State] = {
+    "only_a": "removed",
+    "only_b": "added",
+    "shape": "reshaped",
+    "kind": "recast",
+    "dtype": "recast",
+    "weak_type": "recast",
+    "value": "changed",
+    "bytes": "changed",
+}
+
+
+class ComparedPair(NamedTuple):
+    """A leaf of a, the leaf of b that belongs to it, and the result of comparing them."""
+
+    i: int | None  # position in the index of a; None for an added leaf
+    j: int | None  # position in the index of b; None for a removed leaf
+    result: What | State  # what differs; or why no difference is known
+    difference: LeafDiff | None  # None if no difference is known
+    change: ArrayChange | None = None  # None if no elements were read
+
+    @property
+    def state(self) -> State:
+        """What became of the leaf, in one word."""
+        return _STATES.get(self.result) or cast(State, self.result)
+
+
+class Comparison(NamedTuple):
+    """The result of comparing two checkpoints or trees."""
+
+    diff: Diff
+    pairs: tuple[ComparedPair, ...]  # all leaves: those of a in their order, then the added ones
+    equal_by_digest: frozenset[int]  # positions in the index of a
+    incomplete: frozenset[int]  # the same, of leaves of which only a sample was read, or nothing

@@ -1,4 +1,4 @@
-"""Statistics of the elements of one leaf, which is read a few MiB at a time."""
+"""Statistics of the elements of one leaf, which is read a few MiB at a time, and its heat map."""
 
 from __future__ import annotations
 
@@ -10,19 +10,40 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.api.checkpoint import Checkpoint
-from cordwood.api.heat_map import HeatMap, HeatMapSums
-from cordwood.index import ARRAY_KINDS, Box, Encoded, Inline, Leaf, Pieces
+from cordwood.index import ARRAY_KINDS, Box, Inline, Leaf, Pieces
 from cordwood.io.progress import Report, report_progress
-from cordwood.plan.sample_boxes import all_boxes, sample_boxes
-from cordwood.sharding.boxes import element_count, whole_box
+from cordwood.plan.split_arrays import all_boxes, chunks_of, sample_boxes
+from cordwood.sharding.boxes import element_count, shape_of, whole_box
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
+_MAX_TILES = 64  # along each side
+_MIN_SHARE = 0.25  # of a tile that was read, compared with the tile that was read most
 _PART_BYTES = 4 << 20
 _PART_ELEMENTS = 1 << 20
 _KEPT_BYTES = 4 << 20  # an array or sample of at most this size is read once, and kept meanwhile
 _BINS = 24
 _FIRST = 8
+
+
+class HeatMap(NamedTuple):
+    """The tiles of an array as a matrix: its last axis are columns, all others together rows.
+
+    Attributes:
+        rows: the number of rows of tiles.
+        columns: the number of columns of tiles.
+        tile: the rows and columns of elements of a tile.
+        values: the mean absolute value of the finite elements of each tile, row by row; NaN or
+            infinity for a tile that has no finite ones; None for a tile of which nothing was read,
+            or much less than of others: its mean would be noise.
+        nan: the number of NaNs in each tile.
+    """
+
+    rows: int
+    columns: int
+    tile: tuple[int, int]
+    values: tuple[float | None, ...]
+    nan: tuple[int, ...]
 
 
 class LeafStatistics(NamedTuple):
@@ -86,17 +107,13 @@ def _sample(leaf: Leaf) -> list[Box] | None:
     if _is_read_whole(leaf):
         return None
     item = dtypes.itemsize(leaf.dtype)
-    return sample_boxes(leaf.shape, item_bytes=item, chunk_shape=_chunk_shape(leaf))
+    return sample_boxes(leaf.shape, item_bytes=item, chunk_shape=chunks_of(leaf))
 
 
 def _is_read_whole(leaf: Leaf) -> bool:
     storage = leaf.storage
     packed = isinstance(storage, Pieces) and storage.encoding not in ("raw", "swapped")
     return packed or isinstance(storage, Inline)
-
-
-def _chunk_shape(leaf: Leaf) -> Sequence[int]:
-    return leaf.storage.chunk_shape if isinstance(leaf.storage, Encoded) else ()
 
 
 class _Parts:
@@ -142,7 +159,7 @@ class _Parts:
             self.leaf.shape,
             item_bytes=item,
             limit_bytes=min(_PART_BYTES, _PART_ELEMENTS * item),
-            chunk_shape=_chunk_shape(self.leaf),
+            chunk_shape=chunks_of(self.leaf),
         )
 
 
@@ -256,3 +273,95 @@ def _numbers(array: Array) -> Array:
     if flat.dtype.kind in "iuf" and flat.dtype.type.__module__ == "numpy":
         return flat
     return flat.astype(np.float32)
+
+
+class HeatMapSums:
+    """The sums from which a heat map is made, box by box; about 100 KiB whatever the array."""
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        self._shape = tuple(shape) or (1,)
+        rows, columns = math.prod(self._shape[:-1]), self._shape[-1]
+        self._tile = (max(1, -(-rows // _MAX_TILES)), max(1, -(-columns // _MAX_TILES)))
+        tiles = -(-rows // self._tile[0]), -(-columns // self._tile[1])
+        self._sums = np.zeros(tiles, np.float64)
+        self._finite = np.zeros(tiles, np.int64)
+        self._nan = np.zeros(tiles, np.int64)
+        self._read = np.zeros(tiles, np.int64)
+
+    def add(self, box: Box, values: Array) -> None:
+        """Add the elements of a box, real numbers as a flat array."""
+        if not box.start:
+            box = Box((0,), (1,))
+        matrix = np.abs(values.reshape(-1, shape_of(box)[-1]), dtype=np.float64)
+        rows = self._row_numbers(box) // self._tile[0]
+        columns = np.arange(box.start[-1], box.stop[-1]) // self._tile[1]
+        tiles = _Tiles(rows, columns)
+        tiles.add_counts(self._read)
+        finite = np.isfinite(matrix)
+        if finite.all():
+            tiles.add_counts(self._finite)
+        else:
+            tiles.add(self._finite, finite)
+            tiles.add(self._nan, np.isnan(matrix))
+            matrix[~finite] = 0
+        tiles.add(self._sums, matrix)
+
+    def _row_numbers(self, box: Box) -> Array:
+        """Return the number of each row of a box among the rows of the array, in C order."""
+        numbers = np.zeros(1, np.int64)
+        for start, stop, size in zip(box.start[:-1], box.stop[:-1], self._shape[:-1], strict=True):
+            numbers = (numbers[:, None] * size + np.arange(start, stop)).reshape(-1)
+        return numbers
+
+    def _tile_sizes(self) -> Array:
+        """Return the number of elements of each tile; tiles at the end may be smaller."""
+        sizes = [
+            np.minimum(size, (np.arange(count) + 1) * step) - np.arange(count) * step
+            for size, count, step in zip(
+                (math.prod(self._shape[:-1]), self._shape[-1]),
+                self._sums.shape,
+                self._tile,
+                strict=True,
+            )
+        ]
+        return np.outer(*sizes)
+
+    def finish(self) -> HeatMap:
+        """Return the heat map of what has been added."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = self._sums / self._finite
+        means[(self._finite == 0) & (self._nan == 0)] = math.inf
+        shares = (self._read / self._tile_sizes()).reshape(-1)
+        read = (shares > 0) & (shares >= shares.max(initial=0.0) * _MIN_SHARE)
+        values = [
+            value if is_read else None
+            for value, is_read in zip(means.reshape(-1).tolist(), read.tolist(), strict=True)
+        ]
+        rows, columns = self._sums.shape
+        return HeatMap(
+            rows, columns, self._tile, tuple(values), tuple(self._nan.reshape(-1).tolist())
+        )
+
+
+class _Tiles:
+    """The tiles that the rows and columns of a box belong to; their numbers ascend."""
+
+    def __init__(self, row_tiles: Array, column_tiles: Array) -> None:
+        rows, self._row_starts, row_counts = _runs(row_tiles)
+        columns, self._column_starts, column_counts = _runs(column_tiles)
+        self._where = np.ix_(rows, columns)
+        self._counts = np.outer(row_counts, column_counts)
+
+    def add_counts(self, sums: Array) -> None:
+        """Add the number of elements to each tile."""
+        sums[self._where] += self._counts
+
+    def add(self, sums: Array, matrix: Array) -> None:
+        """Add the elements of a matrix to the sums of their tiles."""
+        rows = np.add.reduceat(matrix, self._column_starts, axis=1, dtype=sums.dtype)
+        sums[self._where] += np.add.reduceat(rows, self._row_starts, axis=0)
+
+
+def _runs(numbers: Array) -> tuple[Array, Array, Array]:
+    """Return the distinct ones of ascending numbers, where each begins, and how often it is."""
+    return np.unique(numbers, return_index=True, return_counts=True)

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 from cordwood import dtypes
 from cordwood.formats.read_index_only import quick_look
-from cordwood.index import ARRAY_KINDS, Box, Inline, Leaf, LeafRuns, LeafSpec, Piece
+from cordwood.index import ARRAY_KINDS, Box, Inline, Leaf, LeafRuns, LeafSpec, Piece, leaf_text
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.keypath import KeyPath, format_paths
-from cordwood.plan.leaf_text import leaf_text
 from cordwood.plan.path_patterns import Select, match_patterns, pattern_name
 from cordwood.storage.urls import local_or_url
 

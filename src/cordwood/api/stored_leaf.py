@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from cordwood import dtypes
-from cordwood.index import ARRAY_KINDS, Leaf, LeafKind, size_in_memory
+from cordwood.index import ARRAY_KINDS, Leaf, LeafKind, leaf_text, size_in_memory
 from cordwood.keypath import format_path
 from cordwood.loading.leaf_target import default_target
 from cordwood.loading.restore_targets import restore_targets
 from cordwood.loading.slice_leaf import plan_slice
 from cordwood.message_text import printable
-from cordwood.plan.leaf_text import leaf_text
 
 if TYPE_CHECKING:
     from cordwood.api.checkpoint import Checkpoint
@@ -161,6 +160,6 @@ class StoredLeaf:
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
         del subtree_renderer
-        from cordwood.notebook.treescope_tree import treescope_leaf
+        from cordwood.notebook.checkpoint_html import treescope_leaf
 
         return treescope_leaf(self._leaf, path)

@@ -44,7 +44,7 @@ def command(path: str, key: str, prefix: str | None, as_json: bool) -> None:
     """
     from cordwood.api.checkpoint import open as open_checkpoint
     from cordwood.api.leaf_statistics import leaf_statistics
-    from cordwood.plan.leaf_text import leaf_text
+    from cordwood.index import leaf_text
 
     with open_checkpoint(path, prefix=prefix) as checkpoint:
         stored = checkpoint[key]

@@ -75,10 +75,9 @@ def command(
     this process, which only this machine can reach, and only with the token in the address. Nothing
     is written, and no other host is asked for anything. Ctrl-C ends it.
     """
-    from cordwood.viewer.export import refuse_existing, refuse_source
-    from cordwood.viewer.page import page
+    from cordwood.viewer.page import page, refuse_existing, refuse_source
     from cordwood.viewer.resources import Resources
-    from cordwood.viewer.serve import serve
+    from cordwood.viewer.server import serve
     from cordwood.viewer.sources import OpenArguments, open_sources
 
     html = page()  # before anything is opened: Jinja2 may be missing
@@ -109,7 +108,7 @@ def command(
 def _export(resources: Resources, file: str, max_bytes: int, *, as_json: bool) -> None:
     """Write the export, and print its size and what it lacks."""
     from cordwood.io.progress_bar import progress_display
-    from cordwood.viewer.export import export_page, write_export
+    from cordwood.viewer.page import export_page, write_export
 
     with progress_display(not as_json, "exporting") as report:
         export = export_page(resources, max_bytes=max_bytes, progress=report)

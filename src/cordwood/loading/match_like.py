@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from cordwood.did_you_mean import Nesting, find_nestings, nearest_path
 from cordwood.errors import MismatchError
-from cordwood.index import ARRAY_KINDS, Index, Leaf, LeafSpec, Naming
+from cordwood.index import ARRAY_KINDS, Index, Leaf, LeafSpec, Naming, leaf_text
 from cordwood.keypath import KeyPath, format_path, path_label
 from cordwood.loading.leaf_target import Target
 from cordwood.loading.match_containers import (
@@ -35,7 +35,6 @@ from cordwood.loading.match_hints import (
 )
 from cordwood.loading.nest_names import SEPARATORS
 from cordwood.message_text import counted, first_lines, first_names
-from cordwood.plan.leaf_text import leaf_text
 from cordwood.tree.flatten import FlatTree, flatten, unflatten
 from cordwood.tree.leaves import describe_leaf, is_static_leaf
 

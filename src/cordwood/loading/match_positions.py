@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from cordwood.index import Index, Leaf, LeafKind, LeafSpec
+from cordwood.index import Index, Leaf, LeafKind, LeafSpec, leaf_text
 from cordwood.keypath import path_label
 from cordwood.loading.match_like import Matching, describe_mismatch, make_target, mismatch_error
 from cordwood.message_text import counted
-from cordwood.plan.leaf_text import leaf_text
 from cordwood.tree.flatten import flatten, unflatten
 from cordwood.tree.leaves import describe_leaf
 from cordwood.tree.structure import jax_order

@@ -15,7 +15,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from cordwood.api.tree_preview import tree_lines, tree_preview_html
 from cordwood.errors import (
     CorruptionError,
     FormatError,
@@ -28,6 +27,7 @@ from cordwood.manager.foreign_steps import OtherCheckpoint
 from cordwood.manager.load_step import LoadedStep, RestoreRequest, as_message, load_step
 from cordwood.manager.step_listing import Step, StepListing
 from cordwood.message_text import printable, shortened
+from cordwood.notebook.tree_html import tree_lines, tree_preview_html
 from cordwood.processes.join_rendezvous import process_names
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.public_names import document_fields

@@ -1,15 +1,34 @@
-"""Division of arrays into parts of a few MiB, each contiguous in C order. Pure."""
+"""Division of arrays into parts of a few MiB to read: all parts, or those of a sample. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
 
-from cordwood.index import Box
-from cordwood.sharding.boxes import shape_of, whole_box
+from cordwood.index import Box, Encoded, Leaf
+from cordwood.sharding.boxes import element_count, grid_cells, shape_of, whole_box
 
-T = TypeVar("T")
+_GROUP_BYTES = 32 << 20  # of parts, read at a time
+_MAX_ROWS_FACTOR = 4  # parts of whole rows may be this much larger than the limit
+
+_SAMPLE_BYTES = 4 << 20  # of one array
+_SAMPLE_BLOCKS = 16
+_COARSE_PARTS = 1024  # into which a large array is cut before blocks of a sample are chosen
+
+_WHOLE_BYTES = 1 << 20  # arrays up to this size are whole in a sample of many
+_BLOCK_BYTES = 512 << 10  # of a larger array
+
+
+class Part(NamedTuple):
+    """A box of a leaf to read."""
+
+    number: int  # the position of the leaf in its tree; in a comparison, in the first
+    box: Box
+    size_bytes: int
+    divisible: bool = True  # False for chunks that are decoded whole
 
 
 def split_array(
@@ -62,22 +81,173 @@ def element_range(box: Box, shape: Sequence[int]) -> tuple[int, int]:
     return start, start + math.prod(shape_of(box))
 
 
-def group_parts(
-    parts: Iterable[T], size_bytes: Callable[[T], int], *, limit_bytes: int
-) -> Iterator[list[T]]:
-    """Yield consecutive parts in groups up to a limit, of at least one part each.
-
-    >>> list(group_parts([3, 4, 9, 1], int, limit_bytes=8))
-    [[3, 4], [9], [1]]
-    """
-    group: list[T] = []
+def group_parts(parts: Iterable[Part]) -> Iterator[list[Part]]:
+    """Yield consecutive parts in groups of up to 32 MiB, of at least one part each."""
+    group: list[Part] = []
     total = 0
     for part in parts:
-        size = size_bytes(part)
-        if group and total + size > limit_bytes:
+        if group and total + part.size_bytes > _GROUP_BYTES:
             yield group
             group, total = [], 0
         group.append(part)
-        total += size
+        total += part.size_bytes
     if group:
         yield group
+
+
+def chunks_of(*leaves: Leaf | None) -> Sequence[int]:
+    """Return the shape of the chunks of the first leaf that has some; () if none has.
+
+    Chunks are decoded whole, so that arrays are cut at their borders.
+    """
+    shapes = [
+        leaf.storage.chunk_shape for leaf in leaves if leaf and isinstance(leaf.storage, Encoded)
+    ]
+    return next(filter(None, shapes), ())
+
+
+def chunk_rows(*leaves: Leaf | None) -> int:
+    """Return the number of rows of such a chunk; 1 if there are no chunks."""
+    return (chunks_of(*leaves) or (1,))[0]
+
+
+def all_boxes(
+    shape: Sequence[int], *, item_bytes: int, limit_bytes: int, chunk_shape: Sequence[int] = ()
+) -> Iterator[Box]:
+    """Yield boxes that make up an array, of about the limit or one chunk each.
+
+    The boxes are in C order and contiguous, unless whole rows of chunks are much larger than the
+    limit.
+
+    Args:
+        shape: the shape of the array.
+        item_bytes: the size of an element.
+        limit_bytes: the limit for a box.
+        chunk_shape: the shape of the chunks of the array, if they are read whole.
+    """
+    if 0 in shape:
+        return
+    rows = chunk_shape[0] if chunk_shape else 1
+    rows_bytes = rows * math.prod(shape[1:]) * item_bytes
+    if not chunk_shape or rows_bytes <= _MAX_ROWS_FACTOR * limit_bytes:
+        yield from split_array(shape, item_bytes=item_bytes, limit_bytes=limit_bytes, rows=rows)
+        return
+    steps = list(chunk_shape)
+    for axis in reversed(range(len(shape))):
+        chunks = limit_bytes // (math.prod(steps) * item_bytes)
+        steps[axis] = min(shape[axis], steps[axis] * max(1, chunks))
+    cuts = tuple([tuple(range(0, size, step)) for size, step in zip(shape, steps, strict=True)])
+    yield from grid_cells(shape, cuts)
+
+
+def sample_boxes(
+    shape: Sequence[int], *, item_bytes: int, chunk_shape: Sequence[int] = ()
+) -> list[Box]:
+    """Return up to 16 boxes spread over an array, together at most 4 MiB, or one chunk.
+
+    A smaller array is returned whole.
+
+    Args:
+        shape: the shape of the array.
+        item_bytes: the size of an element.
+        chunk_shape: the shape of the chunks of the array, if they are read whole.
+
+    >>> sample_boxes((2, 3), item_bytes=4)
+    [Box(start=(0, 0), stop=(2, 3))]
+    >>> boxes = sample_boxes((1 << 30,), item_bytes=4)
+    >>> len(boxes), sum([box.stop[0] - box.start[0] for box in boxes]) * 4 >> 20
+    (16, 4)
+    """
+    size_bytes = math.prod(shape) * item_bytes
+    if size_bytes <= _SAMPLE_BYTES:
+        return [whole_box(shape)]
+    if chunk_shape:
+        return _sample_chunks(shape, item_bytes, chunk_shape)
+    block_bytes = _SAMPLE_BYTES // _SAMPLE_BLOCKS
+    coarse_bytes = max(block_bytes, size_bytes // _COARSE_PARTS)
+    coarse = list(split_array(shape, item_bytes=item_bytes, limit_bytes=coarse_bytes))
+    return [
+        first_block(coarse[i], item_bytes, block_bytes)
+        for i in _spread(len(coarse), _SAMPLE_BLOCKS)
+    ]
+
+
+def first_block(box: Box, item_bytes: int, limit_bytes: int) -> Box:
+    """Return the first part of a box, of at most `limit_bytes`."""
+    first = next(split_array(shape_of(box), item_bytes=item_bytes, limit_bytes=limit_bytes))
+    return Box(box.start, tuple(map(int.__add__, box.start, first.stop)))
+
+
+def sample_parts(parts: Sequence[Part], limit_bytes: int) -> tuple[list[Part], set[int]]:
+    """Return parts of at most about `limit_bytes` in all, and the leaves that lost some.
+
+    Small leaves are taken whole, and one block from the middle of each large one; if that is still
+    too much, other leaves are left out, spread over the checkpoint.
+
+    Args:
+        parts: all parts; those of one leaf are adjacent.
+        limit_bytes: the limit. If all parts are within it, all are returned.
+    """
+    if sum([part.size_bytes for part in parts]) <= limit_bytes:
+        return list(parts), set()
+    leaves = {number: list(group) for number, group in groupby(parts, key=lambda part: part.number)}
+    samples = {number: _sample_of(group) for number, group in leaves.items()}
+    sizes = {n: sum([part.size_bytes for part in sample]) for n, sample in samples.items()}
+    chosen = fitting(sizes, {number: str(number) for number in sizes}, limit_bytes)
+    lost = {n for n, sample in samples.items() if n not in chosen or sample != leaves[n]}
+    return [part for n, sample in samples.items() if n in chosen for part in sample], lost
+
+
+def fitting(sizes: Mapping[int, int], names: Mapping[int, str], limit_bytes: int) -> set[int]:
+    """Return the leaves that fit into a limit together, spread over all by hashes of their names.
+
+    Args:
+        sizes: the bytes to read of each leaf.
+        names: the name of each leaf; leaves of equal names and sizes are chosen each time.
+        limit_bytes: the limit.
+    """
+    chosen = set()
+    for number in sorted(sizes, key=lambda n: zlib.crc32(names[n].encode())):
+        if sizes[number] <= limit_bytes:
+            limit_bytes -= sizes[number]
+            chosen.add(number)
+    return chosen
+
+
+def _sample_of(parts: list[Part]) -> list[Part]:
+    """Return the parts of one leaf that are in the sample."""
+    if sum([part.size_bytes for part in parts]) <= _WHOLE_BYTES:
+        return parts
+    part = parts[len(parts) // 2]
+    if not part.divisible or part.size_bytes <= _BLOCK_BYTES:
+        return [part]
+    item_bytes = part.size_bytes // element_count(part.box)
+    box = first_block(part.box, item_bytes, _BLOCK_BYTES)
+    return [part._replace(box=box, size_bytes=element_count(box) * item_bytes)]
+
+
+def _sample_chunks(shape: Sequence[int], item_bytes: int, chunk_shape: Sequence[int]) -> list[Box]:
+    counts = [-(-size // step) for size, step in zip(shape, chunk_shape, strict=True)]
+    fitting = max(1, _SAMPLE_BYTES // (math.prod(chunk_shape) * item_bytes))
+    boxes = []
+    for number in _spread(math.prod(counts), min(fitting, _SAMPLE_BLOCKS)):
+        start: list[int] = []
+        for count, step in zip(reversed(counts), reversed(chunk_shape), strict=True):
+            number, i = divmod(number, count)
+            start.insert(0, i * step)
+        stop = [min(a + b, n) for a, b, n in zip(start, chunk_shape, shape, strict=True)]
+        boxes.append(Box(tuple(start), tuple(stop)))
+    return boxes
+
+
+def _spread(length: int, count: int) -> list[int]:
+    """Return up to `count` positions in a sequence, evenly spread, first and last among them.
+
+    >>> _spread(10, 4), _spread(2, 4), _spread(9, 1)
+    ([0, 3, 6, 9], [0, 1], [4])
+    """
+    if count >= length:
+        return list(range(length))
+    if count == 1:
+        return [length // 2]
+    return [i * (length - 1) // (count - 1) for i in range(count)]

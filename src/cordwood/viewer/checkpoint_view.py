@@ -1,22 +1,49 @@
-"""The resources `start` and `checkpoint`: what was opened, and all leaves of a checkpoint."""
+"""The resources of one checkpoint: what was opened, its leaves, one leaf, and all digests."""
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
+from itertools import islice
 from typing import Any
 
+from cordwood.api.array_change import has_numbers
+from cordwood.api.checkpoint import Checkpoint
+from cordwood.api.leaf_statistics import HeatMap, leaf_statistics
+from cordwood.api.verify import verify
+from cordwood.encoding.digests import DIGEST_BYTES, block_count
+from cordwood.errors import CorruptionError
 from cordwood.formats.registry import by_name
 from cordwood.formats.step_directories import step_number
-from cordwood.index import ARRAY_KINDS, Index, Inline, Leaf, Naming, Source, size_in_memory
+from cordwood.index import (
+    ARRAY_KINDS,
+    Box,
+    Index,
+    Inline,
+    Leaf,
+    Naming,
+    Piece,
+    Source,
+    Span,
+    leaf_text,
+    size_in_memory,
+)
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import Report
-from cordwood.keypath import format_paths, key_literal
+from cordwood.keypath import format_path, format_paths, key_literal
+from cordwood.message_text import counted, size_text
+from cordwood.sharding.boxes import whole_box
 from cordwood.viewer.sources import Sources
 
 _MAX_FILES = 4096
 _MAX_VALUE = 200  # characters of a value in the list of leaves
+_MAX_PIECES = 4096
+_MAX_WHOLE_VALUE = 100_000  # characters
+_MAX_VALUE_BYTES = 1 << 20
+_MAX_NAMES = 100
+_BINS = 48
 
 
 def start_view(sources: Sources, report: Report | None) -> dict[str, Any]:  # noqa: ARG001
@@ -135,3 +162,224 @@ def _digests(index: Index) -> str:
 def is_checked(source: Source) -> bool:
     """Return True if the bytes of a file have digests or checksums."""
     return source.digests is not None or source.header_digest is not None or bool(source.checksums)
+
+
+def leaf_view(
+    sources: Sources,
+    report: Report | None,  # noqa: ARG001
+    *,
+    source: str,
+    number: int,
+) -> dict[str, Any]:
+    """Return the type of a leaf, how it was partitioned, and where its bytes are."""
+    with sources.checkpoint(source) as checkpoint:
+        leaf = leaf_at(checkpoint, number)
+        index = checkpoint.index
+        path = format_path(leaf.key_path)
+        (located,) = checkpoint._reader.with_pieces([leaf])
+        pieces = () if isinstance(located.storage, Inline) else located.storage.pieces
+        parts = dict.fromkeys([box for piece in pieces for box in _boxes(piece, leaf.shape)])
+        return {
+            "number": number,
+            "path": path,
+            "keys": split_path(path, index.naming),
+            "kind": leaf.kind,
+            "dtype": dtype_text(leaf),
+            "shape": shape_of_value(leaf),
+            "size_bytes": size_in_memory(leaf),
+            "weak_type": leaf.weak_type,
+            "prng_impl": leaf.prng_impl,
+            "value": _value(checkpoint, leaf),
+            "sharding": index.shardings.get(number),
+            "stored_shape": leaf.shape,
+            "parts": [box._asdict() for box in islice(parts, _MAX_PIECES)],
+            "part_count": len(parts),
+            "pieces": [_piece(checkpoint, piece, leaf) for piece in pieces[:_MAX_PIECES]],
+            "piece_count": len(pieces),
+        }
+
+
+def leaf_at(checkpoint: Checkpoint, number: int) -> Leaf:
+    """Return a leaf by its position. Raises KeyError if there are not so many."""
+    leaves = checkpoint.index.leaves
+    if number >= len(leaves):
+        count = counted(len(leaves), "leaf", "leaves")
+        raise KeyError(f"{checkpoint.path} has {count}; there is no leaf number {number}")
+    return leaves[number]
+
+
+def _boxes(piece: Piece, shape: tuple[int, ...]) -> Iterator[Box]:
+    """Yield the boxes of an array that a piece holds."""
+    if isinstance(piece.where, Box):
+        yield piece.where
+    else:
+        yield from span_boxes(piece.where, shape)
+
+
+def span_boxes(span: Span, shape: tuple[int, ...]) -> Iterator[Box]:
+    """Yield boxes that make up a span of elements of an array.
+
+    >>> [(box.start, box.stop) for box in span_boxes(Span(2, 9), (4, 3))]
+    [((0, 2), (1, 3)), ((1, 0), (3, 3))]
+    """
+    start, stop = span
+    if start >= stop:
+        return
+    if not shape:
+        yield whole_box(shape)
+        return
+    row = math.prod(shape[1:])
+    first, begin = divmod(start, row)
+    last, end = divmod(stop, row)
+    if begin and first == last:
+        yield from _in_row(first, Span(begin, end), shape)
+        return
+    if begin:
+        yield from _in_row(first, Span(begin, row), shape)
+        first += 1
+    if first < last:
+        yield Box((first, *([0] * (len(shape) - 1))), (last, *shape[1:]))
+    if end:
+        yield from _in_row(last, Span(0, end), shape)
+
+
+def _in_row(row: int, span: Span, shape: tuple[int, ...]) -> Iterator[Box]:
+    for start, stop in span_boxes(span, shape[1:]):
+        yield Box((row, *start), (row + 1, *stop))
+
+
+def _piece(checkpoint: Checkpoint, piece: Piece, leaf: Leaf) -> dict[str, Any]:
+    """Return the place of a piece: its box, file, byte range and digest."""
+    boxes = list(_boxes(piece, leaf.shape))
+    box = boxes[0] if len(boxes) == 1 else None
+    return {
+        "start": None if box is None else box.start,
+        "stop": None if box is None else box.stop,
+        "file": checkpoint.index.sources[piece.source].name,
+        "offset": piece.offset,
+        "length": piece.length,
+        "digest": _digest(checkpoint, piece),
+    }
+
+
+def _digest(checkpoint: Checkpoint, piece: Piece) -> str | None:
+    """Return the digest of the bytes of a piece as text; None if there is none."""
+    source = checkpoint.index.sources[piece.source]
+    digests = checkpoint._reader.digests[piece.source]
+    if digests is None:
+        return _checksum(source, piece)
+    if not piece.length or digests.block_bytes <= 0:
+        return None
+    first = max(0, piece.offset - digests.start) // digests.block_bytes
+    stop = block_count(piece.offset + piece.length - digests.start, digests.block_bytes)
+    value = digests.values[first * DIGEST_BYTES : (first + 1) * DIGEST_BYTES].hex()
+    more = stop - first - 1
+    if more <= 0:
+        return f"xxh3-128 {value}"
+    blocks = counted(more, "more block", "more blocks")
+    return f"xxh3-128 {value} and {blocks} of {size_text(digests.block_bytes)}"
+
+
+def _checksum(source: Source, piece: Piece) -> str | None:
+    for checksum in source.checksums:
+        if checksum.start <= piece.offset < checksum.stop:
+            return f"crc32 {checksum.crc32:08x}"
+    return None
+
+
+def _value(checkpoint: Checkpoint, leaf: Leaf) -> str | None:
+    """Return a Python value as text; None for an array."""
+    if leaf.kind in ARRAY_KINDS and not (isinstance(leaf.storage, Inline) and not leaf.shape):
+        return None
+    if isinstance(leaf.storage, Inline):
+        value = leaf.storage.value
+    else:
+        length = sum([piece.length for piece in leaf.storage.pieces])
+        if length > _MAX_VALUE_BYTES:
+            return f"({size_text(length)}: too long to show)"
+        value = checkpoint[format_path(leaf.key_path)].load(to="numpy")
+    text = key_literal(value)
+    return text if len(text) <= _MAX_WHOLE_VALUE else f"{text[:_MAX_WHOLE_VALUE]}..."
+
+
+def statistics_view(
+    sources: Sources, report: Report | None, *, source: str, number: int, read: str
+) -> dict[str, Any]:
+    """Return statistics of the elements of a leaf.
+
+    Raises TypeError for a leaf that is no array of numbers.
+    """
+    with sources.checkpoint(source) as checkpoint:
+        leaf = leaf_at(checkpoint, number)
+        path = format_path(leaf.key_path)
+        if not has_numbers(leaf):
+            raise TypeError(
+                f"{path}: there are no statistics of {leaf_text(leaf)}; expected an array of "
+                "numbers"
+            )
+        summary = leaf_statistics(
+            checkpoint,
+            path,
+            bins=_BINS,
+            sampled=read != "all",
+            with_heat_map=bool(leaf.shape),
+            progress=report,
+        )
+    item_bytes = size_in_memory(leaf) // (math.prod(leaf.shape) or 1)
+    histogram = None
+    if summary.min is not None:
+        histogram = {"low": summary.min, "high": summary.max, "counts": summary.histogram}
+    return {
+        "complete": summary.is_complete,
+        "read_bytes": summary.size * item_bytes,
+        "read_size": summary.size,
+        "size": math.prod(leaf.shape),
+        "nan": summary.nan,
+        "inf": summary.inf,
+        "zero": summary.zero,
+        "min": summary.min,
+        "max": summary.max,
+        "mean": summary.mean,
+        "std": summary.std,
+        "l2": summary.l2,
+        "histogram": histogram,
+        "first": [_number_text(value) for value in summary.first],
+        "heat": _heat_json(summary.heat_map),
+    }
+
+
+def _number_text(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _heat_json(heat: HeatMap | None) -> dict[str, Any] | None:
+    """Return a heat map with its values rounded to 4 digits, which makes it half as long."""
+    if heat is None or not heat.values:
+        return None
+    values = [None if value is None else float(f"{value:.4g}") for value in heat.values]
+    return {**heat._asdict(), "values": values}
+
+
+def verify_view(sources: Sources, report: Report | None, *, source: str) -> dict[str, Any]:
+    """Check every byte of a source against its digest, and return the result."""
+    with sources.checkpoint(source) as checkpoint:
+        unchecked = [each.name for each in checkpoint.index.sources if not is_checked(each)]
+    try:
+        result = verify(sources.path(source), progress=report, format=sources.arguments.format)
+    except CorruptionError as e:
+        return {
+            "ok": False,
+            "checked_bytes": 0,
+            "unchecked_bytes": 0,
+            "text": str(e).partition("\n")[0],
+            "problems": str(e).split("\n"),
+            "without_digests": unchecked[:_MAX_NAMES],
+        }
+    return {
+        "ok": True,
+        "checked_bytes": result.verified_bytes,
+        "unchecked_bytes": result.unverified_bytes,
+        "text": str(result),
+        "problems": [],
+        "without_digests": unchecked[:_MAX_NAMES],
+    }

@@ -7,23 +7,20 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from cordwood.api.array_change import root_of_scaled
 from cordwood.api.checkpoint import Checkpoint
-from cordwood.api.compare_checkpoints import ComparedPair, Comparison, Values, compare_checkpoints
 from cordwood.api.compare_leaves import compare_leaves
-from cordwood.api.diff_result import LeafDiff
-from cordwood.api.scaled_sum import root_of_scaled
+from cordwood.api.diff import Values, compare_checkpoints
+from cordwood.api.diff_result import ComparedPair, Comparison, LeafDiff
 from cordwood.api.stored_leaf import StoredLeaf
-from cordwood.index import Leaf, Naming, size_in_memory
+from cordwood.index import Leaf, Naming, leaf_text, size_in_memory
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import Report
 from cordwood.keypath import KeyPath, format_path, format_paths
 from cordwood.message_text import counted
-from cordwood.plan.leaf_text import leaf_text
-from cordwood.viewer.checkpoint_view import split_path, value_text
-from cordwood.viewer.layer_matrix import LeafChange, layer_matrices
+from cordwood.viewer.checkpoint_view import leaf_at, split_path, value_text
+from cordwood.viewer.layer_matrix import LeafChange, layer_matrices, optimizer_facts
 from cordwood.viewer.leaf_kinds import is_counter
-from cordwood.viewer.leaf_view import leaf_at
-from cordwood.viewer.optimizer_facts import optimizer_facts
 from cordwood.viewer.sources import Sources
 
 _MAX_VALUE = 80  # characters of a Python value in a row

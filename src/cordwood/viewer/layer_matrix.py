@@ -1,18 +1,27 @@
 """Matrices of the change of a model: a row for each layer, a column for each kind of weight. Pure.
 
 There is one matrix for the parameters, and one for each tree like them: the moments of an
-optimizer, averages of the parameters.
+optimizer, averages of the parameters. Facts about the optimizer are computed from the same leaves.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import hypot
 from typing import NamedTuple
 
-from cordwood.keypath import KeyPath
-from cordwood.viewer.leaf_kinds import LeafPlace, kind_of, place_of
+from cordwood.keypath import KeyPath, format_path
+from cordwood.message_text import counted
+from cordwood.viewer.leaf_kinds import (
+    FIRST_MOMENTS,
+    SECOND_MOMENTS,
+    LeafPlace,
+    group_of,
+    kind_of,
+    place_of,
+)
 
 _MAX_LAYERS = 1024
 _MAX_KINDS = 32
@@ -27,6 +36,8 @@ _LAST_KINDS = ("head", "other")
 _STATES = ("nan", "removed", "added", "reshaped", "changed", "unread", "renamed", "equal")
 _STATE_OF = {"identical": "equal", "recast": "changed"}
 _EQUAL_STATES = ("equal", "identical", "renamed")
+# A row: its stack and the number of its layer. No stack: leaves outside of layers.
+_Row = tuple[tuple[str, ...] | None, int | None]
 
 
 class LeafChange(NamedTuple):
@@ -128,10 +139,6 @@ def _matrix(
     )
 
 
-# A row: its stack and the number of its layer. No stack: leaves outside of layers.
-_Row = tuple[tuple[str, ...] | None, int | None]
-
-
 def _cell(place: LeafPlace, *, typical: bool) -> tuple[_Row, str]:
     """Return the row and the kind of a leaf.
 
@@ -206,3 +213,100 @@ def _state(cell: Sequence[LeafChange]) -> str | None:
     if any(change.broken for change in cell):
         return "nan"
     return next((state for state in _STATES if state in states), None)
+
+
+class OptimizerFact(NamedTuple):
+    """A number of both checkpoints, or of the change.
+
+    Attributes:
+        name: the fact, such as "steps" or "second moments (nu)".
+        a, b: the number in each checkpoint; None if it is missing or the fact has none.
+        change: the relative change, or the difference of counts; None if it is missing.
+        text: an explanation.
+    """
+
+    name: str
+    a: float | None
+    b: float | None
+    change: float | None
+    text: str
+
+
+def optimizer_facts(
+    changes: Sequence[LeafChange],
+    counters: Mapping[KeyPath, tuple[int, int]],
+    matrices: Sequence[LayerMatrix] = (),
+) -> list[OptimizerFact]:
+    """Return what can be said about the optimizer; facts that are missing are left out.
+
+    Args:
+        changes: the differences of all leaves.
+        counters: the values of the leaves that count steps, in a and b.
+        matrices: the matrices of the same leaves, for the layer whose update is the largest.
+    """
+    facts = _steps(counters)
+    groups: dict[str, list[LeafChange]] = {}
+    for change in changes:
+        groups.setdefault(group_of(change.key_path) or "", []).append(change)
+    for name, moments in (("first", FIRST_MOMENTS), ("second", SECOND_MOMENTS)):
+        for group, members in groups.items():
+            if group in moments:
+                facts += _norms(f"{name} moments ({group})", members)
+    return facts + _update(groups.get("params", []), _layer_updates(matrices, changes))
+
+
+def _steps(counters: Mapping[KeyPath, tuple[int, int]]) -> list[OptimizerFact]:
+    """Return the counters; those with equal values, as optax has them, are one fact."""
+    paths: dict[tuple[int, int], list[KeyPath]] = {}
+    for path, values in counters.items():
+        paths.setdefault(values, []).append(path)
+    facts = []
+    for (a, b), equal in paths.items():
+        text = format_path(equal[0])
+        if len(equal) > 1:
+            text += f" and {counted(len(equal) - 1, 'other counter')}"
+        facts.append(OptimizerFact("steps", a, b, b - a, text))
+    return facts
+
+
+def _norms(name: str, changes: Sequence[LeafChange]) -> list[OptimizerFact]:
+    """Return the norms of a moment before and after, of the leaves that were read."""
+    read = [
+        change for change in changes if change.before_l2 is not None and change.after_l2 is not None
+    ]
+    if not read:
+        return []
+    text = f"L2 norms of {counted(len(read), 'leaf', 'leaves')}"
+    if len(read) < len(changes):
+        text = f"L2 norms of {len(read)} of {len(changes)} leaves; the rest was not read"
+    before = hypot(*[change.before_l2 or 0.0 for change in read])
+    after = hypot(*[change.after_l2 or 0.0 for change in read])
+    return [OptimizerFact(name, before, after, relative_l2(read), text)]
+
+
+def _update(changes: Sequence[LeafChange], layers: Mapping[str, float]) -> list[OptimizerFact]:
+    """Return the size of the change of the parameters relative to the parameters."""
+    paired = [change for change in changes if change.state not in ("added", "removed")]
+    ratio = relative_l2(paired)
+    if ratio is None:
+        return []
+    text = "L2 norm of b - a of the parameters, relative to a"
+    if layers:
+        largest = max(layers, key=lambda layer: layers[layer])
+        text += f"; largest in layer {largest}: {layers[largest]:.3g}"
+    return [OptimizerFact("update to weight", None, None, ratio, text)]
+
+
+def _layer_updates(
+    matrices: Sequence[LayerMatrix], changes: Sequence[LeafChange]
+) -> dict[str, float]:
+    """Return the relative L2 norm of the change of each layer of the parameters."""
+    updates = {}
+    for matrix in matrices:
+        columns = len(matrix.kinds)
+        for row, layer in enumerate(matrix.layers if matrix.group == "params" else ()):
+            cells = matrix.leaves[row * columns : (row + 1) * columns]
+            ratio = relative_l2([changes[leaf] for leaves in cells for leaf in leaves])
+            if ratio is not None:
+                updates[layer] = ratio
+    return updates

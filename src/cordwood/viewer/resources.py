@@ -12,11 +12,15 @@ from urllib.parse import quote, unquote
 
 from cordwood.errors import CordwoodError
 from cordwood.io.progress import Report
-from cordwood.viewer.checkpoint_view import checkpoint_view, start_view
+from cordwood.viewer.checkpoint_view import (
+    checkpoint_view,
+    leaf_view,
+    start_view,
+    statistics_view,
+    verify_view,
+)
 from cordwood.viewer.diff_view import diff_leaf_view, diff_view
-from cordwood.viewer.leaf_norms import norms_view
-from cordwood.viewer.leaf_view import leaf_view, statistics_view, verify_view
-from cordwood.viewer.run_view import run_view
+from cordwood.viewer.run_view import norms_view, run_view
 from cordwood.viewer.sources import Sources
 
 _MAX_KEPT_BYTES = 32 << 20

@@ -2,18 +2,23 @@
 
 Each connection carries one request. The answer to a request for a resource is newline-delimited
 JSON: lines of progress, and one line with the result or an error. A page cancels a computation by
-closing the connection.
+closing the connection. `serve` is the life of the server: it starts, a browser opens its page, and
+Ctrl-C ends it.
 """
 
 from __future__ import annotations
 
 import hmac
 import json
+import os
 import secrets
 import select
 import socket
+import sys
 import threading
 import time
+import webbrowser
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BufferedReader
@@ -43,6 +48,7 @@ _HEADERS = {
     "Connection": "close",
 }
 _EMPTY_POLICY = "default-src 'none'; frame-ancestors 'none'"
+_POLL_SECONDS = 0.1
 
 
 class ViewerServer(ThreadingHTTPServer):
@@ -292,3 +298,43 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: the address has the token."""
+
+
+def serve(
+    page: Page,
+    resources: Resources,
+    *,
+    port: int,
+    browser: bool,
+    announce: Callable[[str], None],
+) -> None:
+    """Serve the page until Ctrl-C, which returns.
+
+    Args:
+        page: the page.
+        resources: its resources.
+        port: the port; 0 for any free one.
+        browser: open the page in a browser, if there is a screen.
+        announce: called with the address once the server listens.
+
+    Raises OSError if the port is in use.
+    """
+    with ViewerServer(page, resources, port=port) as server:
+        loop = threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), daemon=True)
+        loop.start()
+        try:
+            announce(server.url)
+            if browser and _has_screen():
+                # In a thread: some browsers run until their window is closed.
+                threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
+            loop.join()  # this thread only waits: Ctrl-C cannot strike while a request is handled
+        except KeyboardInterrupt:
+            pass
+        finally:
+            server.shutdown()
+
+
+def _has_screen() -> bool:
+    """Return True if a browser can open a window; a browser for terminals would take this one."""
+    names = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    return sys.platform == "darwin" or any(os.environ.get(name) for name in names)

@@ -1,6 +1,10 @@
 "use strict";
 // The chart of a matrix of numbers as colours, and of one row of such a matrix.
 (function (cordwood) {
+  const {
+    counted, css, element, formatNumber, inkOn, mix, onWidth, palette, printable, scaleColour, sizedContext,
+    toNumber,
+  } = cordwood;
   const LABEL_FONT = "11px system-ui, sans-serif";
 
   /**
@@ -8,39 +12,31 @@
    *
    * values: row by row; null leaves a cell empty. NaN and infinite cells are hatched.
    * marks: row by row, a short text in a cell such as "NaN" or "=", or "".
-   * emptyText: what the legend says of empty cells.
-   * scale: "sequential" from the least to the greatest value, or "diverging" around zero.
+   * emptyText: what the legend says of empty cells. place(row, column): where a cell is, in words.
    * onPick(row, column): follows a click and Enter. The arrow keys move the cursor.
    */
   cordwood.charts.heatMap = function (options) {
-    const { element } = cordwood;
-    const { rows, columns, onPick = null, label = "Heat map", height = null } = options;
-    const format = options.format ?? cordwood.formatNumber;
-    const values = options.values.map((value) => (value === null ? null : cordwood.toNumber(value)));
-    const marks = options.marks ?? [];
-    const rowLabels = (options.rowLabels ?? []).map((text) => cordwood.printable(text, 40));
-    const columnLabels = (options.columnLabels ?? []).map((text) => cordwood.printable(text, 40));
-    const diverging = options.scale === "diverging";
-    const [least, greatest] = limits(values, diverging);
+    const { rows, columns, onPick = null, label, height = null, marks = [] } = options;
+    const format = options.format ?? formatNumber;
+    const values = options.values.map((value) => (value === null ? null : toNumber(value)));
+    const rowLabels = (options.rowLabels ?? []).map((text) => printable(text, 40));
+    const columnLabels = (options.columnLabels ?? []).map((text) => printable(text, 40));
+    const [least, greatest] = limits(values);
+    const unusual = values.filter((value) => value !== null && !Number.isFinite(value)).length;
     let cell = { width: 0, height: 0, left: 0, top: 0 };
     let picked = null;
     let width = 0;
 
-    const readout = element("span", { class: "readout", "aria-live": "polite" });
-    const canvas = element("canvas", {
+    const canvas = element("canvas.heat-map", {
       tabindex: 0,
       role: "img",
-      class: onPick ? "heat-map picks" : "heat-map",
       "aria-label": summary(),
       onpointermove: (event) => {
         const place = placeOf(event);
         pick(place);
-        cordwood.showTooltip(place && linesOf(place), event.clientX, event.clientY);
+        frame.show(place && linesOf(place), event);
       },
-      onpointerleave: () => {
-        pick(null);
-        cordwood.showTooltip(null);
-      },
+      onpointerleave: () => pick(null),
       onblur: () => pick(null),
       onclick: (event) => {
         const place = placeOf(event);
@@ -48,47 +44,27 @@
       },
       onkeydown: onKey,
     });
-    const area = element("div", { class: "chart-area" }, canvas);
-    const box = element(
-      "figure",
-      { class: "chart" },
-      options.label ? element("figcaption", { class: "chart-head" }, element("span", {}, label)) : null,
-      area,
-      legend(),
-      readout,
-    );
+    canvas.classList.toggle("picks", onPick !== null);
+    const area = element("div.chart-area", canvas);
+    const frame = cordwood.chartFrame(label, null, area, legend());
 
     /** Return the chart in words. */
     function summary() {
-      const unusual = values.filter((value) => value !== null && !Number.isFinite(value)).length;
-      const range = Number.isFinite(least)
-        ? `, from ${format(diverging ? Math.min(...finite(values)) : least)} to ${format(greatest)}`
-        : "";
-      const strange = unusual ? `; ${cordwood.counted(unusual, "cell")} not finite` : "";
+      const range = Number.isFinite(least) ? `, from ${format(least)} to ${format(greatest)}` : "";
+      const strange = unusual ? `; ${counted(unusual, "cell")} not finite` : "";
       return `${label}: ${rows} × ${columns} cells${range}${strange}.`;
     }
 
     /** Return the explanation of the colours. */
     function legend() {
-      const bar = element("span", { class: `scale ${diverging ? "diverging" : ""}` });
-      const unusual = values.some((value) => value !== null && !Number.isFinite(value));
-      const empty = options.emptyText && values.includes(null) && options.emptyText;
+      const entry = (...parts) => element("span.legend-entry", parts);
+      const hasEmpty = options.emptyText && values.includes(null);
       return element(
-        "div",
-        { class: "legend" },
-        least === greatest && !diverging && `everywhere ${format(least)}`,
-        least < greatest &&
-          element(
-            "span",
-            { class: "legend-entry" },
-            format(diverging ? -greatest : least),
-            bar,
-            format(greatest),
-          ),
-        unusual &&
-          element("span", { class: "legend-entry" }, element("span", { class: "hatch" }), "NaN or infinite"),
-        empty &&
-          element("span", { class: "legend-entry" }, element("span", { class: "swatch empty" }), empty),
+        "div.legend",
+        least === greatest && `everywhere ${format(least)}`,
+        least < greatest && entry(format(least), element("span.scale"), format(greatest)),
+        unusual > 0 && entry(element("span.hatch"), "NaN or infinite"),
+        hasEmpty && entry(element("span.swatch.empty"), options.emptyText),
       );
     }
 
@@ -115,14 +91,14 @@
       if (!width) return;
       layout(canvas.getContext("2d"));
       const full = cell.left + cell.width * columns;
-      const context = cordwood.sizedContext(canvas, full, cell.top + cell.height * rows);
-      const colours = cordwood.palette();
+      const context = sizedContext(canvas, full, cell.top + cell.height * rows);
+      const colours = palette();
       context.font = LABEL_FONT;
       context.textBaseline = "middle";
       for (let i = 0; i < rows * columns; i++) drawCell(context, colours, i);
       drawLabels(context, colours);
       if (picked) {
-        context.strokeStyle = cordwood.css(colours.text);
+        context.strokeStyle = css(colours.text);
         context.lineWidth = 2;
         const { x, y } = cornerOf(picked.row, picked.column);
         context.strokeRect(x + 1, y + 1, Math.max(1, cell.width - 2), Math.max(1, cell.height - 2));
@@ -146,19 +122,16 @@
         Math.round(corner.x + cell.width) - x - gap,
         Math.round(corner.y + cell.height) - y - gap,
       ];
-      let colour = cordwood.mix(colours.panel, colours.line, 0.7);
+      let colour = mix(colours.panel, colours.line, 0.7);
       if (value !== null && Number.isFinite(value)) {
         const span = greatest - least;
-        const share = diverging ? value / (greatest || 1) : span ? (value - least) / span : 0.5;
-        colour = cordwood.scaleColour(share, diverging);
+        colour = scaleColour(span ? (value - least) / span : 0.5);
       }
-      context.fillStyle = cordwood.css(colour);
+      context.fillStyle = css(colour);
       context.fillRect(x, y, ...size);
       if (value !== null && !Number.isFinite(value)) hatch(context, colours, x, y, ...size);
       if (mark && context.measureText(mark).width + 2 < size[0] && size[1] > 11) {
-        context.fillStyle = Number.isFinite(value) && value !== null
-          ? cordwood.inkOn(colour)
-          : cordwood.css(colours.text);
+        context.fillStyle = Number.isFinite(value) && value !== null ? inkOn(colour) : css(colours.text);
         context.textAlign = "center";
         context.fillText(mark, x + size[0] / 2, y + size[1] / 2 + 0.5);
       }
@@ -166,7 +139,7 @@
 
     /** Draw the labels of rows and columns; of many rows only those that have room. */
     function drawLabels(context, colours) {
-      context.fillStyle = cordwood.css(colours.muted);
+      context.fillStyle = css(colours.muted);
       context.textAlign = "right";
       const every = Math.max(1, Math.ceil(13 / cell.height));
       rowLabels.forEach((text, row) => {
@@ -197,85 +170,62 @@
     /** Return what the tooltip says of a cell. */
     function linesOf({ row, column }) {
       const i = row * columns + column;
-      const place = options.place
-        ? options.place(row, column)
-        : [rowLabels[row] ?? (rows > 1 ? `row ${row}` : ""), columnLabels[column] ?? `column ${column}`];
-      const head = [place].flat().filter(Boolean).join(" · ");
       const value = values[i] === null ? "" : format(options.values[i]);
-      return [head, [value, marks[i]].filter(Boolean).join("  ") || "nothing here"];
+      return [options.place(row, column), [value, marks[i]].filter(Boolean).join("  ") || "nothing here"];
     }
 
     /** Move the cursor to a cell; null removes it. */
     function pick(place) {
+      if (!place) frame.show(null);
       if (place?.row === picked?.row && place?.column === picked?.column) return;
       picked = place;
       draw();
-      if (!place) cordwood.replace(readout);
     }
 
     /** Follow a key. */
     function onKey(event) {
-      const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
-      const place = picked ?? { row: 0, column: 0 };
-      if (event.key === "Enter") onPick?.(place.row, place.column);
-      else if (moves[event.key]) {
-        const [down, right] = picked ? moves[event.key] : [0, 0];
-        const row = Math.max(0, Math.min(rows - 1, place.row + down));
-        const column = Math.max(0, Math.min(columns - 1, place.column + right));
+      const move = (down, right) => () => {
+        const [from, by] = picked ? [picked, [down, right]] : [{ row: 0, column: 0 }, [0, 0]];
+        const row = Math.max(0, Math.min(rows - 1, from.row + by[0]));
+        const column = Math.max(0, Math.min(columns - 1, from.column + by[1]));
         pick({ row, column });
-        cordwood.replace(readout, linesOf({ row, column }).join(": "));
-      } else return;
-      event.preventDefault();
-      event.stopPropagation();
+        frame.show(linesOf(picked));
+      };
+      cordwood.followKey(event, {
+        Enter: () => onPick?.(picked?.row ?? 0, picked?.column ?? 0),
+        ArrowUp: move(-1, 0),
+        ArrowDown: move(1, 0),
+        ArrowLeft: move(0, -1),
+        ArrowRight: move(0, 1),
+      });
     }
 
-    cordwood.onWidth(
-      area,
-      (value) => {
-        width = value;
-        draw();
-      },
-      draw,
-    );
-    return box;
+    /** Draw for a width. */
+    function resize(pixels) {
+      width = pixels;
+      draw();
+    }
+
+    onWidth(area, resize, draw);
+    return frame.element;
   };
 
   /** Return a strip: one row of a heat map, for values along an axis. */
-  cordwood.charts.strip = function ({ values, label, format, scale = "sequential", place }) {
-    return cordwood.charts.heatMap({
-      rows: 1,
-      columns: values.length,
-      values,
-      label,
-      format,
-      scale,
-      height: 28,
-      place: place ?? ((_, column) => `part ${column + 1} of ${values.length}`),
-    });
+  cordwood.charts.strip = function (options) {
+    return cordwood.charts.heatMap({ rows: 1, columns: options.values.length, height: 28, ...options });
   };
 
-  /** Return the finite ones of values. */
-  function finite(values) {
-    return values.filter((value) => value !== null && Number.isFinite(value));
-  }
-
-  /** Return the least and the greatest finite value; around zero for a diverging scale. */
-  function limits(values, diverging) {
-    let least = Infinity;
-    let greatest = -Infinity;
-    for (const value of finite(values)) {
-      least = Math.min(least, value);
-      greatest = Math.max(greatest, value);
-    }
-    if (!diverging || least > greatest) return [least, greatest];
-    const most = Math.max(Math.abs(least), Math.abs(greatest));
-    return [-most, most];
+  /** Return the least and the greatest finite value. */
+  function limits(values) {
+    const finite = values.filter((value) => value !== null && Number.isFinite(value));
+    const least = finite.reduce((x, y) => Math.min(x, y), Infinity);
+    return [least, finite.reduce((x, y) => Math.max(x, y), -Infinity)];
   }
 
   /** Hatch a rectangle, a sign that needs no colour; fill one that is too small for that. */
   function hatch(context, colours, x, y, width, height) {
     if (width < 8 || height < 8) {
-      context.fillStyle = cordwood.css(colours.damaged);
+      context.fillStyle = css(colours.damaged);
       context.fillRect(x, y, Math.max(1, width), Math.max(1, height));
       return;
     }
@@ -283,7 +233,7 @@
     context.beginPath();
     context.rect(x, y, width, height);
     context.clip();
-    context.strokeStyle = cordwood.css(colours.damaged, 0.75);
+    context.strokeStyle = css(colours.damaged, 0.75);
     context.lineWidth = 1.2;
     context.beginPath();
     for (let offset = -height; offset < width; offset += 5) {

@@ -1,6 +1,7 @@
 "use strict";
 // The chart of numbers over steps or time.
 (function (cordwood) {
+  const { append, counted, element, formatNumber, onWidth, printable, replace, svg, toNumber } = cordwood;
   const HEIGHT = 240;
   const PLOT = { top: 10, right: 24, bottom: 34, left: 58 };
   const DASHES = ["", "6 3", "2 3", "8 3 2 3"];
@@ -14,11 +15,10 @@
    * marker: an x that is marked; `element.setMarker(x)` moves it. onPick(x) follows a click, Enter.
    */
   cordwood.charts.lines = function (options) {
-    const { element, svg, formatNumber } = cordwood;
     const { xLabel = "", yLabel = "", onPick = null, label = "Lines" } = options;
     const series = options.series.map((one, i) => ({
-      name: cordwood.printable(one.name, 60),
-      points: one.points.map(([x, y]) => [cordwood.toNumber(x), y === null ? null : cordwood.toNumber(y)]),
+      name: printable(one.name, 60),
+      points: one.points.map(([x, y]) => [toNumber(x), y === null ? null : toNumber(y)]),
       colour: `var(--chart-${(i % 8) + 1})`,
       dash: DASHES[Math.floor(i / 8 + (i % 8) / 2) % DASHES.length],
       hidden: false,
@@ -30,75 +30,48 @@
     let width = 0;
     let scales = null;
 
-    const plot = svg("svg", {
-      class: onPick ? "lines picks" : "lines",
+    const plot = svg("svg.lines", {
       role: "img",
       tabindex: 0,
       height: HEIGHT,
       "aria-label": summary(),
-      onpointermove: (event) => pick(nearest(event), event.clientX, event.clientY),
+      onpointermove: (event) => pick(nearest(event), event),
       onpointerleave: () => pick(-1),
       onblur: () => pick(-1),
       onclick: (event) => onPick?.(xs[nearest(event)]),
       onkeydown: onKey,
     });
-    const area = element("div", { class: "chart-area" }, plot);
-    const readout = element("span", { class: "readout", "aria-live": "polite" });
-    const toggle = element("input", {
-      type: "checkbox",
-      onchange: () => {
-        logarithmic = toggle.checked;
-        draw();
-      },
+    plot.classList.toggle("picks", onPick !== null);
+    const area = element("div.chart-area", plot);
+    const scale = cordwood.toggle("log scale", logarithmic, (isOn) => {
+      logarithmic = isOn;
+      draw();
     });
-    toggle.checked = logarithmic;
-    const box = element(
-      "figure",
-      { class: "chart" },
-      element(
-        "figcaption",
-        { class: "chart-head" },
-        element("span", {}, label),
-        element("label", { class: "toggle" }, toggle, "log scale"),
-      ),
-      area,
-      legend(),
-      readout,
-    );
+    const frame = cordwood.chartFrame(label, scale, area, legend());
 
     /** Return the chart in words. */
     function summary() {
       const range = xs.length ? ` from ${formatNumber(xs[0])} to ${formatNumber(xs.at(-1))}` : "";
-      return `${label}: ${cordwood.counted(series.length, "line")} over ${xLabel || "x"}${range}.`;
+      return `${label}: ${counted(series.length, "line")} over ${xLabel || "x"}${range}.`;
     }
 
     /** Return buttons with the names of the series, which hide and show them. */
     function legend() {
-      return element(
-        "div",
-        { class: "legend lines-legend" },
-        series.map((one) => {
-          const button = element(
-            "button",
-            {
-              type: "button",
-              "aria-pressed": "true",
-              onclick: () => {
-                one.hidden = !one.hidden;
-                button.setAttribute("aria-pressed", String(!one.hidden));
-                draw();
-              },
-            },
-            svg(
-              "svg",
-              { width: 22, height: 8, "aria-hidden": "true" },
-              svg("path", { d: "M0 4H22", class: "line", stroke: one.colour, "stroke-dasharray": one.dash }),
-            ),
-            one.name,
-          );
-          return button;
-        }),
-      );
+      const buttons = series.map((one) => {
+        const line = { d: "M0 4H22", stroke: one.colour, "stroke-dasharray": one.dash };
+        const sign = svg("svg", { width: 22, height: 8, "aria-hidden": "true" }, svg("path.line", line));
+        const button = element("button", { "aria-pressed": "true", onclick: hide }, sign, one.name);
+
+        /** Hide the line, or show it again. */
+        function hide() {
+          one.hidden = !one.hidden;
+          button.setAttribute("aria-pressed", String(!one.hidden));
+          draw();
+        }
+
+        return button;
+      });
+      return element("div.legend.lines-legend", buttons);
     }
 
     /** Return the scales: functions from values to pixels, and their ticks. */
@@ -142,43 +115,34 @@
       if (!width) return;
       scales = computeScales();
       plot.setAttribute("width", width);
-      cordwood.replace(plot, axes(), series.filter((one) => !one.hidden).map(line), endLabels(), cursor());
+      replace(plot, axes(), series.filter((one) => !one.hidden).map(line), endLabels(), cursor());
+    }
+
+    /** Return a line of the grid, of an axis or of the cursor. */
+    function straight(name, x1, x2, y1, y2) {
+      return svg(`line.${name}`, { x1, x2, y1, y2 });
+    }
+
+    /** Return a text of an axis. */
+    function axisText(name, x, y, text, anchor = "middle") {
+      return svg(`text.${name}`, { x, y, "text-anchor": anchor }, text);
     }
 
     /** Return the axes with their ticks. */
     function axes() {
       const bottom = HEIGHT - PLOT.bottom;
+      const { right, xTicks, yTicks } = scales;
+      const upright = axisText("axis-label", 0, 0, yLabel);
+      upright.setAttribute("transform", `translate(11 ${(PLOT.top + bottom) / 2}) rotate(-90)`);
       return [
-        scales.yTicks.map((value) => [
-          svg("line", { class: "grid", x1: PLOT.left, x2: scales.right, y1: scales.y(value), y2: scales.y(value) }),
-          svg(
-            "text",
-            { class: "tick", x: PLOT.left - 8, y: scales.y(value) + 4, "text-anchor": "end" },
-            formatNumber(value),
-          ),
+        yTicks.map((value) => [
+          straight("grid", PLOT.left, right, scales.y(value), scales.y(value)),
+          axisText("tick", PLOT.left - 8, scales.y(value) + 4, formatNumber(value), "end"),
         ]),
-        scales.xTicks.map((value) =>
-          svg(
-            "text",
-            { class: "tick", x: scales.x(value), y: bottom + 16, "text-anchor": "middle" },
-            formatNumber(value),
-          ),
-        ),
-        svg("line", { class: "axis-line", x1: PLOT.left, x2: scales.right, y1: bottom, y2: bottom }),
-        svg(
-          "text",
-          { class: "axis-label", x: (PLOT.left + scales.right) / 2, y: HEIGHT - 3, "text-anchor": "middle" },
-          xLabel,
-        ),
-        svg(
-          "text",
-          {
-            class: "axis-label",
-            transform: `translate(11 ${(PLOT.top + bottom) / 2}) rotate(-90)`,
-            "text-anchor": "middle",
-          },
-          yLabel,
-        ),
+        xTicks.map((value) => axisText("tick", scales.x(value), bottom + 16, formatNumber(value))),
+        straight("axis-line", PLOT.left, right, bottom, bottom),
+        axisText("axis-label", (PLOT.left + right) / 2, HEIGHT - 3, xLabel),
+        upright,
       ];
     }
 
@@ -200,9 +164,9 @@
         isDown = scales.shows(y);
       });
       return [
-        svg("path", { class: "line", d: path, stroke: one.colour, "stroke-dasharray": one.dash }),
+        svg("path.line", { d: path, stroke: one.colour, "stroke-dasharray": one.dash }),
         dots,
-        crosses && svg("path", { class: "cross", d: crosses }),
+        crosses && svg("path.cross", { d: crosses }),
       ];
     }
 
@@ -221,17 +185,16 @@
         if (i) each.y = Math.max(each.y, labels[i - 1].y + 14);
       });
       return labels.map(({ one, y }) =>
-        svg("text", { class: "end-label", x: scales.right + 6, y: y + 4 }, one.name.slice(0, 24)),
+        svg("text.end-label", { x: scales.right + 6, y: y + 4 }, one.name.slice(0, 24)),
       );
     }
 
     /** Return the lines of the marker and of the pointer. */
     function cursor() {
-      const upright = (x, name) =>
-        svg("line", { class: name, x1: scales.x(x), x2: scales.x(x), y1: PLOT.top, y2: HEIGHT - PLOT.bottom });
+      const upright = (name, x) => straight(name, scales.x(x), scales.x(x), PLOT.top, HEIGHT - PLOT.bottom);
       return [
-        marker !== null && xs.length && upright(marker, "marker"),
-        picked >= 0 && upright(xs[picked], "pointer"),
+        marker !== null && xs.length > 0 && upright("marker", marker),
+        picked >= 0 && upright("pointer", xs[picked]),
       ];
     }
 
@@ -249,20 +212,13 @@
     }
 
     /** Show the values at an x; -1 shows none. */
-    function pick(i, x, y) {
+    function pick(i, event) {
       if (i !== picked) {
         picked = i;
         plot.querySelector(".pointer")?.remove();
-        if (scales && picked >= 0) cordwood.append(plot, cursor()[1]);
+        if (scales && picked >= 0) append(plot, cursor()[1]);
       }
-      if (i < 0 || !xs.length) {
-        cordwood.showTooltip(null);
-        cordwood.replace(readout);
-        return;
-      }
-      const lines = valuesAt(xs[i]);
-      if (x !== undefined) cordwood.showTooltip(lines, x, y);
-      else cordwood.replace(readout, lines.join(" · "));
+      frame.show(i < 0 || !xs.length ? null : valuesAt(xs[i]), event);
     }
 
     /** Return the values at an x as lines of text, the greatest first. */
@@ -282,25 +238,24 @@
 
     /** Follow a key. */
     function onKey(event) {
-      const steps = { ArrowLeft: -1, ArrowRight: 1 };
-      if (event.key === "Enter" && picked >= 0) onPick?.(xs[picked]);
-      else if (steps[event.key] && xs.length) {
-        pick(Math.max(0, Math.min(xs.length - 1, picked + steps[event.key])));
-      } else return;
-      event.preventDefault();
-      event.stopPropagation();
+      const step = (by) => () => xs.length && pick(Math.max(0, Math.min(xs.length - 1, picked + by)));
+      cordwood.followKey(event, {
+        ArrowLeft: step(-1),
+        ArrowRight: step(1),
+        Enter: () => picked >= 0 && onPick?.(xs[picked]),
+      });
     }
 
-    cordwood.onWidth(area, (value) => {
-      width = value;
+    onWidth(area, (pixels) => {
+      width = pixels;
       draw();
     });
-    box.setMarker = (x) => {
+    frame.element.setMarker = (x) => {
       marker = x;
       plot.querySelector(".marker")?.remove();
-      if (scales) cordwood.append(plot, cursor()[0]);
+      if (scales) append(plot, cursor()[0]);
     };
-    return box;
+    return frame.element;
   };
 
   /** Return a range around a number, also around one of which 0.5 is no part. */

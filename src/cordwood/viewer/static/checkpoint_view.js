@@ -1,30 +1,32 @@
 "use strict";
 // The view of a checkpoint: one line, the treemap, the table of leaves, metadata and files.
 (function (cordwood) {
+  const {
+    colourings, copyButton, counted, element, fetchResource, formatBytes, formatCount, formatShape, go,
+    hasResource, home, inTasks, leafPart, link, naturalKey, nextTask, printable, replace, resourceName,
+    rowsOf, setQuery, treeOf,
+  } = cordwood;
   const states = new Map(); // of the tables: folds and scroll last until the page is closed
 
   /** Draw the view of a checkpoint. */
   cordwood.views.checkpoint = async function (root, route) {
-    const { element, resourceName, link, leafPart } = cordwood;
     const [source] = route.parts;
-    const waiting = element("p", { class: "muted" }, "Reading the index…");
+    const waiting = element("p.muted", "Reading the index…");
     root.append(waiting);
-    const checkpoint = await cordwood.fetchResource(resourceName("checkpoint", source), {
-      signal: route.signal,
-    });
+    const checkpoint = await fetchResource(resourceName("checkpoint", source), { signal: route.signal });
     const name = cordwood.sourceName(source);
     cordwood.setBreadcrumbs(
       cordwood.start.kind === "checkpoint"
         ? [{ label: name }]
-        : [{ label: cordwood.start.title, href: cordwood.home() }, { label: name }],
+        : [{ label: cordwood.start.title, href: home() }, { label: name }],
     );
-    const map = element("section", { class: "panel treemap-panel", "aria-label": "Treemap" });
-    const leaves = element("section", { class: "panel", "aria-label": "Leaves" });
-    cordwood.replace(root, summary(checkpoint, source, name), map, leaves, details(checkpoint));
-    await cordwood.nextTask();
+    const map = element("section.panel.treemap-panel", { "aria-label": "Treemap" });
+    const leaves = element("section.panel", { "aria-label": "Leaves" });
+    replace(root, summary(checkpoint, source, name), map, leaves, details(checkpoint));
+    await nextTask();
 
-    const rows = cordwood.rowsOf(checkpoint.leaves);
-    await cordwood.nextTask();
+    const rows = rowsOf(checkpoint.leaves);
+    await nextTask();
     const href = (row) => link("leaf", [source, leafPart(row.path, row.number)]);
     const tree = { keys: (row) => row.keys, href };
     const table = cordwood.table({
@@ -38,11 +40,11 @@
         search: route.query.get("search") ?? "",
       },
       onChange: ({ sort, descending, search }) => {
-        cordwood.setQuery({ sort, descending: descending ? "1" : null, search });
+        setQuery({ sort, descending: descending ? "1" : null, search });
       },
     });
     states.set(source, table.state);
-    leaves.append(element("h2", { class: "off-screen" }, "Leaves"), table.element);
+    leaves.append(element("h2.off-screen", "Leaves"), table.element);
     await table.ready;
     let treemap = null;
     cordwood.setKeys({
@@ -50,31 +52,35 @@
       j: table.focus,
       k: table.focus,
       ArrowDown: table.focus,
-      up: () => treemap?.zoomOut() || cordwood.start.kind === "checkpoint" || cordwood.go(cordwood.home()),
+      up: () => treemap?.zoomOut() || cordwood.start.kind === "checkpoint" || go(home()),
     });
     if (route.query.get("focus") === "search") {
-      cordwood.setQuery({ focus: null });
+      setQuery({ focus: null });
       table.focusSearch();
     }
-    await cordwood.nextTask();
+    await nextTask();
     route.signal.throwIfAborted();
     treemap = await drawTreemap(map, rows, checkpoint, href, route);
   };
 
   /** Draw the treemap; a checkpoint without arrays has none. */
   async function drawTreemap(panel, rows, checkpoint, href, route) {
-    const tree = cordwood.treeOf(rows, (row) => row.keys, (row) => row.size_bytes);
-    const root = await cordwood.inTasks(tree, route.signal);
+    const tree = treeOf(
+      rows,
+      (row) => row.keys,
+      (row) => row.size_bytes,
+    );
+    const root = await inTasks(tree, route.signal);
     if (!root.size) {
       panel.remove();
       return null;
     }
     const treemap = cordwood.treemap({
       root,
-      colourings: cordwood.colourings(rows, checkpoint.shardings),
+      colourings: colourings(rows, checkpoint.shardings),
       href,
       initial: { zoom: route.query.get("zoom"), colour: route.query.get("colour") },
-      onChange: ({ zoom, colour }) => cordwood.setQuery({ zoom, colour }),
+      onChange: ({ zoom, colour }) => setQuery({ zoom, colour }),
     });
     panel.append(treemap.element);
     return treemap;
@@ -82,7 +88,6 @@
 
   /** Return the line that says what the checkpoint is. */
   function summary(checkpoint, source, name) {
-    const { element, formatBytes, printable } = cordwood;
     const dtypes = Object.entries(checkpoint.dtypes).filter(([, bytes]) => bytes > 0);
     dtypes.sort((first, second) => second[1] - first[1]);
     const names = dtypes.slice(0, 4).map(([text]) => printable(text, 40));
@@ -95,18 +100,16 @@
     const stored = checkpoint.stored_bytes;
     const differs = Math.abs(stored - checkpoint.size_bytes) > 0.02 * checkpoint.size_bytes + 65536;
     return element(
-      "div",
-      { class: "heading" },
+      "div.heading",
       element("h1", { title: printable(checkpoint.path, 1000) }, printable(name, 120)),
       element(
-        "div",
-        { class: "summary" },
+        "div.summary",
         element("span", { title: printable(checkpoint.description, 400) }, printable(checkpoint.format, 60)),
-        element("span", {}, cordwood.counted(checkpoint.leaf_count, "leaf", "leaves")),
-        element("span", {}, formatBytes(checkpoint.size_bytes)),
-        differs && element("span", {}, `${formatBytes(stored)} stored`),
-        names.length > 0 && element("span", {}, names.join(", ")),
-        element("span", {}, digests),
+        element("span", counted(checkpoint.leaf_count, "leaf", "leaves")),
+        element("span", formatBytes(checkpoint.size_bytes)),
+        differs && element("span", `${formatBytes(stored)} stored`),
+        names.length > 0 && element("span", names.join(", ")),
+        element("span", digests),
         verification(checkpoint, source),
       ),
     );
@@ -114,27 +117,25 @@
 
   /** Return the button that checks every digest, and then the result. */
   function verification(checkpoint, source) {
-    const { element, printable } = cordwood;
-    const name = cordwood.resourceName("verify", source);
-    if (checkpoint.digests === "none" || !cordwood.hasResource(name)) return null;
-    const result = element("div", { class: "verification", role: "status" });
+    const name = resourceName("verify", source);
+    if (checkpoint.digests === "none" || !hasResource(name)) return null;
+    const result = element("div.verification", { role: "status" });
     const task = cordwood.task({
       title: "Verify",
       again: "Verify again",
       run: async (onProgress, signal) => {
-        cordwood.replace(result);
-        const verified = await cordwood.fetchResource(name, { onProgress, signal });
-        const checked = cordwood.formatBytes(verified.checked_bytes);
+        replace(result);
+        const verified = await fetchResource(name, { onProgress, signal });
+        const checked = formatBytes(verified.checked_bytes);
         const text = verified.ok
           ? `✓ ${checked} match their digests.`
-          : `✗ ${cordwood.counted(verified.problems.length, "problem")}`;
+          : `✗ ${counted(verified.problems.length, "problem")}`;
         const without = verified.without_digests;
-        cordwood.replace(
+        replace(
           result,
           element("strong", { class: verified.ok ? "added" : "damaged" }, text),
-          without.length > 0 &&
-            ` Without digests: ${printable(without.slice(0, 5).join(", "), 300)}`,
-          !verified.ok && element("pre", {}, printable(verified.problems.slice(0, 100).join("  "), 8000)),
+          without.length > 0 && ` Without digests: ${printable(without.slice(0, 5).join(", "), 300)}`,
+          !verified.ok && element("pre", printable(verified.problems.slice(0, 100).join("  "), 8000)),
         );
       },
     });
@@ -143,13 +144,8 @@
 
   /** Return the columns of the table of leaves. */
   function columnsOf(rows, shardings) {
-    const { element, printable } = cordwood;
     const columns = [
-      {
-        name: "path",
-        label: "Key path",
-        value: (row) => (row.naturalKey ??= cordwood.naturalKey(row.path)),
-      },
+      { name: "path", label: "Key path", value: (row) => (row.naturalKey ??= naturalKey(row.path)) },
       {
         name: "dtype",
         label: "Type",
@@ -167,8 +163,8 @@
         wide: true,
         value: (row) => row.shape.reduce((x, y) => x * y, 1),
         cell: (row) => {
-          if (row.value === null) return cordwood.formatShape(row.shape);
-          return element("code", { class: "muted" }, printable(row.value, 60));
+          if (row.value === null) return formatShape(row.shape);
+          return element("code.muted", printable(row.value, 60));
         },
       },
       {
@@ -179,53 +175,38 @@
         value: (row) => shardings[row.sharding] ?? null,
         cell: (row) => {
           const text = shardings[row.sharding] ?? "";
-          return element("span", { class: "muted", title: printable(text, 1000) }, printable(text, 60));
+          return element("span.muted", { title: printable(text, 1000) }, printable(text, 60));
         },
       },
-      {
-        name: "size_bytes",
-        label: "Size",
-        align: "end",
+      cordwood.numberColumn("size_bytes", "Size", formatBytes, {
         width: 7.5,
         narrow: 6,
         sum: true,
-        value: (row) => row.size_bytes,
-        cell: (row) => (row.value === null ? cordwood.formatBytes(row.size_bytes) : ""),
-      },
+        cell: (row) => (row.value === null ? formatBytes(row.size_bytes) : ""),
+      }),
     ];
     return shardings.length ? columns : columns.filter((column) => column.name !== "sharding");
   }
 
   /** Return the metadata and the files, both foldable. */
   function details(checkpoint) {
-    const { element, printable } = cordwood;
     const entries = Object.entries(checkpoint.metadata);
     const metadata = element(
-      "details",
-      { class: "panel", open: entries.length > 0 && entries.length <= 6 },
-      element("summary", {}, `Metadata (${cordwood.counted(entries.length, "entry", "entries")})`),
+      "details.panel",
+      { open: entries.length > 0 && entries.length <= 6 },
+      element("summary", `Metadata (${counted(entries.length, "entry", "entries")})`),
       element(
-        "dl",
-        { class: "metadata" },
+        "dl.metadata",
         entries.map(([key, value]) => [
-          element("dt", {}, printable(key, 120)),
-          element("dd", {}, metadataValue(value)),
+          element("dt", printable(key, 120)),
+          element("dd", metadataValue(value)),
         ]),
       ),
     );
     const count = checkpoint.file_count ?? checkpoint.files.length;
-    const files = element(
-      "details",
-      { class: "panel" },
-      element("summary", {}, `Files (${cordwood.formatCount(count)})`),
-    );
+    const files = element("details.panel", element("summary", `Files (${formatCount(count)})`));
     files.addEventListener("toggle", () => files.children.length < 2 && files.append(fileTable(checkpoint)));
-    return element(
-      "div",
-      { class: "columns" },
-      entries.length > 0 && metadata,
-      element("div", {}, files),
-    );
+    return element("div.columns", entries.length > 0 && metadata, element("div", files));
   }
 
   /** Return a value of the metadata: JSON is indented. */
@@ -237,17 +218,16 @@
     } catch {
       // It is plain text.
     }
-    const lines = text.split("\n", 400).map((line) => cordwood.printable(line, 4000));
+    const lines = text.split("\n", 400).map((line) => printable(line, 4000));
     const shown = lines.join("\n").slice(0, 40000);
     return [
-      cordwood.element(lines.length > 1 || shown.length > 200 ? "pre" : "code", {}, shown),
-      cordwood.copyButton(String(value), "Copy the value"),
+      element(lines.length > 1 || shown.length > 200 ? "pre" : "code", {}, shown),
+      copyButton(String(value), "Copy the value"),
     ];
   }
 
   /** Return the table of files. */
   function fileTable(checkpoint) {
-    const { element, printable } = cordwood;
     return cordwood.table({
       label: "Files",
       nouns: ["file", "files"],
@@ -256,16 +236,10 @@
         {
           name: "path",
           label: "Name",
-          value: (row) => cordwood.naturalKey(row.path),
-          cell: (row) => element("span", { class: "key", title: printable(row.path) }, printable(row.path)),
+          value: (row) => naturalKey(row.path),
+          cell: (row) => element("span.key", { title: printable(row.path) }, printable(row.path)),
         },
-        {
-          name: "size",
-          label: "Size",
-          align: "end",
-          value: (row) => row.size,
-          cell: (row) => cordwood.formatBytes(row.size),
-        },
+        cordwood.numberColumn("size", "Size", formatBytes),
       ],
     }).element;
   }

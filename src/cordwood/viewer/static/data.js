@@ -1,6 +1,7 @@
 "use strict";
 // Resources: JSON values with a name, from the server or, in an export, from the page itself.
 (function (cordwood) {
+  const { nextTask, printable } = cordwood;
   const CACHED_RESOURCES = 24;
   const LONG_LINE = 500_000; // characters that take more than a few milliseconds to parse
   const cache = new Map(); // in the order of their last use
@@ -44,6 +45,11 @@
   /** Return true if a resource can be had: always with a server, in an export if it is inside. */
   cordwood.hasResource = function (name) {
     return !cordwood.inExport || cache.has(name) || embedded(name) !== null;
+  };
+
+  /** Return the name of the first of some readings of a resource that can be had; null if there is none. */
+  cordwood.heldResource = function (reads, ...parts) {
+    return reads.map((read) => cordwood.resourceName(...parts, read)).find(cordwood.hasResource) ?? null;
   };
 
   /**
@@ -91,7 +97,7 @@
       );
     }
     if (!response.ok || !response.body) {
-      const text = cordwood.printable(await response.text(), 500);
+      const text = printable(await response.text(), 500);
       throw new cordwood.ResourceError("Refused", `The server answered ${response.status}. ${text}`);
     }
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -104,9 +110,9 @@
         pending = [];
         if (!line) continue;
         const isLong = line.length > LONG_LINE;
-        if (isLong) await cordwood.nextTask();
+        if (isLong) await nextTask();
         const message = JSON.parse(line);
-        if (isLong) await cordwood.nextTask(); // what follows is a task of its own
+        if (isLong) await nextTask(); // what follows is a task of its own
         if ("result" in message) return message.result;
         if (message.error) {
           throw new cordwood.ResourceError(message.error.type, message.error.message);

@@ -1,49 +1,43 @@
 "use strict";
 // The view of a difference: verdict, matrix of layers and kinds, tree of leaves, optimizer.
 (function (cordwood) {
-  const READ_AT_ONCE_BYTES = 64 << 20; // so few bytes are read without a click
-  const furthest = new Map(); // for each pair, the resource that has read the most so far
-
-  /** Return the name of the resource of a pair that is at hand: values before digests. */
-  cordwood.diffAtHand = function (a, b) {
-    const name = (read) => cordwood.resourceName("diff", a, b, read);
-    if (!cordwood.inExport) return furthest.get(name("")) ?? name("digests");
-    return ["all", "sample"].map(name).find(cordwood.hasResource) ?? name("digests");
-  };
-
+  const {
+    append, counted, diffColumns, element, fetchResource, formatBytes, formatCount, formatNumber, go,
+    hasResource, inExport, layerMatrix, link, matrixFindings, panel, printable, replace, resourceName, rowsOf,
+    setQuery, leafStates, stateBadge, task,
+  } = cordwood;
   /** Draw the difference of two sources: first by digests, then by values. */
   cordwood.views.diff = async function (root, route) {
-    const { element } = cordwood;
     const [a, b] = route.parts;
-    const name = (read) => cordwood.resourceName("diff", a, b, read);
+    const name = (read) => resourceName("diff", a, b, read);
     const state = stateOf(route.query);
     const parts = {
-      verdict: element("div", { class: "verdict", "aria-live": "polite" }),
-      reading: element("div", { class: "reading" }),
-      matrix: element("div", {}),
-      structure: element("div", {}),
-      filters: element("div", { class: "filters", role: "group", "aria-label": "Filter by state" }),
-      table: element("div", {}),
-      optimizer: element("div", {}),
+      verdict: element("div.verdict", { "aria-live": "polite" }),
+      reading: element("div.reading"),
+      matrix: element("div"),
+      structure: element("div"),
+      filters: element("div.filters", { role: "group", "aria-label": "Filter by state" }),
+      table: element("div"),
+      optimizer: element("div"),
     };
     let result = null;
     let rows = [];
     let table = null;
 
     cordwood.setBreadcrumbs(breadcrumbs(a, b));
-    cordwood.append(root, cordwood.diffHead(a, b), parts.verdict, parts.reading);
-    cordwood.replace(parts.verdict, element("p", { class: "muted" }, "Comparing digests…"));
+    append(root, cordwood.diffHead(a, b), parts.verdict, parts.reading);
+    replace(parts.verdict, element("p.muted", "Comparing digests…"));
     const signal = route.signal;
-    await show(await cordwood.fetchResource(cordwood.diffAtHand(a, b), { signal }));
-    const leaves = cordwood.panel("Leaves", parts.filters, parts.table);
-    cordwood.append(root, leaves, parts.matrix, parts.optimizer, parts.structure);
+    await show(await fetchResource(cordwood.diffAtHand(a, b), { signal }));
+    const leaves = panel("Leaves", parts.filters, parts.table);
+    append(root, leaves, parts.matrix, parts.optimizer, parts.structure);
     offerValues();
     cordwood.setKeys({ "/": () => table.focusSearch() });
 
     /** Show a result in place of the one before. */
     async function show(value) {
       result = value;
-      rows = cordwood.rowsOf(result.rows);
+      rows = rowsOf(result.rows);
       drawVerdict(parts.verdict, result);
       drawMatrix();
       drawFilters();
@@ -58,12 +52,12 @@
       const undecided = ["changed", "recast", "unread"].some((each) => result.counts[each]);
       const settled = result.complete || !undecided;
       root.dataset.complete = String(settled);
-      if (settled) return cordwood.replace(parts.reading);
-      if (cordwood.inExport) return cordwood.replace(parts.reading, leftOut(result));
-      const size = cordwood.formatBytes(result.unread_bytes);
-      const isLittle = result.unread_bytes < READ_AT_ONCE_BYTES;
+      if (settled) return replace(parts.reading);
+      if (inExport) return replace(parts.reading, leftOut(result));
+      const size = formatBytes(result.unread_bytes);
+      const isLittle = cordwood.readsAtOnce(result.unread_bytes);
       const isFirst = result.read === "digests";
-      return cordwood.replace(
+      return replace(
         parts.reading,
         isFirst && !isLittle && reading("sample", "Compare a sample of the values"),
         reading("all", `Compare all values (reads ${size} of each side)`, isFirst && isLittle),
@@ -72,12 +66,12 @@
 
     /** Return a task that reads values, and shows them in place of the result before. */
     function reading(read, title, start = false) {
-      return cordwood.task({
+      return task({
         title,
         start,
         run: async (onProgress, signal) => {
-          const value = await cordwood.fetchResource(name(read), { onProgress, signal });
-          furthest.set(name(""), name(read));
+          const value = await fetchResource(name(read), { onProgress, signal });
+          cordwood.keepAtHand(a, b, name(read));
           await show(value);
           offerValues();
         },
@@ -86,42 +80,37 @@
 
     /** Draw the matrix; a click on a cell opens its leaf, or shows its leaves in the table. */
     function drawMatrix() {
-      if (!result.matrices.length) return cordwood.replace(parts.matrix);
-      const matrix = cordwood.layerMatrix({
+      if (!result.matrices.length) return replace(parts.matrix);
+      const matrix = layerMatrix({
         matrices: result.matrices,
         group: state.group,
         findings: false,
         onGroup: (group) => {
           state.group = group;
-          cordwood.setQuery({ group });
+          setQuery({ group });
         },
         onPick: (cell) => {
-          if (cell.leaves.length === 1) return cordwood.go(cordwood.diffRowLink(a, b, rows[cell.leaves[0]]));
-          state.cell = [cell.group, cell.layer, cell.kind].join("|");
-          refilter();
+          if (cell.leaves.length === 1) return go(cordwood.diffRowLink(a, b, rows[cell.leaves[0]]));
+          refilter([cell.group, cell.layer, cell.kind].join("|"));
           parts.filters.scrollIntoView({ block: "start" });
         },
       });
-      return cordwood.replace(parts.matrix, cordwood.panel("Layers and kinds", matrix));
+      return replace(parts.matrix, panel("Layers and kinds", matrix));
     }
 
     /** Return the table of the leaves. */
     function makeTable() {
       const made = cordwood.table({
-        columns: cordwood.diffColumns(),
+        columns: diffColumns(),
         rows: filtered(),
         label: "Leaves of both sides",
         tree: { keys: (row) => row.keys, href: (row) => cordwood.diffRowLink(a, b, row) },
         rowClass: (row) => `state-${row.state}`,
-        initial: {
-          search: state.search,
-          sort: state.sort,
-          descending: state.descending,
-        },
+        initial: { search: state.search, sort: state.sort, descending: state.descending },
         onChange: ({ search, sort, descending }) =>
-          cordwood.setQuery({ search, sort: sort && `${descending ? "-" : ""}${sort}` }),
+          setQuery({ search, sort: sort && `${descending ? "-" : ""}${sort}` }),
       });
-      cordwood.replace(parts.table, made.element);
+      replace(parts.table, made.element);
       return made;
     }
 
@@ -130,64 +119,43 @@
       const cell = cellOf(result.matrices, state.cell);
       const picked = cell && new Set(cell.leaves);
       return rows.filter(
-        (row) =>
-          (!state.states.size || state.states.has(row.state)) && (!picked || picked.has(row.number)),
+        (row) => (!state.states.size || state.states.has(row.state)) && (!picked || picked.has(row.number)),
       );
     }
 
     /** Draw a button for each state that occurs, and one for the cell of the matrix. */
     function drawFilters() {
-      const chips = cordwood
-        .diffStates()
-        .filter((name) => result.counts[name])
-        .map((name) => chip(name));
-      const cell = cellOf(result.matrices, state.cell);
-      const words = cell && cell.label;
-      cordwood.replace(
-        parts.filters,
-        chips,
-        words &&
-          element(
-            "button",
-            {
-              type: "button",
-              class: "chip pressed",
-              "aria-label": `Show all cells, not only ${words}`,
-              onclick: () => {
-                state.cell = null;
-                refilter();
-              },
-            },
-            words,
-            element("span", { "aria-hidden": "true" }, " ✕"),
-          ),
-      );
+      const present = Object.keys(leafStates).filter((name) => result.counts[name]);
+      const words = cellOf(result.matrices, state.cell)?.label;
+      const all = { "aria-label": `Show all cells, not only ${words}`, onclick: () => refilter(null) };
+      const sign = element("span", { "aria-hidden": "true" }, " ✕");
+      replace(parts.filters, present.map(chip), words && element("button.chip.pressed", all, words, sign));
     }
 
     /** Return the button of a state. */
     function chip(name) {
       const pressed = state.states.has(name);
-      return element(
-        "button",
-        {
-          type: "button",
-          class: `chip ${pressed ? "pressed" : ""}`,
-          "aria-pressed": String(pressed),
-          title: `Show ${pressed ? "all" : "only these"}: ${cordwood.stateMeaning(name)}`,
-          onclick: () => {
-            if (!state.states.delete(name)) state.states.add(name);
-            refilter();
-            parts.filters.querySelector(`[data-state="${name}"]`)?.focus();
-          },
-          "data-state": name,
+      const attributes = {
+        "aria-pressed": String(pressed),
+        title: `Show ${pressed ? "all" : "only these"}: ${leafStates[name].meaning}`,
+        onclick: () => {
+          if (!state.states.delete(name)) state.states.add(name);
+          refilter(state.cell);
+          parts.filters.querySelector(`[data-state="${name}"]`)?.focus();
         },
-        cordwood.stateBadge(name, result.counts[name]),
+        "data-state": name,
+      };
+      return element(
+        pressed ? "button.chip.pressed" : "button.chip",
+        attributes,
+        stateBadge(name, result.counts[name]),
       );
     }
 
-    /** Follow a change of the filters. */
-    function refilter() {
-      cordwood.setQuery({ states: [...state.states].join(","), cell: state.cell });
+    /** Follow a change of the filters: of states, or to one cell of the matrix. */
+    function refilter(cell) {
+      state.cell = cell;
+      setQuery({ states: [...state.states].join(","), cell: state.cell });
       drawFilters();
       table.setRows(filtered());
     }
@@ -198,7 +166,7 @@
     const sort = query.get("sort");
     const names = (query.get("states") ?? "").split(",");
     return {
-      states: new Set(names.filter((name) => cordwood.diffStates().includes(name))),
+      states: new Set(names.filter((name) => name in leafStates)),
       cell: query.get("cell"),
       group: query.get("group"),
       search: query.get("search") ?? "",
@@ -215,7 +183,7 @@
         const kind = matrix.kinds[i % matrix.kinds.length];
         if ([matrix.group, layer, kind].join("|") !== name) continue;
         const words = [matrix.group, /^\d+$/.test(layer) ? `layer ${layer}` : layer, kind];
-        return { leaves, label: words.map((word) => cordwood.printable(word, 40)).join(" · ") };
+        return { leaves, label: words.map((word) => printable(word, 40)).join(" · ") };
       }
     }
     return null;
@@ -225,81 +193,43 @@
   function breadcrumbs(a, b) {
     if (cordwood.start.kind !== "run") return [];
     const label = `${cordwood.sourceName(a)} → ${cordwood.sourceName(b)}`;
-    return [{ label: "Run", href: cordwood.link("run") }, { label }];
+    return [{ label: "Run", href: link("run") }, { label }];
   }
-
-  /** Return the address of a row: its difference, or the leaf if it is on one side only. */
-  cordwood.diffRowLink = function (a, b, row) {
-    if (row.i === null) return cordwood.link("leaf", [b, cordwood.leafPart(row.path, row.j)]);
-    if (row.j === null) return cordwood.link("leaf", [a, cordwood.leafPart(row.path, row.i)]);
-    return cordwood.link("diff-leaf", [a, b, cordwood.leafPart(row.path, row.number)]);
-  };
 
   /** Return the heading: what is compared, with selectors if both are steps of a run. */
   cordwood.diffHead = function (a, b) {
-    const { element } = cordwood;
     const swap = element(
-      "a",
-      { class: "button", href: cordwood.link("diff", [b, a]), title: "Compare in the other direction" },
+      "a.button",
+      { href: link("diff", [b, a]), title: "Compare in the other direction" },
       "⇄ Swap",
     );
-    const sides = [
-      ["a", a],
-      ["b", b],
-    ].map(([letter, source]) => {
-      const path = cordwood.printable(cordwood.start.paths[source] ?? source, 300);
+    const sides = { a, b };
+    const [before, after] = Object.entries(sides).map(([letter, source]) => {
+      const path = printable(cordwood.start.paths[source] ?? source, 300);
       const shown =
         cordwood.start.kind === "run"
-          ? selector(letter, a, b)
-          : element("a", { href: cordwood.link("checkpoint", [source]), title: path }, element("code", {}, path));
-      return element("span", { class: "side" }, element("span", { class: "badge" }, letter), shown);
+          ? selector(letter, sides)
+          : element("a", { href: link("checkpoint", [source]), title: path }, element("code", path));
+      return element("span.side", element("span.badge", letter), shown);
     });
-    const arrow = element("span", { class: "muted", "aria-label": "to" }, "→");
-    const canSwap = cordwood.hasResource(cordwood.resourceName("diff", b, a, "digests"));
-    return element(
-      "div",
-      { class: "diff-head" },
-      element("h1", {}, "Difference"),
-      sides[0],
-      arrow,
-      sides[1],
-      canSwap && swap,
-    );
+    const arrow = element("span.muted", { "aria-label": "to" }, "→");
+    const canSwap = hasResource(resourceName("diff", b, a, "digests"));
+    return element("div.diff-head", element("h1", "Difference"), before, arrow, after, canSwap && swap);
   };
 
   /** Return a selector of the step of one side. */
-  function selector(letter, a, b) {
-    const { element } = cordwood;
-    const current = letter === "a" ? a : b;
+  function selector(letter, sides) {
+    const pairWith = (step) => Object.values({ ...sides, [letter]: step });
     const steps = cordwood.start.sources.filter(
-      (step) =>
-        step === current ||
-        cordwood.hasResource(
-          cordwood.resourceName("diff", letter === "a" ? step : a, letter === "a" ? b : step, "digests"),
-        ),
+      (step) => step === sides[letter] || hasResource(resourceName("diff", ...pairWith(step), "digests")),
     );
-    return element(
-      "select",
-      {
-        "aria-label": `Step of side ${letter}`,
-        onchange: (event) => {
-          const step = event.target.value;
-          cordwood.go(cordwood.link("diff", letter === "a" ? [step, b] : [a, step]));
-        },
-      },
-      steps.map((step) =>
-        element(
-          "option",
-          { value: step, selected: step === current },
-          cordwood.printable(cordwood.sourceName(step), 60),
-        ),
-      ),
-    );
+    const choices = steps.map((step) => [step, cordwood.sourceName(step)]);
+    const open = (step) => go(link("diff", pairWith(step)));
+    return cordwood.select(`Step of side ${letter}`, choices, sides[letter], open);
   }
 
   /** Draw the verdict and its numbers. */
   function drawVerdict(place, result) {
-    const { element, formatBytes } = cordwood;
     const [symbol, style] =
       result.equal === null ? ["?", ""] : result.equal ? ["=", "added"] : ["≠", "changed"];
     const facts = [];
@@ -308,87 +238,69 @@
       facts.push(`${formatBytes(result.differing_bytes)} of ${total} in leaves that differ`);
     }
     if (result.equal_by_digest) {
-      facts.push(`${cordwood.counted(result.equal_by_digest, "leaf", "leaves")} equal by digest`);
+      facts.push(`${counted(result.equal_by_digest, "leaf", "leaves")} equal by digest`);
     }
     const how = result.complete || !result.read_bytes ? "" : ": values are from a sample";
     facts.push(
-      result.read_bytes
-        ? `${formatBytes(result.read_bytes)} read of each side${how}`
-        : "no values read",
+      result.read_bytes ? `${formatBytes(result.read_bytes)} read of each side${how}` : "no values read",
     );
-    cordwood.replace(
+    replace(
       place,
       element(
         "p",
         { class: `verdict-line ${style}` },
-        element("span", { class: "state-symbol", "aria-hidden": "true" }, symbol),
-        element("strong", {}, sentence(result.verdict)),
+        element("span.state-symbol", { "aria-hidden": "true" }, symbol),
+        element("strong", sentence(result.verdict)),
       ),
-      element("p", { class: "muted" }, facts.join(" · ")),
-      result.matrices.slice(0, 1).map(cordwood.matrixFindings),
+      element("p.muted", facts.join(" · ")),
+      result.matrices.slice(0, 1).map(matrixFindings),
     );
   }
 
   /** Return a text with a capital letter first, and with separators in its numbers. */
   function sentence(text) {
-    const numbered = text.replace(/\d{4,}/g, cordwood.formatCount);
+    const numbered = text.replace(/\d{4,}/g, formatCount);
     return numbered.charAt(0).toUpperCase() + numbered.slice(1);
   }
 
   /** Draw the containers that are of another kind. */
   function drawStructure(place, { structure, structure_count: count }) {
-    const { element } = cordwood;
-    if (!count) return cordwood.replace(place);
-    const lines = structure.map((line) =>
-      element("li", {}, element("code", {}, cordwood.printable(line, 300))),
-    );
-    if (count > lines.length) lines.push(element("li", {}, `and ${count - lines.length} more`));
-    return cordwood.replace(
-      place,
-      cordwood.panel("Containers of another kind", element("ul", { class: "structure" }, lines)),
-    );
+    if (!count) return replace(place);
+    const lines = structure.map((line) => element("li", element("code", printable(line, 300))));
+    if (count > lines.length) lines.push(element("li", `and ${count - lines.length} more`));
+    return replace(place, panel("Containers of another kind", element("ul.structure", lines)));
   }
 
   /** Draw the facts about the optimizer. */
   function drawOptimizer(place, { optimizer }) {
-    const { element, formatNumber } = cordwood;
-    if (!optimizer.length) return cordwood.replace(place);
+    if (!optimizer.length) return replace(place);
     const head = ["", "a", "b", "change", ""].map((label) => element("th", { scope: "col" }, label));
     const lines = optimizer.map((fact) =>
       element(
         "tr",
-        {},
-        element("th", { scope: "row" }, cordwood.printable(fact.name, 80)),
-        element("td", { class: "right" }, formatNumber(fact.a)),
-        element("td", { class: "right" }, formatNumber(fact.b)),
-        element("td", { class: "right" }, changeText(fact)),
-        element("td", { class: "muted" }, cordwood.printable(fact.text, 300)),
+        element("th", { scope: "row" }, printable(fact.name, 80)),
+        element("td.right", formatNumber(fact.a)),
+        element("td.right", formatNumber(fact.b)),
+        element("td.right", changeText(fact)),
+        element("td.muted", printable(fact.text, 300)),
       ),
     );
-    const table = element(
-      "table",
-      { class: "optimizer" },
-      element("thead", {}, element("tr", {}, head)),
-      element("tbody", {}, lines),
-    );
-    return cordwood.replace(
-      place,
-      cordwood.panel("Update and optimizer", element("div", { class: "scrolls" }, table)),
-    );
+    const table = element("table.optimizer", element("thead", element("tr", head)), element("tbody", lines));
+    return replace(place, panel("Update and optimizer", element("div.scrolls", table)));
   }
 
   /** Return the change of a fact: a difference of counts, or a relative L2 norm. */
   function changeText(fact) {
     if (fact.change === null) return "";
-    if (fact.name !== "steps") return cordwood.formatNumber(fact.change);
-    return `${fact.change > 0 ? "+" : ""}${cordwood.formatCount(fact.change)}`;
+    if (fact.name !== "steps") return formatNumber(fact.change);
+    return `${fact.change > 0 ? "+" : ""}${formatCount(fact.change)}`;
   }
 
   /** Return a note that says why an export does not show all values. */
   function leftOut(result) {
     const what = result.read === "digests" ? "the comparison by digests" : "a sample of the values";
-    const command = cordwood.element("code", {}, cordwood.printable(cordwood.start.command, 400));
+    const command = element("code", printable(cordwood.start.command, 400));
     const words = `This file holds ${what} only. To compare all values, run: `;
-    return cordwood.element("p", { class: "muted" }, words, command);
+    return element("p.muted", words, command);
   }
 })(globalThis.cordwood);

@@ -1,6 +1,7 @@
 "use strict";
 // Every view has an address behind the '#'. The router draws the view of the address.
 (function (cordwood) {
+  const { ResourceError, element, printable, replace, showTooltip } = cordwood;
   const LONGEST_PATH = 1000; // longer key paths stand in an address as their number
   let leave = null; // ends the view on screen
   let visit = 0;
@@ -9,9 +10,11 @@
   cordwood.link = function (name, parts = [], query = {}) {
     const [first, ...rest] = parts.map(encodePart);
     const segments =
-      name === "diff-leaf" ? ["diff", first, rest[0], "leaf", ...rest.slice(1)]
-      : parts.length ? [name, first, ...rest]
-      : [name];
+      name === "diff-leaf"
+        ? ["diff", first, rest[0], "leaf", ...rest.slice(1)]
+        : parts.length
+          ? [name, first, ...rest]
+          : [name];
     const search = new URLSearchParams(
       Object.entries(query).filter(([, value]) => value !== null && value !== undefined),
     ).toString();
@@ -82,9 +85,7 @@
   cordwood.home = function () {
     const [a, b] = cordwood.start.sources;
     if (cordwood.start.kind === "run") return cordwood.link("run");
-    return cordwood.start.kind === "diff"
-      ? cordwood.link("diff", [a, b])
-      : cordwood.link("checkpoint", [a]);
+    return cordwood.start.kind === "diff" ? cordwood.link("diff", [a, b]) : cordwood.link("checkpoint", [a]);
   };
 
   /** Draw the view of the address in place of the view on screen. */
@@ -104,20 +105,20 @@
       cleanup?.();
     };
     cordwood.viewSignal = route.signal = ending.signal;
-    cordwood.showTooltip(null);
-    const root = cordwood.element("div", { class: `view view-${route.name}` });
+    showTooltip(null);
+    const root = element("div", { class: `view view-${route.name}` });
     const main = document.querySelector("main");
     main.setAttribute("aria-busy", "true");
     const draw = cordwood.views[route.name];
     cordwood.beginView(route);
-    cordwood.replace(main, root);
+    replace(main, root);
     if (!first) {
       window.scrollTo(0, 0);
       main.focus({ preventScroll: true });
     }
     try {
       if (!draw) {
-        throw new cordwood.ResourceError("NoView", `There is no view at ${location.hash}.`);
+        throw new ResourceError("NoView", `There is no view at ${location.hash}.`);
       }
       const result = await draw(root, route);
       if (current !== visit) result?.();
@@ -137,13 +138,13 @@
 
   /** Return an element that says what went wrong. */
   cordwood.errorBox = function (error) {
-    const expected = error instanceof cordwood.ResourceError;
+    const expected = error instanceof ResourceError;
     if (!expected) console.error(error);
-    return cordwood.element(
-      "div",
-      { class: "error", role: "alert" },
-      cordwood.element("strong", {}, expected ? titleOf(error.type) : "The page failed"),
-      cordwood.element("p", {}, cordwood.printable(error.message, 4000)),
+    return element(
+      "div.error",
+      { role: "alert" },
+      element("strong", expected ? titleOf(error.type) : "The page failed"),
+      element("p", printable(error.message, 4000)),
     );
   };
 
@@ -155,6 +156,6 @@
       NoView: "No such view",
       Refused: "Refused",
     };
-    return titles[type] ?? cordwood.printable(type, 80);
+    return titles[type] ?? printable(type, 80);
   }
 })(globalThis.cordwood);

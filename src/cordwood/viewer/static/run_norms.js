@@ -1,6 +1,10 @@
 "use strict";
 // The norms of leaves over the steps of a run: computed on demand, drawn as they come.
 (function (cordwood) {
+  const {
+    counted, element, fetchResource, formatCount, formatNumber, hasResource, inExport, inTasks, naturalKey,
+    panel, printable, replace, resourceName, sortedRows, task, toNumber,
+  } = cordwood;
   const MOST_DRAWN = 8; // lines at first; the list below the chart draws more
   const REDRAW_MS = 500;
   const SAMPLE_BYTES = 256 * 2 ** 20; // of a step, as in leaf_norms.py
@@ -33,7 +37,7 @@
         target = new Float64Array(leaves.length + answer.path.length).fill(-1);
         target.set(norms);
       }
-      if (answer.l2[i] !== null) target[number] = cordwood.toNumber(answer.l2[i]);
+      if (answer.l2[i] !== null) target[number] = toNumber(answer.l2[i]);
     });
     computed[read].set(step.name, target);
     estimated[read] ||= answer.sampled.includes(true);
@@ -59,7 +63,7 @@
 
   /**
    * Compute the lines of leaves that are grouped: `[{name, members, first, last, ...}, ..]`.
-   * It is a generator for `cordwood.inTasks`.
+   * It is a generator for `inTasks`.
    */
   function* linesOf(steps, norms, { by, tree, search }) {
     const words = search.toLowerCase().split(/\s+/).filter(Boolean);
@@ -135,16 +139,15 @@
 
   /** Return the panel of norms: `{element, setMarker(x)}`. */
   cordwood.runNorms = function ({ steps, onPick, marker, initial, onChange }) {
-    const { element } = cordwood;
     const usable = steps.filter((step) => step.state === "whole");
     const state = { by: "layer", tree: "params", search: "", read: "sample", ...initial };
     const chosen = new Map(); // name of a line -> drawn or not, where the user chose
     let chart = null;
     let updates = 0;
 
-    const chartBox = element("div", {});
-    const listBox = element("div", {});
-    const note = element("p", { class: "muted small", role: "status" });
+    const chartBox = element("div");
+    const listBox = element("div");
+    const note = element("p.muted.small", { role: "status" });
     const table = cordwood.table({
       columns: columns(),
       rows: [],
@@ -160,36 +163,32 @@
 
     /** Return the columns of the list of lines. */
     function columns() {
-      const number = (value) => (value === null ? "" : cordwood.formatNumber(value));
+      const number = cordwood.numberColumn;
       const mark = (row) => (row.drawn ? "☑ " : "☐ ");
       return [
         {
           name: "name",
           label: "line",
-          value: (row) => cordwood.naturalKey(row.name),
-          cell: (row) => element("span", { class: "key" }, mark(row), cordwood.printable(row.name, 120)),
+          value: (row) => naturalKey(row.name),
+          cell: (row) => element("span.key", mark(row), printable(row.name, 120)),
         },
-        { name: "count", label: "leaves", align: "end", width: 5, wide: true, value: (row) => row.members.length, cell: (row) => cordwood.formatCount(row.members.length) },
-        { name: "first", label: "first", align: "end", width: 6, wide: true, value: (row) => row.first ?? NaN, cell: (row) => number(row.first) },
-        { name: "last", label: "last", align: "end", width: 6, value: (row) => row.last ?? NaN, cell: (row) => number(row.last) },
-        {
-          name: "change",
-          label: "last / first",
-          title: "The order is by the size of the change, lines with NaN first",
-          align: "end",
-          width: 7,
+        number("count", "leaves", formatCount, { of: (row) => row.members.length, width: 5, wide: true }),
+        number("first", "first", formatNumber, { width: 6, wide: true }),
+        number("last", "last", formatNumber, { width: 6 }),
+        number("change", "last / first", (ratio) => `× ${formatNumber(ratio)}`, {
+          of: (row) => row.ratio,
           value: (row) => row.rank,
-          cell: (row) => (row.ratio === null ? "" : `× ${cordwood.formatNumber(row.ratio)}`),
-        },
-        { name: "broken", label: "not finite", width: 14, cell: (row) => brokenWords(row) },
+          title: "The order is by the size of the change, lines with NaN first",
+        }),
+        { name: "broken", label: "not finite", width: 14, cell: brokenWords },
       ];
     }
 
     /** Return since when a line is not finite. */
     function brokenWords(row) {
       if (!row.broken) return "";
-      const words = `${cordwood.formatNumber(row.broken.value)} from step ${cordwood.printable(row.broken.step, 20)}`;
-      return element("span", { class: "badge-damaged" }, words);
+      const words = `${formatNumber(row.broken.value)} from step ${printable(row.broken.step, 20)}`;
+      return element("span.badge-damaged", words);
     }
 
     /** Draw or remove a line of the chart. */
@@ -206,9 +205,9 @@
       listBox.hidden = norms.size === 0;
       if (!norms.size) return;
       fillTrees();
-      const lines = await cordwood.inTasks(linesOf(steps, norms, state), cordwood.viewSignal);
+      const lines = await inTasks(linesOf(steps, norms, state), cordwood.viewSignal);
       if (mine !== updates) return;
-      const ranked = await cordwood.inTasks(cordwood.sortedRows(lines, (line) => line.rank, true));
+      const ranked = await inTasks(sortedRows(lines, (line) => line.rank, true));
       if (mine !== updates) return;
       ranked.forEach((line, i) => (line.drawn = chosen.get(line.name) ?? i < MOST_DRAWN));
       const drawn = lines.filter((line) => line.drawn);
@@ -219,11 +218,11 @@
         logarithmic: chartIsLogarithmic(),
         marker,
         onPick,
-        label: `${drawn.length} of ${cordwood.counted(lines.length, "line")}`,
+        label: `${drawn.length} of ${counted(lines.length, "line")}`,
       });
-      cordwood.replace(chartBox, chart);
+      replace(chartBox, chart);
       table.setRows(lines);
-      cordwood.replace(note, noteOf(norms, missing));
+      replace(note, noteOf(norms, missing));
     }
 
     /** Return true if the chart on screen has a logarithmic axis. */
@@ -235,12 +234,12 @@
     function noteOf(norms, missing) {
       const failed = [...failures].filter(([name]) => steps.some((step) => step.name === name));
       return [
-        `Norms of ${cordwood.counted(norms.size, "step")}`,
+        `Norms of ${counted(norms.size, "step")}`,
         estimated[state.read] ? ", estimated from samples" : ", of all elements",
-        missing ? `; ${cordwood.counted(missing, "step")} not computed yet` : "",
+        missing ? `; ${counted(missing, "step")} not computed yet` : "",
         ". Choose lines in the list. A cross marks a norm that is NaN or infinite.",
         failed.map(([name, message]) =>
-          element("span", { class: "failure" }, ` Step ${cordwood.printable(name, 40)}: ${cordwood.printable(message, 300)}`),
+          element("span.failure", ` Step ${printable(name, 40)}: ${printable(message, 300)}`),
         ),
       ];
     }
@@ -249,8 +248,7 @@
     async function compute(onProgress, signal) {
       const read = state.read;
       const missing = usable.filter((step) => !computed[read].has(step.name));
-      const sizeOf = (step) =>
-        Math.min(step.written_bytes ?? 0, read === "sample" ? SAMPLE_BYTES : Infinity);
+      const sizeOf = (step) => Math.min(step.written_bytes ?? 0, read === "sample" ? SAMPLE_BYTES : Infinity);
       const total = missing.reduce((sum, step) => sum + sizeOf(step), 0);
       let done = 0;
       let drawnAt = 0;
@@ -273,8 +271,8 @@
     /** Compute the norms of one step; a step that cannot be read is noted. */
     async function computeOne(step, read, onProgress, signal) {
       try {
-        const name = cordwood.resourceName("norms", step.name, read);
-        keep(step, read, await cordwood.fetchResource(name, { onProgress, signal }));
+        const name = resourceName("norms", step.name, read);
+        keep(step, read, await fetchResource(name, { onProgress, signal }));
       } catch (error) {
         if (signal?.aborted || error.type === "NoServer") throw error;
         failures.set(step.name, error.message);
@@ -282,45 +280,47 @@
       }
     }
 
-    const trees = element("select", { "aria-label": "Leaves of", onchange: () => change("tree", trees.value) });
+    const treeBox = element("span");
+    const readBox = element("span");
+
+    /** Return a list to choose from, for one member of the state. */
+    function choice(label, name, choices) {
+      return cordwood.select(label, choices, state[name], (value) => change(name, value));
+    }
 
     /** Offer the trees that the leaves are in. */
     function fillTrees() {
       const names = [...new Set(leaves.map((leaf) => leaf.group))];
-      if (!names.includes(state.tree) && state.tree !== ALL) state.tree = names[0] ?? ALL;
-      const labels = [...names, ALL];
-      if (trees.childElementCount === labels.length) return;
-      cordwood.replace(
-        trees,
-        labels.map((name) => element("option", { value: name }, name === ALL ? "everything" : cordwood.printable(name, 40))),
-      );
-      trees.value = state.tree;
+      if (!leaves.length && state.tree !== ALL) names.push(state.tree);
+      if (!names.includes(state.tree) && state.tree !== ALL) state.tree = names[0];
+      const choices = [...names.map((name) => [name, name]), [ALL, "everything"]];
+      if (treeBox.querySelectorAll("option").length === choices.length) return;
+      replace(treeBox, choice("Leaves of", "tree", choices));
     }
 
-    const kinds = element(
-      "select",
-      { "aria-label": "One line for each", onchange: () => change("by", kinds.value) },
-      [["layer", "layer"], ["kind", "kind of weight"], ["leaf", "leaf"], ["group", "tree"]].map(([value, label]) =>
-        element("option", { value }, label),
-      ),
-    );
-    kinds.value = state.by;
-    const search = element("input", {
+    /** Offer what is read. */
+    function fillReads() {
+      const choices = [
+        ["sample", "samples"],
+        ["all", "everything"],
+      ];
+      replace(readBox, choice("Read", "read", choices));
+    }
+
+    const kinds = choice("One line for each", "by", [
+      ["layer", "layer"],
+      ["kind", "kind of weight"],
+      ["leaf", "leaf"],
+      ["group", "tree"],
+    ]);
+    const search = element("input.search", {
       type: "search",
-      class: "search",
       placeholder: "Key paths that contain…",
       "aria-label": "Key paths that contain",
       spellcheck: "false",
       oninput: () => change("search", search.value),
     });
     search.value = state.search;
-    const reads = element(
-      "select",
-      { "aria-label": "Read", onchange: () => change("read", reads.value) },
-      element("option", { value: "sample" }, "samples"),
-      element("option", { value: "all" }, "everything"),
-    );
-    reads.value = state.read;
 
     /** Follow a change of the controls. */
     function change(name, value) {
@@ -331,31 +331,31 @@
       update();
     }
 
-    const taskBox = element("span", {});
+    const taskBox = element("span");
 
     /** Offer the computation, where something is not computed yet. */
     function makeTask() {
       const missing = usable.filter((step) => !computed[state.read].has(step.name));
-      const title = `Compute the norms of ${cordwood.counted(missing.length, "step")}`;
-      cordwood.replace(taskBox, missing.length > 0 && cordwood.task({ title, run: compute }));
+      const title = `Compute the norms of ${counted(missing.length, "step")}`;
+      replace(taskBox, missing.length > 0 && task({ title, run: compute }));
     }
 
     /** Return a control with its label. */
     function labelled(label, control) {
-      return element("label", { class: "control" }, element("span", { class: "muted" }, label), control);
+      return element("label.control", element("span.muted", label), control);
     }
 
     const tools = element(
-      "div",
-      { class: "table-tools" },
-      labelled("Read", reads),
+      "div.table-tools",
+      labelled("Read", readBox),
       taskBox,
-      labelled("Leaves of", trees),
+      labelled("Leaves of", treeBox),
       labelled("One line for each", kinds),
       search,
     );
-    cordwood.replace(trees, element("option", { value: "params" }, "params"));
-    if (cordwood.inExport) loadEmbedded();
+    fillTrees();
+    fillReads();
+    if (inExport) loadEmbedded();
     else makeTask();
     update();
 
@@ -363,18 +363,19 @@
     async function loadEmbedded() {
       for (const step of usable) {
         for (const read of ["all", "sample"]) {
-          const name = cordwood.resourceName("norms", step.name, read);
-          if (!cordwood.hasResource(name)) continue;
+          const name = resourceName("norms", step.name, read);
+          if (!hasResource(name)) continue;
           await computeOne(step, read, null, cordwood.viewSignal);
-          state.read = reads.value = read;
+          state.read = read;
         }
       }
-      if (!computed[state.read].size) cordwood.replace(note, "This file holds no norms.");
+      fillReads();
+      if (!computed[state.read].size) replace(note, "This file holds no norms.");
       update();
     }
 
     return {
-      element: cordwood.panel("Norms of leaves over steps", tools, chartBox, note, listBox),
+      element: panel("Norms of leaves over steps", tools, chartBox, note, listBox),
       setMarker(x) {
         marker = x;
         chart?.setMarker(x);

@@ -1,8 +1,13 @@
 "use strict";
 // What surrounds every view: header, navigation, theme, help, and the keys of the whole page.
 (function (cordwood) {
-  const { element } = cordwood;
+  const {
+    announce, element, errorBox, fetchResource, home, icon, inExport, printable, replace, startRouter, svg,
+    themeChanged,
+  } = cordwood;
   const THEMES = ["system", "light", "dark"];
+  const SYSTEM_IS_DARK = matchMedia("(prefers-color-scheme: dark)");
+  let unkeptTheme = "system";
   let keys = {}; // of the view on screen
   let crumbs = null;
   let navigation = null;
@@ -26,19 +31,18 @@
   /** Show where the view stands: `[{label, href}, ..]`; the last one is the view itself. */
   cordwood.setBreadcrumbs = function (items) {
     const list = items.map(({ label, href }, i) => {
-      const text = cordwood.printable(label, 120);
+      const text = printable(label, 120);
       const last = i === items.length - 1;
       return element(
         "li",
-        {},
         last || !href
           ? element("span", { "aria-current": last ? "page" : null }, text)
           : element("a", { href }, text),
       );
     });
-    cordwood.replace(crumbs, element("ol", {}, list));
+    replace(crumbs, element("ol", list));
     crumbs.hidden = items.length < 2;
-    const title = cordwood.printable(items.at(-1)?.label ?? cordwood.start.title, 80);
+    const title = printable(items.at(-1)?.label ?? cordwood.start.title, 80);
     document.title = [title, "cordwood"].filter(Boolean).join(" · ");
   };
 
@@ -74,11 +78,15 @@
     return [["Checkpoint", cordwood.link("checkpoint", [sources[0]])]];
   }
 
-  /** Return the name of a source for a reader: the last part of its path, or the step. */
+  /** Return the last name of a path. */
+  cordwood.lastName = function (path) {
+    return path.replace(/\/+$/, "").split("/").at(-1) || path;
+  };
+
+  /** Return the name of a source for a reader: the last name of its path, or the step. */
   cordwood.sourceName = function (source) {
     if (cordwood.start.kind === "run") return `step ${source}`;
-    const path = cordwood.start.paths?.[source] ?? source;
-    return path.replace(/\/+$/, "").split("/").at(-1) || path;
+    return cordwood.lastName(cordwood.start.paths?.[source] ?? source);
   };
 
   /** Draw the header. */
@@ -91,90 +99,57 @@
     );
     navigation.hidden = navigation.children.length < 2;
     const opened = start.kind === "checkpoint" ? start.paths[start.sources[0]] : start.title;
-    crumbs = element("nav", { class: "breadcrumbs", "aria-label": "Breadcrumbs", hidden: true });
+    crumbs = element("nav.breadcrumbs", { "aria-label": "Breadcrumbs", hidden: true });
     const header = element(
-      "header",
-      { class: "top" },
+      "header.top",
       element(
-        "div",
-        { class: "top-line" },
-        element("a", { class: "brand", href: cordwood.home(), title: "cordwood" }, logo(), "cordwood"),
-        element(
-          "span",
-          { class: "opened", title: cordwood.printable(opened, 1000) },
-          cordwood.printable(opened, 200),
-        ),
+        "div.top-line",
+        element("a.brand", { href: home(), title: "cordwood" }, logo(), "cordwood"),
+        element("span.opened", { title: printable(opened, 1000) }, printable(opened, 200)),
         navigation,
-        element("span", { class: "spacer" }),
-        start.exported || cordwood.inExport
-          ? element(
-              "span",
-              { class: "badge", title: "This file holds all it shows, and asks no server" },
-              "export",
-            )
+        element("span.spacer"),
+        start.exported || inExport
+          ? element("span.badge", { title: "This file holds all it shows, and asks no server" }, "export")
           : null,
+        element("button.icon-button", { id: "theme", onclick: nextTheme }, icon("theme")),
         element(
-          "button",
-          { type: "button", class: "icon-button", id: "theme", onclick: nextTheme },
-          cordwood.icon("theme"),
-        ),
-        element(
-          "button",
-          {
-            type: "button",
-            class: "icon-button",
-            "aria-label": "Keyboard shortcuts",
-            title: "Keyboard shortcuts ( ? )",
-            onclick: showHelp,
-          },
+          "button.icon-button",
+          { "aria-label": "Keyboard shortcuts", title: "Keyboard shortcuts ( ? )", onclick: showHelp },
           "?",
         ),
       ),
       crumbs,
     );
-    document.body.prepend(
-      element("a", { class: "skip", href: "#view", onclick: skip }, "Skip to the content"),
-      header,
-    );
-    document.querySelector("main").after(element("footer", {}, footnotes()));
+    document.body.prepend(element("a.skip", { href: "#view", onclick: skip }, "Skip to the content"), header);
+    document.querySelector("main").after(element("footer", footnotes()));
   }
 
   /** Return the lines at the foot of the page; an export says what it lacks. */
   function footnotes() {
     const { start } = cordwood;
-    const version = `cordwood ${cordwood.printable(start.version ?? "", 40)}`;
-    if (!cordwood.inExport) {
-      return element("p", {}, `${version} · nothing leaves this machine · `, element("kbd", {}, "?"), " lists the keys");
+    const version = `cordwood ${printable(start.version ?? "", 40)}`;
+    if (!inExport) {
+      return element(
+        "p",
+        `${version} · nothing leaves this machine · `,
+        element("kbd", "?"),
+        " lists the keys",
+      );
     }
-    const names = {
-      leaf: ["leaf page", "leaf pages"],
-      statistics: ["leaf's statistics", "leaves' statistics"],
-      diff: ["difference", "differences"],
-      "diff-leaf": ["difference of a leaf", "differences of leaves"],
-      norms: ["step's norms", "steps' norms"],
-      checkpoint: ["list of leaves", "lists of leaves"],
-    };
-    const lacks = Object.entries(start.left_out ?? {}).map(([kind, count]) =>
-      cordwood.counted(count, ...(names[kind] ?? [cordwood.printable(kind, 40), `of ${cordwood.printable(kind, 40)}`])),
-    );
+    const all = element("code", printable(start.command, 400));
+    const lacks = start.left_out_text && printable(start.left_out_text, 400);
     return [
-      element("p", {}, `${version} · an export: this file holds all it shows, and asks no server`),
-      lacks.length > 0 &&
-        element(
-          "p",
-          {},
-          `Left out to keep the file small: ${lacks.join(", ")}. All of it: `,
-          element("code", {}, cordwood.printable(start.command, 400)),
-        ),
+      element("p", `${version} · an export: this file holds all it shows, and asks no server`),
+      lacks && element("p", `Left out to keep the file small: ${lacks}. All of it: `, all),
     ];
   }
 
   /** Return the sign of the project: stacked wood, seen from its ends. */
   function logo() {
-    const circle = (cx, cy) => cordwood.svg("circle", { cx, cy, r: 3.6 });
-    return cordwood.svg(
-      "svg",
-      { class: "logo", viewBox: "0 0 20 20", "aria-hidden": "true" },
+    const circle = (cx, cy) => svg("circle", { cx, cy, r: 3.6 });
+    return svg(
+      "svg.logo",
+      { viewBox: "0 0 20 20", "aria-hidden": "true" },
       circle(5.6, 14.2),
       circle(14.4, 14.2),
       circle(10, 6.4),
@@ -193,20 +168,19 @@
       const theme = localStorage.getItem("cordwood-theme");
       return THEMES.includes(theme) ? theme : "system";
     } catch {
-      return document.documentElement.dataset.theme ?? "system";
+      return unkeptTheme;
     }
   }
 
-  /** Use a theme. */
+  /** Use a theme: the style knows light and dark ones, and not that of the system. */
   function applyTheme(theme) {
-    const root = document.documentElement;
-    if (theme === "system") delete root.dataset.theme;
-    else root.dataset.theme = theme;
+    const isDark = theme === "dark" || (theme === "system" && SYSTEM_IS_DARK.matches);
+    document.documentElement.dataset.theme = isDark ? "dark" : "light";
     const button = document.getElementById("theme");
     const label = `Theme: ${theme}. Change it ( t )`;
     button?.setAttribute("aria-label", label);
     button?.setAttribute("title", label);
-    cordwood.themeChanged();
+    themeChanged();
   }
 
   /** Change to the next theme, and keep it for the next visit. */
@@ -215,38 +189,38 @@
     try {
       localStorage.setItem("cordwood-theme", theme);
     } catch {
-      // The browser keeps nothing for this page: the theme lasts until it is closed.
+      unkeptTheme = theme; // the browser keeps nothing for this page: it lasts until it is closed
     }
     applyTheme(theme);
-    cordwood.announce(`Theme: ${theme}`);
+    announce(`Theme: ${theme}`);
   }
 
   /** Show the keys. */
   function showHelp() {
     document.querySelector("dialog")?.remove();
     const dialog = element(
-      "dialog",
+      "dialog.help",
       {
-        class: "help",
         "aria-label": "Keyboard shortcuts",
         onclose: () => dialog.remove(),
         onclick: (event) => event.target === dialog && dialog.close(),
       },
-      element("h2", {}, "Keyboard shortcuts"),
+      element("h2", "Keyboard shortcuts"),
       element(
         "dl",
-        {},
         HELP.map(([key, action]) => [
-          element("dt", {}, key.split(/([, ]+)/).map((part) => (/[, ]/.test(part) ? " " : element("kbd", {}, part)))),
-          element("dd", {}, action),
+          element(
+            "dt",
+            key.split(/([, ]+)/).map((part) => (/[, ]/.test(part) ? " " : element("kbd", part))),
+          ),
+          element("dd", action),
         ]),
       ),
       element(
-        "p",
-        { class: "muted" },
-        `cordwood ${cordwood.printable(cordwood.start?.version ?? "", 40)} · nothing leaves this machine`,
+        "p.muted",
+        `cordwood ${printable(cordwood.start?.version ?? "", 40)} · nothing leaves this machine`,
       ),
-      element("button", { type: "button", class: "button", onclick: () => dialog.close() }, "Close"),
+      element("button.button", { onclick: () => dialog.close() }, "Close"),
     );
     document.body.append(dialog);
     dialog.showModal();
@@ -274,16 +248,16 @@
     main.tabIndex = -1;
     applyTheme(chosenTheme());
     document.addEventListener("keydown", onKey);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", cordwood.themeChanged);
+    SYSTEM_IS_DARK.addEventListener("change", () => applyTheme(chosenTheme()));
     try {
-      cordwood.start = await cordwood.fetchResource("start");
+      cordwood.start = await fetchResource("start");
     } catch (error) {
-      cordwood.replace(main, cordwood.errorBox(error));
+      replace(main, errorBox(error));
       return;
     }
     drawHeader();
     applyTheme(chosenTheme());
-    await cordwood.startRouter();
+    await startRouter();
   }
 
   start();

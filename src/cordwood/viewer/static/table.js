@@ -1,6 +1,10 @@
 "use strict";
 // A table that draws only the rows in sight: search, sort, and fold by key path.
 (function (cordwood) {
+  const {
+    columnWidths, headCell, keyCell, append, containersToOpen, counted, element, formatBytes, formatCount, go,
+    inTasks, replace, tableEntries,
+  } = cordwood;
   const ROWS_OUT_OF_SIGHT = 8; // drawn above and below, so that scrolling shows no gap
   const NARROW = 640; // pixels: all columns with `wide` are left out below
   let tables = 0;
@@ -22,7 +26,6 @@
    * initial: `{sort, descending, search, open, scroll}`; onChange(state) follows every change of it.
    */
   cordwood.table = function (options) {
-    const { element } = cordwood;
     const { columns, tree = null, rowHeight = 30, search = tree !== null } = options;
     const nouns = options.nouns ?? ["leaf", "leaves"];
     const name = `table-${++tables}`;
@@ -43,44 +46,29 @@
     let shownColumns = columns;
     const drawn = new Map(); // elements of rows by position
 
-    const input = element("input", {
+    const input = element("input.search", {
       type: "search",
-      class: "search",
       placeholder: "Search key paths  ( / )",
       "aria-label": "Search key paths",
       autocomplete: "off",
       spellcheck: "false",
       oninput: () => setSearch(input.value),
-      onkeydown: (event) => {
-        if (event.key === "Escape" && input.value) setSearch((input.value = ""));
-        else if (event.key === "ArrowDown" || event.key === "Enter") scroller.focus();
-        else return;
-        event.preventDefault();
-        event.stopPropagation();
-      },
+      onkeydown: (event) =>
+        cordwood.followKey(event, {
+          Escape: () => input.value !== "" && setSearch(""),
+          ArrowDown: () => scroller.focus(),
+          Enter: () => scroller.focus(),
+        }),
     });
     input.value = state.search;
-    const count = element("span", { class: "table-count", role: "status" });
-    const folding = element(
-      "span",
-      { class: "button-group" },
-      element(
-        "button",
-        { type: "button", class: "button quiet", onclick: () => openAll(false) },
-        "Fold all",
-      ),
-      element(
-        "button",
-        { type: "button", class: "button quiet", onclick: () => openAll(true) },
-        "Unfold all",
-      ),
-    );
-    const head = element("div", { class: "table-head", role: "row", "aria-rowindex": 1 });
-    const body = element("div", { class: "table-body", role: "rowgroup" });
+    const count = element("span.table-count", { role: "status" });
+    const fold = (opened, label) => element("button.button.quiet", { onclick: () => openAll(opened) }, label);
+    const folding = element("span.button-group", fold(false, "Fold all"), fold(true, "Unfold all"));
+    const head = element("div.table-head", { role: "row", "aria-rowindex": 1 });
+    const body = element("div.table-body", { role: "rowgroup" });
     const scroller = element(
-      "div",
+      "div.table-scroller",
       {
-        class: "table-scroller",
         role: tree ? "treegrid" : "grid",
         tabindex: 0,
         "aria-label": options.label ?? "Leaves",
@@ -94,13 +82,12 @@
           if (active < 0 && entries.length) setActive(firstInSight(), false);
         },
       },
-      element("div", { role: "rowgroup", class: "table-top" }, head),
+      element("div.table-top", { role: "rowgroup" }, head),
       body,
     );
     const box = element(
-      "div",
-      { class: "table" },
-      search && element("div", { class: "table-tools" }, input, count, tree && folding),
+      "div.table",
+      search && element("div.table-tools", input, count, tree && folding),
       scroller,
     );
     const observer = new ResizeObserver(() => {
@@ -114,7 +101,7 @@
     function chooseColumns() {
       const width = scroller.clientWidth || 1000;
       const room = width / Number.parseFloat(getComputedStyle(document.documentElement).fontSize);
-      const widthsOf = () => cordwood.columnWidths(shownColumns, width < NARROW);
+      const widthsOf = () => columnWidths(shownColumns, width < NARROW);
       shownColumns = width < NARROW ? columns.filter((column) => !column.wide) : columns;
       while (widthsOf().least > room && shownColumns.some((column) => column.wide)) {
         const last = shownColumns.findLastIndex((column) => column.wide);
@@ -130,9 +117,9 @@
 
     /** Draw the names of the columns; those with values sort. */
     function drawHead() {
-      const cells = shownColumns.map((column) => cordwood.headCell(column, state, sortBy));
+      const cells = shownColumns.map((column) => headCell(column, state, sortBy));
       const focused = [...head.children].indexOf(document.activeElement?.parentElement);
-      cordwood.replace(head, cells);
+      replace(head, cells);
       if (focused >= 0) head.children[focused]?.querySelector("button")?.focus();
     }
 
@@ -158,9 +145,7 @@
     /** Compute what is shown, in small tasks; a newer call overtakes this one. */
     async function update({ changed = false, keepScroll = false } = {}) {
       const mine = ++updates;
-      const result = await cordwood.inTasks(
-        cordwood.tableEntries({ rows, columns, tree, state, root, searchOpen }),
-      );
+      const result = await inTasks(tableEntries({ rows, columns, tree, state, root, searchOpen }));
       if (mine !== updates) return;
       ({ entries, root, searchOpen } = result);
       if (result.open) state.open = result.open;
@@ -175,11 +160,9 @@
     /** Show the entries that were computed. */
     function finishUpdate(matches, changed) {
       const all = rows.length;
-      cordwood.replace(
+      replace(
         count,
-        matches === all
-          ? cordwood.counted(all, ...nouns)
-          : `${cordwood.formatCount(matches)} of ${cordwood.counted(all, ...nouns)}`,
+        matches === all ? counted(all, ...nouns) : `${formatCount(matches)} of ${counted(all, ...nouns)}`,
       );
       folding.hidden = !tree || state.sort !== null || entries.length === matches;
       scroller.setAttribute("aria-rowcount", entries.length + 1);
@@ -199,7 +182,7 @@
 
     /** Fold or unfold all containers. */
     function openAll(opened) {
-      const open = opened && root ? cordwood.containersToOpen(root, Infinity) : new Set();
+      const open = opened && root ? containersToOpen(root, Infinity) : new Set();
       if (state.search.trim()) searchOpen = open;
       else state.open = open;
       update({ changed: true });
@@ -269,10 +252,10 @@
           class: `cell ${column.align ?? ""}`,
         });
         if (tree && position === 0) {
-          cordwood.append(cell, cordwood.keyCell(entry, column, tree, state.search));
-        } else if (row) cordwood.append(cell, column.cell(row));
-        else if (column.group) cordwood.append(cell, column.group(node));
-        else if (column.sum) cordwood.append(cell, cordwood.formatBytes(node.size));
+          append(cell, keyCell(entry, column, tree, state.search));
+        } else if (row) append(cell, column.cell(row));
+        else if (column.group) append(cell, column.group(node));
+        else if (column.sum) append(cell, formatBytes(node.size));
         line.append(cell);
       });
       return line;
@@ -281,7 +264,7 @@
     /** Open a row. */
     function openRow(row) {
       if (options.onOpen) options.onOpen(row);
-      else if (tree?.href) cordwood.go(tree.href(row));
+      else if (tree?.href) go(tree.href(row));
     }
 
     /** Make a row the active one, and scroll it into sight. */
@@ -307,16 +290,17 @@
 
     /** Follow a key. */
     function onKey(event) {
-      if (event.target !== scroller || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.target !== scroller) return;
       const page = Math.max(1, Math.floor(scroller.clientHeight / rowHeight) - 2);
       const entry = entries[active];
-      const actions = {
-        ArrowDown: () => setActive(active + 1),
-        ArrowUp: () => setActive(active - 1),
-        j: () => setActive(active + 1),
-        k: () => setActive(active - 1),
-        PageDown: () => setActive(active + page),
-        PageUp: () => setActive(active - page),
+      const moveBy = (by) => () => setActive(active + by);
+      cordwood.followKey(event, {
+        ArrowDown: moveBy(1),
+        ArrowUp: moveBy(-1),
+        j: moveBy(1),
+        k: moveBy(-1),
+        PageDown: moveBy(page),
+        PageUp: moveBy(-page),
         Home: () => setActive(0),
         End: () => setActive(entries.length - 1),
         Enter: () => {
@@ -331,13 +315,10 @@
           if (entry?.open) toggle(entry.node, false);
           else if (entry?.depth) setActive(parentOf(active));
         },
-        c: () => entry?.row && cordwood.copy(entry.row.path),
-      };
-      const action = Object.hasOwn(actions, event.key) ? actions[event.key] : null;
-      if (!action) return;
-      event.preventDefault();
-      event.stopPropagation();
-      action();
+        c: () => {
+          if (entry?.row) cordwood.copy(entry.row.path);
+        },
+      });
     }
 
     /** Return the position of the container that holds a row. */

@@ -1,6 +1,44 @@
 "use strict";
-// Text forms of names and numbers. Names come from the writer of a file and are not trusted.
-(function (cordwood) {
+// The one name that the scripts share, tasks, and text forms of names and numbers.
+(function () {
+  const cordwood = (globalThis.cordwood ??= {});
+
+  /** Views by name: `async (root, route) => cleanup or undefined`. */
+  cordwood.views = {};
+
+  /** Charts by name: `(options) => element`. */
+  cordwood.charts = {};
+
+  /** Let the browser handle input and paint, then go on. */
+  cordwood.nextTask = function () {
+    return new Promise((resolve) => {
+      const channel = new MessageChannel();
+      channel.port1.onmessage = () => {
+        channel.port1.close();
+        resolve();
+      };
+      channel.port2.postMessage(null);
+    });
+  };
+
+  /**
+   * Run a generator in tasks of a few milliseconds each, and return its value.
+   * The generator yields wherever it may be interrupted.
+   */
+  cordwood.inTasks = async function (generator, signal) {
+    const taskMs = 12;
+    let deadline = performance.now() + taskMs;
+    for (;;) {
+      const step = generator.next();
+      if (step.done) return step.value;
+      if (performance.now() > deadline) {
+        await cordwood.nextTask();
+        signal?.throwIfAborted();
+        deadline = performance.now() + taskMs;
+      }
+    }
+  };
+
   // Control, format (bidirectional overrides), surrogate, private and unassigned characters, and
   // every space but the plain one: they are invisible or make a name look like another one.
   const UNSAFE = /[\p{C}\p{Zl}\p{Zp}]|(?! )\p{Zs}/u;
@@ -37,7 +75,10 @@
     const size = Math.abs(number);
     if (Number.isInteger(number) && size < 1e6) return cordwood.formatCount(number);
     if (size >= 1e6 || size < 1e-3) {
-      return number.toExponential(3).replace(/\.?0+e/, "e").replace("e+", "e");
+      return number
+        .toExponential(3)
+        .replace(/\.?0+e/, "e")
+        .replace("e+", "e");
     }
     return String(Number(number.toPrecision(4)));
   };
@@ -82,4 +123,4 @@
   cordwood.naturalKey = function (text) {
     return text.slice(0, 1000).replace(/\d+/g, (digits) => digits.padStart(12, "0"));
   };
-})(globalThis.cordwood);
+})();

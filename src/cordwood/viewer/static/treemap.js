@@ -1,6 +1,10 @@
 "use strict";
 // The treemap: every leaf as a rectangle whose area is its size, grouped by containers.
 (function (cordwood) {
+  const {
+    containerOf, counted, css, element, formatBytes, formatShape, formatShare, go, inTasks, layoutTreemap,
+    mix, onWidth, palette, printable, replace, showTooltip, sizedContext,
+  } = cordwood;
   const LABEL_FONT = "11px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
   const HEAD_FONT = `600 ${LABEL_FONT}`;
   const LETTER = 6.3; // pixels, about
@@ -11,15 +15,14 @@
   /**
    * Return a treemap: `{element, ready}`.
    *
-   * root: the tree of `cordwood.treeOf`; rows need `dtype`, `shape` and `path`.
+   * root: the tree of `treeOf`; rows need `dtype`, `shape` and `path`.
    * colourings: of `cordwood.colourings`.
    * href(row): where a leaf leads to.
    * initial: `{zoom, colour}`, the id of a container and the name of a colouring; onChange(state).
    */
   cordwood.treemap = function ({ root, colourings, href, initial, onChange }) {
-    const { element } = cordwood;
     let coloured = colourings.find((way) => way.name === initial.colour) ?? colourings[0];
-    let zoom = initial.zoom ? cordwood.containerOf(root, initial.zoom) : root;
+    let zoom = initial.zoom ? containerOf(root, initial.zoom) : root;
     let highlighted = null; // the number of a category
     let items = [];
     let cursor = -1;
@@ -27,26 +30,25 @@
     let width = 0;
     let canvas = element("canvas", { "aria-hidden": "true" });
 
-    const outline = element("div", { class: "treemap-cursor", hidden: true });
+    const outline = element("div.treemap-cursor", { hidden: true });
     const area = element(
-      "div",
+      "div.treemap-area",
       {
-        class: "treemap-area",
         tabindex: 0,
         role: "application",
         "aria-roledescription": "treemap",
         "aria-label":
-          `Treemap by bytes: ${cordwood.counted(root.count, "leaf", "leaves")}, ` +
-          `${cordwood.formatBytes(root.size)}. Arrow keys move, Enter opens, Escape zooms out. ` +
+          `Treemap by bytes: ${counted(root.count, "leaf", "leaves")}, ` +
+          `${formatBytes(root.size)}. Arrow keys move, Enter opens, Escape zooms out. ` +
           "The table below holds the same leaves.",
         onpointermove: (event) => {
           const i = itemAt(event);
           point(i);
-          cordwood.showTooltip(i < 0 ? null : linesOf(items[i]), event.clientX, event.clientY);
+          showTooltip(i < 0 ? null : linesOf(items[i]), event.clientX, event.clientY);
         },
         onpointerleave: () => {
           point(-1);
-          cordwood.showTooltip(null);
+          showTooltip(null);
         },
         onblur: () => point(-1),
         onclick: (event) => {
@@ -58,31 +60,18 @@
       canvas,
       outline,
     );
-    const path = element("div", { class: "treemap-path" });
-    const legend = element("div", { class: "legend" });
-    const readout = element("span", { class: "off-screen", "aria-live": "polite" });
-    const buttons = colourings.map((way) =>
-      element(
-        "button",
-        { type: "button", "aria-pressed": String(way === coloured), onclick: () => colourBy(way) },
-        way.label,
-      ),
-    );
+    const path = element("div.treemap-path");
+    const legend = element("div.legend");
+    const readout = element("span.off-screen", { "aria-live": "polite" });
+    const choices = colourings.map((way) => [way, way.label]);
+    const by = colourings.length > 1 && cordwood.segments("Colour by", choices, coloured, colourBy);
     const box = element(
-      "div",
-      { class: "treemap" },
+      "div.treemap",
       element(
-        "div",
-        { class: "panel-head" },
-        element("h2", {}, "Bytes"),
+        "div.panel-head",
+        element("h2", "Bytes"),
         path,
-        colourings.length > 1 &&
-          element(
-            "span",
-            { class: "treemap-by" },
-            element("span", { class: "muted small" }, "Colour by"),
-            element("span", { class: "segments", role: "group", "aria-label": "Colour by" }, buttons),
-          ),
+        by && element("span.treemap-by", element("span.muted.small", "Colour by"), by),
       ),
       area,
       legend,
@@ -93,9 +82,6 @@
     function colourBy(way) {
       coloured = way;
       highlighted = null;
-      buttons.forEach((button, i) => {
-        button.setAttribute("aria-pressed", String(colourings[i] === way));
-      });
       drawLegend();
       paint();
       onChange?.({ zoom: zoom.id, colour: way === colourings[0] ? null : way.name });
@@ -106,24 +92,24 @@
       zoom = node;
       cursor = -1;
       outline.hidden = true;
-      cordwood.showTooltip(null);
+      showTooltip(null);
       drawPath();
       layout();
       onChange?.({ zoom: zoom.id, colour: coloured === colourings[0] ? null : coloured.name });
-      cordwood.replace(readout, describe(zoom));
+      replace(readout, describe(zoom));
     }
 
     /** Draw the containers around the one that is shown, as buttons. */
     function drawPath() {
       const nodes = [];
       for (let node = zoom; node; node = node.parent) nodes.unshift(node);
-      cordwood.replace(
+      replace(
         path,
         nodes.length > 1 &&
           nodes.map((node, i) => {
-            const text = i ? cordwood.printable(node.key, 40) : "all";
-            if (i === nodes.length - 1) return element("span", { class: "last" }, text);
-            return element("button", { type: "button", onclick: () => zoomTo(node) }, text);
+            const text = i ? printable(node.key, 40) : "all";
+            if (i === nodes.length - 1) return element("span.last", text);
+            return element("button", { onclick: () => zoomTo(node) }, text);
           }),
       );
     }
@@ -132,21 +118,20 @@
     function drawLegend() {
       const { scale } = coloured;
       if (scale) {
-        const bar = element("span", { class: "scale" });
-        const stops = scale.ends.map((end) => cordwood.css(coloured.colourOf(end)));
+        const bar = element("span.scale");
+        const stops = scale.ends.map((end) => css(coloured.colourOf(end)));
         bar.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
-        const none = element("span", { class: "swatch" });
-        none.style.background = cordwood.css(coloured.colourOf({ layer: -1 }));
-        cordwood.replace(legend, scale.low, bar, scale.high, none, "no layer");
+        const none = element("span.swatch");
+        none.style.background = css(coloured.colourOf({ layer: -1 }));
+        replace(legend, scale.low, bar, scale.high, none, "no layer");
         return;
       }
       const entries = coloured.legend.map(({ name, number, bytes }) => {
-        const swatch = element("span", { class: "swatch" });
-        swatch.style.background = cordwood.css(coloured.colour(number));
+        const swatch = element("span.swatch");
+        swatch.style.background = css(coloured.colour(number));
         return element(
           "button",
           {
-            type: "button",
             "aria-pressed": String(highlighted === number),
             onclick: () => {
               highlighted = highlighted === number ? null : number;
@@ -155,11 +140,11 @@
             },
           },
           swatch,
-          cordwood.printable(name, 80),
-          element("span", { class: "muted" }, cordwood.formatBytes(bytes)),
+          printable(name, 80),
+          element("span.muted", formatBytes(bytes)),
         );
       });
-      cordwood.replace(legend, entries);
+      replace(legend, entries);
     }
 
     /** Compute the rectangles for the width, and draw them. */
@@ -167,7 +152,7 @@
       if (!width) return;
       const mine = ++drawings;
       const height = heightFor(width);
-      const laidOut = await cordwood.inTasks(cordwood.layoutTreemap(zoom, width, height));
+      const laidOut = await inTasks(layoutTreemap(zoom, width, height));
       if (mine !== drawings) return;
       items = laidOut;
       await paint();
@@ -178,8 +163,8 @@
       if (!width) return;
       const mine = ++drawings;
       const next = element("canvas", { "aria-hidden": "true" });
-      const context = cordwood.sizedContext(next, width, heightFor(width));
-      const done = await cordwood.inTasks(
+      const context = sizedContext(next, width, heightFor(width));
+      const done = await inTasks(
         (function* () {
           for (let i = 0; i < items.length; i++) {
             if (i % ITEMS_AT_ONCE === 0) {
@@ -199,7 +184,7 @@
 
     /** Draw a rectangle. */
     function drawItem(context, item) {
-      const { text, muted, panel, line, background } = cordwood.palette();
+      const { text, muted, panel, line, background } = palette();
       const x = Math.round(item.x);
       const y = Math.round(item.y);
       const right = Math.round(item.x + item.width);
@@ -207,16 +192,16 @@
       const gap = right - x > 4 && bottom - y > 4 ? 1 : 0;
       const [wide, high] = [Math.max(1, right - x - gap), Math.max(1, bottom - y - gap)];
       if (item.kind === "group") {
-        context.fillStyle = cordwood.css(cordwood.mix(item.depth % 2 ? panel : background, line, 0.6));
+        context.fillStyle = css(mix(item.depth % 2 ? panel : background, line, 0.6));
         context.fillRect(x, y, wide, high);
         if (item.head) {
           context.font = HEAD_FONT;
-          context.fillStyle = cordwood.css(text);
-          const size = wide > 150 ? cordwood.formatBytes(item.node.size) : "";
+          context.fillStyle = css(text);
+          const size = wide > 150 ? formatBytes(item.node.size) : "";
           write(context, item.label, x + 5, y + 12.5, wide - 10 - size.length * LETTER);
           if (size) {
             context.font = LABEL_FONT;
-            context.fillStyle = cordwood.css(muted);
+            context.fillStyle = css(muted);
             context.textAlign = "right";
             context.fillText(size, x + wide - 5, y + 12.5);
             context.textAlign = "left";
@@ -226,21 +211,21 @@
       }
       const row = rowOf(item.node);
       const fades = highlighted !== null && coloured.numberOf?.(row) !== highlighted;
-      context.fillStyle = cordwood.css(cordwood.mix(panel, coloured.colourOf(row), fades ? 0.1 : FILL));
+      context.fillStyle = css(mix(panel, coloured.colourOf(row), fades ? 0.1 : FILL));
       context.fillRect(x, y, wide, high);
       if (fades || wide < 34 || high < 15) return;
-      context.fillStyle = cordwood.css(text);
+      context.fillStyle = css(text);
       context.font = LABEL_FONT;
       write(context, item.label, x + 5, y + 12.5, wide - 8);
       if (high < 30 || wide < 56) return;
-      write(context, `${row.dtype}  ${cordwood.formatBytes(item.node.size)}`, x + 5, y + 26, wide - 8);
+      write(context, `${row.dtype}  ${formatBytes(item.node.size)}`, x + 5, y + 26, wide - 8);
     }
 
     /** Write a text, cut to a width. */
     function write(context, text, x, y, room) {
       const letters = Math.floor(room / LETTER);
       if (letters < 2) return;
-      const shown = cordwood.printable(text, 60);
+      const shown = printable(text, 60);
       const cut = shown.length <= letters ? shown : `${shown.slice(0, letters - 1)}…`;
       context.fillText(cut, x, y, room); // no wider than the room, in any font
     }
@@ -274,7 +259,7 @@
     /** Open a leaf, or zoom into a container; for a leaf too small to aim at, into its container. */
     function open(item, aimed = false) {
       const isLarge = aimed || Math.min(item.width, item.height) >= SMALLEST_TARGET;
-      if (item.node.row && isLarge) cordwood.go(href(item.node.row));
+      if (item.node.row && isLarge) go(href(item.node.row));
       else if (item.node.children && isLarge) zoomTo(item.node);
       else zoomTo(nextInside(item.node));
     }
@@ -290,19 +275,23 @@
 
     /** Follow a key: the arrows move between the items of the outermost level. */
     function onKey(event) {
-      const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
       const item = items[cursor];
-      if (event.key === "Enter" && item) open(item, true);
-      else if ((event.key === "Escape" || event.key === "Backspace") && zoom !== root) zoomTo(outside());
-      else if (moves[event.key]) {
-        const next = item ? neighbour(item, moves[event.key]) : items.findIndex((each) => !each.depth);
-        if (next >= 0) {
-          point(next);
-          cordwood.replace(readout, linesOf(items[next]).join(", "));
-        }
-      } else return;
-      event.preventDefault();
-      event.stopPropagation();
+      const move = (right, down) => () => {
+        const next = item ? neighbour(item, right, down) : items.findIndex((each) => !each.depth);
+        if (next < 0) return;
+        point(next);
+        replace(readout, linesOf(items[next]).join(", "));
+      };
+      const leave = () => zoom !== root && zoomTo(outside());
+      cordwood.followKey(event, {
+        Enter: () => item !== undefined && open(item, true),
+        Escape: leave,
+        Backspace: leave,
+        ArrowLeft: move(-1, 0),
+        ArrowRight: move(1, 0),
+        ArrowUp: move(0, -1),
+        ArrowDown: move(0, 1),
+      });
     }
 
     /** Return the container around the one that is shown; those with one child are skipped. */
@@ -313,7 +302,7 @@
     }
 
     /** Return the position of the nearest item of the outermost level in a direction, or -1. */
-    function neighbour(item, [right, down]) {
+    function neighbour(item, right, down) {
       const middle = (each) => [each.x + each.width / 2, each.y + each.height / 2];
       const [x, y] = middle(item);
       let best = -1;
@@ -331,23 +320,23 @@
     /** Return what the tooltip says of an item. */
     function linesOf(item) {
       const { node } = item;
-      const share = `${cordwood.formatBytes(node.size)}, ${cordwood.formatShare(node.size / root.size)}`;
+      const share = `${formatBytes(node.size)}, ${formatShare(node.size / root.size)}`;
       if (!node.row) return [describe(node), share];
       const { dtype, shape, path } = node.row;
-      const type = `${dtype} ${cordwood.formatShape(shape)}`;
+      const type = `${dtype} ${formatShape(shape)}`;
       const extra = coloured.name === "type" ? null : coloured.nameOf(node.row);
-      return [cordwood.printable(path, 160), type, share, extra && cordwood.printable(extra, 160)].filter(Boolean);
+      return [printable(path, 160), type, share, extra && printable(extra, 160)].filter(Boolean);
     }
 
     /** Return a container as text. */
     function describe(node) {
       const name = node.first ? `${node.id}/…` : node.id || "all";
-      return `${cordwood.printable(name, 160)}: ${cordwood.counted(node.count, "leaf", "leaves")}`;
+      return `${printable(name, 160)}: ${counted(node.count, "leaf", "leaves")}`;
     }
 
     drawPath();
     drawLegend();
-    cordwood.onWidth(
+    onWidth(
       area,
       (value) => {
         width = value;

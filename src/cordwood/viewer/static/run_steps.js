@@ -1,6 +1,10 @@
 "use strict";
-// The timeline of a run: a bar for each step, with marks for steps that need attention.
+// The steps of a run as a timeline, and the facts of one step.
 (function (cordwood) {
+  const {
+    counted, element, facts, formatBytes, formatNumber, hasResource, link, onWidth, printable, replace,
+    resourceName, showTooltip, svg, toNumber,
+  } = cordwood;
   const BAR_AREA = { top: 40, height: 72 };
   const AXIS = 26;
   const SIDE = 10; // pixels left and right of the first and the last bar
@@ -22,13 +26,12 @@
 
   /** Return the drawing of a mark and its word. */
   cordwood.stepMark = function (mark) {
-    const { svg, element } = cordwood;
     return element(
       "span",
       { class: `step-mark mark-${mark}` },
       svg(
-        "svg",
-        { viewBox: "-1 -1 12 12", class: "step-mark-shape", "aria-hidden": "true" },
+        "svg.step-mark-shape",
+        { viewBox: "-1 -1 12 12", "aria-hidden": "true" },
         svg("path", { d: MARKS[mark].path }),
       ),
       MARKS[mark].word,
@@ -52,22 +55,20 @@
    * onPick(index): follows a click on a step.
    */
   cordwood.runTimeline = function ({ steps, axis, value, onPick }) {
-    const { element, svg } = cordwood;
     const most = Math.max(1, ...steps.map((step) => step.disk_bytes ?? 0));
     let places = []; // the x of each step
     let width = 0;
     let current = value;
 
-    const bars = svg("g", {});
-    const cursor = svg("g", { class: "timeline-cursor" });
-    const hover = svg("path", { class: "timeline-hover" });
+    const bars = svg("g");
+    const cursor = svg("g.timeline-cursor");
+    const hover = svg("path.timeline-hover");
     const picture = svg(
-      "svg",
+      "svg.timeline",
       {
-        class: "timeline",
         height: BAR_AREA.top + BAR_AREA.height + AXIS,
         role: "img",
-        "aria-label": `Timeline of ${cordwood.counted(steps.length, "step")}; the slider below moves along it.`,
+        "aria-label": `Timeline of ${counted(steps.length, "step")}; the slider below moves along it.`,
         onpointermove: (event) => showStep(nearest(event), event),
         onpointerleave: () => showStep(-1),
         onclick: (event) => onPick(nearest(event)),
@@ -77,18 +78,17 @@
       hover,
       cursor,
     );
-    const box = element("div", { class: "chart-area timeline-area" }, picture);
+    const box = element("div.chart-area.timeline-area", picture);
 
     /** Return the hatching of linked bytes. */
     function pattern() {
       return svg(
         "defs",
-        {},
         svg(
           "pattern",
           { id: "linked", width: 5, height: 5, patternUnits: "userSpaceOnUse" },
-          svg("rect", { class: "linked-ground", width: 5, height: 5 }),
-          svg("path", { class: "linked-lines", d: "M0 5 5 0M-1 1 1 -1M4 6 6 4" }),
+          svg("rect.linked-ground", { width: 5, height: 5 }),
+          svg("path.linked-lines", { d: "M0 5 5 0M-1 1 1 -1M4 6 6 4" }),
         ),
       );
     }
@@ -113,7 +113,7 @@
       const gaps = sorted.slice(1).map((x, i) => x - sorted[i]);
       const typical = gaps.length ? gaps.sort((x, y) => x - y)[gaps.length >> 1] : 20;
       const thickness = Math.max(1.5, Math.min(18, typical * 0.72));
-      cordwood.replace(bars, drawBars(thickness), drawMarks(), drawAxis());
+      replace(bars, drawBars(thickness), drawMarks(), drawAxis());
       drawCursor();
     }
 
@@ -147,7 +147,7 @@
       const rows = [-Infinity, -Infinity]; // where the last words of each of two rows end
       steps.forEach((step, i) => {
         for (const mark of cordwood.stepMarks(step)) {
-          const text = `${MARKS[mark].word} ${cordwood.printable(step.name, 12)}`;
+          const text = `${MARKS[mark].word} ${printable(step.name, 12)}`;
           const wide = 14 + text.length * LETTER;
           const atEnd = places[i] + wide > width;
           const left = atEnd ? places[i] - wide + 5 : places[i] - 5;
@@ -161,13 +161,15 @@
               "g",
               { class: `mark-${mark}`, transform: `translate(${(places[i] - 5).toFixed(1)} ${y})` },
               svg("path", { d: MARKS[mark].path }),
-              svg("path", { class: "mark-stem", d: `M5 12V${16 + 18 * row}` }),
+              svg("path.mark-stem", { d: `M5 12V${16 + 18 * row}` }),
             ),
           );
           if (hasWords) {
             const x = atEnd ? places[i] - 9 : places[i] + 9;
             const anchor = atEnd ? "end" : "start";
-            drawn.push(svg("text", { class: `mark-words mark-${mark}`, x, y: y + 9, "text-anchor": anchor }, text));
+            drawn.push(
+              svg("text", { class: `mark-words mark-${mark}`, x, y: y + 9, "text-anchor": anchor }, text),
+            );
           }
         }
       });
@@ -177,20 +179,20 @@
     /** Return the line below the bars, and the names of a few steps, or their times. */
     function drawAxis() {
       const base = BAR_AREA.top + BAR_AREA.height;
-      const drawn = [svg("path", { class: "axis-line", d: `M0 ${base + 0.5}H${width}` })];
+      const drawn = [svg("path.axis-line", { d: `M0 ${base + 0.5}H${width}` })];
       const roomForOne = axis === "time" ? 120 : 70;
       let free = -Infinity;
       const last = steps.length - 1;
       steps.forEach((step, i) => {
-        const text = axis === "time" ? cordwood.stepTime(step) : cordwood.printable(step.name, 14);
+        const text = axis === "time" ? cordwood.stepTime(step) : printable(step.name, 14);
         if (!text) return;
         const near = places[last] - places[i] < roomForOne;
         if (i !== last && (places[i] < free || near)) return;
         free = places[i] + roomForOne;
         const half = (text.length * LETTER) / 2;
         const x = Math.max(half, Math.min(width - half, places[i]));
-        drawn.push(svg("path", { class: "axis-line", d: `M${places[i].toFixed(1)} ${base}v4` }));
-        drawn.push(svg("text", { class: "axis-words", x, y: base + 17, "text-anchor": "middle" }, text));
+        drawn.push(svg("path.axis-line", { d: `M${places[i].toFixed(1)} ${base}v4` }));
+        drawn.push(svg("text.axis-words", { x, y: base + 17, "text-anchor": "middle" }, text));
       });
       return drawn;
     }
@@ -200,10 +202,10 @@
       if (!width) return;
       const x = places[current].toFixed(1);
       const base = BAR_AREA.top + BAR_AREA.height;
-      cordwood.replace(
+      replace(
         cursor,
-        svg("path", { class: "cursor-line", d: `M${x} ${BAR_AREA.top - 4}V${base}` }),
-        svg("path", { class: "cursor-head", d: `M${x} ${base}l-6 9h12z` }),
+        svg("path.cursor-line", { d: `M${x} ${BAR_AREA.top - 4}V${base}` }),
+        svg("path.cursor-head", { d: `M${x} ${base}l-6 9h12z` }),
       );
     }
 
@@ -219,12 +221,15 @@
 
     /** Show the step under the pointer; -1 for none. */
     function showStep(i, event) {
-      hover.setAttribute("d", i < 0 ? "" : `M${places[i].toFixed(1)} ${BAR_AREA.top - 4}v${BAR_AREA.height + 4}`);
-      if (i < 0) cordwood.showTooltip(null);
-      else cordwood.showTooltip(tooltipLines(steps[i]), event.clientX, event.clientY);
+      hover.setAttribute(
+        "d",
+        i < 0 ? "" : `M${places[i].toFixed(1)} ${BAR_AREA.top - 4}v${BAR_AREA.height + 4}`,
+      );
+      if (i < 0) showTooltip(null);
+      else showTooltip(tooltipLines(steps[i]), event.clientX, event.clientY);
     }
 
-    cordwood.onWidth(box, (pixels) => {
+    onWidth(box, (pixels) => {
       width = pixels;
       draw();
     });
@@ -246,9 +251,9 @@
     const marks = cordwood.stepMarks(step).map((mark) => MARKS[mark].word);
     const metrics = Object.entries(step.metrics)
       .slice(0, 6)
-      .map(([name, number]) => `${cordwood.printable(name, 40)} ${cordwood.formatNumber(number)}`);
+      .map(([name, number]) => `${printable(name, 40)} ${formatNumber(number)}`);
     return [
-      [`step ${cordwood.printable(step.name, 40)}`, ...marks].join(" · "),
+      [`step ${printable(step.name, 40)}`, ...marks].join(" · "),
       cordwood.stepTime(step),
       step.disk_bytes === null ? "" : cordwood.stepSizes(step),
       ...metrics,
@@ -257,9 +262,134 @@
 
   /** Return the size of a step in words. */
   cordwood.stepSizes = function (step) {
-    const total = cordwood.formatBytes(step.disk_bytes);
+    const total = formatBytes(step.disk_bytes);
     if (!step.linked_bytes) return `${total} on disk`;
     const { written_bytes: written, linked_bytes: linked } = step;
-    return `${total} on disk: ${cordwood.formatBytes(written)} written, ${cordwood.formatBytes(linked)} linked`;
+    return `${total} on disk: ${formatBytes(written)} written, ${formatBytes(linked)} linked`;
+  };
+
+  /** Return the position of the nearest earlier step that can be opened; -1 if there is none. */
+  cordwood.stepBefore = function (steps, index) {
+    for (let i = index - 1; i >= 0; i--) if (steps[i].state === "whole") return i;
+    return -1;
+  };
+
+  /** Return the link to the difference of two steps, if it can be had. */
+  function differenceLink(before, after, label) {
+    const held = cordwood.heldResource(["all", "sample", "digests"], "diff", before.name, after.name);
+    return held && element("a.button", { href: link("diff", [before.name, after.name]) }, label);
+  }
+
+  /** Return the facts of a step as an element. */
+  cordwood.stepFacts = function (steps, index) {
+    const step = steps[index];
+    const before = cordwood.stepBefore(steps, index);
+    return element(
+      "div.step-facts",
+      element(
+        "div.step-head",
+        element("h3", `Step ${printable(step.name, 60)}`),
+        cordwood.stepMarks(step).map(cordwood.stepMark),
+      ),
+      step.problem && element("p.step-problem", { role: "note" }, printable(step.problem, 2000)),
+      links(step, steps[before]),
+      facts([
+        ...metrics(step, steps[before]),
+        ["Saved", cordwood.stepTime(step) || null],
+        ["Format", step.format || null],
+        ["Kept because", step.kept.length ? printable(step.kept.join("; "), 500) : null],
+      ]),
+      sizes(step, Math.max(...steps.map((each) => each.disk_bytes ?? 0))),
+    );
+  };
+
+  /** Return the links of a step, as far as it can be opened. */
+  function links(step, before) {
+    if (step.state !== "whole") return null;
+    const open = hasResource(resourceName("checkpoint", step.name));
+    return element(
+      "p.actions",
+      open && element("a.button", { href: link("checkpoint", [step.name]) }, "Open this step"),
+      before && differenceLink(before, step, `Difference with step ${printable(before.name, 20)}`),
+      !open && element("span.muted", "This file does not hold the leaves of this step."),
+    );
+  }
+
+  /** Return the metrics of a step, each with its change since the step before. */
+  function metrics(step, before) {
+    return Object.entries(step.metrics).map(([name, value]) => {
+      const change = toNumber(value) - toNumber(before?.metrics[name]);
+      const sign = change > 0 ? "+" : "";
+      const words = Number.isFinite(change) ? ` ${sign}${formatNumber(change)}` : "";
+      return [printable(name, 60), [formatNumber(value), words && element("span.muted.small", words)]];
+    });
+  }
+
+  /** Return what the colours of bytes mean: those written by a step, and those of earlier steps. */
+  cordwood.sizeKeys = function (written, linked = "") {
+    return [
+      element("span.key-written"),
+      element("span", written),
+      element("span.key-linked"),
+      element("span", `${linked}linked from earlier steps`),
+    ];
+  };
+
+  /** Return the bytes of a step as a bar: written and linked, beside the largest step. */
+  function sizes(step, most) {
+    if (step.disk_bytes === null) {
+      return element("p.muted", "Sizes are not known: the run is in an object store.");
+    }
+    const part = (name, bytes) => {
+      const piece = element("span", { class: `size-${name}` });
+      piece.style.width = `${(100 * (bytes ?? 0)) / Math.max(1, most)}%`;
+      return piece;
+    };
+    return element(
+      "div.step-sizes",
+      element(
+        "div.size-bar",
+        { role: "img", "aria-label": cordwood.stepSizes(step) },
+        part("written", step.written_bytes),
+        part("linked", step.linked_bytes),
+      ),
+      element(
+        "div.legend",
+        element("span", `${formatBytes(step.disk_bytes)} on disk:`),
+        cordwood.sizeKeys(`${formatBytes(step.written_bytes)} written`, `${formatBytes(step.linked_bytes)} `),
+      ),
+    );
+  }
+
+  /** Return a form that opens the difference of any two steps: `{element, set(before, after)}`. */
+  cordwood.stepPair = function (steps) {
+    const choices = steps.map((step, i) => {
+      const note = step.state === "whole" ? "" : ` (${step.state})`;
+      return [i, printable(step.name, 40) + note, step.state !== "whole"];
+    });
+    const first = cordwood.select("Difference from step", choices, null, follow);
+    const second = cordwood.select("Difference to step", choices, null, follow);
+    const result = element("span");
+
+    /** Make the link follow the two steps. */
+    function follow() {
+      const [before, after] = [steps[first.value], steps[second.value]];
+      const isPossible = before && after && before !== after;
+      const label = "Open the difference";
+      const open = isPossible && differenceLink(before, after, label);
+      const note = element("span.muted", { role: "status" }, isPossible && !open && "not in this file");
+      replace(result, open || element("a.button", label), note);
+    }
+
+    const word = (text) => element("span.muted", text);
+    const box = element("div.step-pair", word("Or compare step"), first, word("with"), second, result);
+    return {
+      element: box,
+      set(before, after) {
+        if (before >= 0) first.value = String(before);
+        second.value = String(after);
+        follow();
+      },
+    };
   };
 })(globalThis.cordwood);
