@@ -27,7 +27,7 @@ sys.path.insert(0, str(HERE.parent))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 if TYPE_CHECKING:
-    from tests.viewer.browser import Browser
+    from tests.browser import Browser
 
 PACKAGES = ["cordwood", "jinja2", "numpy", "selenium"]
 LEAVES = 20_000
@@ -263,7 +263,7 @@ def report(
 def main() -> None:
     """Measure and write benchmarks/viewer.md."""
     from benchmarks.report import hardware, page_head, versions_of
-    from tests.viewer.browser import chromium, programs
+    from tests.browser import chromium, programs
     from tests.viewer.gpt2_run import save_run
 
     parser = argparse.ArgumentParser()

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import cordwood
-from tests.viewer.browser import Browser, chromium
+from tests.browser import Browser, chromium
 from tests.viewer.gpt2_run import Faults, save_run
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "pictures"

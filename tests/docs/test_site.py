@@ -17,10 +17,10 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from sphinx.util.inventory import InventoryFile
 
+from tests.browser import Browser, chromium
 from tests.contract import PUBLIC_MODULES
 from tests.docs.built_site import built_site, served_site
 from tests.test_public_names import NAMES
-from tests.viewer.browser import Browser, chromium
 
 PAGES = {
     "front": "docs/README.html",

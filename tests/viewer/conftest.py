@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.browser import Browser, chromium
 from tests.cli.conftest import run  # noqa: F401
-from tests.viewer.browser import Browser, chromium
 
 
 @pytest.fixture(scope="session")

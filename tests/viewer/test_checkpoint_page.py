@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import cordwood
-from tests.viewer.browser import Browser, server_of
+from tests.browser import Browser, server_of
 
 ENTER, ESCAPE, BACKSPACE = "\ue007", "\ue00c", "\ue003"
 LEFT, RIGHT, DOWN, UP = "\ue012", "\ue014", "\ue015", "\ue013"

@@ -13,7 +13,7 @@ import cordwood
 from cordwood.viewer.page import export_page
 from cordwood.viewer.resources import Resources
 from cordwood.viewer.sources import OpenArguments, open_sources
-from tests.viewer.browser import Browser, server_of
+from tests.browser import Browser, server_of
 from tests.viewer.gpt2_run import Faults, save_run
 from tests.viewer.sparse_checkpoint import write_sparse
 

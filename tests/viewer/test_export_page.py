@@ -10,8 +10,8 @@ import pytest
 
 import cordwood
 from cordwood.viewer.page import page
+from tests.browser import Browser
 from tests.cli.conftest import Run
-from tests.viewer.browser import Browser
 
 
 @pytest.fixture

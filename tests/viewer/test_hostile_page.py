@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cordwood
-from tests.viewer.browser import Browser, server_of
+from tests.browser import Browser, server_of
 
 SCRIPT = "</script><script>globalThis.hacked = 1</script>"
 IMAGE = "<img src=x onerror='globalThis.hacked = 1'>"

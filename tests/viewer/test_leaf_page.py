@@ -12,7 +12,7 @@ import pytest
 
 import cordwood
 from cordwood.io.progress import Progress
-from tests.viewer.browser import Browser
+from tests.browser import Browser
 from tests.viewer.served import Viewer, serving
 
 

@@ -14,7 +14,7 @@ from cordwood import CheckpointManager
 from cordwood.viewer.page import export_page, page
 from cordwood.viewer.resources import Resources
 from cordwood.viewer.sources import OpenArguments, open_sources
-from tests.viewer.browser import Browser, server_of
+from tests.browser import Browser, server_of
 from tests.viewer.gpt2_run import Faults, save_run
 
 FAULTS = Faults(nan_from=1400, damaged=600, damaged_data=900, unfinished=2000)

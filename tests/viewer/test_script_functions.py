@@ -10,7 +10,7 @@ import pytest
 
 import cordwood
 from cordwood.message_text import size_text
-from tests.viewer.browser import Browser, server_of
+from tests.browser import Browser, server_of
 
 
 @pytest.fixture(scope="module")

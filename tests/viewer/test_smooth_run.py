@@ -13,7 +13,7 @@ import pytest
 
 from cordwood.viewer.page import page
 from cordwood.viewer.resources import to_json
-from tests.viewer.browser import Browser, chromium, server_of
+from tests.browser import Browser, chromium, server_of
 from tests.viewer.gpt2_run import Faults, save_run
 
 MANY = 5000

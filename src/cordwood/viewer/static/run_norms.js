@@ -7,7 +7,7 @@
   } = cordwood;
   const MOST_DRAWN = 8; // lines at first; the list below the chart draws more
   const REDRAW_MS = 500;
-  const SAMPLE_BYTES = 256 * 2 ** 20; // of a step, as in leaf_norms.py
+  const SAMPLE_BYTES = 256 * 2 ** 20; // of a step, as in run_view.py
   const ALL = "all";
 
   // What was computed; it is kept while the page is open.
@@ -19,8 +19,7 @@
 
   /** Keep the answer of the resource `norms`. */
   function keep(step, read, answer) {
-    const norms = new Float64Array(Math.max(leaves.length, answer.path.length)).fill(-1);
-    let target = norms;
+    const norms = []; // by leaf; the places of leaves that were not read, or are not in this step, are empty
     answer.path.forEach((path, i) => {
       let number = leaves[i]?.path === path ? i : numbers.get(path);
       if (number === undefined) {
@@ -33,33 +32,23 @@
           kind: answer.kind[i] || "other",
         });
       }
-      if (number >= target.length) {
-        target = new Float64Array(leaves.length + answer.path.length).fill(-1);
-        target.set(norms);
-      }
-      if (answer.l2[i] !== null) target[number] = toNumber(answer.l2[i]);
+      if (answer.l2[i] !== null) norms[number] = toNumber(answer.l2[i]);
     });
-    computed[read].set(step.name, target);
+    computed[read].set(step.name, norms);
     estimated[read] ||= answer.sampled.includes(true);
     if (answer.problems.length) failures.set(step.name, answer.problems[0].message);
   }
 
   /** Return positions so that each prefix is spread over the whole: ends, middle, quarters... */
-  cordwood.coarseToFine = function (count) {
-    const order = [];
-    const seen = new Set();
-    const add = (i) => {
-      if (!seen.has(i)) order.push(i);
-      seen.add(i);
-    };
-    if (count > 0) add(0);
-    if (count > 1) add(count - 1);
-    for (let parts = 2; order.length < count; parts *= 2) {
-      for (let i = 1; i < parts; i += 2) add(Math.round((i * (count - 1)) / parts));
-      if (parts > 4 * count) for (let i = 0; i < count; i++) add(i);
+  function coarseToFine(count) {
+    const last = count - 1;
+    const order = new Set(count > 0 ? [0, last] : []);
+    for (let step = last; step > 1;) {
+      step = Math.ceil(step / 2);
+      for (let i = 0; i < last; i += step) order.add(i);
     }
-    return order;
-  };
+    return [...order];
+  }
 
   /**
    * Compute the lines of leaves that are grouped: `[{name, members, first, last, ...}, ..]`.
@@ -99,12 +88,12 @@
   }
 
   /** Return the norm of several leaves; null if none of them was read. */
-  function normOf(values, members) {
+  function normOf(norms, members) {
     let squares = 0;
     let count = 0;
     for (const number of members) {
-      const norm = number < values.length ? values[number] : -1;
-      if (norm < 0) continue; // not read, or not in this step
+      const norm = norms[number];
+      if (norm === undefined) continue;
       squares += norm * norm;
       count += 1;
     }
@@ -252,7 +241,7 @@
       const total = missing.reduce((sum, step) => sum + sizeOf(step), 0);
       let done = 0;
       let drawnAt = 0;
-      for (const [i, position] of cordwood.coarseToFine(missing.length).entries()) {
+      for (const [i, position] of coarseToFine(missing.length).entries()) {
         const step = missing[position];
         const doing = `step ${step.name} (${i + 1} of ${missing.length})`;
         const report = ({ done_bytes: bytes }) =>
@@ -276,7 +265,7 @@
       } catch (error) {
         if (signal?.aborted || error.type === "NoServer") throw error;
         failures.set(step.name, error.message);
-        computed[read].set(step.name, new Float64Array(0));
+        computed[read].set(step.name, []);
       }
     }
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.viewer.served import serving
 
-SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
+SCREENSHOTS = Path(__file__).resolve().parents[1] / "build" / "screenshots"
 WAIT_SECONDS = 60.0  # for a machine that does other things; a page takes a fraction of a second
 
 _OPTIONS = (
