@@ -167,10 +167,6 @@
     const ends = [from, (from + to) / 2, to].map((x) => element("span", formatNumber(x)));
     const scale = cordwood.toggle("log counts", false, draw);
     const frame = cordwood.chartFrame(label, scale, drawing, element("div.axis", ends));
-    frame.element.classList.add("histogram");
-    draw(false);
-    return frame.element;
-
     /** Return the chart in words. */
     function summary() {
       const [start, stop] = rangeOf(counts.indexOf(Math.max(...counts)));
@@ -210,5 +206,9 @@
       const count = `${counted(counts[picked], "value")} (${formatShare(counts[picked] / total)})`;
       frame.show([`${formatNumber(start)} to ${formatNumber(stop)}`, count], event);
     }
+
+    frame.element.classList.add("histogram");
+    draw(false);
+    return frame.element;
   };
 })(globalThis.cordwood);

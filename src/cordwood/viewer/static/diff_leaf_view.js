@@ -6,6 +6,7 @@
     go, hasResource, inExport, keyPath, leafNumber, leafPart, leavesOf, link, naturalKey, panel, printable,
     replace, resourceName, rowsOf, task, toNumber,
   } = cordwood;
+
   // A word and a symbol for each state of a leaf, besides its colour, in the order of interest.
   const STATES = {
     changed: { symbol: "≠", style: "changed", meaning: "the elements differ" },

@@ -6,6 +6,7 @@
     hasResource, inExport, layerMatrix, link, matrixFindings, panel, printable, replace, resourceName, rowsOf,
     setQuery, leafStates, stateBadge, task,
   } = cordwood;
+
   /** Draw the difference of two sources: first by digests, then by values. */
   cordwood.views.diff = async function (root, route) {
     const [a, b] = route.parts;

@@ -6,6 +6,7 @@
     formatNumber, formatShape, formatShare, go, hasResource, home, inExport, keyPath, leafNumber, leafPart,
     leftOut, link, naturalKey, panel, printable, replace, resourceName, svg,
   } = cordwood;
+
   /** Draw the view of a leaf. */
   cordwood.views.leaf = async function (root, route) {
     const [source, part] = route.parts;
