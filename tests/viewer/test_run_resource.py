@@ -5,12 +5,15 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 import cordwood
 from cordwood import CheckpointManager
+from cordwood.viewer import run_view
+from cordwood.viewer.page import export_page
 from cordwood.viewer.resources import Resources
 from cordwood.viewer.sources import OpenArguments, open_sources
 from tests.viewer.gpt2_run import Faults, save_run
@@ -115,3 +118,16 @@ def test_a_run_that_goes_on_is_listed_anew(tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):
             resources.answer("run")
     sources.close()
+
+
+def test_an_export_lists_a_run_once(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path / "run") as manager:
+        for step in range(3):
+            manager.save(step, {"w": np.full(4, step)})
+    sources = open_sources(str(tmp_path / "run"), None, OpenArguments())
+    with mock.patch.object(
+        run_view, "summarize_steps", side_effect=run_view.summarize_steps
+    ) as listing:
+        export_page(Resources(sources), max_bytes=20_000_000)
+    sources.close()
+    assert listing.call_count == 1

@@ -21,6 +21,10 @@ import pytest
 import cordwood
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.viewer import server as server_module
+from cordwood.viewer.page import page
+from cordwood.viewer.resources import Resources
+from cordwood.viewer.server import ViewerServer, serve
+from cordwood.viewer.sources import OpenArguments, open_sources
 from tests.threads import in_threads, until
 from tests.viewer.served import Viewer, serving
 
@@ -432,3 +436,16 @@ def test_numbers_that_json_lacks_are_strings(tmp_path: Path) -> None:
         assert b'"first":["nan"]' in body
         json.loads(body, parse_constant=pytest.fail)
         assert b'"values":["Infinity","Infinity"]' in viewer.resource("statistics/a/1/all").body
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_command_ends_if_the_thread_of_the_server_dies(path: Path) -> None:
+    def die(_: ViewerServer) -> None:
+        raise SystemExit
+
+    sources = open_sources(str(path), None, OpenArguments())
+    addresses: list[str] = []
+    with mock.patch.object(ViewerServer, "service_actions", die):
+        serve(page(), Resources(sources), port=0, browser=False, announce=addresses.append)
+    sources.close()
+    assert len(addresses) == 1
