@@ -12,7 +12,7 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager
-from cordwood.viewer import run_view
+from cordwood.manager.step_summaries import summarize_steps
 from cordwood.viewer.page import export_page
 from cordwood.viewer.resources import Resources
 from cordwood.viewer.sources import OpenArguments, open_sources
@@ -125,9 +125,8 @@ def test_an_export_lists_a_run_once(tmp_path: Path) -> None:
         for step in range(3):
             manager.save(step, {"w": np.full(4, step)})
     sources = open_sources(str(tmp_path / "run"), None, OpenArguments())
-    with mock.patch.object(
-        run_view, "summarize_steps", side_effect=run_view.summarize_steps
-    ) as listing:
+    name = "cordwood.viewer.run_view.summarize_steps"
+    with mock.patch(name, side_effect=summarize_steps) as listing:
         export_page(Resources(sources), max_bytes=20_000_000)
     sources.close()
     assert listing.call_count == 1
