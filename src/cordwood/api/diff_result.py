@@ -239,7 +239,7 @@ class ComparedPair(NamedTuple):
 
     @property
     def state(self) -> State:
-        """What became of the leaf, in one word."""
+        """The state of the leaf in one word."""
         return _STATES.get(self.result) or cast(State, self.result)
 
 

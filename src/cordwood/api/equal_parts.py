@@ -1,4 +1,4 @@
-"""What digests tell about two trees: equal parts of leaves, and leaves that were renamed.
+"""Digests of two trees compared: parts of leaves that are equal, and leaves that were renamed.
 
 Where the digests of leaves that were renamed are not comparable, their elements are digested.
 """
